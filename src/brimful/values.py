@@ -1,0 +1,352 @@
+"""The words brimful speaks, as frozen dataclasses without logic. Units are in the names; absent is ``None``.
+
+GiB is 1024**3. A number that reaches a person says where it comes from (`Source`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from brimful_inside.wire import Card, Failure, PhasePeak, Report, WorstBatch
+
+__all__ = [
+    "Advice", "Audit", "Budget", "Card", "Closed", "Command", "Device", "Effective", "Estimate", "Failure", "Gpu", "Limits",
+    "Machine", "MemoryBelief", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point",
+    "Prediction", "Record", "Report", "Sample", "Setting", "Source", "SpeedBelief", "Trial", "TrialKind", "WorstBatch",
+]  # fmt: skip
+
+Setting = int | float | str | bool
+
+
+class Source(StrEnum):
+    """Where a number comes from."""
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+    DATASHEET = "datasheet"
+    ASSUMED = "assumed"
+
+
+class Outcome(StrEnum):
+    """How a trial ended. Only the two out-of-memory outcomes make a search go smaller."""
+
+    COMPLETED = "completed"
+    OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
+    OUT_OF_HOST_MEMORY = "out_of_host_memory"
+    TIMED_OUT = "timed_out"
+    KILLED = "killed"  # by a signal that nobody can explain; 9 is "probably for memory"
+    CRASHED = "crashed"  # by itself, with the script's own traceback
+    UNSUPPORTED = "unsupported"  # the imaginary GPU met a call it does not have
+    DOOR_CLOSED = "door_closed"  # no rank said hello
+    NO_STEP = "no_step"  # it ended well and no optimizer ever stepped
+    INTERRUPTED = "interrupted"
+
+
+class TrialKind(StrEnum):
+    """What a trial is for. Memory and time are measured apart where measuring one disturbs the other (on a CPU)."""
+
+    TRACE = "trace"  # imaginary card
+    MEMORY = "memory"
+    SPEED = "speed"
+    AUDIT = "audit"
+
+
+class Objective(StrEnum):
+    FASTEST = "fastest"
+    LARGEST = "largest"
+    FIT = "fit"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its source and, where it is not exact, an interval (95 %)."""
+
+    value: float
+    source: Source
+    low: float | None = None
+    high: float | None = None
+    note: str | None = None  # what it rests on: a bench's file, a datasheet's address, "4 repeats"
+
+
+@dataclass(frozen=True)
+class Command:
+    """The user's argv, with ``{name}`` where a setting goes."""
+
+    argv: tuple[str, ...]
+    found_flags: dict[str, str] = field(default_factory=dict)  # placeholder -> the flag it was found behind, for telling
+    given: dict[str, Setting] = field(default_factory=dict)  # placeholder -> what stood there in the user's own command
+    environment: dict[str, str] = field(default_factory=dict)  # added to the child's environment
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A finding of audit, or a warning: what was seen, what it means, what to do."""
+
+    code: str
+    saw: str
+    means: str
+    do: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A card of the catalogue. Each number has its source; see docs/quantities.md for what the bytes are."""
+
+    key: str  # "a100-40gb"
+    name: str  # as torch.cuda.get_device_name() says it
+    total_bytes: Estimate  # usable, as torch.cuda.mem_get_info()[1] says it
+    context_bytes: Estimate
+    capability: tuple[int, int]
+    multiprocessors: int
+    bandwidth_bytes_per_s: Estimate
+    fp32_flops: Estimate
+    tf32_flops: Estimate | None
+    fp16_flops: Estimate | None  # dense, tensor cores where there are some
+    bf16_flops: Estimate | None
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a trial runs on."""
+
+    kind: str  # "cpu", "accelerator" or "imaginary"
+    label: str  # "cpu", "cuda:0", "a100-40gb (imaginary)"
+    gpu: Gpu | None = None  # imaginary only
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much memory the user allows, and of which kind."""
+
+    bytes: int
+    total_bytes: int  # what the machine or card has
+    free_bytes: int  # what is free before the trial
+    memory: str  # "device" or "host"
+    why: str  # "90 % of 38.3 GiB free"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a batch size must obey besides the budget."""
+
+    dataset_length: int | None = None
+    max_batch_size: int | None = None
+    min_batch_size: int = 1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine is, from outside. For records and `doctor`."""
+
+    hostname: str
+    system: str
+    cpu_name: str
+    cores: int  # by affinity and cgroup quota
+    host_total_bytes: int
+    host_free_bytes: int
+    cgroup_limit_bytes: int | None
+    shm_bytes: int | None
+    python_version: str
+    brimful_version: str
+    accelerators: tuple[str, ...] = ()  # names, by NVML or torch
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of the command for a few steps, with settings and a device."""
+
+    command: Command
+    settings: dict[str, Setting]
+    device: Device
+    kind: TrialKind
+    environment: dict[str, str] = field(default_factory=dict)  # a setting that lives in the environment (malloc)
+    steps: int = 3
+    warmup_steps: int = 1
+    see_eval: bool = True
+    time_limit_s: float = 600.0
+    capacity_bytes: int | None = None  # imaginary: the card is full here
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one trial showed, all ranks gathered: worst memory, summed samples per second."""
+
+    trial: Trial
+    outcome: Outcome
+    reports: tuple[Report, ...]  # one a rank, by rank
+    phases: dict[str, PhasePeak]  # the worst rank's, by phase
+    peak: PhasePeak | None  # over the whole process, worst rank
+    samples_per_step: int | None  # effective batch: over all ranks
+    step_s: tuple[float, ...]  # measured steps, slowest rank; () on an imaginary card
+    samples_per_s: float | None
+    loading_share: float | None
+    duration_s: float  # of the whole trial, process start to end
+    folder: str  # the trial's folder, relative to the record
+    failure: Failure | None = None
+    exit_code: int | None = None
+    notes: tuple[str, ...] = ()
+    trace_files: tuple[str, ...] = ()  # relative to the record, by rank
+
+
+@dataclass(frozen=True)
+class Point:
+    """One batch size with its peak or its speed, for curves."""
+
+    batch_size: int
+    value: Estimate
+
+
+@dataclass(frozen=True)
+class MemoryBelief:
+    """What is concluded about memory: a peak for every batch size."""
+
+    memory: str  # "device" or "host"
+    method: str  # "laws" (each allocation a law of the batch size) or "peaks" (fixed + linear + quadratic)
+    exact: bool  # laws: a trace at a size not used for fitting was reproduced to the byte
+    fixed_bytes: float | None  # peaks only
+    linear_bytes: float | None
+    quadratic_bytes: float | None
+    curve: tuple[Point, ...]  # predicted, for the page
+    probes: tuple[Point, ...]  # what trials showed
+    largest_batch_size: int | None  # under budget and limits, by the rule of fitting; None if not even the smallest fits
+    limited_by: str | None  # "budget", "dataset", "max_batch_size"
+    ignores_batch_size: bool = False
+
+
+@dataclass(frozen=True)
+class SpeedBelief:
+    """What is concluded about speed."""
+
+    points: tuple[Point, ...]  # samples per second, measured, with interval
+    best_batch_size: int | None
+    knee_batch_size: int | None  # the smallest within the tolerance of the best
+    noise: float | None  # relative spread of repeats
+    tolerance: float  # 0.03 or the noise, whichever is larger
+
+
+@dataclass(frozen=True)
+class PlannedSetting:
+    """One setting of a plan. `requested` and `effective` stand side by side, with the reason."""
+
+    name: str
+    requested: Setting | None  # what the user's command said; None if it said nothing
+    effective: Setting | None
+    why: str
+    source: Source
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chosen settings, and the command to paste."""
+
+    objective: Objective
+    settings: tuple[PlannedSetting, ...]
+    environment: dict[str, str]
+    command_line: str  # to paste, environment included
+    verified: bool  # these settings were run in a trial that fitted
+    trials: int
+    out_of_memory_trials: int
+    peak_bytes: Estimate | None = None
+    samples_per_s: Estimate | None = None
+    baseline_samples_per_s: Estimate | None = None  # the user's own settings, measured in the same session
+    warnings: tuple[Advice, ...] = ()
+
+
+@dataclass(frozen=True)
+class PeakEstimate:
+    """A peak of device memory in its three names (docs/quantities.md)."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    device_interval_bytes: tuple[int, int]  # 95 %
+    source: Source
+    interval_basis: str  # the bench result it rests on, or why it is assumed
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer of `predict`."""
+
+    verdict: str  # "fits" or "out_of_memory"
+    batch_size: int | None
+    peak: PeakEstimate | None  # at that batch size
+    phases: dict[str, PeakEstimate]
+    not_seen: tuple[str, ...]  # phases that the trial never reached
+    largest_batch_size: int | None
+    limited_by: str | None
+    gpu: Gpu
+    budget: Budget
+    method: str  # "trace" (run as asked), "laws" or "trials"
+    exact: bool
+    seconds: float
+    approximations: dict[str, int]
+    worst_batch: WorstBatch | None
+    warnings: tuple[Advice, ...] = ()
+
+
+@dataclass(frozen=True)
+class Effective:
+    """What the script really did."""
+
+    loader_batch_size: int | None
+    batches_per_step: float | None
+    ranks: int
+    samples_per_step: float | None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The answer of `audit`."""
+
+    requested: dict[str, Setting]
+    effective: Effective
+    findings: tuple[Advice, ...]
+    loading_share: float | None
+    step_s: float | None  # median of the measured steps
+    peak: PhasePeak | None
+    phases: dict[str, PhasePeak]
+    not_seen: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The first entry of a record."""
+
+    schema: int
+    record_id: str
+    verb: str
+    brimful_argv: tuple[str, ...]  # as the user typed it
+    command: Command | None
+    device: Device | None
+    machine: Machine | None
+    started_unix_s: float
+    budget: Budget | None = None
+    objective: Objective | None = None
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The last entry of a record; a record without one was cut off."""
+
+    exit_code: int
+    finished_unix_s: float
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record as it can be read back. `folder` holds record.jsonl and one folder a trial."""
+
+    folder: str
+    opened: Opened
+    samples: tuple[Sample, ...] = ()
+    prediction: Prediction | None = None
+    audit: Audit | None = None
+    memory: MemoryBelief | None = None
+    speed: SpeedBelief | None = None
+    plan: Plan | None = None
+    notes: tuple[Advice, ...] = ()
+    closed: Closed | None = None
+    torn: bool = False  # the last line was cut off and left out

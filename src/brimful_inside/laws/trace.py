@@ -1,0 +1,109 @@
+"""The trace of an imaginary run: every allocation and its end, in order, as lines that can be replayed.
+
+One JSON array a line, after a header object. Sizes are the bytes asked for, before the allocator rounds them: rounding,
+segments and fragmentation are the allocator's business and are done anew at each replay.
+
+    {"trace_version": 1, ...}
+    ["malloc", id, nbytes, op]                a storage is born in operation `op`
+    ["malloc", id, nbytes, op, law, [ints]]   the same, its size computed by `workspaces.bytes_of(law, ints)`
+    ["free", id]                              it dies
+    ["phase", name]                           from here on, peaks belong to this phase (reset at this moment)
+    ["step", n]                               the n-th optimizer step is complete
+    ["empty_cache"]                           cached segments are given back
+
+`ints` of a law are shapes and the like, so that a fit over several traces can compute them at another batch size.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+TRACE_VERSION = 1
+
+
+class Malloc(NamedTuple):
+    id: int
+    nbytes: int
+    op: str
+    law: Optional[str] = None
+    args: Tuple[int, ...] = ()
+
+
+class Free(NamedTuple):
+    id: int
+
+
+class Phase(NamedTuple):
+    name: str
+
+
+class Step(NamedTuple):
+    number: int
+
+
+class EmptyCache(NamedTuple):
+    pass
+
+
+Row = Union[Malloc, Free, Phase, Step, EmptyCache]
+
+
+class Trace(NamedTuple):
+    header: Dict[str, Any]
+    rows: List[Row]
+    whole: bool = True  # False: the last line was torn (the run was killed while writing)
+
+
+def encode_row(row: Row) -> str:
+    """One line, without the newline."""
+    if isinstance(row, Malloc):
+        parts: List[Any] = ["malloc", row.id, row.nbytes, row.op]
+        if row.law is not None:
+            parts += [row.law, list(row.args)]
+    elif isinstance(row, Free):
+        parts = ["free", row.id]
+    elif isinstance(row, Phase):
+        parts = ["phase", row.name]
+    elif isinstance(row, Step):
+        parts = ["step", row.number]
+    else:
+        parts = ["empty_cache"]
+    return json.dumps(parts, separators=(",", ":"))
+
+
+def decode_row(parts: List[Any]) -> Row:
+    """The row of one line's array. Raises ValueError for a kind of row that is not known."""
+    kind = parts[0]
+    if kind == "malloc":
+        return Malloc(parts[1], parts[2], parts[3], parts[4] if len(parts) > 4 else None, tuple(parts[5]) if len(parts) > 5 else ())
+    if kind == "free":
+        return Free(parts[1])
+    if kind == "phase":
+        return Phase(parts[1])
+    if kind == "step":
+        return Step(parts[1])
+    if kind == "empty_cache":
+        return EmptyCache()
+    raise ValueError("a trace has no row %r" % (kind,))
+
+
+def decode(lines: Iterable[str]) -> Trace:
+    """The trace in `lines`. A torn last line is left out and told by `whole`; a torn line elsewhere is a ValueError."""
+    rows: List[Row] = []
+    header: Optional[Dict[str, Any]] = None
+    iterator: Iterator[str] = iter(lines)
+    for line in iterator:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            if any(rest.strip() for rest in iterator):
+                raise ValueError("a trace is damaged in its middle: %r" % line[:80]) from None
+            return Trace(header or {}, rows, whole=False)
+        if header is None:
+            if not isinstance(value, dict) or value.get("trace_version") != TRACE_VERSION:
+                raise ValueError("not a trace of version %d: it starts with %r" % (TRACE_VERSION, line[:80]))
+            header = value
+        else:
+            rows.append(decode_row(value))
+    return Trace(header or {}, rows)

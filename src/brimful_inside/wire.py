@@ -1,0 +1,231 @@
+"""What the parent tells the child (orders) and what the child tells the parent (hello, progress, failure, report).
+
+The orders are one JSON file whose path stands in the environment (`ORDERS_VARIABLE`). Each process of the child writes a
+file of its own, ``wire-<pid>.jsonl`` in the trial's folder: one event a line, ``{"event": NAME, ...fields}``. A line is
+written whole or not at all, so a process killed at any moment leaves a readable file. Of several reports the last counts.
+
+Units are in the names; absent is ``None``. Both sides import this module; it needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
+
+WIRE_VERSION = 1
+ORDERS_VARIABLE = "BRIMFUL_ORDERS"
+
+
+@dataclass(frozen=True)
+class Card:
+    """An imaginary accelerator as the child must know it (the catalogue in ``brimful.measure.gpus`` has the sources)."""
+
+    name: str  # as torch.cuda.get_device_name() would say it
+    total_bytes: int  # as torch.cuda.mem_get_info()[1] would say it
+    context_bytes: int  # what the CUDA context holds before the first tensor
+    capability: List[int]  # [major, minor]
+    multiprocessors: int
+
+
+@dataclass(frozen=True)
+class Orders:
+    """One trial, as the child has to carry it out."""
+
+    folder: str  # the trial's folder: wire files, traces, and whatever the script would have saved
+    device: str  # "cpu", "accelerator" (a real one) or "imaginary"
+    card: Optional[Card] = None  # with device "imaginary"
+    capacity_bytes: Optional[int] = None  # imaginary: raise OutOfMemoryError beyond this; None is without limit
+    steps: int = 3  # measured optimizer steps, after the warm-up
+    warmup_steps: int = 1
+    eval_batches: int = 2  # batches an evaluation loader gives before it is cut
+    see_eval: bool = True  # go on after the measured steps until the script's own evaluation was seen
+    trace: bool = False  # imaginary: write every allocation to trace-<rank>.jsonl
+    measure_host_memory: bool = False  # tune malloc so that the resident high-water mark is true (slower steps)
+    worst_batch: bool = True  # scan the samples, and make the batches of the largest ones
+    checksums: bool = False  # a checksum of each batch (for audit)
+    keep_out: bool = True  # writes of checkpoints go to the trial's folder, trackers are off, nothing is resumed
+    cut: bool = True  # False: the whole run, nothing ended early (a training under a plan)
+    settings: Dict[str, Any] = field(default_factory=dict)  # what brimful.setting(name, default) answers
+    version: int = WIRE_VERSION
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first event of each process."""
+
+    pid: int
+    ppid: int
+    role: str  # "launcher" (torchrun, accelerate launch, a shell's python), "rank" or "worker" (of a DataLoader, a pool)
+    rank: int
+    world_size: int
+    argv: List[str]
+    executable: str
+    python_version: str
+    started_unix_s: float
+    version: int = WIRE_VERSION
+
+
+@dataclass(frozen=True)
+class TorchSeen:
+    """torch was imported in this process and the probe is in place."""
+
+    torch_version: str
+    cuda_build: Optional[str]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Now and then (at most twice a second): for the parent's display and its patience."""
+
+    phase: str
+    steps: int
+    unix_s: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception that left the script, or out of memory wherever it was raised (a script may catch it and go on)."""
+
+    kind: str  # "out_of_device_memory", "out_of_host_memory", "unsupported" (the imaginary GPU met a call it lacks) or "crashed"
+    type: str  # the exception's qualified name
+    message: str
+    traceback: str  # as Python prints it
+    where: Optional[str]  # "file.py:12 in train", the innermost frame in the user's own code
+    phase: str
+    step: int
+    caught: bool  # True if the script went on afterwards
+    after_measured: bool = False  # True if the measured steps were complete already (brimful's early end may be the cause)
+
+
+@dataclass(frozen=True)
+class PhasePeak:
+    """The peaks of one phase, reset at its start and read at its end; the worst of its visits."""
+
+    allocated_bytes: Optional[int]  # live tensors; None on a CPU
+    reserved_bytes: Optional[int]  # held by PyTorch's caching allocator; None on a CPU
+    device_bytes: Optional[int]  # reserved + context (+ others on a real card); None on a CPU
+    host_bytes: Optional[int]  # resident memory of this process; true in a memory trial only
+    visits: int = 1
+    cached: bool = False  # the phase said that its work was cached, so that its peak says nothing
+    host_is_true: bool = False  # host_bytes was measured with malloc set to give freed memory back
+
+
+@dataclass(frozen=True)
+class OptimizerSeen:
+    """One optimizer that stepped (a wrapper and what it wraps are one)."""
+
+    name: str  # class name, of the inner one where wrapped
+    steps: int
+    parameters: int  # elements over all groups
+    learning_rates: List[float]  # by group, in force at the last step
+    first_learning_rates: List[float]  # by group, in force at the first step
+    skipped_steps: int = 0  # asked of a GradScaler and skipped because gradients overflowed
+    wrapped_by: Optional[str] = None
+    uses_closure: bool = False
+
+
+@dataclass(frozen=True)
+class BatchSeen:
+    """One batch as the loader gave it."""
+
+    samples: Optional[int]  # by the sampler's indices where there are some, else by the first dimension; None: unknown
+    shapes: List[List[int]]  # of its tensors, in order
+    checksum: Optional[str]  # of some thousand strided values; None where not asked for or not possible
+
+
+@dataclass(frozen=True)
+class LoaderSeen:
+    """One DataLoader that was iterated."""
+
+    role: str  # "train" or "eval"
+    batch_size: Optional[int]  # the loader's own; None where a batch sampler decides
+    dataset_length: Optional[int]  # None for iterable datasets
+    length: Optional[int]  # batches per epoch before any cutting
+    sampler: str  # class name of the sampler or batch sampler
+    sampler_samples: Optional[int]  # what the sampler gives in an epoch, in this rank
+    drop_last: bool
+    workers: int
+    pin_memory: bool
+    batches_seen: int
+    samples_seen: Optional[int]
+    wait_s: Optional[float]  # waited for data in the measured steps; None on an imaginary card
+    batches: List[BatchSeen]  # at most the first 64
+    iterations: int = 1  # how often it was iterated
+
+
+@dataclass(frozen=True)
+class WorstBatch:
+    """What was done so that a trial meets the largest batch."""
+
+    scanned: int  # samples looked at
+    dataset_length: Optional[int]
+    varies: bool
+    what: str  # a sentence: what varies and which samples were taken, or why nothing was scanned
+    indices: List[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one rank saw."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    device: str  # "cpu", "cuda:0", "imaginary"
+    device_name: Optional[str]
+    device_total_bytes: Optional[int]
+    torch_version: str
+    ended: str  # "steps_done", "script_ended", "out_of_memory", "crashed", "running" (a snapshot of a run still going on)
+    steps: int  # by the optimizer that sets the pace, warm-up included
+    warmup_steps: int
+    step_s: List[float]  # of each measured step, start to start; [] on an imaginary card
+    loading_s: List[float]  # of it, waited for data, by measured step; [] where not known
+    micro_batches_per_step: List[int]  # batches that went into each step
+    samples_per_step: List[Optional[int]]
+    optimizers: List[OptimizerSeen]
+    loaders: List[LoaderSeen]
+    phases: Dict[str, PhasePeak]
+    losses: List[float]  # at each backward() on a scalar; [] on an imaginary card
+    worst_batch: Optional[WorstBatch]
+    peak_unphased: Optional[PhasePeak]  # over the whole process
+    context_bytes: Optional[int]  # device memory outside PyTorch's allocator
+    trace_file: Optional[str]  # name in the trial's folder
+    approximations: Dict[str, int]  # imaginary: "nonzero" -> how often an upper bound stood in for a shape nobody can know
+    notes: List[str]  # sentences: "no optimizer stepped", "steps skipped by the GradScaler: 3", ...
+    wrote: List[str]  # files the script wanted to write and that went to the trial's folder
+
+
+EVENTS = {cls.__name__.lower(): cls for cls in (Hello, TorchSeen, Progress, Failure, Report)}
+
+
+def encode_event(event: Any) -> bytes:
+    """One line for the wire file, newline included."""
+    name = type(event).__name__.lower()
+    if name not in EVENTS:
+        raise TypeError("not an event of the wire: %r" % (event,))
+    return (json.dumps({"event": name, **dataclasses.asdict(event)}) + "\n").encode()
+
+
+class Writer:
+    """Appends events of this process to its wire file. One write call a line, so that a kill cannot tear two lines."""
+
+    def __init__(self, folder: str, pid: Optional[int] = None):
+        self.path = os.path.join(folder, "wire-%d.jsonl" % (pid or os.getpid()))
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+
+    def write(self, event: Any) -> None:
+        os.write(self._descriptor, encode_event(event))
+
+
+def read_orders(path: str) -> Orders:
+    """The orders at `path`. Raises ValueError if they are of another version."""
+    with open(path, encoding="utf-8") as file:
+        raw = json.load(file)
+    if raw.get("version") != WIRE_VERSION:
+        raise ValueError("these orders are of wire version %r, this brimful speaks %d" % (raw.get("version"), WIRE_VERSION))
+    card = raw.pop("card", None)
+    known = {f.name for f in dataclasses.fields(Orders)}
+    return Orders(card=Card(**card) if card else None, **{k: v for k, v in raw.items() if k in known})
