@@ -1,0 +1,194 @@
+"""Exceptions with an exit code and a hint. Warnings are no exceptions: they are `brimful.values.Advice`.
+
+Each error says what was *seen*, what it *means*, and what to *do* next; `exit_code` is what the command line ends with.
+
+    0 done, 1 unexpected, 2 usage, 3 does not fit, 4 no such device, 5 the command failed by itself,
+    6 plan and machine disagree, 130 interrupted, 143 terminated
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+__all__ = [
+    "BrimfulError", "CommandFailed", "DiskFull", "DoesNotFit", "DoorDidNotOpen", "Interrupted", "NewerRecord", "NoSuchCommand",
+    "NoSuchDevice", "NoSuchRecord", "PlanMismatch", "RecordUnreadable", "Terminated", "TrialFailed", "Unsupported", "UsageError",
+    "WireUnreadable", "nearest",
+]  # fmt: skip
+
+
+class BrimfulError(Exception):
+    """The base of all errors that brimful raises on purpose.
+
+    `saw` is one sentence with the facts; `means` and `do` may be empty. `str(error)` is `saw` alone.
+    """
+
+    exit_code: ClassVar[int] = 1
+    code: ClassVar[str] = "error"
+
+    def __init__(self, saw: str, means: str = "", do: str = "") -> None:
+        super().__init__(saw)
+        self.saw = saw
+        self.means = means
+        self.do = do
+
+    @property
+    def hint(self) -> str:
+        """What to do next, or "" where there is nothing to say."""
+        return self.do
+
+    def sentences(self) -> tuple[str, ...]:
+        """What is shown to a person: saw, means, do, the empty ones left out."""
+        return tuple(part for part in (self.saw, self.means, self.do) if part)
+
+
+class UsageError(BrimfulError):
+    """What was typed cannot be meant: an unknown option, a batch size of 0, a placeholder nobody sets."""
+
+    exit_code = 2
+    code = "usage"
+
+
+class NoSuchRecord(UsageError):
+    """No record at that path or with that id."""
+
+    code = "no-such-record"
+
+
+class DoesNotFit(BrimfulError):
+    """What was asked for does not fit into the memory allowed."""
+
+    exit_code = 3
+    code = "does-not-fit"
+
+
+class NoSuchDevice(BrimfulError):
+    """A card that the catalogue does not know, or a device that this machine does not have."""
+
+    exit_code = 4
+    code = "no-such-device"
+
+    def __init__(self, name: str, known: Iterable[str] = (), saw: str = "", do: str = "") -> None:
+        known = tuple(known)
+        self.name = name
+        self.nearest = nearest(name, known)
+        if not do:
+            close = f"Nearest names: {', '.join(self.nearest)}. " if self.nearest else ""
+            do = f"{close}`brimful gpus` lists all cards; --gpu-memory 20GiB describes your own."
+        super().__init__(saw or f"There is no card called {name!r} in the catalogue.", do=do)
+
+
+class CommandFailed(BrimfulError):
+    """The user's command failed by itself; `traceback` is the script's own."""
+
+    exit_code = 5
+    code = "command-failed"
+
+    def __init__(self, saw: str, means: str = "", do: str = "", traceback: str = "") -> None:
+        super().__init__(saw, means, do)
+        self.traceback = traceback
+
+
+class NoSuchCommand(CommandFailed):
+    """The program named in the command does not exist or cannot be executed."""
+
+    exit_code = 2
+    code = "no-such-command"
+
+
+class TrialFailed(CommandFailed):
+    """A trial ended in a way that tells nothing about memory or speed: timed out, killed, no step taken."""
+
+    code = "trial-failed"
+
+
+class DoorDidNotOpen(CommandFailed):
+    """No training process of the command said hello, so nothing could be seen of it."""
+
+    code = "door-did-not-open"
+
+    def __init__(self, saw: str = "", means: str = "", do: str = "") -> None:
+        super().__init__(
+            saw or "The door did not open: no training process of this command said hello.",
+            means
+            or "brimful enters a Python process by a folder in front of PYTHONPATH. It cannot enter one started with "
+            "`python -I`, `-E` or `-S`, by `env -i`, or from a shell script that overwrites PYTHONPATH.",
+            do or "Start Python without these options; in a shell script, write PYTHONPATH=mine:$PYTHONPATH.",
+        )
+
+
+class Unsupported(CommandFailed):
+    """The imaginary GPU met a call that it does not have."""
+
+    code = "unsupported"
+
+
+class PlanMismatch(BrimfulError):
+    """A plan was made for another machine, card or command than the one in hand."""
+
+    exit_code = 6
+    code = "plan-mismatch"
+
+
+class DiskFull(BrimfulError):
+    """There was no room to write on; `kept` names what is on the disk and whole."""
+
+    code = "disk-full"
+
+    def __init__(self, path: str, kept: str, saw: str = "") -> None:
+        self.path = path
+        self.kept = kept
+        super().__init__(
+            saw or f"The disk is full: {path} could not be written.",
+            f"Kept: {kept}",
+            "Free some space, or set BRIMFUL_HOME to a folder on another disk.",
+        )
+
+
+class RecordUnreadable(BrimfulError):
+    """A record is damaged elsewhere than in its last line, or is no record at all."""
+
+    code = "record-unreadable"
+
+
+class NewerRecord(RecordUnreadable):
+    """A record was written by a newer brimful than this one."""
+
+    code = "newer-record"
+
+
+class WireUnreadable(BrimfulError):
+    """What a child process wrote cannot be read: damaged, or of another version."""
+
+    code = "wire-unreadable"
+
+
+class Interrupted(BrimfulError):
+    """Ctrl-C. Children are ended and the record is kept before this reaches the command line."""
+
+    exit_code = 130
+    code = "interrupted"
+
+    def __init__(self, saw: str = "Interrupted.", means: str = "", do: str = "") -> None:
+        super().__init__(saw, means, do)
+
+
+class Terminated(BrimfulError):
+    """SIGTERM, as a cluster sends before it takes a machine away."""
+
+    exit_code = 143
+    code = "terminated"
+
+    def __init__(self, saw: str = "Terminated.", means: str = "", do: str = "") -> None:
+        super().__init__(saw, means, do)
+
+
+def nearest(name: str, known: Iterable[str], count: int = 4) -> tuple[str, ...]:
+    """The names in `known` that look most like `name`, best first, case ignored; those that contain it come first."""
+    spelled = {one.lower().replace(" ", "").replace("_", "-"): one for one in known}
+    asked = name.lower().replace(" ", "").replace("_", "-")
+    within = sorted(one for one in spelled if asked and (asked in one or one in asked))
+    close = difflib.get_close_matches(asked, list(spelled), n=count, cutoff=0.5)
+    return tuple(spelled[one] for one in dict.fromkeys([*within, *close]))[:count]

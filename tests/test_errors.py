@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from brimful import errors
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (errors.BrimfulError("x"), 1),
+        (errors.UsageError("x"), 2),
+        (errors.DoesNotFit("x"), 3),
+        (errors.NoSuchDevice("a1000"), 4),
+        (errors.CommandFailed("x"), 5),
+        (errors.DoorDidNotOpen(), 5),
+        (errors.PlanMismatch("x"), 6),
+        (errors.Interrupted(), 130),
+        (errors.Terminated(), 143),
+    ],
+)
+def test_each_error_carries_the_exit_code_of_its_kind(error, exit_code):
+    assert error.exit_code == exit_code
+
+
+def test_no_two_errors_share_a_code():
+    classes = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
+    codes = [one.code for one in classes]
+    assert len(set(codes)) == len(codes)
+
+
+def test_an_unknown_card_is_answered_with_the_nearest_names():
+    error = errors.NoSuchDevice("a100-40", ["a100-40gb", "a100-80gb", "t4", "rtx3090"])
+    assert error.nearest[0] == "a100-40gb"
+    assert "a100-40gb" in error.hint and "brimful gpus" in error.hint
+
+
+def test_a_name_like_no_other_gets_no_invented_neighbours():
+    assert errors.nearest("zzzzqqqq", ["a100-40gb", "t4"]) == ()
+
+
+def test_spelling_does_not_matter_for_nearness():
+    assert errors.nearest("RTX 3090Ti", ["rtx3090", "rtx3090-ti", "t4"])[0] in {"rtx3090", "rtx3090-ti"}
+
+
+def test_empty_sentences_are_left_out():
+    assert errors.UsageError("Saw it.", do="Do that.").sentences() == ("Saw it.", "Do that.")
+
+
+def test_a_full_disk_says_what_is_kept():
+    assert "3 trials" in " ".join(errors.DiskFull("/x/record.jsonl", "3 trials, up to line 4").sentences())
