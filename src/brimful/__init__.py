@@ -1,0 +1,69 @@
+"""brimful measures what a PyTorch training command does, and finds the settings that train fastest within memory.
+
+In a training script (each is a no-op when brimful did not start it):
+
+    with brimful.phase("encoding"):           a named stretch of the run, with a memory peak of its own
+    brimful.setting("batch_size", 64)         the planned value, or the default given
+
+From Python, what the command line does (each returns a `Record`):
+
+    brimful.predict   will it fit a card, how much memory in which phase, the largest batch size that fits
+    brimful.audit     what a command really does
+    brimful.tune      the settings that train fastest within memory, each one run before it is named
+
+Importing this package imports no torch: the names above are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from brimful.errors import BrimfulError
+    from brimful.record import read_record
+    from brimful.values import Command, Plan, Record
+    from brimful.verbs import audit, predict, tune
+    from brimful_inside.script import phase, setting
+
+_HOMES = {
+    "BrimfulError": "brimful.errors",
+    "Command": "brimful.values",
+    "Plan": "brimful.values",
+    "Record": "brimful.values",
+    "audit": "brimful.verbs",
+    "phase": "brimful_inside.script",
+    "predict": "brimful.verbs",
+    "read_record": "brimful.record",
+    "setting": "brimful_inside.script",
+    "tune": "brimful.verbs",
+}
+
+__all__ = [
+    "BrimfulError",
+    "Command",
+    "Plan",
+    "Record",
+    "__version__",
+    "audit",
+    "phase",
+    "predict",
+    "read_record",
+    "setting",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'brimful' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,70 @@
+# Every target says what it does: `make` or `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?=
+TORCH_INDEX_URL ?=
+DATA ?=
+PYTEST_WORKERS ?= 2
+VENV := .venv
+PY := $(VENV)/bin/python
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+# One thread a process: the tests run two processes at a time.
+TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+
+.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-probe clean
+
+help: ## Say what each target does
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with all that the tests and examples need (TORCH_INDEX_URL=… for another build of torch)
+
+$(STAMP): pyproject.toml constraints.txt
+	@python="$$(tools/find_python.sh $(PYTHON))"; \
+	[ -x $(PY) ] || "$$python" -m venv $(VENV) || { \
+	    echo "Making $(VENV) failed. On Debian and Ubuntu: apt install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	$(PY) -c 'import sys; sys.exit("%s is of Python %d.%d, brimful needs 3.11: make clean-venv" % ("$(VENV)", *sys.version_info[:2]) if sys.version_info < (3, 11) else 0)'
+	$(PY) -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) -c constraints.txt torch
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,examples]'
+	@touch $@
+
+test: $(STAMP) ## Set up and run every test but the browser's (under 10 minutes on 2 cores)
+	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal
+
+test-quick: $(STAMP) ## The tests that start few processes
+	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m 'not heavy and not browser'
+
+test-browser: $(STAMP) ## Look at the page in Chromium, light and dark (installs a Chromium where there is none)
+	tools/install_browser.sh $(PY)
+	$(TEST_ENVIRONMENT) $(PY) -m pytest -m browser
+
+check: $(STAMP) ## Static checks: ruff, pyright, the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Let ruff format and repair what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+demo: $(STAMP) ## Audit, predict, tune and train the captcha example, and print before and after, measured
+	$(PY) examples/demo.py
+
+bench-predict: $(STAMP) ## Predict measured rows: make bench-predict DATA=<folder with mlp_a100_40gb.csv>
+	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-predict DATA=<folder with mlp_a100_40gb.csv>" >&2; exit 2; }
+	$(PY) bench/predict.py "$(DATA)"
+
+bench-probe: $(STAMP) ## What the probe costs a training step
+	$(PY) bench/probe.py
+
+clean: ## Remove caches and what the examples wrote (clean-venv removes .venv too)
+	rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist lightning_logs
+	rm -rf examples/captcha/captchas examples/*/out
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: clean-venv
+clean-venv: clean
+	rm -rf $(VENV)
