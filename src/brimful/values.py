@@ -166,6 +166,7 @@ class Trial:
     see_eval: bool = True
     time_limit_s: float = 600.0
     capacity_bytes: int | None = None  # imaginary: the card is full here
+    host_limit_bytes: int | None = None  # the trial is ended as out of host memory before its processes hold more
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,7 @@ class Sample:
     folder: str  # the trial's folder, relative to the record
     failure: Failure | None = None
     exit_code: int | None = None
+    family_host_bytes: int | None = None  # resident memory of all its processes together, workers too, sampled from outside
     notes: tuple[str, ...] = ()
     trace_files: tuple[str, ...] = ()  # relative to the record, by rank
 

@@ -1,0 +1,3 @@
+from brimful.cli import main
+
+main()

@@ -1,0 +1,165 @@
+"""The user's command as a template: which settings stand open in it, and the argv that a trial's settings make of it.
+
+A setting stands open as ``{batch_size}``, or is found behind a flag that training scripts commonly use. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+
+from brimful.errors import UsageError
+from brimful.values import Command, Setting
+
+_PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+
+#: Settings that brimful knows how to choose or to pass on. Others may be set with ``--set name=value``.
+KNOWN_SETTINGS = ("batch_size", "eval_batch_size", "encoding_batch_size", "num_workers", "lr", "accumulation", "resume")
+
+#: Flags by which scripts take their batch size, the most common names first; ``-b`` last since it may mean other things.
+BATCH_SIZE_FLAGS = (
+    "--batch_size",
+    "--batch-size",
+    "--per_device_train_batch_size",
+    "--per-device-train-batch-size",
+    "--train_batch_size",
+    "--train-batch-size",
+    "--batch_size_per_gpu",
+    "--batch-size-per-gpu",
+    "--batchsize",
+    "--bs",
+    "-b",
+)
+LEARNING_RATE_FLAGS = ("--learning_rate", "--learning-rate", "--lr")
+WORKERS_FLAGS = ("--num_workers", "--num-workers", "--workers", "--dataloader_num_workers", "-j")
+ACCUMULATION_FLAGS = ("--gradient_accumulation_steps", "--gradient-accumulation-steps", "--accumulation", "--accum-iter")
+
+_FLAGS = {
+    "batch_size": BATCH_SIZE_FLAGS,
+    "lr": LEARNING_RATE_FLAGS,
+    "num_workers": WORKERS_FLAGS,
+    "accumulation": ACCUMULATION_FLAGS,
+}
+# Hydra and OmegaConf: the last part of a dotted key.
+_HYDRA_KEYS = {
+    "batch_size": {"batch_size", "train_batch_size", "per_device_train_batch_size", "batch_size_per_gpu", "bs"},
+    "lr": {"lr", "learning_rate"},
+    "num_workers": {"num_workers", "workers"},
+    "accumulation": {"gradient_accumulation_steps", "accumulate_grad_batches"},
+}
+
+
+def parse(argv: tuple[str, ...] | list[str]) -> Command:
+    """The command in `argv`: its placeholders, and what known flags say in it.
+
+    Only the batch size is opened where no placeholder stands (a flag's value becomes ``{batch_size}``); the other known
+    flags are read (``given``) and left as they are. Raises UsageError for an empty command.
+    """
+    if not argv:
+        raise UsageError(
+            saw="no command was given",
+            means="brimful runs your own training command for a few steps",
+            do="put it behind two dashes: brimful predict --gpu a100-40gb -- python train.py --batch-size {batch_size}",
+        )
+    parts = list(argv)
+    given: dict[str, Setting] = {}
+    found: dict[str, str] = {}
+    opened = set(placeholders(Command(tuple(parts))))
+    for name in _FLAGS:
+        spot = None if name in opened else _find(parts, name)
+        if spot is None:
+            continue
+        index, prefix, text, flag = spot
+        given[name] = _value(text)
+        if name == "batch_size":
+            parts[index] = prefix + "{batch_size}"
+            found[name] = flag
+    return Command(tuple(parts), found_flags=found, given=given)
+
+
+def _find(parts: list[str], name: str) -> tuple[int, str, str, str] | None:
+    """Where the value of setting `name` stands: index, what precedes it in that word, the value, the flag. The last wins."""
+    hit = None
+    for i, word in enumerate(parts):
+        for flag in _FLAGS[name]:
+            if word == flag and i + 1 < len(parts) and "{" not in parts[i + 1]:
+                hit = (i + 1, "", parts[i + 1], flag)
+            elif word.startswith(flag + "=") and flag.startswith("--"):
+                hit = (i, flag + "=", word[len(flag) + 1 :], flag)
+        if not word.startswith("-") and "=" in word:
+            key, _, value = word.partition("=")
+            if key.lstrip("+").split(".")[-1] in _HYDRA_KEYS[name] and "{" not in value:
+                hit = (i, key + "=", value, key)
+    return hit
+
+
+def _value(text: str) -> Setting:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def placeholders(command: Command) -> tuple[str, ...]:
+    """Names that stand open in the command, in order, each once."""
+    names = [name for word in command.argv for name in _PLACEHOLDER.findall(word)]
+    return tuple(dict.fromkeys(names))
+
+
+def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
+    """The argv with every placeholder filled. Raises UsageError for one that nobody sets."""
+    missing = [name for name in placeholders(command) if name not in settings]
+    if missing:
+        raise UsageError(
+            saw=f"the command holds {{{missing[0]}}} and nothing sets it",
+            means="a trial cannot start with an open placeholder",
+            do=f"give it a value with --set {missing[0]}=VALUE, or write the value in the command",
+        )
+    return tuple(_PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]), word) for word in command.argv)
+
+
+def _text(value: Setting) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def command_line(command: Command, settings: Mapping[str, Setting], environment: Mapping[str, str] | None = None) -> str:
+    """The filled command as a line to paste in a shell, environment in front."""
+    variables = [f"{key}={shlex.quote(value)}" for key, value in (environment or {}).items()]
+    return " ".join([*variables, shlex.join(fill(command, settings))])
+
+
+def with_settings(command: Command, settings: Mapping[str, Setting]) -> Command:
+    """The command with these placeholders filled for good; a setting it has no place for is a UsageError."""
+    opened = placeholders(command)
+    for name in settings:
+        if name not in opened:
+            raise UsageError(
+                saw=f"--set {name}=… was given and the command has no {{{name}}}",
+                means="the setting would reach nothing",
+                do=f"write {{{name}}} where the value goes, for instance --{name.replace('_', '-')} {{{name}}}",
+            )
+    filled = tuple(
+        _PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]) if hit.group(1) in settings else hit.group(0), word)
+        for word in command.argv
+    )
+    return replace(command, argv=filled, given={**command.given, **settings})
+
+
+def says_its_batch_size_inside(text: str) -> bool:
+    """Whether a script's own text asks brimful for its batch size: ``brimful.setting("batch_size", 64)``."""
+    return re.search(r"\bsetting\(\s*[\"']batch_size[\"']", text) is not None
+
+
+def no_place_for_a_batch_size() -> UsageError:
+    """What to say where a batch size has to be chosen and the command has no place for one."""
+    return UsageError(
+        saw="the command has no {batch_size}, and none of the flags that brimful knows "
+        f"({', '.join(BATCH_SIZE_FLAGS)}, or Hydra's batch_size=...)",
+        means="brimful cannot tell your script which batch size to use",
+        do="write {batch_size} where the number goes, for instance: python train.py --my-batch {batch_size}; "
+        'or take it in the script from brimful.setting("batch_size", 64)',
+    )

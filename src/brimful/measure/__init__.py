@@ -1,0 +1,1 @@
+"""What is: trials launched and gathered, this machine from outside, the catalogue of cards."""

@@ -1,0 +1,231 @@
+"""One trial: the command in processes of its own with the probe inside, from start to sample.
+
+The child needs torch alone: brimful may live in another environment (pipx). Nothing of the trial outlives it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import brimful_inside
+from brimful import codec
+from brimful.command import fill
+from brimful.errors import DiskFull, NoSuchCommand
+from brimful.measure import gather, outcome
+from brimful.measure.device import host
+from brimful.measure.gpus import to_card
+from brimful.measure.processes import Family
+from brimful.values import Outcome, Sample, Trial, TrialKind
+from brimful_inside import wire
+
+_POLL_S = 0.05
+_HOST_EVERY_S = 0.2  # reading PSS of a family costs some milliseconds
+_TAIL_BYTES = 20_000
+
+Heartbeat = Callable[[wire.Progress | None], None]
+
+
+@dataclass(frozen=True)
+class _Waited:
+    exit_code: int | None
+    timed_out: bool
+    over_host_limit: bool
+    interrupted: bool
+    peak_host_bytes: int
+    duration_s: float
+
+
+def launch(trial: Trial, folder: Path, record_folder: Path, heartbeat: Heartbeat = lambda _: None) -> Sample:
+    """Runs `trial` with its files in `folder` (made here) and tells what it showed; paths are kept relative to the record.
+
+    An interrupt (Ctrl-C) ends the family and gives a sample with the outcome `interrupted`. Raises NoSuchCommand when the
+    program cannot be started at all, UsageError for an open placeholder, DiskFull when the orders cannot be written.
+    """
+    argv = fill(trial.command, trial.settings)
+    _must_be_startable(argv[0])
+    orders_path = _write_orders(trial, folder)
+    kills_before = host.oom_kills()
+    with open(folder / "stdout.txt", "wb") as out, open(folder / "stderr.txt", "wb") as err:
+        process = _start(argv, environment(trial, orders_path), out, err)
+        waited = _wait(process, Family(process.pid, str(orders_path)), trial, folder, heartbeat)
+    return _sample(trial, folder, record_folder, waited, host.oom_kills() - kills_before)
+
+
+def _must_be_startable(program: str) -> None:
+    if shutil.which(program) is None:
+        raise NoSuchCommand(
+            saw=f"there is no command {program!r}",
+            means="it is neither on the PATH nor a file that can be executed",
+            do="check its spelling; a script is started as: python train.py",
+        )
+
+
+def orders_of(trial: Trial, folder: Path) -> wire.Orders:
+    """What the child has to do for this trial."""
+    imaginary = trial.device.kind == "imaginary"
+    return wire.Orders(
+        folder=str(folder),
+        device=trial.device.kind,
+        card=to_card(trial.device.gpu) if imaginary and trial.device.gpu else None,
+        capacity_bytes=trial.capacity_bytes,
+        steps=trial.steps,
+        warmup_steps=trial.warmup_steps,
+        see_eval=trial.see_eval,
+        trace=imaginary and trial.kind in (TrialKind.TRACE, TrialKind.MEMORY),
+        measure_host_memory=trial.device.kind == "cpu" and trial.kind is TrialKind.MEMORY,
+        worst_batch=trial.kind in (TrialKind.TRACE, TrialKind.MEMORY),
+        checksums=trial.kind is TrialKind.AUDIT,
+        settings=dict(trial.settings),
+    )
+
+
+def _write_orders(trial: Trial, folder: Path) -> Path:
+    folder = folder.resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "orders.json"
+        path.write_bytes(codec.encode(orders_of(trial, folder)))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(str(folder), kept="the trials before this one") from error
+        raise
+    return path
+
+
+def environment(trial: Trial, orders_path: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The child's environment: the user's own, the command's and the trial's additions, and the door in front of PYTHONPATH."""
+    variables = dict(os.environ if base is None else base)
+    variables.update(trial.command.environment)
+    variables.update(trial.environment)
+    door = str(Path(brimful_inside.__file__).resolve().parent / "door")
+    variables["PYTHONPATH"] = os.pathsep.join([door, *filter(None, [variables.get("PYTHONPATH")])])
+    variables[wire.ORDERS_VARIABLE] = str(orders_path)
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"  # a trial leaves no trace; caches that are there are still read
+    if trial.device.kind == "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # a script that takes a card when it sees one must not see one
+    return variables
+
+
+def _start(argv: tuple[str, ...], variables: dict[str, str], out, err) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables, start_new_session=True)
+    except OSError as error:
+        raise NoSuchCommand(
+            saw=f"{argv[0]!r} could not be started: {error.strerror}",
+            means="the system refused to run it",
+            do="check that it is executable and made for this machine",
+        ) from error
+
+
+def _wait(process: subprocess.Popen[bytes], family: Family, trial: Trial, folder: Path, heartbeat: Heartbeat) -> _Waited:
+    """Waits for the command's end, or for the limit of time or host memory; then ends the family in every case."""
+    started = time.monotonic()
+    peak, next_weighing = 0, 0.0
+    timed_out = over = interrupted = False
+    try:
+        while process.poll() is None and not (timed_out or over):
+            time.sleep(_POLL_S)
+            now = time.monotonic()
+            if now >= next_weighing:
+                peak = max(peak, family.host_bytes())
+                next_weighing = now + _HOST_EVERY_S
+                heartbeat(_latest_progress(folder))
+            over = trial.host_limit_bytes is not None and peak > trial.host_limit_bytes
+            timed_out = now - started > trial.time_limit_s
+    except KeyboardInterrupt:
+        interrupted = True
+    ended_by_us = timed_out or over or interrupted
+    with _interrupts_held():
+        family.end(grace_s=0.0 if over else 3.0)
+        code = process.wait()
+    return _Waited(None if ended_by_us else code, timed_out, over, interrupted, peak, time.monotonic() - started)
+
+
+class _interrupts_held:
+    """Holds back Ctrl-C while children are ended, so that none is left behind by an impatient second one."""
+
+    def __enter__(self) -> None:
+        try:
+            self._before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except ValueError:  # not in the main thread: nothing to hold
+            self._before = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+
+def _latest_progress(folder: Path) -> wire.Progress | None:
+    latest: wire.Progress | None = None
+    for path in folder.glob("wire-*.jsonl"):
+        for line in _tail(path, 4096).splitlines()[::-1]:
+            progress = codec.progress_of(line)
+            if progress is not None:
+                if latest is None or progress.unix_s > latest.unix_s:
+                    latest = progress
+                break
+    return latest
+
+
+def _tail(path: Path, size: int) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oom_kills: int) -> Sample:
+    events = [codec.read_wire(path) for path in sorted(folder.glob("wire-*.jsonl"))]
+    reports, hellos = gather.last_reports(events), gather.hellos(events)
+    ending = outcome.Ending(
+        exit_code=waited.exit_code,
+        timed_out=waited.timed_out,
+        over_host_limit=waited.over_host_limit,
+        interrupted=waited.interrupted,
+        oom_kills=oom_kills,
+        rank_hellos=sum(1 for hello in hellos if hello.role == "rank"),
+        hellos=len(hellos),
+        stderr_tail=_tail(folder / "stderr.txt", _TAIL_BYTES),
+    )
+    how, failure, sentence = outcome.outcome_of(ending, reports, gather.failures(events))
+    where = folder.resolve().relative_to(record_folder.resolve())
+    traces = [r.trace_file for r in reports if r.trace_file]
+    timed = how is not Outcome.INTERRUPTED
+    return Sample(
+        trial=trial,
+        outcome=how,
+        reports=reports,
+        phases=gather.worst_phases(reports),
+        peak=gather.whole_peak(reports),
+        samples_per_step=gather.samples_per_step(reports),
+        step_s=gather.step_times(reports) if timed else (),
+        samples_per_s=gather.samples_per_second(reports) if timed else None,
+        loading_share=gather.loading_share(reports),
+        duration_s=waited.duration_s,
+        folder=str(where),
+        failure=failure,
+        exit_code=waited.exit_code,
+        family_host_bytes=waited.peak_host_bytes or None,
+        notes=tuple(dict.fromkeys([*filter(None, [sentence]), *(note for r in reports for note in r.notes)])),
+        trace_files=tuple(str(where / name) for name in traces),
+    )
+
+
+def failure_text(sample: Sample, record_folder: Path) -> str:
+    """The script's own words about its end: the traceback it told, else the tail of its standard error."""
+    if sample.failure is not None:
+        return sample.failure.traceback
+    return _tail(record_folder / sample.folder / "stderr.txt", _TAIL_BYTES)
+
+
+__all__ = ["environment", "failure_text", "launch", "orders_of"]

@@ -1,0 +1,85 @@
+"""Which device a verb works on, and how much of its memory it may use."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from brimful.errors import NoSuchDevice, UsageError
+from brimful.measure.device import accelerators, host
+from brimful.measure.gpus import custom_gpu, find_gpu
+from brimful.units import format_bytes, parse_budget
+from brimful.values import Budget, Command, Device, Gpu
+
+DEFAULT_BUDGET = "90%"
+
+
+def card(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
+    """The card of the catalogue called `gpu`, or one described by its memory; None if neither is given."""
+    if gpu and gpu_memory:
+        raise UsageError(
+            saw=f"both --gpu {gpu} and --gpu-memory {gpu_memory} were given",
+            means="they name two different cards",
+            do="give one of them",
+        )
+    if gpu_memory:
+        return custom_gpu(gpu_memory)
+    return find_gpu(gpu) if gpu else None
+
+
+def choose(command: Command, device: str, gpu: Gpu | None) -> tuple[Device, accelerators.Accelerator | None]:
+    """The device to work on: an imaginary card if one is named, else `device`: "auto", "cpu" or "accelerator".
+
+    "auto" takes the accelerator that is there, else the CPU. Raises NoSuchDevice where an accelerator is asked for and
+    there is none.
+    """
+    if gpu is not None:
+        return Device("imaginary", f"{gpu.key} (imaginary)", gpu), None
+    if device not in ("auto", "cpu", "accelerator"):
+        raise UsageError(
+            saw=f"--device {device}",
+            means="a device is auto, cpu or accelerator",
+            do="choose which card of several a trial sees by CUDA_VISIBLE_DEVICES; an imaginary card by --gpu NAME",
+        )
+    if device == "cpu":
+        return Device("cpu", "cpu"), None
+    found = accelerators.visible() or accelerators.ask_python(python_of(command))
+    if found:
+        return Device("accelerator", found[0].label), found[0]
+    if device == "accelerator":
+        raise NoSuchDevice(
+            "accelerator",
+            saw="no accelerator is visible here, neither through NVML nor through torch.accelerator",
+            do="see `brimful doctor`; --gpu a100-40gb predicts for a card without one",
+        )
+    return Device("cpu", "cpu"), None
+
+
+def python_of(command: Command) -> str:
+    """The interpreter that the command starts, or brimful's own where the command does not begin with one."""
+    first = Path(command.argv[0]).name if command.argv else ""
+    return command.argv[0] if first.startswith("python") else sys.executable
+
+
+def budget_for(device: Device, accelerator: accelerators.Accelerator | None, text: str | None) -> Budget:
+    """How much memory may be used: `text` is bytes ("20GiB") or a share of what is free ("90%", the default).
+
+    On an imaginary card all of its usable memory is free, and what is compared is the device peak, context included. On a
+    CPU it is host memory: the smaller of free RAM and what the cgroup still allows.
+    """
+    if device.gpu is not None:
+        total = free = int(device.gpu.total_bytes.value)
+        memory, place = "device", f"{device.gpu.key}'s"
+    elif accelerator is not None:
+        total, free, memory, place = accelerator.total_bytes, accelerator.free_bytes, "device", f"{accelerator.name}'s"
+    else:
+        total, free, memory, place = host.total_bytes(), host.free_bytes(), "host", "this machine's"
+    allowed = parse_budget(text or DEFAULT_BUDGET, free)
+    if allowed > total:
+        raise UsageError(
+            saw=f"a budget of {format_bytes(allowed)}",
+            means=f"that is more than {place} {format_bytes(total)} of {memory} memory",
+            do="give less, or a share of what is free: --budget 90%",
+        )
+    share = f"{text or DEFAULT_BUDGET} of " if (text or DEFAULT_BUDGET).strip().endswith("%") else f"{text}, of "
+    return Budget(allowed, total, free, memory, f"{share}{format_bytes(free)} free of {place} {format_bytes(total)}")

@@ -1,0 +1,133 @@
+"""What every verb shares: an open record, a device, and trials that are numbered, shown and kept as they happen."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from brimful.errors import BrimfulError, Interrupted
+from brimful.measure.device import host
+from brimful.measure.launch import failure_text, launch
+from brimful.record import SCHEMA, RecordWriter, new_record_id, read_record, record_home
+from brimful.values import Advice, Budget, Closed, Command, Device, Objective, Opened, Outcome, Record, Sample, Trial
+from brimful_inside import wire
+
+
+class Watcher(Protocol):
+    """Who looks on while a verb works (a terminal, a notebook, nobody)."""
+
+    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
+    def heartbeat(self, progress: wire.Progress | None) -> None: ...
+    def trial_ended(self, sample: Sample) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+class Nobody:
+    """Looks on in silence."""
+
+    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
+    def heartbeat(self, progress: wire.Progress | None) -> None: ...
+    def trial_ended(self, sample: Sample) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the verbs that run trials have in common."""
+
+    home: Path | None = None  # where records live; None: BRIMFUL_HOME, else .brimful here
+    budget: str | None = None  # "90%" of what is free, or bytes: "20GiB"
+    max_batch_size: int | None = None
+    time_limit_s: float = 600.0  # of one trial
+    steps: int | None = None  # measured steps of a trial; None: as the verb needs
+    watcher: Watcher = field(default_factory=Nobody)
+
+
+class Session:
+    """One verb at work. Use `opened`; `run` gives samples; everything is in the record at once."""
+
+    def __init__(self, writer: RecordWriter, opened: Opened, options: Options):
+        self.writer = writer
+        self.opened = opened
+        self.options = options
+        self.samples: list[Sample] = []
+        self.started = time.monotonic()
+
+    @property
+    def folder(self) -> Path:
+        return self.writer.folder
+
+    def run(self, trial: Trial, expected_total: int | None = None) -> Sample:
+        """One trial, kept in the record. Raises Interrupted after the record has it; other outcomes are the caller's."""
+        number = len(self.samples) + 1
+        self.options.watcher.trial_started(trial, number, expected_total)
+        sample = launch(trial, self.writer.trial_folder(number), self.folder, self.options.watcher.heartbeat)
+        self.samples.append(sample)
+        self.writer.append(sample)
+        self.options.watcher.trial_ended(sample)
+        if sample.outcome is Outcome.INTERRUPTED:
+            raise Interrupted(saw="interrupted in the middle of a trial", means=f"the record is kept in {self.folder}", do="")
+        return sample
+
+    def failure_text(self, sample: Sample) -> str:
+        return failure_text(sample, self.folder)
+
+    def keep(self, entry: object) -> None:
+        self.writer.append(entry)
+
+    def note(self, advice: Advice) -> None:
+        self.writer.append(advice)
+        self.options.watcher.message(f"{advice.saw}; {advice.means}. {advice.do}")
+
+    def message(self, text: str) -> None:
+        self.options.watcher.message(text)
+
+    def record(self) -> Record:
+        return read_record(self.folder)
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+
+@contextmanager
+def opened(
+    verb: str,
+    command: Command | None,
+    device: Device | None,
+    options: Options,
+    budget: Budget | None = None,
+    objective: Objective | None = None,
+) -> Iterator[Session]:
+    """A session with an open record, closed with the exit code of whatever ends it."""
+    home = record_home(options.home)
+    entry = Opened(
+        schema=SCHEMA,
+        record_id=new_record_id(verb, command),
+        verb=verb,
+        brimful_argv=tuple(sys.argv),
+        command=command,
+        device=device,
+        machine=host.machine(),
+        started_unix_s=time.time(),
+        budget=budget,
+        objective=objective,
+    )
+    session = Session(RecordWriter.create(home, entry), entry, options)
+    try:
+        yield session
+    except KeyboardInterrupt as error:
+        session.writer.append(Closed(130, time.time(), "interrupted"))
+        raise Interrupted(saw="interrupted", means=f"the record is kept in {session.folder}", do="") from error
+    except BrimfulError as error:
+        session.writer.append(Closed(error.exit_code, time.time(), error.saw))
+        raise
+    except BaseException as error:
+        session.writer.append(Closed(1, time.time(), f"{type(error).__name__}: {error}"))
+        raise
+    else:
+        session.writer.append(Closed(0, time.time()))
