@@ -1,0 +1,140 @@
+"""The caching allocator's settings, as PYTORCH_ALLOC_CONF (or the older PYTORCH_CUDA_ALLOC_CONF) spells them.
+
+Keys, defaults and rules: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+MIB = 1 << 20
+LARGE_SEGMENT = 20 * MIB  # kLargeBuffer; `large_segment_size_mb` changes it since 2.10
+ROUNDING_INTERVALS = 16  # roundup_power2_divisions: one per power of two from 1 MiB to 64 GiB
+
+# Keys that say nothing about how many bytes are held on the device: host memory, locks, graph capture, handle types.
+WITHOUT_EFFECT = frozenset(
+    """release_lock_on_cudamalloc release_lock_on_hipmalloc pinned_use_cuda_host_register pinned_use_hip_host_register
+    pinned_num_register_threads pinned_use_background_threads pinned_reserve_segment_size_mb pinned_free_catch_all
+    pinned_max_round_threshold_mb pinned_max_cached_size_mb graph_capture_record_stream_reuse
+    throw_on_cudamalloc_oom""".split()
+)
+
+
+class AllocatorSettings(NamedTuple):
+    """How the caching allocator behaves. The defaults are PyTorch's."""
+
+    max_split_size: Optional[int] = None  # bytes; blocks of this size and more are not split. None: no limit
+    max_non_split_rounding: int = LARGE_SEGMENT  # bytes an unsplittable block may be larger than what is asked for
+    roundup_power2_divisions: Tuple[int, ...] = (0,) * ROUNDING_INTERVALS  # by power of two from 1 MiB on; 0: off
+    garbage_collection_threshold: float = 0.0  # of the memory allowed; 0: off. Works only where a fraction is set
+    expandable_segments: bool = False
+    memory_fraction: Optional[float] = None  # per_process_memory_fraction
+    large_segment: int = LARGE_SEGMENT  # bytes; requests from 1 to 10 MiB share segments of this size
+    native: bool = True  # False: backend:cudaMallocAsync, which the model does not follow
+
+    @property
+    def rounds_to_divisions(self) -> bool:
+        return any(self.roundup_power2_divisions)
+
+
+DEFAULT_SETTINGS = AllocatorSettings()
+
+
+def settings_in(environment: Mapping[str, str]) -> AllocatorSettings:
+    """The settings in force in an environment. PYTORCH_CUDA_ALLOC_CONF is read first, as CUDAAllocatorConfig does."""
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        if environment.get(name):
+            return settings_from(environment[name])
+    return DEFAULT_SETTINGS
+
+
+def settings_from(conf: str) -> AllocatorSettings:
+    """The settings of a string such as ``"max_split_size_mb:128,expandable_segments:True"``.
+
+    Raises ValueError for an unknown key or a value that PyTorch refuses as well, naming the key.
+    """
+    changed: Dict[str, object] = {}
+    for key, value in _pairs(conf):
+        if key in ("max_split_size_mb", "max_non_split_rounding_mb"):
+            name = "max_split_size" if key == "max_split_size_mb" else "max_non_split_rounding"
+            changed[name] = _mebibytes(key, value, at_least=20)
+        elif key == "large_segment_size_mb":
+            changed["large_segment"] = _mebibytes(key, value, at_least=2)
+        elif key == "roundup_power2_divisions":
+            changed[key] = _divisions(value)
+        elif key in ("garbage_collection_threshold", "per_process_memory_fraction"):
+            name = "memory_fraction" if key == "per_process_memory_fraction" else key
+            changed[name] = _share(key, value, one_too=name == "memory_fraction")
+        elif key == "expandable_segments":
+            changed[key] = _truth(key, value)
+        elif key == "backend":
+            if value not in ("native", "cudaMallocAsync", "hipMallocAsync"):
+                raise ValueError("backend:%s is neither native nor cudaMallocAsync" % value)
+            changed["native"] = value == "native"
+        elif key not in WITHOUT_EFFECT:
+            raise ValueError("%r is not a setting of PyTorch's caching allocator" % key)
+    return AllocatorSettings()._replace(**changed)
+
+
+def _pairs(conf: str) -> List[Tuple[str, str]]:
+    text = re.sub(r"\s", "", conf)
+    pairs = []
+    for part in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text):
+        key, colon, value = part.partition(":")
+        if not colon or not value:
+            raise ValueError("%r is not of the form key:value" % part)
+        pairs.append((key, value))
+    return pairs
+
+
+def _mebibytes(key: str, value: str, at_least: int) -> int:
+    if not value.isdigit() or int(value) < at_least:
+        raise ValueError("%s:%s must be a whole number of at least %d" % (key, value, at_least))
+    return int(value) * MIB
+
+
+def _share(key: str, value: str, one_too: bool) -> float:
+    try:
+        share = float(value)
+    except ValueError:
+        share = -1.0
+    if not (0.0 < share < 1.0 or (one_too and share == 1.0)):
+        raise ValueError("%s:%s must lie between 0 and 1" % (key, value))
+    return share
+
+
+def _truth(key: str, value: str) -> bool:
+    if value not in ("True", "False"):
+        raise ValueError("%s:%s must be True or False" % (key, value))
+    return value == "True"
+
+
+def _division(value: str, zero_too: bool) -> int:
+    number = int(value) if value.isdigit() else -1
+    if number < 0 or number & (number - 1) or (number == 0 and not zero_too):
+        raise ValueError("roundup_power2_divisions: %r must be a power of 2" % value)
+    return number
+
+
+def _divisions(value: str) -> Tuple[int, ...]:
+    """One number for all sizes, or ``[256:1,512:2,>:8]``: sizes in MiB with the divisions from there on."""
+    if not value.startswith("["):
+        return (_division(value, zero_too=False),) * ROUNDING_INTERVALS
+    divisions = [0] * ROUNDING_INTERVALS
+    first, last = True, 0
+    for part in filter(None, value.strip("[]").split(",")):
+        bound, colon, count_text = part.partition(":")
+        if not colon:
+            raise ValueError("roundup_power2_divisions: %r is not of the form size:divisions" % part)
+        count = _division(count_text, zero_too=True)
+        if bound == ">":
+            divisions[last:] = [count] * (ROUNDING_INTERVALS - last)
+            continue
+        at = min(_division(bound, zero_too=False).bit_length() - 1, ROUNDING_INTERVALS - 1)
+        if first:
+            divisions[:at] = [count] * at
+            first = False
+        divisions[at] = count
+        last = at
+    return tuple(divisions)
