@@ -1,0 +1,73 @@
+"""Playing a trace into the allocator: the peaks of each phase."""
+
+from __future__ import annotations
+
+from typing import Dict, Iterable, NamedTuple, Optional
+
+from brimful_inside.laws.allocator import CachingAllocator, CardFull
+from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Row
+
+FIRST_PHASE = "start"  # what comes before the first phase row
+
+
+class Peaks(NamedTuple):
+    """The highest values in a phase, in bytes."""
+
+    allocated: int
+    reserved: int
+    requested: int = 0
+
+
+class Played(NamedTuple):
+    """What a replay showed."""
+
+    phases: Dict[str, Peaks]  # in the order of their first visit; the worst of a phase's visits
+    peak: Peaks  # over all phases
+    full: Optional[CardFull] = None  # the card was full at row `rows_played`, and the replay ended there
+    rows_played: int = 0
+
+
+def worst(one: Optional[Peaks], other: Peaks) -> Peaks:
+    """The higher of each value."""
+    return other if one is None else Peaks(*map(max, one, other))
+
+
+def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
+    """Play `rows` into `allocator` until they end or its card is full.
+
+    A free of an id that was not born here is passed over: storages can be older than the trace.
+    """
+    malloc, free, live = allocator.malloc, allocator.free, {}
+    phases: Dict[str, Peaks] = {}
+    phase, full, number = FIRST_PHASE, None, -1
+    for number, row in enumerate(rows):
+        kind = type(row)
+        if kind is Malloc:
+            try:
+                live[row[0]] = malloc(row[1])
+            except CardFull as error:
+                full = error
+                break
+        elif kind is Free:
+            address = live.pop(row[0], 0)
+            if address:
+                free(address)
+        elif kind is Phase:
+            _close(phases, phase, allocator)
+            phase = row[0]
+        elif kind is EmptyCache:
+            allocator.empty_cache()
+    played = number if full is not None else number + 1
+    _close(phases, phase, allocator)
+    if phases.get(FIRST_PHASE) == Peaks(0, 0, 0):
+        del phases[FIRST_PHASE]
+    peak = Peaks(0, 0, 0)
+    for seen in phases.values():
+        peak = worst(peak, seen)
+    return Played(phases, peak, full, played)
+
+
+def _close(phases: Dict[str, Peaks], phase: str, allocator: CachingAllocator) -> None:
+    seen = Peaks(allocator.peak_allocated, allocator.peak_reserved, allocator.peak_requested)
+    phases[phase] = worst(phases.get(phase), seen)
+    allocator.reset_peaks()
