@@ -1,0 +1,279 @@
+"""The two curves of a page as static SVG: memory against batch size, and speed against batch size.
+
+Drawn by Vega-Lite (altair, vl-convert) without a network and without JavaScript in the page. The colours are written as plain
+hexadecimal attributes, one for each role; the page's style sheet turns them into its own, light or dark (`PALETTE`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from brimful.units import format_bytes
+from brimful.values import Budget, Estimate, MemoryBelief, Point, Source, SpeedBelief
+
+GIB = 2**30
+
+#: role -> the colour written into the SVG. The style sheet has one rule for each, and a test holds that none is missing.
+PALETTE = {
+    "ink": "#24272c",
+    "muted": "#5d6269",
+    "grid": "#e6e3dc",
+    "paper": "#fdfcfa",
+    "fit": "#2b5c8f",
+    "limit": "#a63d2a",
+    "chosen": "#22754a",
+}
+
+#: (class in the page, plot width in pixels): the page shows one of them, by the width there is.
+WIDTHS = (("wide", 620), ("narrow", 300))
+HEIGHT = 250
+# Vega's band of text heights at 11 px over a plot of HEIGHT: two labels nearer than this share of the axis run into each other.
+LABEL_SHARE = 0.08
+
+
+def memory_chart(belief: MemoryBelief, budget: Budget | None, chosen: int | None, width: int) -> str:
+    """The memory curve: fit with its interval, what trials showed, the budget and what the device has, the sizes that matter.
+
+    `chosen` is the batch size of the plan or of the question. Returns SVG text, `width` pixels wide and the axis.
+    """
+    alt = _altair()
+    top, right = _memory_domain(belief, budget, chosen)
+    curve = [_memory_row(p, "fit") for p in _within(belief.curve, right)]
+    layers = []
+    if any(row["low"] is not None for row in curve):
+        layers.append(_layer(alt, curve).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q"))
+    if len(curve) > 1:
+        layers.append(_layer(alt, curve).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
+    layers += _limit_lines(alt, budget, top)
+    layers += _memory_probes(alt, belief, right)
+    layers += _memory_marks(alt, belief, chosen, "chosen, the largest" if width > 400 else "chosen")
+    x = alt.X("x:Q", title="batch size", scale=alt.Scale(domain=[0, right], nice=False), axis=alt.Axis(tickCount=width // 80))
+    y = alt.Y("y:Q", title=f"peak {belief.memory} memory, GiB", scale=alt.Scale(domain=[0, top], nice=False))
+    return _draw(alt, _invisible(alt, x, y), layers, width, f"Peak {belief.memory} memory against batch size")
+
+
+def speed_chart(belief: SpeedBelief, baseline: tuple[int, Estimate] | None, width: int) -> str:
+    """Throughput with its intervals, the band within the tolerance of the best, the knee, and the user's own settings.
+
+    `baseline` is the user's batch size and its measured samples per second. Returns SVG text.
+    """
+    alt = _altair()
+    rows = [_speed_row(p.batch_size, p.value, "") for p in belief.points]
+    values = [row["high"] or row["value"] for row in rows] + ([baseline[1].value] if baseline else [])
+    top = max([*values, 1e-9]) * 1.18
+    sizes = [row["x"] for row in rows] + ([baseline[0]] if baseline else [])
+    x = alt.X(
+        "x:Q",
+        title="batch size",
+        scale=alt.Scale(type="log", base=2, domain=[min(sizes) / 1.25, max(sizes) * 1.6], nice=False),
+        axis=alt.Axis(values=_ticks(sorted(set(sizes)), width), format=",d"),
+    )
+    y = alt.Y("y:Q", title="samples per second", scale=alt.Scale(domain=[0, top], nice=False))
+    layers = _speed_band(alt, belief)
+    layers.append(_layer(alt, rows).mark_line(color=PALETTE["fit"], strokeWidth=1.2, opacity=0.65).encode(y="value:Q"))
+    if any(row["low"] is not None for row in rows):
+        layers.append(_layer(alt, rows).mark_rule(color=PALETTE["fit"], strokeWidth=1.5).encode(y="low:Q", y2="high:Q"))
+    layers.append(_points(alt, rows, PALETTE["fit"], filled=True))
+    layers += _speed_marks(alt, belief, rows, baseline)
+    return _draw(alt, _invisible(alt, x, y), layers, width, "Samples per second against batch size")
+
+
+def _altair() -> Any:
+    import altair  # imported late: it costs most of a second, and only a page needs it
+
+    return altair
+
+
+def _layer(alt: Any, rows: list[dict[str, Any]]) -> Any:
+    return alt.Chart(alt.Data(values=rows)).encode(x="x:Q")
+
+
+def _invisible(alt: Any, x: Any, y: Any) -> Any:
+    """The layer that owns the axes and scales; the others share them."""
+    return alt.Chart(alt.Data(values=[{"x": None, "y": None}])).mark_point(opacity=0).encode(x=x, y=y)
+
+
+def _points(alt: Any, rows: list[dict[str, Any]], color: str, filled: bool, size: int = 46) -> Any:
+    mark = _layer(alt, rows).mark_point(
+        color=color,
+        fill=color if filled else PALETTE["paper"],
+        filled=False,
+        size=size,
+        strokeWidth=1.6,
+        opacity=1,
+        clip=True,
+        aria=True,
+    )
+    return mark.encode(y="value:Q", description="tip:N")
+
+
+def _label(alt: Any, row: dict[str, Any], color: str, dx: int, dy: int, align: str) -> list[Any]:
+    """A label with a halo of the paper's colour, so that lines behind it do not strike it through."""
+    base = _layer(alt, [row])
+    style: dict[str, Any] = {"dx": dx, "dy": dy, "align": align, "baseline": "middle", "fontWeight": 600}
+    halo = base.mark_text(color=PALETTE["paper"], stroke=PALETTE["paper"], strokeWidth=4, strokeJoin="round", **style)
+    text = base.mark_text(color=color, **style)
+    return [layer.encode(y="value:Q", text="label:N") for layer in (halo, text)]
+
+
+def _memory_domain(belief: MemoryBelief, budget: Budget | None, chosen: int | None) -> tuple[float, float]:
+    """(top of the y axis in GiB, right end of the x axis)."""
+    marks = [n for n in (belief.largest_batch_size, chosen) if n]
+    probes = [p.batch_size for p in belief.probes]
+    sizes = [p.batch_size for p in belief.curve] + probes + marks
+    right = float(max([*sizes, 1]))
+    if marks or probes:  # room at the right for a label, and no further than what was asked about
+        right = max(max([*marks, *probes]) * 1.45, 2.0)
+    seen = [p.value.high or p.value.value for p in (*belief.probes, *_within(belief.curve, right))]
+    limits = [budget.total_bytes, budget.bytes] if budget else []
+    top = max([*limits, *[v for v in seen if not limits or v <= 1.3 * max(limits)], 1.0])
+    return top / GIB * 1.08, right
+
+
+def _within(points: tuple[Point, ...], right: float) -> list[Point]:
+    """The points up to `right` and the one behind it, so that a clipped line still reaches the edge."""
+    inside = [p for p in points if p.batch_size <= right]
+    return inside + [p for p in points if p.batch_size > right][:1]
+
+
+def _memory_row(point: Point, label: str) -> dict[str, Any]:
+    value = point.value
+    span = ""
+    if value.low is not None and value.high is not None:
+        span = f" ({format_bytes(int(value.low))} to {format_bytes(int(value.high))})"
+    return {
+        "x": point.batch_size,
+        "value": value.value / GIB,
+        "low": None if value.low is None else value.low / GIB,
+        "high": None if value.high is None else value.high / GIB,
+        "label": label,
+        "tip": f"batch size {point.batch_size}: {format_bytes(int(value.value))}{span}, {value.source.value}",
+    }
+
+
+def _limit_lines(alt: Any, budget: Budget | None, top: float) -> list[Any]:
+    if budget is None:
+        return []
+    at = budget.bytes / GIB
+    has = budget.total_bytes / GIB
+    layers = [_rule(alt, at, PALETTE["limit"], [6, 3])]
+    close = abs(has - at) < LABEL_SHARE * top
+    name = f"budget {format_bytes(budget.bytes)}" + (f" of {format_bytes(budget.total_bytes)}" if close and has != at else "")
+    if has != at:
+        layers.append(_rule(alt, has, PALETTE["muted"], [1, 3]))
+        if not close:
+            owner = "the device" if budget.memory == "device" else "the machine"
+            row = {"x": 0, "value": has, "label": f"{owner} has {format_bytes(budget.total_bytes)}"}
+            layers += _label(alt, row, PALETTE["muted"], 6, 9, "left")
+    return layers + _label(alt, {"x": 0, "value": at, "label": name}, PALETTE["limit"], 6, 10, "left")
+
+
+def _rule(alt: Any, y: float, color: str, dash: list[int]) -> Any:
+    return alt.Chart(alt.Data(values=[{"value": y}])).mark_rule(color=color, strokeWidth=1.4, strokeDash=dash).encode(y="value:Q")
+
+
+def _memory_probes(alt: Any, belief: MemoryBelief, right: float) -> list[Any]:
+    layers = []
+    probes = [p for p in belief.probes if p.batch_size <= right]
+    for measured in (True, False):
+        rows = [_memory_row(p, "") for p in probes if (p.value.source is Source.MEASURED) == measured]
+        if rows:
+            layers.append(_points(alt, rows, PALETTE["fit"], filled=measured))
+    return layers
+
+
+def _memory_marks(alt: Any, belief: MemoryBelief, chosen: int | None, both: str) -> list[Any]:
+    layers = []
+    sizes = {belief.largest_batch_size: "largest", chosen: "chosen"} if belief.largest_batch_size else {chosen: "chosen"}
+    if chosen and chosen == belief.largest_batch_size:
+        sizes = {chosen: both}
+    for size, name in sizes.items():
+        value = _interpolate((*belief.curve, *belief.probes), size) if size else None
+        if value is None:
+            continue
+        color = PALETTE["chosen"] if "chosen" in name else PALETTE["ink"]
+        row = {"x": size, "value": value / GIB, "label": f"{size:,} {name}", "tip": f"{name}: batch size {size}"}
+        layers.append(_points(alt, [row], color, filled=True, size=70))
+        layers += _label(alt, row, color, 7, 14, "left")
+    return layers
+
+
+def _interpolate(points: tuple[Point, ...], size: int) -> float | None:
+    """The curve's value at `size`: a probe's own, else between its neighbours; None outside of the curve."""
+    exact = [p.value.value for p in points if p.batch_size == size]
+    if exact:
+        return exact[-1]
+    below = max((p for p in points if p.batch_size < size), key=lambda p: p.batch_size, default=None)
+    above = min((p for p in points if p.batch_size > size), key=lambda p: p.batch_size, default=None)
+    if below is None or above is None:
+        return None
+    share = (size - below.batch_size) / (above.batch_size - below.batch_size)
+    return below.value.value + share * (above.value.value - below.value.value)
+
+
+def _speed_row(size: int, value: Estimate, label: str) -> dict[str, Any]:
+    span = "" if value.low is None or value.high is None else f" ({value.low:,.1f} to {value.high:,.1f})"
+    tip = f"batch size {size}: {value.value:,.1f} samples/s{span}, {value.source.value}"
+    return {"x": size, "value": value.value, "low": value.low, "high": value.high, "label": label, "tip": tip}
+
+
+def _speed_band(alt: Any, belief: SpeedBelief) -> list[Any]:
+    best = next((p.value.value for p in belief.points if p.batch_size == belief.best_batch_size), None)
+    if best is None:
+        return []
+    band = alt.Chart(alt.Data(values=[{"low": best * (1 - belief.tolerance), "high": best}]))
+    return [band.mark_rect(color=PALETTE["chosen"], opacity=0.13).encode(y="low:Q", y2="high:Q")]
+
+
+def _speed_marks(alt: Any, belief: SpeedBelief, rows: list[dict[str, Any]], baseline: tuple[int, Estimate] | None) -> list[Any]:
+    layers = []
+    by_size = {row["x"]: row for row in rows}
+    best, knee = by_size.get(belief.best_batch_size), by_size.get(belief.knee_batch_size)
+    if best and best is not knee:
+        layers += _label(alt, {**best, "label": f"{best['x']:,} fastest"}, PALETTE["ink"], 0, -15, "center")
+    if knee:
+        within = "fastest" if knee is best else f"within {belief.tolerance:.0%}"
+        layers.append(_points(alt, [knee], PALETTE["chosen"], filled=True, size=80))
+        layers += _label(alt, {**knee, "label": f"{knee['x']:,} {within}"}, PALETTE["chosen"], -4, 17, "left")
+    if baseline:
+        row = _speed_row(baseline[0], baseline[1], f"{baseline[0]:,} as it was")
+        layers.append(_points(alt, [row], PALETTE["limit"], filled=False, size=60))
+        layers += _label(alt, row, PALETTE["limit"], 0, 16, "center")
+    return layers
+
+
+def _ticks(sizes: list[int], width: int) -> list[int]:
+    """The sizes that get a label on the logarithmic axis: not nearer to each other than a label is wide."""
+    least = (max(sizes) / min(sizes) * 2) ** (46 / width)
+    kept: list[int] = []
+    for size in sizes:
+        if not kept or size / kept[-1] >= least:
+            kept.append(size)
+    return kept
+
+
+def _draw(alt: Any, axes: Any, layers: list[Any], width: int, summary: str) -> str:
+    import vl_convert
+
+    chart = alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent", description=summary)
+    chart = chart.configure(font="Helvetica, Arial, sans-serif", padding={"left": 2, "right": 10, "top": 8, "bottom": 2})
+    chart = chart.configure_view(strokeWidth=0).configure_text(fontSize=11).configure_mark(aria=False)
+    chart = chart.configure_axis(
+        labelFontSize=11, titleFontSize=11, titleFontWeight="normal", labelColor=PALETTE["muted"], titleColor=PALETTE["muted"],
+        gridColor=PALETTE["grid"], tickColor=PALETTE["grid"], domainColor=PALETTE["grid"], titlePadding=8,
+    ).configure_axisX(grid=False)  # fmt: skip
+    return _for_the_page(vl_convert.vegalite_to_svg(chart.to_json(validate=False)), summary)
+
+
+def _for_the_page(svg: str, summary: str) -> str:
+    """Sized by the page; each mark's description becomes a title, which browsers show as a tooltip without JavaScript."""
+    size = re.match(r"<svg[^>]*? width=\"([\d.]+)\" height=\"([\d.]+)\"", svg)
+    width = size.group(1) if size else "100%"
+    # Clip paths are found by id in the whole page: without a name of their own, one chart would clip another.
+    own = hashlib.sha256(re.sub(r"clip\d+", "", svg).encode()).hexdigest()[:8]
+    numbers = {name: f"clip-{own}-{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"clip\d+", svg)))}
+    svg = re.sub(r"clip\d+", lambda found: numbers[found.group()], svg)
+    svg = re.sub(r"^<svg[^>]*?viewBox=\"([^\"]*)\">", rf'<svg viewBox="\1" width="{width}" role="img" aria-label="{summary}">', svg)
+    return re.sub(r'(<path aria-label="([^"]*)" role="graphics-symbol"[^>]*?)/>', r"\1><title>\2</title></path>", svg)

@@ -1,0 +1,325 @@
+"""What a record says, laid out in rows that a page, a markdown text and a terminal print alike. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from dataclasses import dataclass
+
+from brimful.show.verdict import of_failure
+from brimful.show.words import (
+    ABSENT,
+    NOTHING,
+    OUTCOMES,
+    Shown,
+    bytes_text,
+    count_text,
+    environment_text,
+    memory_of,
+    seconds_text,
+    setting_text,
+    settings_text,
+    share_text,
+    shown_bytes,
+    shown_device_peak,
+    shown_sample_peak,
+    shown_speed,
+    source_of,
+    speed_text,
+)
+from brimful.values import Audit, Estimate, Gpu, Machine, Outcome, PeakEstimate, PhasePeak, Prediction, Record, Sample, Source, TrialKind
+
+#: What a trial was for, as a person reads it.
+KINDS = {TrialKind.TRACE: "trace", TrialKind.MEMORY: "memory", TrialKind.SPEED: "speed", TrialKind.AUDIT: "audit"}
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    number: int
+    kind: str
+    settings: str
+    environment: str  # as a shell takes it, "" for none
+    device: str
+    completed: bool
+    outcome: str
+    peak: Shown
+    speed: Shown
+    duration: str
+    why: str  # of a trial that did not complete
+    traceback: str
+    caught: bool
+    notes: tuple[str, ...]
+    folder: str
+
+
+@dataclass(frozen=True)
+class PhaseRow:
+    """One phase's peaks. `share`: of the budget, by the memory that the budget is about; None without one."""
+
+    name: str
+    seen: bool
+    allocated: Shown
+    reserved: Shown
+    device: Shown
+    host: Shown
+    share: float | None
+    note: str
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """One quantity before (the user's own settings) and after (the plan's), both measured."""
+
+    quantity: str
+    before: Shown
+    after: Shown
+    change: str
+
+
+@dataclass(frozen=True)
+class FactRow:
+    name: str
+    value: Shown
+
+
+def trial_rows(record: Record) -> list[TrialRow]:
+    memory = record.opened.budget.memory if record.opened.budget else None
+    return [_trial_row(number, sample, memory) for number, sample in enumerate(record.samples, 1)]
+
+
+def _trial_row(number: int, sample: Sample, memory: str | None) -> TrialRow:
+    completed = sample.outcome is Outcome.COMPLETED
+    speed = ABSENT
+    if sample.samples_per_s is not None:
+        speed = Shown(speed_text(sample.samples_per_s), Source.MEASURED, note=f"{len(sample.step_s)} steps")
+    return TrialRow(
+        number=number,
+        kind=KINDS[sample.trial.kind],
+        settings=settings_text(sample.trial.settings),
+        environment=environment_text(sample.trial.environment),
+        device=sample.trial.device.label,
+        completed=completed,
+        outcome=OUTCOMES[sample.outcome],
+        peak=shown_sample_peak(sample, memory),
+        speed=speed,
+        duration=seconds_text(sample.duration_s),
+        why="" if completed else of_failure(sample),
+        traceback=sample.failure.traceback.rstrip() if sample.failure and not completed else "",
+        caught=bool(sample.failure and sample.failure.caught),
+        notes=sample.notes,
+        folder=sample.folder,
+    )
+
+
+def phase_rows(record: Record) -> tuple[str, list[PhaseRow]]:
+    """(where the peaks come from, one row a phase): the prediction's, the audit's, or those of the trial nearest to the plan."""
+    budget = record.opened.budget
+    if record.prediction is not None:
+        return predicted_phases(record.prediction)
+    if record.audit is not None:
+        return "measured in the audit", _seen_phases(record.audit.phases, record.audit.not_seen, Source.MEASURED, None)
+    sample = _phase_sample(record)
+    if sample is None:
+        return "", []
+    size = setting_text(sample.trial.settings.get("batch_size"))
+    number = record.samples.index(sample) + 1
+    missing = ("eval",) if sample.trial.see_eval and "eval" not in sample.phases else ()
+    rows = _seen_phases(sample.phases, missing, source_of(sample), (budget.memory, budget.bytes) if budget else None)
+    return f"at batch size {size}, trial {number}", rows
+
+
+def predicted_phases(prediction: Prediction) -> tuple[str, list[PhaseRow]]:
+    rows = [_estimated_phase(name, peak, prediction.budget.bytes) for name, peak in prediction.phases.items()]
+    rows += [_unseen(name) for name in prediction.not_seen]
+    return f"predicted at batch size {count_text(prediction.batch_size)}", rows
+
+
+def audited_phases(audit: Audit) -> list[PhaseRow]:
+    return _seen_phases(audit.phases, audit.not_seen, Source.MEASURED, None)
+
+
+def _estimated_phase(name: str, peak: PeakEstimate, budget_bytes: int) -> PhaseRow:
+    def plain(value: int) -> Shown:
+        return Shown(bytes_text(value), peak.source)
+
+    share = peak.device_bytes / budget_bytes if budget_bytes else None
+    return PhaseRow(
+        name, True, plain(peak.allocated_bytes), plain(peak.reserved_bytes), shown_device_peak(peak), ABSENT, share, ""
+    )
+
+
+def _seen_phases(
+    phases: dict[str, PhasePeak], not_seen: tuple[str, ...], source: Source, budget: tuple[str, int] | None
+) -> list[PhaseRow]:
+    rows = []
+    for name, peak in phases.items():
+        columns = [
+            ABSENT if value is None else Shown(bytes_text(value), source)
+            for value in (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes, peak.host_bytes)
+        ]
+        main = memory_of(peak, budget[0] if budget else None)
+        share = main[1] / budget[1] if budget and main and budget[1] else None
+        notes = ["cached, so its peak says nothing"] if peak.cached else []
+        notes += [f"worst of {peak.visits} visits"] if peak.visits > 1 else []
+        rows.append(PhaseRow(name, True, *columns, None if peak.cached else share, ", ".join(notes)))
+    return rows + [_unseen(name) for name in not_seen]
+
+
+def _unseen(name: str) -> PhaseRow:
+    return PhaseRow(name, False, ABSENT, ABSENT, ABSENT, ABSENT, None, "not seen: no trial reached it")
+
+
+def _phase_sample(record: Record) -> Sample | None:
+    """The completed trial whose phases tell most about the plan: its batch size, memory measured truly, the latest."""
+    seen = [s for s in record.samples if s.outcome is Outcome.COMPLETED and s.phases]
+    planned = planned_batch_size(record)
+    true = [s for s in seen if s.trial.kind in (TrialKind.MEMORY, TrialKind.TRACE)]
+    at_plan = [s for s in seen if s.trial.settings.get("batch_size") == planned]
+    for group in ([s for s in at_plan if s in true], true if planned is None else [], at_plan, true, seen):
+        if group:
+            return group[-1]
+    return None
+
+
+def planned_batch_size(record: Record) -> int | None:
+    """The batch size of the plan, or of the question that was asked."""
+    if record.plan is not None:
+        value = next((s.effective for s in record.plan.settings if s.name == "batch_size"), None)
+        return value if isinstance(value, int) else None
+    return record.prediction.batch_size if record.prediction is not None else None
+
+
+def baseline(record: Record) -> tuple[int, Estimate] | None:
+    """The user's own batch size and its measured samples per second, if both are known."""
+    if record.plan is None or record.plan.baseline_samples_per_s is None:
+        return None
+    asked = next((s.requested for s in record.plan.settings if s.name == "batch_size"), None)
+    return (asked, record.plan.baseline_samples_per_s) if isinstance(asked, int) and asked > 0 else None
+
+
+def change_rows(record: Record) -> list[ChangeRow]:
+    """Before and after; [] unless both speeds were measured."""
+    plan = record.plan
+    if plan is None or plan.samples_per_s is None or plan.baseline_samples_per_s is None:
+        return []
+    memory = record.opened.budget.memory if record.opened.budget else None
+    rows = [
+        ChangeRow(s.name.replace("_", " "), Shown(setting_text(s.requested)), Shown(setting_text(s.effective)), "")
+        for s in plan.settings
+        if s.name == "batch_size"
+    ]
+    before, after = plan.baseline_samples_per_s, plan.samples_per_s
+    rows.append(ChangeRow("speed", shown_speed(before), shown_speed(after), _ratio(before.value, after.value)))
+    asked = {s.name: s.requested for s in plan.settings if s.requested is not None}.get("batch_size")
+    old = _last(record, asked, {}), _last(record, asked, {}, TrialKind.MEMORY)
+    new_size = planned_batch_size(record)
+    new = _last(record, new_size, plan.environment), _last(record, new_size, None, TrialKind.MEMORY)
+    rows += _step_row(old[0], new[0])
+    rows += _peak_row(old[1] or old[0], new[1], plan.peak_bytes, memory)
+    return rows
+
+
+def _last(record: Record, size: object, environment: dict[str, str] | None, kind: TrialKind = TrialKind.SPEED) -> Sample | None:
+    found = [
+        s
+        for s in record.samples
+        if s.outcome is Outcome.COMPLETED and s.trial.kind is kind and s.trial.settings.get("batch_size") == size
+        if environment is None or s.trial.environment == environment
+    ]
+    return found[-1] if found else None
+
+
+def _step_row(old: Sample | None, new: Sample | None) -> list[ChangeRow]:
+    if old is None or new is None or not old.step_s or not new.step_s:
+        return []
+    times = statistics.median(old.step_s), statistics.median(new.step_s)
+    shown = [Shown(seconds_text(t), Source.MEASURED, note="median of the measured steps") for t in times]
+    return [ChangeRow("time of a step", shown[0], shown[1], _ratio(*times))]
+
+
+def _peak_row(old: Sample | None, new: Sample | None, planned: Estimate | None, memory: str | None) -> list[ChangeRow]:
+    before = memory_of(old.peak, memory) if old else None
+    after = memory_of(new.peak, memory) if new else None
+    value = after[1] if after else planned.value if planned and planned.source is Source.MEASURED else None
+    if old is None or before is None or value is None or (after and after[0] != before[0]):
+        return []
+    shown = shown_sample_peak(new, memory) if new and after else shown_bytes(planned)
+    return [ChangeRow(f"peak {before[0]} memory", shown_sample_peak(old, memory), shown, _ratio(before[1], value))]
+
+
+def _ratio(before: float, after: float) -> str:
+    return f"{after / before:.2f} ×" if before else ""
+
+
+def environment_rows(record: Record) -> list[FactRow]:
+    """The machine, the versions, the budget and the card, each number with its source."""
+    opened = record.opened
+    rows = [FactRow("started", Shown(when(opened.started_unix_s)))]
+    if record.closed is not None:
+        rows.append(FactRow("took", Shown(seconds_text(max(record.closed.finished_unix_s - opened.started_unix_s, 0.0)))))
+    if opened.device is not None:
+        rows.append(FactRow("device", Shown(opened.device.label)))
+    if opened.budget is not None:
+        budget = opened.budget
+        rows.append(FactRow(f"budget of {budget.memory} memory", Shown(bytes_text(budget.bytes), note=budget.why)))
+    if opened.objective is not None:
+        rows.append(FactRow("objective", Shown(opened.objective.value)))
+    versions = sorted({r.torch_version for s in record.samples for r in s.reports})
+    if versions:
+        rows.append(FactRow("torch, in the command", Shown(", ".join(versions))))
+    return rows + (machine_rows(opened.machine) if opened.machine else [])
+
+
+def machine_rows(machine: Machine) -> list[FactRow]:
+    measured = Source.MEASURED
+    rows = [
+        FactRow("machine", Shown(f"{machine.hostname}, {machine.system}")),
+        FactRow("processor", Shown(f"{machine.cpu_name}, {machine.cores} core{'' if machine.cores == 1 else 's'} usable")),
+        FactRow("host memory", Shown(bytes_text(machine.host_total_bytes), measured)),
+        FactRow("host memory free", Shown(bytes_text(machine.host_free_bytes), measured)),
+    ]
+    if machine.cgroup_limit_bytes is not None:
+        rows.append(FactRow("limit of the cgroup", Shown(bytes_text(machine.cgroup_limit_bytes), measured)))
+    if machine.shm_bytes is not None:
+        rows.append(FactRow("/dev/shm", Shown(bytes_text(machine.shm_bytes), measured)))
+    accelerators = ", ".join(machine.accelerators) or "none"
+    rows.append(FactRow("accelerators", Shown(accelerators)))
+    rows.append(FactRow("Python", Shown(machine.python_version)))
+    rows.append(FactRow("brimful", Shown(machine.brimful_version)))
+    return rows
+
+
+def gpu_rows(gpu: Gpu) -> list[FactRow]:
+    major, minor = gpu.capability
+    rows = [
+        FactRow("name", Shown(gpu.name)),
+        FactRow("usable memory", shown_bytes(gpu.total_bytes)),
+        FactRow("CUDA context", shown_bytes(gpu.context_bytes)),
+        FactRow("compute capability", Shown(f"{major}.{minor}, {gpu.multiprocessors} multiprocessors")),
+        FactRow("memory bandwidth", _scaled(gpu.bandwidth_bytes_per_s, 1e9, "GB/s")),
+    ]
+    peaks = {"fp32": gpu.fp32_flops, "tf32": gpu.tf32_flops, "fp16": gpu.fp16_flops, "bf16": gpu.bf16_flops}
+    return rows + [FactRow(f"peak {name}", _scaled(value, 1e12, "TFLOP/s")) for name, value in peaks.items() if value is not None]
+
+
+def _scaled(value: Estimate, unit: float, name: str) -> Shown:
+    return Shown(f"{value.value / unit:,.4g} {name}", value.source, note=value.note)
+
+
+def effective_rows(audit: Audit) -> list[FactRow]:
+    """What the script really did. Absent numbers are dashes, never 0."""
+    effective = audit.effective
+    measured = Source.MEASURED
+    numbers = {
+        "samples in a batch of the loader": effective.loader_batch_size,
+        "batches in a step": effective.batches_per_step,
+        "ranks": effective.ranks,
+        "samples in a step": effective.samples_per_step,
+    }
+    rows = [FactRow(name, ABSENT if v is None else Shown(count_text(v), measured)) for name, v in numbers.items()]
+    times = {"time of a step": seconds_text(audit.step_s), "of it waiting for data": share_text(audit.loading_share)}
+    return rows + [FactRow(name, ABSENT if text == NOTHING else Shown(text, measured)) for name, text in times.items()]
+
+
+def when(unix_s: float) -> str:
+    return datetime.datetime.fromtimestamp(unix_s, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,139 @@
+"""What came out, in one sentence: the title of a page, the first line on a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brimful.show.words import NOTHING, OUTCOMES, bytes_text, count_text, setting_text, speed_text
+from brimful.values import Audit, Objective, Outcome, Plan, Prediction, Record, Sample, Source
+
+#: Outcomes that mean: the command never got to where it can be judged.
+_FAILURES = (Outcome.CRASHED, Outcome.DOOR_CLOSED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`tone`: "good" (the answer is yes, or a plan stands), "bad" (no, or failed), "unfinished", "note" (look below)."""
+
+    tone: str
+    sentence: str
+
+
+def of_record(record: Record) -> Verdict:
+    """The verdict on whatever a record holds, the furthest-reaching result first."""
+    if record.plan is not None:
+        return of_plan(record.plan, record)
+    if record.prediction is not None:
+        return of_prediction(record.prediction)
+    if record.audit is not None:
+        return of_audit(record.audit)
+    return _without_result(record)
+
+
+def of_plan(plan: Plan, record: Record | None = None) -> Verdict:
+    size = setting_text(next((s.effective for s in plan.settings if s.name == "batch_size"), None))
+    if size == NOTHING:
+        return Verdict("bad", "No batch size fits: not even the smallest stays within the budget.")
+    # It is the fastest only if speed was measured; an imaginary card has no clock.
+    ranks = {Objective.FASTEST: "trains fastest within memory", Objective.LARGEST: "is the largest that fits", Objective.FIT: "fits"}
+    objective = plan.objective
+    if objective is Objective.FASTEST and plan.samples_per_s is None:
+        objective = Objective.LARGEST
+    sentence = f"Batch size {size} {ranks[objective]}{_on(record)}"
+    parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
+    if parts:
+        sentence += ": " + ", ".join(parts)
+    return Verdict("good" if plan.verified else "note", sentence + ("." if plan.verified else ". No trial has confirmed it."))
+
+
+def of_prediction(prediction: Prediction) -> Verdict:
+    fits = prediction.verdict == "fits"
+    largest = prediction.largest_batch_size
+    peak, card = prediction.peak, prediction.gpu.name
+    allowed = f"of {bytes_text(prediction.budget.bytes)} allowed"
+    if prediction.batch_size is None:
+        return Verdict("bad", f"No batch size fits {card}: not even the smallest stays within {bytes_text(prediction.budget.bytes)}.")
+    sentence = f"Batch size {prediction.batch_size:,} {'fits' if fits else 'does not fit'} {card}"
+    if peak is not None:
+        low, high = peak.device_interval_bytes
+        about = f" ({bytes_text(low)} to {bytes_text(high)})" if bytes_text(low) != bytes_text(high) else ""
+        sentence += f": a {peak.source.value} peak of {bytes_text(peak.device_bytes)}{about} {allowed}"
+    if largest is None:
+        tail = "" if fits else "; not even the smallest fits"
+    elif largest == prediction.batch_size:
+        tail = "; it is the largest that fits"
+    else:
+        tail = f"; the largest that fits is {largest:,}"
+    return Verdict("good" if fits else "bad", sentence + tail + ".")
+
+
+def of_audit(audit: Audit) -> Verdict:
+    per_step = audit.effective.samples_per_step
+    does = f"{count_text(per_step)} samples in each step" if per_step is not None else "an unknown number of samples in each step"
+    asked = audit.requested.get("batch_size")
+    if not audit.findings:
+        return Verdict("good", f"No findings: the command does what it was asked, {does}.")
+    count = f"{len(audit.findings)} finding{'' if len(audit.findings) == 1 else 's'}"
+    differs = asked is not None and per_step is not None and asked != per_step
+    heard = f"asked for {setting_text(asked)}, the command trains on {does}" if differs else f"the command trains on {does}"
+    return Verdict("note", f"{count}: {heard}.")
+
+
+def of_failure(sample: Sample) -> str:
+    """Why a trial did not complete, in one clause: "the script failed: RuntimeError: … (train.py:77 in main)"."""
+    words = OUTCOMES[sample.outcome]
+    failure = sample.failure
+    if failure is None:
+        return words if sample.exit_code is None else f"{words} (exit {sample.exit_code})"
+    first = (failure.message.strip().splitlines() or [""])[0]
+    where = f" ({failure.where})" if failure.where else ""
+    return f"{words}: {failure.type}: {first}{where}" if first else f"{words}: {failure.type}{where}"
+
+
+def _without_result(record: Record) -> Verdict:
+    trials = len(record.samples)
+    counted = f"after {trials} trial{'' if trials == 1 else 's'}"
+    code = record.closed.exit_code if record.closed else None
+    failed = next((s for s in reversed(record.samples) if s.outcome in _FAILURES), None)
+    if code in (130, 143):
+        return Verdict("unfinished", f"{'Interrupted' if code == 130 else 'Terminated'} {counted}; no result was reached. {_reached(record)}")
+    if record.torn or (record.closed is None and trials):
+        return Verdict("unfinished", f"Cut off {counted}; no result was reached. {_reached(record)}")
+    if failed is not None:
+        number = record.samples.index(failed) + 1
+        return Verdict("bad", f"No result: in trial {number}, {of_failure(failed)}.")
+    if record.closed is not None and record.closed.message:
+        return Verdict("bad" if code else "note", record.closed.message[:1].upper() + record.closed.message[1:])
+    return Verdict("unfinished", "Nothing was measured: this record holds no trial." if not trials else f"No result {counted}. {_reached(record)}")
+
+
+def _reached(record: Record) -> str:
+    sizes = [s.trial.settings.get("batch_size") for s in record.samples if s.outcome is Outcome.COMPLETED]
+    ran = [size for size in sizes if isinstance(size, int)]
+    return f"The largest batch size that ran is {max(ran):,}." if ran else "No trial completed."
+
+
+def _on(record: Record | None) -> str:
+    device = record.opened.device if record else None
+    if device is None:
+        return ""
+    return f" on {device.gpu.name if device.gpu else 'this CPU' if device.kind == 'cpu' else device.label}"
+
+
+def _speed_part(plan: Plan) -> str:
+    now, before = plan.samples_per_s, plan.baseline_samples_per_s
+    if now is None:
+        return ""
+    text = f"{speed_text(now.value)} samples/s"
+    if before is None or not before.value:
+        return text
+    return f"{text}, {now.value / before.value:.2f} × the {speed_text(before.value)} of your own settings"
+
+
+def _peak_part(plan: Plan, record: Record | None) -> str:
+    if plan.peak_bytes is None:
+        return ""
+    source = "" if plan.peak_bytes.source is Source.MEASURED else f"{plan.peak_bytes.source.value} "
+    budget = record.opened.budget if record else None
+    allowed = f" of {bytes_text(budget.bytes)} allowed" if budget else ""
+    return f"a {source}peak of {bytes_text(plan.peak_bytes.value)}{allowed}"
