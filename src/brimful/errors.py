@@ -14,7 +14,8 @@ from typing import ClassVar
 
 __all__ = [
     "BrimfulError", "CommandFailed", "DiskFull", "DoesNotFit", "DoorDidNotOpen", "Interrupted", "NewerRecord", "NoSuchCommand",
-    "NoSuchDevice", "NoSuchRecord", "PlanMismatch", "RecordUnreadable", "Terminated", "TrialFailed", "Unsupported", "UsageError",
+    "NoSuchDevice", "NoSuchRecord", "PlanMismatch", "RecordUnreadable", "Terminated", "TrialFailed", "Unsupported",
+    "UsageError",
     "WireUnreadable", "nearest",
 ]  # fmt: skip
 

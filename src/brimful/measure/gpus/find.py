@@ -1,0 +1,120 @@
+"""Looking a card up, and describing one that the catalogue does not have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+from brimful.errors import NoSuchDevice, UsageError
+from brimful.measure.gpus.cards import CARDS
+from brimful.measure.gpus.numbers import context
+from brimful.units import format_bytes, parse_bytes
+from brimful.values import Card, Estimate, Gpu, Source
+
+__all__ = ["aliases", "all_gpus", "custom_gpu", "find_gpu", "to_card"]
+
+# A custom card is an RTX 3090 in all but its memory: what is not known has to be something, and most kernels of PyTorch
+# behave alike from capability 8.0 on.
+_STAND_IN = "rtx3090"
+
+# Short names for which one card is the ordinary meaning. Names that mean two sizes ("a100") get the larger share of users.
+_SHORT = {
+    "a100": "a100-40gb",
+    "a100-sxm4-40gb": "a100-40gb",
+    "a100-pcie-40gb": "a100-40gb",
+    "a100-80gb-sxm": "a100-80gb",
+    "v100": "v100-16gb",
+    "h100-80gb": "h100",
+    "h100-sxm": "h100",
+    "h200-141gb": "h200",
+    "rtx3080": "rtx3080-10gb",
+    "rtx3060": "rtx3060-12gb",
+    "rtxa6000": "a6000",
+    "rtxa5000": "a5000",
+    "rtxa4000": "a4000",
+    "6000ada": "rtx6000-ada",
+}
+
+
+def all_gpus() -> tuple[Gpu, ...]:
+    """All cards of the catalogue, older architectures first."""
+    return CARDS
+
+
+def find_gpu(name: str) -> Gpu:
+    """The card called `name`: its key, its name as CUDA says it, or a short name; case and spaces do not matter.
+
+    Raises NoSuchDevice with the nearest names.
+    """
+    key = _names().get(_plain(name))
+    if key is None:
+        raise NoSuchDevice(name, [card.key for card in CARDS])
+    return _by_key()[key]
+
+
+def aliases(gpu: Gpu) -> tuple[str, ...]:
+    """Other names under which `find_gpu` finds this card."""
+    return tuple(short for short, key in _SHORT.items() if key == gpu.key)
+
+
+def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
+    """A card with `memory` usable bytes ("20GiB", or a number of bytes), for a card that the catalogue lacks.
+
+    Everything but the memory is assumed: compute capability, multiprocessors and rates are those of an RTX 3090.
+    Raises UsageError when `memory` is no size or leaves nothing beside the context.
+    """
+    total = memory if isinstance(memory, int) else parse_bytes(memory)
+    if total <= (context().low or 0):
+        raise UsageError(
+            f"A card with {format_bytes(total)} has no room for a CUDA context.",
+            do="Give its memory, as in --gpu-memory 20GiB.",
+        )
+    stand_in = _by_key()[_STAND_IN]
+    label = name or f"a card with {format_bytes(total)}"
+    return replace(
+        stand_in,
+        key=_plain(name) if name else f"custom-{format_bytes(total).replace(' ', '').lower()}",
+        name=label,
+        total_bytes=Estimate(total, Source.ASSUMED, note="as you said"),
+        bandwidth_bytes_per_s=_assumed(stand_in.bandwidth_bytes_per_s),
+        fp32_flops=_assumed(stand_in.fp32_flops),
+        tf32_flops=_assumed(stand_in.tf32_flops),
+        fp16_flops=_assumed(stand_in.fp16_flops),
+        bf16_flops=_assumed(stand_in.bf16_flops),
+    )
+
+
+def to_card(gpu: Gpu) -> Card:
+    """What a child process must know of the card to imagine it."""
+    return Card(
+        name=gpu.name,
+        total_bytes=int(gpu.total_bytes.value),
+        context_bytes=int(gpu.context_bytes.value),
+        capability=list(gpu.capability),
+        multiprocessors=gpu.multiprocessors,
+    )
+
+
+def _assumed(rate: Estimate | None) -> Estimate:
+    value = rate.value if rate else 0.0
+    return Estimate(value, Source.ASSUMED, note="an RTX 3090's, since nothing is known of this card")
+
+
+@cache
+def _by_key() -> dict[str, Gpu]:
+    return {card.key: card for card in CARDS}
+
+
+@cache
+def _names() -> dict[str, str]:
+    names = {_plain(card.name): card.key for card in reversed(CARDS)}  # of two cards with one name, the first one's
+    names.update({_plain(short): key for short, key in _SHORT.items()})
+    names.update({_plain(card.key): card.key for card in CARDS})
+    return names
+
+
+def _plain(name: str) -> str:
+    """Lower case, letters and digits alone, without the maker's words: "NVIDIA GeForce RTX 3090" is "rtx3090"."""
+    words = re.sub(r"\b(nvidia|geforce|tesla|quadro)\b", " ", name.lower())
+    return re.sub(r"[^a-z0-9]", "", words)

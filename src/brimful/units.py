@@ -1,0 +1,189 @@
+"""Parsing what people type and formatting what they read. GB is 10**9 bytes and GiB is 2**30; both are understood.
+
+Every parser raises `UsageError` with a sentence that quotes what was typed and says what would be right.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from brimful.errors import UsageError
+
+__all__ = [
+    "GIB", "KIB", "LARGEST_BATCH_SIZE", "MIB", "Share", "format_bytes", "format_bytes_interval", "format_count",
+    "format_duration", "format_rate", "format_share", "parse_batch_size", "parse_bytes", "parse_duration",
+    "parse_memory", "parse_setting",
+]  # fmt: skip
+
+KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
+LARGEST_BATCH_SIZE = 10**9  # more samples than any loader puts into one batch
+
+_BYTE_UNITS = {
+    "": 1, "b": 1, "byte": 1, "bytes": 1,
+    "k": KIB, "kb": 10**3, "kib": KIB,
+    "m": MIB, "mb": 10**6, "mib": MIB,
+    "g": GIB, "gb": 10**9, "gib": GIB,
+    "t": TIB, "tb": 10**12, "tib": TIB,
+}  # fmt: skip
+_NUMBER = r"([0-9][0-9_,]*\.?[0-9]*(?:e[0-9]+)?|\.[0-9]+)"
+_SIZE = re.compile(_NUMBER + r"\s*([a-z]*)", re.IGNORECASE)
+_DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*(ms|min|[smhd])", re.IGNORECASE)
+_DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE_HELP = "Write it as 20GiB (20 x 1024^3 bytes), 20GB (20 x 1000^3 bytes) or 500MiB."
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of something, such as of the memory that is free: 0 < value <= 1."""
+
+    value: float
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from "20GiB", "20 GB", "500MB", "1.5g", "1024". A bare g is GiB, as in Docker and Slurm."""
+    match = _SIZE.fullmatch(text.strip())
+    unit = match.group(2).lower() if match else None
+    if match is None or unit not in _BYTE_UNITS:
+        raise UsageError(f"{text!r} is no amount of memory.", do=_SIZE_HELP)
+    number = match.group(1).replace(",", "").replace("_", "")
+    factor = _BYTE_UNITS[unit or ""]
+    amount = float(number) * factor
+    if not math.isfinite(amount) or amount >= 2**60:
+        raise UsageError(f"{text!r} is more memory than any machine has.", do=_SIZE_HELP)
+    bytes_ = int(number) * factor if number.isdigit() else round(amount)
+    if bytes_ <= 0:
+        raise UsageError(f"{text!r} is no memory at all.", do=_SIZE_HELP)
+    return bytes_
+
+
+def parse_memory(text: str) -> int | Share:
+    """A budget: an amount as `parse_bytes` takes it, or a share such as "90%" of what is free."""
+    text = text.strip()
+    if not text.endswith("%"):
+        return parse_bytes(text)
+    try:
+        value = float(text[:-1]) / 100
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1:
+        raise UsageError(f"{text!r} is no share of the memory.", do="Write a percentage above 0% and up to 100%, as in 90%.")
+    return Share(value)
+
+
+def parse_batch_size(text: str) -> int:
+    """A batch size: a whole number of samples, from 1 up to a thousand million."""
+    plain = text.strip().replace("_", "").replace(",", "")
+    do = "A batch size is a whole number of samples, 1 or more."
+    try:
+        value = float(plain)
+    except ValueError:
+        raise UsageError(f"The batch size {text!r} is not a number.", do=do) from None
+    if not math.isfinite(value):
+        raise UsageError(f"The batch size {text!r} is not a number of samples.", do=do)
+    if value != int(value):
+        raise UsageError(f"The batch size {text!r} is not a whole number.", do=do)
+    if value < 1:
+        raise UsageError(f"The batch size {text!r} is too small.", do=do)
+    if value > LARGEST_BATCH_SIZE:
+        raise UsageError(
+            f"The batch size {text!r} is more than any data set can fill.", do=f"Give at most {LARGEST_BATCH_SIZE:,}."
+        )
+    return int(value)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from "90", "90s", "250ms", "10m", "1h30m", "1.5h"."""
+    plain = text.strip()
+    if re.fullmatch(_NUMBER, plain):
+        seconds = float(plain.replace("_", "").replace(",", ""))
+    else:
+        parts = _DURATION_PART.findall(plain)
+        if not parts or _DURATION_PART.sub("", plain).strip():
+            raise UsageError(f"{text!r} is no length of time.", do="Write it as 90s, 10m or 1h30m.")
+        seconds = sum(float(number) * _DURATION_UNITS[unit.lower()] for number, unit in parts)
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"{text!r} is no time at all.", do="Write it as 90s, 10m or 1h30m.")
+    return seconds
+
+
+def parse_setting(text: str) -> int | float | str | bool:
+    """A setting's value as a command would mean it: a whole number, a number, true or false, else the text itself."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        return value if math.isfinite(value) else text
+    return text
+
+
+def format_bytes(value: float, digits: int = 3) -> str:
+    """Bytes with `digits` significant figures in the unit that reads best: "38.3 GiB", "512 MiB", "0 bytes"."""
+    if value < 0:
+        return "-" + format_bytes(-value, digits)
+    for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        # 1023.9 MiB would be written "1024 MiB" with few digits, so the next unit starts a little early
+        if value >= size * (1 - 0.5 * 10.0**-digits):
+            return f"{_significant(value / size, digits)} {unit}"
+    return "1 byte" if round(value) == 1 else f"{round(value)} bytes"
+
+
+def format_bytes_interval(low: float, high: float) -> str:
+    """ "12.1 to 12.9 GiB": both ends in the unit of the upper one, or one number where they read the same."""
+    upper = format_bytes(high)
+    number, unit = upper.split(" ")
+    size = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}.get(unit, 1)
+    lower = _significant(low / size, 3)
+    return upper if lower == number else f"{lower} to {upper}"
+
+
+def format_duration(seconds: float) -> str:
+    """ "350 µs", "12 ms", "2.35 s", "45 s", "3 min 20 s", "1 h 05 min"."""
+    if seconds < 0:
+        return "-" + format_duration(-seconds)
+    if seconds == 0:
+        return "0 s"
+    if seconds < 0.9995e-3:
+        return f"{_significant(seconds * 1e6, 3)} µs"
+    if seconds < 0.9995:
+        return f"{_significant(seconds * 1e3, 3)} ms"
+    if seconds < 59.95:
+        return f"{_significant(seconds, 3)} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
+def format_rate(samples_per_s: float) -> str:
+    """Samples per second with three significant figures: "316 samples/s", "3.21 samples/s", "12,400 samples/s"."""
+    return f"{_significant(samples_per_s, 3)} samples/s"
+
+
+def format_share(share: float) -> str:
+    """A part as per cent: "52 %", "3.5 %", "0.2 %"; never "0 %" for more than nothing."""
+    per_cent = share * 100
+    if per_cent != 0 and abs(per_cent) < 0.05:
+        return "under 0.1 %"
+    return f"{per_cent:.0f} %" if abs(per_cent) >= 9.95 else f"{round(per_cent, 1):g} %"
+
+
+def format_count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _significant(value: float, digits: int) -> str:
+    """`digits` significant figures without an exponent; whole figures before the point are never dropped silently."""
+    if value == 0:
+        return "0"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    rounded = round(value, decimals)
+    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))  # 9.996 became 10.0
+    return f"{rounded:,.{max(0, decimals)}f}"
