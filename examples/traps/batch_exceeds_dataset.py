@@ -1,0 +1,33 @@
+"""The trap: there are 2000 samples, so that batches of 2048, 4096 and 8192 are one and the same."""
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch-size", type=int, default=4096)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--epochs", type=int, default=20)
+    args = parser.parse_args()
+
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    inputs = torch.randn(2000, 64)
+    loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size, shuffle=True)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    for _ in range(args.epochs):
+        for features, targets in loader:
+            loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    print(f"loss {loss.item():.4f}")
+
+
+if __name__ == "__main__":
+    main()
