@@ -84,7 +84,9 @@ def _find(parts: list[str], name: str) -> tuple[int, str, str, str] | None:
     hit = None
     for i, word in enumerate(parts):
         for flag in _FLAGS[name]:
-            if word == flag and i + 1 < len(parts) and "{" not in parts[i + 1]:
+            following = parts[i + 1] if i + 1 < len(parts) else ""
+            # -b is also an option of Python and others: only in front of a number is it a batch size.
+            if word == flag and following and "{" not in following and (flag.startswith("--") or following.isdigit()):
                 hit = (i + 1, "", parts[i + 1], flag)
             elif word.startswith(flag + "=") and flag.startswith("--"):
                 hit = (i, flag + "=", word[len(flag) + 1 :], flag)

@@ -142,10 +142,11 @@ def _wait(process: subprocess.Popen[bytes], family: Family, trial: Trial, folder
             timed_out = now - started > trial.time_limit_s
     except KeyboardInterrupt:
         interrupted = True
+    finally:
+        with _interrupts_held():
+            family.end(grace_s=0.0 if over else 3.0)
+            code = process.wait()
     ended_by_us = timed_out or over or interrupted
-    with _interrupts_held():
-        family.end(grace_s=0.0 if over else 3.0)
-        code = process.wait()
     return _Waited(None if ended_by_us else code, timed_out, over, interrupted, peak, time.monotonic() - started)
 
 

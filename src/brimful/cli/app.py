@@ -1,0 +1,195 @@
+"""The commands. Each one parses its options, calls its verb, and shows what came of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+
+from brimful import __version__
+from brimful.cli.options import Common, Where
+from brimful.errors import BrimfulError, Terminated, UsageError
+
+Words = Annotated[tuple[str, ...], Parameter(parse=False)]
+Json = Annotated[bool, Parameter(name="--json", negative="")]
+
+app = App(
+    name="brimful",
+    version=__version__,
+    help="Fill the GPU to the brim, and never spill: what a training command needs, what it really does, and the settings "
+    "that train fastest within memory.",
+    help_epilogue="Your own command follows two dashes: brimful predict --gpu a100-40gb -- python train.py --batch-size 64",
+)
+
+
+@app.command(usage="Usage: brimful predict --gpu NAME [OPTIONS] -- COMMAND...")
+def predict(*, where: Where | None = None, common: Common | None = None, words: Words = ()) -> int:
+    """Will it fit: memory by phase on a card that need not be here, and the largest batch size that fits."""
+    from brimful.cli import views
+    from brimful.verbs.predict import predict as verb
+
+    where, common = where or Where(), common or Common()
+    with views.progress() as watcher:
+        record = verb(
+            words, gpu=where.gpu, gpu_memory=where.gpu_memory, settings=common.settings(), options=common.options(watcher)
+        )
+    return views.show_prediction(record, common.json)
+
+
+@app.command(usage="Usage: brimful audit [OPTIONS] -- COMMAND...")
+def audit(*, where: Where | None = None, common: Common | None = None, words: Words = ()) -> int:
+    """What the script really does: effective batch size, hidden caps, accumulation, repeated batches, loading."""
+    from brimful.cli import views
+    from brimful.verbs.audit import audit as verb
+
+    where, common = where or Where(), common or Common()
+    with views.progress() as watcher:
+        record = verb(
+            words,
+            gpu=where.gpu,
+            gpu_memory=where.gpu_memory,
+            device=where.device,
+            settings=common.settings(),
+            options=common.options(watcher),
+        )
+    return views.show_audit(record, common.json)
+
+
+@app.command(usage="Usage: brimful tune [OPTIONS] -- COMMAND...")
+def tune(
+    *,
+    where: Where | None = None,
+    common: Common | None = None,
+    objective: str | None = None,
+    page: bool = True,
+    words: Words = (),
+) -> int:
+    """The settings that train fastest within memory, each one run before it is named.
+
+    Parameters
+    ----------
+    objective
+        fastest (the default), largest or fit. On an imaginary card, which has no clock, largest.
+    page
+        Write the page (report.html in the record).
+    """
+    from brimful.cli import views
+    from brimful.verbs.tune import tune as verb
+
+    where, common = where or Where(), common or Common()
+    with views.progress() as watcher:
+        record = verb(
+            words,
+            gpu=where.gpu,
+            gpu_memory=where.gpu_memory,
+            device=where.device,
+            objective=objective,
+            settings=common.settings(),
+            options=common.options(watcher),
+        )
+    return views.show_plan(record, common.json, page)
+
+
+@app.command(usage="Usage: brimful report [RECORD] [OPTIONS]")
+def report(
+    record: str | None = None, /, *, out: Path | None = None, format: str = "html", home: Path | None = None, json: Json = False
+) -> int:
+    """A record as a page to look at.
+
+    Parameters
+    ----------
+    record
+        A record's id or folder; the latest if none is given.
+    out
+        Where to write it; else report.html in the record's folder.
+    format
+        html (one self-contained page), md (tables to paste) or text.
+    """
+    from brimful.cli import views
+
+    return views.show_report(record, out, format, home, json)
+
+
+@app.command
+def gpus(*, json: Json = False) -> int:
+    """The cards that brimful knows, and where each number comes from."""
+    from brimful.cli import views
+
+    return views.show_gpus(json)
+
+
+@app.command
+def doctor(*, json: Json = False) -> int:
+    """What this machine is, and what stands in the way of good measurements."""
+    from brimful.cli import views
+
+    return views.show_doctor(json)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code (DESIGN: 0 done, 1 unexpected, 2 usage, 3 does not fit, ...)."""
+    ours, words = _split(list(argv))
+    json = "--json" in ours
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        function, bound = _parse(ours, words)
+        return function(*bound.args, **bound.kwargs) or 0
+    except BrimfulError as error:
+        return _tell(error, json)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `brimful ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except Exception:
+        traceback.print_exc()
+        print("This is a defect of brimful; the lines above say where.", file=sys.stderr)
+        return 1
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated(saw="terminated (SIGTERM)", means="children were ended and the record is kept")
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """brimful's own words and the user's command, which follows the first ``--``."""
+    if "--" in argv:
+        at = argv.index("--")
+        return argv[:at], argv[at + 1 :]
+    return argv, []
+
+
+def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
+    try:
+        function, bound, ignored = app.parse_args(ours, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise UsageError(
+            saw=" ".join(str(error).split()),
+            means="brimful's own options come before the two dashes, your command after them",
+            do="see `brimful --help`",
+        ) from None
+    if "words" in ignored:
+        bound.kwargs["words"] = tuple(words)
+    elif words:
+        raise UsageError(
+            saw=f"a command after the two dashes: {words[0]} ...",
+            means="this verb runs no command",
+            do="leave it out",
+        )
+    return function, bound
+
+
+def _tell(error: BrimfulError, json: bool) -> int:
+    from brimful.cli import views
+
+    views.show_error(error, json)
+    return error.exit_code

@@ -1,0 +1,85 @@
+"""Options that several verbs share, and what they become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from brimful.errors import UsageError
+from brimful.units import parse_batch_size, parse_duration
+from brimful.values import Setting
+from brimful.verbs.session import Options, Watcher
+
+TRIALS = Group("Trials", sort_key=2)
+OUTPUT = Group("Output", sort_key=3)
+WHERE = Group("Device", sort_key=1)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Common:
+    """What every verb that runs trials takes."""
+
+    set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], group=TRIALS, negative="")] = ()
+    """Give a placeholder its value: --set lr=3e-4. May be repeated."""
+    budget: Annotated[str | None, Parameter(group=TRIALS)] = None
+    """Memory that may be used: a share of what is free (90%, the default) or bytes (20GiB)."""
+    max_batch_size: Annotated[str | None, Parameter(group=TRIALS)] = None
+    """Never name or try a larger batch size."""
+    time_limit: Annotated[str, Parameter(group=TRIALS)] = "10min"
+    """The longest that one trial may take."""
+    steps: Annotated[int | None, Parameter(group=TRIALS)] = None
+    """Measured optimizer steps of a trial."""
+    home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
+    """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
+    json: Annotated[bool, Parameter(name="--json", negative="", group=OUTPUT)] = False
+    """One JSON object on standard output; talk on standard error."""
+
+    def options(self, watcher: Watcher) -> Options:
+        if self.steps is not None and self.steps < 1:
+            raise UsageError(saw=f"--steps {self.steps}", means="a trial needs at least one step", do="give 1 or more")
+        return Options(
+            home=self.home,
+            budget=self.budget,
+            max_batch_size=parse_batch_size(self.max_batch_size) if self.max_batch_size is not None else None,
+            time_limit_s=parse_duration(self.time_limit),
+            steps=self.steps,
+            watcher=watcher,
+        )
+
+    def settings(self) -> dict[str, Setting]:
+        return {name: value for name, value in map(_pair, self.set_)}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Where:
+    """What to work on: what is here, or an imaginary card."""
+
+    gpu: Annotated[str | None, Parameter(group=WHERE)] = None
+    """An imaginary card of the catalogue (brimful gpus), for instance a100-40gb."""
+    gpu_memory: Annotated[str | None, Parameter(group=WHERE)] = None
+    """An imaginary card of your own with this much memory, for instance 20GiB."""
+    device: Annotated[str, Parameter(group=WHERE)] = "auto"
+    """auto (the accelerator that is here, else the CPU), cpu or accelerator."""
+
+
+def _pair(text: str) -> tuple[str, Setting]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise UsageError(
+            saw=f"--set {text}",
+            means="a setting is given as name=value",
+            do="for instance --set lr=3e-4",
+        )
+    if name.endswith("batch_size"):
+        return name, parse_batch_size(value)
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value

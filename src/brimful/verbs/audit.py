@@ -1,0 +1,91 @@
+"""`audit`: what a command really does, against what it was asked to do. One trial, the loader's own batches untouched."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from brimful import command as commands
+from brimful.decide.findings import findings
+from brimful.errors import UsageError
+from brimful.values import Audit, Command, Effective, Record, Sample, Setting, Trial, TrialKind
+from brimful.verbs import devices
+from brimful.verbs.failures import require_steps
+from brimful.verbs.session import Options, Session, opened
+
+_STEPS = 12  # enough batches for remainders and repeats to show, and for a median of step times
+_WARMUP_STEPS = 2
+PHASES = ("train", "eval")
+
+
+def audit(
+    argv: Sequence[str],
+    *,
+    gpu: str | None = None,
+    gpu_memory: str | None = None,
+    device: str = "auto",
+    settings: Mapping[str, Setting] | None = None,
+    options: Options | None = None,
+) -> Record:
+    """Runs the command for some steps and tells what it did. Returns the record, whose `audit` is the answer.
+
+    Raises UsageError where a placeholder stays open (an audit needs the values that are in use), and the errors of
+    `verbs.failures` when the command does not train.
+    """
+    options = options or Options()
+    command = commands.parse(tuple(argv))
+    values = _values(command, dict(settings or {}))
+    chosen, accelerator = devices.choose(command, device, devices.card(gpu, gpu_memory))
+    budget = devices.budget_for(chosen, accelerator, options.budget)
+    trial = Trial(
+        command=command,
+        settings=values,
+        device=chosen,
+        kind=TrialKind.AUDIT,
+        steps=options.steps or _STEPS,
+        warmup_steps=_WARMUP_STEPS,
+        time_limit_s=options.time_limit_s,
+    )
+    with opened("audit", command, chosen, options, budget) as session:
+        sample = require_steps(session, session.run(trial, expected_total=1))
+        session.keep(_audit(session, sample, {**command.given, **values}, budget))
+    return session.record()
+
+
+def _values(command: Command, given: dict[str, Setting]) -> dict[str, Setting]:
+    values = {name: command.given[name] for name in commands.placeholders(command) if name in command.given} | given
+    for name in commands.placeholders(command):
+        if name not in values:
+            raise UsageError(
+                saw=f"the command leaves {{{name}}} open",
+                means="an audit looks at the values that you use",
+                do=f"write the value in the command, or give it: --set {name}=64",
+            )
+    return values
+
+
+def _audit(session: Session, sample: Sample, requested: dict[str, Setting], budget) -> Audit:
+    return Audit(
+        requested=requested,
+        effective=effective(sample),
+        findings=findings(sample, requested, budget, session.opened.machine),
+        loading_share=sample.loading_share,
+        step_s=statistics.median(sample.step_s) if sample.step_s else None,
+        peak=sample.peak,
+        phases=sample.phases,
+        not_seen=tuple(name for name in PHASES if name not in sample.phases),
+    )
+
+
+def effective(sample: Sample) -> Effective:
+    """What the first rank's training loader gave, and how many samples went into a step over all ranks."""
+    first = sample.reports[0]
+    train = next((loader for loader in first.loaders if loader.role == "train"), None)
+    batches = first.micro_batches_per_step[first.warmup_steps :] or first.micro_batches_per_step
+    seen = [batch.samples for batch in train.batches if batch.samples is not None] if train else []
+    return Effective(
+        loader_batch_size=max(seen, default=train.batch_size if train else None),
+        batches_per_step=statistics.median(batches) if batches else None,
+        ranks=len(sample.reports),
+        samples_per_step=sample.samples_per_step,
+    )

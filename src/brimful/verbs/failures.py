@@ -1,0 +1,95 @@
+"""What to say when a trial tells nothing about memory or speed: the error for each outcome, with the script's own words."""
+
+from __future__ import annotations
+
+import re
+
+from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, DoorDidNotOpen, TrialFailed, Unsupported
+from brimful.units import format_duration
+from brimful.values import Outcome, Sample
+from brimful.verbs.session import Session
+
+_UNKNOWN_FLAG = re.compile(r"(unrecognized arguments|no such option|unexpected argument|unknown (?:flag|option)|Could not override)[^\n]*")
+
+MEMORY_OUTCOMES = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
+
+
+def require_steps(session: Session, sample: Sample) -> Sample:
+    """The sample, if its trial was seen to train; else raises the error that explains why not."""
+    if sample.outcome is Outcome.COMPLETED and any(report.steps for report in sample.reports):
+        return sample
+    raise error_of(session, sample)
+
+
+def error_of(session: Session, sample: Sample) -> BrimfulError:
+    """The error that says why `sample` is of no use."""
+    text = session.failure_text(sample).strip()
+    logs = f"its output is in {session.folder / sample.folder}"
+    if sample.outcome is Outcome.DOOR_CLOSED:
+        return DoorDidNotOpen()
+    if sample.outcome in MEMORY_OUTCOMES:
+        kind = "device" if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
+        return DoesNotFit(
+            saw=f"the command ran out of {kind} memory" + _settings_of(sample),
+            means=sample.notes[0] if sample.notes else _last_line(text),
+            do="ask with a smaller batch size, or a larger --budget",
+        )
+    if sample.outcome is Outcome.UNSUPPORTED:
+        where = f" at {sample.failure.where}" if sample.failure and sample.failure.where else ""
+        return Unsupported(
+            saw=f"the imaginary GPU does not have what the script called{where}: {_last_line(text)}",
+            means="this script cannot be predicted without a card",
+            do="see the limits in docs/imaginary.md; on a machine with a card, tune and audit work without prediction",
+            traceback=text,
+        )
+    if sample.outcome is Outcome.TIMED_OUT:
+        return TrialFailed(
+            saw=f"the trial was ended after its time limit of {format_duration(sample.trial.time_limit_s)}",
+            means=f"{_steps_of(sample)}; {logs}",
+            do="allow more with --time-limit, or let the script begin to train sooner (a smaller data set, a cache)",
+            traceback=text,
+        )
+    if sample.outcome is Outcome.KILLED:
+        return TrialFailed(
+            saw=f"the command was {sample.notes[0] if sample.notes else 'killed'}",
+            means="no counter of the kernel says who did it",
+            do="look at the system's log, and try a smaller batch size",
+            traceback=text,
+        )
+    if sample.outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
+        return TrialFailed(
+            saw="the command ended well and no optimizer took a step",
+            means="brimful saw no training in it" + (f" ({'; '.join(sample.notes)})" if sample.notes else ""),
+            do="if the script resumes a finished training from a checkpoint, start it without; if it trains by other means than "
+            "torch.optim, brimful cannot see its steps",
+            traceback=text,
+        )
+    return _crashed(sample, text, logs)
+
+
+def _crashed(sample: Sample, text: str, logs: str) -> CommandFailed:
+    unknown = _UNKNOWN_FLAG.search(text)
+    code = "" if sample.exit_code is None else f" with exit code {sample.exit_code}"
+    if unknown and sample.trial.command.found_flags:
+        flag = next(iter(sample.trial.command.found_flags.values()))
+        do = f"the script does not know one of its flags; brimful wrote only the value behind {flag}"
+    elif unknown:
+        do = "the script does not know one of its flags: check the command"
+    else:
+        do = "run the command by itself first: brimful changes nothing in it but the settings"
+    return CommandFailed(saw=f"the command failed by itself{code}: {_last_line(text)}", means=logs, do=do, traceback=text)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing to standard error"
+
+
+def _steps_of(sample: Sample) -> str:
+    steps = max((report.steps for report in sample.reports), default=0)
+    return f"it had taken {steps} steps" if steps else "it had not taken a step"
+
+
+def _settings_of(sample: Sample) -> str:
+    shown = ", ".join(f"{name} {value}" for name, value in sample.trial.settings.items())
+    return f" at {shown}" if shown else ""

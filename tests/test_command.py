@@ -1,0 +1,96 @@
+"""The user's command as a template."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful import command as commands
+from brimful.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--batch_size", "64"], "--batch_size"),
+        (["--batch-size=64"], "--batch-size"),
+        (["--bs", "64"], "--bs"),
+        (["-b", "64"], "-b"),
+        (["--per_device_train_batch_size", "64"], "--per_device_train_batch_size"),
+        (["--train_batch_size=64"], "--train_batch_size"),
+        (["--batch_size_per_gpu", "64"], "--batch_size_per_gpu"),
+        (["data.batch_size=64"], "data.batch_size"),
+        (["+trainer.bs=64"], "+trainer.bs"),
+    ],
+)
+def test_a_known_flag_is_opened_and_told(words, flag):
+    command = commands.parse(["python", "train.py", *words, "--epochs", "3"])
+    assert command.found_flags == {"batch_size": flag}
+    assert command.given["batch_size"] == 64
+    assert commands.placeholders(command) == ("batch_size",)
+    filled = commands.fill(command, {"batch_size": 96})
+    assert [w.replace("96", "64") for w in filled] == ["python", "train.py", *words, "--epochs", "3"]
+
+
+def test_a_placeholder_goes_before_any_flag():
+    command = commands.parse(["python", "train.py", "--batch-size", "8", "--my-batch", "{batch_size}"])
+    assert command.argv[3] == "8"
+    assert command.found_flags == {}
+
+
+def test_of_two_flags_the_last_one_is_taken_as_argparse_does():
+    command = commands.parse(["python", "train.py", "--batch-size", "8", "--batch-size", "16"])
+    assert command.given["batch_size"] == 16
+    assert command.argv[3] == "8"
+
+
+def test_other_known_flags_are_read_and_left_as_they_are():
+    command = commands.parse(["python", "train.py", "--batch-size", "8", "--lr", "3e-4", "--num_workers=2"])
+    assert command.given == {"batch_size": 8, "lr": 3e-4, "num_workers": 2}
+    assert "--num_workers=2" in command.argv
+
+
+def test_a_placeholder_that_nobody_sets_is_a_clear_error():
+    command = commands.parse(["python", "train.py", "--wd", "{weight_decay}"])
+    with pytest.raises(UsageError, match="weight_decay") as caught:
+        commands.fill(command, {})
+    assert "--set weight_decay" in caught.value.do
+
+
+def test_a_setting_that_the_command_has_no_place_for_is_refused():
+    with pytest.raises(UsageError, match="no \\{lr\\}"):
+        commands.with_settings(commands.parse(["python", "train.py"]), {"lr": 0.1})
+
+
+def test_an_empty_command_says_what_to_write():
+    with pytest.raises(UsageError, match="no command"):
+        commands.parse([])
+
+
+def test_braces_that_are_no_placeholders_are_left_alone():
+    words = ("python", "-c", "print({1: 2}, {'a': 3}, f'{X}')")
+    assert commands.fill(commands.parse(words), {}) == words
+
+
+def test_the_line_to_paste_quotes_and_carries_the_environment():
+    command = commands.parse(["python", "my train.py", "--batch-size", "{batch_size}"])
+    line = commands.command_line(command, {"batch_size": 7}, {"MALLOC_MMAP_MAX_": "0", "X": "a b"})
+    assert line == "MALLOC_MMAP_MAX_=0 X='a b' python 'my train.py' --batch-size 7"
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_characters="{}="), max_size=12), min_size=1, max_size=6))
+def test_words_without_placeholders_and_flags_pass_through_unchanged(words):
+    if not any(word in flags for word in words for flags in commands._FLAGS.values()):
+        assert commands.fill(commands.parse(words), {"batch_size": 1}) == tuple(words)
+
+
+@pytest.mark.parametrize("text", ['brimful.setting("batch_size", 64)', "setting( 'batch_size',64)"])
+def test_a_script_that_asks_inside_is_recognised(text):
+    assert commands.says_its_batch_size_inside(text)
+
+
+def test_a_script_that_does_not_ask_is_not_recognised():
+    assert not commands.says_its_batch_size_inside("batch_size = 64")
+
+
+def test_a_short_flag_in_front_of_no_number_is_not_a_batch_size():
+    assert commands.parse(["python", "-b", "train.py"]).found_flags == {}
