@@ -1,0 +1,99 @@
+"""What importing costs, and who may import whom, where import-linter cannot see it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+INSIDE = SOURCE / "brimful_inside"
+HEAVY = ("torch", "transformers", "lightning", "pandas", "matplotlib")
+REPORT_HEAVY = """
+import atexit, sys
+def told():
+    print("HEAVY:" + ",".join(name for name in {heavy!r} if name in sys.modules), file=sys.stderr)
+atexit.register(told)
+"""
+
+
+def heavy_modules_of(program: str, *argv: str, folder: Path) -> list[str]:
+    """Which heavy modules are loaded at the end of `program`, run as a script of its own with `argv`."""
+    environment = {**os.environ, "BRIMFUL_HOME": str(folder), "NO_COLOR": "1"}
+    code = REPORT_HEAVY.format(heavy=HEAVY) + program
+    done = subprocess.run([sys.executable, "-c", code, *argv], env=environment, capture_output=True, text=True, timeout=120)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("HEAVY:")]
+    assert lines and "Traceback" not in done.stderr, done.stderr
+    return [name for name in lines[-1].removeprefix("HEAVY:").split(",") if name]
+
+
+def test_importing_brimful_imports_no_torch(tmp_path: Path):
+    assert heavy_modules_of("import brimful; brimful.Plan; brimful.BrimfulError", folder=tmp_path) == []
+
+
+def test_this_test_can_fail(tmp_path: Path):
+    assert "torch" in heavy_modules_of("import brimful, torch", folder=tmp_path)
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["gpus"], ["predict", "--help"], ["report", "--help"], ["report"]])
+def test_the_command_line_imports_no_torch_where_it_runs_nothing(argv: list[str], tmp_path: Path):
+    program = "import sys; sys.argv[0] = 'brimful'\nfrom brimful.cli import main\nsys.exit(main())"
+    assert heavy_modules_of(program, *argv, folder=tmp_path) == []
+
+
+def test_the_public_names_are_few_and_all_there():
+    import brimful
+
+    assert len(brimful.__all__) <= 15
+    for name in brimful.__all__:
+        assert getattr(brimful, name) is not None
+    assert dir(brimful) == sorted(brimful.__all__)
+
+
+def test_a_name_that_is_not_there_is_told_by_its_name():
+    import brimful
+
+    with pytest.raises(AttributeError, match="no attribute 'tuna'"):
+        _ = brimful.tuna
+
+
+def imported_roots(text: str) -> Iterator[str]:
+    """The first parts of all modules that a source file imports at module level or inside functions."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
+
+
+def foreign_imports(folder: Path, allowed: tuple[str, ...]) -> list[str]:
+    """Imports under `folder` that are neither of the standard library nor of `allowed` packages."""
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        for name in imported_roots(path.read_text(encoding="utf-8")):
+            if name.split(".")[0] not in sys.stdlib_module_names and not any(f"{name}.".startswith(f"{a}.") for a in allowed):
+                found.append(f"{path.relative_to(SOURCE)}: {name}")
+    return found
+
+
+def test_the_laws_import_the_standard_library_alone():
+    assert foreign_imports(INSIDE / "laws", allowed=("brimful_inside.laws",)) == []
+
+
+def test_brimful_inside_imports_torch_and_the_standard_library_alone():
+    assert foreign_imports(INSIDE, allowed=("brimful_inside", "torch")) == []
+
+
+def test_a_foreign_import_is_seen_wherever_it_stands():
+    assert list(imported_roots("import os\ndef f():\n    from numpy.linalg import norm\n")) == ["os", "numpy.linalg"]
+
+
+def test_brimful_inside_can_be_read_by_python_3_9():
+    for path in sorted(INSIDE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 9))
+        assert not any(isinstance(node, ast.Match) for node in ast.walk(tree)), path
