@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from brimful.errors import BrimfulError
     from brimful.record import read_record
     from brimful.values import Command, Plan, Record
-    from brimful.verbs import audit, predict, tune
+    from brimful.verbs.audit import audit
+    from brimful.verbs.predict import predict
+    from brimful.verbs.tune import tune
     from brimful_inside.script import phase, setting
 
 _HOMES = {
@@ -33,12 +35,12 @@ _HOMES = {
     "Command": "brimful.values",
     "Plan": "brimful.values",
     "Record": "brimful.values",
-    "audit": "brimful.verbs",
+    "audit": "brimful.verbs.audit",
     "phase": "brimful_inside.script",
-    "predict": "brimful.verbs",
+    "predict": "brimful.verbs.predict",
     "read_record": "brimful.record",
     "setting": "brimful_inside.script",
-    "tune": "brimful.verbs",
+    "tune": "brimful.verbs.tune",
 }
 
 __all__ = [
