@@ -19,7 +19,7 @@ from typing import Dict, List, Optional
 from brimful_inside.laws import expandable, reclaim
 from brimful_inside.laws.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings, settings_from, settings_in
 from brimful_inside.laws.blocks import Block, Pool, Segment, merge, segment_from
-from brimful_inside.laws.counts import Counts, flat_statistics
+from brimful_inside.laws.counts import Counts, Gauge, flat_statistics
 
 __all__ = ["AllocatorSettings", "CachingAllocator", "CardFull", "rounded_size", "segment_size", "settings_from", "settings_in"]
 
@@ -90,15 +90,19 @@ class CachingAllocator:
         self.counts = Counts()
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.num_device_alloc = self.num_device_free = 0
+        self.oversize_allocations, self.oversize_segments = Gauge(), Gauge()
         self.allowed_bytes: Optional[int] = None
         max_split = settings.max_split_size if settings.max_split_size is not None else NO_LIMIT
         grows = settings.expandable_segments
+        self.oversize = max_split
         self.small = Pool(True, MIN_BLOCK, NO_LIMIT)
         self.large = Pool(False, MIN_BLOCK if grows else MIB + 1, NO_LIMIT if grows else max_split)
         self.next_address = FIRST_ADDRESS
         self._live: Dict[int, Block] = {}
         self._rounds_plainly = not settings.rounds_to_divisions
-        self._best_fit_always_serves = settings.max_split_size is None and not grows and not settings.garbage_collection_threshold
+        self._best_fit_always_serves = (
+            settings.max_split_size is None and not grows and not settings.garbage_collection_threshold
+        )
         if settings.memory_fraction is not None:
             self.set_memory_fraction(settings.memory_fraction, total_bytes if total_bytes is not None else capacity_bytes)
 
@@ -138,6 +142,8 @@ class CachingAllocator:
         block.used = True
         block.requested = nbytes
         self._live[block.address] = block
+        if size >= self.oversize:
+            self.oversize_allocations.gain()
         self.counts.give_out(size, nbytes)
         pool.counts.give_out(size, nbytes)
         return block.address
@@ -151,6 +157,8 @@ class CachingAllocator:
         self.counts.take_back(size, block.requested)
         pool.counts.take_back(size, block.requested)
         block.used = False
+        if size >= self.oversize:
+            self.oversize_allocations.lose()
         blocks = merged = 0
         for other in (block.before, block.after):
             if other is not None and not other.used:
@@ -174,7 +182,7 @@ class CachingAllocator:
 
     def reset_peaks(self) -> None:
         """torch.cuda.reset_peak_memory_stats: the peaks are what is held now."""
-        for counts in (self.counts, self.small.counts, self.large.counts):
+        for counts in (self.counts, self.small.counts, self.large.counts, self.oversize_allocations, self.oversize_segments):
             counts.reset_peaks()
 
     def memory_stats(self) -> Dict[str, int]:
@@ -182,6 +190,8 @@ class CachingAllocator:
         stats = flat_statistics({"all": self.counts, "large_pool": self.large.counts, "small_pool": self.small.counts})
         for name in ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "num_sync_all_streams"):
             stats[name] = getattr(self, name)
+        stats.update(self.oversize_allocations.flat("oversize_allocations"))
+        stats.update(self.oversize_segments.flat("oversize_segments"))
         stats["max_split_size"] = self.settings.max_split_size if self.settings.max_split_size is not None else -1
         return dict(sorted(stats.items()))
 
@@ -244,6 +254,8 @@ class CachingAllocator:
         if not self.has_room(wanted):
             return None
         self.num_device_alloc += 1
+        if wanted >= self.oversize:
+            self.oversize_segments.gain()
         self.counts.reserve(wanted, 1)
         pool.counts.reserve(wanted, 1)
         return Block(self.new_addresses(wanted), wanted, pool, stream)

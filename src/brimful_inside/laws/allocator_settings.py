@@ -13,12 +13,12 @@ LARGE_SEGMENT = 20 * MIB  # kLargeBuffer; `large_segment_size_mb` changes it sin
 ROUNDING_INTERVALS = 16  # roundup_power2_divisions: one per power of two from 1 MiB to 64 GiB
 
 # Keys that say nothing about how many bytes are held on the device: host memory, locks, graph capture, handle types.
-WITHOUT_EFFECT = frozenset(
-    """release_lock_on_cudamalloc release_lock_on_hipmalloc pinned_use_cuda_host_register pinned_use_hip_host_register
-    pinned_num_register_threads pinned_use_background_threads pinned_reserve_segment_size_mb pinned_free_catch_all
-    pinned_max_round_threshold_mb pinned_max_cached_size_mb graph_capture_record_stream_reuse
-    throw_on_cudamalloc_oom""".split()
-)
+WITHOUT_EFFECT = {
+    "graph_capture_record_stream_reuse", "pinned_free_catch_all", "pinned_max_cached_size_mb", "pinned_max_round_threshold_mb",
+    "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
+    "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
+    "throw_on_cudamalloc_oom",
+}  # fmt: skip
 
 
 class AllocatorSettings(NamedTuple):

@@ -75,6 +75,28 @@ class Counts:
             setattr(self, "peak_" + name, getattr(self, name))
 
 
+class Gauge:
+    """How many of something there are, were at most, and have gone."""
+
+    def __init__(self) -> None:
+        self.current = self.peak = self.freed = 0
+
+    def gain(self) -> None:
+        self.current += 1
+        self.peak = max(self.peak, self.current)
+
+    def lose(self) -> None:
+        self.current -= 1
+        self.freed += 1
+
+    def reset_peaks(self) -> None:
+        self.peak = self.current
+
+    def flat(self, name: str) -> Dict[str, int]:
+        numbers = {"allocated": self.current + self.freed, "current": self.current, "freed": self.freed, "peak": self.peak}
+        return {"%s.%s" % (name, key): value for key, value in numbers.items()}
+
+
 # memory_stats' name, ours, and our name of what was given back. No block ever waits for an event here, so that active
 # blocks are the allocated ones.
 STATISTICS: List[Tuple[str, str, str]] = [

@@ -68,7 +68,10 @@ def grow(allocator: CachingAllocator, pool: Pool, size: int, stream: int) -> Opt
 
 
 def _room(allocator: CachingAllocator, pool: Pool, size: int, stream: int) -> Block:
-    """The lowest free or unmapped block from which `size` addresses are free, in a new segment if none is (find_expandable_block)."""
+    """The lowest free or unmapped block with `size` free addresses from it on, if need be in a new segment.
+
+    As find_expandable_block has it: the search starts at unmapped blocks, or at the free block before one.
+    """
     for _, block in pool.unmapped.get(stream, []):
         start = block.before if block.before is not None and not block.before.used else block
         length, next_block = 0, start

@@ -62,5 +62,7 @@ def collect_garbage(allocator: CachingAllocator, threshold_bytes: int) -> None:
 def _release(allocator: CachingAllocator, block: Block) -> None:
     block.pool.take(block)
     allocator.num_device_free += 1
+    if block.size >= allocator.oversize:
+        allocator.oversize_segments.lose()
     allocator.counts.release(block.size, 1)
     block.pool.counts.release(block.size, 1)

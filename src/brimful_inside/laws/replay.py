@@ -37,27 +37,27 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
 
     A free of an id that was not born here is passed over: storages can be older than the trace.
     """
-    malloc, free, live = allocator.malloc, allocator.free, {}
+    malloc, free = allocator.malloc, allocator.free
+    live: Dict[int, int] = {}
     phases: Dict[str, Peaks] = {}
-    phase, full, number = FIRST_PHASE, None, -1
-    for number, row in enumerate(rows):
-        kind = type(row)
-        if kind is Malloc:
+    phase, full, played = FIRST_PHASE, None, 0
+    for row in rows:
+        if isinstance(row, Malloc):
             try:
-                live[row[0]] = malloc(row[1])
+                live[row.id] = malloc(row.nbytes)
             except CardFull as error:
                 full = error
                 break
-        elif kind is Free:
-            address = live.pop(row[0], 0)
+        elif isinstance(row, Free):
+            address = live.pop(row.id, 0)
             if address:
                 free(address)
-        elif kind is Phase:
+        elif isinstance(row, Phase):
             _close(phases, phase, allocator)
-            phase = row[0]
-        elif kind is EmptyCache:
+            phase = row.name
+        elif isinstance(row, EmptyCache):
             allocator.empty_cache()
-    played = number if full is not None else number + 1
+        played += 1
     _close(phases, phase, allocator)
     if phases.get(FIRST_PHASE) == Peaks(0, 0, 0):
         del phases[FIRST_PHASE]

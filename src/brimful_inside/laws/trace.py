@@ -76,7 +76,9 @@ def decode_row(parts: List[Any]) -> Row:
     """The row of one line's array. Raises ValueError for a kind of row that is not known."""
     kind = parts[0]
     if kind == "malloc":
-        return Malloc(parts[1], parts[2], parts[3], parts[4] if len(parts) > 4 else None, tuple(parts[5]) if len(parts) > 5 else ())
+        return Malloc(
+            parts[1], parts[2], parts[3], parts[4] if len(parts) > 4 else None, tuple(parts[5]) if len(parts) > 5 else ()
+        )
     if kind == "free":
         return Free(parts[1])
     if kind == "phase":

@@ -1,0 +1,113 @@
+"""The faces of out-of-memory: one table, by which an exception or a crash's last words are recognised.
+
+Not among them: limits of a kernel launch ("invalid configuration argument", Triton's "out of resource: shared memory"),
+illegal memory access, CUDNN_STATUS_NOT_SUPPORTED, and Python's own errors that merely mention memory.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import List, NamedTuple, Optional, Tuple
+
+DEVICE = "out_of_device_memory"
+HOST = "out_of_host_memory"
+
+
+class Face(NamedTuple):
+    """One way in which missing memory shows itself."""
+
+    name: str
+    kind: str  # "out_of_device_memory" or "out_of_host_memory"
+    pattern: str  # a regular expression over the message, case-sensitive
+    type_pattern: str = ""  # over the exception's qualified name; empty: any that is not plainly Python's own
+
+
+# The order matters: the first that fits names the face. Host rows that share words with device rows come first.
+FACES: Tuple[Face, ...] = (
+    # Host memory. The first two are c10/core/impl/alloc_cpu.cpp on Linux and on Windows.
+    Face("DefaultCPUAllocator", HOST, r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"),
+    Face("Python's MemoryError", HOST, r"", r"(^|[._])(MemoryError|_?ArrayMemoryError)$"),
+    Face("std::bad_alloc", HOST, r"std::bad_alloc"),
+    Face("ENOMEM", HOST, r"\[Errno 12\]|Cannot allocate memory( \(12\))?$", r"(OSError|RuntimeError|BlockingIOError)$|^$"),
+    Face("a worker's bus error", HOST, r"(killed by signal: Bus error|Unexpected bus error encountered in worker)"),
+    Face("/dev/shm is full", HOST, r"unable to (allocate shared|write to file|resize|mmap).*(No space left|Cannot allocate)"),
+    Face("cuDNN, host", HOST, r"CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
+    Face("XPU, host", HOST, r"(UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_HOST_MEMORY"),
+    # Device memory. The first is what the allocators raise: c10/cuda, c10/xpu, c10/hip, aten/src/ATen/mps.
+    Face("torch.OutOfMemoryError", DEVICE, r"", r"^torch\.(cuda\.|_C\.)*_?OutOfMemoryError$|^OutOfMemoryError$"),
+    Face("CUDA out of memory", DEVICE, r"CUDA out of memory"),
+    Face("HIP out of memory", DEVICE, r"HIP out of memory"),
+    Face("XPU out of memory", DEVICE, r"XPU out of memory"),
+    Face("MPS out of memory", DEVICE, r"MPS backend out of memory"),
+    Face("NCCL", DEVICE, r"NCCL[^\n]*(\n[^\n]*){0,8}?(Cuda failure (\d+ )?'out of memory'|Failed to CUDA (calloc|malloc))"),
+    Face("CUDA error", DEVICE, r"CUDA (driver )?error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"),
+    Face("HIP error", DEVICE, r"HIP (driver )?error: out of memory|hipErrorOutOfMemory|hipErrorMemoryAllocation"),
+    Face("XPU error", DEVICE, r"(UR_RESULT|PI|ZE_RESULT)_ERROR_(OUT_OF_DEVICE_MEMORY|MEM_OBJECT_ALLOCATION_FAILURE)"),
+    Face("cuBLAS", DEVICE, r"CUBLAS_STATUS_ALLOC_FAILED"),
+    Face("cuSOLVER, cuSPARSE, cuRAND, cuFFT", DEVICE, r"(CUSOLVER|CUSPARSE|CURAND|CUFFT)_(STATUS_)?(ALLOC|ALLOCATION)_FAILED"),
+    Face("ROCm libraries", DEVICE, r"(HIPBLAS|HIPSOLVER|HIPSPARSE)_STATUS_ALLOC_FAILED|miopenStatusAllocFailed"),
+    # cuDNN says so, or finds no algorithm whose workspace still fits.
+    Face("cuDNN", DEVICE, r"CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR(_DEVICE_ALLOCATION_FAILED)?)\b"),
+    Face("cuDNN, no engine", DEVICE, r"unable to find an engine to execute this computation"),
+)  # fmt: skip
+
+# Errors of Python and of scripts: what they say about memory is their own talk.
+PYTHONS_OWN = re.compile(
+    r"^(builtins\.)?(Arithmetic|Assertion|Attribute|FileExists|FileNotFound|Import|Index|Key|Lookup|ModuleNotFound|Name|"
+    r"NotImplemented|Overflow|Permission|Recursion|Reference|Syntax|Indentation|Type|UnboundLocal|Unicode\w*|Value|"
+    r"ZeroDivision)Error$|Warning$"
+)
+
+# An exception's line in a traceback, with the prefix that torchrun gives to a rank's lines.
+EXCEPTION_LINE = re.compile(r"^(?:\[[^\]\n]*\]:? ?)*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit))(?::[ \t]*(.*))?$")
+
+# What one rank says when another one fell, and what a launcher says of its child: consequences, not causes.
+CONSEQUENCE = re.compile(
+    r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|SystemExit|BrokenPipeError"
+    r"|Connection (closed|reset|refused) by peer|Connection reset|[Cc]ommunicator was aborted|exited unexpectedly"
+    r"|Watchdog caught collective operation timeout|Broken pipe"
+)
+
+
+def face_of(type_name: str, message: str) -> Optional[Face]:
+    """The face of an exception, by its qualified name and message; None if it is not about missing memory.
+
+    Without a name, `message` is a process's last words (the end of its standard error): the exceptions in it are looked
+    at from the last one back, those that only follow from another's fall passed over.
+    """
+    if not type_name:
+        return _face_in(message)
+    if PYTHONS_OWN.search(type_name):
+        return None
+    name = type_name[len("builtins.") :] if type_name.startswith("builtins.") else type_name
+    for face in FACES:
+        if re.search(face.type_pattern, name) and re.search(face.pattern, message, re.MULTILINE):
+            return face
+    return None
+
+
+def _face_in(text: str) -> Optional[Face]:
+    exceptions = _exceptions_in(text)
+    for name, message in reversed(exceptions):
+        face = face_of(name, message)
+        if face is not None:
+            return face
+        if not CONSEQUENCE.search(name) and not CONSEQUENCE.search(message):
+            return None  # the script fell by itself, whatever it said before
+    # No exception, or only consequences: a crash in C++, or a worker that wrote before it died.
+    for face in FACES:
+        if face.pattern and not face.type_pattern and re.search(face.pattern, text):
+            return face
+    return None
+
+
+def _exceptions_in(text: str) -> List[Tuple[str, str]]:
+    """Qualified names and messages of the exceptions in a traceback's text; a message runs on over the lines that follow."""
+    found: List[Tuple[str, str]] = []
+    for line in text.splitlines():
+        match = EXCEPTION_LINE.match(line)
+        if match:
+            found.append((match.group(1), match.group(2) or ""))
+        elif found and line.strip() and not line.startswith(("Traceback", "  File")):
+            found[-1] = (found[-1][0], found[-1][1] + "\n" + line)
+    return found

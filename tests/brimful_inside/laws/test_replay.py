@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from brimful_inside.laws.allocator import CachingAllocator
+from brimful_inside.laws.replay import Peaks, play
+from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Step
+
+MIB = 1 << 20
+
+
+def test_a_phase_has_the_peak_of_its_own_stretch():
+    rows = [Malloc(1, 30 * MIB, "a"), Phase("train"), Malloc(2, 40 * MIB, "b"), Free(2), EmptyCache(), Phase("eval"), Step(1)]
+    played = play(rows, CachingAllocator())
+    assert played.phases == {
+        "start": Peaks(30 * MIB, 30 * MIB, 30 * MIB),
+        "train": Peaks(70 * MIB, 70 * MIB, 70 * MIB),
+        "eval": Peaks(30 * MIB, 30 * MIB, 30 * MIB),
+    }
+    assert played.peak.reserved == 70 * MIB
+    assert (played.full, played.rows_played) == (None, 7)
+
+
+def test_the_worst_visit_of_a_phase_counts():
+    rows = [
+        Phase("a"),
+        Malloc(1, 10 * MIB, "x"),
+        Free(1),
+        Phase("b"),
+        Phase("a"),
+        Malloc(2, 30 * MIB, "x"),
+        Free(2),
+        Phase("b"),
+    ]
+    played = play(rows, CachingAllocator())
+    assert played.phases["a"].allocated == 30 * MIB
+    assert played.phases["b"].allocated == 0
+    assert list(played.phases) == ["a", "b"]
+
+
+def test_a_replay_ends_where_the_card_is_full():
+    rows = [Malloc(1, 30 * MIB, "a"), Malloc(2, 30 * MIB, "b"), Free(1)]
+    played = play(rows, CachingAllocator(40 * MIB))
+    assert played.full is not None and played.full.requested == 30 * MIB
+    assert played.rows_played == 1
+    assert played.peak.allocated == 30 * MIB
+
+
+def test_the_end_of_a_storage_older_than_the_trace_is_passed_over():
+    assert play([Free(99), Malloc(1, 0, "empty"), Free(1)], CachingAllocator()).peak == Peaks(0, 0, 0)
