@@ -13,7 +13,7 @@ from brimful.errors import UsageError
 
 __all__ = [
     "GIB", "KIB", "LARGEST_BATCH_SIZE", "MIB", "Share", "format_bytes", "format_bytes_interval", "format_count",
-    "format_duration", "format_rate", "format_share", "parse_batch_size", "parse_bytes", "parse_duration",
+    "format_duration", "format_rate", "format_share", "parse_batch_size", "parse_budget", "parse_bytes", "parse_duration",
     "parse_memory", "parse_setting",
 ]  # fmt: skip
 
@@ -70,6 +70,12 @@ def parse_memory(text: str) -> int | Share:
     if not 0 < value <= 1:
         raise UsageError(f"{text!r} is no share of the memory.", do="Write a percentage above 0% and up to 100%, as in 90%.")
     return Share(value)
+
+
+def parse_budget(text: str, free_bytes: int) -> int:
+    """A budget in bytes: an amount as it stands, a share ("90%") of `free_bytes`."""
+    budget = parse_memory(text)
+    return int(budget.value * free_bytes) if isinstance(budget, Share) else budget
 
 
 def parse_batch_size(text: str) -> int:

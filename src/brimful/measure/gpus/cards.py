@@ -125,7 +125,8 @@ CARDS: tuple[Gpu, ...] = (
           760, 29.8, 29.8, 59.5, 59.5, _GA102),
     # Never sold by NVIDIA under this name: 3080 boards refitted with 20 GB. The chip is the 10 GB card's.
     _card("rtx3080-20gb", "NVIDIA GeForce RTX 3080", by_rule(0.978 * 20 * GIB,
-          "the share of the sticker that the 10 GB card gives, 97.8 %", 0.97 * 20 * GIB, 0.99 * 20 * GIB), (8, 6), 68, 760, 29.8, 29.8, 59.5, 59.5, _GA102),
+          "the share of the sticker that the 10 GB card gives, 97.8 %", 0.97 * 20 * GIB, 0.99 * 20 * GIB),
+          (8, 6), 68, 760, 29.8, 29.8, 59.5, 59.5, _GA102),
     _card("rtx3090", "NVIDIA GeForce RTX 3090", _seen(23.68 * GIB, "3DTopia/OpenLRM/issues/42", 23.55 * GIB,
           23.70 * GIB), (8, 6), 82, 936, 35.6, 35.6, 71, 71, _GA102),
     _card("l4", "NVIDIA L4", _from_smi(23_034, _MODAL), (8, 9), 58, 300, 30.3, 60.5, 121, 121, _L4),

@@ -1,0 +1,181 @@
+"""The only reader and writer of JSON on the parent's side: values, entries of a record, orders and the wire.
+
+Not-a-number and the infinities are real answers (a loss that diverged). Between brimful and brimful they are written as
+Python's json writes them (NaN, Infinity); what is printed for others (`to_json`) is strict JSON and says null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from brimful.errors import NewerRecord, RecordUnreadable, WireUnreadable
+from brimful.values import (
+    Advice,
+    Audit,
+    Closed,
+    MemoryBelief,
+    Opened,
+    Plan,
+    Prediction,
+    Sample,
+    SpeedBelief,
+)
+from brimful_inside import wire
+
+__all__ = [
+    "ENTRIES", "SCHEMA", "Entry", "decode", "decode_entry", "encode", "encode_entry", "progress_of", "read_wire", "to_builtins",
+    "to_json", "write_orders",
+]  # fmt: skip
+
+SCHEMA = 1  # of the entries of a record; raised when an older brimful could not read what a newer one writes
+T = TypeVar("T")
+
+Entry = Opened | Sample | Prediction | Audit | MemoryBelief | SpeedBelief | Plan | Advice | Closed
+ENTRIES: dict[str, type] = {
+    "opened": Opened,
+    "sample": Sample,
+    "prediction": Prediction,
+    "audit": Audit,
+    "memory": MemoryBelief,
+    "speed": SpeedBelief,
+    "plan": Plan,
+    "note": Advice,
+    "closed": Closed,
+}
+_KINDS = {cls: kind for kind, cls in ENTRIES.items()}
+
+
+def to_builtins(value: Any) -> Any:
+    """The value as dicts, lists, strings and numbers. Paths become strings."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_hook)
+
+
+def encode(value: Any) -> bytes:
+    """One line of JSON, without the newline; `decode` gives the value back."""
+    return json.dumps(to_builtins(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def decode(raw: bytes | str, type_: type[T]) -> T:
+    """The value of type `type_` that `encode` wrote. Raises ValueError when it is not one."""
+    return _convert(_load(raw), type_)
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Strict JSON for other programs: numbers that JSON lacks become null."""
+    return json.dumps(_strict(to_builtins(value)), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """An entry of a record as a line, newline included: ``{"entry": kind, "schema": 1, ...}``."""
+    kind = _KINDS.get(type(entry))
+    if kind is None:
+        raise TypeError(f"{type(entry).__name__} is no entry of a record")
+    return encode({"entry": kind, "schema": SCHEMA} | to_builtins(entry) | {"schema": SCHEMA}) + b"\n"
+
+
+def decode_entry(line: bytes) -> Entry:
+    """The entry on a line. Raises NewerRecord for a later schema, RecordUnreadable for all that is no entry."""
+    try:
+        raw = _load(line)
+    except ValueError as error:
+        raise RecordUnreadable(f"A line of the record is not JSON: {error}.") from error
+    if not isinstance(raw, dict) or "entry" not in raw:
+        raise RecordUnreadable("A line of the record is no entry.")
+    schema = raw.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise NewerRecord(
+            f"This record was written by a newer brimful (schema {schema}; this one reads up to {SCHEMA}).",
+            do="Upgrade brimful: pip install --upgrade brimful.",
+        )
+    cls = ENTRIES.get(str(raw["entry"]))
+    if cls is None:
+        raise RecordUnreadable(f"The record holds an entry {raw['entry']!r}, which this brimful does not know.")
+    if cls is not Opened:
+        raw.pop("schema", None)
+    try:
+        return _convert(raw, cls)
+    except ValueError as error:
+        raise RecordUnreadable(f"An entry {raw['entry']!r} of the record is damaged: {error}.") from error
+
+
+def write_orders(orders: wire.Orders, path: Path) -> None:
+    """Writes a trial's orders where its child will read them. Raises OSError."""
+    path.write_bytes(encode(orders))
+
+
+def read_wire(path: Path | str) -> list[Any]:
+    """The events of one process, in order (Hello, TorchSeen, Progress, Failure, Report).
+
+    A last line without its newline was cut off by the end of the process and is left out. Raises WireUnreadable when
+    another line is damaged, or when the child speaks another version of the wire.
+    """
+    events = []
+    lines = Path(path).read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn, or nothing
+        if line.strip():
+            events.append(_event(line, f"{path}, line {number}"))
+    return events
+
+
+def progress_of(line: bytes) -> wire.Progress | None:
+    """The progress on a line of the wire, None if the line is another event, torn or damaged."""
+    try:
+        raw = _load(line)
+        return _convert(raw, wire.Progress) if isinstance(raw, dict) and raw.get("event") == "progress" else None
+    except ValueError:
+        return None
+
+
+def _event(line: bytes, where: str) -> Any:
+    try:
+        raw = _load(line)
+    except ValueError as error:
+        raise WireUnreadable(f"What a child process wrote is damaged ({where}): {error}.") from error
+    name = raw.get("event") if isinstance(raw, dict) else None
+    if name == "hello" and raw.get("version") != wire.WIRE_VERSION:
+        raise WireUnreadable(
+            f"The child speaks version {raw.get('version')} of the wire, this brimful version {wire.WIRE_VERSION} ({where}).",
+            "Two different versions of brimful met in one trial.",
+            "Look for another brimful_inside on the child's PYTHONPATH.",
+        )
+    cls = wire.EVENTS.get(str(name))
+    if cls is None:
+        raise WireUnreadable(f"A child process wrote an event {name!r} that this brimful does not know ({where}).")
+    try:
+        return _convert(raw, cls)
+    except ValueError as error:
+        raise WireUnreadable(f"A child's event {name!r} is damaged ({where}): {error}.") from error
+
+
+def _load(raw: bytes | str) -> Any:
+    text = raw.decode("utf-8", "surrogatepass") if isinstance(raw, bytes) else raw
+    return json.loads(text)
+
+
+def _convert(raw: Any, type_: type[T]) -> T:
+    """msgspec.ValidationError is a ValueError; other failures of conversion are made one."""
+    try:
+        return msgspec.convert(raw, type_, strict=True)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _strict(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_strict(one) for one in value]
+    return value
+
+
+def _hook(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no place in JSON")

@@ -1,0 +1,235 @@
+"""The record: an append-only log, one folder a record, ``record.jsonl`` and one folder a trial in it.
+
+Each entry is one line, written by one call and flushed to the disk before the next thing happens, so a record that is cut
+off at any byte can be read up to its last whole line. Nothing is ever rewritten: of several beliefs or plans the last counts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from brimful.codec import SCHEMA, Entry, decode_entry, encode_entry
+from brimful.errors import BrimfulError, DiskFull, NewerRecord, NoSuchRecord, RecordUnreadable, UsageError, nearest
+from brimful.values import (
+    Advice,
+    Audit,
+    Closed,
+    Command,
+    MemoryBelief,
+    Opened,
+    Plan,
+    Prediction,
+    Record,
+    Sample,
+    SpeedBelief,
+)
+
+__all__ = [
+    "FILE_NAME", "HOME_VARIABLE", "SCHEMA", "RecordWriter", "latest", "list_records", "new_record_id", "read_record",
+    "record_home", "replay",
+]  # fmt: skip
+
+HOME_VARIABLE = "BRIMFUL_HOME"
+FILE_NAME = "record.jsonl"
+_DEFAULT_HOME = ".brimful"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DULL_NAMES = {"train", "main", "run", "finetune", "__main__", "src", "scripts", "."}  # the folder above says more
+
+
+class RecordWriter:
+    """Appends entries to one record. Make it with `create`."""
+
+    def __init__(self, folder: Path, opened: Opened) -> None:
+        self.folder = folder
+        self.opened = opened
+        self._entries = 0
+        self._descriptor = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.append(opened)
+
+    @classmethod
+    def create(cls, home: Path, opened: Opened) -> RecordWriter:
+        """A new folder in `home` named by the record's id; a number is added where that name is taken.
+
+        Raises DiskFull, and UsageError where nothing can be written at `home`.
+        """
+        try:
+            _make_home(home)
+            folder = _free_folder(home, opened.record_id)
+            return cls(folder, replace(opened, record_id=folder.name))
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFull(str(home), kept="nothing of this run; earlier records are untouched.") from error
+            raise UsageError(
+                f"No record can be kept in {home}: {error.strerror or error}.",
+                do=f"Set {HOME_VARIABLE} to a folder you may write to.",
+            ) from error
+
+    def append(self, entry: Entry) -> None:
+        """Writes one entry and waits until the disk has it. Raises DiskFull; the entries before it stay whole."""
+        line = encode_entry(entry)
+        start = os.fstat(self._descriptor).st_size
+        try:
+            written = os.write(self._descriptor, line)
+            if written != len(line):  # a disk that fills up takes a part of the line and says nothing
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._descriptor)
+        except OSError as error:
+            os.ftruncate(self._descriptor, start)
+            if error.errno not in _FULL:
+                raise
+            kept = f"{self._entries} entries of the record, whole, in {self.folder}."
+            raise DiskFull(str(self.folder / FILE_NAME), kept) from error
+        self._entries += 1
+
+    def trial_folder(self, number: int) -> Path:
+        """Where the `number`-th trial (from 1) keeps its wire files, output and traces. Not made yet."""
+        return self.folder / f"trial-{number:03d}"
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def record_home(home: Path | str | None = None) -> Path:
+    """Where records live: `home` if given, else BRIMFUL_HOME, else ``.brimful`` in the working folder."""
+    return Path(home or os.environ.get(HOME_VARIABLE) or _DEFAULT_HOME).expanduser()
+
+
+def new_record_id(verb: str, command: Command | None = None, unix_s: float | None = None) -> str:
+    """A readable id that sorts by time (UTC): "20261120-054501-tune-captcha"."""
+    when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(unix_s if unix_s is not None else time.time()))
+    return "-".join(part for part in (when, verb, _name_of(command)) if part)
+
+
+def list_records(home: Path | str | None = None) -> tuple[Path, ...]:
+    """The folders of all records in `home`, oldest first; empty where there is no such folder."""
+    place = record_home(home)
+    if not place.is_dir():
+        return ()
+    return tuple(sorted((path.parent for path in place.glob(f"*/{FILE_NAME}")), key=_order))
+
+
+def latest(home: Path | str | None = None) -> Path | None:
+    """The folder of the newest record, None if there is none."""
+    records = list_records(home)
+    return records[-1] if records else None
+
+
+def read_record(path_or_id: Path | str, home: Path | str | None = None) -> Record:
+    """The record in that folder or file, or with that id (its beginning or end will do if only one fits), or "latest".
+
+    Raises NoSuchRecord, NewerRecord, RecordUnreadable.
+    """
+    folder = _find(path_or_id, home)
+    path = folder / FILE_NAME
+    data = path.read_bytes()
+    *whole, rest = data.split(b"\n")
+    entries = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            entries.append(decode_entry(line))
+        except NewerRecord:
+            raise
+        except RecordUnreadable as error:
+            raise RecordUnreadable(
+                f"{path} is damaged in line {number} of {len(whole)}: {error.saw}",
+                "Only a last line may be cut off; this one is not the last, or was changed afterwards.",
+                "Restore the file, or delete that line to read the rest.",
+            ) from error
+    try:
+        return replay(entries, folder, torn=bool(rest))
+    except RecordUnreadable as error:
+        raise RecordUnreadable(f"{path}: {error.saw}", error.means, error.do) from error
+
+
+def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> Record:
+    """The record that these entries make, in their order. Raises RecordUnreadable if it does not begin with Opened."""
+    entries = list(entries)
+    if not entries or not isinstance(entries[0], Opened):
+        raise RecordUnreadable(
+            "The record does not begin with its opening entry.", "It was cut off before anything was written."
+        )
+    last: dict[type, Entry] = {type(entry): entry for entry in entries}
+    return Record(
+        folder=str(folder),
+        opened=entries[0],
+        samples=tuple(entry for entry in entries if isinstance(entry, Sample)),
+        prediction=last.get(Prediction),  # type: ignore[arg-type]
+        audit=last.get(Audit),  # type: ignore[arg-type]
+        memory=last.get(MemoryBelief),  # type: ignore[arg-type]
+        speed=last.get(SpeedBelief),  # type: ignore[arg-type]
+        plan=last.get(Plan),  # type: ignore[arg-type]
+        notes=tuple(entry for entry in entries if isinstance(entry, Advice)),
+        closed=last.get(Closed),  # type: ignore[arg-type]
+        torn=torn,
+    )
+
+
+def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
+    path = Path(path_or_id).expanduser()
+    if path.name == FILE_NAME and path.is_file():
+        return path.parent
+    if (path / FILE_NAME).is_file():
+        return path
+    records = list_records(home)
+    name = str(path_or_id)
+    if name == "latest" and records:
+        return records[-1]
+    fitting = [one for one in records if name and (one.name.startswith(name) or one.name.endswith(name))]
+    if len(fitting) == 1:
+        return fitting[0]
+    place = record_home(home)
+    if fitting:
+        shown = ", ".join(one.name for one in fitting[-5:])
+        raise NoSuchRecord(f"{name!r} fits {len(fitting)} records: {shown}.", do="Give more of the id, or `latest`.")
+    near = nearest(name, [one.name for one in records]) or tuple(one.name for one in records[-3:])
+    have = f"{place} holds {', '.join(near)}." if near else f"{place} holds no records."
+    raise NoSuchRecord(f"There is no record {name!r}.", have, "Give the path of a record's folder, its id, or `latest`.")
+
+
+def _make_home(home: Path) -> None:
+    """The folder of all records. One that we make, or that bears our name, is kept out of the user's git repository."""
+    made = not home.exists()
+    home.mkdir(parents=True, exist_ok=True)
+    ignore = home / ".gitignore"
+    if (made or home.name == _DEFAULT_HOME) and not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+
+
+def _free_folder(home: Path, name: str) -> Path:
+    for number in range(1, 10_000):
+        folder = home / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise BrimfulError(f"{home} holds ten thousand records called {name}.")
+
+
+def _order(folder: Path) -> tuple[str, int, str]:
+    """Records of the same second by their number: "...-captcha" before "...-captcha-2" before "...-captcha-10"."""
+    match = re.fullmatch(r"(\d{8}-\d{6})(.*?)(?:-(\d+))?", folder.name)
+    return (match.group(1), int(match.group(3) or 1), folder.name) if match else (folder.name, 1, folder.name)
+
+
+def _name_of(command: Command | None) -> str:
+    """One word for a command: its script's name, or the folder's where the script is called train.py like all the others."""
+    for word in command.argv if command else ():
+        path = Path(word)
+        if path.suffix in (".py", ".sh"):
+            parts = [path.stem, *(part.name for part in path.resolve().parents if part.name)]
+            name = next((part for part in parts if part.lower() not in _DULL_NAMES), path.stem)
+            return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+    return ""

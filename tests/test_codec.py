@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from brimful import codec, values
+from brimful.errors import NewerRecord, RecordUnreadable, WireUnreadable
+from brimful_inside import wire
+
+_SPEC = importlib.util.spec_from_file_location("brimful_test_strategies", Path(__file__).with_name("strategies.py"))
+strategies = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(strategies)
+
+VALUES = [
+    one
+    for name, one in vars(values).items()
+    if dataclasses.is_dataclass(one) and one.__module__ == "brimful.values" and name in values.__all__
+]
+slow_to_draw = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.parametrize("cls", VALUES, ids=lambda cls: cls.__name__)
+def test_every_value_comes_back_as_it_was_written(cls):
+    @slow_to_draw
+    @given(strategies.values_of(cls))
+    def check(value):
+        line = codec.encode(value)
+        assert b"\n" not in line
+        assert codec.decode(line, cls) == value
+
+    check()
+
+
+@slow_to_draw
+@given(strategies.entries)
+def test_every_entry_comes_back_as_it_was_written(entry):
+    line = codec.encode_entry(entry)
+    assert line.endswith(b"\n") and line.count(b"\n") == 1
+    back = codec.decode_entry(line)
+    expected = dataclasses.replace(entry, schema=codec.SCHEMA) if isinstance(entry, values.Opened) else entry
+    assert back == expected
+
+
+@slow_to_draw
+@given(st.lists(strategies.events, max_size=4))
+def test_every_event_of_the_wire_comes_back_as_the_child_wrote_it(tmp_path_factory, events):
+    events = [dataclasses.replace(e, version=wire.WIRE_VERSION) if isinstance(e, wire.Hello) else e for e in events]
+    path = tmp_path_factory.mktemp("wire") / "wire-1.jsonl"
+    path.write_bytes(b"".join(map(wire.encode_event, events)))
+    assert codec.read_wire(path) == events
+
+
+@slow_to_draw
+@given(strategies.values_of(wire.Orders))
+def test_a_child_reads_the_orders_that_the_parent_wrote(tmp_path_factory, orders):
+    orders = dataclasses.replace(orders, version=wire.WIRE_VERSION)
+    path = tmp_path_factory.mktemp("orders") / "orders.json"
+    codec.write_orders(orders, path)
+    assert wire.read_orders(str(path)) == orders
+
+
+def test_the_type_of_a_setting_survives():
+    command = values.Command(("x",), given={"a": 1, "b": 1.0, "c": "1", "d": True, "e": 10**30})
+    back = codec.decode(codec.encode(command), values.Command)
+    assert [type(v) for v in back.given.values()] == [int, float, str, bool, int]
+
+
+def test_a_loss_that_diverged_is_kept_in_a_record_and_null_for_others():
+    value = values.Estimate(math.nan, values.Source.MEASURED, low=-math.inf)
+    back = codec.decode(codec.encode(value), values.Estimate)
+    assert math.isnan(back.value) and back.low == -math.inf
+    assert json.loads(codec.to_json(value), parse_constant=pytest.fail) == {
+        "value": None,
+        "source": "measured",
+        "low": None,
+        "high": None,
+        "note": None,
+    }
+
+
+def test_a_torn_last_line_of_the_wire_is_left_out(tmp_path):
+    first, second = wire.Progress("train", 1, 2.0), wire.Progress("train", 2, 3.0)
+    whole = wire.encode_event(first) + wire.encode_event(second)
+    path = tmp_path / "wire-1.jsonl"
+    for end in range(len(whole) + 1):
+        path.write_bytes(whole[:end])
+        assert codec.read_wire(path) == [first, second][: whole[:end].count(b"\n")]
+
+
+@pytest.mark.parametrize(
+    "line", [b"{not json}", b"[]", b'{"event": "dance"}', b'{"event": "progress", "phase": 3}', b"\xff\xfe"]
+)
+def test_a_damaged_line_in_the_middle_of_the_wire_is_told(tmp_path, line):
+    path = tmp_path / "wire-1.jsonl"
+    path.write_bytes(line + b"\n" + wire.encode_event(wire.Progress("train", 1, 2.0)))
+    with pytest.raises(WireUnreadable, match="line 1"):
+        codec.read_wire(path)
+
+
+def test_a_child_of_another_version_is_told(tmp_path):
+    hello = wire.Hello(1, 0, "rank", 0, 1, [], "python", "3.12", 0.0, version=wire.WIRE_VERSION + 1)
+    (tmp_path / "wire-1.jsonl").write_bytes(wire.encode_event(hello))
+    with pytest.raises(WireUnreadable, match=f"version {wire.WIRE_VERSION + 1}"):
+        codec.read_wire(tmp_path / "wire-1.jsonl")
+
+
+def test_progress_is_picked_out_of_a_line_and_anything_else_is_none():
+    progress = wire.Progress("eval", 7, 1.5)
+    assert codec.progress_of(wire.encode_event(progress)) == progress
+    for line in (b"", b"{", b"[]", b'{"event": "report"}', b'{"event": "progress"}', b"\xff"):
+        assert codec.progress_of(line) is None
+
+
+def test_an_entry_of_a_newer_schema_asks_for_an_upgrade():
+    line = codec.encode_entry(values.Advice("a", "b", "c", "d")).replace(b'"schema":1', b'"schema":2')
+    with pytest.raises(NewerRecord, match="newer brimful") as caught:
+        codec.decode_entry(line)
+    assert "pgrade" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"nonsense", b"3", b'{"entry":"riddle","schema":1}', b'{"entry":"note","schema":1,"code":4}']
+)
+def test_what_is_no_entry_is_refused(line):
+    with pytest.raises(RecordUnreadable):
+        codec.decode_entry(line)
+
+
+def test_a_field_that_a_later_version_added_does_no_harm():
+    line = codec.encode_entry(values.Advice("a", "b", "c", "d")).replace(b'"code"', b'"colour":"red","code"')
+    assert codec.decode_entry(line) == values.Advice("a", "b", "c", "d")
