@@ -143,6 +143,13 @@ def peak_on_host(batch_size: int) -> PhasePeak:
     return PhasePeak(None, None, None, 640 * MIB + int(21.7 * MIB * batch_size), host_is_true=True)
 
 
+def third_of(peak: PhasePeak) -> PhasePeak:
+    """What an evaluation needs of it."""
+    numbers = (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes, peak.host_bytes)
+    allocated, reserved, device, host = (None if n is None else n // 3 for n in numbers)
+    return replace(peak, allocated_bytes=allocated, reserved_bytes=reserved, device_bytes=device, host_bytes=host)
+
+
 def report(device: str = "cpu", **changes: object) -> Report:
     value = Report(
         rank=0,
@@ -179,14 +186,14 @@ def sample(number: int, kind: TrialKind, batch_size: int, device: Device | None 
     device = device or Device("cpu", "cpu")
     on_card = device.kind != "cpu"
     timed = kind in (TrialKind.SPEED, TrialKind.AUDIT) and device.kind != "imaginary"
-    peak = peak_on_card(batch_size) if on_card else peak_on_host(batch_size)
+    peak = peak_on_card(batch_size) if on_card else replace(peak_on_host(batch_size), host_is_true=kind is not TrialKind.SPEED)
     step_s = (batch_size / 316.0 + 0.012) if timed else 0.0
     value = Sample(
         trial=Trial(COMMAND, {"batch_size": batch_size}, device, kind),
         outcome=Outcome.COMPLETED,
         reports=(report("imaginary" if on_card else "cpu"),),
-        phases={"train": peak, "eval": replace(peak, allocated_bytes=peak.allocated_bytes and peak.allocated_bytes // 3)},
-        peak=None if kind is TrialKind.SPEED else peak,
+        phases={"train": peak, "eval": third_of(peak)},
+        peak=peak,
         samples_per_step=batch_size,
         step_s=(step_s, step_s * 1.01, step_s * 0.99) if timed else (),
         samples_per_s=batch_size / step_s if timed else None,
@@ -233,19 +240,20 @@ def crashed(number: int = 1, message: str = "mat1 and mat2 shapes cannot be mult
     )
 
 
-def memory_belief(on_card: bool = False) -> MemoryBelief:
-    sizes = (1, 16, 64, 256, 512, 640, 800, 1024) if not on_card else (1, 64, 256, 512, 1024, 1216, 1500)
-    if on_card:
-        limit = device_budget().bytes
+def memory_belief(card: Gpu | None = None) -> MemoryBelief:
+    sizes = (1, 16, 64, 256, 512, 640, 800, 1024) if card is None else (1, 64, 256, 512, 1024, 1216, 1500, 2048, 2900)
+    if card is not None:
+        context = int(card.context_bytes.value)
+        limit = device_budget(card).bytes
         curve = tuple(
             Point(b, Estimate(p.device_bytes or 0, Source.PREDICTED, (p.device_bytes or 0) * 0.985, (p.device_bytes or 0) * 1.03))
             for b in sizes
-            for p in (peak_on_card(b),)
+            for p in (peak_on_card(b, context),)
         )
         probes = tuple(
-            Point(b, Estimate(peak_on_card(b).device_bytes or 0, Source.PREDICTED, note="trace")) for b in (8, 16, 24, 1216)
+            Point(b, Estimate(peak_on_card(b, context).device_bytes or 0, Source.PREDICTED, note="trace")) for b in (8, 16, 24, 512)
         )
-        largest = max(b for b in range(1, 1400) if (peak_on_card(b).device_bytes or 0) * 1.03 <= limit)
+        largest = max(b for b in range(1, 4000) if (peak_on_card(b, context).device_bytes or 0) * 1.03 <= limit)
         return MemoryBelief("device", "laws", True, None, None, None, curve, probes, largest, "budget")
     limit = host_budget().bytes
     curve = tuple(
@@ -256,6 +264,18 @@ def memory_belief(on_card: bool = False) -> MemoryBelief:
     probes = tuple(Point(b, Estimate(peak_on_host(b).host_bytes or 0, Source.MEASURED)) for b in (8, 16, 64, 512))
     largest = max(b for b in range(1, 1000) if (peak_on_host(b).host_bytes or 0) * (1.0 + 0.02 * b / 512) + 8 * MIB <= limit)
     return MemoryBelief("host", "peaks", False, 640.0 * MIB, 21.7 * MIB, 0.0, curve, probes, largest, "budget")
+
+
+def measured_belief() -> MemoryBelief:
+    """Of a real card: a curve through measured peaks, its interval growing beyond them."""
+    probes = tuple(Point(b, Estimate(peak_on_card(b).device_bytes or 0, Source.MEASURED)) for b in (8, 16, 64))
+    curve = tuple(
+        Point(b, Estimate(v, Source.PREDICTED, v * (1 - 0.0001 * b), v * (1 + 0.0001 * b)))
+        for b in (1, 64, 256, 512, 1024, 1400)
+        for v in (float(peak_on_card(b).device_bytes or 0),)
+    )
+    largest = max(b for b in range(1, 1400) if (peak_on_card(b).device_bytes or 0) * (1 + 0.0001 * b) <= device_budget().bytes)
+    return MemoryBelief("device", "peaks", False, 1759.0 * MIB, 13.9 * MIB, 0.0, curve, probes, largest, "budget")
 
 
 def speed_belief() -> SpeedBelief:
@@ -323,7 +343,7 @@ def tune_on_card() -> Record:
     """A finished tune on an imaginary card: traces, no speed."""
     card = gpu()
     device = Device("imaginary", f"{card.key} (imaginary)", card)
-    belief = memory_belief(on_card=True)
+    belief = memory_belief(card)
     largest = belief.largest_batch_size or 0
     samples = tuple(sample(i, TrialKind.TRACE, b, device) for i, b in enumerate((8, 16, 24, largest), 1))
     peak = peak_on_card(largest)
@@ -360,13 +380,13 @@ def tune_with_failures() -> Record:
         out_of_memory(2, 2048, device),
         out_of_memory(3, 1536, device, caught=True),
         sample(4, TrialKind.SPEED, 64, device),
-        sample(5, TrialKind.SPEED, 512, device, outcome=Outcome.INTERRUPTED, samples_per_s=None, step_s=(), peak=None),
+        sample(5, TrialKind.SPEED, 512, device, outcome=Outcome.INTERRUPTED, samples_per_s=None, step_s=(), peak=None, exit_code=-2),
     )
     return Record(
         folder=".brimful/20260725-172000-captcha",
         opened=opened(device=device, budget=device_budget(), machine=replace(machine(), accelerators=("NVIDIA GeForce RTX 3080",))),
         samples=samples,
-        memory=replace(memory_belief(on_card=True), method="peaks", exact=False),
+        memory=measured_belief(),
         closed=Closed(130, STARTED + 44.0, "interrupted"),
     )
 
@@ -425,7 +445,7 @@ def predict_record(batch_size: int = 1024, card: Gpu | None = None) -> Record:
         opened=opened("predict", device, budget=value.budget, objective=None),
         samples=tuple(sample(i, TrialKind.TRACE, b, device) for i, b in enumerate((8, 16, 24), 1)),
         prediction=value,
-        memory=memory_belief(on_card=True),
+        memory=memory_belief(value.gpu),
         closed=Closed(0 if value.verdict == "fits" else 3, STARTED + 8.4),
     )
 

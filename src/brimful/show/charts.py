@@ -27,16 +27,16 @@ PALETTE = {
 }
 
 #: (class in the page, plot width in pixels): the page shows one of them, by the width there is.
-WIDTHS = (("wide", 620), ("narrow", 300))
+WIDTHS = (("wide", 450), ("narrow", 286))
 HEIGHT = 250
 # Vega's band of text heights at 11 px over a plot of HEIGHT: two labels nearer than this share of the axis run into each other.
 LABEL_SHARE = 0.08
 
 
-def memory_chart(belief: MemoryBelief, budget: Budget | None, chosen: int | None, width: int) -> str:
+def memory_chart(belief: MemoryBelief, budget: Budget | None, chosen: int | None, width: int, name: str = "chosen") -> str:
     """The memory curve: fit with its interval, what trials showed, the budget and what the device has, the sizes that matter.
 
-    `chosen` is the batch size of the plan or of the question. Returns SVG text, `width` pixels wide and the axis.
+    `chosen` is the batch size of the plan or of the question, and `name` what its label says. Returns SVG text, `width` pixels wide and the axis.
     """
     alt = _altair()
     top, right = _memory_domain(belief, budget, chosen)
@@ -48,7 +48,7 @@ def memory_chart(belief: MemoryBelief, budget: Budget | None, chosen: int | None
         layers.append(_layer(alt, curve).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
     layers += _limit_lines(alt, budget, top)
     layers += _memory_probes(alt, belief, right)
-    layers += _memory_marks(alt, belief, chosen, "chosen, the largest" if width > 400 else "chosen")
+    layers += _memory_marks(alt, belief, budget, chosen, name if width < 400 else name + ", the largest")
     x = alt.X("x:Q", title="batch size", scale=alt.Scale(domain=[0, right], nice=False), axis=alt.Axis(tickCount=width // 80))
     y = alt.Y("y:Q", title=f"peak {belief.memory} memory, GiB", scale=alt.Scale(domain=[0, top], nice=False))
     return _draw(alt, _invisible(alt, x, y), layers, width, f"Peak {belief.memory} memory against batch size")
@@ -184,17 +184,17 @@ def _memory_probes(alt: Any, belief: MemoryBelief, right: float) -> list[Any]:
     return layers
 
 
-def _memory_marks(alt: Any, belief: MemoryBelief, chosen: int | None, both: str) -> list[Any]:
+def _memory_marks(alt: Any, belief: MemoryBelief, budget: Budget | None, chosen: int | None, name: str) -> list[Any]:
     layers = []
-    sizes = {belief.largest_batch_size: "largest", chosen: "chosen"} if belief.largest_batch_size else {chosen: "chosen"}
-    if chosen and chosen == belief.largest_batch_size:
-        sizes = {chosen: both}
-    for size, name in sizes.items():
+    largest = belief.largest_batch_size
+    sizes = {largest: "largest", chosen: name if chosen == largest else name.removesuffix(", the largest")}
+    for size, what in sizes.items():
         value = _interpolate((*belief.curve, *belief.probes), size) if size else None
         if value is None:
             continue
-        color = PALETTE["chosen"] if "chosen" in name else PALETTE["ink"]
-        row = {"x": size, "value": value / GIB, "label": f"{size:,} {name}", "tip": f"{name}: batch size {size}"}
+        over = budget is not None and value > budget.bytes
+        color = PALETTE["limit" if over else "chosen" if size == chosen else "ink"]
+        row = {"x": size, "value": value / GIB, "label": f"{size:,} {what}", "tip": f"{what}: batch size {size}"}
         layers.append(_points(alt, [row], color, filled=True, size=70))
         layers += _label(alt, row, color, 7, 14, "left")
     return layers

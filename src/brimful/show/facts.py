@@ -6,7 +6,7 @@ import datetime
 import statistics
 from dataclasses import dataclass
 
-from brimful.show.verdict import of_failure
+from brimful.show.verdict import reason
 from brimful.show.words import (
     ABSENT,
     NOTHING,
@@ -42,6 +42,7 @@ class TrialRow:
     device: str
     completed: bool
     outcome: str
+    memory: str | None  # which memory `peak` is
     peak: Shown
     speed: Shown
     duration: str
@@ -89,6 +90,7 @@ def trial_rows(record: Record) -> list[TrialRow]:
 
 def _trial_row(number: int, sample: Sample, memory: str | None) -> TrialRow:
     completed = sample.outcome is Outcome.COMPLETED
+    seen = memory_of(sample.peak, memory)
     speed = ABSENT
     if sample.samples_per_s is not None:
         speed = Shown(speed_text(sample.samples_per_s), Source.MEASURED, note=f"{len(sample.step_s)} steps")
@@ -100,10 +102,11 @@ def _trial_row(number: int, sample: Sample, memory: str | None) -> TrialRow:
         device=sample.trial.device.label,
         completed=completed,
         outcome=OUTCOMES[sample.outcome],
+        memory=seen[0] if seen else None,
         peak=shown_sample_peak(sample, memory),
         speed=speed,
         duration=seconds_text(sample.duration_s),
-        why="" if completed else of_failure(sample),
+        why="" if completed else reason(sample),
         traceback=sample.failure.traceback.rstrip() if sample.failure and not completed else "",
         caught=bool(sample.failure and sample.failure.caught),
         notes=sample.notes,
@@ -170,15 +173,19 @@ def _unseen(name: str) -> PhaseRow:
 
 
 def _phase_sample(record: Record) -> Sample | None:
-    """The completed trial whose phases tell most about the plan: its batch size, memory measured truly, the latest."""
+    """The completed trial that tells most about the plan: memory measured truly, the batch size nearest to the plan's, the latest.
+
+    Host memory is true in memory trials alone (docs/quantities.md); a card's is true in every trial.
+    """
     seen = [s for s in record.samples if s.outcome is Outcome.COMPLETED and s.phases]
+    true = [s for s in seen if s.trial.kind is not TrialKind.SPEED or s.trial.device.kind != "cpu"]
     planned = planned_batch_size(record)
-    true = [s for s in seen if s.trial.kind in (TrialKind.MEMORY, TrialKind.TRACE)]
-    at_plan = [s for s in seen if s.trial.settings.get("batch_size") == planned]
-    for group in ([s for s in at_plan if s in true], true if planned is None else [], at_plan, true, seen):
-        if group:
-            return group[-1]
-    return None
+
+    def distance(sample: Sample) -> float:
+        size = sample.trial.settings.get("batch_size")
+        return abs(size - planned) if isinstance(size, int) and planned is not None else 0.0
+
+    return min(reversed(true or seen), key=distance, default=None)
 
 
 def planned_batch_size(record: Record) -> int | None:
@@ -251,8 +258,8 @@ def _ratio(before: float, after: float) -> str:
     return f"{after / before:.2f} ×" if before else ""
 
 
-def environment_rows(record: Record) -> list[FactRow]:
-    """The machine, the versions, the budget and the card, each number with its source."""
+def run_rows(record: Record) -> list[FactRow]:
+    """When, on what, under which budget, with which torch."""
     opened = record.opened
     rows = [FactRow("started", Shown(when(opened.started_unix_s)))]
     if record.closed is not None:
@@ -267,7 +274,7 @@ def environment_rows(record: Record) -> list[FactRow]:
     versions = sorted({r.torch_version for s in record.samples for r in s.reports})
     if versions:
         rows.append(FactRow("torch, in the command", Shown(", ".join(versions))))
-    return rows + (machine_rows(opened.machine) if opened.machine else [])
+    return rows
 
 
 def machine_rows(machine: Machine) -> list[FactRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brimful.show.words import NOTHING, OUTCOMES, bytes_text, count_text, setting_text, speed_text
+from brimful.show.words import OUTCOMES, bytes_interval_text, bytes_text, count_text, setting_text, speed_text
 from brimful.values import Audit, Objective, Outcome, Plan, Prediction, Record, Sample, Source
 
 #: Outcomes that mean: the command never got to where it can be judged.
@@ -31,14 +31,21 @@ def of_record(record: Record) -> Verdict:
 
 
 def of_plan(plan: Plan, record: Record | None = None) -> Verdict:
-    size = setting_text(next((s.effective for s in plan.settings if s.name == "batch_size"), None))
-    if size == NOTHING:
+    chosen = next((s for s in plan.settings if s.name == "batch_size"), None)
+    if chosen is None:
+        return Verdict("note", "A plan stands; it does not choose the batch size.")
+    if chosen.effective is None:
         return Verdict("bad", "No batch size fits: not even the smallest stays within the budget.")
+    size = setting_text(chosen.effective)
     # It is the fastest only if speed was measured; an imaginary card has no clock.
-    ranks = {Objective.FASTEST: "trains fastest within memory", Objective.LARGEST: "is the largest that fits", Objective.FIT: "fits"}
     objective = plan.objective
     if objective is Objective.FASTEST and plan.samples_per_s is None:
         objective = Objective.LARGEST
+    ranks = {
+        Objective.FASTEST: "trains fastest within memory",
+        Objective.LARGEST: "is the largest that fits",
+        Objective.FIT: "fits within memory",
+    }
     sentence = f"Batch size {size} {ranks[objective]}{_on(record)}"
     parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
     if parts:
@@ -55,8 +62,8 @@ def of_prediction(prediction: Prediction) -> Verdict:
         return Verdict("bad", f"No batch size fits {card}: not even the smallest stays within {bytes_text(prediction.budget.bytes)}.")
     sentence = f"Batch size {prediction.batch_size:,} {'fits' if fits else 'does not fit'} {card}"
     if peak is not None:
-        low, high = peak.device_interval_bytes
-        about = f" ({bytes_text(low)} to {bytes_text(high)})" if bytes_text(low) != bytes_text(high) else ""
+        interval = bytes_interval_text(*peak.device_interval_bytes)
+        about = f" ({interval})" if interval else ""
         sentence += f": a {peak.source.value} peak of {bytes_text(peak.device_bytes)}{about} {allowed}"
     if largest is None:
         tail = "" if fits else "; not even the smallest fits"
@@ -81,13 +88,19 @@ def of_audit(audit: Audit) -> Verdict:
 
 def of_failure(sample: Sample) -> str:
     """Why a trial did not complete, in one clause: "the script failed: RuntimeError: … (train.py:77 in main)"."""
-    words = OUTCOMES[sample.outcome]
+    words, why = OUTCOMES[sample.outcome], reason(sample)
+    return f"{words}: {why}" if why else words
+
+
+def reason(sample: Sample) -> str:
+    """What the exception said and where, or else how the process ended; "" where nothing is known."""
     failure = sample.failure
     if failure is None:
-        return words if sample.exit_code is None else f"{words} (exit {sample.exit_code})"
+        code = sample.exit_code
+        return "" if not code else f"exit code {code}" if code > 0 else f"ended by signal {-code}"
     first = (failure.message.strip().splitlines() or [""])[0]
     where = f" ({failure.where})" if failure.where else ""
-    return f"{words}: {failure.type}: {first}{where}" if first else f"{words}: {failure.type}{where}"
+    return (f"{failure.type}: {first}" if first else failure.type) + where
 
 
 def _without_result(record: Record) -> Verdict:
@@ -102,6 +115,8 @@ def _without_result(record: Record) -> Verdict:
     if failed is not None:
         number = record.samples.index(failed) + 1
         return Verdict("bad", f"No result: in trial {number}, {of_failure(failed)}.")
+    if record.memory is not None and record.memory.largest_batch_size is None and not record.memory.probes:
+        return Verdict("bad", "No batch size fits: not even the smallest ran within the budget.")
     if record.closed is not None and record.closed.message:
         return Verdict("bad" if code else "note", record.closed.message[:1].upper() + record.closed.message[1:])
     return Verdict("unfinished", "Nothing was measured: this record holds no trial." if not trials else f"No result {counted}. {_reached(record)}")

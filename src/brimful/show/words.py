@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brimful.units import format_bytes
+from brimful.units import format_bytes, format_bytes_interval, format_count, format_duration, format_rate, format_share
 from brimful.values import Estimate, Outcome, PeakEstimate, PhasePeak, Sample, Setting, Source
 
 NOTHING = "–"
@@ -49,32 +49,20 @@ def count_text(value: float | None) -> str:
     """Whole numbers with thousands apart; others to three significant digits."""
     if value is None:
         return NOTHING
-    return f"{int(value):,}" if float(value).is_integer() else f"{value:,.3g}"
+    return format_count(int(value)) if float(value).is_integer() else f"{value:,.3g}"
 
 
 def speed_text(value: float | None) -> str:
-    if value is None:
-        return NOTHING
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    """Samples per second without the unit, for where it stands beside."""
+    return NOTHING if value is None else format_rate(value).removesuffix(" samples/s")
 
 
 def seconds_text(value: float | None) -> str:
-    """A duration, to the digit that matters: 12 ms, 1.31 s, 2 min 05 s, 1 h 03 min."""
-    if value is None:
-        return NOTHING
-    if value < 0.9995:
-        milliseconds = value * 1000
-        return f"{milliseconds:.3g} ms" if milliseconds < 99.5 else f"{milliseconds:.0f} ms"
-    if value < 59.5:
-        return f"{value:.3g} s"
-    whole = round(value)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return NOTHING if value is None else format_duration(value)
 
 
 def share_text(value: float | None) -> str:
-    return NOTHING if value is None else f"{value * 100:.3g} %" if value < 0.1 else f"{value * 100:.0f} %"
+    return NOTHING if value is None else format_share(value)
 
 
 def setting_text(value: Setting | None) -> str:
@@ -95,25 +83,29 @@ def environment_text(environment: Mapping[str, str]) -> str:
 
 
 def shown_bytes(value: Estimate | None) -> Shown:
-    return ABSENT if value is None else Shown(bytes_text(value.value), value.source, _interval(value, bytes_text), value.note)
+    if value is None:
+        return ABSENT
+    return Shown(bytes_text(value.value), value.source, bytes_interval_text(value.low, value.high), value.note)
 
 
 def shown_speed(value: Estimate | None) -> Shown:
     if value is None:
         return ABSENT
-    return Shown(f"{speed_text(value.value)} samples/s", value.source, _interval(value, speed_text), value.note)
+    known = value.low is not None and value.high is not None
+    interval = f"{speed_text(value.low)} to {speed_text(value.high)}" if known else None
+    return Shown(format_rate(value.value), value.source, interval, value.note)
 
 
 def shown_device_peak(peak: PeakEstimate) -> Shown:
-    low, high = peak.device_interval_bytes
-    interval = f"{bytes_text(low)} to {bytes_text(high)}" if low != high else None
-    return Shown(bytes_text(peak.device_bytes), peak.source, interval, peak.interval_basis)
+    return Shown(bytes_text(peak.device_bytes), peak.source, bytes_interval_text(*peak.device_interval_bytes), peak.interval_basis)
 
 
-def _interval(value: Estimate, form: object) -> str | None:
-    if value.low is None or value.high is None or not callable(form):
+def bytes_interval_text(low: float | None, high: float | None) -> str | None:
+    """ "14.5 to 15.2 GiB", or None where there is no interval or both ends read the same."""
+    if low is None or high is None:
         return None
-    return f"{form(value.low)} to {form(value.high)}"
+    text = format_bytes_interval(low, high)
+    return text if " to " in text else None
 
 
 def memory_of(peak: PhasePeak | None, memory: str | None = None) -> tuple[str, int] | None:
@@ -134,12 +126,9 @@ def source_of(sample: Sample) -> Source:
 
 
 def shown_sample_peak(sample: Sample, memory: str | None = None) -> Shown:
-    """The worst rank's peak of one trial, labelled with which memory it is."""
+    """The worst rank's peak of one trial; `memory_of` tells which memory it is."""
     seen = memory_of(sample.peak, memory)
-    if seen is None:
+    if seen is None or sample.peak is None:
         return ABSENT
-    name, value = seen
-    note = f"{name} memory"
-    if name == "host" and sample.peak is not None and not sample.peak.host_is_true:
-        note = "host memory, freed memory that malloc kept included"
-    return Shown(bytes_text(value), source_of(sample), None, note)
+    kept = seen[0] == "host" and not sample.peak.host_is_true
+    return Shown(bytes_text(seen[1]), source_of(sample), None, "with freed memory that was kept" if kept else None)
