@@ -55,10 +55,10 @@ demo: $(STAMP) ## Audit, predict, tune and train the captcha example, and print 
 
 bench-predict: $(STAMP) ## Predict measured rows: make bench-predict DATA=<folder with mlp_a100_40gb.csv>
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-predict DATA=<folder with mlp_a100_40gb.csv>" >&2; exit 2; }
-	$(PY) bench/predict.py "$(DATA)"
+	$(PY) -m bench.predict "$(DATA)"
 
 bench-probe: $(STAMP) ## What the probe costs a training step
-	$(PY) bench/probe.py
+	$(PY) -m bench.probe
 
 clean: ## Remove caches and what the examples wrote (clean-venv removes .venv too)
 	rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist lightning_logs

@@ -4,6 +4,7 @@ The form of the GPUMemNet project's measurements (arXiv 2602.17817): `depth` hid
 """
 
 import argparse
+import itertools
 
 import torch
 from torch import nn
@@ -41,7 +42,7 @@ def main():
     dataset = TensorDataset(torch.randn(SAMPLES, args.input_size), torch.randint(0, args.output_size, (SAMPLES,)))
     loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True)
     sizes = [args.input_size, *widths(args.architecture, args.input_size, args.output_size, args.depth)]
-    layers = [part for inside, outside in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(inside, outside), nn.ReLU())]
+    layers = [part for inside, outside in itertools.pairwise(sizes) for part in (nn.Linear(inside, outside), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(sizes[-1], args.output_size)).to(device)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(args.epochs):

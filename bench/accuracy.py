@@ -1,0 +1,84 @@
+"""How far predictions are from measurements: pure arithmetic, shared by the benches and tested by itself."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One row: what the card showed, and what was predicted for PyTorch's allocator. Without the context, in bytes."""
+
+    measured_device_bytes: int
+    predicted_reserved_bytes: int
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Errors of device peaks, relative to what was measured; below 0 is an under-estimate."""
+
+    rows: int
+    median_absolute: float
+    p90_absolute: float
+    p95_absolute: float
+    worst_absolute: float
+    median_signed: float
+    share_under_by_5_percent: float
+    slope_error: float | None  # an extra GiB predicted is (1 + this) GiB measured; None where nothing varies
+
+
+def context_bytes(pairs: Sequence[Pair]) -> int:
+    """The one constant that the allocator does not see: the median of what is left. Raises ValueError without rows."""
+    if not pairs:
+        raise ValueError("a context cannot be fitted to no rows")
+    return round(statistics.median(pair.measured_device_bytes - pair.predicted_reserved_bytes for pair in pairs))
+
+
+def signed_errors(pairs: Sequence[Pair], context: int) -> list[float]:
+    """(predicted - measured) / measured of the device peak, row by row."""
+    return [(p.predicted_reserved_bytes + context - p.measured_device_bytes) / p.measured_device_bytes for p in pairs]
+
+
+def accuracy(pairs: Sequence[Pair], context: int) -> Accuracy:
+    """The figures of a set of rows under a given context."""
+    signed = signed_errors(pairs, context)
+    absolute = [abs(error) for error in signed]
+    return Accuracy(
+        rows=len(pairs),
+        median_absolute=statistics.median(absolute),
+        p90_absolute=quantile(absolute, 0.90),
+        p95_absolute=quantile(absolute, 0.95),
+        worst_absolute=max(absolute),
+        median_signed=statistics.median(signed),
+        share_under_by_5_percent=sum(error < -0.05 for error in signed) / len(signed),
+        slope_error=slope_error(pairs),
+    )
+
+
+def slope_error(pairs: Sequence[Pair]) -> float | None:
+    """Least-squares slope of measured on predicted, less 1: independent of any constant."""
+    predicted = [pair.predicted_reserved_bytes for pair in pairs]
+    if len(set(predicted)) < 2:
+        return None
+    return statistics.linear_regression(predicted, [pair.measured_device_bytes for pair in pairs]).slope - 1.0
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of all values do not exceed: an order statistic, nothing interpolated."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * round(share * 1000) // 1000) - 1))]
+
+
+def halves(count: int, seed: int) -> tuple[list[int], list[int]]:
+    """Row numbers of a half to fit on and a half to judge on, drawn with `seed`; the first is the smaller."""
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    return sorted(order[: count // 2]), sorted(order[count // 2 :])
+
+
+def coverage(intervals: Sequence[tuple[float, float]], values: Sequence[float]) -> float:
+    """Share of `values` within their interval."""
+    return sum(low <= value <= high for (low, high), value in zip(intervals, values, strict=True)) / len(values)

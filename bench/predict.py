@@ -1,0 +1,163 @@
+"""Predictions against measurements: MLPs that others trained on an A100 40 GB and weighed with nvidia-smi.
+
+    python -m bench.predict <folder with mlp_a100_40gb.csv> [--rows 60] [--seed 0]
+
+Each row becomes a run of the ordinary CUDA script bench/scripts/mlp.py on the imaginary card: a real trial, as
+`brimful predict` makes them. The measurements hold a CUDA context that depends on the driver, so one constant is fitted:
+on one half of the rows, judged on the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from bench import accuracy
+from brimful.measure.gpus import find_gpu
+from brimful.measure.launch import failure_text, launch
+from brimful.values import Command, Device, Outcome, Sample, Trial, TrialKind
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "scripts" / "mlp.py"
+CSV = "mlp_a100_40gb.csv"
+MIB = 1 << 20
+
+
+def read_rows(folder: Path, count: int, seed: int) -> list[dict[str, str]]:
+    """A random `count` of the measured rows. Exits with a sentence where there are none."""
+    path = folder / CSV
+    if not path.is_file():
+        sys.exit(f"There is no {path}: give the folder that holds the measured rows.")
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return random.Random(seed).sample(rows, min(count, len(rows)))
+
+
+def trial_of(row: dict[str, str], device: Device) -> Trial:
+    shape = ("input_size", "output_size", "depth", "architecture")
+    flags = [part for name in shape for part in (f"--{name.replace('_', '-')}", row[name])]
+    argv = (sys.executable, str(SCRIPT), *flags, "--batch-size", "{batch_size}")
+    return Trial(Command(argv), {"batch_size": int(row["batch_size"])}, device, TrialKind.TRACE)
+
+
+def predicted(row: dict[str, str], device: Device, folder: Path) -> Sample:
+    """The trial's sample. Exits with the script's own words if the trial did not come to its end."""
+    sample = launch(trial_of(row, device), folder, folder)
+    if sample.outcome is not Outcome.COMPLETED or sample.peak is None or sample.peak.reserved_bytes is None:
+        sys.exit(f"{row}: {sample.outcome}\n{failure_text(sample, folder)}")
+    return sample
+
+
+def predict_all(rows: list[dict[str, str]], device: Device) -> list[dict[str, object]]:
+    """One line a row: its settings, what was measured and predicted (bytes), and how long that took."""
+    lines = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, row in enumerate(rows):
+            begun = time.perf_counter()
+            peak = predicted(row, device, Path(scratch) / str(number)).peak
+            assert peak is not None
+            lines.append(
+                {
+                    **row,
+                    "device_peak_mib": int(row["device_peak_mib"]),
+                    "allocated_bytes": peak.allocated_bytes,
+                    "reserved_bytes": peak.reserved_bytes,
+                    "seconds": round(time.perf_counter() - begun, 2),
+                }
+            )
+            left = int(row["device_peak_mib"]) - (peak.reserved_bytes or 0) / MIB
+            print(f"{number + 1}/{len(rows)}: {' '.join(row.values())} -> context {left:.0f} MiB", file=sys.stderr, flush=True)
+    return lines
+
+
+def judge(lines: list[dict], seed: int) -> dict[str, object]:
+    """The figures: one context over all rows, and one fitted on a half and judged on the other."""
+    pairs = [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
+    fitted, judged = accuracy.halves(len(pairs), seed)
+    context = accuracy.context_bytes([pairs[i] for i in fitted])
+    interval = relative_interval(accuracy.signed_errors([pairs[i] for i in fitted], context))
+    held_out = [pairs[i] for i in judged]
+    points = [pair.predicted_reserved_bytes + context for pair in held_out]
+    spans = [(point / (1 + interval[1]), point / (1 + interval[0])) for point in points]
+    whole = accuracy.context_bytes(pairs)
+    return {
+        "held_out": {
+            "context_bytes": context,
+            **asdict(accuracy.accuracy(held_out, context)),
+            "relative_interval": interval,
+            "coverage": accuracy.coverage(spans, [pair.measured_device_bytes for pair in held_out]),
+        },
+        "all": {"context_bytes": whole, **asdict(accuracy.accuracy(pairs, whole))},
+        "signed_errors": sorted(round(error, 5) for error in accuracy.signed_errors(pairs, whole)),
+        "seconds_per_prediction": statistics.median(line["seconds"] for line in lines),
+    }
+
+
+def relative_interval(signed: list[float], share: float = 0.95) -> tuple[float, float]:
+    """The errors between which the middle `share` of those seen lie."""
+    return accuracy.quantile(signed, (1 - share) / 2), accuracy.quantile(signed, (1 + share) / 2)
+
+
+def print_table(result: dict) -> None:
+    print(f"{'':28}{'held out':>12}{'all rows':>12}")
+    names = {
+        "rows": "rows",
+        "median_absolute": "median error",
+        "p90_absolute": "90th percentile",
+        "p95_absolute": "95th percentile",
+        "worst_absolute": "worst",
+        "share_under_by_5_percent": "under by more than 5 %",
+        "slope_error": "slope error",
+    }
+    for key, name in names.items():
+        cells = [f"{result[part][key]:{'d' if key == 'rows' else '.2%'}}" for part in ("held_out", "all")]
+        print(f"{name:28}{cells[0]:>12}{cells[1]:>12}")
+    contexts = [f"{result[part]['context_bytes'] / MIB:.0f} MiB" for part in ("held_out", "all")]
+    print(f"{'context':28}{contexts[0]:>12}{contexts[1]:>12}")
+    print(f"{'coverage of 95 % intervals':28}{result['held_out']['coverage']:>12.2%}")
+    print(f"{'seconds per prediction':28}{result['seconds_per_prediction']:>12.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help=f"the folder with {CSV}")
+    parser.add_argument("--rows", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gpu", default="a100-40gb")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+
+    gpu = find_gpu(args.gpu)
+    lines = predict_all(read_rows(args.data, args.rows, args.seed), Device("imaginary", f"{gpu.key} (imaginary)", gpu))
+    today = datetime.date.today()
+    result = {
+        "bench": "predict",
+        "what": "device peak of MLPs trained with Adam in fp32, predicted on an imaginary card, against nvidia-smi",
+        "measured_by": "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions of PyTorch and the driver not known",
+        "gpu": gpu.key,
+        "date": today.isoformat(),
+        "seed": args.seed,
+        "versions": {"brimful": version("brimful"), "torch": version("torch"), "python": platform.python_version()},
+        **judge(lines, args.seed),
+        "rows": lines,
+    }
+    print_table(result)
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"predict-{gpu.key}-{today:%Y-%m}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()

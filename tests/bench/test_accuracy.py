@@ -1,0 +1,57 @@
+"""The arithmetic behind the figures of the benches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.accuracy import Pair, accuracy, context_bytes, coverage, halves, quantile, signed_errors, slope_error
+
+GIB = 1 << 30
+
+
+def test_a_constant_offset_is_taken_for_the_context_and_leaves_no_error():
+    pairs = [Pair(n * GIB + 1449, n * GIB) for n in range(1, 8)]
+    context = context_bytes(pairs)
+    assert context == 1449
+    seen = accuracy(pairs, context)
+    assert seen.worst_absolute == 0.0 and seen.slope_error == pytest.approx(0.0, abs=1e-12)
+
+
+def test_an_under_estimate_has_a_negative_error_and_is_counted():
+    pairs = [Pair(100, 100), Pair(100, 94), Pair(100, 96), Pair(100, 120)]
+    assert signed_errors(pairs, 0) == pytest.approx([0.0, -0.06, -0.04, 0.2])
+    seen = accuracy(pairs, 0)
+    assert seen.share_under_by_5_percent == 0.25
+    assert seen.worst_absolute == pytest.approx(0.2)
+    assert seen.median_absolute == pytest.approx(0.05)
+
+
+def test_the_slope_tells_growth_that_a_constant_would_hide():
+    assert slope_error([Pair(2 * n, n) for n in (1, 2, 3)]) == pytest.approx(1.0)
+    assert slope_error([Pair(5, 7), Pair(6, 7)]) is None
+
+
+def test_no_rows_have_no_context():
+    with pytest.raises(ValueError, match="no rows"):
+        context_bytes([])
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=50), st.sampled_from([0.025, 0.5, 0.9, 0.95, 0.975, 1.0]))
+def test_a_quantile_is_one_of_the_values_and_enough_are_at_or_below_it(values: list[float], share: float):
+    found = quantile(values, share)
+    assert found in values
+    assert sum(value <= found for value in values) >= share * len(values) - 1e-9
+    assert sum(value < found for value in values) < max(share * len(values), 1e-9) + 1e-9
+
+
+@given(st.integers(2, 200), st.integers(0, 5))
+def test_the_halves_share_no_row_and_leave_none_out(count: int, seed: int):
+    fitted, judged = halves(count, seed)
+    assert sorted(fitted + judged) == list(range(count)) and abs(len(fitted) - len(judged)) <= 1
+    assert (fitted, judged) == halves(count, seed)
+
+
+def test_coverage_counts_what_lies_within():
+    assert coverage([(0, 1), (0, 1), (0, 1), (0, 1)], [0.0, 1.0, 1.5, 0.5]) == 0.75
