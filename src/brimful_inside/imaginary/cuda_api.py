@@ -1,0 +1,226 @@
+"""torch.cuda and torch.accelerator as a script sees them, with the imaginary card behind.
+
+Most of torch.cuda is Python on top of functions of `torch._C`, which a CPU build lacks and a CUDA build cannot use without a
+driver. Those are what is put in place here, so that torch's own Python (checks, messages, summaries) runs as it is.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+
+import torch
+import torch.cuda
+
+from brimful_inside.imaginary.cuda_memory import memory_functions
+from brimful_inside.imaginary.cuda_types import put_types_in_place
+from brimful_inside.imaginary.errors import Unsupported, invalid_ordinal
+from brimful_inside.imaginary.patches import Patches
+from brimful_inside.imaginary.streams import put_streams_in_place
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["put_cuda_in_place"]
+
+
+class DeviceProperties:
+    """What torch.cuda.get_device_properties answers. Sizes in bytes."""
+
+    def __init__(self, gpu: ImaginaryGpu):
+        card = gpu.card
+        self.name = card.name
+        self.major, self.minor = card.capability[0], card.capability[1]
+        self.total_memory = card.total_bytes
+        self.multi_processor_count = card.multiprocessors
+        self.is_integrated = self.is_multi_gpu_board = 0
+        self.warp_size = 32
+        self.max_threads_per_multi_processor = 1536 if (self.major, self.minor) in ((8, 6), (8, 9), (12, 0)) else 2048
+        self.max_threads_per_block = 1024
+        self.regs_per_multiprocessor = 65536
+        self.shared_memory_per_block = 48 << 10
+        self.shared_memory_per_block_optin = {7: 96, 8: 99 if self.minor else 163}.get(self.major, 227) << 10
+        self.L2_cache_size = 40 << 20
+        self.gcnArchName = card.name
+        self.uuid = "00000000-0000-0000-0000-000000000000"
+        self.pci_bus_id = self.pci_device_id = self.pci_domain_id = 0
+
+    def __repr__(self) -> str:
+        return "_CudaDeviceProperties(name='%s', major=%d, minor=%d, total_memory=%dMB, multi_processor_count=%d)" % (
+            self.name,
+            self.major,
+            self.minor,
+            self.total_memory >> 20,
+            self.multi_processor_count,
+        )
+
+
+class Cudart(types.ModuleType):
+    """torch.cuda.cudart(): the few functions of the runtime that scripts call by themselves."""
+
+    class cudaError:
+        success = 0
+
+        def __new__(cls, code: int) -> Any:
+            return code
+
+    def __init__(self, gpu: ImaginaryGpu):
+        super().__init__("torch._C._cudart")
+        self._gpu = gpu
+
+    def cudaMemGetInfo(self, device: int) -> Any:
+        return self._gpu.memory_info()
+
+    def cudaGetErrorString(self, code: int) -> str:
+        return "no error" if code == 0 else "error %d" % code
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if name.startswith("cuda"):
+            return lambda *args: 0  # cudaProfilerStart, cudaProfilerStop, cudaHostRegister, ...: success
+        raise AttributeError(name)
+
+
+def put_cuda_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """torch.cuda, torch.accelerator and torch.backends answer for the imaginary card."""
+    functions = {**_device_functions(gpu), **memory_functions(gpu)}
+    for name, function in functions.items():
+        patches.set(torch._C, name, function)
+    cuda = torch.cuda
+    patches.set(cuda, "_cudart", Cudart(gpu))
+    patches.set(cuda, "_lazy_init", gpu.touch)
+    for module in (cuda.memory, cuda.random, cuda.streams, cuda.nccl, cuda.graphs):
+        patches.set_existing(module, "_lazy_init", gpu.touch)
+    patches.set(cuda, "_initialized", cuda._initialized)
+    patches.set(cuda, "_is_in_bad_fork", lambda: gpu.in_bad_fork)
+    patches.set(cuda, "_lazy_call", lambda callable, **kwargs: callable())
+    patches.set_existing(cuda.random, "_lazy_call", lambda callable, **kwargs: callable())
+    patches.set(cuda, "_exchange_device", functions["_cuda_exchangeDevice"])
+    patches.set(cuda, "_maybe_exchange_device", functions["_cuda_maybeExchangeDevice"])
+    patches.set(cuda, "device_count", lambda: 1)
+    patches.set(cuda, "is_available", lambda: True)
+    patches.set(cuda, "_device_count_nvml", lambda: 1)
+    properties = DeviceProperties(gpu)
+    patches.set(cuda, "_get_device_properties", lambda device: properties)
+    for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage", "device_memory_used"):
+        patches.set_existing(cuda, name, _idle(gpu, name))
+    patches.set(cuda.nvtx, "_nvtx", _NoMarks())
+    patches.set(cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
+    patches.set(cuda, "CUDAGraph", _refusal("torch.cuda.CUDAGraph", "CUDA graphs are not modelled yet"))
+    patches.set(cuda.graphs.torch.cuda, "graph", _refusal("torch.cuda.graph", "CUDA graphs are not modelled yet"))
+    patches.set(
+        cuda, "make_graphed_callables", _refusal("torch.cuda.make_graphed_callables", "CUDA graphs are not modelled yet")
+    )
+    put_types_in_place(gpu, patches)
+    put_streams_in_place(gpu, patches)
+    _put_builds_in_place(patches)
+
+
+class _NoMarks:
+    """NVTX without a profiler to listen."""
+
+    def rangePushA(self, message: str) -> int:
+        return 0
+
+    def rangePop(self) -> int:
+        return 0
+
+    def rangeStartA(self, message: str) -> int:
+        return 0
+
+    def rangeEnd(self, number: int) -> None:
+        return None
+
+    def markA(self, message: str) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *args, **kwargs: 0
+
+
+def _idle(gpu: ImaginaryGpu, name: str) -> Callable[..., int]:
+    if name == "device_memory_used":
+        return lambda device=None: gpu.memory_info()[1] - gpu.memory_info()[0]
+    return lambda device=None: 0
+
+
+def _refusal(call: str, why: str) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise Unsupported(call, why)
+
+    return refuse
+
+
+def _check_ordinal(device: int) -> None:
+    if device > 0:
+        raise invalid_ordinal()
+
+
+def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
+    def set_device(device: int) -> None:
+        _check_ordinal(device)
+        gpu.touch()
+
+    def exchange(device: int) -> int:
+        _check_ordinal(device)
+        return 0 if device >= 0 else -1
+
+    card = torch.device("cuda")
+    nothing = _nothing
+    return {
+        "_cuda_getDeviceCount": lambda: 1,
+        "_cuda_init": nothing,
+        "_cuda_getDevice": lambda: gpu.touch() or 0,
+        "_cuda_setDevice": set_device,
+        "_cuda_exchangeDevice": exchange,
+        "_cuda_maybeExchangeDevice": exchange,
+        "_cuda_synchronize": nothing,
+        "_cuda_isInBadFork": lambda: gpu.in_bad_fork,
+        "_cuda_getArchFlags": lambda: "sm_%d%d" % tuple(gpu.card.capability),
+        "_cuda_canDeviceAccessPeer": lambda device, peer: False,
+        "_cuda_getCompiledVersion": lambda: 12080,
+        "_cuda_ipc_collect": nothing,
+        "_cuda_sleep": nothing,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_getCurrentBlasHandle": lambda: 1,
+        "_cuda_getCurrentSolverHandle": lambda: 1,
+        "_cuda_set_sync_debug_mode": nothing,
+        "_cuda_get_sync_debug_mode": lambda: 0,
+        "_cuda_clearCublasWorkspaces": gpu.clear_workspaces,
+        "_cuda_set_cudnn_benchmark_limit": nothing,
+        "_cuda_get_cudnn_benchmark_limit": lambda: 10,
+        "_accelerator_getAccelerator": lambda: card,
+        "_get_accelerator": lambda check=None: card,
+        "_accelerator_getDeviceIndex": lambda: 0,
+        "_accelerator_setDeviceIndex": set_device,
+        "_accelerator_exchangeDevice": exchange,
+        "_accelerator_maybeExchangeDevice": exchange,
+        "_accelerator_synchronizeDevice": nothing,
+        "_accelerator_hooks_device_count": lambda: 1,
+        "_accelerator_hooks_get_current_device": lambda: 0,
+        "_accelerator_hooks_set_current_device": set_device,
+        "_accelerator_hooks_exchange_device": exchange,
+        "_accelerator_hooks_maybe_exchange_device": exchange,
+        "_scatter": _scatter,
+        "_gather": lambda tensors, dim, out_device: tensors[0],
+        "_broadcast": lambda tensor, devices: [tensor.to("cuda:0") for _ in devices],
+        "_broadcast_coalesced": lambda tensors, devices, size: [list(tensors) for _ in devices],
+    }
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    return None
+
+
+def _scatter(tensor: torch.Tensor, devices: Any, sizes: Any, dim: int, streams: Optional[Any] = None) -> Any:
+    """torch.nn.DataParallel over the one card."""
+    return tuple(tensor.to("cuda:0") for _ in devices)
+
+
+def _put_builds_in_place(patches: Patches) -> None:
+    """torch.backends: the card's libraries are there, as in a CUDA build of PyTorch."""
+    patches.set(torch.backends.cuda, "is_built", lambda: True)
+    patches.set(torch.backends.cudnn, "is_available", lambda: True)
+    patches.set(torch.backends.cudnn, "version", lambda: 91002)
+    patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
+    if torch.version.cuda is None:
+        patches.set(torch.version, "cuda", "12.8")

@@ -1,0 +1,115 @@
+"""The memory statistics of torch.cuda and torch.accelerator, out of the allocator's books. All in bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, List
+
+from brimful_inside.imaginary.errors import invalid_ordinal
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["memory_functions", "nested"]
+
+
+def nested(flat: Dict[str, int]) -> Dict[str, Any]:
+    """{"a.b": 1} as {"a": {"b": 1}}, which is how PyTorch keeps its statistics."""
+    tree: Dict[str, Any] = {}
+    for key, value in flat.items():
+        *path, last = key.split(".")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return tree
+
+
+def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
+    """Functions of torch._C by name."""
+
+    def check(device: int) -> None:
+        if device is not None and device > 0:
+            raise invalid_ordinal()
+
+    def stats(device: int) -> Dict[str, Any]:
+        check(device)
+        return nested(gpu.allocator.memory_stats())
+
+    def reset_peaks(device: int) -> None:
+        check(device)
+        gpu.reset_peaks()
+
+    def set_fraction(fraction: float, device: int) -> None:
+        check(device)
+        gpu.allocator.set_memory_fraction(fraction, gpu.card.total_bytes)
+
+    def empty_cache(*args: Any) -> None:
+        gpu.ledger.empty_cache()
+
+    def fraction(device: int) -> float:
+        allowed = gpu.allocator.allowed_bytes
+        return 1.0 if allowed is None else allowed / gpu.card.total_bytes
+
+    return {
+        "_cuda_memoryStats": stats,
+        "_cuda_resetPeakMemoryStats": reset_peaks,
+        "_cuda_resetAccumulatedMemoryStats": lambda device: check(device),
+        "_cuda_emptyCache": empty_cache,
+        "_cuda_setMemoryFraction": set_fraction,
+        "_cuda_getMemoryFraction": fraction,
+        "_cuda_memorySnapshot": lambda *args: snapshot(gpu),
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_hostMemoryStats": lambda: {},
+        "_cuda_resetPeakHostMemoryStats": lambda: None,
+        "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
+        "_cuda_record_memory_history": lambda *args, **kwargs: None,
+        "_cuda_record_memory_history_legacy": lambda *args, **kwargs: None,
+        "_cuda_attach_out_of_memory_observer": lambda observer: None,
+        "_accelerator_isAllocatorInitialized": lambda: gpu.touched,
+        "_accelerator_emptyCache": empty_cache,
+        "_accelerator_emptyHostCache": lambda: None,
+        "_accelerator_getDeviceStats": stats,
+        "_accelerator_resetPeakStats": reset_peaks,
+        "_accelerator_resetAccumulatedStats": lambda device: check(device),
+        "_accelerator_getMemoryInfo": lambda device: gpu.memory_info(),
+        "_accelerator_setAllocatorSettings": lambda settings: None,
+    }
+
+
+def snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
+    """torch.cuda.memory._snapshot(): the segments and their blocks, without stack traces."""
+    segments: List[Dict[str, Any]] = []
+    for segment in gpu.allocator.segments():
+        blocks: List[Dict[str, Any]] = []
+        active = requested = 0
+        for block in segment.blocks:
+            size, used = block.size, block.used
+            blocks.append(
+                {
+                    "address": block.address,
+                    "size": size,
+                    "requested_size": block.requested if used else 0,
+                    "state": "active_allocated" if used else "inactive",
+                    "frames": [],
+                }
+            )
+            if used:
+                active += size
+                requested += block.requested
+        segments.append(
+            {
+                "device": 0,
+                "address": segment.address,
+                "total_size": segment.size,
+                "allocated_size": active,
+                "active_size": active,
+                "requested_size": requested,
+                "stream": segment.stream,
+                "segment_type": "small" if segment.small else "large",
+                "segment_pool_id": (0, 0),
+                "is_expandable": segment.expandable,
+                "frames": [],
+                "blocks": blocks,
+            }
+        )
+    return {"segments": segments, "device_traces": [[]], "allocator_settings": {}, "external_annotations": []}

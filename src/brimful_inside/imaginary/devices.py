@@ -1,0 +1,229 @@
+"""Devices as a script writes them: "cuda", torch.device("cuda", 0), 0, torch.cuda.FloatTensor, and what it reads back."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Tuple
+
+import torch
+import torch.utils._device
+
+from brimful_inside.imaginary.errors import invalid_ordinal
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["CUDA", "META", "Devices", "handlers"]
+
+META = torch.device("meta")
+CUDA = torch.device("cuda:0")
+Tensor = torch.Tensor
+
+
+class Devices:
+    """Rewrites devices for calls. A device that the script itself calls "meta" stays meta, and is not the card."""
+
+    def __init__(self, gpu: ImaginaryGpu):
+        self.gpu = gpu
+        self._thread = threading.local()
+        self._known: Dict[Any, Any] = {"cuda": META, "cuda:0": META, CUDA: META, torch.device("cuda"): META}
+        self._known.update({"cpu": "cpu", torch.device("cpu"): torch.device("cpu")})
+
+    def rewritten(self, device: Any) -> Any:
+        """`device` with the meta device in place of the card. Raises PyTorch's error for a second card."""
+        try:
+            return self._known[device]
+        except (KeyError, TypeError):
+            return self._other(device)
+
+    def _other(self, device: Any) -> Any:
+        if isinstance(device, bool) or not isinstance(device, (int, str, torch.device)):
+            return device
+        parsed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if parsed.type != "cuda":
+            return device
+        if parsed.index:
+            raise invalid_ordinal()
+        return META
+
+    def is_card(self, device: Any) -> bool:
+        """Whether `device` is the card; ``"cuda"`` in every spelling."""
+        return device is not None and self.rewritten(device) is META
+
+    def call(self, func: Any, args: Tuple, kwargs: Dict[str, Any], device: Any) -> Any:
+        """``func(*args, **kwargs)`` on `device`."""
+        target = self.rewritten(device)
+        if target is META:
+            self.gpu.touch()
+            kwargs = _without_generator({**kwargs, "device": META})
+            return func(*args, **kwargs)
+        if str(target) == "meta":
+            with self.user_meta():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    @property
+    def in_user_meta(self) -> bool:
+        return getattr(self._thread, "user_meta", False)
+
+    @contextmanager
+    def user_meta(self) -> Iterator[None]:
+        """What is made in here on the meta device is the user's own, not the card's."""
+        self.gpu.has_user_meta = True
+        before = self.in_user_meta
+        self._thread.user_meta = True
+        try:
+            yield
+        finally:
+            self._thread.user_meta = before
+
+
+def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
+    """A generator fills nothing on the card, and one of the host would be refused."""
+    if kwargs.get("generator") is not None:
+        kwargs = {**kwargs}
+        del kwargs["generator"]
+    return kwargs
+
+
+def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """torch.zeros and its kin: the device is given, or it is the default device, or it is that of a tensor given."""
+    device = kwargs.get("device")
+    if device is None:
+        args = tuple(gpu.devices.rewritten(arg) if isinstance(arg, (str, torch.device)) else arg for arg in args)
+        device = torch.utils._device.CURRENT_DEVICE
+        if device is None or any(isinstance(arg, torch.device) for arg in args):
+            return func(*args, **kwargs)
+        if func is torch.as_tensor and args and isinstance(args[0], Tensor):
+            return func(*args, **{**kwargs, "device": gpu.devices.rewritten(device)})
+    return gpu.devices.call(func, args, kwargs, device)
+
+
+def _device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
+    device = func(*args)
+    if device.type == "meta" and gpu.is_imaginary(args[0]):
+        return CUDA
+    return device
+
+
+def _is_cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    return gpu.is_imaginary(args[0])
+
+
+def _is_meta(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    return args[0].is_meta and not gpu.is_imaginary(args[0])
+
+
+def _get_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> int:
+    return 0 if gpu.is_imaginary(args[0]) else func(*args)
+
+
+def _to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    if len(args) > 1:
+        target = args[1]
+        if isinstance(target, (str, torch.device)) or (isinstance(target, int) and not isinstance(target, bool)):
+            return gpu.devices.call(func, args[:1] + args[2:], kwargs, target) if len(args) < 3 else _long_to(gpu, args, kwargs)
+        return func(*args, **kwargs)
+    device = kwargs.get("device")
+    return func(*args, **kwargs) if device is None else gpu.devices.call(func, args, kwargs, device)
+
+
+def _long_to(gpu: ImaginaryGpu, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """to(device, dtype, non_blocking, copy): by name from here on."""
+    names = ("dtype", "non_blocking", "copy")
+    return _to(gpu, Tensor.to, args[:1], {"device": args[1], **dict(zip(names, args[2:])), **kwargs})
+
+
+def _cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    names = ("device", "non_blocking", "memory_format")
+    options = {**dict(zip(names, args[1:])), **kwargs}
+    device = options.pop("device", None)
+    return gpu.devices.call(Tensor.to, args[:1], options, CUDA if device is None else device)
+
+
+def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """x.type() names the type; x.type(dtype) and x.type("torch.cuda.HalfTensor") convert."""
+    tensor = args[0]
+    target = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if target is None:
+        name = torch.empty(0, dtype=tensor.dtype).type()
+        return name.replace("torch.", "torch.cuda.", 1) if gpu.is_imaginary(tensor) else func(*args)
+    if isinstance(target, torch.dtype):
+        return tensor.to(target)
+    name = target if isinstance(target, str) else "%s.%s" % (target.__module__, target.__name__)
+    dtype = getattr(torch, name.split(".")[-1]).dtype
+    return gpu.devices.call(Tensor.to, (tensor,), {"dtype": dtype}, CUDA if ".cuda." in name else "cpu")
+
+
+def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
+    """``tensor.data = other``. From the host to the card the tensor keeps its identity, as on a real card.
+
+    PyTorch refuses this for the meta device, so the two tensors change places behind their Python objects.
+    """
+    tensor, value = args
+    if tensor.is_meta == value.is_meta:
+        return func(*args)
+    grad, tensor_needs = tensor.grad, tensor.requires_grad
+    fresh = value.detach()
+    if tensor_needs:
+        fresh.requires_grad_(True)
+    if grad is not None:
+        tensor.grad = None
+        with torch.no_grad():
+            fresh.grad = grad.to(fresh.device)
+    torch._C._swap_tensor_impl(tensor, fresh)
+    return None
+
+
+def _shallow_copy_fits(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    """nn.Module.to asks whether ``parameter.data = moved`` will do. From host to card it does on a real card."""
+    if args[0].is_meta != args[1].is_meta and args[0].layout == args[1].layout == torch.strided:
+        return True
+    return func(*args, **kwargs)
+
+
+def _pin_memory(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    if args[0].is_meta:
+        raise RuntimeError("cannot pin '%s' only dense CPU tensors can be pinned" % gpu.type_name(args[0]))
+    return gpu.pinned.pin(args[0])
+
+
+def _is_pinned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    return gpu.pinned.is_pinned(args[0])
+
+
+def _record_stream(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
+    """The allocator would keep the block until the other stream is through with it; here all streams are always through."""
+
+
+def _generator_free(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """Random fills of a tensor on the card take a generator of the card, which holds no state here."""
+    if args and isinstance(args[0], Tensor) and args[0].is_meta:
+        kwargs = _without_generator(kwargs)
+    return func(*args, **kwargs)
+
+
+def handlers() -> Dict[Any, Callable]:
+    table: Dict[Any, Callable] = {
+        Tensor.device.__get__: _device,
+        Tensor.is_cuda.__get__: _is_cuda,
+        Tensor.is_meta.__get__: _is_meta,
+        Tensor.data.__set__: _set_data,
+        torch._has_compatible_shallow_copy_type: _shallow_copy_fits,
+        Tensor.get_device: _get_device,
+        torch.get_device: _get_device,
+        Tensor.to: _to,
+        Tensor.cuda: _cuda,
+        Tensor.type: _type,
+        Tensor.pin_memory: _pin_memory,
+        Tensor.is_pinned: _is_pinned,
+        Tensor.record_stream: _record_stream,
+    }
+    for name in ("normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_"):
+        table[getattr(Tensor, name)] = _generator_free
+    for func in (torch.bernoulli, Tensor.bernoulli, torch.multinomial, Tensor.multinomial, torch.normal, torch.poisson):
+        table[func] = _generator_free
+    table.update(dict.fromkeys(torch.utils._device._device_constructors(), _construct))
+    table[torch.as_tensor] = _construct
+    return table

@@ -1,0 +1,192 @@
+"""The imaginary GPU as one object: what holds the tables, the books and the card together."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections import Counter
+from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple
+
+import torch
+
+from brimful_inside.imaginary import devices, operations, shapes, values
+from brimful_inside.imaginary.cuda_api import put_cuda_in_place
+from brimful_inside.imaginary.functions import Functions, let_bodies_run
+from brimful_inside.imaginary.ledger import Ledger
+from brimful_inside.imaginary.patches import Patches
+from brimful_inside.imaginary.pinned import Pinned
+from brimful_inside.imaginary.streams import CurrentStreams
+from brimful_inside.imaginary.threads import Modes, follow_threads
+from brimful_inside.laws.allocator import CachingAllocator, settings_in
+from brimful_inside.laws.trace import TRACE_VERSION
+from brimful_inside.wire import Card
+
+__all__ = ["ImaginaryGpu"]
+
+Tensor = torch.Tensor
+
+
+class ImaginaryGpu:
+    """A card of which one process believes that it is there.
+
+    `allocator` has its books (bytes), `approximations` counts by name how often an upper bound stood in for a shape.
+    """
+
+    def __init__(self, card: Card, capacity_bytes: Optional[int] = None, trace: Optional[TextIO] = None):
+        self.card = card
+        self.allocator = CachingAllocator(capacity_bytes, settings_in(os.environ), card.total_bytes)
+        self.approximations: Dict[str, int] = Counter()
+        self.patches = Patches()
+        self.pinned = Pinned()
+        self.streams = CurrentStreams()
+        self.ledger = Ledger(self.allocator, card, trace, lambda: self.streams.current)
+        self.devices = devices.Devices(self)
+        self.has_user_meta = False  # the script has meta tensors of its own
+        self.touched = False  # CUDA is initialized
+        self.in_bad_fork = False
+        self.is_open = True
+        self.facts: Dict[Any, Any] = {}
+        self.operation_handlers: Dict[Any, Callable] = {**operations.handlers(), **shapes.handlers()}
+        self.function_handlers: Dict[Any, Callable] = {**devices.handlers(), **values.handlers()}
+        self.modes = Modes(lambda: (Functions(self), operations.Operations(self)))
+        self._gc_was_on = gc.isenabled()
+        if trace is not None:
+            header = {
+                "trace_version": TRACE_VERSION,
+                "card": card.name,
+                "capability": list(card.capability),
+                "torch": torch.__version__,
+            }
+            trace.write(json.dumps(header) + "\n")
+
+    def enter(self) -> None:
+        """Put everything in place, in the current thread and in every thread started later."""
+        put_cuda_in_place(self, self.patches)
+        values.put_values_in_place(self, self.patches)
+        let_bodies_run(self.patches)
+        follow_threads(self.modes, self.patches)
+        os.register_at_fork(before=self.flush, after_in_child=self._forked)
+        self.modes.enter()
+
+    def leave(self) -> None:
+        """torch behaves as before. Tensors of the card that are left are meta tensors from now on."""
+        self.flush()
+        self.is_open = False
+        self.modes.leave()
+        self.patches.restore()
+        self.ledger.forget()
+        self.function_handlers.clear()
+        if self.touched and self._gc_was_on:
+            gc.enable()
+
+    def phase(self, name: str) -> None:
+        """From here on peaks belong to phase `name`."""
+        self._collect()
+        self.ledger.phase(name)
+
+    def step(self, number: int) -> None:
+        """The `number`-th optimizer step is complete."""
+        self._collect()
+        self.ledger.step(number)
+
+    def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
+        """`callback` is told of every torch.OutOfMemoryError, before it is raised; the script may catch it and go on."""
+        self.ledger.on_out_of_memory = callback
+
+    def flush(self) -> None:
+        """All rows are in the trace file."""
+        if self.is_open and not self.in_bad_fork:
+            self.ledger.flush()
+
+    def reset_peaks(self) -> None:
+        self.allocator.reset_peaks()
+
+    def memory_info(self) -> Tuple[int, int]:
+        """Free and total bytes of the card, as torch.cuda.mem_get_info() says them."""
+        total = self.card.total_bytes
+        return max(0, total - self.card.context_bytes - self.allocator.reserved), total
+
+    def touch(self) -> None:
+        """Something was asked of the card: CUDA is initialized now. Raises PyTorch's error in a forked child."""
+        if self.touched and not self.in_bad_fork:
+            return
+        if self.in_bad_fork:
+            raise RuntimeError(
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
+            )
+        self.touched = True
+        torch.cuda._initialized = True
+        # Cycles would die whenever the collector happens to run; the trace must be the same at each run.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether `tensor` is on the card."""
+        with torch._C.DisableTorchFunction():
+            return self.is_imaginary(tensor)
+
+    def is_imaginary(self, tensor: Tensor) -> bool:
+        """As `holds`, for callers within a mode, where `tensor.is_meta` still means what it says."""
+        if not tensor.is_meta:
+            return False
+        return not self.has_user_meta or tensor.untyped_storage()._cdata in self.ledger.storages
+
+    def any_imaginary(self, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+        stack: List[Any] = [*args, *kwargs.values()]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, Tensor):
+                if self.is_imaginary(item):
+                    return True
+            elif isinstance(item, (list, tuple)):
+                stack.extend(item)
+        return False
+
+    def wants_user_meta(self) -> bool:
+        return self.devices.in_user_meta
+
+    def approximate(self, name: str) -> None:
+        self.approximations[name] += 1
+
+    def operate(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run an ATen operation as if the script had called it, so that its storages are seen."""
+        with operations.Operations(self):
+            return func(*args, **kwargs)
+
+    def workspaces(self, short: str, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> List[Any]:
+        return []
+
+    def clear_workspaces(self) -> None:
+        return None
+
+    def value_of(self, tensor: Tensor) -> Any:
+        """The one element of `tensor` as the host reads it."""
+        if self.is_true(tensor):
+            return True
+        return torch.zeros((), dtype=tensor.dtype).item() if tensor.dtype != torch.bool else False
+
+    def mark_true(self, tensor: Tensor) -> Tensor:
+        """`tensor` is known to hold nothing but True (of isfinite, say)."""
+        entry = self.ledger.storages.get(tensor.untyped_storage()._cdata) if tensor.is_meta else None
+        if entry is not None:
+            entry.known_true = True
+        return tensor
+
+    def is_true(self, tensor: Tensor) -> bool:
+        entry = self.ledger.storages.get(tensor.untyped_storage()._cdata) if tensor.is_meta else None
+        return entry is not None and entry.known_true
+
+    def type_name(self, tensor: Tensor) -> str:
+        return torch.empty(0, dtype=tensor.dtype).type().replace("torch.", "torch.cuda.", 1)
+
+    def _collect(self) -> None:
+        if self.touched and not gc.isenabled():
+            gc.collect()
+
+    def _forked(self) -> None:
+        if not self.is_open:
+            return
+        self.in_bad_fork = self.touched
+        self.ledger.forget()

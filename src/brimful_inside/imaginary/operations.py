@@ -1,0 +1,200 @@
+"""Below autograd: every ATen operation passes here, in the forward and in the backward pass.
+
+The meta device stands for the card: it has shapes and dtypes and no data. Each new storage on it is born on the imaginary card.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from brimful_inside.imaginary.errors import Unsupported, different_devices
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["META", "Operations"]
+
+META = torch.device("meta")
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+# Operations that take tensors of the CPU and of the card together on a real card as well.
+MIXING = frozenset(
+    """aten::copy_ aten::_to_copy aten::to aten::index.Tensor aten::index_put_ aten::index_put aten::_index_put_impl_ aten::set_
+    aten::set_data aten::_unsafe_index.Tensor aten::_unsafe_index_put aten::index_put_accumulate aten::_pack_padded_sequence
+    aten::_pack_padded_sequence_backward aten::_pad_packed_sequence aten::_ctc_loss aten::ctc_loss aten::_copy_from
+    aten::_foreach_copy_ aten::bincount aten::_cudnn_rnn aten::_cudnn_rnn_backward aten::copy aten::_foreach_copy
+    aten::_resize_output_ aten::repeat_interleave.Tensor aten::lift_fresh aten::lift aten::detach aten::resize_
+    aten::_use_cudnn_ctc_loss aten::_cudnn_ctc_loss aten::equal aten::is_same_size aten::_has_compatible_shallow_copy_type
+    aten::_fused_adam_ aten::_fused_adamw_ aten::_fused_sgd_ aten::_fused_adagrad_ aten::tensor_split""".split()
+)
+
+
+class _Facts:
+    """What is known of an operation, asked for once."""
+
+    __slots__ = ("composite", "handler", "mixes", "name", "short")
+
+    def __init__(self, func: Any, handlers: Dict[Any, Callable]):
+        self.name = str(func)  # "aten.mm.default"
+        schema = func._schema.name
+        self.short = schema.split("::")[-1]
+        overload = schema + "." + func._overloadname
+        self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
+        self.handler = handlers.get(func)
+        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+class Operations(TorchDispatchMode):
+    """Plays storages into the ledger. One instance a thread; all share the gpu's ledger and tables."""
+
+    def __init__(self, gpu: ImaginaryGpu):
+        super().__init__()
+        self.gpu = gpu
+        self.facts: Dict[Any, _Facts] = gpu.facts
+        self.handlers = gpu.operation_handlers
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():
+            facts = self.facts.get(func)
+            if facts is None:
+                facts = self.facts[func] = _Facts(func, self.handlers)
+            if facts.composite:
+                # Under inference mode composite operations arrive whole; their parts are what a card would see.
+                with self:
+                    parts = func.decompose(*args, **kwargs)
+                if parts is not NotImplemented:
+                    return parts
+            on_card = self._on_card(args, kwargs, facts)
+            if not on_card:
+                return func(*args, **kwargs)
+            return self._run(func, facts, args, kwargs)
+
+    def _run(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        gpu = self.gpu
+        workspaces = gpu.workspaces(facts.short, func, args, kwargs)
+        try:
+            if facts.handler is not None:
+                out = facts.handler(gpu, func, args, kwargs)
+            else:
+                out = func(*args, **kwargs)
+            self._track(out, facts.name)
+        except NotImplementedError as error:
+            if isinstance(error, Unsupported):
+                raise
+            raise Unsupported(facts.name, str(error).splitlines()[0]) from error
+        finally:
+            for reserved in workspaces:
+                gpu.ledger.release(*reserved)
+        return out
+
+    def _on_card(self, args: Tuple, kwargs: Dict[str, Any], facts: _Facts) -> bool:
+        """Whether the operation is the card's. Raises RuntimeError where tensors of both sides meet."""
+        host = card = False
+        for arg in args:
+            if isinstance(arg, Tensor):
+                if arg.is_meta:
+                    card = True
+                elif arg.dim():
+                    host = True
+            elif isinstance(arg, (list, tuple)):
+                for item in arg:
+                    if isinstance(item, Tensor):
+                        if item.is_meta:
+                            card = True
+                        elif item.dim():
+                            host = True
+        for arg in kwargs.values():
+            if isinstance(arg, Tensor) and arg.is_meta:
+                card = True
+        if card:
+            if self.gpu.has_user_meta and not self.gpu.any_imaginary(args, kwargs):
+                return False
+            if host and not facts.mixes:
+                raise different_devices("argument of aten::%s" % facts.short)
+            return True
+        device = kwargs.get("device")
+        if device is not None and device.type == "meta":
+            return not self.gpu.wants_user_meta()
+        return False
+
+    def _track(self, out: Any, op: str) -> None:
+        if isinstance(out, Tensor):
+            self._see(out, op)
+        elif isinstance(out, (list, tuple)):
+            for item in out:
+                if isinstance(item, Tensor):
+                    self._see(item, op)
+                elif isinstance(item, (list, tuple)):
+                    self._track(item, op)
+
+    def _see(self, tensor: Tensor, op: str) -> None:
+        if not tensor.is_meta:
+            return
+        storage = tensor.untyped_storage()
+        ledger = self.gpu.ledger
+        entry = ledger.storages.get(storage._cdata)
+        if entry is None or entry() is None:
+            ledger.born(storage, op)
+        elif entry.nbytes != storage.nbytes():
+            ledger.resized(entry, storage.nbytes(), op)
+
+
+def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
+    """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing until they are written."""
+    dtype = dtype or like.dtype
+    if like.numel() * dtype.itemsize < 1 << 20:
+        return torch.zeros(like.shape, dtype=dtype)
+    import mmap
+
+    pages = mmap.mmap(-1, like.numel() * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype).reshape(like.shape)
+
+
+def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    device = kwargs.get("device")
+    if device is not None and device.type != "meta" and args[0].is_meta:
+        return zeros_on_host(args[0], kwargs.get("dtype"))
+    if not args[0].is_meta and not kwargs.get("pin_memory"):
+        return func(*args, **{**kwargs, "non_blocking": False})
+    return func(*args, **kwargs)
+
+
+def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    if not args[0].is_meta:
+        if args[1].is_meta:
+            return args[0].zero_()
+        return func(*args, **kwargs)
+    if not args[1].is_meta:  # the copy from the host takes no memory on the card unless the dtype changes there
+        torch.broadcast_shapes(args[0].shape, args[1].shape)
+        return args[0]
+    return func(*args, **kwargs)
+
+
+def _scalar(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    return gpu.value_of(args[0])
+
+
+def _equal(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    return args[0].shape == args[1].shape
+
+
+def _foreach_copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
+    for target, source in zip(args[0], args[1]):
+        _copy_(gpu, aten.copy_.default, (target, source), {})
+
+
+def handlers() -> Dict[Any, Callable]:
+    """Operations that need more than their meta kernel, because data is asked for or the host takes part."""
+    table: List[Tuple[Any, Callable]] = [
+        (aten._to_copy.default, _to_copy),
+        (aten.copy_.default, _copy_),
+        (aten._local_scalar_dense.default, _scalar),
+        (aten.equal.default, _equal),
+        (aten._foreach_copy_.default, _foreach_copy_),
+    ]
+    return dict(table)

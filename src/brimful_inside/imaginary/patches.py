@@ -1,0 +1,35 @@
+"""Attributes put in place of others, and taken back in reverse order."""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+_ABSENT = object()
+
+
+class Patches:
+    """What was replaced while the imaginary GPU is there."""
+
+    def __init__(self) -> None:
+        self._replaced: List[Tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> Any:
+        """Put `value` at ``owner.name``; the answer is what stood there (None if nothing did)."""
+        before = vars(owner).get(name, _ABSENT)
+        self._replaced.append((owner, name, before))
+        setattr(owner, name, value)
+        return None if before is _ABSENT else before
+
+    def set_existing(self, owner: Any, name: str, value: Any) -> None:
+        """As `set`, where the attribute is there; older and newer versions of torch may lack it."""
+        if hasattr(owner, name):
+            self.set(owner, name, value)
+
+    def restore(self) -> None:
+        """Everything is as it was before the first `set`."""
+        while self._replaced:
+            owner, name, before = self._replaced.pop()
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)

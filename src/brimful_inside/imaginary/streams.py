@@ -1,0 +1,178 @@
+"""Streams and events. Each stream has a pool of its own in the allocator; all work is done at once, so nothing waits."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+
+from brimful_inside.imaginary.patches import Patches
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["CurrentStreams", "put_streams_in_place"]
+
+_CUDA_TYPE = 1  # c10::DeviceType::CUDA
+_POOL_SIZE = 32  # streams per priority that PyTorch hands out in turn (c10/cuda/CUDAStream.cpp)
+
+
+class CurrentStreams:
+    """The current stream of each thread, by its number; 0 is the default stream."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+        self._turn = itertools.count()
+
+    @property
+    def current(self) -> int:
+        return getattr(self._thread, "stream", 0)
+
+    @current.setter
+    def current(self, stream_id: int) -> None:
+        self._thread.stream = stream_id
+
+    def new(self) -> int:
+        return 1 + next(self._turn) % _POOL_SIZE
+
+
+class _Event(torch.Event):
+    """A moment of a stream: recorded or not. Times are all the same, for nothing takes time."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> _Event:
+        return super().__new__(cls, torch.device("cpu"))
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.recorded = False
+
+    device = torch.device("cuda:0")
+    cuda_event = 1
+
+    def record(self, stream: Any = None) -> None:
+        self.recorded = True
+
+    def wait(self, stream: Any = None) -> None:
+        return None
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds."""
+        return 0.0
+
+    def ipc_handle(self) -> bytes:
+        return b""
+
+    def __repr__(self) -> str:
+        return "<torch.cuda.Event 0x1>"
+
+
+def _stream_class(streams: CurrentStreams) -> Any:
+    class Stream(torch.Stream):
+        """A stream of the imaginary card."""
+
+        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+            number = kwargs.get("stream_id")
+            number = streams.new() if number is None else number
+            return super().__new__(cls, stream_id=number, device_index=0, device_type=_CUDA_TYPE)
+
+        def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+            self.priority = priority
+
+        @property
+        def cuda_stream(self) -> int:
+            return self.stream_id
+
+        def wait_event(self, event: Any) -> None:
+            return None
+
+        def wait_stream(self, stream: Any) -> None:
+            return None
+
+        def record_event(self, event: Optional[Any] = None) -> Any:
+            event = _Event() if event is None else event
+            event.record(self)
+            return event
+
+        def query(self) -> bool:
+            return True
+
+        def is_capturing(self) -> bool:
+            return False
+
+        def synchronize(self) -> None:
+            return None
+
+        def __enter__(self) -> Any:
+            self.__dict__.setdefault("_outer", []).append(streams.current)
+            streams.current = self.stream_id
+            return self
+
+        def __exit__(self, *error: Any) -> None:
+            streams.current = self.__dict__["_outer"].pop()
+
+        def __eq__(self, other: Any) -> bool:
+            return isinstance(other, torch.Stream) and other.stream_id == self.stream_id
+
+        def __hash__(self) -> int:
+            return hash((self.stream_id, "cuda:0"))
+
+        def __repr__(self) -> str:
+            return "<torch.cuda.Stream device=cuda:0 cuda_stream=0x%x>" % self.stream_id
+
+    Stream.__qualname__ = "Stream"
+    Stream.__module__ = "torch.cuda"
+    return Stream
+
+
+class _AnyDevice(type):
+    """torch.Stream(device) and torch.Event(device): the card's unless another device is named."""
+
+    real: Any
+    of_card: Any
+
+    def __call__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if "stream_id" in kwargs and kwargs.get("device_type") != _CUDA_TYPE:
+            return cls.real(*args, **kwargs)
+        if device is not None and not isinstance(device, int) and torch.device(device).type != "cuda":
+            return cls.real(device, *args, **kwargs)
+        return cls.of_card(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.real)
+
+
+def put_streams_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
+    streams = gpu.streams
+    Stream = _stream_class(streams)
+    real_stream, real_event = torch.Stream, torch.Event
+
+    def current(device: Any = None) -> Any:
+        return Stream(stream_id=streams.current)
+
+    def select(stream_id: int = 0, device_index: int = 0, device_type: int = 1) -> None:
+        streams.current = stream_id
+
+    def select_stream(stream: Any) -> None:
+        if stream is not None:
+            streams.current = stream.stream_id
+
+    for owner in (torch.cuda, torch.cuda.streams):
+        patches.set(owner, "Stream", Stream)
+        patches.set(owner, "Event", _Event)
+        patches.set_existing(owner, "ExternalStream", lambda pointer, device=None, **kwargs: Stream(stream_id=pointer))
+    patches.set(torch.cuda, "current_stream", current)
+    patches.set(torch.cuda, "default_stream", lambda device=None: Stream(stream_id=0))
+    patches.set(torch._C, "_cuda_setStream", select)
+    patches.set(torch._C, "_cuda_getCurrentStream", lambda device: (streams.current, 0, _CUDA_TYPE))
+    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda device: streams.current)
+    patches.set(torch._C, "_accelerator_getStream", current)
+    patches.set(torch._C, "_accelerator_setStream", select_stream)
+    patches.set(torch, "Stream", _AnyDevice("Stream", (), {"real": real_stream, "of_card": Stream}))
+    patches.set(torch, "Event", _AnyDevice("Event", (), {"real": real_event, "of_card": _Event}))

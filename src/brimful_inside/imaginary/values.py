@@ -1,0 +1,160 @@
+"""Values that do not exist. Whatever the host reads from the card is zero; docs/imaginary.md says what follows from that."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
+
+import torch
+
+from brimful_inside.imaginary.errors import no_numpy
+from brimful_inside.imaginary.operations import zeros_on_host
+from brimful_inside.imaginary.patches import Patches
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["handlers", "put_values_in_place"]
+
+Tensor = torch.Tensor
+
+
+def _numpy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    if gpu.is_imaginary(args[0]):
+        raise no_numpy()
+    return func(*args, **kwargs)
+
+
+def _tolist(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    if gpu.is_imaginary(args[0]):
+        return zeros_on_host(args[0]).tolist()
+    return func(*args, **kwargs)
+
+
+def _data_ptr(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> int:
+    """The block's address in the allocator, so that tensors that share memory can be told."""
+    tensor = args[0]
+    if not gpu.is_imaginary(tensor):
+        return func(*args, **kwargs)
+    entry = gpu.ledger.storages.get(tensor.untyped_storage()._cdata)
+    base = entry.address if entry is not None else 0
+    return base and base + tensor.storage_offset() * tensor.element_size()
+
+
+def _allclose(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    if gpu.is_imaginary(args[0]):
+        torch.broadcast_shapes(args[0].shape, args[1].shape)
+        return True
+    return func(*args, **kwargs)
+
+
+def _is_finite(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    return gpu.mark_true(func(*args, **kwargs))
+
+
+def _still_true(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """all(), any() and the like of what is known to be true is true."""
+    out = func(*args, **kwargs)
+    if args and isinstance(args[0], Tensor) and args[0].dtype == torch.bool and gpu.is_true(args[0]):
+        gpu.mark_true(out)
+    return out
+
+
+def handlers() -> Dict[Any, Callable]:
+    table: Dict[Any, Callable] = {
+        Tensor.numpy: _numpy,
+        Tensor.tolist: _tolist,
+        Tensor.data_ptr: _data_ptr,
+        torch.allclose: _allclose,
+        Tensor.allclose: _allclose,
+        torch.isfinite: _is_finite,
+        Tensor.isfinite: _is_finite,
+    }
+    for name in ("all", "any", "squeeze", "reshape", "view"):
+        table[getattr(Tensor, name)] = _still_true
+        if hasattr(torch, name):
+            table[getattr(torch, name)] = _still_true
+    return table
+
+
+def _rebuild(shape: Any, stride: Any, dtype: torch.dtype, needs_grad: bool) -> Tensor:
+    """What a pickled tensor of the card becomes: the card's again, or the host's where there is no card."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tensor = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    return tensor.requires_grad_(needs_grad)
+
+
+def put_values_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """Printing, copying and pickling of tensors that have no data."""
+    _put_printing_in_place(gpu, patches)
+    reduce_ex, deepcopy = Tensor.__reduce_ex__, Tensor.__deepcopy__
+
+    def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
+        if not gpu.holds(self):
+            return reduce_ex(self, protocol)
+        arguments = (tuple(self.shape), self.stride(), self.dtype, self.requires_grad)
+        if type(self) is torch.nn.Parameter:
+            return torch._utils._rebuild_parameter, (self.data, self.requires_grad, {})
+        return _rebuild, arguments
+
+    def __deepcopy__(self: Tensor, memo: Dict[int, Any]) -> Any:
+        if not gpu.holds(self):
+            return deepcopy(self, memo)
+        return _deep_copy(self, memo)
+
+    patches.set(Tensor, "__reduce_ex__", __reduce_ex__)
+    patches.set(Tensor, "__deepcopy__", __deepcopy__)
+    patches.set(torch.nn.Parameter, "__deepcopy__", __deepcopy__)
+    patches.set(torch.nn.Parameter, "__reduce_ex__", __reduce_ex__)
+    torch.serialization.add_safe_globals([_rebuild])
+
+
+def _deep_copy(tensor: Tensor, memo: Dict[int, Any]) -> Tensor:
+    """A copy of the whole storage, once however many tensors share it, as Tensor.__deepcopy__ makes it."""
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    if not tensor.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
+            "If you were attempting to deepcopy a module, this may be because of a torch.nn.utils.weight_norm usage, see "
+            "https://github.com/pytorch/pytorch/pull/103001"
+        )
+    with torch.no_grad():
+        storage = tensor.untyped_storage()
+        whole = memo.get(("storage", storage._cdata))
+        if whole is None:
+            nbytes = storage.nbytes()
+            whole = memo["storage", storage._cdata] = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+        copied = torch.empty(0, dtype=tensor.dtype, device="cuda")
+        copied.set_(whole.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+    if type(tensor) is torch.nn.Parameter:
+        copied = torch.nn.Parameter(copied, tensor.requires_grad)
+    elif type(tensor) is not Tensor:
+        copied = copied.as_subclass(type(tensor)).requires_grad_(tensor.requires_grad)
+    else:
+        copied.requires_grad_(tensor.requires_grad)
+    if tensor.grad is not None:
+        copied.grad = copy.deepcopy(tensor.grad, memo)
+    copied.__dict__.update(copy.deepcopy(tensor.__dict__, memo))
+    memo[id(tensor)] = copied
+    return copied
+
+
+def _put_printing_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
+    module: Any = sys.modules["torch._tensor_str"]
+    real = module._str
+
+    def _str(self: Tensor, *, tensor_contents: Any = None) -> str:
+        if not gpu.holds(self):
+            return real(self, tensor_contents=tensor_contents)
+        zeros = torch.zeros((), dtype=self.dtype).expand(self.shape)
+        text = real(zeros, tensor_contents=tensor_contents)
+        suffix = ", device='cuda:0'"
+        if self.grad_fn is not None:
+            suffix += ", grad_fn=<%s>" % type(self.grad_fn).__name__
+        elif self.requires_grad:
+            suffix += ", requires_grad=True"
+        return text[:-1] + suffix + ")"
+
+    patches.set(module, "_str", _str)
