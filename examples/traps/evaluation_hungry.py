@@ -30,10 +30,10 @@ def main():
 
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    inputs = torch.randn(2560, 32)
+    inputs = torch.randn(4608, 32)
     labels = (inputs.sum(1) > 0).long()
     train_loader = DataLoader(TensorDataset(inputs[:512], labels[:512]), batch_size=args.batch_size, shuffle=True)
-    valid_loader = DataLoader(TensorDataset(inputs[512:], labels[512:]), batch_size=2048)
+    valid_loader = DataLoader(TensorDataset(inputs[512:], labels[512:]), batch_size=4096)
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for features, targets in train_loader:
