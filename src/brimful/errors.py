@@ -9,6 +9,7 @@ Each error says what was *seen*, what it *means*, and what to *do* next; `exit_c
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -137,6 +138,11 @@ class DiskFull(BrimfulError):
     """There was no room to write on; `kept` names what is on the disk and whole."""
 
     code = "disk-full"
+
+    @staticmethod
+    def caused(error: OSError) -> bool:
+        """Whether `error` is one of a full disk (or a used-up quota)."""
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
     def __init__(self, path: str, kept: str, saw: str = "") -> None:
         self.path = path

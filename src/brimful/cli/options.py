@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from brimful.errors import UsageError
-from brimful.units import parse_batch_size, parse_duration
+from brimful.units import parse_batch_size, parse_duration, parse_setting
 from brimful.values import Setting
 from brimful.verbs.session import Options, Watcher
 
@@ -77,9 +77,4 @@ def _pair(text: str) -> tuple[str, Setting]:
         )
     if name.endswith("batch_size"):
         return name, parse_batch_size(value)
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
+    return name, parse_setting(value)

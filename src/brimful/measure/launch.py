@@ -5,7 +5,6 @@ The child needs torch alone: brimful may live in another environment (pipx). Not
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import signal
@@ -94,7 +93,7 @@ def _write_orders(trial: Trial, folder: Path) -> Path:
         path = folder / "orders.json"
         path.write_bytes(codec.encode(orders_of(trial, folder)))
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if DiskFull.caused(error):
             raise DiskFull(str(folder), kept="the trials before this one") from error
         raise
     return path
@@ -167,8 +166,8 @@ class _interrupts_held:
 def _latest_progress(folder: Path) -> wire.Progress | None:
     latest: wire.Progress | None = None
     for path in folder.glob("wire-*.jsonl"):
-        for line in _tail(path, 4096).splitlines()[::-1]:
-            progress = codec.progress_of(line)
+        for line in reversed(_tail(path, 4096).splitlines()):
+            progress = codec.progress_of(line.encode())
             if progress is not None:
                 if latest is None or progress.unix_s > latest.unix_s:
                     latest = progress
