@@ -1,0 +1,55 @@
+"""The import contracts of pyproject.toml hold, and each of them can fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+VIOLATIONS = {
+    "brimful_inside imports brimful": ("brimful_inside/wire.py", "import brimful.values"),
+    "a law imports torch": ("brimful_inside/laws/trace.py", "import torch"),
+    "deciding imports torch": ("brimful/decide/__init__.py", "import torch"),
+    "deciding imports what measures": ("brimful/decide/__init__.py", "import brimful.measure.launch"),
+    "showing starts a verb": ("brimful/show/__init__.py", "import brimful.verbs.audit"),
+    "values import what stands above": ("brimful/values.py", "import brimful.codec"),
+}
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The contracts, checked on the sources in `folder`."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(folder / 'src')!r}); from importlinter.cli import lint_imports_command as c; c()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+    return subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def copy_of_the_sources(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_contracts_hold(copy_of_the_sources: Path):
+    done = lint_imports(copy_of_the_sources)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+@pytest.mark.parametrize("violation", VIOLATIONS)
+def test_a_broken_contract_is_seen(violation: str, copy_of_the_sources: Path):
+    name, line = VIOLATIONS[violation]
+    path = copy_of_the_sources / "src" / name
+    path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
+    done = lint_imports(copy_of_the_sources)
+    assert done.returncode == 1 and "BROKEN" in done.stdout, done.stdout + done.stderr
