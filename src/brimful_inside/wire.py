@@ -125,6 +125,10 @@ class OptimizerSeen:
     skipped_steps: int = 0  # asked of a GradScaler and skipped because gradients overflowed
     wrapped_by: Optional[str] = None
     uses_closure: bool = False
+    # Of the groups that a scheduler has touched: what it took over from the constructor ("initial_lr") and the top it goes
+    # up to ("max_lr", OneCycleLR and CyclicLR). With these a warm-up is no surprise. [] where no scheduler was seen.
+    initial_learning_rates: List[float] = field(default_factory=list)
+    max_learning_rates: List[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

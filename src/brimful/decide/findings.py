@@ -1,0 +1,299 @@
+"""What an audit finds: each finding one function from what was seen to an `Advice`, or None.
+
+The conditions are written so that an ordinary, sound script gives none of them; each docstring says where the line is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from brimful.decide.loading import loading_of
+from brimful.units import format_bytes, format_share
+from brimful.values import Advice, Budget, Machine, Report, Sample, Setting
+from brimful_inside.wire import LoaderSeen, OptimizerSeen
+
+__all__ = ["CODES", "findings"]
+
+LOADER_BOUND_SHARE = 0.20  # of a step's time: below this, better loading could save a fifth at most
+DROPPED_SHARE = 0.01  # of the data set, never trained on in an epoch
+SHORT_BATCH_SHARE = 0.5  # of the batch size: a last batch under this is a short one
+SHORT_BATCH_STEPS = 50  # in longer epochs one short batch is less than 2 % of the steps and does not matter
+REPEATED_SHARE = 0.10  # of the batches of an epoch
+IDLE_SHARE = 0.50  # of the budget
+RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What all findings look at: rank 0, whose loader stands for all."""
+
+    sample: Sample
+    report: Report
+    requested: Mapping[str, Setting]
+    loaders: tuple[LoaderSeen, ...]  # of training, those that were iterated
+    loader: LoaderSeen | None  # the one that gave most batches
+    budget: Budget | None
+    machine: Machine | None
+
+    @property
+    def asked(self) -> int | None:
+        """The batch size asked for."""
+        value = self.requested.get("batch_size")
+        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    @property
+    def given(self) -> int | None:
+        """The largest batch that the loader gave, else what it says of itself."""
+        if self.loader is None:
+            return None
+        return max((b.samples for b in self.loader.batches if b.samples is not None), default=self.loader.batch_size)
+
+    @property
+    def length(self) -> int | None:
+        """Samples of an epoch, in this rank."""
+        if self.loader is None:
+            return None
+        return self.loader.sampler_samples if self.loader.sampler_samples is not None else self.loader.dataset_length
+
+    @property
+    def batches_per_step(self) -> int | None:
+        counts = self.report.micro_batches_per_step[self.report.warmup_steps :] or self.report.micro_batches_per_step
+        return round(statistics.median(counts)) if counts else None
+
+
+def findings(
+    sample: Sample, requested: Mapping[str, Setting], budget: Budget | None = None, machine: Machine | None = None
+) -> tuple[Advice, ...]:
+    """All that is to be said about a trial, in the order of `CODES`; () for a sound script or a trial without a report."""
+    if not sample.reports:
+        return ()
+    report = sample.reports[0]
+    loaders = tuple(one for one in report.loaders if one.role == "train" and one.batches_seen > 0)
+    loader = max(loaders, key=lambda one: one.batches_seen, default=None)
+    seen = _Seen(sample, report, requested, loaders, loader, budget, machine)
+    return tuple(advice for find in _FINDERS if (advice := find(seen)) is not None)
+
+
+def hidden_cap(seen: _Seen) -> Advice | None:
+    """The loader's largest batch is smaller than asked, and neither the data set's end, nor ranks, nor accumulation make up
+    for it (a batch size that is meant over all ranks and micro-batches is no cap)."""
+    asked, given = seen.asked, seen.given
+    if asked is None or given is None or given >= asked:
+        return None
+    if seen.length is not None and seen.length < asked and given >= seen.length:
+        return None  # the data set is smaller than the batch: another finding
+    per_step = given * (seen.batches_per_step or 1) * len(seen.sample.reports)
+    if per_step == asked:
+        return None
+    return Advice(
+        "hidden-cap",
+        f"You asked for a batch size of {asked:,}, and the loader gives batches of {given:,}.",
+        f"Something between the flag and the loader caps or replaces it; memory and speed are those of {given:,}.",
+        f"Look for min(), max() or a fixed number where the DataLoader is made, or ask for {given:,} to say what happens.",
+    )
+
+
+def hidden_accumulation(seen: _Seen) -> Advice | None:
+    """The median step takes another number of batches than asked (one, where nothing was asked). Several training loaders
+    that are read side by side give one batch each to a step: no finding."""
+    got = seen.batches_per_step
+    value = seen.requested.get("accumulation", 1)
+    asked = int(value) if isinstance(value, int | float) else 1
+    if not got or got == asked or seen.loader is None:
+        return None
+    if len(seen.loaders) > 1 and got == asked * len(seen.loaders):
+        return None
+    effective = seen.sample.samples_per_step
+    whole = f" ({effective:,} samples)" if effective else ""
+    said = f"{asked} was asked for" if "accumulation" in seen.requested else "no flag says so"
+    if got > asked and seen.asked is not None and effective == seen.asked:
+        means = (
+            f"A step sees the {seen.asked:,} samples asked for, but memory and speed are those of a batch of {seen.given:,}."
+        )
+    else:
+        means = "The learning rate acts on the gradients of all of them, so it is tuned for that effective batch size."
+    return Advice(
+        "hidden-accumulation",
+        f"{got} batches go into each optimizer step{whole}, and {said}.",
+        means,
+        "Make it a flag; when the batch size grows, divide the accumulation by the same factor to keep the effective one.",
+    )
+
+
+def batch_exceeds_dataset(seen: _Seen) -> Advice | None:
+    """The batch size in force is larger than the data set (of this rank)."""
+    size = (seen.loader.batch_size if seen.loader else None) or seen.asked
+    if size is None or seen.length is None or size <= seen.length:
+        return None
+    return Advice(
+        "batch-exceeds-dataset",
+        f"The batch size is {size:,}, and the data set has {seen.length:,} samples.",
+        f"Every batch size above {seen.length:,} is the same batch of {seen.length:,}: comparing them compares nothing, "
+        "and an epoch is one step.",
+        f"Use at most {seen.length:,}; smaller batches give more steps an epoch.",
+    )
+
+
+def repeated_batches(seen: _Seen) -> Advice | None:
+    """Within one epoch, over a tenth of the batches (and two at least) hold the very values of an earlier one. Batches that
+    brimful itself made of the largest samples do not count."""
+    if seen.loader is None or (seen.report.worst_batch is not None and seen.report.worst_batch.indices):
+        return None
+    one_epoch = seen.loader.batches[: seen.loader.length]
+    if seen.loader.length is None and seen.loader.iterations > 1:
+        return None  # nobody knows where the first epoch ends
+    sums = [batch.checksum for batch in one_epoch if batch.checksum is not None]
+    distinct = len(set(sums))
+    if len(sums) - distinct < 2 or len(sums) - distinct <= REPEATED_SHARE * len(sums):
+        return None
+    workers = seen.loader.workers
+    means = (
+        f"The {workers} loader workers draw the same random numbers: each process has a copy of one random state "
+        "(NumPy's or Python's), so the same samples are made several times."
+        if workers > 1
+        else "The same samples are made several times in one epoch."
+    )
+    return Advice(
+        "repeated-batches",
+        f"{distinct} of {len(sums)} batches of an epoch are distinct.",
+        means,
+        "Draw random numbers from torch (its workers are seeded apart), or seed the others in worker_init_fn with "
+        "torch.initial_seed().",
+    )
+
+
+def loader_bound(seen: _Seen) -> Advice | None:
+    """Over a fifth of the measured steps' time was spent waiting for data."""
+    share, steps = seen.sample.loading_share, seen.sample.step_s
+    if share is None or share <= LOADER_BOUND_SHARE or not steps or seen.loader is None:
+        return None
+    step_s = statistics.fmean(steps)
+    loading = loading_of(step_s, share * step_s, seen.loader.workers, seen.machine.cores if seen.machine else None)
+    have = f"{loading.workers} loader workers" if loading.workers else "no loader workers"
+    if loading.needed is None:
+        do = "Loading takes nearly all the time: cache decoded samples, or make loading cheaper; workers alone will not do."
+    elif loading.curable:
+        do = f"Set num_workers={loading.needed}."
+    else:
+        do = (
+            f"It would take {loading.needed} workers and this machine has {loading.cores} cores: "
+            "cache decoded samples, or make loading itself cheaper."
+        )
+    return Advice(
+        "loader-bound",
+        f"{format_share(share)} of a step is spent waiting for data, with {have}.",
+        "The device stands idle in that time; a larger batch does not help.",
+        do,
+    )
+
+
+def remainder(seen: _Seen) -> Advice | None:
+    """Samples that drop_last leaves out, if over 1 % of the data set; else a last batch of one sample, or of under half the
+    batch size in an epoch of at most 50 steps."""
+    loader = seen.loader
+    if loader is None or not loader.batch_size or not seen.length or seen.length < loader.batch_size:
+        return None
+    size, length = loader.batch_size, seen.length
+    rest = length % size
+    if rest == 0:
+        return None
+    if loader.drop_last:
+        if rest <= DROPPED_SHARE * length:
+            return None
+        return Advice(
+            "remainder",
+            f"{rest:,} of {length:,} samples ({format_share(rest / length)}) are dropped in every epoch (drop_last).",
+            "Without shuffling they are never trained on.",
+            _better_size(size, length),
+        )
+    steps = length // size + 1
+    if rest != 1 and (rest >= SHORT_BATCH_SHARE * size or steps > SHORT_BATCH_STEPS):
+        return None
+    return Advice(
+        "remainder",
+        f"The last batch of every epoch has {rest:,} of {size:,} samples.",
+        "Batch normalization fails on a single sample, and its step has as much weight as the others."
+        if rest == 1
+        else f"Its gradient is noisier, and its step has as much weight as the other {steps - 1}.",
+        _better_size(size, length) + " Or use drop_last=True.",
+    )
+
+
+def learning_rate(seen: _Seen) -> Advice | None:
+    """The learning rate asked for is neither what a group of the optimizer was made with, nor where its schedule goes.
+
+    A schedule (warm-up, decay, one cycle) is no finding: compared is what the scheduler took over from the constructor; a
+    script that sets the rate by hand at each step shows no such thing, and a rate that moves is left alone then.
+    """
+    value = seen.requested.get("lr")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not seen.report.optimizers:
+        return None
+    in_force: list[float] = []
+    for optimizer in seen.report.optimizers:
+        known = _rates_meant(optimizer)
+        if known is None or any(_same(rate, float(value)) for rate in known):
+            return None
+        in_force += known
+    if not in_force:
+        return None
+    closest = min(in_force, key=lambda rate: abs(rate - float(value)))
+    factor = f", {closest / float(value):.3g} times as much" if value else ""
+    return Advice(
+        "learning-rate",
+        f"You asked for a learning rate of {value:g}, and {closest:g} is in force{factor}.",
+        "Something scales or replaces it before the optimizer sees it (by the batch size, or the number of processes, say).",
+        f"Look where the optimizer is made; ask for what gives {value:g}, or note that {closest:g} is what you train with.",
+    )
+
+
+def memory_idle(seen: _Seen) -> Advice | None:
+    """On a card, the peak is under half of what may be used, and the data set has room for a larger batch."""
+    peak = seen.sample.peak.device_bytes if seen.sample.peak else None
+    if seen.budget is None or seen.budget.memory != "device" or not peak or peak >= IDLE_SHARE * seen.budget.bytes:
+        return None
+    if seen.length is not None and seen.given is not None and seen.given >= seen.length:
+        return None
+    return Advice(
+        "memory-idle",
+        f"The peak is {format_bytes(peak)}, {format_share(peak / seen.budget.bytes)} of the {format_bytes(seen.budget.bytes)} "
+        "that may be used.",
+        "There is room for a larger batch. A full card is not a goal in itself: a larger batch is often no faster.",
+        "Measure whether it helps: brimful tune.",
+    )
+
+
+_FINDERS: tuple[Callable[[_Seen], Advice | None], ...] = (
+    hidden_cap,
+    hidden_accumulation,
+    batch_exceeds_dataset,
+    repeated_batches,
+    loader_bound,
+    remainder,
+    learning_rate,
+    memory_idle,
+)
+CODES = tuple(find.__name__.replace("_", "-") for find in _FINDERS)
+
+
+def _rates_meant(optimizer: OptimizerSeen) -> list[float] | None:
+    """The learning rates that an optimizer was made with or goes up to; None where a rate moves by hand."""
+    meant = optimizer.initial_learning_rates + optimizer.max_learning_rates
+    if meant:
+        return meant
+    if optimizer.first_learning_rates != optimizer.learning_rates:
+        return None
+    return list(optimizer.first_learning_rates)
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= RATE_TOLERANCE * max(abs(one), abs(other))
+
+
+def _better_size(size: int, length: int) -> str:
+    """The batch size nearest to `size` that leaves nothing over, within a quarter of it, else what little it can do."""
+    near = [other for other in range(max(1, size * 3 // 4), size * 5 // 4 + 1) if length % other == 0]
+    if not near:
+        return "No batch size near this one divides the data set; a smaller batch leaves less over."
+    return f"A batch size of {min(near, key=lambda other: abs(other - size)):,} leaves nothing over."
