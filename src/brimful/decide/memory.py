@@ -1,0 +1,144 @@
+"""What fits: the rule of fitting, the largest batch size under it, and estimates of peaks with their intervals.
+
+*Fits* means that the upper end of the predicted interval of the device peak is within the budget. Device memory is what
+nvidia-smi shows: what PyTorch's allocator has reserved, and the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from brimful.decide.allocation_laws import AllocationLaws
+from brimful.decide.intervals import RelativeInterval
+from brimful.values import Estimate, Limits, PeakEstimate, Point, Source
+from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
+from brimful_inside.laws.replay import Peaks, Played, play
+from brimful_inside.laws.trace import Trace
+
+WINDOW = 64  # sizes above the edge that are looked at one by one, at most
+ENDLESS = 1 << 24  # a batch size that nobody has
+CURVE_POINTS = 24
+
+
+@dataclass(frozen=True)
+class Card:
+    """What predictions of device peaks need to know of a card. All in bytes."""
+
+    budget_bytes: int  # of device memory, context included
+    context_bytes: int
+    interval: RelativeInterval
+    settings: AllocatorSettings = DEFAULT_SETTINGS
+    capacity_bytes: int | None = None  # for segments: the card's memory without the context; None: without limit
+
+    def device_bytes(self, peaks: Peaks) -> int:
+        return peaks.reserved + self.context_bytes
+
+    def upper(self, played: Played, growth: float = 0.0) -> float:
+        """The upper end of the device peak's interval; infinite where the card was full before the end."""
+        if played.full is not None:
+            return float("inf")
+        return self.interval.around(self.device_bytes(played.peak), growth)[1]
+
+    def fits(self, played: Played, growth: float = 0.0) -> bool:
+        return self.upper(played, growth) <= self.budget_bytes
+
+    def estimate(self, peaks: Peaks, growth: float = 0.0) -> PeakEstimate:
+        device = self.device_bytes(peaks)
+        basis = self.interval.basis
+        if growth:
+            basis += f"; widened by {growth:.1%}, for this size lies beyond the ones traced"
+        interval = self.interval.around(device, growth)
+        source = Source.PREDICTED
+        return PeakEstimate(peaks.allocated, peaks.reserved, device, interval, source, basis)
+
+    def point(self, batch_size: int, played: Played, growth: float = 0.0) -> Point:
+        """The device peak at one batch size, for a curve."""
+        device = self.device_bytes(played.peak)
+        low, high = self.interval.around(device, growth)
+        return Point(batch_size, Estimate(device, Source.PREDICTED, low, high, self.interval.basis))
+
+    def play(self, trace: Trace) -> Played:
+        """Replay a trace on this card."""
+        return play(trace.rows, CachingAllocator(self.capacity_bytes, self.settings))
+
+
+@dataclass
+class LawPeaks:
+    """Peaks at any batch size from laws, each computed once."""
+
+    laws: AllocationLaws
+    card: Card
+    _played: dict[int, Played] = field(default_factory=dict)
+
+    def at(self, batch_size: int) -> Played:
+        if batch_size not in self._played:
+            self._played[batch_size] = self.laws.play_at(batch_size, self.card.settings, self.card.capacity_bytes)
+        return self._played[batch_size]
+
+    def fits(self, batch_size: int) -> bool:
+        return self.card.fits(self.at(batch_size))
+
+
+def upper_limit(limits: Limits) -> tuple[int | None, str | None]:
+    """The largest batch size that the limits allow, and which of them says so: "dataset" or "max_batch_size"."""
+    named = [(limits.dataset_length, "dataset"), (limits.max_batch_size, "max_batch_size")]
+    given = [(value, name) for value, name in named if value is not None]
+    return min(given, key=lambda pair: pair[0]) if given else (None, None)
+
+
+def check_limits(limits: Limits) -> None:
+    """Raises ValueError where the limits leave no batch size."""
+    upper, name = upper_limit(limits)
+    if limits.min_batch_size < 1:
+        raise ValueError(f"the smallest batch size must be at least 1, not {limits.min_batch_size}")
+    if upper is not None and upper < limits.min_batch_size:
+        raise ValueError(f"no batch size from {limits.min_batch_size} to {upper} ({name})")
+
+
+def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None, start: int | None = None) -> int | None:
+    """The largest batch size from `lower` to `upper` that fits, None if not even `lower` does.
+
+    Memory reserved is not monotone in the batch size: a larger batch can fall into better fitting segments. So the edge
+    found by bisection is a size that fits whose next one does not; then the sizes above it are looked at one by one, a
+    window of 8 to 64 (2 % of the edge) of them, and the largest that fits becomes the edge, until no larger one in the
+    window does. "Largest" means: it fits, and no larger size in the window above it does. Without `upper` the search goes
+    up by doubling until a size does not fit, and gives up at 2**24 batch size.
+    """
+    if not fits(lower):
+        found = next((size for size in range(_above(lower, upper), lower, -1) if fits(size)), None)
+        if found is None:
+            return None
+        lower = found
+    good, bad = lower, None
+    step = max(start or 0, lower + 1)
+    while bad is None:
+        step = step if upper is None else min(step, upper)
+        if step <= good or step >= ENDLESS:
+            return good
+        good, bad = (step, None) if fits(step) else (good, step)
+        step *= 2
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    while True:
+        larger = next((size for size in range(_above(good, upper), good, -1) if fits(size)), None)
+        if larger is None:
+            return good
+        good = larger
+
+
+def _above(edge: int, upper: int | None) -> int:
+    last = edge + max(8, min(WINDOW, edge // 50))
+    return last if upper is None else min(last, upper)
+
+
+def curve_sizes(largest: int | None, lower: int, upper: int | None) -> list[int]:
+    """Batch sizes for a picture: evenly spread up to somewhat beyond the largest that fits."""
+    end = max(lower + 1, round((largest or lower) * 1.25))
+    if upper is not None:
+        end = min(end, max(upper, lower))
+    count = min(CURVE_POINTS, end - lower + 1)
+    if count <= 1:
+        return [lower]
+    return sorted({lower + round(i * (end - lower) / (count - 1)) for i in range(count)} | ({largest} if largest else set()))

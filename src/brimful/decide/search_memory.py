@@ -1,0 +1,321 @@
+"""The search for the largest batch size on an imaginary card: a generator of batch sizes to trace, without input or output.
+
+    search = search_largest(card, limits)
+    batch_size = next(search)
+    while True:
+        try:
+            batch_size = search.send(traced(batch_size))     # a Traced
+        except StopIteration as end:
+            conclusion = end.value                           # a MemoryConclusion
+            break
+
+Two small traces give each allocation as a law of the batch size; the third is taken at the answer and must be reproduced.
+Where it is not, laws are fitted anew through the traces nearest to the answer, or, where the order of allocations itself
+depends on the batch size, the next size comes from the peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from brimful.decide.allocation_laws import AllocationLaws, Reproduction, fit_laws, needs_another_trace, second_size
+from brimful.decide.intervals import GROWTH_LAWS, GROWTH_PEAKS, growth
+from brimful.decide.memory import Card, LawPeaks, check_limits, curve_sizes, largest_that, upper_limit
+from brimful.decide.peaks import fit_peaks
+from brimful.decide.sequences import Program, program_of
+from brimful.values import Limits, MemoryBelief, Outcome, PeakEstimate, Point
+from brimful_inside.laws.replay import Played
+from brimful_inside.laws.trace import Trace
+
+MAX_TRACES = 6
+FIRST_SIZE = 5  # not 1 or 2, where scripts and kernels take other ways
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a trace showed. `trace` may be missing or cut off where the outcome is not COMPLETED."""
+
+    outcome: Outcome
+    trace: Trace | None = None
+
+
+@dataclass(frozen=True)
+class MemoryConclusion:
+    """What the search found."""
+
+    belief: MemoryBelief
+    traced: tuple[int, ...]  # batch sizes, in order
+    peak: PeakEstimate | None  # at the largest batch size
+    phases: dict[str, PeakEstimate]
+    laws: AllocationLaws | None  # None where there are none
+    failed: Outcome | None = None  # a trace failed in a way that has nothing to do with memory
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Known:
+    """The traces so far."""
+
+    card: Card
+    programs: dict[int, Program] = field(default_factory=dict)
+    played: dict[int, Played] = field(default_factory=dict)
+    full: set[int] = field(default_factory=set)  # out of device memory
+    order: list[int] = field(default_factory=list)
+    failed: Outcome | None = None
+
+    def add(self, batch_size: int, traced: Traced) -> None:
+        self.order.append(batch_size)
+        if traced.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
+            self.full.add(batch_size)
+        elif traced.outcome is not Outcome.COMPLETED or traced.trace is None or not traced.trace.whole:
+            self.failed = traced.outcome if traced.outcome is not Outcome.COMPLETED else Outcome.CRASHED
+        else:
+            self.programs[batch_size] = program_of(traced.trace)
+            self.played[batch_size] = self.card.play(traced.trace)
+
+    def fits(self, batch_size: int) -> bool:
+        return batch_size in self.played and self.card.fits(self.played[batch_size])
+
+    @property
+    def fitting(self) -> list[int]:
+        return sorted(size for size in self.played if self.fits(size))
+
+    @property
+    def good(self) -> int | None:
+        """The largest traced size that fits."""
+        return max(self.fitting, default=None)
+
+    @property
+    def bad(self) -> int | None:
+        """The smallest traced size above it that does not."""
+        over = self.full | {size for size in self.played if not self.fits(size)}
+        return min((size for size in over if size > (self.good or 0)), default=None)
+
+    @property
+    def frontier(self) -> list[int]:
+        """The two traced sizes nearest to the edge of what fits."""
+        sizes = sorted(self.programs)
+        below = [size for size in sizes if self.fits(size)]
+        above = [size for size in sizes if not self.fits(size)]
+        return sorted(below[-1:] + above[:1] if below and above else below[-2:] or above[:2])
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Laws, and how far they can be trusted."""
+
+    laws: AllocationLaws
+    reproduced: tuple[int, ...]  # traced sizes that they give to the byte
+
+    @property
+    def verified(self) -> bool:
+        return self.laws.exact and len(self.reproduced) > len(self.laws.fitted_at)
+
+
+def search_largest(
+    card: Card, limits: Limits, max_traces: int = MAX_TRACES, first_size: int = FIRST_SIZE
+) -> Generator[int, Traced, MemoryConclusion]:
+    """Yields batch sizes to trace, is sent what each showed, and returns the conclusion (see the top of this file).
+
+    A size is never yielded twice, obeys `limits`, and above the first two is predicted to fit. A failure that has nothing
+    to do with memory ends the search. Raises ValueError where the limits leave no batch size.
+    """
+    check_limits(limits)
+    known = _Known(card)
+    yield from _first_traces(known, limits, first_size, max_traces)
+    while len(known.order) < max_traces and known.failed is None and known.programs:
+        proposed = _next_size(known, limits)
+        if proposed is None:
+            break
+        known.add(proposed, (yield proposed))
+    return _conclude(known, limits)
+
+
+def _first_traces(known: _Known, limits: Limits, first_size: int, max_traces: int) -> Generator[int, Traced, None]:
+    """Two traces at small sizes, a third where they call for it; smaller ones where those are too large already."""
+    upper, _ = upper_limit(limits)
+    lowest = limits.min_batch_size
+    size = max(lowest, min(first_size, upper if upper is not None else first_size))
+    while True:
+        known.add(size, (yield size))
+        if known.failed is not None or size not in known.full:
+            break
+        if size == lowest or len(known.order) >= max_traces:
+            return
+        size = max(lowest, size // 4)
+    if known.failed is not None:
+        return
+    size = _second_size(known, limits, size)
+    if size is not None and len(known.order) < max_traces:
+        known.add(size, (yield size))
+    if known.failed is None and len(known.programs) == 2:
+        third = needs_another_trace(known.programs)
+        if third is not None and (upper is None or third <= upper) and _surely_fits(known, third) and not known.full:
+            known.add(third, (yield third))
+
+
+def _second_size(known: _Known, limits: Limits, first: int) -> int | None:
+    """A size above the first one that fits even if all memory grows with the batch; else a size below it."""
+    upper, _ = upper_limit(limits)
+    wanted = min([second_size(first)] + ([upper] if upper is not None else []) + [size - 1 for size in known.full])
+    device = known.card.upper(known.played[first])
+    for size in range(wanted, first, -1):
+        if device * size / first <= known.card.budget_bytes:
+            return size
+    below = max(limits.min_batch_size, first // 2)
+    return below if below < first else None
+
+
+def _surely_fits(known: _Known, size: int) -> bool:
+    """Even if all memory grew with the square of the batch since the largest size that was traced."""
+    largest = max(known.played)
+    return known.card.upper(known.played[largest]) * (size / largest) ** 2 <= known.card.budget_bytes
+
+
+def best_laws(programs: dict[int, Program], frontier: list[int]) -> _Model | None:
+    """The laws, of all that two or three traces give, that are to be trusted most near the frontier.
+
+    First those that give the traces at the frontier to the byte, then those that give the most traces, then those that
+    did not need rounding. None where no two traces have the same events.
+    """
+    best: tuple[tuple[int, int, bool, int], _Model] | None = None
+    for count in (2, 3):
+        for sizes in combinations(sorted(programs), count):
+            laws = fit_laws({size: programs[size] for size in sizes})
+            if laws is None or (count == 3 and not laws.exact):
+                continue  # any three points have a parabola; it says something only if its numbers are whole
+            reproduced = tuple(size for size in programs if size in sizes or laws.reproduces(programs[size], size).exact)
+            near = sum(size in reproduced for size in frontier)
+            rank = (near, len(reproduced) - count if laws.exact else 0, laws.exact, -sum(abs(s - frontier[-1]) for s in sizes))
+            if best is None or rank > best[0]:
+                best = (rank, _Model(laws, reproduced))
+        if best is not None and len(best[1].reproduced) == len(programs) and best[1].laws.exact:
+            break
+    return best[1] if best is not None else None
+
+
+def _next_size(known: _Known, limits: Limits) -> int | None:
+    """The next batch size to trace; None when the search is over."""
+    model = best_laws(known.programs, known.frontier)
+    candidate = _candidate(known, limits, model)
+    if candidate is None:
+        lowest = limits.min_batch_size
+        return None if lowest in known.order or (model is not None and model.verified) else lowest
+    if candidate not in known.order:
+        return candidate
+    if model is not None and model.laws.exact and not model.verified:
+        return _size_for_verification(known, limits, candidate)
+    return None
+
+
+def _candidate(known: _Known, limits: Limits, model: _Model | None) -> int | None:
+    """The largest size believed to fit, by the laws or by the peaks; None if none does."""
+    upper, _ = upper_limit(limits)
+    if known.bad is not None and (model is None or not model.verified):
+        upper = known.bad - 1 if upper is None else min(upper, known.bad - 1)
+    if model is not None:
+        if model.laws.constant:
+            return upper if upper is not None else known.good
+        peaks = LawPeaks(model.laws, known.card)
+        found = largest_that(peaks.fits, limits.min_batch_size, upper, start=known.good)
+    else:
+        found = _candidate_by_peaks(known, limits.min_batch_size, upper)
+    if known.good is not None and not (model is not None and model.verified):
+        found = max(found or 0, known.good)
+    return found
+
+
+def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | None:
+    points = [(size, float(known.card.upper(played))) for size, played in known.played.items() if played.full is None]
+    if not points:
+        return None
+    near = [point for point in points if point[0] in known.frontier] if len(points) > 3 else points
+    fit = fit_peaks(near)
+    seen_to = max(size for size, _ in points)
+
+    def fits(size: int) -> bool:
+        return fit.at(size) * (1 + growth(size, seen_to, GROWTH_PEAKS)) <= known.card.budget_bytes
+
+    return largest_that(fits, lowest, upper, start=known.good)
+
+
+def _size_for_verification(known: _Known, limits: Limits, candidate: int) -> int | None:
+    """A size near the answer that was not traced yet, below it if there is one: it must be safe."""
+    for distance in range(1, max(2, candidate)):
+        if candidate - distance < limits.min_batch_size:
+            break
+        if candidate - distance not in known.order:
+            return candidate - distance
+    return None
+
+
+def _conclude(known: _Known, limits: Limits) -> MemoryConclusion:
+    upper, limit_name = upper_limit(limits)
+    model = best_laws(known.programs, known.frontier) if known.programs else None
+    trusted = model is not None and model.verified and known.failed is None
+    candidate = _candidate(known, limits, model) if trusted else known.good
+    # Only laws that were verified may name a size that was not traced.
+    largest = candidate if candidate is not None else known.good
+    laws = model.laws if model is not None else None
+    belief = MemoryBelief(
+        memory="device",
+        method="laws" if trusted else "peaks",
+        exact=trusted,
+        fixed_bytes=None,
+        linear_bytes=None,
+        quadratic_bytes=None,
+        curve=_curve(known, limits, model, largest),
+        probes=tuple(known.card.point(size, known.played[size]) for size in known.order if size in known.played),
+        largest_batch_size=largest,
+        limited_by=limit_name if largest is not None and largest == upper else "budget",
+        ignores_batch_size=laws is not None and laws.constant and len(known.programs) > 1,
+    )
+    played = None
+    if largest is not None:
+        played = known.played.get(largest) or (LawPeaks(laws, known.card).at(largest) if laws is not None else None)
+    return MemoryConclusion(
+        belief,
+        tuple(known.order),
+        known.card.estimate(played.peak) if played is not None else None,
+        {name: known.card.estimate(peaks) for name, peaks in played.phases.items()} if played is not None else {},
+        laws if trusted else None,
+        known.failed,
+        tuple(_notes(known, model)),
+    )
+
+
+def _curve(known: _Known, limits: Limits, model: _Model | None, largest: int | None) -> tuple[Point, ...]:
+    if model is None:
+        return ()
+    peaks, seen_to = LawPeaks(model.laws, known.card), max(known.programs)
+    sizes = curve_sizes(largest, limits.min_batch_size, upper_limit(limits)[0])
+    per_doubling = 0.0 if model.verified else GROWTH_LAWS
+    points = []
+    for size in sizes:
+        played = model.laws.play_at(size, known.card.settings) if peaks.at(size).full is not None else peaks.at(size)
+        points.append(known.card.point(size, played, growth(size, seen_to, per_doubling)))
+    return tuple(points)
+
+
+def _notes(known: _Known, model: _Model | None) -> list[str]:
+    notes = []
+    if model is None and len(known.programs) > 1:
+        sizes = sorted(known.programs)
+        where = known.programs[sizes[0]].difference(known.programs[sizes[-1]])
+        notes.append(f"the order of allocations depends on the batch size ({where}), so the answer was searched by trials")
+    elif model is not None and not model.verified and len(known.programs) > 1:
+        differs = _difference(known, model)
+        notes.append(f"the laws of the allocations were not confirmed: {differs}")
+    for size in sorted(known.full):
+        notes.append(f"batch size {size} ran out of memory")
+    return notes
+
+
+def _difference(known: _Known, model: _Model) -> str:
+    for size in sorted(known.programs):
+        seen: Reproduction = model.laws.reproduces(known.programs[size], size)
+        if not seen.exact:
+            return f"at batch size {size}, {seen.differs_at}"
+    return "no trace was left to confirm them" if model.laws.exact else "sizes are rounded in the script"

@@ -1,0 +1,94 @@
+"""A trace as a program: what happens in which order, apart from how many bytes each allocation takes.
+
+Two traces at different batch sizes are comparable when their programs are equal; identifiers are renumbered by the order
+of birth for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from brimful_inside.laws import workspaces
+from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Row, Step, Trace
+
+# What happens at one row, without bytes: ("malloc", op, law, number of its args), ("free", n-th birth), ("phase", name),
+# ("step", number) or ("empty_cache",).
+Event = tuple[str | int | None, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A trace taken apart: the events, and the numbers that may depend on the batch size."""
+
+    events: tuple[Event, ...]
+    sizes: tuple[int, ...]  # bytes asked for, by order of birth
+    args: tuple[tuple[int, ...], ...]  # of each birth's workspace law; () without one
+
+    @cached_property
+    def digest(self) -> int:
+        return hash(self.events)
+
+    def same_events(self, other: Program) -> bool:
+        return self.digest == other.digest and self.events == other.events
+
+    def difference(self, other: Program) -> str | None:
+        """Where the events of two programs part, as a sentence; None if they do not."""
+        for number, (mine, theirs) in enumerate(zip(self.events, other.events, strict=False)):
+            if mine != theirs:
+                return f"row {number}: {_words(mine)} against {_words(theirs)}"
+        if len(self.events) != len(other.events):
+            return f"{len(self.events)} rows against {len(other.events)}"
+        return None
+
+    def rows(self, sizes: tuple[int, ...] | list[int]) -> list[Row]:
+        """The program as rows of a trace, with these bytes."""
+        rows: list[Row] = []
+        births = 0
+        for event in self.events:
+            kind = event[0]
+            if kind == "malloc":
+                rows.append(Malloc(births, sizes[births], str(event[1])))
+                births += 1
+            elif kind == "free":
+                rows.append(Free(int(event[1] or 0)))
+            elif kind == "phase":
+                rows.append(Phase(str(event[1])))
+            elif kind == "empty_cache":
+                rows.append(EmptyCache())
+        return rows
+
+
+def program_of(trace: Trace) -> Program:
+    """Take a trace apart. Ends of storages older than the trace are left out, as they free nothing in a replay."""
+    events: list[Event] = []
+    sizes: list[int] = []
+    args: list[tuple[int, ...]] = []
+    births: dict[int, int] = {}
+    for row in trace.rows:
+        if isinstance(row, Malloc):
+            births[row.id] = len(sizes)
+            law = row.law if row.law is not None and _law_holds(row) else None
+            sizes.append(row.nbytes)
+            args.append(row.args if law is not None else ())
+            events.append(("malloc", row.op, law, len(row.args) if law is not None else 0))
+        elif isinstance(row, Free):
+            birth = births.pop(row.id, None)
+            if birth is not None:
+                events.append(("free", birth))
+        elif isinstance(row, Phase):
+            events.append(("phase", row.name))
+        elif isinstance(row, Step):
+            events.append(("step", row.number))
+        else:
+            events.append(("empty_cache",))
+    return Program(tuple(events), tuple(sizes), tuple(args))
+
+
+def _law_holds(row: Malloc) -> bool:
+    """A law that this version does not know, or knows otherwise, is no help: the bytes are then fitted as they are."""
+    return row.law in workspaces.LAWS and workspaces.bytes_of(row.law, row.args) == row.nbytes
+
+
+def _words(event: Event) -> str:
+    return " ".join(str(part) for part in event if part not in (None, 0))
