@@ -1,0 +1,112 @@
+"""What a batch is: its tensors, its samples, its checksum. No full pass over data, no wait for a device."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, Iterator, List, Optional
+
+import torch
+
+CHECKED_VALUES = 1024  # of each tensor, strided: some 5 µs, where a checksum of all of it takes milliseconds
+MAX_PARTS = 64  # tensors and strings looked at in a batch
+MAX_DEPTH = 6
+
+
+def parts_of(batch: Any, depth: int = 0) -> Iterator[Any]:
+    """Tensors, arrays, strings and numbers in a batch, in order, whatever holds them."""
+    if isinstance(batch, (torch.Tensor, str, bytes, int, float)) or hasattr(batch, "__array_interface__"):
+        yield batch
+    elif depth < MAX_DEPTH:
+        inner: Any = ()
+        if isinstance(batch, Mapping):
+            inner = batch.values()
+        elif isinstance(batch, (list, tuple)):
+            inner = batch
+        elif hasattr(batch, "to_dict") and callable(batch.to_dict):  # graphs of torch_geometric
+            inner = batch.to_dict().values()
+        elif hasattr(batch, "__dict__"):
+            inner = vars(batch).values()
+        for part in inner:
+            yield from parts_of(part, depth + 1)
+
+
+def tensors_of(batch: Any) -> List[Any]:
+    """The first tensors and arrays of a batch."""
+    found = []
+    for part in parts_of(batch):
+        if hasattr(part, "shape"):
+            found.append(part)
+            if len(found) == MAX_PARTS:
+                break
+    return found
+
+
+def shapes_of(batch: Any) -> List[List[int]]:
+    return [[int(n) for n in part.shape] for part in tensors_of(batch)]
+
+
+def first_dimension(batch: Any) -> Optional[int]:
+    """The first dimension of the first tensor that has one; else the length of the first list of strings."""
+    for part in tensors_of(batch):
+        if len(part.shape) > 0:
+            return int(part.shape[0])
+    if isinstance(batch, (list, tuple)) and batch and all(isinstance(item, str) for item in batch):
+        return len(batch)
+    return None
+
+
+def checksum_of(batch: Any) -> Optional[str]:
+    """A checksum over strided values of each tensor and over strings; None where the values are on a device."""
+    crc, looked_at = 0, 0
+    for part in parts_of(batch):
+        data = _bytes_of(part)
+        if data is None:
+            return None
+        crc = zlib.crc32(data, crc)
+        looked_at += 1
+        if looked_at == MAX_PARTS:
+            break
+    return "%08x" % crc if looked_at else None
+
+
+def _bytes_of(part: Any) -> Optional[bytes]:
+    if isinstance(part, torch.Tensor):
+        if part.device.type != "cpu" or part.layout is not torch.strided or type(part).__name__ == "FakeTensor":
+            return None
+        return repr(tuple(part.shape)).encode() + _strided(part.detach())
+    if hasattr(part, "__array_interface__"):
+        flat = part.reshape(-1)
+        return bytes(flat[:: max(1, flat.shape[0] // CHECKED_VALUES)][:CHECKED_VALUES].tobytes())
+    return part if isinstance(part, bytes) else repr(part)[:4096].encode()
+
+
+def _strided(tensor: torch.Tensor) -> bytes:
+    """Some values, evenly spread. Of a tensor that is not contiguous, rows are taken first, so that little is copied."""
+    if not tensor.is_contiguous() and tensor.dim() > 0 and tensor.shape[0] > 8:
+        tensor = tensor[:: tensor.shape[0] // 8]
+    flat = tensor.reshape(-1)
+    step = max(1, flat.shape[0] // CHECKED_VALUES)
+    values = flat[::step][:CHECKED_VALUES].contiguous()
+    if values.is_complex() or values.dtype is torch.bool or values.element_size() == 0:
+        values = torch.view_as_real(values) if values.is_complex() else values.to(torch.uint8)
+    return bytes(values.reshape(-1).view(torch.uint8).numpy(force=True).tobytes()) if _has_numpy() else _without_numpy(values)
+
+
+_numpy_there: Optional[bool] = None
+
+
+def _has_numpy() -> bool:
+    global _numpy_there
+    if _numpy_there is None:
+        try:
+            import numpy  # noqa: F401
+
+            _numpy_there = True
+        except ImportError:
+            _numpy_there = False
+    return _numpy_there
+
+
+def _without_numpy(values: torch.Tensor) -> bytes:
+    return repr(values.reshape(-1).tolist()).encode()

@@ -1,0 +1,112 @@
+"""The time of each step: by device events on an accelerator, read at the end; by the host's clock on a CPU."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, List, Optional, Tuple
+
+import torch
+
+KEPT_STEPS = 2000  # steps whose times are kept in a run without an end, as many as `iterations` counts batches of
+
+
+class HostClock:
+    def mark(self) -> Any:
+        return time.perf_counter()
+
+    def seconds(self, begin: Any, end: Any, wait: bool) -> Optional[float]:
+        return end - begin
+
+
+class NoClock:
+    """An imaginary card computes nothing, so its steps take no time that could be told."""
+
+    def mark(self) -> Any:
+        return None
+
+    def seconds(self, begin: Any, end: Any, wait: bool) -> Optional[float]:
+        return None
+
+
+class EventClock:
+    """Events on the current stream of the current accelerator. Recording one does not wait for anything."""
+
+    def mark(self) -> Any:
+        kind = _accelerator_type()
+        if kind == "cuda" and torch.cuda.is_current_stream_capturing():
+            return time.perf_counter()  # an event recorded now would become a part of the captured graph
+        if kind is None or (kind == "cuda" and not torch.cuda.is_initialized()):
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True) if kind == "cuda" else torch.Event(kind, enable_timing=True)
+        event.record()
+        return (event, time.perf_counter())
+
+    def seconds(self, begin: Any, end: Any, wait: bool) -> Optional[float]:
+        """None while the device has not reached `end`, unless `wait`. Where an event is missing, the host's clock speaks."""
+        if not (isinstance(begin, tuple) and isinstance(end, tuple)):
+            return _host_time(end) - _host_time(begin)
+        if wait:
+            end[0].synchronize()
+        elif not end[0].query():
+            return None
+        return begin[0].elapsed_time(end[0]) / 1000.0
+
+
+def _host_time(mark: Any) -> float:
+    return mark[1] if isinstance(mark, tuple) else mark
+
+
+def _accelerator_type() -> Optional[str]:
+    if torch.cuda.is_available():
+        return "cuda"
+    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    return current.type if current is not None else None
+
+
+class StepTimes:
+    """Begins and ends of the measured steps. A step begins where the one before it ended, or where training resumed."""
+
+    def __init__(self, clock: Any, warmup_steps: int, steps: Optional[int]):
+        self._clock = clock
+        self._first = warmup_steps + 1
+        self._last = KEPT_STEPS if steps is None else warmup_steps + steps
+        self._begin: Any = None
+        self._open: List[Tuple[Any, Any]] = []
+        self._seconds: List[float] = []
+
+    def begin(self) -> None:
+        """Training starts, or resumes after an evaluation."""
+        self._begin = self._clock.mark()
+
+    def end_step(self, number: int) -> bool:
+        """The `number`-th step is complete. True if it is one of those that are measured."""
+        if number < self._first - 1 or number > self._last:
+            return False
+        begin, self._begin = self._begin, self._clock.mark()
+        if number < self._first or begin is None:
+            return number >= self._first
+        self._open.append((begin, self._begin))
+        if len(self._open) > 64:
+            self._collect(wait=False)
+        return True
+
+    def _collect(self, wait: bool) -> None:
+        while self._open:
+            seconds = self._clock.seconds(*self._open[0], wait)
+            if seconds is None:
+                if not wait:
+                    return
+            else:
+                self._seconds.append(seconds)
+            self._open.pop(0)
+
+    def read(self, wait: bool) -> List[float]:
+        """Seconds of each measured step. With `wait`, the device is waited for: at the end of a trial alone."""
+        self._collect(wait)
+        return list(self._seconds)
+
+
+def clock_for(device: str) -> Any:
+    if device == "imaginary":
+        return NoClock()
+    return EventClock() if device == "accelerator" else HostClock()

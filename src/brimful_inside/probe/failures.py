@@ -1,0 +1,134 @@
+"""Exceptions that leave the script, and out-of-memory wherever it is raised."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import traceback
+from typing import Any, Callable, List, Optional
+
+from brimful_inside.laws.faces import face_of
+from brimful_inside.probe.hub import guarded
+from brimful_inside.wire import Failure
+
+UNSUPPORTED, CRASHED = "unsupported", "crashed"
+
+
+def kind_of(error: BaseException) -> str:
+    """Out of device memory, out of host memory, a call the imaginary card lacks, or a crash of the script's own."""
+    if any(cls.__name__ == "UnsupportedOnImaginary" for cls in type(error).__mro__):
+        return UNSUPPORTED
+    face = face_of(qualified_name(type(error)), _message(error))
+    return face.kind if face is not None else CRASHED
+
+
+def qualified_name(cls: type) -> str:
+    return cls.__qualname__ if cls.__module__ == "builtins" else "%s.%s" % (cls.__module__, cls.__qualname__)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return repr(type(error))
+
+
+def where_in_users_code(trace: Any) -> Optional[str]:
+    """ "file.py:12 in train": the innermost frame that is neither an installed package's, nor Python's, nor ours."""
+    found = None
+    for frame, line in traceback.walk_tb(trace):
+        path = frame.f_code.co_filename
+        if is_users(path):
+            found = "%s:%d in %s" % (path, line, frame.f_code.co_name)
+    return found
+
+
+_LIBRARIES = tuple(
+    os.path.normcase(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
+)
+_OURS = os.path.normcase(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+def is_users(path: str) -> bool:
+    if path.startswith("<") and not path.startswith(("<stdin>", "<string>")):
+        return False
+    normal = os.path.normcase(os.path.abspath(path)) if not path.startswith("<") else path
+    if "site-packages" in normal or "dist-packages" in normal:
+        return False
+    return not normal.startswith(_OURS) and not normal.startswith(_LIBRARIES)
+
+
+class Failures:
+    """Tells each failure once. `now()` gives (phase, step, whether the measured steps are complete)."""
+
+    def __init__(self, emit: Callable[[Any], None], now: Callable[[], Any]):
+        self._emit = emit
+        self._now = now
+        self._pending: Optional[Failure] = None  # out of memory, and not known yet whether the script catches it
+        self._told: List[int] = []
+        self.last: Optional[Failure] = None
+
+    @guarded
+    def left_the_script(self, error: BaseException) -> None:
+        """An exception that nobody caught. The same one may come by several ways (a spawned rank's wrapper, the hook)."""
+        if id(error) in self._told or isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+            return
+        self._told.append(id(error))
+        self._pending = None
+        self.last = self._failure(error, caught=False)
+        self._emit(self.last)
+
+    @guarded
+    def out_of_memory(self, error: Optional[BaseException] = None, message: str = "") -> None:
+        """Memory ran out. Told as caught once the script is seen to go on, else by the exception that leaves it."""
+        if error is not None:
+            self._pending = self._failure(error, caught=True)
+            return
+        phase, step, after = self._now()
+        stack = traceback.format_stack(sys._getframe(1))
+        self._pending = Failure(
+            "out_of_device_memory", "torch.OutOfMemoryError", message, "".join(stack), None, phase, step, True, after
+        )
+
+    def script_goes_on(self) -> None:
+        """A batch, a backward pass or a step came after memory ran out: the script caught the error."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self.last = pending
+            self._emit(pending)
+
+    def _failure(self, error: BaseException, caught: bool) -> Failure:
+        phase, step, after = self._now()
+        return Failure(
+            kind=kind_of(error),
+            type=qualified_name(type(error)),
+            message=_message(error),
+            traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
+            where=where_in_users_code(error.__traceback__),
+            phase=phase,
+            step=step,
+            caught=caught,
+            after_measured=after,
+        )
+
+
+def watch_exceptions(uncaught: Callable[[BaseException], None]) -> None:
+    """`uncaught(error)` before Python's own hooks print it, in the main thread and in others."""
+    before = sys.excepthook
+
+    def excepthook(kind: Any, error: Any, trace: Any) -> None:
+        if error is not None:
+            uncaught(error)
+        before(kind, error, trace)
+
+    sys.excepthook = excepthook
+    before_in_threads = threading.excepthook
+
+    def thread_excepthook(args: Any) -> None:
+        if args.exc_value is not None:
+            uncaught(args.exc_value)
+        before_in_threads(args)
+
+    threading.excepthook = thread_excepthook

@@ -1,0 +1,138 @@
+"""Puts the probe into a process, once torch is imported there."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import sys
+from typing import Any
+
+from brimful_inside.probe import hub as hub_module
+from brimful_inside.probe.hub import Hub, tell_own_error
+
+
+def install(hub: Hub) -> None:
+    """Watchers into torch's base classes, and the probe that they tell. Called when `import torch` is complete."""
+    from brimful_inside.probe.failures import watch_exceptions
+    from brimful_inside.probe.forward import watch_compilation
+    from brimful_inside.probe.loaders import watch_loaders
+    from brimful_inside.probe.losses import watch_backward
+
+    hub.probe = new_probe(hub)
+    _watch_optimizers()
+    _watch_scalers()
+    _watch_eval_mode()
+    watch_loaders()
+    watch_backward(_before_backward)
+    watch_compilation(_disarm)
+    watch_exceptions(_uncaught)
+    atexit.register(_at_exit)
+
+
+def new_probe(hub: Hub) -> Any:
+    from brimful_inside.probe.devices import device_for
+    from brimful_inside.probe.host_memory import HostMeter
+    from brimful_inside.probe.probe import Probe
+
+    return Probe(hub, device_for(hub), HostMeter(hub))
+
+
+def _probe() -> Any:
+    hub = hub_module.hub
+    return hub.probe if hub is not None else None
+
+
+def _awake() -> Any:
+    """The probe; a forked child that steps an optimizer turns out to be a rank and gets one of its own here."""
+    hub = hub_module.hub
+    if hub is None:
+        return None
+    if hub.probe is None and hub.asleep:
+        hub.asleep = False
+        hub.role = "rank"
+        hub.say_hello()
+        hub.probe = new_probe(hub)
+    return hub.probe
+
+
+def _watch_optimizers() -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        try:
+            probe = _awake()
+            if probe is not None:
+                probe.steps.before(optimizer, args, kwargs, sys._getframe(1))
+        except Exception:
+            tell_own_error("the hook before a step")
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        try:
+            probe = _probe()
+            if probe is not None:
+                probe.steps.after(optimizer)
+        except Exception:
+            tell_own_error("the hook after a step")
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
+
+
+def _watch_scalers() -> None:
+    """GradScaler.step calls the optimizer's step, or not."""
+    import torch
+
+    original = torch.amp.GradScaler.step
+
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        probe = _probe()
+        before = probe.steps.hooks_run if probe is not None else 0
+        result = original(self, optimizer, *args, **kwargs)
+        if probe is not None and probe.steps.hooks_run == before:
+            try:
+                probe.steps.skipped(optimizer)
+            except Exception:
+                tell_own_error("a skipped step")
+        return result
+
+    torch.amp.GradScaler.step = step
+
+
+def _watch_eval_mode() -> None:
+    import torch
+
+    original = torch.nn.Module.eval
+
+    @functools.wraps(original)
+    def eval(self: Any) -> Any:
+        probe = _probe()
+        if probe is not None:
+            probe.eval_called(self)
+        return original(self)
+
+    torch.nn.Module.eval = eval
+
+
+def _before_backward(tensors: Any) -> None:
+    probe = _probe()
+    if probe is not None:
+        probe.backward_begins(tensors)
+
+
+def _disarm() -> None:
+    probe = _probe()
+    if probe is not None:
+        probe.forward.disarm()
+
+
+def _uncaught(error: BaseException) -> None:
+    probe = _probe()
+    if probe is not None:
+        probe.failures.left_the_script(error)
+
+
+def _at_exit() -> None:
+    probe = _probe()
+    if probe is not None:
+        probe.tell_end()

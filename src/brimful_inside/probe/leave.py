@@ -1,0 +1,88 @@
+"""The end of a trial that brimful decides: report, flush, and out, on all ranks at once so that none waits for another."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from brimful_inside.probe.hub import guarded
+
+OTHERS_S = 5.0
+WATCH_S = 0.1
+
+
+def leave(probe: Any) -> None:
+    """Ends this process with exit code 0. Does not return."""
+    probe.tell_end("steps_done")
+    _say_and_wait_for_others(probe)
+    _end_daemons()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            continue
+    os._exit(0)
+
+
+def world() -> tuple[int, int]:
+    """(rank, world size) as the process group says, else as the environment does."""
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    try:
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_rank()), int(distributed.get_world_size())
+    except Exception:
+        pass
+    from brimful_inside.probe.hub import number_of
+
+    return number_of("RANK"), number_of("WORLD_SIZE", 1)
+
+
+def _flag(folder: str, rank: int) -> str:
+    return os.path.join(folder, "left-%d" % rank)
+
+
+@guarded
+def _say_and_wait_for_others(probe: Any) -> None:
+    """A rank that vanishes breaks the others' collectives: so each says that it is leaving, and waits until all have."""
+    rank, size = world()
+    if size <= 1:
+        return
+    folder = probe.orders.folder
+    with open(_flag(folder, rank), "w"):
+        pass
+    deadline = time.monotonic() + OTHERS_S
+    while time.monotonic() < deadline and len(glob.glob(os.path.join(folder, "left-*"))) < size:
+        time.sleep(0.02)
+
+
+@guarded
+def _end_daemons() -> None:
+    """Loader workers would notice seconds later that their parent is gone."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    for child in multiprocessing.active_children() if multiprocessing is not None else ():
+        if child.daemon:
+            child.kill()
+
+
+def follow_others(probe: Any) -> None:
+    """Leaves when another rank has left and this one has measured its steps: it may be waiting for that rank for ever."""
+
+    def watch() -> None:
+        while not probe.reported_end:
+            time.sleep(WATCH_S)
+            if probe.ending.measured and probe.phases.current != "eval" and _another_left(probe):
+                leave(probe)
+
+    threading.Thread(target=watch, name="brimful-ranks", daemon=True).start()
+
+
+def _another_left(probe: Any) -> bool:
+    try:
+        return bool(glob.glob(os.path.join(probe.orders.folder, "left-*")))
+    except OSError:
+        return False

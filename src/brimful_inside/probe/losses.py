@@ -1,0 +1,48 @@
+"""The losses: what backward() was called on, kept without waiting for a device and read at the end."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, List
+
+import torch
+
+KEPT = 512
+
+
+class Losses:
+    def __init__(self, imaginary: bool):
+        self._imaginary = imaginary
+        self._kept: List[Any] = []
+
+    def saw(self, tensors: Any) -> None:
+        """The first of the tensors that backward() was called on, where it is a single number."""
+        if self._imaginary or len(self._kept) >= KEPT:
+            return
+        loss = tensors if isinstance(tensors, torch.Tensor) else (tensors[0] if tensors else None)
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            kept = loss.detach()
+            # a view into something large would keep all of it alive
+            self._kept.append(kept.clone() if kept.untyped_storage().nbytes() > 1024 else kept)
+
+    def read(self) -> List[float]:
+        """Their values: waits for the device, so at the end of a trial alone."""
+        values = []
+        for loss in self._kept:
+            try:
+                values.append(float(loss))
+            except (RuntimeError, ValueError):
+                continue
+        return values
+
+
+def watch_backward(before: Callable[[Any], None]) -> None:
+    """`before(tensors)` runs at each torch.autograd.backward, which Tensor.backward calls as well."""
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        before(tensors)
+        return original(tensors, *args, **kwargs)
+
+    torch.autograd.backward = backward

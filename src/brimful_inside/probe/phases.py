@@ -1,0 +1,127 @@
+"""The phases of a run, each with a memory peak of its own: reset at its start, read at its end, the worst of its visits."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from brimful_inside.wire import PhasePeak
+
+SETUP, TRAIN, EVAL = "setup", "train", "eval"
+
+
+class Visit:
+    """One stay in a phase."""
+
+    def __init__(self, name: str, returns_to: Optional[str] = None):
+        self.name = name
+        self.returns_to = returns_to
+
+
+class Phases:
+    """`device` and `host` are meters; `device.start(name)` resets its peaks and, on an imaginary card, writes to the trace."""
+
+    def __init__(self, device: Any, host: Any):
+        self._device = device
+        self._host = host
+        self._named: List[Visit] = []
+        self._peaks: Dict[str, PhasePeak] = {}
+        self._unphased: Optional[PhasePeak] = None
+        self.current = SETUP
+        self._start(SETUP)
+
+    def to(self, name: str, closing_as: Optional[str] = None) -> bool:
+        """Goes to a phase that was seen, not named: inside a named phase nothing changes. True if there was a change.
+
+        With `closing_as` the visit that ends is counted for another phase than it was taken for.
+        """
+        if self._named or name == self.current:
+            return False
+        self._close(closing_as or self.current)
+        self._start(name)
+        return True
+
+    @property
+    def named(self) -> bool:
+        return bool(self._named)
+
+    def enter(self, name: str) -> Visit:
+        visit = Visit(name, returns_to=self.current)
+        self._close(self.current)
+        self._named.append(visit)
+        self._start(name)
+        return visit
+
+    def leave(self, visit: Visit, cached: bool) -> None:
+        if visit not in self._named:
+            return
+        del self._named[self._named.index(visit) :]
+        self._close(visit.name, cached)
+        self._start(visit.returns_to or TRAIN)
+
+    def _start(self, name: str) -> None:
+        self.current = name
+        self._host.reset()
+        self._device.start(name)
+
+    def _reading(self, cached: bool = False) -> PhasePeak:
+        allocated, reserved, on_device = self._device.peaks()
+        return PhasePeak(
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
+            device_bytes=on_device,
+            host_bytes=self._host.peak_bytes(),
+            cached=cached,
+            host_is_true=self._host.is_true,
+        )
+
+    def _close(self, name: str, cached: bool = False) -> None:
+        reading = self._reading(cached)
+        self._peaks[name] = _counting(self._peaks.get(name), reading)
+        self._unphased = _worst(self._unphased, reading)
+
+    def read(self) -> Dict[str, PhasePeak]:
+        """All phases so far, the one that goes on included."""
+        peaks = dict(self._peaks)
+        peaks[self.current] = _counting(peaks.get(self.current), self._reading())
+        return {name: _without_numbers(peak) if peak.cached else peak for name, peak in peaks.items()}
+
+    def whole(self) -> PhasePeak:
+        """The peak over the whole process."""
+        return _worst(self._unphased, self._reading())
+
+
+def _most(a: Optional[int], b: Optional[int]) -> Optional[int]:
+    return max((v for v in (a, b) if v is not None), default=None)
+
+
+def _worst(a: Optional[PhasePeak], b: PhasePeak) -> PhasePeak:
+    if a is None:
+        return PhasePeak(b.allocated_bytes, b.reserved_bytes, b.device_bytes, b.host_bytes, 1, False, b.host_is_true)
+    return PhasePeak(
+        allocated_bytes=_most(a.allocated_bytes, b.allocated_bytes),
+        reserved_bytes=_most(a.reserved_bytes, b.reserved_bytes),
+        device_bytes=_most(a.device_bytes, b.device_bytes),
+        host_bytes=_most(a.host_bytes, b.host_bytes),
+        visits=a.visits,
+        host_is_true=a.host_is_true and b.host_is_true,
+    )
+
+
+def _counting(a: Optional[PhasePeak], b: PhasePeak) -> PhasePeak:
+    """One more visit. A cached visit says nothing about a phase's memory, so one that was not cached wins over it."""
+    if a is None:
+        return b
+    if a.cached != b.cached:
+        chosen = b if a.cached else a
+    elif a.cached:
+        chosen = a
+    else:
+        chosen = _worst(a, b)
+    return PhasePeak(
+        chosen.allocated_bytes, chosen.reserved_bytes, chosen.device_bytes, chosen.host_bytes,
+        a.visits + 1, chosen.cached, chosen.host_is_true,
+    )  # fmt: skip
+
+
+def _without_numbers(peak: PhasePeak) -> PhasePeak:
+    return PhasePeak(None, None, None, None, peak.visits, True, False)

@@ -1,0 +1,250 @@
+"""The probe of one rank: ties the watchers together and decides which phase the script is in."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import Any, Optional
+
+import torch
+
+from brimful_inside.probe import leave, report
+from brimful_inside.probe.clock import StepTimes, clock_for
+from brimful_inside.probe.ending import Ending
+from brimful_inside.probe.failures import Failures
+from brimful_inside.probe.forward import ForwardWatch
+from brimful_inside.probe.hub import Hub, guarded
+from brimful_inside.probe.iterations import EVAL, TRAIN, Iteration
+from brimful_inside.probe.loaders import Loaders
+from brimful_inside.probe.losses import Losses
+from brimful_inside.probe.phases import Phases, Visit
+from brimful_inside.probe.steps import Steps
+from brimful_inside.wire import Progress
+
+PROGRESS_S = 0.5
+REPORT_S = 1.0
+REPORT_SHARE = 0.05  # later snapshots come at most this often, as a share of the time that passed
+
+
+class Probe:
+    """Everything that is seen of one rank. Its methods run inside the script's own calls and never raise."""
+
+    def __init__(self, hub: Hub, device: Any, host: Any, worst: Any = None):
+        orders = hub.orders
+        imaginary = orders.device == "imaginary"
+        self.hub = hub
+        self.orders = orders
+        self.device = device
+        self.phases = Phases(device, host)
+        self.times = StepTimes(clock_for(orders.device), orders.warmup_steps, orders.steps if orders.cut else None)
+        self.loading_s: list = []
+        self.backwards = 0
+        self.losses = Losses(imaginary)
+        self.loaders = Loaders(orders.checksums, imaginary)
+        self.worst = worst
+        self.steps = Steps(self.step_begins, self.step_made, self.step_skipped)
+        self.ending = Ending(orders)
+        self.failures = Failures(hub.emit, lambda: (self.phases.current, self.steps.count, self.ending.measured))
+        self.forward = ForwardWatch(self.forward_begins)
+        self._put_in_eval: Any = None  # the module whose eval() was called since the last sign of training
+        self._evaluates: Optional[Iteration] = None  # the pass whose batch began the evaluation that goes on
+        self.batch_since_step = False  # a training batch came since the last step
+        self.inputs: list = []  # samples of each step by the model's input, for scripts without a DataLoader
+        self.first_dimension: Optional[int] = None
+        self._next_progress = time.monotonic()
+        self._next_report = self._started = time.monotonic()
+        self.reported_end = False
+
+    # --- phases -------------------------------------------------------------------------------------------------------
+
+    def enter_named_phase(self, name: str) -> Visit:
+        return self.phases.enter(name)
+
+    def leave_named_phase(self, visit: Visit, cached: bool) -> None:
+        self.phases.leave(visit, cached)
+
+    def _train(self) -> None:
+        """A sign of training."""
+        self._put_in_eval = None
+        self.ending.training_resumes()
+        self._leave_if_over()
+        self._to_train()
+
+    def _to_train(self, closing_as: Optional[str] = None) -> None:
+        resumed = self.phases.current != TRAIN
+        self.phases.to(TRAIN, closing_as)
+        if resumed:
+            self.times.begin()
+
+    def _evaluate(self, iteration: Optional[Iteration]) -> None:
+        if self.phases.to(EVAL):
+            self._evaluates = iteration
+            self.ending.evaluation_begins(self.steps.count)
+            self._progress()
+
+    # --- loaders ------------------------------------------------------------------------------------------------------
+
+    @guarded
+    def before_iteration(self, loader: Any) -> Any:
+        """A pass over a loader is about to begin. Gives the iterator to use in place of the loader's own, or None."""
+        if self.worst is None:
+            return None
+        return self.worst.before_iteration(loader)
+
+    @guarded
+    def stops(self, iteration: Iteration) -> bool:
+        """Whether this pass ends before its next batch."""
+        if self.phases.named:
+            return False
+        role = self._role_now(iteration)
+        if role == EVAL:
+            return self.ending.stops_evaluation(iteration.given, self.steps.count)
+        if role != TRAIN:
+            return False
+        self._train()
+        stops = self.ending.stops_training(iteration.given)
+        self._leave_if_over()
+        return stops
+
+    def _role_now(self, iteration: Iteration) -> Optional[str]:
+        if iteration.role is not None:
+            return iteration.role
+        if not torch.is_grad_enabled() or self._in_eval_mode():
+            return EVAL
+        return iteration.expected_role
+
+    def eval_called(self, module: Any) -> None:
+        """Module.eval() outside of a step. Most evaluations begin so."""
+        if not self.steps.stepping:
+            self._put_in_eval = weakref.ref(module)
+
+    def _in_eval_mode(self) -> bool:
+        module = self._put_in_eval() if self._put_in_eval is not None else None
+        return module is not None and not module.training
+
+    @guarded
+    def batch_given(self, iteration: Iteration, iterator: Any, batch: Any, waited_s: float) -> None:
+        self.failures.script_goes_on()
+        self.loaders.gave(iteration, iterator, batch, waited_s)
+        role = self._role_now(iteration)
+        if role == TRAIN:
+            self.batch_since_step = True
+            self._to_train()
+        elif role == EVAL:
+            if iteration.role is None:
+                self.loaders.decide(iteration, EVAL)
+                self.forward.arm()  # a model in training mode, with gradients, would show that this was a mistake
+            if not self.steps.stepping:
+                self._evaluate(iteration)
+        else:
+            self.forward.arm()
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    @guarded
+    def forward_begins(self, module: Any, args: Any) -> None:
+        """The first forward pass of a module since a step, or since a batch whose use is not known."""
+        self.loaders.consumption.worked_on()
+        if self.first_dimension is None and not self.loaders.any:
+            self.first_dimension = _samples_in(args)
+        if torch.is_grad_enabled() and module.training:
+            self._trains_forward()
+            return
+        if self.steps.stepping or self.batch_since_step or not self.steps.trains(module):
+            return
+        latest = self.loaders.latest
+        if latest is not None and latest.role is None:
+            self.loaders.decide(latest, EVAL)
+        self._evaluate(latest)
+
+    def _trains_forward(self) -> None:
+        latest = self.loaders.latest
+        if latest is not None and not latest.ended and latest.role is None:
+            self.loaders.decide(latest, TRAIN)
+        elif latest is not None and latest.role == EVAL and latest.given == 1 and not latest.ended:
+            self._was_training(latest)
+        self._train()
+
+    def _was_training(self, iteration: Iteration) -> None:
+        """What looked like an evaluation was a part of training, and its peak belongs there."""
+        if iteration.role != TRAIN:
+            iteration.watched.role = None
+            self.loaders.decide(iteration, TRAIN)
+        if self.phases.current == EVAL and self._evaluates is iteration:
+            self.ending.evaluation_was_none()
+            self._to_train(closing_as=TRAIN)
+
+    @guarded
+    def backward_begins(self, tensors: Any) -> None:
+        self.failures.script_goes_on()
+        self.loaders.consumption.worked_on()
+        self.backwards += 1
+        self.losses.saw(tensors)
+        self._sign_of_training()
+
+    def _sign_of_training(self) -> None:
+        mistaken = self.loaders.trained() if self.loaders.recent else None
+        if mistaken is not None:
+            self._was_training(mistaken)
+        self._train()
+
+    def step_begins(self) -> None:
+        self.failures.script_goes_on()
+        self._sign_of_training()
+
+    def step_made(self, number: int) -> None:
+        measured = self.times.end_step(number)
+        waited_s = self.loaders.take_waited_s()
+        if measured and self.orders.device != "imaginary":
+            self.loading_s.append(waited_s)
+        self.loaders.consumption.step()
+        if not self.loaders.any_trained and len(self.inputs) < 2000:
+            per_backward = max(1, self.backwards)
+            self.inputs.append((self.backwards, None if self.first_dimension is None else self.first_dimension * per_backward))
+        self.first_dimension = None
+        self.backwards = 0
+        self.batch_since_step = False
+        self.device.step(number)
+        self.forward.arm()
+        self._progress()
+        self._decide_end()
+
+    def step_skipped(self) -> None:
+        self._decide_end()
+
+    def _decide_end(self) -> None:
+        before = self.ending.measured
+        self.ending.stepped(self.steps.count, self.steps.attempts, self.loaders.any_trained)
+        if self.ending.measured and not before and self.orders.cut and leave.world()[1] > 1:
+            leave.follow_others(self)
+        self._leave_if_over()
+
+    def _leave_if_over(self) -> None:
+        if self.ending.over:
+            leave.leave(self)
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def _progress(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_progress:
+            self._next_progress = now + PROGRESS_S
+            self.hub.emit(Progress(self.phases.current, self.steps.count, time.time()))
+        if now >= self._next_report:
+            self._next_report = now + max(REPORT_S, REPORT_SHARE * (now - self._started))
+            self.hub.emit(report.report_of(self, "running"))
+
+    @guarded
+    def tell_end(self, ended: Optional[str] = None) -> None:
+        """The last report: once, however the process ends."""
+        if self.reported_end:
+            return
+        self.reported_end = True
+        self.failures.script_goes_on()
+        self.device.flush()
+        self.hub.emit(report.report_of(self, ended or report.how_it_ended(self)))
+
+
+def _samples_in(args: Any) -> Optional[int]:
+    first = next((a for a in args if isinstance(a, torch.Tensor)), None) if isinstance(args, tuple) else None
+    return int(first.shape[0]) if first is not None and first.dim() > 0 else None

@@ -1,0 +1,106 @@
+"""What one rank saw, as an event of the wire."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+import torch
+
+from brimful_inside.probe.hub import number_of
+from brimful_inside.probe.leave import world
+from brimful_inside.wire import Report
+
+
+def how_it_ended(probe: Any) -> str:
+    """ "steps_done", "script_ended", "out_of_memory" or "crashed", when brimful did not end the trial itself."""
+    last = probe.failures.last
+    if last is not None and not last.caught and last.kind.startswith("out_of"):
+        return "out_of_memory"
+    if last is not None and not last.caught and not last.after_measured:
+        return "crashed"
+    return "steps_done" if probe.ending.measured else "script_ended"
+
+
+def report_of(probe: Any, ended: str) -> Report:
+    """Reads everything. With `ended` other than "running" it waits for the device, as the script has come to its end."""
+    over = ended != "running"
+    rank, size = world()
+    name, total = device_facts(probe)
+    micro, samples = probe.loaders.consumption.by_step()
+    if not any(micro) and probe.inputs:
+        micro, samples = [count for count, _ in probe.inputs], [samples for _, samples in probe.inputs]
+    return Report(
+        rank=rank,
+        local_rank=number_of("LOCAL_RANK"),
+        world_size=size,
+        device=device_label(probe),
+        device_name=name,
+        device_total_bytes=total,
+        torch_version=str(torch.__version__),
+        ended=ended,
+        steps=probe.steps.count,
+        warmup_steps=probe.orders.warmup_steps,
+        step_s=probe.times.read(wait=over),
+        loading_s=list(probe.loading_s),
+        micro_batches_per_step=micro,
+        samples_per_step=samples,
+        optimizers=probe.steps.read(),
+        loaders=probe.loaders.read(),
+        phases=probe.phases.read(),
+        losses=probe.losses.read() if over else [],
+        worst_batch=probe.worst.report() if probe.worst is not None else None,
+        peak_unphased=probe.phases.whole(),
+        context_bytes=probe.device.context_bytes,
+        trace_file=getattr(probe.device, "trace_file", None),
+        approximations=getattr(probe.device, "approximations", {}),
+        notes=[*probe.hub.notes, *(_notes(probe, micro) if over else [])],
+        wrote=_wrote(probe),
+    )
+
+
+def _wrote(probe: Any) -> List[str]:
+    overlay = getattr(probe.hub, "overlay", None)
+    return overlay.wrote() if overlay is not None else []
+
+
+def device_label(probe: Any) -> str:
+    if probe.orders.device != "accelerator":
+        return probe.orders.device
+    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    if current is None:
+        return "cpu"
+    return "%s:%d" % (current.type, torch.accelerator.current_device_index())
+
+
+def device_facts(probe: Any) -> Tuple[Optional[str], Optional[int]]:
+    """(name, total bytes) of the device."""
+    if probe.orders.device == "imaginary" and probe.orders.card is not None:
+        return probe.orders.card.name, probe.orders.card.total_bytes
+    if probe.orders.device == "accelerator" and torch.cuda.is_available() and torch.cuda.is_initialized():
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return properties.name, int(properties.total_memory)
+    return None, None
+
+
+def _notes(probe: Any, micro: List[int]) -> List[str]:
+    """Sentences about what was not as usual."""
+    steps, notes = probe.steps, []
+    if steps.count == 0:
+        notes.append("no optimizer stepped")
+    if not probe.loaders.any:
+        notes.append("no DataLoader was used")
+        if probe.inputs:
+            notes.append("samples are counted by the first dimension of the model's input")
+    if steps.all_skipped:
+        notes.append("steps skipped by the GradScaler: %d" % steps.all_skipped)
+    if steps.optimizers > 1:
+        kinds = ", ".join("%s: %d" % (seen.name, seen.steps) for seen in steps.read())
+        notes.append("%d optimizers stepped (%s); the first one sets the pace" % (steps.optimizers, kinds))
+    if any(seen.uses_closure for seen in steps.read()):
+        notes.append("the optimizer is given a closure: forward and backward passes run inside its step")
+    target = probe.orders.warmup_steps + probe.orders.steps
+    if 0 < steps.count < target and probe.orders.cut:
+        notes.append("the script ended after %d of the %d steps of the trial" % (steps.count, target))
+    if probe.orders.cut and probe.orders.see_eval and probe.ending.measured and "eval" not in probe.phases.read():
+        notes.append("no evaluation was seen")
+    return notes

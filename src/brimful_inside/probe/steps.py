@@ -1,0 +1,182 @@
+"""Optimizer steps: each update counted once, however its optimizer is wrapped; steps that a GradScaler skips."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Dict, List, Optional
+
+from brimful_inside.wire import OptimizerSeen
+
+MAX_OPTIMIZERS = 16  # told of by name; a script with one optimizer a parameter (backward-fused updates) has hundreds
+
+
+class _Call:
+    """One call of step() that is under way."""
+
+    __slots__ = ("frame", "optimizer", "seen")
+
+    def __init__(self, optimizer: Any, frame: Any, seen: Optional[Seen]):
+        self.optimizer = optimizer
+        self.frame = frame
+        self.seen = seen
+
+
+class Seen:
+    """One optimizer that stepped by itself, not inside another's step."""
+
+    def __init__(self, optimizer: Any, on_death: Callable[[Any], Any]):
+        self.optimizer = weakref.ref(optimizer, on_death)
+        self.kind = type(optimizer).__name__
+        self.inner: List[str] = []  # class names of those it calls
+        self.steps = 0
+        self.skipped = 0
+        self.parameters = 0
+        self.uses_closure = False
+        self.first_rates: Optional[List[Any]] = None
+        self.rates: List[Any] = []
+
+    def read(self) -> OptimizerSeen:
+        wrapped = len(set(self.inner)) == 1
+        return OptimizerSeen(
+            name=self.inner[0] if wrapped else self.kind,
+            steps=self.steps,
+            parameters=self.parameters,
+            learning_rates=[float(rate) for rate in self.rates],
+            first_learning_rates=[float(rate) for rate in self.first_rates or []],
+            skipped_steps=self.skipped,
+            wrapped_by=self.kind if wrapped else None,
+            uses_closure=self.uses_closure,
+        )
+
+
+class Steps:
+    """Counts steps. `on_begin()` runs before an outermost step, `on_step(number)` after each one of the pace-setter."""
+
+    def __init__(self, on_begin: Callable[[], None], on_step: Callable[[int], None], on_skip: Callable[[], None]):
+        self._on_begin = on_begin
+        self._on_step = on_step
+        self._on_skip = on_skip
+        self._all: List[Seen] = []
+        self._alive: Dict[int, Seen] = {}  # by the optimizer's id, until it dies: a script's memory is not held on to
+        self._trained: Any = weakref.WeakKeyDictionary()  # module -> whether an optimizer holds a parameter of it
+        self._calls = threading.local()
+        self.pace: Optional[Seen] = None
+        self.hooks_run = 0
+
+    @property
+    def count(self) -> int:
+        return self.pace.steps if self.pace is not None else 0
+
+    @property
+    def attempts(self) -> int:
+        """Steps that were asked for: those made, and those that a GradScaler skipped."""
+        made = self.pace.steps + self.pace.skipped if self.pace is not None else 0
+        return made or max((seen.skipped for seen in self._all), default=0)
+
+    @property
+    def stepping(self) -> bool:
+        """A step is under way in this thread (a closure's forward and backward run inside it)."""
+        return bool(getattr(self._calls, "stack", None))
+
+    def before(self, optimizer: Any, args: Any, kwargs: Any, frame: Any) -> None:
+        """`frame` is that of the call: by it, one that an exception ended is told from one that goes on around this one."""
+        stack = self._stack()
+        if stack and not _is_running(stack[-1].frame):
+            del stack[:]  # an exception left that step, and its post-hook never came
+        if stack:
+            outer = stack[0].seen
+            if outer is not None and optimizer is not stack[0].optimizer:
+                name = type(optimizer).__name__
+                if name not in outer.inner:
+                    outer.inner.append(name)
+            stack.append(_Call(optimizer, frame, None))
+            return
+        seen = self._of(optimizer)
+        stack.append(_Call(optimizer, frame, seen))
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        seen.uses_closure = seen.uses_closure or callable(closure)
+        rates = [_kept(group.get("lr")) for group in optimizer.param_groups]
+        seen.rates = [rate for rate in rates if rate is not None]
+        if seen.first_rates is None:
+            seen.first_rates = seen.rates
+            seen.parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        self._on_begin()
+
+    def after(self, optimizer: Any) -> None:
+        stack = self._stack()
+        self.hooks_run += 1
+        while stack:
+            call = stack.pop()
+            if call.optimizer is optimizer:
+                break
+        else:
+            return
+        if stack or call.seen is None:
+            return
+        call.seen.steps += 1
+        if self.pace is None:
+            self.pace = call.seen
+        if call.seen is self.pace:
+            self._on_step(self.pace.steps)
+
+    def skipped(self, optimizer: Any) -> None:
+        """A GradScaler was asked for a step and made none."""
+        self._of(optimizer).skipped += 1
+        self._on_skip()
+
+    def read(self) -> List[OptimizerSeen]:
+        return [seen.read() for seen in self._all[:MAX_OPTIMIZERS]]
+
+    @property
+    def optimizers(self) -> int:
+        return len(self._all)
+
+    @property
+    def all_skipped(self) -> int:
+        return sum(seen.skipped for seen in self._all)
+
+    def trains(self, module: Any) -> bool:
+        """Whether an optimizer that stepped holds a parameter of `module`. True while none has stepped."""
+        if not self._alive:
+            return True
+        known = self._trained.get(module)
+        if known is None:
+            own = {id(p) for p in module.parameters()}
+            optimizers = [o for o in (seen.optimizer() for seen in self._alive.values()) if o is not None]
+            known = any(id(p) in own for o in optimizers for group in o.param_groups for p in group["params"])
+            self._trained[module] = known
+        return known
+
+    def _of(self, optimizer: Any) -> Seen:
+        key = id(optimizer)
+        seen = self._alive.get(key)
+        if seen is None:
+            seen = Seen(optimizer, lambda _, key=key: self._alive.pop(key, None))
+            self._alive[key] = seen
+            self._all.append(seen)
+            self._trained.clear()
+        return seen
+
+    def _stack(self) -> List[_Call]:
+        stack = getattr(self._calls, "stack", None)
+        if stack is None:
+            stack = self._calls.stack = []
+        return stack
+
+
+def _is_running(frame: Any) -> bool:
+    here: Any = sys._getframe(1)
+    while here is not None:
+        if here is frame:
+            return True
+        here = here.f_back
+    return False
+
+
+def _kept(rate: Any) -> Any:
+    """A learning rate as it is now: a tensor changes in place later, so it is copied (its value is read at the end)."""
+    if rate is None:
+        return None
+    return rate.detach().clone() if hasattr(rate, "detach") else rate

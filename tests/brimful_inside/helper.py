@@ -1,0 +1,108 @@
+"""Imitates the parent: writes orders, runs a script with the door in front of its path, and reads what its processes told."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import brimful_inside
+from brimful_inside import wire
+
+DOOR = Path(brimful_inside.__file__).resolve().parent / "door"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came back of one trial."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    folder: Path
+    events: dict[int, list[tuple[str, dict]]]  # by process id: (name, fields)
+
+    def all(self, name: str) -> list[dict]:
+        return [fields for events in self.events.values() for kind, fields in events if kind == name]
+
+    @property
+    def hellos(self) -> list[dict]:
+        return self.all("hello")
+
+    @property
+    def failures(self) -> list[dict]:
+        return self.all("failure")
+
+    @property
+    def reports(self) -> list[dict]:
+        """The last report of each process, by rank."""
+        last = [[f for kind, f in events if kind == "report"][-1:] for events in self.events.values()]
+        return sorted((report for reports in last for report in reports), key=lambda r: r["rank"])
+
+    @property
+    def report(self) -> dict:
+        """The report of the one process that trained."""
+        (report,) = [r for r in self.reports if r["steps"]] or self.reports
+        return report
+
+
+def run_trial(tmp_path: Path, script: str | list[str], *, argv: tuple[str, ...] = (), env: dict | None = None,
+              through: tuple[str, ...] = (), cwd: Path | None = None, timeout_s: float = 240, python: tuple[str, ...] = (sys.executable,),
+              **orders) -> Told:  # fmt: skip
+    """Runs `script` (source text, or a command's arguments after python) as one trial; `orders` are fields of wire.Orders."""
+    folder = tmp_path / "trial"
+    folder.mkdir(exist_ok=True)
+    work = cwd or tmp_path / "work"
+    work.mkdir(exist_ok=True)
+    if isinstance(script, str):
+        (work / "script.py").write_text(textwrap.dedent(script))
+        script = ["script.py"]
+    asked = {"device": "cpu", "worst_batch": False, "keep_out": False, **orders}
+    (folder / "orders.json").write_text(json.dumps(dataclasses.asdict(wire.Orders(folder=str(folder), **asked))))
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    variables.update({"PYTHONPATH": str(DOOR), "BRIMFUL_ORDERS": str(folder / "orders.json"), "OMP_NUM_THREADS": "1"})
+    variables.update(env or {})
+    done = subprocess.run(
+        [*python, *through, *script, *argv], cwd=work, env=variables, capture_output=True, text=True, timeout=timeout_s
+    )
+    events = {int(p.stem.split("-")[1]): _events(p) for p in sorted(folder.glob("wire-*.jsonl"))}
+    return Told(done.returncode, done.stdout, done.stderr, folder, events)
+
+
+def run_plainly(tmp_path: Path, script: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    """The same script without brimful."""
+    work = tmp_path / "plain"
+    work.mkdir(exist_ok=True)
+    (work / "script.py").write_text(textwrap.dedent(script))
+    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_ORDERS")}
+    variables["OMP_NUM_THREADS"] = "1"
+    return subprocess.run(
+        [sys.executable, "script.py", *argv], cwd=work, env=variables, capture_output=True, text=True, timeout=240
+    )
+
+
+def _events(path: Path) -> list[tuple[str, dict]]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(row.pop("event"), row) for row in rows]
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int, str]]:
+    """Every file below `folder`: size, time of change in ns, and a hash of its bytes. Folders count as well."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            stat = path.stat()
+            found[str(path.relative_to(folder))] = (
+                stat.st_size,
+                stat.st_mtime_ns,
+                hashlib.sha256(path.read_bytes()).hexdigest(),
+            )
+        else:
+            found[str(path.relative_to(folder)) + "/"] = (0, 0, "")
+    return found
