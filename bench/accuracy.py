@@ -42,6 +42,12 @@ def signed_errors(pairs: Sequence[Pair], context: int) -> list[float]:
     return [(p.predicted_reserved_bytes + context - p.measured_device_bytes) / p.measured_device_bytes for p in pairs]
 
 
+def relative_to_predicted(pairs: Sequence[Pair], context: int) -> list[float]:
+    """(measured - predicted) / predicted, row by row: what the interval around a prediction is made of."""
+    predictions = [pair.predicted_reserved_bytes + context for pair in pairs]
+    return [(p.measured_device_bytes - predicted) / predicted for p, predicted in zip(pairs, predictions, strict=True)]
+
+
 def accuracy(pairs: Sequence[Pair], context: int) -> Accuracy:
     """The figures of a set of rows under a given context."""
     signed = signed_errors(pairs, context)

@@ -24,6 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench import accuracy
+from brimful.decide.intervals import evidence_from, evidence_json, interval_for
 from brimful.measure.gpus import find_gpu
 from brimful.measure.launch import failure_text, launch
 from brimful.values import Command, Device, Outcome, Sample, Trial, TrialKind
@@ -81,38 +82,43 @@ def predict_all(rows: list[dict[str, str]], device: Device) -> list[dict[str, ob
     return lines
 
 
-def judge(lines: list[dict], seed: int) -> dict[str, object]:
-    """The figures: one context over all rows, and one fitted on a half and judged on the other."""
+def judge(lines: list[dict], seed: int, catalogue_context: int) -> dict[str, object]:
+    """The figures: with one context fitted on a half and judged on the other, fitted on all rows, and the catalogue's."""
     pairs = [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
-    fitted, judged = accuracy.halves(len(pairs), seed)
-    context = accuracy.context_bytes([pairs[i] for i in fitted])
-    interval = relative_interval(accuracy.signed_errors([pairs[i] for i in fitted], context))
-    held_out = [pairs[i] for i in judged]
-    points = [pair.predicted_reserved_bytes + context for pair in held_out]
-    spans = [(point / (1 + interval[1]), point / (1 + interval[0])) for point in points]
-    whole = accuracy.context_bytes(pairs)
+    fitted, judged = ([pairs[i] for i in half] for half in accuracy.halves(len(pairs), seed))
+    context, whole = accuracy.context_bytes(fitted), accuracy.context_bytes(pairs)
     return {
-        "held_out": {
-            "context_bytes": context,
-            **asdict(accuracy.accuracy(held_out, context)),
-            "relative_interval": interval,
-            "coverage": accuracy.coverage(spans, [pair.measured_device_bytes for pair in held_out]),
-        },
+        "held_out": {"context_bytes": context, **asdict(accuracy.accuracy(judged, context))},
         "all": {"context_bytes": whole, **asdict(accuracy.accuracy(pairs, whole))},
-        "signed_errors": sorted(round(error, 5) for error in accuracy.signed_errors(pairs, whole)),
+        "catalogue": {"context_bytes": catalogue_context, **asdict(accuracy.accuracy(pairs, catalogue_context))},
+        "coverage": held_out_coverage(fitted, judged, context),
         "seconds_per_prediction": statistics.median(line["seconds"] for line in lines),
     }
 
 
-def relative_interval(signed: list[float], share: float = 0.95) -> tuple[float, float]:
-    """The errors between which the middle `share` of those seen lie."""
-    return accuracy.quantile(signed, (1 - share) / 2), accuracy.quantile(signed, (1 + share) / 2)
+def held_out_coverage(fitted: list[accuracy.Pair], judged: list[accuracy.Pair], context: int) -> float | None:
+    """Share of the judged rows within the 95 % interval that the fitted rows give; None where these are too few for one."""
+    try:
+        evidence = evidence_from(accuracy.relative_to_predicted(fitted, context), "dense", "", "", "")
+    except ValueError:
+        return None
+    interval = interval_for("dense", [evidence])
+    spans = [interval.around(pair.predicted_reserved_bytes + context) for pair in judged]
+    return accuracy.coverage(spans, [pair.measured_device_bytes for pair in judged])
+
+
+def evidence_of(lines: list[dict], context: int, gpu_name: str, date: str) -> str:
+    """The evidence file for dense networks: errors of predictions as brimful makes them, with the catalogue's context."""
+    pairs = [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
+    basis = f"MLPs with Adam in fp32, measured by GPUMemNet (arXiv 2602.17817); traced with torch {version('torch')}"
+    return evidence_json(evidence_from(accuracy.relative_to_predicted(pairs, context), "dense", date, gpu_name, basis))
 
 
 def print_table(result: dict) -> None:
-    print(f"{'':28}{'held out':>12}{'all rows':>12}")
+    parts = {"held_out": "held out", "all": "all rows", "catalogue": "catalogue"}
     names = {
         "rows": "rows",
+        "context_bytes": "context",
         "median_absolute": "median error",
         "p90_absolute": "90th percentile",
         "p95_absolute": "95th percentile",
@@ -120,13 +126,20 @@ def print_table(result: dict) -> None:
         "share_under_by_5_percent": "under by more than 5 %",
         "slope_error": "slope error",
     }
+    print(f"{'':28}" + "".join(f"{name:>12}" for name in parts.values()))
     for key, name in names.items():
-        cells = [f"{result[part][key]:{'d' if key == 'rows' else '.2%'}}" for part in ("held_out", "all")]
-        print(f"{name:28}{cells[0]:>12}{cells[1]:>12}")
-    contexts = [f"{result[part]['context_bytes'] / MIB:.0f} MiB" for part in ("held_out", "all")]
-    print(f"{'context':28}{contexts[0]:>12}{contexts[1]:>12}")
-    print(f"{'coverage of 95 % intervals':28}{result['held_out']['coverage']:>12.2%}")
+        print(f"{name:28}" + "".join(f"{cell(key, result[part][key]):>12}" for part in parts))
+    coverage = result["coverage"]
+    print(f"{'coverage of 95 % intervals':28}{'too few rows' if coverage is None else format(coverage, '.2%'):>12}")
     print(f"{'seconds per prediction':28}{result['seconds_per_prediction']:>12.2f}")
+
+
+def cell(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if key == "rows":
+        return str(value)
+    return f"{value / MIB:.0f} MiB" if key == "context_bytes" else f"{value:.2%}"
 
 
 def main() -> None:
@@ -136,6 +149,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gpu", default="a100-40gb")
     parser.add_argument("--out", type=Path, default=HERE / "results")
+    parser.add_argument(
+        "--evidence", type=Path, help="also write what brimful's intervals rest on: src/brimful/decide/evidence/..."
+    )
     args = parser.parse_args()
 
     gpu = find_gpu(args.gpu)
@@ -149,7 +165,7 @@ def main() -> None:
         "date": today.isoformat(),
         "seed": args.seed,
         "versions": {"brimful": version("brimful"), "torch": version("torch"), "python": platform.python_version()},
-        **judge(lines, args.seed),
+        **judge(lines, args.seed, round(gpu.context_bytes.value)),
         "rows": lines,
     }
     print_table(result)
@@ -157,6 +173,13 @@ def main() -> None:
     path = args.out / f"predict-{gpu.key}-{today:%Y-%m}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"written to {path}")
+    if args.evidence:
+        args.evidence.parent.mkdir(parents=True, exist_ok=True)
+        hardware = f"one {gpu.name}"
+        args.evidence.write_text(
+            evidence_of(lines, round(gpu.context_bytes.value), hardware, today.isoformat()), encoding="utf-8"
+        )
+        print(f"written to {args.evidence}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,88 @@
+"""The bench's figures, from made rows; the trials themselves are tested with the imaginary GPU."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from bench import predict
+from bench.scripts.mlp import widths
+from brimful.decide.intervals import interval_for, read_evidence
+from brimful.values import Device, TrialKind
+
+MIB = 1 << 20
+ROW = {
+    "input_size": "100",
+    "output_size": "10",
+    "depth": "2",
+    "architecture": "uniform",
+    "batch_size": "64",
+    "device_peak_mib": "1500",
+}
+
+
+def made_lines(count: int, context_mib: int, spread_mib: int) -> list[dict]:
+    source = random.Random(1)
+    sizes = [10 + 50 * number for number in range(count)]
+    return [
+        {
+            "device_peak_mib": context_mib + size + source.randint(-spread_mib, spread_mib),
+            "reserved_bytes": size * MIB,
+            "seconds": 2.0,
+        }
+        for size in sizes
+    ]
+
+
+def test_the_context_is_found_and_the_catalogues_own_is_judged_beside_it():
+    result = predict.judge(made_lines(60, 1449, 5), seed=0, catalogue_context=900 * MIB)
+    assert abs(result["held_out"]["context_bytes"] / MIB - 1449) < 5
+    assert result["held_out"]["rows"] == 30 and result["all"]["rows"] == 60
+    assert result["held_out"]["median_absolute"] < 0.01 < result["catalogue"]["median_absolute"]
+
+
+def test_with_few_rows_there_is_no_interval_to_cover_anything():
+    assert predict.judge(made_lines(10, 1449, 5), seed=0, catalogue_context=0)["coverage"] is None
+
+
+def test_the_evidence_is_what_predictions_read():
+    evidence = read_evidence(predict.evidence_of(made_lines(60, 1449, 5), 1449 * MIB, "one card", "2026-01-31"))
+    assert (evidence.situation, evidence.count, evidence.date) == ("dense", 60, "2026-01-31")
+    interval = interval_for("dense", [evidence])
+    assert interval.low <= 0.0 <= interval.high < 0.01
+
+
+def test_a_row_becomes_a_trial_of_the_ordinary_script():
+    trial = predict.trial_of(ROW, Device("imaginary", "a card"))
+    assert trial.kind is TrialKind.TRACE and trial.settings == {"batch_size": 64}
+    assert trial.command.argv[2:] == (
+        "--input-size", "100", "--output-size", "10", "--depth", "2", "--architecture", "uniform", "--batch-size", "{batch_size}",
+    )  # fmt: skip
+
+
+def test_the_same_seed_draws_the_same_rows(tmp_path: Path):
+    lines = [",".join(ROW), *(",".join({**ROW, "batch_size": str(size)}.values()) for size in range(4, 104))]
+    (tmp_path / predict.CSV).write_text("\n".join(lines), encoding="utf-8")
+    drawn = predict.read_rows(tmp_path, 7, seed=3)
+    assert len(drawn) == 7 and drawn == predict.read_rows(tmp_path, 7, seed=3) != predict.read_rows(tmp_path, 7, seed=4)
+
+
+def test_a_folder_without_rows_is_told(tmp_path: Path):
+    with pytest.raises(SystemExit, match="There is no"):
+        predict.read_rows(tmp_path, 7, seed=3)
+
+
+def test_the_table_shows_every_figure(capsys: pytest.CaptureFixture[str]):
+    predict.print_table(predict.judge(made_lines(60, 1449, 5), seed=0, catalogue_context=1449 * MIB))
+    shown = capsys.readouterr().out
+    assert "1449 MiB" in shown and "median error" in shown and "coverage of 95 % intervals" in shown
+
+
+@pytest.mark.parametrize(
+    ("architecture", "expected"),
+    [("uniform", [100, 100, 100]), ("pyramid", [50, 25, 20]), ("bottleneck", [50, 25, 20, 20]), ("gradual", [74, 48, 22])],
+)
+def test_the_widths_follow_the_architectures_as_measured(architecture: str, expected: list[int]):
+    assert widths(architecture, 100, 20, 3) == expected
