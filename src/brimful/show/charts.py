@@ -10,6 +10,7 @@ import hashlib
 import re
 from typing import Any
 
+from brimful.show.words import share_text
 from brimful.units import format_bytes
 from brimful.values import Budget, Estimate, MemoryBelief, Point, Source, SpeedBelief
 
@@ -234,7 +235,7 @@ def _speed_marks(alt: Any, belief: SpeedBelief, rows: list[dict[str, Any]], base
     if best and best is not knee:
         layers += _label(alt, {**best, "label": f"{best['x']:,} fastest"}, PALETTE["ink"], 0, -15, "center")
     if knee:
-        within = "fastest" if knee is best else f"within {belief.tolerance:.0%}"
+        within = "fastest" if knee is best else f"within {share_text(belief.tolerance)}"
         layers.append(_points(alt, [knee], PALETTE["chosen"], filled=True, size=80))
         layers += _label(alt, {**knee, "label": f"{knee['x']:,} {within}"}, PALETTE["chosen"], -4, 17, "left")
     if baseline:

@@ -13,11 +13,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from brimful.show import facts, verdict
-from brimful.show.charts import PALETTE, WIDTHS, memory_chart, speed_chart
+from brimful.show.charts import WIDTHS, memory_chart, speed_chart
 from brimful.show.words import (
     Shown,
     bytes_text,
     count_text,
+    how,
+    limited_text,
     seconds_text,
     setting_text,
     share_text,
@@ -137,7 +139,7 @@ def _prediction(prediction: Prediction) -> dict[str, Any]:
             facts.FactRow("peak reserved: held by PyTorch's allocator", Shown(bytes_text(peak.reserved_bytes), peak.source)),
             facts.FactRow("peak device: with the CUDA context, as nvidia-smi shows it", shown_device_peak(peak)),
         ]
-    largest = Shown(count_text(prediction.largest_batch_size), Source.PREDICTED, note=_limited(prediction.limited_by))
+    largest = Shown(count_text(prediction.largest_batch_size), Source.PREDICTED, note=limited_text(prediction.limited_by))
     rows.append(facts.FactRow("largest batch size that fits", largest))
     rows.append(facts.FactRow("budget", Shown(bytes_text(prediction.budget.bytes), note=prediction.budget.why)))
     rows.append(facts.FactRow("how", Shown(how(prediction.method, prediction.exact))))
@@ -150,21 +152,6 @@ def _prediction(prediction: Prediction) -> dict[str, Any]:
     whole = max(prediction.budget.total_bytes, peak.device_bytes if peak else 0, 1)
     share = min(prediction.budget.bytes / whole, 1.0)
     return {"rows": rows, "bar": _bar(prediction, whole), "budget": bytes_text(prediction.budget.bytes), "budget_share": share}
-
-
-def how(method: str, exact: bool) -> str:
-    """The way a peak was found, in a sentence."""
-    if method == "trace":
-        return "the command was run as asked on the imaginary card"
-    if method == "laws":
-        checked = "a further trace was reproduced to the byte" if exact else "a further trace was not reproduced exactly"
-        return f"each allocation is a law of the batch size; {checked}"
-    return "a curve through the peaks of trials"
-
-
-def _limited(limited_by: str | None) -> str | None:
-    names = {"budget": "the budget", "dataset": "the length of the dataset", "max_batch_size": "the maximum that was given"}
-    return f"limited by {names.get(limited_by, limited_by)}" if limited_by else None
 
 
 def _bar(prediction: Prediction, whole: int) -> list[tuple[str, str, float]]:
@@ -199,7 +186,7 @@ def _memory(record: Record, belief: MemoryBelief) -> dict[str, Any]:
     if belief.largest_batch_size is None:
         text.append("Not even the smallest batch size fits.")
     else:
-        limited = _limited(belief.limited_by)
+        limited = limited_text(belief.limited_by)
         text.append(f"The largest that fits is {belief.largest_batch_size:,}{', ' + limited if limited else ''}.")
     points = [(count_text(p.batch_size), shown_bytes(p.value)) for p in belief.probes]
     sources = {p.value.source for p in belief.probes}
@@ -228,6 +215,3 @@ def _speed(record: Record, belief: SpeedBelief) -> dict[str, Any]:
     charts = _charts(lambda width: speed_chart(belief, before, width))
     interval = any(p.value.low is not None for p in belief.points)
     return {"charts": charts, "text": " ".join(text), "points": points, "interval": interval, "before": before is not None}
-
-
-__all__ = ["PALETTE", "how", "render_page"]

@@ -132,3 +132,19 @@ def shown_sample_peak(sample: Sample, memory: str | None = None) -> Shown:
         return ABSENT
     kept = seen[0] == "host" and not sample.peak.host_is_true
     return Shown(bytes_text(seen[1]), source_of(sample), None, "with freed memory that was kept" if kept else None)
+
+
+def how(method: str, exact: bool) -> str:
+    """The way a peak was found, in a sentence."""
+    if method == "trace":
+        return "the command was run as asked on the imaginary card"
+    if method == "laws":
+        checked = "a further trace was reproduced to the byte" if exact else "a further trace was not reproduced exactly"
+        return f"each allocation is a law of the batch size; {checked}"
+    return "a curve through the peaks of trials"
+
+
+def limited_text(limited_by: str | None) -> str | None:
+    """What keeps the batch size from being larger."""
+    names = {"budget": "the budget", "dataset": "the length of the dataset", "max_batch_size": "the maximum that was given"}
+    return f"limited by {names.get(limited_by, limited_by)}" if limited_by else None

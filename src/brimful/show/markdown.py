@@ -1,0 +1,106 @@
+"""A record as markdown tables, to paste into a pull request or an issue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from brimful.show import facts, verdict
+from brimful.show.words import Shown, setting_text, share_text
+from brimful.values import Advice, Record
+
+# A backslash keeps these from meaning something in a table's cell or in running text; < and & would start HTML.
+_SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
+
+
+def render_markdown(record: Record) -> str:
+    """Verdict, settings, before and after, phases, findings, trials, command and environment, as GitHub's markdown."""
+    opened = record.opened
+    parts = [f"**brimful {escape(opened.verb)}**: {escape(verdict.of_record(record).sentence)}"]
+    plan, audit = record.plan, record.audit
+    if plan is not None:
+        parts.append(code_block(plan.command_line))
+        rows = [(s.name, setting_text(s.requested), setting_text(s.effective), s.why, s.source.value) for s in plan.settings]
+        parts.append(table(("setting", "requested", "effective", "why", "source"), rows))
+    changes = [(r.quantity, number(r.before), number(r.after), r.change) for r in facts.change_rows(record)]
+    parts.append(table(("", "your settings", "the plan", "change"), changes))
+    if audit is not None:
+        asked = [(f"asked: {name}", setting_text(value)) for name, value in audit.requested.items()]
+        done = [(row.name, number(row.value)) for row in facts.effective_rows(audit)]
+        parts.append(table(("what", "value"), [*asked, *done]))
+        parts.append(_advice(audit.findings))
+    parts += _phases(record)
+    warnings = [*record.notes, *(plan.warnings if plan else ()), *(record.prediction.warnings if record.prediction else ())]
+    parts.append(_advice(dict.fromkeys(warnings)))
+    parts += _folded("Trials", _trials(record))
+    run = [*facts.run_rows(record), *(facts.machine_rows(opened.machine) if opened.machine else [])]
+    parts += _folded("Where this was seen", table(("what", "value"), [(row.name, number(row.value)) for row in run]))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A pipe table; "" without rows. Cells are escaped."""
+    if not rows:
+        return ""
+    lines = [header, ["---"] * len(header), *([escape(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def escape(text: str) -> str:
+    """Text that means itself in markdown, on one line."""
+    plain = _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def code_block(text: str) -> str:
+    """A fenced block, its fence longer than any run of backticks within."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}sh\n{text}\n{fence}"
+
+
+def number(value: Shown) -> str:
+    text = value.text
+    if value.interval:
+        text += f" ({value.interval})"
+    return f"{text} {value.source.value}" if value.source is not None else text
+
+
+def _phases(record: Record) -> list[str]:
+    basis, rows = facts.phase_rows(record)
+    if not rows:
+        return []
+    shown = [n for n in ("allocated", "reserved", "device", "host") if any(getattr(r, n).source for r in rows)]
+    body = []
+    for row in rows:
+        cells = [number(getattr(row, name)) for name in shown] if row.seen else ["not seen"] + [""] * (len(shown) - 1)
+        body.append((row.name, *cells, share_text(row.share) if row.seen else "", row.note if row.seen else ""))
+    return [f"Peaks by phase, {escape(basis)}:", table(("phase", *shown, "of the budget", "note"), body)]
+
+
+def _trials(record: Record) -> str:
+    rows = [
+        (
+            str(r.number),
+            r.kind,
+            f"{r.settings} {r.environment}".strip(),
+            f"{r.outcome}: {r.why}" if r.why else r.outcome,
+            number(r.peak),
+            number(r.speed),
+            r.duration,
+        )
+        for r in facts.trial_rows(record)
+    ]
+    return table(("#", "for", "settings", "outcome", "peak", "samples/s", "took"), rows)
+
+
+def _advice(found: Iterable[Advice]) -> str:
+    lines = []
+    for one in found:
+        rest = " ".join(escape(part) for part in (one.means, one.do) if part)
+        lines.append(f"- **{escape(one.code)}**: {escape(one.saw)}" + (f"  \n  {rest}" if rest else ""))
+    return "\n".join(lines)
+
+
+def _folded(summary: str, body: str) -> list[str]:
+    return [f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"] if body else []
