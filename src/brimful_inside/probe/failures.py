@@ -18,8 +18,9 @@ UNSUPPORTED, CRASHED = "unsupported", "crashed"
 
 def kind_of(error: BaseException) -> str:
     """Out of device memory, out of host memory, a call the imaginary card lacks, or a crash of the script's own."""
-    if any(cls.__name__ == "UnsupportedOnImaginary" for cls in type(error).__mro__):
-        return UNSUPPORTED
+    for one in (error, error.__cause__):
+        if any(c.__name__ == "Unsupported" and c.__module__.startswith("brimful_inside.imaginary") for c in type(one).__mro__):
+            return UNSUPPORTED
     face = face_of(qualified_name(type(error)), _message(error))
     return face.kind if face is not None else CRASHED
 

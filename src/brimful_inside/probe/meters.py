@@ -1,10 +1,13 @@
-"""Device memory by phase: none on a CPU, the imaginary card's, or a real card's, shared with the script's own reading."""
+"""Device memory by phase: none on a CPU, the imaginary card's, or a real card's."""
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
 
 from brimful_inside.probe.hub import guarded
+from brimful_inside.probe.peaks import SharedPeaks
 
 Peaks = Tuple[Optional[int], Optional[int], Optional[int]]  # allocated, reserved, device; bytes
 
@@ -13,6 +16,8 @@ class NoDevice:
     """A CPU has no device memory."""
 
     context_bytes: Optional[int] = None
+    trace_file: Optional[str] = None
+    approximations: Dict[str, int] = {}  # noqa: RUF012
 
     def start(self, name: str) -> None:
         pass
@@ -26,29 +31,106 @@ class NoDevice:
     def flush(self) -> None:
         pass
 
+    def on_out_of_memory(self, callback: Any) -> None:
+        pass
+
 
 class ImaginaryDevice:
-    """The imaginary card, which keeps the account itself and writes the trace."""
+    """The imaginary card, which keeps the books itself and writes the trace."""
 
-    def __init__(self, gpu: Any, context_bytes: int):
+    def __init__(self, gpu: Any, context_bytes: int, peaks: SharedPeaks, trace_file: Optional[str]):
         self._gpu = gpu
+        self._peaks = peaks
         self.context_bytes: Optional[int] = context_bytes
+        self.trace_file = trace_file
 
     def start(self, name: str) -> None:
-        self._gpu.phase(name)
+        self._peaks.reset_by_probe(0, lambda: self._gpu.phase(name))
 
     def step(self, number: int) -> None:
         self._gpu.step(number)
 
     def peaks(self) -> Peaks:
-        allocator = self._gpu.allocator
-        reserved = int(allocator.peak_reserved)
-        return int(allocator.peak_allocated), reserved, reserved + (self.context_bytes or 0)
+        allocated, reserved = self._peaks.peaks(0)
+        return allocated, reserved, reserved + (self.context_bytes or 0)
 
     @guarded
     def flush(self) -> None:
         self._gpu.flush()
 
+    def on_out_of_memory(self, callback: Any) -> None:
+        self._gpu.on_out_of_memory(callback)
+
     @property
-    def approximations(self) -> Any:
-        return {str(name): int(count) for name, count in dict(self._gpu.approximations).items()}
+    def approximations(self) -> Dict[str, int]:
+        return {str(name): int(count) for name, count in self._gpu.approximations.items()}
+
+
+class AcceleratorDevice:
+    """Real cards, through torch. Of several that one process uses, the fullest counts."""
+
+    trace_file: Optional[str] = None
+    approximations: Dict[str, int] = {}  # noqa: RUF012
+
+    def __init__(self, peaks: SharedPeaks):
+        self._peaks = peaks
+        self._watches_memory = False
+        self._on_out_of_memory: Any = None
+
+    def _devices(self) -> List[int]:
+        """The cards, once torch has started them: nothing of ours may start one (the script may still fork)."""
+        if not self._peaks.known or not _is_initialized():
+            return []
+        self._watch_memory()
+        return list(range(torch.accelerator.device_count()))
+
+    def start(self, name: str) -> None:
+        for device in self._devices():
+            self._peaks.reset_on(device)
+
+    def step(self, number: int) -> None:
+        pass
+
+    def peaks(self) -> Peaks:
+        both = [self._peaks.peaks(device) for device in self._devices()]
+        if not both:
+            return (0, 0, 0) if self._peaks.known else (None, None, None)
+        allocated, reserved = max(peak[0] for peak in both), max(peak[1] for peak in both)
+        context = self.context_bytes
+        return allocated, reserved, None if context is None else reserved + context
+
+    @property
+    def context_bytes(self) -> Optional[int]:
+        """What the current card holds outside PyTorch's allocator: the context, and other processes if there are any."""
+        if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+            return None
+        free, total = torch.cuda.mem_get_info()
+        return max(0, total - free - torch.cuda.memory_reserved())
+
+    def flush(self) -> None:
+        pass
+
+    def on_out_of_memory(self, callback: Any) -> None:
+        self._on_out_of_memory = callback
+
+    def _watch_memory(self) -> None:
+        """The allocator's own observer: it speaks before the exception is raised, and can be set once CUDA runs."""
+        attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+        if self._watches_memory or attach is None or self._on_out_of_memory is None:
+            return
+        self._watches_memory = True
+
+        def observer(device: int, wanted: int, device_total: int, device_free: int) -> None:
+            message = "CUDA out of memory. Tried to allocate %d bytes on cuda:%d, of whose %d bytes %d are free"
+            self._on_out_of_memory(None, message % (wanted, device, device_total, device_free))
+
+        attach(observer)
+
+
+def _is_initialized() -> bool:
+    if torch.cuda.is_available():
+        return torch.cuda.is_initialized()
+    kind = torch.accelerator.current_accelerator()
+    module = getattr(torch, kind.type, None) if kind is not None else None
+    asks = getattr(module, "is_initialized", None)
+    return bool(asks()) if asks is not None else True

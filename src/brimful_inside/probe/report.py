@@ -51,8 +51,8 @@ def report_of(probe: Any, ended: str) -> Report:
         worst_batch=probe.worst.report() if probe.worst is not None else None,
         peak_unphased=probe.phases.whole(),
         context_bytes=probe.device.context_bytes,
-        trace_file=getattr(probe.device, "trace_file", None),
-        approximations=getattr(probe.device, "approximations", {}),
+        trace_file=probe.device.trace_file,
+        approximations=probe.device.approximations,
         notes=[*probe.hub.notes, *(_notes(probe, micro) if over else [])],
         wrote=_wrote(probe),
     )

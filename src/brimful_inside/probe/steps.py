@@ -36,6 +36,7 @@ class Seen:
         self.uses_closure = False
         self.first_rates: Optional[List[Any]] = None
         self.rates: List[Any] = []
+        self.scheduled: List[Dict[str, Any]] = []  # what schedulers wrote into the groups
 
     def read(self) -> OptimizerSeen:
         wrapped = len(set(self.inner)) == 1
@@ -48,6 +49,8 @@ class Seen:
             skipped_steps=self.skipped,
             wrapped_by=self.kind if wrapped else None,
             uses_closure=self.uses_closure,
+            initial_learning_rates=[float(group["initial_lr"]) for group in self.scheduled if "initial_lr" in group],
+            max_learning_rates=[float(group["max_lr"]) for group in self.scheduled if "max_lr" in group],
         )
 
 
@@ -101,6 +104,7 @@ class Steps:
         seen.rates = [rate for rate in rates if rate is not None]
         if seen.first_rates is None:
             seen.first_rates = seen.rates
+            seen.scheduled = [{k: g[k] for k in ("initial_lr", "max_lr") if k in g} for g in optimizer.param_groups]
             seen.parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         self._on_begin()
 
