@@ -71,12 +71,6 @@ def test_braces_that_are_no_placeholders_are_left_alone():
     assert commands.fill(commands.parse(words), {}) == words
 
 
-def test_the_line_to_paste_quotes_and_carries_the_environment():
-    command = commands.parse(["python", "my train.py", "--batch-size", "{batch_size}"])
-    line = commands.command_line(command, {"batch_size": 7}, {"MALLOC_MMAP_MAX_": "0", "X": "a b"})
-    assert line == "MALLOC_MMAP_MAX_=0 X='a b' python 'my train.py' --batch-size 7"
-
-
 @given(st.lists(st.text(alphabet=st.characters(exclude_characters="{}="), max_size=12), min_size=1, max_size=6))
 def test_words_without_placeholders_and_flags_pass_through_unchanged(words):
     if not any(word in flags for word in words for flags in commands._FLAGS.values()):

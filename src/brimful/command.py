@@ -6,7 +6,6 @@ A setting stands open as ``{batch_size}``, or is found behind a flag that traini
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -126,12 +125,6 @@ def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
 
 def _text(value: Setting) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def command_line(command: Command, settings: Mapping[str, Setting], environment: Mapping[str, str] | None = None) -> str:
-    """The filled command as a line to paste in a shell, environment in front."""
-    variables = [f"{key}={shlex.quote(value)}" for key, value in (environment or {}).items()]
-    return " ".join([*variables, shlex.join(fill(command, settings))])
 
 
 def with_settings(command: Command, settings: Mapping[str, Setting]) -> Command:

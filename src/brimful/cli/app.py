@@ -178,7 +178,7 @@ def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
             do="see `brimful --help`",
         ) from None
     if "words" in ignored:
-        bound.kwargs["words"] = tuple(words)
+        bound.arguments["words"] = tuple(words)
     elif words:
         raise UsageError(
             saw=f"a command after the two dashes: {words[0]} ...",

@@ -51,7 +51,7 @@ class Common:
         )
 
     def settings(self) -> dict[str, Setting]:
-        return {name: value for name, value in map(_pair, self.set_)}
+        return dict(map(_pair, self.set_))
 
 
 @Parameter(name="*")

@@ -24,7 +24,9 @@ class Ending:
     stderr_tail: str
 
 
-def outcome_of(ending: Ending, reports: Sequence[Report], failures: Sequence[Failure]) -> tuple[Outcome, Failure | None, str | None]:
+def outcome_of(
+    ending: Ending, reports: Sequence[Report], failures: Sequence[Failure]
+) -> tuple[Outcome, Failure | None, str | None]:
     """The outcome, the failure that explains it, and a sentence for the user where there is more to say."""
     if ending.interrupted:
         return Outcome.INTERRUPTED, None, None
@@ -77,7 +79,7 @@ def _from_outside(ending: Ending, reports: Sequence[Report]) -> tuple[Outcome, F
     face = face_of("", ending.stderr_tail) if code != 0 else None
     if face is not None:
         return _BY_KIND[face.kind], None, "recognised from what the script printed to standard error"
-    if code is not None and code < 0 or code in (128 + signal.SIGKILL,):
+    if (code is not None and code < 0) or code in (128 + signal.SIGKILL,):
         number = -code if code is not None and code < 0 else signal.SIGKILL
         probably = "killed, probably for memory" if number == signal.SIGKILL else f"ended by signal {number}"
         return Outcome.KILLED, None, probably

@@ -9,7 +9,9 @@ from brimful.units import format_duration
 from brimful.values import Outcome, Sample
 from brimful.verbs.session import Session
 
-_UNKNOWN_FLAG = re.compile(r"(unrecognized arguments|no such option|unexpected argument|unknown (?:flag|option)|Could not override)[^\n]*")
+_UNKNOWN_FLAG = re.compile(
+    r"unrecognized arguments|no such option|unexpected argument|unknown (?:flag|option)|Could not override"
+)
 
 MEMORY_OUTCOMES = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
 
@@ -60,8 +62,8 @@ def error_of(session: Session, sample: Sample) -> BrimfulError:
         return TrialFailed(
             saw="the command ended well and no optimizer took a step",
             means="brimful saw no training in it" + (f" ({'; '.join(sample.notes)})" if sample.notes else ""),
-            do="if the script resumes a finished training from a checkpoint, start it without; if it trains by other means than "
-            "torch.optim, brimful cannot see its steps",
+            do="if the script resumes a finished training from a checkpoint, start it without; "
+            "if it trains by other means than torch.optim, brimful cannot see its steps",
             traceback=text,
         )
     return _crashed(sample, text, logs)

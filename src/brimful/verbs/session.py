@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from brimful.codec import SCHEMA, Entry
 from brimful.errors import BrimfulError, Interrupted
 from brimful.measure.device import host
 from brimful.measure.launch import failure_text, launch
-from brimful.record import SCHEMA, RecordWriter, new_record_id, read_record, record_home
+from brimful.record import RecordWriter, new_record_id, read_record, record_home
 from brimful.values import Advice, Budget, Closed, Command, Device, Objective, Opened, Outcome, Record, Sample, Trial
 from brimful_inside import wire
 
@@ -22,7 +23,7 @@ class Watcher(Protocol):
     """Who looks on while a verb works (a terminal, a notebook, nobody)."""
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
-    def heartbeat(self, progress: wire.Progress | None) -> None: ...
+    def heartbeat(self, seen: wire.Progress | None) -> None: ...
     def trial_ended(self, sample: Sample) -> None: ...
     def message(self, text: str) -> None: ...
 
@@ -31,7 +32,7 @@ class Nobody:
     """Looks on in silence."""
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
-    def heartbeat(self, progress: wire.Progress | None) -> None: ...
+    def heartbeat(self, seen: wire.Progress | None) -> None: ...
     def trial_ended(self, sample: Sample) -> None: ...
     def message(self, text: str) -> None: ...
 
@@ -77,7 +78,7 @@ class Session:
     def failure_text(self, sample: Sample) -> str:
         return failure_text(sample, self.folder)
 
-    def keep(self, entry: object) -> None:
+    def keep(self, entry: Entry) -> None:
         self.writer.append(entry)
 
     def note(self, advice: Advice) -> None:

@@ -1,0 +1,153 @@
+"""What predict and tune share on an imaginary card: traces of the command, and the search for the largest batch size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from brimful.decide.intervals import interval_for, kind_of
+from brimful.decide.memory import Card
+from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced, search_largest
+from brimful.errors import DoesNotFit, UsageError
+from brimful.measure.traces import read_trace
+from brimful.units import format_bytes
+from brimful.values import Budget, Command, Device, Limits, Outcome, Sample, Setting, Trial, TrialKind
+from brimful.verbs.failures import MEMORY_OUTCOMES, require_steps
+from brimful.verbs.session import Session
+from brimful_inside.laws.allocator import settings_in
+from brimful_inside.laws.trace import Malloc, Trace
+
+EXPECTED_TRACES = 3
+
+
+@dataclass
+class Tracer:
+    """Traces the command at batch sizes, each once, and keeps what they showed."""
+
+    session: Session
+    command: Command
+    device: Device
+    budget: Budget
+    settings: Mapping[str, Setting]  # all but the batch size
+    samples: dict[int | None, Sample] = field(default_factory=dict)  # None: the command as it stands
+    _card: Card | None = None
+
+    @property
+    def card(self) -> Card:
+        """The card with its interval; known once a first trace has told what kind of network it is."""
+        assert self._card is not None, "no trace yet"
+        return self._card
+
+    def sample(self, batch_size: int | None, limitless: bool = False) -> Sample:
+        """The trial at a batch size (run now, if it was not). `limitless`: the card is as large as it needs to be."""
+        if batch_size not in self.samples or limitless:
+            settings = dict(self.settings) | ({} if batch_size is None else {"batch_size": batch_size})
+            trial = Trial(
+                command=self.command,
+                settings=settings,
+                device=self.device,
+                kind=TrialKind.TRACE,
+                steps=self.session.options.steps or 3,
+                time_limit_s=self.session.options.time_limit_s,
+                capacity_bytes=None if limitless else self._capacity_bytes(),
+            )
+            sample = self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.samples) + 1))
+            if sample.outcome not in MEMORY_OUTCOMES:
+                require_steps(self.session, sample)
+            self.samples[batch_size] = sample
+            if self._card is None:
+                self._card = self._card_for(self.trace(batch_size))
+        return self.samples[batch_size]
+
+    def trace(self, batch_size: int | None) -> Trace | None:
+        return read_trace(self.samples[batch_size], self.session.folder)
+
+    def traced(self, batch_size: int) -> Traced:
+        sample = self.sample(batch_size)
+        return Traced(sample.outcome, self.trace(batch_size))
+
+    def _capacity_bytes(self) -> int:
+        gpu = self.device.gpu
+        assert gpu is not None
+        return int(gpu.total_bytes.value - gpu.context_bytes.value)
+
+    def _card_for(self, trace: Trace | None) -> Card:
+        gpu = self.device.gpu
+        assert gpu is not None
+        ops = {row.op for row in trace.rows if isinstance(row, Malloc)} if trace else set()
+        return Card(
+            budget_bytes=self.budget.bytes,
+            context_bytes=int(gpu.context_bytes.value),
+            interval=interval_for(kind_of(ops)),
+            settings=settings_in({**os.environ, **self.command.environment}),
+            capacity_bytes=self._capacity_bytes(),
+        )
+
+    def dataset_length(self) -> int | None:
+        """What the training sampler gives in an epoch, as far as a trial has told."""
+        for sample in self.samples.values():
+            for report in sample.reports:
+                lengths = [ld.sampler_samples or ld.dataset_length for ld in report.loaders if ld.role == "train"]
+                if lengths and lengths[0]:
+                    return lengths[0]
+        return None
+
+    def worst(self) -> Sample:
+        """The sample that stands for all in what it noticed besides memory: the last that completed, else the last."""
+        completed = [s for s in self.samples.values() if s.outcome is Outcome.COMPLETED]
+        return (completed or list(self.samples.values()))[-1]
+
+
+def first_size(asked: int | None, max_batch_size: int | None) -> int:
+    """The first batch size to trace: small, and within what the user allows."""
+    return max(1, min(n for n in (FIRST_SIZE, asked, max_batch_size) if n is not None))
+
+
+def search(tracer: Tracer, asked: int | None = None, max_traces: int = MAX_TRACES) -> MemoryConclusion:
+    """The largest batch size for the command, by few traces. Raises the errors of a command that does not train."""
+    options = tracer.session.options
+    start = first_size(asked, options.max_batch_size)
+    tracer.sample(start)
+    limits = Limits(dataset_length=tracer.dataset_length(), max_batch_size=options.max_batch_size)
+    generator = search_largest(tracer.card, limits, max_traces, start)
+    try:
+        size = next(generator)
+        while True:
+            size = generator.send(tracer.traced(size))
+    except StopIteration as end:
+        conclusion: MemoryConclusion = end.value
+    return _told(tracer, conclusion)
+
+
+def _told(tracer: Tracer, conclusion: MemoryConclusion) -> MemoryConclusion:
+    """The conclusion with `ignores_batch_size` only where the samples say so as well as the memory."""
+    belief = conclusion.belief
+    if belief.ignores_batch_size:
+        sizes = {s.samples_per_step for s in tracer.samples.values() if s.outcome is Outcome.COMPLETED}
+        belief = replace(belief, ignores_batch_size=len(sizes) == 1)
+    return replace(conclusion, belief=belief)
+
+
+def nothing_fits(tracer: Tracer, conclusion: MemoryConclusion) -> DoesNotFit:
+    """What to say when not even the smallest batch size fits."""
+    smallest = min(conclusion.traced, default=1)
+    sample = tracer.samples.get(smallest)
+    seen = sample.peak.device_bytes if sample and sample.peak else None
+    needs = f"it needs {format_bytes(seen)}" if seen else "it does not fit"
+    return DoesNotFit(
+        saw=f"no batch size fits: at batch size {smallest} {needs} of device memory",
+        means=f"the budget is {format_bytes(tracer.budget.bytes)} ({tracer.budget.why})",
+        do="a larger card, a smaller model, mixed precision or gradient checkpointing",
+    )
+
+
+def ignores_the_batch_size(command: Command) -> UsageError:
+    """What to say when neither memory nor samples change with the batch size."""
+    flag = command.found_flags.get("batch_size")
+    place = f"the value behind {flag}" if flag else "{batch_size}"
+    return UsageError(
+        saw="the script ignores the batch size: memory and samples a step are the same at every one",
+        means=f"{place} does not reach its DataLoader",
+        do="look where the script takes its batch size from; `brimful audit` shows what the loader really gives",
+    )

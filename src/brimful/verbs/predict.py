@@ -1,0 +1,205 @@
+"""`predict`: will a command fit a card that need not be here, how much memory in which phase, the largest batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from brimful import command as commands
+from brimful.decide.search_memory import MemoryConclusion
+from brimful.errors import UsageError
+from brimful.units import format_bytes, parse_batch_size
+from brimful.values import Advice, Command, Outcome, PeakEstimate, Prediction, Record, Sample, Setting
+from brimful.verbs import devices, imaginary, interpreter
+from brimful.verbs.session import Options, Session, opened
+
+PHASES = ("train", "eval")
+
+
+def predict(
+    argv: Sequence[str],
+    *,
+    gpu: str | None = None,
+    gpu_memory: str | None = None,
+    settings: Mapping[str, Setting] | None = None,
+    options: Options | None = None,
+) -> Record:
+    """Runs the command for a few steps on an imaginary card. Returns the record, whose `prediction` is the answer.
+
+    With ``{batch_size}`` left open it answers for the largest that fits. Raises UsageError without a card, NoSuchDevice
+    for an unknown one, DoesNotFit when no batch size fits and none was asked for, and the errors of `verbs.failures`.
+    """
+    options = options or Options()
+    command, advice = interpreter.settle(commands.parse(tuple(argv)))
+    given = dict(settings or {})
+    asked = asked_batch_size(command, given)
+    card = devices.card(gpu, gpu_memory)
+    if card is None:
+        raise UsageError(
+            saw="no card was named",
+            means="a prediction is for a card that need not be here",
+            do="name one: --gpu a100-40gb (see `brimful gpus`), or --gpu-memory 20GiB",
+        )
+    device, _ = devices.choose(command, "auto", card)
+    budget = devices.budget_for(device, None, options.budget)
+    with opened("predict", command, device, options, budget) as session:
+        if advice:
+            session.note(advice)
+        others = {name: value for name, value in values_of(command, given).items() if name != "batch_size"}
+        tracer = imaginary.Tracer(session, command, device, budget, others)
+        session.keep(_by_search(tracer, asked) if takes_a_batch_size(command) else _as_it_stands(tracer))
+    return session.record()
+
+
+def asked_batch_size(command: Command, given: Mapping[str, Setting]) -> int | None:
+    """The batch size that the command or --set names; None where it is left open. Raises UsageError for what is none."""
+    value = given.get("batch_size", command.given.get("batch_size"))
+    return None if value is None else parse_batch_size(str(value))
+
+
+def takes_a_batch_size(command: Command) -> bool:
+    """Whether a batch size can be given to the script: by a placeholder, a known flag, or brimful.setting inside."""
+    if "batch_size" in commands.placeholders(command):
+        return True
+    scripts = [Path(word) for word in command.argv if word.endswith(".py")]
+    return any(path.is_file() and commands.says_its_batch_size_inside(path.read_text(errors="replace")) for path in scripts)
+
+
+def values_of(command: Command, given: Mapping[str, Setting]) -> dict[str, Setting]:
+    """What the trial's settings are: what was given, and what stood in the command. Raises UsageError for an open one."""
+    values = {name: command.given[name] for name in commands.placeholders(command) if name in command.given} | dict(given)
+    commands.fill(command, {"batch_size": 1} | values)
+    return values
+
+
+def _by_search(tracer: imaginary.Tracer, asked: int | None) -> Prediction:
+    """The largest batch size by laws, and the peak at the one that was asked for."""
+    session = tracer.session
+    conclusion = imaginary.search(tracer, asked)
+    session.keep(conclusion.belief)
+    largest = conclusion.belief.largest_batch_size
+    if asked is None:
+        if largest is None or conclusion.peak is None:
+            raise imaginary.nothing_fits(tracer, conclusion)
+        return _prediction(tracer, conclusion, largest, conclusion.peak, conclusion.phases)
+    effective = min(asked, tracer.dataset_length() or asked)
+    peak, phases = _peak_at(tracer, conclusion, effective)
+    return _prediction(tracer, conclusion, asked, peak, phases)
+
+
+def _peak_at(
+    tracer: imaginary.Tracer, conclusion: MemoryConclusion, batch_size: int
+) -> tuple[PeakEstimate | None, dict[str, PeakEstimate]]:
+    """The peak at a batch size: by verified laws, by its own trace, or by a trace without a limit where the card is full."""
+    card = replace(tracer.card, capacity_bytes=None)  # how much it needs, where that is more than there is
+    if conclusion.laws is not None:
+        played = conclusion.laws.play_at(batch_size, card.settings)
+    else:
+        sample = tracer.sample(batch_size)
+        if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
+            tracer.sample(batch_size, limitless=True)
+        trace = tracer.trace(batch_size)
+        if trace is None:
+            return None, {}
+        played = card.play(trace)
+    return card.estimate(played.peak), {name: card.estimate(peaks) for name, peaks in played.phases.items()}
+
+
+def _as_it_stands(tracer: imaginary.Tracer) -> Prediction:
+    """A command with no place for a batch size: it is run as it is, and nothing is said about others."""
+    sample = tracer.sample(None)
+    if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
+        sample = tracer.sample(None, limitless=True)
+    trace = tracer.trace(None)
+    peak, phases = None, {}
+    if trace is not None:
+        card = replace(tracer.card, capacity_bytes=None)
+        played = card.play(trace)
+        peak, phases = card.estimate(played.peak), {name: card.estimate(p) for name, p in played.phases.items()}
+    why = commands.no_place_for_a_batch_size()
+    prediction = _prediction(tracer, None, None, peak, phases)
+    advice = Advice("no-batch-size", why.saw, "the prediction is for the command as it stands", why.do)
+    return replace(prediction, warnings=(*prediction.warnings, advice))
+
+
+def _prediction(
+    tracer: imaginary.Tracer,
+    conclusion: MemoryConclusion | None,
+    batch_size: int | None,
+    peak: PeakEstimate | None,
+    phases: dict[str, PeakEstimate],
+) -> Prediction:
+    sample = tracer.worst()
+    report = sample.reports[0]
+    gpu = tracer.device.gpu
+    assert gpu is not None
+    fits = peak is not None and peak.device_interval_bytes[1] <= tracer.budget.bytes
+    belief = conclusion.belief if conclusion else None
+    traced = tracer.samples.get(batch_size)
+    return Prediction(
+        verdict="fits" if fits else "out_of_memory",
+        batch_size=batch_size,
+        peak=peak,
+        phases=phases,
+        not_seen=tuple(name for name in PHASES if name not in phases),
+        largest_batch_size=belief.largest_batch_size if belief else None,
+        limited_by=belief.limited_by if belief else None,
+        gpu=gpu,
+        budget=tracer.budget,
+        method="trace" if traced is not None else (belief.method if belief else "trace"),
+        exact=belief.exact if belief else True,
+        seconds=tracer.session.seconds(),
+        approximations=report.approximations,
+        worst_batch=report.worst_batch,
+        warnings=_warnings(tracer, conclusion, batch_size, peak, fits),
+    )
+
+
+def _warnings(
+    tracer: imaginary.Tracer, conclusion: MemoryConclusion | None, asked: int | None, peak: PeakEstimate | None, fits: bool
+) -> tuple[Advice, ...]:
+    found = []
+    length = tracer.dataset_length()
+    if asked and length and asked > length:
+        found.append(
+            Advice(
+                "batch-exceeds-dataset",
+                f"a batch of {asked} was asked for and the data set has {length} samples",
+                f"the script would train with batches of {length}, and the prediction is for that",
+                f"a batch size of {length} or less says what is meant",
+            )
+        )
+    if conclusion and conclusion.belief.ignores_batch_size:
+        told = imaginary.ignores_the_batch_size(tracer.command)
+        found.append(Advice("ignores-batch-size", told.saw, told.means, told.do))
+    if not fits and peak is not None and peak.device_bytes <= tracer.budget.total_bytes:
+        found.append(
+            Advice(
+                "over-budget-under-card",
+                f"{format_bytes(peak.device_bytes)} is under the card's {format_bytes(tracer.budget.total_bytes)}",
+                f"and its upper bound {format_bytes(peak.device_interval_bytes[1])} is over the budget "
+                f"({tracer.budget.why}): it may run, and may not",
+                "a larger share can be allowed: --budget 100%",
+            )
+        )
+    for note in conclusion.notes if conclusion else ():
+        found.append(Advice("search", note, "the answer rests on trials, not on laws of each allocation", ""))
+    found += _from_the_trial(tracer.worst(), tracer.session)
+    return tuple(found)
+
+
+def _from_the_trial(sample: Sample, session: Session) -> list[Advice]:
+    report = sample.reports[0]
+    found = [Advice("trial-note", note, "", "") for note in sample.notes]
+    if report.approximations:
+        shown = ", ".join(f"{name} ({count})" for name, count in sorted(report.approximations.items()))
+        found.append(
+            Advice(
+                "upper-bounds",
+                f"shapes that depend on data: {shown}",
+                "without data nobody knows them; their upper bound was taken",
+                "the true peak can be lower",
+            )
+        )
+    return found
