@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-DEFAULTS = {"hidden": 256, "accumulate": 4}
+DEFAULTS = {"hidden": 1024, "accumulate": 4}
 
 
 def main():
@@ -19,7 +19,10 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(4096, 128)
     loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size, shuffle=True)
-    model = nn.Sequential(nn.Linear(128, DEFAULTS["hidden"]), nn.ReLU(), nn.Linear(DEFAULTS["hidden"], 1)).to(device)
+    hidden = DEFAULTS["hidden"]
+    model = nn.Sequential(nn.Linear(128, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1)).to(
+        device
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for number, (features, targets) in enumerate(loader, 1):
         loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device)) / DEFAULTS["accumulate"]

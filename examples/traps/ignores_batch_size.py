@@ -17,7 +17,7 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(512, 64)
     loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=16, shuffle=True)
-    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
+    model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for features, targets in loader:
         loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device))

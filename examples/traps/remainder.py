@@ -19,7 +19,7 @@ def main():
     inputs = torch.randn(1000, 64)
     dataset = TensorDataset(inputs, inputs.mean(1, keepdim=True))
     loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, drop_last=True)
-    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
+    model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for _ in range(args.epochs):
         for features, targets in loader:

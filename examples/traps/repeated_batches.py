@@ -34,7 +34,7 @@ def main():
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loader = DataLoader(NoisyWaves(1024), batch_size=args.batch_size, num_workers=args.workers)
-    model = nn.Sequential(nn.Linear(200, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
+    model = nn.Sequential(nn.Linear(200, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 1)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for waves, frequencies in loader:
         loss = nn.functional.mse_loss(model(waves.to(device)), frequencies.to(device))
