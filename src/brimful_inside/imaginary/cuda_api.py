@@ -185,7 +185,7 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         "_cuda_getCurrentSolverHandle": lambda: 1,
         "_cuda_set_sync_debug_mode": nothing,
         "_cuda_get_sync_debug_mode": lambda: 0,
-        "_cuda_clearCublasWorkspaces": gpu.clear_workspaces,
+        "_cuda_clearCublasWorkspaces": lambda: gpu.workspaces.clear(),
         "_cuda_set_cudnn_benchmark_limit": nothing,
         "_cuda_get_cudnn_benchmark_limit": lambda: 10,
         "_accelerator_getAccelerator": lambda: card,

@@ -10,7 +10,8 @@ from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple
 
 import torch
 
-from brimful_inside.imaginary import devices, operations, shapes, values
+from brimful_inside.imaginary import attention, composites, devices, operations, rnn, shapes, values
+from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
 from brimful_inside.imaginary.ledger import Ledger
@@ -18,6 +19,7 @@ from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.pinned import Pinned
 from brimful_inside.imaginary.streams import CurrentStreams
 from brimful_inside.imaginary.threads import Modes, follow_threads
+from brimful_inside.imaginary.workspaces import Workspaces
 from brimful_inside.laws.allocator import CachingAllocator, settings_in
 from brimful_inside.laws.trace import TRACE_VERSION
 from brimful_inside.wire import Card
@@ -48,7 +50,12 @@ class ImaginaryGpu:
         self.is_open = True
         self.facts: Dict[Any, Any] = {}
         self.operation_handlers: Dict[Any, Callable] = {**operations.handlers(), **shapes.handlers()}
-        self.function_handlers: Dict[Any, Callable] = {**devices.handlers(), **values.handlers()}
+        rooms = (devices, values, composites, attention, rnn)
+        self.function_handlers: Dict[Any, Callable] = handlers_under_autocast(
+            {func: handler for room in rooms for func, handler in room.handlers().items()}
+        )
+        self.casts = Casts()
+        self.workspaces = Workspaces(self)
         self.modes = Modes(lambda: (Functions(self), operations.Operations(self)))
         self._gc_was_on = gc.isenabled()
         if trace is not None:
@@ -64,6 +71,7 @@ class ImaginaryGpu:
         """Put everything in place, in the current thread and in every thread started later."""
         put_cuda_in_place(self, self.patches)
         values.put_values_in_place(self, self.patches)
+        put_cache_in_place(self.casts, self.patches)
         let_bodies_run(self.patches)
         follow_threads(self.modes, self.patches)
         os.register_at_fork(before=self.flush, after_in_child=self._forked)
@@ -113,7 +121,8 @@ class ImaginaryGpu:
             return
         if self.in_bad_fork:
             raise RuntimeError(
-                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+                "multiprocessing, you must use the 'spawn' start method"
             )
         self.touched = True
         torch.cuda._initialized = True
@@ -155,11 +164,9 @@ class ImaginaryGpu:
         with operations.Operations(self):
             return func(*args, **kwargs)
 
-    def workspaces(self, short: str, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> List[Any]:
-        return []
-
-    def clear_workspaces(self) -> None:
-        return None
+    def functions(self) -> Functions:
+        """A context in which torch functions are seen again, for handlers that put one function in terms of others."""
+        return Functions(self)
 
     def value_of(self, tensor: Tensor) -> Any:
         """The one element of `tensor` as the host reads it."""

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful_inside.imaginary.errors import Unsupported, different_devices
+from brimful_inside.imaginary.kernels import TEMPORARIES, uses_cublas
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -23,20 +24,14 @@ aten = torch.ops.aten
 
 # Operations that take tensors of the CPU and of the card together on a real card as well.
 MIXING = frozenset(
-    """aten::copy_ aten::_to_copy aten::to aten::index.Tensor aten::index_put_ aten::index_put aten::_index_put_impl_ aten::set_
-    aten::set_data aten::_unsafe_index.Tensor aten::_unsafe_index_put aten::index_put_accumulate aten::_pack_padded_sequence
-    aten::_pack_padded_sequence_backward aten::_pad_packed_sequence aten::_ctc_loss aten::ctc_loss aten::_copy_from
-    aten::_foreach_copy_ aten::bincount aten::_cudnn_rnn aten::_cudnn_rnn_backward aten::copy aten::_foreach_copy
-    aten::_resize_output_ aten::repeat_interleave.Tensor aten::lift_fresh aten::lift aten::detach aten::resize_
-    aten::_use_cudnn_ctc_loss aten::_cudnn_ctc_loss aten::equal aten::is_same_size aten::_has_compatible_shallow_copy_type
-    aten::_fused_adam_ aten::_fused_adamw_ aten::_fused_sgd_ aten::_fused_adagrad_ aten::tensor_split""".split()
+    ["aten::copy_", "aten::_to_copy", "aten::to", "aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::set_", "aten::set_data", "aten::_unsafe_index.Tensor", "aten::_unsafe_index_put", "aten::index_put_accumulate", "aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward", "aten::_pad_packed_sequence", "aten::_ctc_loss", "aten::ctc_loss", "aten::_copy_from", "aten::_foreach_copy_", "aten::bincount", "aten::_cudnn_rnn", "aten::_cudnn_rnn_backward", "aten::copy", "aten::_foreach_copy", "aten::_resize_output_", "aten::repeat_interleave.Tensor", "aten::lift_fresh", "aten::lift", "aten::detach", "aten::resize_", "aten::_use_cudnn_ctc_loss", "aten::_cudnn_ctc_loss", "aten::equal", "aten::is_same_size", "aten::_has_compatible_shallow_copy_type", "aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_", "aten::tensor_split"]
 )
 
 
 class _Facts:
     """What is known of an operation, asked for once."""
 
-    __slots__ = ("composite", "handler", "mixes", "name", "short")
+    __slots__ = ("blas", "composite", "handler", "in_place", "mixes", "name", "short", "temporaries")
 
     def __init__(self, func: Any, handlers: Dict[Any, Callable]):
         self.name = str(func)  # "aten.mm.default"
@@ -45,6 +40,9 @@ class _Facts:
         overload = schema + "." + func._overloadname
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
         self.handler = handlers.get(func)
+        self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
+        self.temporaries = TEMPORARIES.get(self.short)
+        self.blas = uses_cublas(self.short)
         self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
@@ -76,21 +74,36 @@ class Operations(TorchDispatchMode):
 
     def _run(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         gpu = self.gpu
-        workspaces = gpu.workspaces(facts.short, func, args, kwargs)
+        taken = self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
         try:
-            if facts.handler is not None:
-                out = facts.handler(gpu, func, args, kwargs)
-            else:
-                out = func(*args, **kwargs)
+            out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)
             self._track(out, facts.name)
         except NotImplementedError as error:
             if isinstance(error, Unsupported):
                 raise
+            if facts.in_place:  # what has no meta kernel and changes a tensor in its place takes no memory of its own
+                return args[0] if func._schema.returns else None
             raise Unsupported(facts.name, str(error).splitlines()[0]) from error
         finally:
-            for reserved in workspaces:
-                gpu.ledger.release(*reserved)
+            for number, address in taken:
+                gpu.ledger.release(number, address)
         return out
+
+    def _take(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> List[Tuple[int, int]]:
+        """The memory that the operation holds while it runs."""
+        taken: List[Tuple[int, int]] = []
+        try:
+            if facts.blas:
+                taken += self.gpu.workspaces.for_product(facts.short, args)
+            if facts.temporaries is not None:
+                for nbytes in facts.temporaries(args, kwargs):
+                    if nbytes:
+                        taken.append(self.gpu.ledger.reserve(nbytes, facts.short + " (temporary)"))
+        except torch.OutOfMemoryError:
+            for number, address in taken:
+                self.gpu.ledger.release(number, address)
+            raise
+        return taken
 
     def _on_card(self, args: Tuple, kwargs: Dict[str, Any], facts: _Facts) -> bool:
         """Whether the operation is the card's. Raises RuntimeError where tensors of both sides meet."""
@@ -183,6 +196,19 @@ def _equal(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
     return args[0].shape == args[1].shape
 
 
+def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+    """cuda/LossCTC.cu: the loss of each sample and its alphas, (samples, time, 2 x longest target + 1)."""
+    log_probs, targets = args[:2]
+    batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
+    longest = targets.shape[-1] if targets.dim() == 2 else targets.numel()
+    alphas = log_probs.new_empty((batch, log_probs.shape[0], 2 * longest + 1))
+    return log_probs.new_empty(batch), alphas
+
+
+def _ctc_loss_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    return torch.empty_like(args[1], memory_format=torch.contiguous_format)
+
+
 def _foreach_copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
     for target, source in zip(args[0], args[1]):
         _copy_(gpu, aten.copy_.default, (target, source), {})
@@ -196,5 +222,9 @@ def handlers() -> Dict[Any, Callable]:
         (aten._local_scalar_dense.default, _scalar),
         (aten.equal.default, _equal),
         (aten._foreach_copy_.default, _foreach_copy_),
+        (aten._ctc_loss.default, _ctc_loss),
+        (aten._ctc_loss.Tensor, _ctc_loss),
+        (aten._ctc_loss_backward.default, _ctc_loss_backward),
+        (aten._ctc_loss_backward.Tensor, _ctc_loss_backward),
     ]
     return dict(table)

@@ -1,0 +1,132 @@
+"""LSTM, GRU and plain RNN as cuDNN runs them: one operation, flat weights, and a reserve space for the backward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+
+from brimful_inside.imaginary.autocast import autocast_on
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["handlers"]
+
+Tensor = torch.Tensor
+META = torch.device("meta")
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+# What a cell keeps for each hidden unit and time step, for its backward pass: the gates, and the cell's and hidden state.
+# cuDNN does not document the size of its reserve space; assumed.
+KEPT = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
+
+
+class _CudnnRnn(torch.autograd.Function):
+    """_cudnn_rnn and _cudnn_rnn_backward (cudnn/RNN.cpp) as far as memory goes."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Dict[str, Any], data: Tensor, hidden: Tensor, cell: Optional[Tensor], *weights: Tensor) -> Any:
+        output = data.new_empty(plan["output_shape"])
+        last_hidden = torch.empty_like(hidden)
+        last_cell = torch.empty_like(cell) if cell is not None else None
+        reserve = torch.empty(plan["reserve_bytes"] if plan["train"] else 0, dtype=torch.uint8, device=META)
+        flat = weights if plan["flat"] else [data.new_empty(sum(w.numel() for w in weights))]
+        ctx.plan, ctx.count = plan, len(weights)
+        ctx.save_for_backward(data, hidden, cell, output, reserve, *flat, *weights)
+        return (output, last_hidden) if last_cell is None else (output, last_hidden, last_cell)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        saved = ctx.saved_tensors
+        data, hidden, cell = saved[:3]
+        weights = saved[len(saved) - ctx.count :]
+        grad_data, grad_hidden = torch.empty_like(data), torch.empty_like(hidden)
+        grad_cell = torch.empty_like(cell) if cell is not None else None
+        flat = data.new_empty(sum(weight.numel() for weight in weights))
+        grad_weights, start = [], 0
+        for weight in weights:
+            grad_weights.append(flat[start : start + weight.numel()].view(weight.shape))
+            start += weight.numel()
+        return (None, grad_data, grad_hidden, grad_cell, *grad_weights)
+
+
+def _run(gpu: ImaginaryGpu, kind: str, data: Tensor, hx: Any, weights: List[Tensor], options: Dict[str, Any]) -> Any:
+    hidden, cell = hx if kind == "lstm" else (hx, None)
+    weights = list(weights)
+    flat = len({w.untyped_storage()._cdata for w in weights}) == 1
+    if autocast_on():
+        lower = torch.get_autocast_dtype("cuda")
+        data, hidden = data.to(lower), hidden.to(lower)
+        cell = cell.to(lower) if cell is not None else None
+        weights, flat = _cast_flat(weights, lower), True
+    directions = 2 if options["bidirectional"] else 1
+    width = hidden.shape[-1] * directions
+    units = (cell if cell is not None else hidden).shape[-1]
+    steps = data.shape[:-1].numel()
+    reserve = KEPT[kind] * steps * units * directions * options["num_layers"] * data.element_size()
+    if options["dropout"] and options["train"]:
+        reserve += steps * width * (options["num_layers"] - 1)
+    train = torch.is_grad_enabled() and any(t.requires_grad for t in (data, hidden, *weights))
+    plan = {"output_shape": (*data.shape[:-1], width), "reserve_bytes": reserve, "train": train, "flat": flat}
+    gpu.approximate("cudnn rnn reserve space")
+    return _CudnnRnn.apply(plan, data, hidden, cell, *weights)
+
+
+def _cast_flat(weights: List[Tensor], dtype: torch.dtype) -> List[Tensor]:
+    """_cudnn_rnn_cast_reflatten: the weights in the lower precision, one after another in one buffer."""
+    return list(_Flatten.apply(dtype, *weights))
+
+
+class _Flatten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Any:
+        ctx.dtypes = [weight.dtype for weight in weights]
+        flat = torch.empty(sum(w.numel() for w in weights), dtype=dtype, device=META)
+        views, start = [], 0
+        for weight in weights:
+            views.append(flat.as_strided(weight.shape, weight.contiguous().stride(), start))
+            start += weight.numel()
+        return tuple(views)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (None, *(grad.to(dtype) for grad, dtype in zip(grads, ctx.dtypes)))
+
+
+def _handler(kind: str) -> Callable:
+    padded = ("data", "hx", "weights", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
+    packed = ("data", "batch_sizes", "hx", "weights", "has_biases", "num_layers", "dropout", "train", "bidirectional")
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if not args[0].is_meta or not torch.backends.cudnn.enabled:
+            return func(*args, **kwargs)
+        names = packed if isinstance(args[2], Tensor) or isinstance(args[3], (list, tuple)) else padded
+        options = dict(zip(names, args))
+        return _run(gpu, kind, options["data"], options["hx"], options["weights"], options)
+
+    return handler
+
+
+def _flatten_weight(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """torch._cudnn_rnn_flatten_weight: the weights become views of one buffer."""
+    weights = args[0]
+    if not weights[0].is_meta:
+        return func(*args, **kwargs)
+    flat = weights[0].new_empty(sum(weight.numel() for weight in weights))
+    start = 0
+    for weight in weights:
+        stride = torch.empty(weight.shape, device=META).stride()
+        weight.data = flat.as_strided(weight.shape, stride, start)
+        start += weight.numel()
+    return flat
+
+
+def _flattens(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    return True
+
+
+def handlers() -> Dict[Any, Callable]:
+    table: Dict[Any, Callable] = {getattr(torch, kind): _handler(kind) for kind in GATES}
+    table[torch._cudnn_rnn_flatten_weight] = _flatten_weight
+    table[torch._use_cudnn_rnn_flatten_weight] = _flattens
+    return table

@@ -1,0 +1,63 @@
+"""cuBLAS's workspaces: taken at the first matrix product of each thread and stream, and kept.
+
+The autograd engine runs the backward pass of CUDA tensors in a thread of its own, so a training step has two. Since PyTorch
+2.15 they are taken for the operation alone. The sizes are laws (laws/workspaces.py).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+
+import torch
+
+from brimful_inside.imaginary.kernels import uses_cublaslt
+from brimful_inside.laws import workspaces as laws
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["Workspaces"]
+
+
+class Workspaces:
+    """The workspaces that are held, by thread and stream. Thread 0 stands for the autograd engine's."""
+
+    def __init__(self, gpu: ImaginaryGpu):
+        capability = gpu.card.capability
+        self.gpu = gpu
+        self.release = laws.torch_release(torch.__version__)
+        self._args = (capability[0], capability[1], self.release)
+        self._cublas = laws.cublas_bytes(capability, self.release, os.environ)
+        self._cublaslt = laws.cublaslt_bytes(capability, self.release, os.environ)
+        self._by_default = self._cublas == laws.bytes_of("cublas", self._args)
+        self._held: Dict[Tuple[int, int], Any] = {}
+
+    def for_product(self, short: str, args: Tuple) -> List[Any]:
+        """What a matrix product takes for itself, to be released after it; what stays is kept here."""
+        taken: List[Any] = []
+        if self.release >= laws.PER_OPERATION_SINCE:
+            taken += self._reserve("cublas", self._cublas)
+        else:
+            engine = torch._C._current_graph_task_id() != -1
+            key = (0 if engine else threading.get_ident(), self.gpu.streams.current)
+            if key not in self._held:
+                self._held[key] = self._reserve("cublas", self._cublas)
+        if self._cublaslt and uses_cublaslt(short, args):
+            taken += self._reserve("cublaslt", self._cublaslt)
+        return taken
+
+    def clear(self) -> None:
+        """torch._C._cuda_clearCublasWorkspaces."""
+        held, self._held = self._held, {}
+        for reserved in held.values():
+            for number, address in reserved:
+                self.gpu.ledger.release(number, address)
+
+    def _reserve(self, law: str, nbytes: int) -> List[Any]:
+        if not nbytes:
+            return []
+        if self._by_default:
+            return [self.gpu.ledger.reserve(nbytes, law, law, self._args)]
+        return [self.gpu.ledger.reserve(nbytes, law)]
