@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from brimful.show import as_json
-from tests.show import records
+from tests.show import pieces, records
 
 ANSWERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "prediction": lambda: as_json.prediction_json(records.prediction()),
+    "prediction": lambda: as_json.prediction_json(pieces.prediction()),
     "audit": lambda: as_json.audit_json(records.audit()),
-    "gpus": lambda: as_json.gpus_json((records.gpu(), records.a100())),
-    "doctor": lambda: as_json.doctor_json(records.machine(), records.plan().warnings),
+    "gpus": lambda: as_json.gpus_json((pieces.gpu(), pieces.a100())),
+    "doctor": lambda: as_json.doctor_json(pieces.machine(), pieces.plan().warnings),
     "error": lambda: as_json.error_json("usage", 2, "saw"),
     **{f"plan {name}": (lambda make=make: as_json.plan_json(make())) for name, make in records.ALL.items()},
 }
@@ -48,14 +48,16 @@ def test_a_prediction_has_the_keys_that_scripts_read() -> None:
 
 
 def test_the_interval_of_a_prediction_is_the_device_peaks() -> None:
-    answer = as_json.prediction_json(records.prediction())
+    answer = as_json.prediction_json(pieces.prediction())
     low, high = answer["peak"]["interval_bytes"]
     assert low < answer["peak"]["device_bytes"] < high
     assert answer["gpu"]["context_bytes"] == answer["peak"]["device_bytes"] - answer["peak"]["reserved_bytes"]
 
 
 def test_an_answer_without_a_batch_size_that_fits_has_null_and_not_nought() -> None:
-    answer = as_json.prediction_json(replace(records.prediction(), batch_size=None, peak=None, largest_batch_size=None, phases={}))
+    answer = as_json.prediction_json(
+        replace(pieces.prediction(), batch_size=None, peak=None, largest_batch_size=None, phases={})
+    )
     assert answer["peak"] is None and answer["batch_size"] is None and answer["largest_batch_size"] is None
 
 
@@ -64,7 +66,7 @@ def test_an_audit_has_the_keys_that_scripts_read() -> None:
     assert answer["requested"] == {"batch_size": 64}
     assert answer["effective"] == {"loader_batch_size": 2, "batches_per_step": 8.0, "ranks": 1, "samples_per_step": 16.0}
     assert [set(finding) for finding in answer["findings"]] == [{"code", "saw", "means", "do"}] * 3
-    assert {"loading_share": 0.41, "step_s": 0.183} == answer["time"]
+    assert answer["time"] == {"loading_share": 0.41, "step_s": 0.183}
 
 
 def test_a_plan_tells_its_command_its_trials_and_what_they_showed() -> None:
@@ -72,7 +74,7 @@ def test_a_plan_tells_its_command_its_trials_and_what_they_showed() -> None:
     assert answer["batch_size"] == 48 and answer["verified"] is True
     assert answer["trials"] == len(answer["trials_in_order"]) == 12 and answer["out_of_memory_trials"] == 0
     assert answer["command_line"].endswith("--batch-size 48 --workers 2")
-    assert answer["environment"] == records.MALLOC
+    assert answer["environment"] == pieces.MALLOC
     assert answer["memory"]["probes"][0]["batch_size"] == 8
     assert answer["record"]["folder"] == ".brimful/20260725-172000-captcha"
     assert answer["record"]["exit_code"] == 0

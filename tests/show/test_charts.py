@@ -11,7 +11,7 @@ import pytest
 
 from brimful.show.charts import PALETTE, WIDTHS, memory_chart, speed_chart
 from brimful.values import Estimate, MemoryBelief, Point, Source, SpeedBelief
-from tests.show import records
+from tests.show import pieces, records
 
 
 def colours(svg: str) -> set[str]:
@@ -73,7 +73,7 @@ def test_a_budget_next_to_the_total_is_one_label() -> None:
 
 
 def test_the_speed_chart_shows_the_knee_the_fastest_and_the_users_own() -> None:
-    belief = records.speed_belief()
+    belief = pieces.speed_belief()
     svg = speed_chart(belief, (64, Estimate(218.4, Source.MEASURED)), 450)
     shown = labels(svg)
     assert "48 within 3 %" in shown and "128 fastest" in shown and "64 as it was" in shown

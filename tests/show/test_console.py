@@ -17,14 +17,14 @@ from rich.console import Console
 
 from brimful.errors import CommandFailed, DoorDidNotOpen, NoSuchDevice
 from brimful.show import console as screens
-from tests.show import records
+from tests.show import pieces, records
 
 FOLDER = Path(__file__).parent / "screens"
 WIDTH = 80
 
 SCREENS: dict[str, Callable[[Console], None]] = {
-    "predict-fits": lambda c: screens.show_prediction(c, records.prediction()),
-    "predict-out-of-memory": lambda c: screens.show_prediction(c, records.prediction(1600, records.gpu())),
+    "predict-fits": lambda c: screens.show_prediction(c, pieces.prediction()),
+    "predict-out-of-memory": lambda c: screens.show_prediction(c, pieces.prediction(1600, pieces.gpu())),
     "audit": lambda c: screens.show_audit(c, records.audit()),
     "audit-clean": lambda c: screens.show_record(c, records.clean_audit_record()),
     "tune-cpu": lambda c: screens.show_record(c, records.tune_on_cpu()),
@@ -33,12 +33,15 @@ SCREENS: dict[str, Callable[[Console], None]] = {
     "script-failed": lambda c: screens.show_record(c, records.failed_record()),
     "cut-off": lambda c: screens.show_record(c, records.torn_record()),
     "empty": lambda c: screens.show_record(c, records.empty_record()),
-    "gpus": lambda c: screens.show_gpus(c, (records.gpu(), records.a100())),
-    "doctor": lambda c: screens.show_doctor(c, records.machine(), records.plan().warnings),
+    "gpus": lambda c: screens.show_gpus(c, (pieces.gpu(), pieces.a100())),
+    "doctor": lambda c: screens.show_doctor(c, pieces.machine(), pieces.plan().warnings),
     "no-such-device": lambda c: screens.show_error(c, NoSuchDevice("a100", ("a100-40gb", "a100-80gb", "h100"))),
     "door-did-not-open": lambda c: screens.show_error(c, DoorDidNotOpen()),
     "command-failed": lambda c: screens.show_error(
-        c, CommandFailed("The command failed by itself.", do="Make it run by itself first.", traceback="Traceback …\nKeyError: [red]")
+        c,
+        CommandFailed(
+            "The command failed by itself.", do="Make it run by itself first.", traceback="Traceback …\nKeyError: [red]"
+        ),
     ),
 }
 
@@ -74,7 +77,7 @@ def test_no_golden_copy_is_left_of_a_screen_that_is_gone() -> None:
 
 
 def test_the_command_to_paste_is_one_line_however_narrow_the_terminal() -> None:
-    assert records.plan().command_line in draw(SCREENS["tune-cpu"]).splitlines()
+    assert pieces.plan().command_line in draw(SCREENS["tune-cpu"]).splitlines()
 
 
 def test_what_comes_from_outside_is_printed_as_it_is_and_never_as_markup() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from brimful.show.html import render_page
 from brimful.values import Estimate, PlannedSetting, Source
-from tests.show import records
+from tests.show import pieces, records
 
 # Elements and attributes by which a page makes a browser fetch something.
 _FETCHING = {"src", "srcset", "data", "poster", "background", "action", "formaction", "manifest", "ping"}
@@ -86,7 +86,7 @@ def test_what_comes_from_outside_is_text_and_never_markup() -> None:
 
 
 def test_a_note_becomes_a_link_only_if_it_is_an_address_of_the_web() -> None:
-    card = replace(records.gpu(), total_bytes=Estimate(2**34, Source.DATASHEET, note="javascript:alert(1)"))
+    card = replace(pieces.gpu(), total_bytes=Estimate(2**34, Source.DATASHEET, note="javascript:alert(1)"))
     record = records.predict_record(card=card)
     links = [attrs["href"] or "" for tag, attrs in Reader(render_page(record)).tags if tag == "a"]
     assert links
@@ -124,7 +124,7 @@ def test_a_prediction_says_where_each_number_comes_from() -> None:
 
 
 def test_a_prediction_that_does_not_fit_says_so_first() -> None:
-    page = render_page(records.predict_record(1600, records.gpu()))
+    page = render_page(records.predict_record(1600, pieces.gpu()))
     assert '<h1 class="bad">Batch size 1,600 does not fit' in page
 
 
@@ -164,13 +164,13 @@ def test_the_policy_in_the_page_allows_its_own_script_and_nothing_else() -> None
 
 
 def test_a_setting_that_was_turned_off_reads_no() -> None:
-    plan = replace(records.plan(), settings=(PlannedSetting("pin_memory", True, False, "slower", Source.MEASURED),))
+    plan = replace(pieces.plan(), settings=(PlannedSetting("pin_memory", True, False, "slower", Source.MEASURED),))
     assert "pin_memory yes no slower measured" in words(render_page(replace(records.tune_on_cpu(), plan=plan)))
 
 
 def test_the_page_is_made_without_importing_torch() -> None:
     code = (
-        "import sys; from tests.show import records; from brimful.show.html import render_page; "
+        "import sys; from tests.show import pieces, records; from brimful.show.html import render_page; "
         "render_page(records.tune_on_cpu()); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brimful.show.markdown import code_block, escape, render_markdown, table
-from tests.show import records
+from tests.show import pieces, records
 
 
 @pytest.mark.parametrize("name", records.ALL)
@@ -24,7 +24,7 @@ def test_every_table_has_as_many_cells_in_each_row(name: str) -> None:
 
 def test_a_plan_is_told_with_its_command_and_its_reasons() -> None:
     text = render_markdown(records.tune_on_cpu())
-    assert f"```sh\n{records.plan().command_line}\n```" in text
+    assert f"```sh\n{pieces.plan().command_line}\n```" in text
     assert "| batch\\_size | 64 | 48 | the smallest within 3 % of the fastest (128: 312 samples/s) | measured |" in text
     assert "| speed | 218 samples/s (214 to 223) measured | 308 samples/s (303 to 312) measured | 1.41 × |" in text
 

@@ -11,7 +11,7 @@ import pytest
 from brimful.show.progress import PLAIN_EVERY_S, Progress, ended_line
 from brimful.values import TrialKind
 from brimful_inside import wire
-from tests.show import records
+from tests.show import pieces, records
 
 
 class Clock:
@@ -33,7 +33,7 @@ def beat(step: int) -> wire.Progress:
 
 def test_off_a_terminal_each_trial_has_a_line_at_its_start_and_one_at_its_end() -> None:
     progress, stream, _ = off_terminal()
-    sample = records.sample(1, TrialKind.MEMORY, 512)
+    sample = pieces.sample(1, TrialKind.MEMORY, 512)
     with progress:
         progress.trial_started(sample.trial, 1, 8)
         progress.trial_ended(sample)
@@ -47,7 +47,7 @@ def test_off_a_terminal_each_trial_has_a_line_at_its_start_and_one_at_its_end() 
 def test_off_a_terminal_heartbeats_write_a_line_only_every_few_seconds() -> None:
     progress, stream, clock = off_terminal()
     with progress:
-        progress.trial_started(records.sample(1, TrialKind.SPEED, 64).trial, 1, None)
+        progress.trial_started(pieces.sample(1, TrialKind.SPEED, 64).trial, 1, None)
         for step in range(40):  # four heartbeats a second for ten seconds
             clock.now += 0.25
             progress.heartbeat(beat(step))
@@ -75,7 +75,7 @@ def test_off_a_terminal_there_are_no_carriage_returns_and_no_escape_codes(monkey
 def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     stream, clock = io.StringIO(), Clock()
-    sample = records.sample(1, TrialKind.MEMORY, 512)
+    sample = pieces.sample(1, TrialKind.MEMORY, 512)
     with Progress(stream, is_terminal=True, clock=clock) as progress:
         progress.trial_started(sample.trial, 1, 2)
         progress.heartbeat(beat(3))
@@ -91,7 +91,7 @@ def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(monkeypatch: pyt
 
 def test_time_left_is_the_mean_of_the_trials_so_far() -> None:
     progress, _, clock = off_terminal()
-    trial = records.sample(1, TrialKind.MEMORY, 64)
+    trial = pieces.sample(1, TrialKind.MEMORY, 64)
     progress.trial_started(trial.trial, 1, 4)
     assert progress.seconds_left() is None
     clock.now += 10
@@ -104,7 +104,7 @@ def test_time_left_is_the_mean_of_the_trials_so_far() -> None:
 
 def test_a_trial_that_takes_longer_than_the_others_never_shows_time_below_nought() -> None:
     progress, _, clock = off_terminal()
-    trial = records.sample(1, TrialKind.MEMORY, 64)
+    trial = pieces.sample(1, TrialKind.MEMORY, 64)
     progress.trial_started(trial.trial, 1, 2)
     clock.now += 1
     progress.trial_ended(trial)
@@ -116,12 +116,12 @@ def test_a_trial_that_takes_longer_than_the_others_never_shows_time_below_nought
 
 def test_more_trials_than_expected_are_no_contradiction_on_the_screen() -> None:
     progress, _, _ = off_terminal()
-    progress.trial_started(records.sample(1, TrialKind.MEMORY, 64).trial, 6, 5)
+    progress.trial_started(pieces.sample(1, TrialKind.MEMORY, 64).trial, 6, 5)
     assert progress.line().startswith("trial 6: ")
 
 
 def test_the_environment_of_a_trial_is_named() -> None:
-    sample = records.sample(1, TrialKind.SPEED, 64)
+    sample = pieces.sample(1, TrialKind.SPEED, 64)
     sample = replace(sample, trial=replace(sample.trial, environment={"MALLOC_MMAP_MAX_": "0"}))
     assert "with MALLOC_MMAP_MAX_:" in ended_line(3, sample)
 
@@ -129,6 +129,6 @@ def test_the_environment_of_a_trial_is_named() -> None:
 def test_an_exception_passes_through_and_leaves_the_terminal_as_it_was() -> None:
     stream = io.StringIO()
     with pytest.raises(KeyboardInterrupt), Progress(stream, is_terminal=True) as progress:
-        progress.trial_started(records.sample(1, TrialKind.MEMORY, 64).trial, 1, 2)
+        progress.trial_started(pieces.sample(1, TrialKind.MEMORY, 64).trial, 1, 2)
         raise KeyboardInterrupt
     assert stream.getvalue().rfind("\x1b[?25h") > stream.getvalue().rfind("\x1b[?25l")  # the cursor is back

@@ -8,13 +8,25 @@ import pytest
 
 from brimful.show.verdict import of_plan, of_prediction, of_record, reason
 from brimful.values import Closed, Objective, Outcome, TrialKind
-from tests.show import records
+from tests.show import pieces, records
 
 SENTENCES = {
-    "tune-cpu": ("good", "Batch size 48 trains fastest within memory on this CPU: 308 samples/s, 1.41 × the 218 of your own settings, "),
-    "tune-card": ("good", "Batch size 1,181 is the largest that fits on NVIDIA GeForce RTX 3080: a predicted peak of 17.8 GiB of "),
-    "tune-failures": ("unfinished", "Interrupted after 5 trials; no result was reached. The largest batch size that ran is 64."),
-    "predict-fits": ("good", "Batch size 1,024 fits NVIDIA A100-PCIE-40GB: a predicted peak of 14.7 GiB (14.5 to 15.2 GiB) of "),
+    "tune-cpu": (
+        "good",
+        "Batch size 48 trains fastest within memory on this CPU: 308 samples/s, 1.41 × the 218 of your own settings, ",
+    ),
+    "tune-card": (
+        "good",
+        "Batch size 1,181 is the largest that fits on NVIDIA GeForce RTX 3080: a predicted peak of 17.8 GiB of ",
+    ),
+    "tune-failures": (
+        "unfinished",
+        "Interrupted after 5 trials; no result was reached. The largest batch size that ran is 64.",
+    ),
+    "predict-fits": (
+        "good",
+        "Batch size 1,024 fits NVIDIA A100-PCIE-40GB: a predicted peak of 14.7 GiB (14.5 to 15.2 GiB) of ",
+    ),
     "predict-oom": ("bad", "Batch size 1,600 does not fit NVIDIA GeForce RTX 3080: "),
     "audit": ("note", "3 findings: asked for 64, the command trains on 16 samples in each step."),
     "audit-clean": ("good", "No findings: the command does what it was asked, 64 samples in each step."),
@@ -34,25 +46,28 @@ def test_the_verdict_of(name: str) -> None:
 
 
 def test_a_plan_that_no_trial_confirmed_says_so() -> None:
-    verdict = of_plan(replace(records.plan(), verified=False))
+    verdict = of_plan(replace(pieces.plan(), verified=False))
     assert verdict.tone == "note" and verdict.sentence.endswith("No trial has confirmed it.")
 
 
 def test_fastest_is_not_claimed_where_no_speed_was_measured() -> None:
-    plan = replace(records.plan(), objective=Objective.FASTEST, samples_per_s=None, baseline_samples_per_s=None)
+    plan = replace(pieces.plan(), objective=Objective.FASTEST, samples_per_s=None, baseline_samples_per_s=None)
     assert "fastest" not in of_plan(plan).sentence
 
 
 def test_a_plan_without_any_size_that_fits_is_bad_news() -> None:
-    settings = tuple(replace(s, effective=None) if s.name == "batch_size" else s for s in records.plan().settings)
-    assert of_plan(replace(records.plan(), settings=settings)).tone == "bad"
+    settings = tuple(replace(s, effective=None) if s.name == "batch_size" else s for s in pieces.plan().settings)
+    assert of_plan(replace(pieces.plan(), settings=settings)).tone == "bad"
 
 
 def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:
-    open_question = replace(records.prediction(), batch_size=2470)
+    open_question = replace(pieces.prediction(), batch_size=2470)
     assert of_prediction(open_question).sentence.endswith("; it is the largest that fits.")
     nothing = replace(open_question, batch_size=None, largest_batch_size=None, peak=None, verdict="out_of_memory")
-    assert of_prediction(nothing).sentence == "No batch size fits NVIDIA A100-PCIE-40GB: not even the smallest stays within 35.4 GiB."
+    assert (
+        of_prediction(nothing).sentence
+        == "No batch size fits NVIDIA A100-PCIE-40GB: not even the smallest stays within 35.4 GiB."
+    )
 
 
 def test_a_record_that_only_ended_with_a_message_shows_it() -> None:
@@ -61,6 +76,6 @@ def test_a_record_that_only_ended_with_a_message_shows_it() -> None:
 
 
 def test_a_trial_ended_by_a_signal_names_it() -> None:
-    killed = records.sample(1, TrialKind.MEMORY, 64, outcome=Outcome.KILLED, exit_code=-9)
+    killed = pieces.sample(1, TrialKind.MEMORY, 64, outcome=Outcome.KILLED, exit_code=-9)
     assert reason(killed) == "ended by signal 9"
-    assert reason(records.sample(1, TrialKind.MEMORY, 64)) == ""
+    assert reason(pieces.sample(1, TrialKind.MEMORY, 64)) == ""

@@ -37,14 +37,17 @@ LABEL_SHARE = 0.08
 def memory_chart(belief: MemoryBelief, budget: Budget | None, chosen: int | None, width: int, name: str = "chosen") -> str:
     """The memory curve: fit with its interval, what trials showed, the budget and what the device has, the sizes that matter.
 
-    `chosen` is the batch size of the plan or of the question, and `name` what its label says. Returns SVG text, `width` pixels wide and the axis.
+    `chosen` is the batch size of the plan or of the question, and `name` what its label says.
+    Returns SVG text, `width` pixels wide and the axis.
     """
     alt = _altair()
     top, right = _memory_domain(belief, budget, chosen)
     curve = [_memory_row(p, "fit") for p in _within(belief.curve, right)]
     layers = []
     if any(row["low"] is not None for row in curve):
-        layers.append(_layer(alt, curve).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q"))
+        layers.append(
+            _layer(alt, curve).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q")
+        )
     if len(curve) > 1:
         layers.append(_layer(alt, curve).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
     layers += _limit_lines(alt, budget, top)
@@ -172,7 +175,9 @@ def _limit_lines(alt: Any, budget: Budget | None, top: float) -> list[Any]:
 
 
 def _rule(alt: Any, y: float, color: str, dash: list[int]) -> Any:
-    return alt.Chart(alt.Data(values=[{"value": y}])).mark_rule(color=color, strokeWidth=1.4, strokeDash=dash).encode(y="value:Q")
+    return (
+        alt.Chart(alt.Data(values=[{"value": y}])).mark_rule(color=color, strokeWidth=1.4, strokeDash=dash).encode(y="value:Q")
+    )
 
 
 def _memory_probes(alt: Any, belief: MemoryBelief, right: float) -> list[Any]:
@@ -276,5 +281,7 @@ def _for_the_page(svg: str, summary: str) -> str:
     own = hashlib.sha256(re.sub(r"clip\d+", "", svg).encode()).hexdigest()[:8]
     numbers = {name: f"clip-{own}-{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"clip\d+", svg)))}
     svg = re.sub(r"clip\d+", lambda found: numbers[found.group()], svg)
-    svg = re.sub(r"^<svg[^>]*?viewBox=\"([^\"]*)\">", rf'<svg viewBox="\1" width="{width}" role="img" aria-label="{summary}">', svg)
+    svg = re.sub(
+        r"^<svg[^>]*?viewBox=\"([^\"]*)\">", rf'<svg viewBox="\1" width="{width}" role="img" aria-label="{summary}">', svg
+    )
     return re.sub(r'(<path aria-label="([^"]*)" role="graphics-symbol"[^>]*?)/>', r"\1><title>\2</title></path>", svg)

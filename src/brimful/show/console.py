@@ -89,7 +89,9 @@ def show_prediction(console: Console, prediction: Prediction) -> None:
     if prediction.worst_batch is not None:
         known.append(facts.FactRow("worst batch", Shown(prediction.worst_batch.what)))
     for name, count in prediction.approximations.items():
-        known.append(facts.FactRow("approximated", Shown(f"{name}, {count:,} ×: an upper bound of a shape that only data can tell")))
+        known.append(
+            facts.FactRow("approximated", Shown(f"{name}, {count:,} ×: an upper bound of a shape that only data can tell"))
+        )
     known.append(facts.FactRow("answered in", Shown(seconds_text(prediction.seconds), Source.MEASURED)))
     _facts(console, known)
     show_advice(console, prediction.warnings)
@@ -144,7 +146,15 @@ def show_trials(console: Console, record: Record) -> None:
         outcome = Text(row.outcome, style="" if row.completed else "red")
         settings = row.settings + (" +env" if row.environment else "")
         peak = Text(row.peak.text if row.memory in (None, kind) else f"{row.peak.text} {row.memory}")
-        table.add_row(_plain(str(row.number)), _plain(row.kind), _plain(settings), outcome, peak, _plain(row.speed.text), _plain(row.duration))
+        table.add_row(
+            _plain(str(row.number)),
+            _plain(row.kind),
+            _plain(settings),
+            outcome,
+            peak,
+            _plain(row.speed.text),
+            _plain(row.duration),
+        )
     _print(console, table)
     reasons: dict[str, list[str]] = {}
     for row in rows:
@@ -172,12 +182,18 @@ def show_gpus(console: Console, gpus: Iterable[Gpu]) -> None:
     """The catalogue of cards. d: datasheet, m: measured, a: assumed."""
     table = _table("card", "usable", "context", "bandwidth", "fp32", "fp16", "name", right=(1, 2, 3, 4, 5))
     for gpu in gpus:
-        peaks = [_short(None if v is None else v.value / 1e12, v.source if v else None) for v in (gpu.fp32_flops, gpu.fp16_flops)]
+        peaks = [
+            _short(None if v is None else v.value / 1e12, v.source if v else None) for v in (gpu.fp32_flops, gpu.fp16_flops)
+        ]
         bandwidth = _short(gpu.bandwidth_bytes_per_s.value / 1e9, gpu.bandwidth_bytes_per_s.source)
         memory = [Text(f"{bytes_text(v.value)} {v.source.value[0]}") for v in (gpu.total_bytes, gpu.context_bytes)]
         table.add_row(Text(gpu.key, style="bold"), *memory, bandwidth, *peaks, _plain(gpu.name))
     _print(console, table)
-    _line(console, "Bandwidth in GB/s, peaks in TFLOP/s. m: measured, d: from a datasheet, a: assumed; `brimful gpus --json` has the sources.")
+    _line(
+        console,
+        "Bandwidth in GB/s, peaks in TFLOP/s. m: measured, d: from a datasheet, a: assumed; "
+        "`brimful gpus --json` has the sources.",
+    )
 
 
 def show_doctor(console: Console, machine: Machine, found: Sequence[Advice]) -> None:

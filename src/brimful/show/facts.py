@@ -27,7 +27,20 @@ from brimful.show.words import (
     source_of,
     speed_text,
 )
-from brimful.values import Audit, Estimate, Gpu, Machine, Outcome, PeakEstimate, PhasePeak, Prediction, Record, Sample, Source, TrialKind
+from brimful.values import (
+    Audit,
+    Estimate,
+    Gpu,
+    Machine,
+    Outcome,
+    PeakEstimate,
+    PhasePeak,
+    Prediction,
+    Record,
+    Sample,
+    Source,
+    TrialKind,
+)
 
 #: What a trial was for, as a person reads it.
 KINDS = {TrialKind.TRACE: "trace", TrialKind.MEMORY: "memory", TrialKind.SPEED: "speed", TrialKind.AUDIT: "audit"}
@@ -115,7 +128,7 @@ def _trial_row(number: int, sample: Sample, memory: str | None) -> TrialRow:
 
 
 def phase_rows(record: Record) -> tuple[str, list[PhaseRow]]:
-    """(where the peaks come from, one row a phase): the prediction's, the audit's, or those of the trial nearest to the plan."""
+    """(where the peaks come from, one row a phase): the prediction's, the audit's, or of the trial nearest to the plan."""
     budget = record.opened.budget
     if record.prediction is not None:
         return predicted_phases(record.prediction)
@@ -156,15 +169,14 @@ def _seen_phases(
 ) -> list[PhaseRow]:
     rows = []
     for name, peak in phases.items():
-        columns = [
-            ABSENT if value is None else Shown(bytes_text(value), source)
-            for value in (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes, peak.host_bytes)
-        ]
+        four = (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes, peak.host_bytes)
+        allocated, reserved, device, host = (ABSENT if n is None else Shown(bytes_text(n), source) for n in four)
         main = memory_of(peak, budget[0] if budget else None)
         share = main[1] / budget[1] if budget and main and budget[1] else None
         notes = ["cached, so its peak says nothing"] if peak.cached else []
         notes += [f"worst of {peak.visits} visits"] if peak.visits > 1 else []
-        rows.append(PhaseRow(name, True, *columns, None if peak.cached else share, ", ".join(notes)))
+        share = None if peak.cached else share
+        rows.append(PhaseRow(name, True, allocated, reserved, device, host, share, ", ".join(notes)))
     return rows + [_unseen(name) for name in not_seen]
 
 
@@ -173,7 +185,7 @@ def _unseen(name: str) -> PhaseRow:
 
 
 def _phase_sample(record: Record) -> Sample | None:
-    """The completed trial that tells most about the plan: memory measured truly, the batch size nearest to the plan's, the latest.
+    """The completed trial that tells most about the plan: memory measured truly, the batch size nearest, the latest.
 
     Host memory is true in memory trials alone (docs/quantities.md); a card's is true in every trial.
     """
@@ -306,7 +318,9 @@ def gpu_rows(gpu: Gpu) -> list[FactRow]:
         FactRow("memory bandwidth", _scaled(gpu.bandwidth_bytes_per_s, 1e9, "GB/s")),
     ]
     peaks = {"fp32": gpu.fp32_flops, "tf32": gpu.tf32_flops, "fp16": gpu.fp16_flops, "bf16": gpu.bf16_flops}
-    return rows + [FactRow(f"peak {name}", _scaled(value, 1e12, "TFLOP/s")) for name, value in peaks.items() if value is not None]
+    return rows + [
+        FactRow(f"peak {name}", _scaled(value, 1e12, "TFLOP/s")) for name, value in peaks.items() if value is not None
+    ]
 
 
 def _scaled(value: Estimate, unit: float, name: str) -> Shown:

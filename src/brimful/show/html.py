@@ -208,7 +208,9 @@ def _speed(record: Record, belief: SpeedBelief) -> dict[str, Any]:
     before = facts.baseline(record)
     text = []
     if belief.knee_batch_size is not None:
-        text.append(f"{belief.knee_batch_size:,} is the smallest batch size within {share_text(belief.tolerance)} of the fastest.")
+        text.append(
+            f"{belief.knee_batch_size:,} is the smallest batch size within {share_text(belief.tolerance)} of the fastest."
+        )
     if belief.noise is not None:
         text.append(f"Repeats differ by {share_text(belief.noise)}.")
     points = [(count_text(p.batch_size), shown_speed(p.value)) for p in belief.points]

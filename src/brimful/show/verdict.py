@@ -59,7 +59,9 @@ def of_prediction(prediction: Prediction) -> Verdict:
     peak, card = prediction.peak, prediction.gpu.name
     allowed = f"of {bytes_text(prediction.budget.bytes)} allowed"
     if prediction.batch_size is None:
-        return Verdict("bad", f"No batch size fits {card}: not even the smallest stays within {bytes_text(prediction.budget.bytes)}.")
+        return Verdict(
+            "bad", f"No batch size fits {card}: not even the smallest stays within {bytes_text(prediction.budget.bytes)}."
+        )
     sentence = f"Batch size {prediction.batch_size:,} {'fits' if fits else 'does not fit'} {card}"
     if peak is not None:
         interval = bytes_interval_text(*peak.device_interval_bytes)
@@ -76,7 +78,9 @@ def of_prediction(prediction: Prediction) -> Verdict:
 
 def of_audit(audit: Audit) -> Verdict:
     per_step = audit.effective.samples_per_step
-    does = f"{count_text(per_step)} samples in each step" if per_step is not None else "an unknown number of samples in each step"
+    does = (
+        f"{count_text(per_step)} samples in each step" if per_step is not None else "an unknown number of samples in each step"
+    )
     asked = audit.requested.get("batch_size")
     if not audit.findings:
         return Verdict("good", f"No findings: the command does what it was asked, {does}.")
@@ -109,7 +113,10 @@ def _without_result(record: Record) -> Verdict:
     code = record.closed.exit_code if record.closed else None
     failed = next((s for s in reversed(record.samples) if s.outcome in _FAILURES), None)
     if code in (130, 143):
-        return Verdict("unfinished", f"{'Interrupted' if code == 130 else 'Terminated'} {counted}; no result was reached. {_reached(record)}")
+        return Verdict(
+            "unfinished",
+            f"{'Interrupted' if code == 130 else 'Terminated'} {counted}; no result was reached. {_reached(record)}",
+        )
     if record.torn or (record.closed is None and trials):
         return Verdict("unfinished", f"Cut off {counted}; no result was reached. {_reached(record)}")
     if failed is not None:
@@ -119,7 +126,10 @@ def _without_result(record: Record) -> Verdict:
         return Verdict("bad", "No batch size fits: not even the smallest ran within the budget.")
     if record.closed is not None and record.closed.message:
         return Verdict("bad" if code else "note", record.closed.message[:1].upper() + record.closed.message[1:])
-    return Verdict("unfinished", "Nothing was measured: this record holds no trial." if not trials else f"No result {counted}. {_reached(record)}")
+    return Verdict(
+        "unfinished",
+        "Nothing was measured: this record holds no trial." if not trials else f"No result {counted}. {_reached(record)}",
+    )
 
 
 def _reached(record: Record) -> str:

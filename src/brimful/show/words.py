@@ -97,7 +97,9 @@ def shown_speed(value: Estimate | None) -> Shown:
 
 
 def shown_device_peak(peak: PeakEstimate) -> Shown:
-    return Shown(bytes_text(peak.device_bytes), peak.source, bytes_interval_text(*peak.device_interval_bytes), peak.interval_basis)
+    return Shown(
+        bytes_text(peak.device_bytes), peak.source, bytes_interval_text(*peak.device_interval_bytes), peak.interval_basis
+    )
 
 
 def bytes_interval_text(low: float | None, high: float | None) -> str | None:
