@@ -13,7 +13,10 @@ import torch
 Tree = Dict[str, Any]
 # The functions of torch._C behind torch.cuda, torch.xpu and torch.accelerator: (reads the statistics, resets the peaks).
 FUNCTIONS = {
-    "cuda": [("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"), ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats")],
+    "cuda": [
+        ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"),
+        ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats"),
+    ],
     "xpu": [("_xpu_memoryStats", "_xpu_resetPeakMemoryStats"), ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats")],
 }
 
@@ -21,7 +24,7 @@ FUNCTIONS = {
 class SharedPeaks:
     """The peaks of all devices of one kind. Made once a process by `of`, which puts it between torch and torch._C."""
 
-    _made: Dict[str, "SharedPeaks"] = {}  # noqa: RUF012
+    _made: Dict[str, SharedPeaks] = {}  # noqa: RUF012
 
     def __init__(self, kind: str):
         self._script: Dict[int, Tree] = {}  # device -> what the script's peaks were when the probe last reset
@@ -33,7 +36,7 @@ class SharedPeaks:
                 self._put_between(stats_name, reset_name)
 
     @classmethod
-    def of(cls, kind: str) -> "SharedPeaks":
+    def of(cls, kind: str) -> SharedPeaks:
         if kind not in cls._made:
             cls._made[kind] = cls(kind)
         return cls._made[kind]

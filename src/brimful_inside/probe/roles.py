@@ -44,6 +44,11 @@ def role_of(argv: List[str], environment: os._Environ[str]) -> str:
     return "rank"
 
 
+def script_of(argv: List[str]) -> str:
+    """The script in a process's argv, or "" for ``-m`` and ``-c``."""
+    return _what_is_run(argv[1:])[1]
+
+
 def _what_is_run(rest: List[str]) -> tuple[str, str]:
     """(module, program): what follows -m, or the first argument that is no option of the interpreter."""
     takes_value = ("-W", "-X", "--check-hash-based-pycs")

@@ -1,0 +1,139 @@
+"""Libraries that open files in C++ or Rust, past Python: the paths they are given are redirected as they arrive."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from brimful_inside.probe.files import redirected
+from brimful_inside.probe.hub import guarded
+from brimful_inside.probe.overlay import Overlay
+from brimful_inside.probe.waiting import waiting
+
+
+class Call(NamedTuple):
+    """One function that takes a path."""
+
+    name: str  # attribute of the module, dotted for a method
+    argument: str  # the path's parameter
+    position: int  # and its place, self included
+    writes: bool
+    keeps: bool = False  # what is in the file already stays
+    mode: Optional[Tuple[str, int]] = None  # the parameter that says whether it writes, and its place: "r" does not
+
+
+# By module; a module's calls are redirected when it is imported.
+CALLS: Dict[str, List[Call]] = {
+    "torch": [
+        Call("save", "f", 1, True),
+        Call("load", "f", 0, False),
+        Call("jit.save", "f", 1, True),
+        Call("jit.load", "f", 0, False),
+        Call("jit.ScriptModule.save", "f", 1, True),
+        Call("export.save", "f", 1, True),
+    ],
+    "torch.onnx": [Call("export", "f", 2, True)],
+    "safetensors": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
+    "safetensors.torch": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
+    "safetensors.numpy": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
+    "cv2": [Call("imwrite", "filename", 0, True), Call("imread", "filename", 0, False)],
+    "sqlite3": [Call("connect", "database", 0, True, True)],
+    "h5py": [Call("File.__init__", "name", 1, True, True, ("mode", 2))],
+    "torchaudio": [Call("save", "uri", 0, True), Call("load", "uri", 0, False)],
+    "soundfile": [Call("write", "file", 0, True), Call("read", "file", 0, False)],
+    "torchvision.io": [
+        Call("write_png", "filename", 1, True),
+        Call("write_jpeg", "filename", 1, True),
+        Call("write_file", "filename", 0, True),
+        Call("write_video", "filename", 0, True),
+        Call("read_image", "path", 0, False),
+    ],
+    "pyarrow.parquet": [Call("ParquetWriter.__init__", "where", 1, True), Call("read_table", "source", 0, False)],
+    "pyarrow.feather": [Call("write_feather", "dest", 1, True), Call("read_feather", "source", 0, False)],
+}
+
+
+def redirect_writers(hub: Any) -> None:
+    for module in CALLS:
+        waiting.wait_for(module, functools.partial(_arrived, hub, CALLS[module]))
+    waiting.wait_for("huggingface_hub.hf_api", functools.partial(_no_uploads, hub))
+    waiting.wait_for("datasets", functools.partial(_no_cached_maps, hub))
+
+
+def _arrived(hub: Any, calls: List[Call], module: Any) -> None:
+    for call in calls:
+        _redirect(hub.overlay, module, call)
+
+
+@guarded
+def _redirect(overlay: Overlay, module: Any, call: Call) -> None:
+    holder, names = module, call.name.split(".")
+    for name in names[:-1]:
+        holder = getattr(holder, name, None)
+    original = getattr(holder, names[-1], None)
+    if original is None or getattr(original, "_brimful_redirects", False):
+        return
+    setattr(holder, names[-1], _function(overlay, original, call))
+
+
+def _function(overlay: Overlay, original: Callable[..., Any], call: Call) -> Callable[..., Any]:
+    def redirecting(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _redirected_arguments(overlay, call, args, kwargs)
+        return original(*args, **kwargs)
+
+    with contextlib.suppress(AttributeError, TypeError):
+        functools.update_wrapper(redirecting, original)
+    redirecting._brimful_redirects = True  # type: ignore[attr-defined]
+    return redirecting
+
+
+def _redirected_arguments(overlay: Overlay, call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+    writes = call.writes and _mode(call, args, kwargs) != "r"
+    if call.argument in kwargs:
+        return args, {**kwargs, call.argument: _redirected(overlay, kwargs[call.argument], writes, call.keeps)}
+    if len(args) > call.position:
+        new = _redirected(overlay, args[call.position], writes, call.keeps)
+        return (*args[: call.position], new, *args[call.position + 1 :]), kwargs
+    return args, kwargs
+
+
+def _mode(call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> str:
+    if call.mode is None:
+        return ""
+    name, position = call.mode
+    return str(kwargs.get(name, args[position] if len(args) > position else "r"))
+
+
+def _redirected(overlay: Overlay, path: Any, writes: bool, keeps: bool) -> Any:
+    if not isinstance(path, (str, bytes, os.PathLike)) or str(path).startswith((":memory:", "file:")):
+        return path
+    return redirected(overlay, path, writes, keeps)
+
+
+def _no_uploads(hub: Any, module: Any) -> None:
+    """A trial publishes nothing: what would have gone to the Hub is told and dropped."""
+    api = getattr(module, "HfApi", None)
+    for name in ("upload_file", "upload_folder", "upload_large_folder", "create_commit", "create_branch", "create_tag",
+                 "delete_file", "delete_folder", "delete_repo", "create_repo"):  # fmt: skip
+        if hasattr(api, name):
+            setattr(api, name, _dropping(hub, module, name, getattr(api, name)))
+
+
+def _dropping(hub: Any, module: Any, name: str, original: Any) -> Any:
+    @functools.wraps(original)
+    def drop(self: Any, *args: Any, **kwargs: Any) -> Any:
+        hub.note("the script's %s to the Hugging Face Hub was left out" % name)
+        if name == "create_repo":
+            repository = kwargs.get("repo_id") or (args[0] if args else "brimful/left-out")
+            return module.RepoUrl("https://huggingface.co/%s" % repository)
+        return None
+
+    return drop
+
+
+def _no_cached_maps(hub: Any, module: Any) -> None:
+    """On an imaginary card a mapped data set may hold what a model computed, so zeros: it must not stay in the user's cache."""
+    if hub.orders.device == "imaginary" and hasattr(module, "disable_caching"):
+        module.disable_caching()
