@@ -1,0 +1,79 @@
+"""How much a measurement wanders, from repeats of it. Times and rates scatter with a long tail, so medians and MAD."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+from brimful.values import Estimate, Source
+
+__all__ = ["clearly_above", "mad", "pooled_spread", "rate_estimate", "relative_spread", "step_spread"]
+
+# A normal distribution's standard deviation is 1.4826 times its median absolute deviation (Rousseeuw & Croux 1993).
+_MAD_TO_SIGMA = 1.4826
+# The median of a normal sample scatters sqrt(pi / 2) times as much as its mean.
+_MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)
+_Z95 = 1.96
+# Expected range of n normal values in standard deviations (Tippett 1925; the d2 of control charts), for few repeats, where
+# the MAD is hopeless: of two values it is half their distance.
+_RANGE_TO_SIGMA = {2: 1.128, 3: 1.693, 4: 2.059, 5: 2.326}
+
+
+def mad(values: Sequence[float]) -> float:
+    """Median absolute deviation from the median, in the unit of the values; 0 for fewer than two."""
+    middle = statistics.median(values) if values else 0.0
+    return statistics.median([abs(value - middle) for value in values]) if len(values) > 1 else 0.0
+
+
+def relative_spread(values: Sequence[float]) -> float | None:
+    """Standard deviation of one measurement relative to the median, robustly; None where it was measured once."""
+    if len(values) < 2:
+        return None
+    middle = statistics.median(values)
+    if middle <= 0:
+        return None
+    if len(values) in _RANGE_TO_SIGMA:
+        return (max(values) - min(values)) / _RANGE_TO_SIGMA[len(values)] / middle
+    return _MAD_TO_SIGMA * mad(values) / middle
+
+
+def pooled_spread(groups: Iterable[Sequence[float]]) -> float | None:
+    """Relative spread of one measurement over several groups of repeats, each about its own median; None without repeats.
+
+    Variances are averaged with the degrees of freedom of their groups.
+    """
+    total = freedom = 0.0
+    for group in groups:
+        spread = relative_spread(group)
+        if spread is not None:
+            total += (len(group) - 1) * spread**2
+            freedom += len(group) - 1
+    return math.sqrt(total / freedom) if freedom else None
+
+
+def step_spread(step_s: Sequence[float]) -> float | None:
+    """Relative standard error of a trial's mean step time, from its own steps; a lower bound of what repeats show.
+
+    Trials share the machine's slow moods, which their steps do not show; so this serves only until there are repeats.
+    """
+    if len(step_s) < 3 or statistics.fmean(step_s) <= 0:
+        return None
+    return statistics.stdev(step_s) / statistics.fmean(step_s) / math.sqrt(len(step_s))
+
+
+def rate_estimate(rates: Sequence[float], spread: float | None) -> Estimate:
+    """The median of repeated rates with its 95 % interval. `spread` is the relative spread of one measurement (pooled)."""
+    middle = statistics.median(rates)
+    repeats = len(rates)
+    note = "1 run" if repeats == 1 else f"{repeats} runs"
+    if spread is None:
+        return Estimate(middle, Source.MEASURED, note=note)
+    factor = 1.0 if repeats < 3 else _MEDIAN_TO_MEAN  # the median of one or two values is their mean
+    half = _Z95 * spread * factor / math.sqrt(repeats)
+    return Estimate(middle, Source.MEASURED, middle * max(0.0, 1 - half), middle * (1 + half), note)
+
+
+def clearly_above(one: Sequence[float], other: Sequence[float], tolerance: float) -> bool:
+    """Whether the median of `one` is above that of `other` by more than the tolerance (0.03: by 3 %)."""
+    return bool(one and other) and statistics.median(one) > statistics.median(other) * (1 + tolerance)
