@@ -96,7 +96,7 @@ def check_limits(limits: Limits) -> None:
         raise ValueError(f"no batch size from {limits.min_batch_size} to {upper} ({name})")
 
 
-def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None, start: int | None = None) -> int | None:
+def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None) -> int | None:
     """The largest batch size from `lower` to `upper` that fits, None if not even `lower` does.
 
     Memory reserved is not monotone in the batch size: a larger batch can fall into better fitting segments. So the edge
@@ -111,7 +111,7 @@ def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None, sta
             return None
         lower = found
     good, bad = lower, None
-    step = max(start or 0, lower + 1)
+    step = 2 * lower
     while bad is None:
         step = step if upper is None else min(step, upper)
         if step <= good or step >= ENDLESS:

@@ -7,7 +7,7 @@ points from bending the curve downwards, which would promise memory that is not 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -70,6 +70,19 @@ def fit_peaks(points: Sequence[tuple[int, float]]) -> PeakFit:
     freedom = len(points) - sum(c > 0 for c in best[1])
     spread = max(FLOOR, math.sqrt(best[0] / freedom)) if freedom > 0 else UNJUDGED / Z_95
     return PeakFit(*best[1], spread=max(spread, _repeats(points)), sizes=sizes)
+
+
+def parabola_through(peaks: Mapping[int, float]) -> PeakFit | None:
+    """Fixed + quadratic through two peaks by batch size: the steepest that they allow; None where they fall.
+
+    Raises ValueError for another number of peaks.
+    """
+    (first, low), (last, high) = sorted(peaks.items())
+    if high <= low:
+        return None
+    quadratic = (high - low) / (last**2 - first**2)
+    quadratic = min(quadratic, high / last**2)
+    return PeakFit(high - quadratic * last**2, 0.0, quadratic, UNJUDGED / Z_95, (first, last))
 
 
 def _value(coefficients: tuple[float, float, float], size: float) -> float:

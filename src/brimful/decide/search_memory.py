@@ -17,7 +17,7 @@ depends on the batch size, the next size comes from the peaks.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from brimful.decide.allocation_laws import AllocationLaws, Reproduction, fit_laws, needs_another_trace, second_size
@@ -39,6 +39,7 @@ class Traced:
 
     outcome: Outcome
     trace: Trace | None = None
+    dataset_length: int | None = None  # once it is known: no larger batch size is tried
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class _Known:
     """The traces so far."""
 
     card: Card
+    limits: Limits
     programs: dict[int, Program] = field(default_factory=dict)
     played: dict[int, Played] = field(default_factory=dict)
     full: set[int] = field(default_factory=set)  # out of device memory
@@ -67,6 +69,8 @@ class _Known:
 
     def add(self, batch_size: int, traced: Traced) -> None:
         self.order.append(batch_size)
+        lengths = [n for n in (self.limits.dataset_length, traced.dataset_length) if n is not None]
+        self.limits = replace(self.limits, dataset_length=min(lengths) if lengths else None)
         if traced.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
             self.full.add(batch_size)
         elif traced.outcome is not Outcome.COMPLETED or traced.trace is None or not traced.trace.whole:
@@ -84,8 +88,9 @@ class _Known:
 
     @property
     def good(self) -> int | None:
-        """The largest traced size that fits."""
-        return max(self.fitting, default=None)
+        """The largest traced size that fits and obeys the limits, which may have become known with the traces."""
+        upper = upper_limit(self.limits)[0]
+        return max((size for size in self.fitting if upper is None or size <= upper), default=None)
 
     @property
     def bad(self) -> int | None:
@@ -123,20 +128,20 @@ def search_largest(
     to do with memory ends the search. Raises ValueError where the limits leave no batch size.
     """
     check_limits(limits)
-    known = _Known(card)
-    yield from _first_traces(known, limits, first_size, max_traces)
+    known = _Known(card, limits)
+    yield from _first_traces(known, first_size, max_traces)
     while len(known.order) < max_traces and known.failed is None and known.programs:
-        proposed = _next_size(known, limits)
+        proposed = _next_size(known)
         if proposed is None:
             break
         known.add(proposed, (yield proposed))
-    return _conclude(known, limits)
+    return _conclude(known)
 
 
-def _first_traces(known: _Known, limits: Limits, first_size: int, max_traces: int) -> Generator[int, Traced, None]:
+def _first_traces(known: _Known, first_size: int, max_traces: int) -> Generator[int, Traced, None]:
     """Two traces at small sizes, a third where they call for it; smaller ones where those are too large already."""
-    upper, _ = upper_limit(limits)
-    lowest = limits.min_batch_size
+    upper, _ = upper_limit(known.limits)
+    lowest = known.limits.min_batch_size
     size = max(lowest, min(first_size, upper if upper is not None else first_size))
     while True:
         known.add(size, (yield size))
@@ -147,24 +152,24 @@ def _first_traces(known: _Known, limits: Limits, first_size: int, max_traces: in
         size = max(lowest, size // 4)
     if known.failed is not None:
         return
-    size = _second_size(known, limits, size)
+    size = _second_size(known, size)
     if size is not None and len(known.order) < max_traces:
         known.add(size, (yield size))
     if known.failed is None and len(known.programs) == 2:
-        third = needs_another_trace(known.programs)
+        third, upper = needs_another_trace(known.programs), upper_limit(known.limits)[0]
         if third is not None and (upper is None or third <= upper) and _surely_fits(known, third) and not known.full:
             known.add(third, (yield third))
 
 
-def _second_size(known: _Known, limits: Limits, first: int) -> int | None:
+def _second_size(known: _Known, first: int) -> int | None:
     """A size above the first one that fits even if all memory grows with the batch; else a size below it."""
-    upper, _ = upper_limit(limits)
+    upper, _ = upper_limit(known.limits)
     wanted = min([second_size(first)] + ([upper] if upper is not None else []) + [size - 1 for size in known.full])
     device = known.card.upper(known.played[first])
     for size in range(wanted, first, -1):
         if device * size / first <= known.card.budget_bytes:
             return size
-    below = max(limits.min_batch_size, first // 2)
+    below = max(known.limits.min_batch_size, first // 2)
     return below if below < first else None
 
 
@@ -177,10 +182,10 @@ def _surely_fits(known: _Known, size: int) -> bool:
 def best_laws(programs: dict[int, Program], frontier: list[int]) -> _Model | None:
     """The laws, of all that two or three traces give, that are to be trusted most near the frontier.
 
-    First those that give the traces at the frontier to the byte, then those that give the most traces, then those that
-    did not need rounding. None where no two traces have the same events.
+    First those that give the traces at the frontier to the byte, then those without rounding that give the most traces,
+    then the plainest. None where no two traces have the same events.
     """
-    best: tuple[tuple[int, int, bool, int], _Model] | None = None
+    best: tuple[tuple[int, int, int, int], _Model] | None = None
     for count in (2, 3):
         for sizes in combinations(sorted(programs), count):
             laws = fit_laws({size: programs[size] for size in sizes})
@@ -188,7 +193,8 @@ def best_laws(programs: dict[int, Program], frontier: list[int]) -> _Model | Non
                 continue  # any three points have a parabola; it says something only if its numbers are whole
             reproduced = tuple(size for size in programs if size in sizes or laws.reproduces(programs[size], size).exact)
             near = sum(size in reproduced for size in frontier)
-            rank = (near, len(reproduced) - count if laws.exact else 0, laws.exact, -sum(abs(s - frontier[-1]) for s in sizes))
+            distance = sum(abs(size - frontier[-1]) for size in sizes)
+            rank = (near, len(reproduced) if laws.exact else 0, -count, -distance)
             if best is None or rank > best[0]:
                 best = (rank, _Model(laws, reproduced))
         if best is not None and len(best[1].reproduced) == len(programs) and best[1].laws.exact:
@@ -196,35 +202,39 @@ def best_laws(programs: dict[int, Program], frontier: list[int]) -> _Model | Non
     return best[1] if best is not None else None
 
 
-def _next_size(known: _Known, limits: Limits) -> int | None:
+def _next_size(known: _Known) -> int | None:
     """The next batch size to trace; None when the search is over."""
     model = best_laws(known.programs, known.frontier)
-    candidate = _candidate(known, limits, model)
+    candidate = _candidate(known, model)
     if candidate is None:
-        lowest = limits.min_batch_size
+        lowest = known.limits.min_batch_size
         return None if lowest in known.order or (model is not None and model.verified) else lowest
     if candidate not in known.order:
         return candidate
     if model is not None and model.laws.exact and not model.verified:
-        return _size_for_verification(known, limits, candidate)
+        return _size_for_verification(known, candidate)
     return None
 
 
-def _candidate(known: _Known, limits: Limits, model: _Model | None) -> int | None:
-    """The largest size believed to fit, by the laws or by the peaks; None if none does."""
-    upper, _ = upper_limit(limits)
-    if known.bad is not None and (model is None or not model.verified):
+def _candidate(known: _Known, model: _Model | None) -> int | None:
+    """The largest size believed to fit, by the laws or by the peaks; None if none does.
+
+    Laws may hold near the edge alone, so they are asked from the largest traced size that fits upwards.
+    """
+    upper, _ = upper_limit(known.limits)
+    good, lowest = known.good, known.limits.min_batch_size
+    if known.bad is not None:
         upper = known.bad - 1 if upper is None else min(upper, known.bad - 1)
-    if model is not None:
-        if model.laws.constant:
-            return upper if upper is not None else known.good
-        peaks = LawPeaks(model.laws, known.card)
-        found = largest_that(peaks.fits, limits.min_batch_size, upper, start=known.good)
+    if upper is not None and upper <= (good or lowest - 1):
+        return good
+    if model is None:
+        found = _candidate_by_peaks(known, good or lowest, upper)
+    elif model.laws.constant:
+        # Any size is as good as any other: without a limit, name none that was not traced.
+        found = upper if upper is not None and LawPeaks(model.laws, known.card).fits(upper) else None
     else:
-        found = _candidate_by_peaks(known, limits.min_batch_size, upper)
-    if known.good is not None and not (model is not None and model.verified):
-        found = max(found or 0, known.good)
-    return found
+        found = largest_that(LawPeaks(model.laws, known.card).fits, good or lowest, upper)
+    return found if good is None or found is not None else good
 
 
 def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | None:
@@ -238,27 +248,28 @@ def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | 
     def fits(size: int) -> bool:
         return fit.at(size) * (1 + growth(size, seen_to, GROWTH_PEAKS)) <= known.card.budget_bytes
 
-    return largest_that(fits, lowest, upper, start=known.good)
+    return largest_that(fits, lowest, upper)
 
 
-def _size_for_verification(known: _Known, limits: Limits, candidate: int) -> int | None:
+def _size_for_verification(known: _Known, candidate: int) -> int | None:
     """A size near the answer that was not traced yet, below it if there is one: it must be safe."""
     for distance in range(1, max(2, candidate)):
-        if candidate - distance < limits.min_batch_size:
+        if candidate - distance < known.limits.min_batch_size:
             break
         if candidate - distance not in known.order:
             return candidate - distance
     return None
 
 
-def _conclude(known: _Known, limits: Limits) -> MemoryConclusion:
-    upper, limit_name = upper_limit(limits)
+def _conclude(known: _Known) -> MemoryConclusion:
+    upper, limit_name = upper_limit(known.limits)
     model = best_laws(known.programs, known.frontier) if known.programs else None
     trusted = model is not None and model.verified and known.failed is None
-    candidate = _candidate(known, limits, model) if trusted else known.good
+    candidate = _candidate(known, model) if trusted else known.good
     # Only laws that were verified may name a size that was not traced.
     largest = candidate if candidate is not None else known.good
     laws = model.laws if model is not None else None
+    ignored = laws is not None and laws.constant and len(known.programs) > 1
     belief = MemoryBelief(
         memory="device",
         method="laws" if trusted else "peaks",
@@ -266,11 +277,11 @@ def _conclude(known: _Known, limits: Limits) -> MemoryConclusion:
         fixed_bytes=None,
         linear_bytes=None,
         quadratic_bytes=None,
-        curve=_curve(known, limits, model, largest),
+        curve=_curve(known, largest),
         probes=tuple(known.card.point(size, known.played[size]) for size in known.order if size in known.played),
         largest_batch_size=largest,
-        limited_by=limit_name if largest is not None and largest == upper else "budget",
-        ignores_batch_size=laws is not None and laws.constant and len(known.programs) > 1,
+        limited_by=limit_name if largest is not None and largest == upper else None if ignored and largest else "budget",
+        ignores_batch_size=ignored,
     )
     played = None
     if largest is not None:
@@ -282,30 +293,31 @@ def _conclude(known: _Known, limits: Limits) -> MemoryConclusion:
         {name: known.card.estimate(peaks) for name, peaks in played.phases.items()} if played is not None else {},
         laws if trusted else None,
         known.failed,
-        tuple(_notes(known, model)),
+        tuple(_notes(known, model, proven=largest is not None and largest == upper)),
     )
 
 
-def _curve(known: _Known, limits: Limits, model: _Model | None, largest: int | None) -> tuple[Point, ...]:
-    if model is None:
-        return ()
-    peaks, seen_to = LawPeaks(model.laws, known.card), max(known.programs)
-    sizes = curve_sizes(largest, limits.min_batch_size, upper_limit(limits)[0])
-    per_doubling = 0.0 if model.verified else GROWTH_LAWS
+def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
+    """Predicted peaks for a picture: at each size by the laws that hold at the nearest traced size."""
+    sizes = sorted(known.programs)
+    models = [best_laws(known.programs, frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
+    found = [model for model in models if model is not None]
     points = []
-    for size in sizes:
-        played = model.laws.play_at(size, known.card.settings) if peaks.at(size).full is not None else peaks.at(size)
-        points.append(known.card.point(size, played, growth(size, seen_to, per_doubling)))
+    for size in curve_sizes(largest, known.limits.min_batch_size, upper_limit(known.limits)[0]) if found else []:
+        model = min(found, key=lambda m, size=size: min(abs(size - seen) for seen in m.reproduced))
+        played = model.laws.play_at(size, known.card.settings)
+        widened = 0.0 if model.verified else growth(size, sizes[-1], GROWTH_LAWS)
+        points.append(known.card.point(size, played, widened))
     return tuple(points)
 
 
-def _notes(known: _Known, model: _Model | None) -> list[str]:
-    notes = []
+def _notes(known: _Known, model: _Model | None, proven: bool) -> list[str]:
+    notes: list[str] = []
     if model is None and len(known.programs) > 1:
         sizes = sorted(known.programs)
         where = known.programs[sizes[0]].difference(known.programs[sizes[-1]])
         notes.append(f"the order of allocations depends on the batch size ({where}), so the answer was searched by trials")
-    elif model is not None and not model.verified and len(known.programs) > 1:
+    elif model is not None and not model.verified and len(known.programs) > 1 and not proven:
         differs = _difference(known, model)
         notes.append(f"the laws of the allocations were not confirmed: {differs}")
     for size in sorted(known.full):

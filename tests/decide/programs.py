@@ -1,0 +1,89 @@
+"""Synthetic training scripts: what they would allocate at a batch size, as a trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from brimful.decide.intervals import RelativeInterval
+from brimful.decide.memory import Card
+from brimful.decide.search_memory import Traced
+from brimful.values import Outcome, Source
+from brimful_inside.laws.trace import Free, Malloc, Phase, Row, Step, Trace
+
+MIB = 1 << 20
+GIB = 1 << 30
+Size = Callable[[int], int]
+SURE = RelativeInterval(0.0, 0.0, "exact, for a test", Source.ASSUMED)
+
+
+def card(budget: int, context: int = 500 * MIB, high: float = 0.0, capacity: int | None = None) -> Card:
+    return Card(budget, context, RelativeInterval(-high, high, "for a test", Source.ASSUMED), capacity_bytes=capacity)
+
+
+@dataclass
+class Script:
+    """What is allocated and freed, in order: ("malloc", name, size law) or ("free", name) or ("phase", name)."""
+
+    actions: list[tuple]
+
+    def trace(self, batch_size: int) -> Trace:
+        rows: list[Row] = []
+        ids: dict[str, int] = {}
+        for number, action in enumerate(self.actions):
+            if action[0] == "malloc":
+                ids[action[1]] = 1000 + number
+                rows.append(Malloc(1000 + number, action[2](batch_size), f"aten.op{number}"))
+            elif action[0] == "free":
+                rows.append(Free(ids.pop(action[1])))
+            elif action[0] == "phase":
+                rows.append(Phase(action[1]))
+            else:
+                rows.append(Step(action[1]))
+        return Trace({"trace_version": 1}, rows)
+
+
+def affine(constant: int, linear: int) -> Size:
+    return lambda batch_size: constant + linear * batch_size
+
+
+def network(seed: int, size_of: Callable[[random.Random], Size] | None = None, layers: int = 12) -> Script:
+    """Parameters, then per step: activations forward, gradients backward in reverse, temporaries at random places."""
+    rng = random.Random(seed)
+    make = size_of or (lambda r: affine(r.choice([0, 0, 512, 70_000]), r.choice([64, 4096, 100_000, 400_000, 1_500_000])))
+    actions: list[tuple] = [("malloc", f"w{i}", affine(rng.choice([1_000, 300_000, 9_000_000]), 0)) for i in range(layers)]
+    actions.append(("phase", "train"))
+    for step in range(2):
+        for i in range(layers):
+            actions += [("malloc", f"a{i}", make(rng)), ("malloc", f"t{i}", make(rng))]
+            if rng.random() < 0.8:
+                actions.append(("free", f"t{i}"))
+        for i in reversed(range(layers)):
+            actions += [("malloc", f"g{i}", make(rng)), ("free", f"a{i}"), ("free", f"g{i}")]
+        live = {a[1] for a in actions if a[0] == "malloc"}
+        for i in range(layers):
+            allocated = sum(a[:2] == ("malloc", f"t{i}") for a in actions)
+            if f"t{i}" in live and allocated > sum(a[:2] == ("free", f"t{i}") for a in actions):
+                actions.append(("free", f"t{i}"))
+        actions.append(("step", step + 1))
+    actions.append(("phase", "eval"))
+    for i in range(layers // 2):
+        actions += [("malloc", f"e{i}", make(rng)), *([("free", f"e{i - 1}")] if i else [])]
+    return Script(actions)
+
+
+def drive(search, trace_of: Callable[[int], Trace], over: Callable[[int], bool] | None = None):
+    """Run a search against a script. Answers the conclusion and the sizes that were traced."""
+    asked: list[int] = []
+    try:
+        size = next(search)
+        while True:
+            assert size not in asked, "no size is traced twice"
+            asked.append(size)
+            if over is not None and over(size):
+                size = search.send(Traced(Outcome.OUT_OF_DEVICE_MEMORY))
+            else:
+                size = search.send(Traced(Outcome.COMPLETED, trace_of(size)))
+    except StopIteration as end:
+        return end.value, asked

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.decide.memory import check_limits, curve_sizes, largest_that, upper_limit
+from brimful.values import Limits, Source
+from brimful_inside.laws.replay import Peaks, Played
+from tests.decide.programs import GIB, MIB, card
+
+
+@given(edge=st.integers(1, 5000), upper=st.one_of(st.none(), st.integers(1, 6000)))
+def test_the_edge_of_what_fits_is_found(edge, upper):
+    expected = min(edge, upper) if upper is not None else edge
+    assert largest_that(lambda b: b <= edge, 1, upper) == expected
+
+
+@given(edge=st.integers(1, 3000), holes=st.sets(st.integers(1, 20)), bumps=st.sets(st.integers(1, 8)))
+def test_what_is_named_fits_and_nothing_larger_in_the_window_does(edge, holes, bumps):
+    fitting = (set(range(1, edge + 1)) - {edge - h for h in holes if edge - h > 1}) | {edge + b for b in bumps}
+    found = largest_that(fitting.__contains__, 1, None)
+    assert found in fitting
+    assert not any(found + d in fitting for d in range(1, 9))
+
+
+def test_nothing_fits_where_not_even_the_smallest_does():
+    assert largest_that(lambda b: False, 1, None) is None
+    assert largest_that(lambda b: b > 100, 1, 50) is None
+
+
+def test_a_size_beyond_the_limit_is_never_asked():
+    asked = []
+    largest_that(lambda b: asked.append(b) or True, 1, 37)
+    assert max(asked) <= 37
+
+
+def test_a_search_without_any_limit_ends():
+    assert largest_that(lambda b: True, 1, None) is not None
+
+
+def test_the_tighter_limit_is_named():
+    assert upper_limit(Limits()) == (None, None)
+    assert upper_limit(Limits(dataset_length=100)) == (100, "dataset")
+    assert upper_limit(Limits(dataset_length=100, max_batch_size=64)) == (64, "max_batch_size")
+
+
+def test_limits_that_leave_nothing_are_refused():
+    with pytest.raises(ValueError, match="no batch size"):
+        check_limits(Limits(dataset_length=0))
+    with pytest.raises(ValueError, match="at least 1"):
+        check_limits(Limits(min_batch_size=0))
+
+
+def test_the_upper_end_of_the_interval_decides_whether_it_fits():
+    played = Played({}, Peaks(9 * GIB, 9 * GIB + 524 * MIB))
+    assert card(10 * GIB).fits(played)
+    assert not card(10 * GIB, high=0.05).fits(played)
+    assert not card(10 * GIB).fits(played, growth=0.05)
+
+
+def test_an_estimate_has_the_three_names_of_a_peak_and_its_interval():
+    seen = card(10 * GIB, context=GIB, high=0.1).estimate(Peaks(3 * GIB, 4 * GIB))
+    assert (seen.allocated_bytes, seen.reserved_bytes, seen.device_bytes) == (3 * GIB, 4 * GIB, 5 * GIB)
+    low, high = seen.device_interval_bytes
+    assert low <= 4.5 * GIB + 1 and high >= 5.5 * GIB - 1
+    assert seen.source is Source.PREDICTED
+
+
+def test_a_picture_reaches_beyond_the_largest_size_and_not_beyond_the_limits():
+    sizes = curve_sizes(100, 1, None)
+    assert sizes == sorted(set(sizes)) and 100 in sizes and max(sizes) > 100
+    assert max(curve_sizes(100, 1, 100)) == 100
+    assert curve_sizes(1, 1, 1) == [1]

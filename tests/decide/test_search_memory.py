@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.decide.search_memory import Traced, search_largest
+from brimful.values import Limits, Outcome
+from brimful_inside.laws.trace import Free, Malloc, Trace
+from tests.decide.programs import GIB, MIB, Script, affine, card, drive, network
+
+
+def true_largest(chosen, trace_of, around, upper=None, window=150):
+    """By trying every size nearby, each by a trace of its own."""
+    sizes = [b for b in range(max(1, around - window), around + window) if upper is None or b <= upper]
+    return max((b for b in sizes if chosen.fits(chosen.play(trace_of(b)))), default=None)
+
+
+def with_more(script: Script, *sizes) -> Script:
+    more = [action for i, size in enumerate(sizes) for action in (("malloc", f"m{i}", size), ("free", f"m{i}"))]
+    return Script(script.actions + more)
+
+
+@given(seed=st.integers(0, 10**6), budget=st.integers(1, 40), high=st.sampled_from([0.0, 0.05]))
+@settings(max_examples=25, deadline=None)
+def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, budget, high):
+    script, chosen = network(seed, layers=5), card(budget * GIB, high=high)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.belief.largest_batch_size
+    assert largest == true_largest(chosen, script.trace, largest or 1)
+    assert found.belief.exact and found.belief.method == "laws"
+    assert len(asked) <= 4
+    assert not any(chosen.upper(chosen.play(script.trace(b))) > chosen.budget_bytes for b in asked), "none out of memory"
+    assert found.belief.limited_by == "budget"
+    assert largest in asked
+
+
+@pytest.mark.parametrize("kink", [8, 20, 100, 300, 3000])
+def test_an_evaluation_set_smaller_than_the_batch_is_a_kink_that_is_found(kink):
+    script, chosen = with_more(network(3), lambda b: 6_000_000 * min(b, kink)), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.belief.largest_batch_size
+    assert largest == true_largest(chosen, script.trace, largest)
+    assert found.belief.exact
+    assert len(asked) <= 6
+    assert all(chosen.fits(chosen.play(script.trace(b))) for b in asked), "none out of memory"
+
+
+@pytest.mark.parametrize("weight", [4, 400, 40_000])
+def test_where_batch_meets_batch_a_third_small_trace_gives_the_quadratic_term(weight):
+    script = with_more(network(3), lambda b: weight * b * b, lambda b: weight * (b * (b - 1) // 2))
+    chosen = card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.belief.largest_batch_size
+    assert asked[:3] == [5, 12, 20] and len(asked) == 4
+    assert largest == true_largest(chosen, script.trace, largest) == asked[3]
+    assert found.belief.exact
+
+
+def accumulating(effective: int):
+    """As many micro-batches as fill the effective batch: the order of allocations depends on the batch size."""
+
+    def trace_of(b: int) -> Trace:
+        rows = [Malloc(-1, 300 * MIB, "w")]
+        for k in range(-(-effective // b)):
+            samples = min(b, effective - k * b)
+            rows += [Malloc(2 * k, samples * 20_000_000, "a"), Malloc(2 * k + 1, samples * 9_000_000, "b")]
+            rows += [Free(2 * k), Free(2 * k + 1)]
+        return Trace({}, rows)
+
+    return trace_of
+
+
+def test_where_the_order_depends_on_the_batch_size_the_answer_is_searched_by_trials():
+    trace_of, chosen = accumulating(4096), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = found.belief.largest_batch_size
+    true = true_largest(chosen, trace_of, largest)
+    assert largest is not None and true is not None and 0.98 * true <= largest <= true
+    assert len(asked) <= 6
+    assert all(chosen.fits(chosen.play(trace_of(b))) for b in asked)
+
+
+def test_rounding_in_the_script_is_said_and_the_named_size_was_traced():
+    script, chosen = with_more(network(3), lambda b: (b // 2) * 3_000_000), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.belief.largest_batch_size
+    assert not found.belief.exact
+    assert largest in asked and chosen.fits(chosen.play(script.trace(largest)))
+    assert largest >= 0.98 * true_largest(chosen, script.trace, largest)
+    assert any("not confirmed" in note for note in found.notes)
+
+
+@given(
+    limits=st.builds(
+        Limits,
+        dataset_length=st.one_of(st.none(), st.integers(1, 3000)),
+        max_batch_size=st.one_of(st.none(), st.integers(1, 3000)),
+    ),
+    late=st.one_of(st.none(), st.integers(1, 3000)),
+    seed=st.integers(0, 50),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_named_size_obeys_every_limit_also_one_that_the_first_trace_tells(limits, late, seed):
+    script, chosen = network(seed, layers=4), card(8 * GIB)
+    search = search_largest(chosen, limits)
+    asked = [next(search)]
+    with pytest.raises(StopIteration) as end:
+        while True:
+            asked.append(search.send(Traced(Outcome.COMPLETED, script.trace(asked[-1]), dataset_length=late)))
+    given_limits = [n for n in (limits.dataset_length, limits.max_batch_size, late) if n is not None]
+    belief = end.value.value.belief
+    assert belief.largest_batch_size is not None and 1 <= belief.largest_batch_size <= min(given_limits, default=10**9)
+    assert all(size <= min(given_limits, default=10**9) for size in asked[1:])
+    if belief.limited_by in ("dataset", "max_batch_size"):
+        assert belief.largest_batch_size == min(given_limits)
+    assert belief.largest_batch_size == true_largest(
+        chosen, script.trace, belief.largest_batch_size, upper=min(given_limits, default=None)
+    )
+
+
+def test_a_script_that_ignores_the_batch_size_is_told():
+    script = Script([("malloc", "w", affine(GIB, 0))])
+    found, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert found.belief.ignores_batch_size and found.belief.limited_by is None
+    found, asked = drive(search_largest(card(20 * GIB), Limits(dataset_length=2000)), script.trace)
+    assert found.belief.ignores_batch_size and found.belief.largest_batch_size == 2000
+    assert 2000 in asked
+
+
+def test_nothing_is_named_where_not_even_one_sample_fits():
+    script = Script([("malloc", "w", affine(100 * GIB, 0))])
+    found, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert found.belief.largest_batch_size is None and found.belief.limited_by == "budget"
+    assert found.peak is None and asked[-1] == 1
+
+
+def test_a_card_that_is_full_at_the_first_size_makes_the_search_go_smaller():
+    script, chosen = Script([("malloc", "w", affine(GIB, 6 * GIB))]), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace, over=lambda b: b >= 4)
+    assert found.belief.largest_batch_size == 3
+    assert "batch size 5 ran out of memory" in found.notes
+    assert asked[0] == 5 and max(asked[1:]) <= 3
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.UNSUPPORTED, Outcome.DOOR_CLOSED])
+def test_a_failure_that_is_not_about_memory_ends_the_search_and_is_told(outcome):
+    search = search_largest(card(20 * GIB), Limits())
+    next(search)
+    with pytest.raises(StopIteration) as end:
+        search.send(Traced(outcome))
+    assert end.value.value.failed is outcome
+    assert end.value.value.belief.largest_batch_size is None
+
+
+def test_a_later_failure_keeps_what_was_found():
+    script, search = network(1), search_largest(card(20 * GIB), Limits())
+    sizes = [next(search)]
+    sizes.append(search.send(Traced(Outcome.COMPLETED, script.trace(sizes[-1]))))
+    search.send(Traced(Outcome.COMPLETED, script.trace(sizes[-1])))
+    with pytest.raises(StopIteration) as end:
+        search.send(Traced(Outcome.CRASHED))
+    assert end.value.value.failed is Outcome.CRASHED
+    assert end.value.value.belief.largest_batch_size == max(sizes)
+    assert not end.value.value.belief.exact
+
+
+def test_the_conclusion_has_peaks_by_phase_and_a_curve_for_the_page():
+    script, chosen = network(2), card(20 * GIB, high=0.05)
+    found, _ = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.belief.largest_batch_size
+    assert found.peak is not None and found.peak.device_interval_bytes[1] <= 20 * GIB
+    assert {"train", "eval"} <= found.phases.keys()
+    assert max(p.reserved_bytes for p in found.phases.values()) == found.peak.reserved_bytes
+    direct = chosen.play(script.trace(largest))
+    assert found.peak.reserved_bytes == direct.peak.reserved
+    curve = {point.batch_size: point.value for point in found.belief.curve}
+    assert curve[largest].value == found.peak.device_bytes
+    assert all(p.value.low <= p.value.value <= p.value.high for p in found.belief.curve)
+
+
+def test_impossible_limits_are_refused_before_anything_is_traced():
+    with pytest.raises(ValueError, match="no batch size"):
+        next(search_largest(card(20 * GIB), Limits(max_batch_size=4, min_batch_size=8)))

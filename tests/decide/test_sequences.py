@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from brimful.decide.sequences import program_of
+from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Step, Trace
+
+
+def program(*rows):
+    return program_of(Trace({}, list(rows)))
+
+
+def test_identifiers_do_not_matter():
+    one = program(Malloc(7, 100, "a"), Malloc(9, 50, "b"), Free(7), Step(1))
+    other = program(Malloc(1, 200, "a"), Malloc(2, 60, "b"), Free(1), Step(1))
+    assert one.same_events(other)
+    assert one.difference(other) is None
+    assert (one.sizes, other.sizes) == ((100, 50), (200, 60))
+
+
+def test_another_order_of_ends_is_another_program_and_says_where():
+    one = program(Malloc(1, 1, "a"), Malloc(2, 1, "a"), Free(1), Free(2))
+    other = program(Malloc(1, 1, "a"), Malloc(2, 1, "a"), Free(2), Free(1))
+    assert not one.same_events(other)
+    assert one.difference(other) == "row 2: free against free 1"
+
+
+def test_a_longer_program_is_another_one():
+    assert program(Malloc(1, 1, "a")).difference(program(Malloc(1, 1, "a"), Step(1))) == "1 rows against 2"
+
+
+def test_an_identifier_can_be_used_again_after_its_end():
+    seen = program(Malloc(1, 10, "a"), Free(1), Malloc(1, 20, "b"), Free(1))
+    assert [event for event in seen.events if event[0] == "free"] == [("free", 0), ("free", 1)]
+
+
+def test_ends_of_storages_older_than_the_trace_are_left_out():
+    assert program(Free(3), Phase("train"), EmptyCache()).events == (("phase", "train"), ("empty_cache",))
+
+
+def test_a_workspace_law_that_does_not_give_the_recorded_bytes_is_not_used():
+    known = program(Malloc(1, 32 << 20, "mm", "cublas", (9, 0, 213)))
+    assert known.args == ((9, 0, 213),)
+    assert program(Malloc(1, 77, "mm", "cublas", (9, 0, 213))).args == ((),)
+    assert program(Malloc(1, 77, "mm", "a law of the future", (1,))).events == (("malloc", "mm", None, 0),)
