@@ -106,8 +106,11 @@ def show_audit(console: Console, audit: Audit) -> None:
     show_advice(console, audit.findings)
 
 
-def show_plan(console: Console, record: Record) -> None:
-    """The answer of `tune`; ends with the command to paste. A record without a plan says how far it came."""
+def show_plan(console: Console, record: Record, trials: bool = False) -> None:
+    """The answer of `tune`; ends with the command to paste. `trials`: list them too, before it.
+
+    A record without a plan says how far it came, trial by trial.
+    """
     _headline(console, verdict.of_record(record))
     plan = record.plan
     if plan is None:
@@ -116,6 +119,8 @@ def show_plan(console: Console, record: Record) -> None:
         return
     _settings(console, plan)
     show_changes(console, record)
+    if trials:
+        show_trials(console, record)
     show_advice(console, (*record.notes, *plan.warnings))
     ran = "run in a trial before it was named" if plan.verified else "no trial has run exactly these settings"
     _line(console, f"The command to paste ({ran}):")
@@ -173,9 +178,7 @@ def show_record(console: Console, record: Record) -> None:
     elif record.plan is None and record.audit is not None:
         show_audit(console, record.audit)
     else:
-        show_plan(console, record)
-    if record.plan is not None:
-        show_trials(console, record)
+        show_plan(console, record, trials=True)
 
 
 def show_gpus(console: Console, gpus: Iterable[Gpu]) -> None:
