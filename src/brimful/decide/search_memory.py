@@ -169,7 +169,7 @@ def _second_size(known: _Known, first: int) -> int | None:
     for size in range(wanted, first, -1):
         if device * size / first <= known.card.budget_bytes:
             return size
-    below = max(known.limits.min_batch_size, first // 2)
+    below = max(known.limits.min_batch_size, min(first // 2, upper if upper is not None else first))
     return below if below < first else None
 
 
