@@ -17,12 +17,14 @@ def install(hub: Hub) -> None:
     from brimful_inside.probe.forward import watch_compilation
     from brimful_inside.probe.loaders import watch_loaders
     from brimful_inside.probe.losses import watch_backward
+    from brimful_inside.probe.worst import watch_samplers
 
     hub.probe = new_probe(hub)
     _watch_optimizers()
     _watch_scalers()
     _watch_eval_mode()
     watch_loaders()
+    watch_samplers()
     watch_backward(_before_backward)
     watch_compilation(_disarm)
     watch_exceptions(_uncaught)
@@ -33,8 +35,10 @@ def new_probe(hub: Hub) -> Any:
     from brimful_inside.probe.devices import device_for
     from brimful_inside.probe.host_memory import HostMeter
     from brimful_inside.probe.probe import Probe
+    from brimful_inside.probe.worst import WorstBatches
 
-    return Probe(hub, device_for(hub), HostMeter(hub))
+    worst = WorstBatches(hub.orders.device == "imaginary") if hub.orders.worst_batch else None
+    return Probe(hub, device_for(hub), HostMeter(hub), worst)
 
 
 def _probe() -> Any:

@@ -21,11 +21,11 @@ from brimful_inside.probe.iterations import (
     samples_in,
     seen_of,
 )
+from brimful_inside.probe.own_batches import INDICES
 from brimful_inside.wire import LoaderSeen
 
 MAX_LOADERS = 64
 ATTRIBUTE = "_brimful_iteration"
-INDICES = "_brimful_indices"
 
 
 class Loaders:

@@ -1,0 +1,148 @@
+"""Looks at the samples of a data set: which of their dimensions vary, and which samples are the largest."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Mapping
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+FIRST = 32  # samples that are looked at whatever it takes
+FIRST_S = 1.0
+ALL_S = 30.0  # when something varies
+KEPT_LARGEST = 65_536
+MAX_DEPTH = 5
+
+Dims = Dict[str, int]  # "input_ids.0" -> 317
+
+
+class Scan(NamedTuple):
+    """What was seen. `extremes` has, for each dimension that varies, (smallest, largest, the sample that has the largest)."""
+
+    scanned: int
+    length: int
+    extremes: Dict[str, Tuple[int, int, int]]
+    largest: List[int]  # indices, largest total first
+    totals: Dict[int, int]  # of each sample looked at
+
+    @property
+    def varies(self) -> bool:
+        return bool(self.extremes)
+
+
+def order_of(length: int) -> Iterator[int]:
+    """All indices, so that any beginning is spread evenly over the data set: the ends, then steps of the golden ratio."""
+    if length <= 0:
+        return
+    ends = [0] if length == 1 else [0, length - 1]
+    yield from ends
+    step = max(1, int(length * 0.6180339887498949))
+    while _common_divisor(step, length) != 1:
+        step += 1
+    position = 0
+    for _ in range(length):
+        position = (position + step) % length
+        if position not in ends:
+            yield position
+
+
+def _common_divisor(a: int, b: int) -> int:
+    while b:
+        a, b = b, a % b
+    return a
+
+
+def scan(dataset: Any, length: int, first_s: float = FIRST_S, all_s: float = ALL_S) -> Scan:
+    """Looks at samples for `first_s` seconds, at `FIRST` at least; for up to `all_s` once something varies.
+
+    Raises what the data set raises.
+    """
+    started = time.monotonic()
+    low: Dims = {}
+    high: Dict[str, Tuple[int, int]] = {}
+    totals: Dict[int, int] = {}
+    varies = False
+    for index in order_of(length):
+        dims, total = measure(dataset[index])
+        varies = _account(low, high, dims, index, first=not totals) or varies
+        totals[index] = total
+        spent = time.monotonic() - started
+        if len(totals) >= FIRST and spent > (all_s if varies else first_s):
+            break
+    extremes = {k: (low.get(k, 0), most, at) for k, (most, at) in high.items() if low.get(k, 0) != most}
+    largest = heapq.nlargest(KEPT_LARGEST, totals, key=lambda i: (totals[i], -i))
+    return Scan(len(totals), length, extremes, largest, totals)
+
+
+def _account(low: Dims, high: Dict[str, Tuple[int, int]], dims: Dims, index: int, first: bool) -> bool:
+    """Takes one sample in. True if it differs from those before. A part that a sample lacks counts as 0."""
+    for key in low.keys() - dims.keys():
+        low[key] = 0
+    differs = False
+    for key, size in dims.items():
+        before = high.get(key)
+        if before is None:
+            low[key], high[key] = (size if first else 0), (size, index)
+            differs = differs or (not first and size > 0)
+            continue
+        if size > before[0]:
+            high[key] = (size, index)
+        low[key] = min(low[key], size)
+        differs = differs or low[key] != high[key][0]
+    return differs
+
+
+def measure(sample: Any) -> Tuple[Dims, int]:
+    """(dimensions by name, total elements) of one sample: shapes of tensors, lengths of texts and lists, sizes of images."""
+    dims: Dims = {}
+    total = _measure(sample, "", dims, 0)
+    return dims, total
+
+
+def _measure(part: Any, name: str, dims: Dims, depth: int) -> int:
+    shape = _shape_of(part)
+    if shape is not None:
+        elements = 1
+        for axis, size in enumerate(shape):
+            key = "%s.%d" % (name, axis) if name else str(axis)
+            dims[key] = max(dims.get(key, 0), size)
+            elements *= size
+        return elements
+    if depth >= MAX_DEPTH or part is None or isinstance(part, (int, float, complex, bool)):
+        return 1
+    if isinstance(part, Mapping):
+        return sum(_measure(value, _under(name, key), dims, depth + 1) for key, value in part.items())
+    if isinstance(part, tuple):
+        return sum(_measure(value, _under(name, number), dims, depth + 1) for number, value in enumerate(part))
+    if isinstance(part, list):
+        return _measure_list(part, name, dims, depth)
+    inner = part.to_dict() if callable(getattr(part, "to_dict", None)) else getattr(part, "__dict__", {})
+    return sum(_measure(value, _under(name, key), dims, depth + 1) for key, value in dict(inner).items()) or 1
+
+
+def _measure_list(part: List[Any], name: str, dims: Dims, depth: int) -> int:
+    """A list is as long as it is; what it holds counts by its largest member and, in the total, by all of them."""
+    key = "%s.0" % name if name else "0"
+    dims[key] = max(dims.get(key, 0), len(part))
+    if part and isinstance(part[0], (int, float)):
+        return len(part)
+    return sum(_measure(value, _under(name, "*"), dims, depth + 1) for value in part) + len(part)
+
+
+def _under(name: str, key: Any) -> str:
+    return "%s.%s" % (name, key) if name else "%s" % (key,)
+
+
+def _shape_of(part: Any) -> Optional[Tuple[int, ...]]:
+    if isinstance(part, (str, bytes)):
+        return (len(part),)
+    shape = getattr(part, "shape", None)
+    if shape is not None and not callable(shape):
+        try:
+            return tuple(int(size) for size in shape)
+        except (TypeError, ValueError):
+            return None
+    size = getattr(part, "size", None)  # an image of PIL: (width, height)
+    if isinstance(size, tuple) and all(isinstance(side, int) for side in size):
+        return size
+    return None
