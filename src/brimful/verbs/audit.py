@@ -9,7 +9,7 @@ from brimful import command as commands
 from brimful.decide.findings import findings
 from brimful.errors import UsageError
 from brimful.values import Audit, Command, Effective, Record, Sample, Setting, Trial, TrialKind
-from brimful.verbs import devices
+from brimful.verbs import devices, interpreter
 from brimful.verbs.failures import require_steps
 from brimful.verbs.session import Options, Session, opened
 
@@ -33,7 +33,7 @@ def audit(
     `verbs.failures` when the command does not train.
     """
     options = options or Options()
-    command = commands.parse(tuple(argv))
+    command, advice = interpreter.settle(commands.parse(tuple(argv)))
     values = _values(command, dict(settings or {}))
     chosen, accelerator = devices.choose(command, device, devices.card(gpu, gpu_memory))
     budget = devices.budget_for(chosen, accelerator, options.budget)
@@ -47,6 +47,8 @@ def audit(
         time_limit_s=options.time_limit_s,
     )
     with opened("audit", command, chosen, options, budget) as session:
+        if advice:
+            session.note(advice)
         sample = require_steps(session, session.run(trial, expected_total=1))
         session.keep(_audit(session, sample, {**command.given, **values}, budget))
     return session.record()

@@ -13,6 +13,7 @@ from brimful.errors import DoesNotFit, UsageError
 from brimful.measure.traces import read_trace
 from brimful.units import format_bytes
 from brimful.values import Budget, Command, Device, Limits, Outcome, Sample, Setting, Trial, TrialKind
+from brimful.verbs import seen
 from brimful.verbs.failures import MEMORY_OUTCOMES, require_steps
 from brimful.verbs.session import Session
 from brimful_inside.laws.allocator import settings_in
@@ -86,12 +87,7 @@ class Tracer:
 
     def dataset_length(self) -> int | None:
         """What the training sampler gives in an epoch, as far as a trial has told."""
-        for sample in self.samples.values():
-            for report in sample.reports:
-                lengths = [ld.sampler_samples or ld.dataset_length for ld in report.loaders if ld.role == "train"]
-                if lengths and lengths[0]:
-                    return lengths[0]
-        return None
+        return next((length for s in self.samples.values() if (length := seen.dataset_length(s))), None)
 
     def worst(self) -> Sample:
         """The sample that stands for all in what it noticed besides memory: the last that completed, else the last."""

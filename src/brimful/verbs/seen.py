@@ -1,0 +1,23 @@
+"""What several verbs ask of a sample."""
+
+from __future__ import annotations
+
+from brimful.decide.learning_rate import learning_rate_advice
+from brimful.values import Advice, Sample
+
+
+def dataset_length(sample: Sample) -> int | None:
+    """What the training sampler of the first rank gives in an epoch; None if that was not seen."""
+    for report in sample.reports[:1]:
+        for loader in report.loaders:
+            if loader.role == "train":
+                return loader.sampler_samples or loader.dataset_length
+    return None
+
+
+def rate_advice(sample: Sample, before: int | None, after: int) -> Advice | None:
+    """What a changed batch size means for the learning rate of the optimizer that sets the pace."""
+    optimizers = sample.reports[0].optimizers if sample.reports else []
+    first = optimizers[0] if optimizers else None
+    rate = first.first_learning_rates[0] if first and first.first_learning_rates else None
+    return learning_rate_advice(rate, before, after, first.name if first else None)

@@ -1,0 +1,226 @@
+"""`tune` on what is here, a CPU or a real accelerator: memory by measured peaks, then speed, then the plan.
+
+On a CPU memory and time are measured in trials of their own, for what makes resident memory true makes steps slower; a few
+small memory trials show how far the search for speed may go. On an accelerator each trial shows both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from brimful.decide.ceiling import predicted_ceiling
+from brimful.decide.loading import workers_to_try
+from brimful.decide.memory import upper_limit
+from brimful.decide.noise import rate_estimate
+from brimful.decide.objective import fits_budget, peak_bytes
+from brimful.decide.plan import make_plan
+from brimful.decide.search import ALLOCATOR, Request, Search, SearchResult, SpeedProblem
+from brimful.decide.search_measured import Measured, MeasuredConclusion, search_largest_measured
+from brimful.errors import DoesNotFit
+from brimful.units import format_bytes
+from brimful.values import (
+    Budget,
+    Command,
+    Device,
+    Estimate,
+    Limits,
+    Objective,
+    Outcome,
+    Plan,
+    Sample,
+    Setting,
+    Source,
+    Trial,
+    TrialKind,
+)
+from brimful.verbs.failures import MEMORY_OUTCOMES, error_of, require_steps
+from brimful.verbs.imaginary import ignores_the_batch_size
+from brimful.verbs.seen import dataset_length, rate_advice
+from brimful.verbs.session import Session
+
+_MEMORY_STEPS = 2
+_SPEED_STEPS = 8
+_SPEED_WARMUP_STEPS = 2
+_SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be tuned."""
+
+    command: Command
+    device: Device
+    budget: Budget
+    objective: Objective
+    asked: int | None  # the user's own batch size
+    settings: Mapping[str, Setting]  # all but the batch size
+    open_settings: tuple[str, ...]  # of them, those that brimful may choose
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device.kind == "cpu"
+
+
+def run(session: Session, task: Task) -> Plan:
+    """Tunes `task`; beliefs and plan go into the session's record. Raises DoesNotFit and the errors of `verbs.failures`."""
+    limits = Limits(max_batch_size=session.options.max_batch_size)
+    memory, limits = _search_memory(session, task, limits)
+    session.keep(memory.belief)
+    if memory.belief.ignores_batch_size and _same_samples(session.samples):
+        raise ignores_the_batch_size(task.command)
+    if memory.belief.largest_batch_size is None:
+        raise _nothing_fits(session, task)
+    search = Search(_problem(session, task, memory, limits))
+    for request in search:
+        search.tell(session.run(_trial(session, task, request), expected_total=len(session.samples) + search.remaining()))
+    result = search.result()
+    if result.chosen is None:
+        raise error_of(session, result.failure or session.samples[-1])
+    session.keep(result.speed)
+    plan = _plan(session, task, result)
+    session.keep(plan)
+    return plan
+
+
+def _search_memory(session: Session, task: Task, limits: Limits) -> tuple[MeasuredConclusion, Limits]:
+    """Peaks at few batch sizes, and the limits with the length of the data set in them."""
+    few = task.on_cpu and task.objective is Objective.FASTEST
+    search = search_largest_measured(
+        task.budget.bytes, limits, task.budget.memory, **({"max_trials": _SMALL_MEMORY_TRIALS} if few else {})
+    )
+    try:
+        size = next(search)
+        while True:
+            sample = session.run(_memory_trial(session, task, size), expected_total=None)
+            if sample.outcome not in MEMORY_OUTCOMES:
+                require_steps(session, sample)
+            length = dataset_length(sample)
+            limits = dataclasses.replace(limits, dataset_length=length or limits.dataset_length)
+            size = search.send(Measured(sample.outcome, peak_bytes(sample, task.budget.memory), length))
+    except StopIteration as end:
+        return end.value, limits
+
+
+def _same_samples(samples: list[Sample]) -> bool:
+    """Whether batch sizes differed and the samples of a step did not."""
+    asked = {s.trial.settings.get("batch_size") for s in samples}
+    seen = {s.samples_per_step for s in samples if s.outcome is Outcome.COMPLETED}
+    return len(asked) > 1 and len(seen) == 1
+
+
+def _memory_trial(session: Session, task: Task, size: int) -> Trial:
+    return Trial(
+        command=task.command,
+        settings=dict(task.settings) | {"batch_size": size},
+        device=task.device,
+        kind=TrialKind.MEMORY,
+        steps=session.options.steps or _MEMORY_STEPS,
+        time_limit_s=session.options.time_limit_s,
+        host_limit_bytes=_host_limit(task),
+    )
+
+
+def _trial(session: Session, task: Task, request: Request) -> Trial:
+    return Trial(
+        command=task.command,
+        settings=dict(task.settings) | request.settings,
+        device=task.device,
+        kind=request.kind,
+        environment=dict(request.environment),
+        steps=session.options.steps or _SPEED_STEPS,
+        warmup_steps=_SPEED_WARMUP_STEPS,
+        see_eval=False,
+        time_limit_s=session.options.time_limit_s,
+        host_limit_bytes=_host_limit(task),
+    )
+
+
+def _host_limit(task: Task) -> int | None:
+    """On a CPU the budget is host memory, and a trial is ended before the kernel would do it."""
+    return task.budget.bytes if task.budget.memory == "host" else None
+
+
+def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: Limits) -> SpeedProblem:
+    belief = memory.belief
+    largest = belief.largest_batch_size or 1
+    if task.objective is Objective.FASTEST and task.on_cpu:
+        points = [(point.batch_size, point.value.value) for point in belief.probes]
+        largest = predicted_ceiling(points, task.budget.bytes, limits)
+    upper = upper_limit(limits)[0]
+    machine = session.opened.machine
+    return SpeedProblem(
+        largest_batch_size=min(largest, upper) if upper else largest,
+        fits=_fits(task.budget),
+        settings=task.settings,
+        requested=task.asked,
+        environments=(ALLOCATOR,) if task.on_cpu and _has_glibc() and not _already_set(task.command) else (),
+        worker_counts=workers_to_try(0, machine.cores if machine else 1) if "num_workers" in task.open_settings else (),
+        objective=task.objective,
+    )
+
+
+def _fits(budget: Budget) -> Callable[[Sample], bool]:
+    return lambda sample: fits_budget(sample, budget)
+
+
+def _has_glibc() -> bool:
+    return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
+
+
+def _already_set(command: Command) -> bool:
+    """Whether the user has an opinion on malloc: then it is left alone."""
+    environment = {**os.environ, **command.environment}
+    return any(name in environment for name in ALLOCATOR) or "malloc" in environment.get("LD_PRELOAD", "")
+
+
+def _nothing_fits(session: Session, task: Task) -> DoesNotFit:
+    smallest = min((s for s in session.samples), key=lambda s: s.trial.settings["batch_size"])
+    seen = peak_bytes(smallest, task.budget.memory)
+    needs = f"took {format_bytes(seen)}" if seen else "ran out of memory"
+    return DoesNotFit(
+        saw=f"no batch size fits: {smallest.trial.settings['batch_size']} {needs} of {task.budget.memory} memory",
+        means=f"the budget is {format_bytes(task.budget.bytes)} ({task.budget.why})",
+        do="a larger --budget, a smaller model, or gradient checkpointing",
+    )
+
+
+def _plan(session: Session, task: Task, result: SearchResult) -> Plan:
+    """The plan, after one more trial of what was chosen, its evaluation included."""
+    assert result.chosen is not None
+    chosen = dict(task.settings) | result.chosen
+    size = int(chosen["batch_size"])
+    confirmed = _confirm(session, task, chosen, result.environment)
+    peak = peak_bytes(confirmed, task.budget.memory)
+    rates = [*result.chosen_rates, *filter(None, [confirmed.samples_per_s])]
+    unchanged = size == task.asked and not result.environment and not result.chosen.keys() & set(task.open_settings)
+    baseline = rates if unchanged else result.baseline_rates  # the same settings have one speed, from all their runs
+    advice = rate_advice(confirmed, task.asked, size)
+    return make_plan(
+        task.objective,
+        task.command,
+        chosen,
+        session.samples,
+        result.why,
+        requested={"batch_size": task.asked} if task.asked else None,
+        environment=result.environment,
+        verified=fits_budget(confirmed, task.budget),
+        peak=Estimate(peak, Source.MEASURED, note=f"{task.budget.memory} memory, evaluation included") if peak else None,
+        speed=_rate(rates, result),
+        baseline_speed=_rate(baseline, result),
+        warnings=[advice] if advice else [],
+    )
+
+
+def _rate(rates: Sequence[float], result: SearchResult) -> Estimate | None:
+    return rate_estimate(rates, result.speed.noise) if rates else None
+
+
+def _confirm(session: Session, task: Task, chosen: dict[str, Setting], environment: Mapping[str, str]) -> Sample:
+    request = Request(chosen, dict(environment), TrialKind.SPEED, "the plan as a whole")
+    trial = dataclasses.replace(_trial(session, task, request), see_eval=True)
+    return require_steps(session, session.run(trial, expected_total=len(session.samples) + 1))
