@@ -37,6 +37,7 @@ def test_nothing_is_said_where_data_takes_all_the_time():
 def test_cores_bound_what_workers_can_cure():
     assert loading_of(1.0, 0.75, 0, cores=8).curable
     assert not loading_of(1.0, 0.75, 0, cores=2).curable
+    assert loading_of(1.0, 0.75, 0, cores=3).curable
 
 
 @given(st.integers(0, 64), st.integers(1, 64))

@@ -28,8 +28,9 @@ class Loading:
 
     @property
     def curable(self) -> bool:
-        """Whether workers alone can cure it here: there are cores for them besides the training process."""
-        return self.needed is not None and (self.cores is None or self.needed < self.cores or self.needed <= self.workers)
+        """Whether workers alone can cure it here: there is a core for each. (Where loading is waiting, for a disk or a
+        network, more workers than cores would do as well, but that cannot be told from here.)"""
+        return self.needed is not None and (self.cores is None or self.needed <= self.cores or self.needed <= self.workers)
 
 
 def loading_of(step_s: float, waited_s: float, workers: int, cores: int | None = None) -> Loading:
