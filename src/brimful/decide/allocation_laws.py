@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import lcm
 
 from brimful.decide.sequences import Program
 from brimful_inside.laws import workspaces
 from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
-from brimful_inside.laws.replay import Played, play
+from brimful_inside.laws.replay import Played, play_code
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,11 @@ class AllocationLaws:
         """Some allocation grows faster than the batch: a law through two points starts below nothing."""
         return any(law.constant < 0 < law.linear for law in self._all_laws())
 
+    @cached_property
+    def identity(self) -> tuple:
+        """Equal for laws that say the same, whichever traces they were fitted through."""
+        return self.program.digest, self.laws, self.law_of, tuple(sorted(self.arg_laws.items()))
+
     def _all_laws(self) -> list[Law]:
         return [*self.laws, *(law for _, laws in self.arg_laws.values() for law in laws)]
 
@@ -107,7 +113,8 @@ class AllocationLaws:
         self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS, capacity_bytes: int | None = None
     ) -> Played:
         """The peaks by phase at a batch size, on a card with `capacity_bytes` for segments (None: without limit)."""
-        return play(self.program.rows(self.sizes_at(batch_size)), CachingAllocator(capacity_bytes, settings))
+        allocator = CachingAllocator(capacity_bytes, settings, detailed=False)
+        return play_code(self.program.code, self.sizes_at(batch_size), allocator)
 
     def reproduces(self, program: Program, batch_size: int) -> Reproduction:
         """Compare with a trace taken at `batch_size`, row by row."""

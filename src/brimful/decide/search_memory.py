@@ -66,6 +66,11 @@ class _Known:
     full: set[int] = field(default_factory=set)  # out of device memory
     order: list[int] = field(default_factory=list)
     failed: Outcome | None = None
+    predicted: dict[tuple, LawPeaks] = field(default_factory=dict)
+
+    def peaks_of(self, laws: AllocationLaws) -> LawPeaks:
+        """Predictions by these laws, kept from one question to the next."""
+        return self.predicted.setdefault(laws.identity, LawPeaks(laws, self.card))
 
     def add(self, batch_size: int, traced: Traced) -> None:
         self.order.append(batch_size)
@@ -231,9 +236,9 @@ def _candidate(known: _Known, model: _Model | None) -> int | None:
         found = _candidate_by_peaks(known, good or lowest, upper)
     elif model.laws.constant:
         # Any size is as good as any other: without a limit, name none that was not traced.
-        found = upper if upper is not None and LawPeaks(model.laws, known.card).fits(upper) else None
+        found = upper if upper is not None and known.peaks_of(model.laws).fits(upper) else None
     else:
-        found = largest_that(LawPeaks(model.laws, known.card).fits, good or lowest, upper)
+        found = largest_that(known.peaks_of(model.laws).fits, good or lowest, upper)
     return found if good is None or found is not None else good
 
 
@@ -285,7 +290,7 @@ def _conclude(known: _Known) -> MemoryConclusion:
     )
     played = None
     if largest is not None:
-        played = known.played.get(largest) or (LawPeaks(laws, known.card).at(largest) if laws is not None else None)
+        played = known.played.get(largest) or (known.peaks_of(laws).at(largest) if laws is not None else None)
     return MemoryConclusion(
         belief,
         tuple(known.order),
@@ -305,7 +310,9 @@ def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
     points = []
     for size in curve_sizes(largest, known.limits.min_batch_size, upper_limit(known.limits)[0]) if found else []:
         model = min(found, key=lambda m, size=size: min(abs(size - seen) for seen in m.reproduced))
-        played = model.laws.play_at(size, known.card.settings)
+        played = known.peaks_of(model.laws).at(size)
+        if played.full is not None:
+            played = model.laws.play_at(size, known.card.settings)  # what it would take on a card without limit
         widened = 0.0 if model.verified else growth(size, sizes[-1], GROWTH_LAWS)
         points.append(known.card.point(size, played, widened))
     return tuple(points)

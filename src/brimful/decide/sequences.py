@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from brimful_inside.laws import workspaces
-from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Row, Step, Trace
+from brimful_inside.laws.trace import Free, Malloc, Phase, Step, Trace
 
 # What happens at one row, without bytes: ("malloc", op, law, number of its args), ("free", n-th birth), ("phase", name),
 # ("step", number) or ("empty_cache",).
@@ -41,22 +41,21 @@ class Program:
             return f"{len(self.events)} rows against {len(other.events)}"
         return None
 
-    def rows(self, sizes: tuple[int, ...] | list[int]) -> list[Row]:
-        """The program as rows of a trace, with these bytes."""
-        rows: list[Row] = []
-        births = 0
+    @cached_property
+    def code(self) -> tuple[int | str | None, ...]:
+        """The events as `replay.play_code` takes them."""
+        code: list[int | str | None] = []
         for event in self.events:
             kind = event[0]
             if kind == "malloc":
-                rows.append(Malloc(births, sizes[births], str(event[1])))
-                births += 1
+                code.append(0)
             elif kind == "free":
-                rows.append(Free(int(event[1] or 0)))
+                code.append(int(event[1] or 0) + 1)
             elif kind == "phase":
-                rows.append(Phase(str(event[1])))
+                code.append(str(event[1]))
             elif kind == "empty_cache":
-                rows.append(EmptyCache())
-        return rows
+                code.append(None)
+        return tuple(code)
 
 
 def program_of(trace: Trace) -> Program:

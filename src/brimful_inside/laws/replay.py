@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, NamedTuple, Optional
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 from brimful_inside.laws.allocator import CachingAllocator, CardFull
 from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Row
@@ -58,6 +58,36 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
         elif isinstance(row, EmptyCache):
             allocator.empty_cache()
         played += 1
+    return _played(phases, phase, full, played, allocator)
+
+
+def play_code(code: Sequence[Union[int, str, None]], sizes: Sequence[int], allocator: CachingAllocator) -> Played:
+    """As `play`, for a program that is replayed many times: 0 is the next malloc (its bytes from `sizes`, in order), n the
+    free of the n-th malloc (from 1 on), a string the start of a phase, None an emptied cache.
+    """
+    malloc, free = allocator.malloc, allocator.free
+    addresses: List[int] = []
+    phases: Dict[str, Peaks] = {}
+    phase, full, played = FIRST_PHASE, None, 0
+    for what in code:
+        if what == 0:
+            try:
+                addresses.append(malloc(sizes[len(addresses)]))
+            except CardFull as error:
+                full = error
+                break
+        elif what is None:
+            allocator.empty_cache()
+        elif isinstance(what, str):
+            _close(phases, phase, allocator)
+            phase = what
+        else:
+            free(addresses[what - 1])
+        played += 1
+    return _played(phases, phase, full, played, allocator)
+
+
+def _played(phases: Dict[str, Peaks], phase: str, full: Optional[CardFull], played: int, allocator: CachingAllocator) -> Played:
     _close(phases, phase, allocator)
     if phases.get(FIRST_PHASE) == Peaks(0, 0, 0):
         del phases[FIRST_PHASE]

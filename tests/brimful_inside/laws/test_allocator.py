@@ -133,6 +133,19 @@ def test_a_full_card_leaves_everything_as_it_was_but_the_cache(conf, actions):
     assert allocator.num_ooms >= 1
 
 
+@pytest.mark.parametrize("conf", CONFIGURATIONS)
+@given(actions=ACTIONS)
+@settings(max_examples=20, deadline=None)
+def test_without_details_the_memory_is_the_same(conf, actions):
+    full, plain = (CachingAllocator(150 * MIB, settings_from(conf), detailed=detailed) for detailed in (True, False))
+    for allocator in (full, plain):
+        act(allocator, actions, {})
+    assert full.segments() == plain.segments()
+    assert (full.peak_allocated, full.peak_reserved) == (plain.peak_allocated, plain.peak_reserved)
+    with pytest.raises(RuntimeError, match="no detailed counts"):
+        plain.memory_stats()
+
+
 def test_a_block_is_split_when_the_rest_is_worth_keeping():
     small = CachingAllocator()
     small.malloc(2 * MIB - 512 - MIB)

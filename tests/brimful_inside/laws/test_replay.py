@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from brimful_inside.laws.allocator import CachingAllocator
-from brimful_inside.laws.replay import Peaks, play
+from brimful_inside.laws.replay import Peaks, play, play_code
 from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Step
 
 MIB = 1 << 20
@@ -46,3 +46,13 @@ def test_a_replay_ends_where_the_card_is_full():
 
 def test_the_end_of_a_storage_older_than_the_trace_is_passed_over():
     assert play([Free(99), Malloc(1, 0, "empty"), Free(1)], CachingAllocator()).peak == Peaks(0, 0, 0)
+
+
+def test_a_program_replayed_as_code_shows_what_its_rows_show():
+    rows = [Malloc(7, 30 * MIB, "a"), Phase("train"), Malloc(9, 3 * MIB, "b"), Free(7), EmptyCache(), Phase("eval")]
+    rows.append(Malloc(7, 1, "c"))
+    by_rows = play(rows, CachingAllocator())
+    by_code = play_code((0, "train", 0, 1, None, "eval", 0), [30 * MIB, 3 * MIB, 1], CachingAllocator(detailed=False))
+    assert by_code == by_rows
+    full = play_code((0, 0), [30 * MIB, 30 * MIB], CachingAllocator(40 * MIB))
+    assert full.full is not None and full.rows_played == 1
