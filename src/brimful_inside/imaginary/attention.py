@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 import torch
 import torch.nn.functional as F
 
+from brimful_inside.imaginary.raw import META, is_meta
+
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
@@ -139,7 +141,7 @@ def _cudnn_fits(call: _Call, capability: Tuple[int, int]) -> bool:
 
 def _attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     call = _Call(*args, **kwargs)
-    if not call.query.is_meta:
+    if not is_meta(call.query):
         return func(*args, **kwargs)
     _validate(call)
     backend = choose(call, (gpu.card.capability[0], gpu.card.capability[1]))
@@ -163,8 +165,8 @@ def _float_mask(call: _Call) -> Optional[Tensor]:
     mask = call.attn_mask
     if mask is None or mask.dtype != torch.bool:
         return mask
-    if not mask.is_meta:
-        mask = mask.to("meta")
+    if not is_meta(mask):
+        mask = mask.to(META)
     return torch.where(mask, 0.0, float("-inf")).to(call.query.dtype)
 
 
@@ -226,7 +228,7 @@ def _math(call: _Call) -> Tensor:
     query = query * factor
     if call.is_causal:
         shape = query.shape[-2], key.shape[-2]
-        causal = torch.ones(shape, dtype=torch.bool, device="meta").tril()
+        causal = torch.ones(shape, dtype=torch.bool, device=META).tril()
         mask = torch.where(causal, 0.0, float("-inf")).to(query.dtype)
         del causal
     weights = torch.matmul(query, key.transpose(-2, -1) * factor)

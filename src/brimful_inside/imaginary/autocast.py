@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Tuple
 import torch
 
 from brimful_inside.imaginary.patches import Patches
+from brimful_inside.imaginary.raw import is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -92,7 +93,7 @@ class Casts:
 
 
 def _eligible(tensor: Tensor) -> bool:
-    return tensor.is_meta and tensor.is_floating_point() and tensor.dtype != torch.float64
+    return is_meta(tensor) and tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
 def _tensors(args: Any) -> Iterator[Tensor]:
@@ -163,7 +164,7 @@ def _by_dtype(inner: Handler) -> Handler:
 
 def _banned(inner: Handler) -> Handler:
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        if autocast_on() and args and isinstance(args[0], Tensor) and args[0].is_meta:
+        if autocast_on() and args and isinstance(args[0], Tensor) and is_meta(args[0]):
             raise RuntimeError(
                 "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
                 "Many models use a sigmoid layer right before the binary cross entropy layer.\n"

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 import torch
 
+from brimful_inside.imaginary.raw import is_meta
+
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
@@ -17,7 +19,7 @@ Tensor = torch.Tensor
 def _dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """Fused on CUDA, with a mask of one byte an element (is_fused_kernel_acceptable in Dropout.cpp)."""
     tensor, p, train = _bound(("input", "p", "train"), args, kwargs)
-    if tensor.is_meta and train and 0 < p < 1 and tensor.numel():
+    if is_meta(tensor) and train and 0 < p < 1 and tensor.numel():
         return torch.native_dropout(tensor, p, True)[0]
     return func(*args, **kwargs)
 
@@ -32,7 +34,7 @@ def _softmax(fused: Callable[..., Tensor]) -> Callable:
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
         tensor, dim, dtype = _bound(("input", "dim", "dtype"), args, kwargs)
-        if tensor.is_meta and tensor.dtype == torch.float16 and dtype == torch.float32 and isinstance(dim, int):
+        if is_meta(tensor) and tensor.dtype == torch.float16 and dtype == torch.float32 and isinstance(dim, int):
             return fused(tensor, dim, True)
         return func(*args, **kwargs)
 
@@ -46,7 +48,7 @@ def _cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
     logits, target, weight, reduction, ignore, smoothing = _bound(names, args, {**kwargs, **_renamed(kwargs)})
     from brimful_inside.imaginary.autocast import autocast_on
 
-    if not logits.is_meta or not autocast_on() or logits.shape == target.shape:
+    if not is_meta(logits) or not autocast_on() or logits.shape == target.shape:
         return func(*args, **kwargs)
     with gpu.functions():
         dim = 0 if logits.dim() == 1 else 1
@@ -89,9 +91,18 @@ def _smoothed(
     return (1 - smoothing) * loss + smooth * (smoothing / classes)
 
 
+def _never_left_aligned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    """Whether padding can be left out depends on the mask's values; the upper bound is that it cannot."""
+    if not is_meta(args[0]):
+        return func(*args, **kwargs)
+    gpu.approximate("nested tensors in TransformerEncoder")
+    return False
+
+
 def handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {
         torch.dropout: _dropout,
+        torch._nested_tensor_from_mask_left_aligned: _never_left_aligned,
         torch._C._nn.cross_entropy_loss: _cross_entropy,
     }
     for owner in (torch, Tensor):

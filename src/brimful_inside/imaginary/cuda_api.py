@@ -144,10 +144,12 @@ def _idle(gpu: ImaginaryGpu, name: str) -> Callable[..., int]:
 
 
 def _refusal(call: str, why: str) -> Any:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
+    """A class, since libraries name it in annotations, that cannot be made."""
+
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
         raise Unsupported(call, why)
 
-    return refuse
+    return type(call.split(".")[-1], (), {"__new__": __new__, "__module__": "torch.cuda"})
 
 
 def _check_ordinal(device: int) -> None:

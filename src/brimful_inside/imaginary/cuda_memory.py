@@ -81,21 +81,11 @@ def snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
     segments: List[Dict[str, Any]] = []
     for segment in gpu.allocator.segments():
         blocks: List[Dict[str, Any]] = []
-        active = requested = 0
-        for block in segment.blocks:
-            size, used = block.size, block.used
-            blocks.append(
-                {
-                    "address": block.address,
-                    "size": size,
-                    "requested_size": block.requested if used else 0,
-                    "state": "active_allocated" if used else "inactive",
-                    "frames": [],
-                }
-            )
-            if used:
-                active += size
-                requested += block.requested
+        active = 0
+        for address, size, used in segment.pieces:
+            state = "active_allocated" if used else "inactive"
+            blocks.append({"address": address, "size": size, "requested_size": size, "state": state, "frames": []})
+            active += size if used else 0
         segments.append(
             {
                 "device": 0,
@@ -103,7 +93,7 @@ def snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
                 "total_size": segment.size,
                 "allocated_size": active,
                 "active_size": active,
-                "requested_size": requested,
+                "requested_size": active,
                 "stream": segment.stream,
                 "segment_type": "small" if segment.small else "large",
                 "segment_pool_id": (0, 0),

@@ -10,15 +10,17 @@ import torch
 import torch.utils._device
 
 from brimful_inside.imaginary.errors import invalid_ordinal
+from brimful_inside.imaginary.patches import Patches
+from brimful_inside.imaginary.raw import META, is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
 __all__ = ["CUDA", "META", "Devices", "handlers"]
 
-META = torch.device("meta")
 CUDA = torch.device("cuda:0")
 Tensor = torch.Tensor
+_Base = torch._C.TensorBase
 
 
 class Devices:
@@ -32,6 +34,8 @@ class Devices:
 
     def rewritten(self, device: Any) -> Any:
         """`device` with the meta device in place of the card. Raises PyTorch's error for a second card."""
+        if device is META:
+            return META
         try:
             return self._known[device]
         except (KeyError, TypeError):
@@ -56,8 +60,8 @@ class Devices:
         target = self.rewritten(device)
         if target is META:
             self.gpu.touch()
-            kwargs = _without_generator({**kwargs, "device": META})
-            return func(*args, **kwargs)
+            made = func(*args, **_without_generator({**kwargs, "device": META}))
+            return self.gpu.see(made, func)  # torch.tensor makes its storage where no mode can see it
         if str(target) == "meta":
             with self.user_meta():
                 return func(*args, **kwargs)
@@ -88,16 +92,60 @@ def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """torch.zeros and its kin: the device is given, or it is the default device, or it is that of a tensor given."""
+    """torch.zeros and its kin: the device is given by name, by place (torch.as_tensor), or it is the default device."""
     device = kwargs.get("device")
     if device is None:
-        args = tuple(gpu.devices.rewritten(arg) if isinstance(arg, (str, torch.device)) else arg for arg in args)
-        device = torch.utils._device.CURRENT_DEVICE
-        if device is None or any(isinstance(arg, torch.device) for arg in args):
-            return func(*args, **kwargs)
-        if func is torch.as_tensor and args and isinstance(args[0], Tensor):
-            return func(*args, **{**kwargs, "device": gpu.devices.rewritten(device)})
+        named = [arg for arg in args if isinstance(arg, (str, torch.device))]
+        if not named:
+            return func(*args, **_without_card_generator(gpu, kwargs))
+        device, args = named[0], tuple(arg for arg in args if arg is not named[0])
     return gpu.devices.call(func, args, kwargs, device)
+
+
+def _without_card_generator(gpu: ImaginaryGpu, kwargs: Dict[str, Any]) -> Dict[str, Any]:
+    """A generator of the card goes with a tensor of the card, so the default device must be it."""
+    generator = kwargs.get("generator")
+    return _without_generator(kwargs) if generator is not None and generator.device.type == "cuda" else kwargs
+
+
+def _torch_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
+    """torch.device(0) means the accelerator, which a CPU build does not know of."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], int) and not isinstance(args[0], bool):
+        return func("cuda", args[0])
+    return func(*args, **kwargs)
+
+
+def put_devices_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """What tensors say of their device, also where no mode listens (in hooks that C++ calls), and the default device."""
+    raw_device, raw_is_meta = _Base.device.__get__, _Base.is_meta.__get__
+    enabled = torch._C._is_torch_function_enabled
+
+    def device(self: Tensor) -> torch.device:
+        answer = raw_device(self)
+        if answer.type == "meta" and enabled() and gpu.holds(self):
+            return CUDA
+        return answer
+
+    def is_cuda(self: Tensor) -> bool:
+        return device(self).type == "cuda"
+
+    def is_meta(self: Tensor) -> bool:
+        return device(self).type == "meta" if enabled() else raw_is_meta(self)
+
+    patches.set(Tensor, "device", property(device))
+    patches.set(Tensor, "is_cuda", property(is_cuda))
+    patches.set(Tensor, "is_meta", property(is_meta))
+    context = torch.utils._device.DeviceContext
+    real = context.__torch_function__
+
+    def __torch_function__(self: Any, func: Any, types: Any, args: Tuple = (), kwargs: Any = None) -> Any:
+        if not gpu.devices.is_card(self.device) or func not in torch.utils._device._device_constructors():
+            return real(self, func, types, args, kwargs)
+        if (kwargs or {}).get("device") is None:
+            return gpu.devices.call(func, args, kwargs or {}, CUDA)
+        return func(*args, **(kwargs or {}))
+
+    patches.set(context, "__torch_function__", __torch_function__)
 
 
 def _device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
@@ -112,7 +160,7 @@ def _is_cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 
 def _is_meta(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
-    return args[0].is_meta and not gpu.is_imaginary(args[0])
+    return is_meta(args[0]) and not gpu.is_imaginary(args[0])
 
 
 def _get_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> int:
@@ -147,7 +195,7 @@ def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
     tensor = args[0]
     target = args[1] if len(args) > 1 else kwargs.get("dtype")
     if target is None:
-        name = torch.empty(0, dtype=tensor.dtype).type()
+        name = torch.empty(0, dtype=tensor.dtype, device="cpu").type()
         return name.replace("torch.", "torch.cuda.", 1) if gpu.is_imaginary(tensor) else func(*args)
     if isinstance(target, torch.dtype):
         return tensor.to(target)
@@ -162,7 +210,7 @@ def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
     PyTorch refuses this for the meta device, so the two tensors change places behind their Python objects.
     """
     tensor, value = args
-    if tensor.is_meta == value.is_meta:
+    if is_meta(tensor) == is_meta(value):
         return func(*args)
     grad, tensor_needs = tensor.grad, tensor.requires_grad
     fresh = value.detach()
@@ -178,13 +226,13 @@ def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
 
 def _shallow_copy_fits(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     """nn.Module.to asks whether ``parameter.data = moved`` will do. From host to card it does on a real card."""
-    if args[0].is_meta != args[1].is_meta and args[0].layout == args[1].layout == torch.strided:
+    if is_meta(args[0]) != is_meta(args[1]) and args[0].layout == args[1].layout == torch.strided:
         return True
     return func(*args, **kwargs)
 
 
 def _pin_memory(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    if args[0].is_meta:
+    if is_meta(args[0]):
         raise RuntimeError("cannot pin '%s' only dense CPU tensors can be pinned" % gpu.type_name(args[0]))
     return gpu.pinned.pin(args[0])
 
@@ -197,18 +245,27 @@ def _record_stream(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
     """The allocator would keep the block until the other stream is through with it; here all streams are always through."""
 
 
+def _new_tensor(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    device = kwargs.get("device")
+    if device is not None:
+        return gpu.devices.call(func, args, kwargs, device)
+    made = func(*args, **kwargs)
+    return gpu.see(made, func) if gpu.is_imaginary(args[0]) else made
+
+
 def _generator_free(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """Random fills of a tensor on the card take a generator of the card, which holds no state here."""
-    if args and isinstance(args[0], Tensor) and args[0].is_meta:
+    if args and isinstance(args[0], Tensor) and is_meta(args[0]):
         kwargs = _without_generator(kwargs)
     return func(*args, **kwargs)
 
 
 def handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {
-        Tensor.device.__get__: _device,
-        Tensor.is_cuda.__get__: _is_cuda,
-        Tensor.is_meta.__get__: _is_meta,
+        _Base.device.__get__: _device,
+        _Base.is_cuda.__get__: _is_cuda,
+        _Base.is_meta.__get__: _is_meta,
+        torch.device: _torch_device,
         Tensor.data.__set__: _set_data,
         torch._has_compatible_shallow_copy_type: _shallow_copy_fits,
         Tensor.get_device: _get_device,
@@ -216,6 +273,7 @@ def handlers() -> Dict[Any, Callable]:
         Tensor.to: _to,
         Tensor.cuda: _cuda,
         Tensor.type: _type,
+        Tensor.new_tensor: _new_tensor,
         Tensor.pin_memory: _pin_memory,
         Tensor.is_pinned: _is_pinned,
         Tensor.record_stream: _record_stream,

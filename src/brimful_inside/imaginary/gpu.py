@@ -17,6 +17,8 @@ from brimful_inside.imaginary.functions import Functions, let_bodies_run
 from brimful_inside.imaginary.ledger import Ledger
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.pinned import Pinned
+from brimful_inside.imaginary.raw import is_meta
+from brimful_inside.imaginary.storages import put_storages_in_place
 from brimful_inside.imaginary.streams import CurrentStreams
 from brimful_inside.imaginary.threads import Modes, follow_threads
 from brimful_inside.imaginary.workspaces import Workspaces
@@ -70,6 +72,8 @@ class ImaginaryGpu:
     def enter(self) -> None:
         """Put everything in place, in the current thread and in every thread started later."""
         put_cuda_in_place(self, self.patches)
+        devices.put_devices_in_place(self, self.patches)
+        put_storages_in_place(self, self.patches)
         values.put_values_in_place(self, self.patches)
         put_cache_in_place(self.casts, self.patches)
         let_bodies_run(self.patches)
@@ -137,10 +141,19 @@ class ImaginaryGpu:
             return self.is_imaginary(tensor)
 
     def is_imaginary(self, tensor: Tensor) -> bool:
-        """As `holds`, for callers within a mode, where `tensor.is_meta` still means what it says."""
-        if not tensor.is_meta:
+        """As `holds`, for callers within a mode, where `is_meta(tensor)` still means what it says."""
+        if not is_meta(tensor):
             return False
         return not self.has_user_meta or tensor.untyped_storage()._cdata in self.ledger.storages
+
+    def see(self, made: Any, func: Any) -> Any:
+        """`made` with its storage in the books, should nobody have seen it being born."""
+        if isinstance(made, Tensor) and is_meta(made):
+            storage = made.untyped_storage()
+            entry = self.ledger.storages.get(storage._cdata)
+            if entry is None or entry() is None:
+                self.ledger.born(storage, getattr(func, "__name__", "unknown"))
+        return made
 
     def any_imaginary(self, args: Tuple, kwargs: Dict[str, Any]) -> bool:
         stack: List[Any] = [*args, *kwargs.values()]
@@ -172,21 +185,21 @@ class ImaginaryGpu:
         """The one element of `tensor` as the host reads it."""
         if self.is_true(tensor):
             return True
-        return torch.zeros((), dtype=tensor.dtype).item() if tensor.dtype != torch.bool else False
+        return torch.zeros((), dtype=tensor.dtype, device="cpu").item() if tensor.dtype != torch.bool else False
 
     def mark_true(self, tensor: Tensor) -> Tensor:
         """`tensor` is known to hold nothing but True (of isfinite, say)."""
-        entry = self.ledger.storages.get(tensor.untyped_storage()._cdata) if tensor.is_meta else None
+        entry = self.ledger.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
         if entry is not None:
             entry.known_true = True
         return tensor
 
     def is_true(self, tensor: Tensor) -> bool:
-        entry = self.ledger.storages.get(tensor.untyped_storage()._cdata) if tensor.is_meta else None
+        entry = self.ledger.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
         return entry is not None and entry.known_true
 
     def type_name(self, tensor: Tensor) -> str:
-        return torch.empty(0, dtype=tensor.dtype).type().replace("torch.", "torch.cuda.", 1)
+        return torch.empty(0, dtype=tensor.dtype, device="cpu").type().replace("torch.", "torch.cuda.", 1)
 
     def _collect(self) -> None:
         if self.touched and not gc.isenabled():

@@ -12,26 +12,33 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful_inside.imaginary.errors import Unsupported, different_devices
 from brimful_inside.imaginary.kernels import TEMPORARIES, uses_cublas
+from brimful_inside.imaginary.raw import META, is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
 __all__ = ["META", "Operations"]
 
-META = torch.device("meta")
 Tensor = torch.Tensor
 aten = torch.ops.aten
 
 # Operations that take tensors of the CPU and of the card together on a real card as well.
 MIXING = frozenset(
-    ["aten::copy_", "aten::_to_copy", "aten::to", "aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::set_", "aten::set_data", "aten::_unsafe_index.Tensor", "aten::_unsafe_index_put", "aten::index_put_accumulate", "aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward", "aten::_pad_packed_sequence", "aten::_ctc_loss", "aten::ctc_loss", "aten::_copy_from", "aten::_foreach_copy_", "aten::bincount", "aten::_cudnn_rnn", "aten::_cudnn_rnn_backward", "aten::copy", "aten::_foreach_copy", "aten::_resize_output_", "aten::repeat_interleave.Tensor", "aten::lift_fresh", "aten::lift", "aten::detach", "aten::resize_", "aten::_use_cudnn_ctc_loss", "aten::_cudnn_ctc_loss", "aten::equal", "aten::is_same_size", "aten::_has_compatible_shallow_copy_type", "aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_", "aten::tensor_split"]
+    "aten::" + name
+    for name in (
+        *("copy_", "copy", "_to_copy", "to", "lift", "lift_fresh", "detach", "set_", "set_data", "equal", "is_same_size"),
+        *("index.Tensor", "_unsafe_index.Tensor", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index_put"),
+        *("_pack_padded_sequence", "_pack_padded_sequence_backward", "_pad_packed_sequence", "_ctc_loss", "ctc_loss"),
+        *("_foreach_copy_", "_foreach_copy", "_copy_from", "_resize_output_", "resize_", "repeat_interleave.Tensor"),
+        *("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_", "bincount", "tensor_split"),
+    )
 )
 
 
 class _Facts:
     """What is known of an operation, asked for once."""
 
-    __slots__ = ("blas", "composite", "handler", "in_place", "mixes", "name", "short", "temporaries")
+    __slots__ = ("blas", "composite", "fresh", "handler", "in_place", "mixes", "name", "short", "temporaries")
 
     def __init__(self, func: Any, handlers: Dict[Any, Callable]):
         self.name = str(func)  # "aten.mm.default"
@@ -41,6 +48,7 @@ class _Facts:
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
         self.handler = handlers.get(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
+        self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
         self.temporaries = TEMPORARIES.get(self.short)
         self.blas = uses_cublas(self.short)
         self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
@@ -54,6 +62,11 @@ class Operations(TorchDispatchMode):
         self.gpu = gpu
         self.facts: Dict[Any, _Facts] = gpu.facts
         self.handlers = gpu.operation_handlers
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; the guard against it costs time at each operation and imports torch._dynamo."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         kwargs = kwargs or {}
@@ -110,23 +123,23 @@ class Operations(TorchDispatchMode):
         host = card = False
         for arg in args:
             if isinstance(arg, Tensor):
-                if arg.is_meta:
+                if is_meta(arg):
                     card = True
                 elif arg.dim():
                     host = True
             elif isinstance(arg, (list, tuple)):
                 for item in arg:
                     if isinstance(item, Tensor):
-                        if item.is_meta:
+                        if is_meta(item):
                             card = True
                         elif item.dim():
                             host = True
         for arg in kwargs.values():
-            if isinstance(arg, Tensor) and arg.is_meta:
+            if isinstance(arg, Tensor) and is_meta(arg):
                 card = True
         if card:
             if self.gpu.has_user_meta and not self.gpu.any_imaginary(args, kwargs):
-                return False
+                return facts.fresh and not self.gpu.wants_user_meta()
             if host and not facts.mixes:
                 raise different_devices("argument of aten::%s" % facts.short)
             return True
@@ -146,7 +159,7 @@ class Operations(TorchDispatchMode):
                     self._track(item, op)
 
     def _see(self, tensor: Tensor, op: str) -> None:
-        if not tensor.is_meta:
+        if not is_meta(tensor):
             return
         storage = tensor.untyped_storage()
         ledger = self.gpu.ledger
@@ -161,7 +174,7 @@ def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
     """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing until they are written."""
     dtype = dtype or like.dtype
     if like.numel() * dtype.itemsize < 1 << 20:
-        return torch.zeros(like.shape, dtype=dtype)
+        return torch.zeros(like.shape, dtype=dtype, device="cpu")
     import mmap
 
     pages = mmap.mmap(-1, like.numel() * dtype.itemsize)
@@ -170,19 +183,19 @@ def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
 
 def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     device = kwargs.get("device")
-    if device is not None and device.type != "meta" and args[0].is_meta:
+    if device is not None and device.type != "meta" and is_meta(args[0]):
         return zeros_on_host(args[0], kwargs.get("dtype"))
-    if not args[0].is_meta and not kwargs.get("pin_memory"):
+    if not is_meta(args[0]) and not kwargs.get("pin_memory"):
         return func(*args, **{**kwargs, "non_blocking": False})
     return func(*args, **kwargs)
 
 
 def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    if not args[0].is_meta:
-        if args[1].is_meta:
+    if not is_meta(args[0]):
+        if is_meta(args[1]):
             return args[0].zero_()
         return func(*args, **kwargs)
-    if not args[1].is_meta:  # the copy from the host takes no memory on the card unless the dtype changes there
+    if not is_meta(args[1]):  # the copy from the host takes no memory on the card unless the dtype changes there
         torch.broadcast_shapes(args[0].shape, args[1].shape)
         return args[0]
     return func(*args, **kwargs)

@@ -7,6 +7,8 @@ from typing import Dict
 
 import torch
 
+from brimful_inside.imaginary.raw import is_meta
+
 __all__ = ["Pinned"]
 
 
@@ -23,4 +25,4 @@ class Pinned:
         return tensor
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        return not tensor.is_meta and tensor.untyped_storage()._cdata in self._storages
+        return not is_meta(tensor) and tensor.untyped_storage()._cdata in self._storages

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 import torch
 
 from brimful_inside.imaginary.autocast import autocast_on
+from brimful_inside.imaginary.raw import META, is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["handlers"]
 
 Tensor = torch.Tensor
-META = torch.device("meta")
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 # What a cell keeps for each hidden unit and time step, for its backward pass: the gates, and the cell's and hidden state.
 # cuDNN does not document the size of its reserve space; assumed.
@@ -98,7 +98,7 @@ def _handler(kind: str) -> Callable:
     packed = ("data", "batch_sizes", "hx", "weights", "has_biases", "num_layers", "dropout", "train", "bidirectional")
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        if not args[0].is_meta or not torch.backends.cudnn.enabled:
+        if not is_meta(args[0]) or not torch.backends.cudnn.enabled:
             return func(*args, **kwargs)
         names = packed if isinstance(args[2], Tensor) or isinstance(args[3], (list, tuple)) else padded
         options = dict(zip(names, args))
@@ -110,7 +110,7 @@ def _handler(kind: str) -> Callable:
 def _flatten_weight(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """torch._cudnn_rnn_flatten_weight: the weights become views of one buffer."""
     weights = args[0]
-    if not weights[0].is_meta:
+    if not is_meta(weights[0]):
         return func(*args, **kwargs)
     flat = weights[0].new_empty(sum(weight.numel() for weight in weights))
     start = 0

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
+from brimful_inside.imaginary.raw import META, is_meta
+
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
@@ -13,7 +15,6 @@ __all__ = ["handlers"]
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
-META = torch.device("meta")
 
 
 def _indices(*shape: int) -> Tensor:
@@ -89,13 +90,13 @@ def _index(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
 
 def _on_card(indices: Any) -> List[Optional[Tensor]]:
     """Indices of the host go over to the card first."""
-    return [index if index is None or index.is_meta else torch.empty_like(index, device=META) for index in indices]
+    return [index if index is None or is_meta(index) else torch.empty_like(index, device=META) for index in indices]
 
 
 def _index_put_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     tensor, indices, values = args[:3]
-    if values.numel() == 1 and not values.is_meta and len(indices) == 1 and _has_masks(indices):
-        return tensor  # a masked fill (canDispatchToMaskedFill)
+    if values.dim() == 0 and len(indices) == 1 and _has_masks(indices):
+        return tensor  # a masked fill: on CUDA the scalar stays on the host (canDispatchToMaskedFill)
     if not _has_masks(indices):
         return func(tensor, _on_card(indices), values, *args[3:], **kwargs)
     _without_masks(gpu, tensor, indices)

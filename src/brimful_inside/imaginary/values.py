@@ -88,11 +88,10 @@ def _rebuild(shape: Any, stride: Any, dtype: torch.dtype, needs_grad: bool) -> T
 def put_values_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     """Printing, copying and pickling of tensors that have no data."""
     _put_printing_in_place(gpu, patches)
-    reduce_ex, deepcopy = Tensor.__reduce_ex__, Tensor.__deepcopy__
 
     def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
         if not gpu.holds(self):
-            return reduce_ex(self, protocol)
+            return reduce_ex[isinstance(self, torch.nn.Parameter)](self, protocol)
         arguments = (tuple(self.shape), self.stride(), self.dtype, self.requires_grad)
         if type(self) is torch.nn.Parameter:
             return torch._utils._rebuild_parameter, (self.data, self.requires_grad, {})
@@ -100,9 +99,11 @@ def put_values_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     def __deepcopy__(self: Tensor, memo: Dict[int, Any]) -> Any:
         if not gpu.holds(self):
-            return deepcopy(self, memo)
+            return deepcopy[isinstance(self, torch.nn.Parameter)](self, memo)
         return _deep_copy(self, memo)
 
+    reduce_ex = Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__
+    deepcopy = Tensor.__deepcopy__, torch.nn.Parameter.__deepcopy__
     patches.set(Tensor, "__reduce_ex__", __reduce_ex__)
     patches.set(Tensor, "__deepcopy__", __deepcopy__)
     patches.set(torch.nn.Parameter, "__deepcopy__", __deepcopy__)
@@ -148,7 +149,7 @@ def _put_printing_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     def _str(self: Tensor, *, tensor_contents: Any = None) -> str:
         if not gpu.holds(self):
             return real(self, tensor_contents=tensor_contents)
-        zeros = torch.zeros((), dtype=self.dtype).expand(self.shape)
+        zeros = torch.zeros((), dtype=self.dtype, device="cpu").expand(self.shape)
         text = real(zeros, tensor_contents=tensor_contents)
         suffix = ", device='cuda:0'"
         if self.grad_fn is not None:
