@@ -62,6 +62,7 @@ class Devices:
             self.gpu.touch()
             made = func(*args, **_without_generator({**kwargs, "device": META}))
             return self.gpu.see(made, func)  # torch.tensor makes its storage where no mode can see it
+        kwargs = {**kwargs, "device": target}
         if str(target) == "meta":
             with self.user_meta():
                 return func(*args, **kwargs)
@@ -92,13 +93,10 @@ def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """torch.zeros and its kin: the device is given by name, by place (torch.as_tensor), or it is the default device."""
+    """torch.zeros and its kin. Without a device the default device decides, whose own mode comes after this one."""
     device = kwargs.get("device")
     if device is None:
-        named = [arg for arg in args if isinstance(arg, (str, torch.device))]
-        if not named:
-            return func(*args, **_without_card_generator(gpu, kwargs))
-        device, args = named[0], tuple(arg for arg in args if arg is not named[0])
+        return func(*args, **_without_card_generator(gpu, kwargs))
     return gpu.devices.call(func, args, kwargs, device)
 
 

@@ -12,6 +12,7 @@ import torch
 
 from brimful_inside.imaginary import attention, composites, devices, operations, rnn, shapes, values
 from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
+from brimful_inside.imaginary.compiler import leave_uncompiled
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
 from brimful_inside.imaginary.ledger import Ledger
@@ -77,6 +78,7 @@ class ImaginaryGpu:
         values.put_values_in_place(self, self.patches)
         put_cache_in_place(self.casts, self.patches)
         let_bodies_run(self.patches)
+        leave_uncompiled(self, self.patches)
         follow_threads(self.modes, self.patches)
         os.register_at_fork(before=self.flush, after_in_child=self._forked)
         self.modes.enter()

@@ -31,7 +31,7 @@ def uses_cublaslt(short: str, args: Tuple) -> bool:
     """addmm with a bias of one dimension goes through cuBLASLt, to add the bias in the same kernel (cuda/Blas.cpp)."""
     if short != "addmm":
         return False
-    bias, first, second = args[:3]
+    bias, second = args[0], args[2]
     return bias.dim() == 1 and bias.shape[0] == second.shape[1] and bias.is_contiguous() and min(second.shape) > 1
 
 

@@ -27,7 +27,8 @@ def out_of_memory(full: CardFull, card: Card) -> torch.OutOfMemoryError:
         "CUDA out of memory. Tried to allocate %s. GPU 0 has a total capacity of %s of which %s is free. "
         "Including non-PyTorch memory, this process has %s memory in use. "
         "Of the allocated memory %s is allocated by PyTorch, and %s is reserved by PyTorch but unallocated. "
-        "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  "
+        "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+        "to avoid fragmentation.  "
         "See documentation for Memory Management  "
         "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     ) % (
