@@ -82,7 +82,7 @@ curves = st.one_of(
     st.builds(lambda slope: lambda size: 100 - slope * size, st.floats(0, 0.02)),
     st.builds(lambda seed: lambda size: random.Random(f"{seed}/{size}").uniform(1, 100), st.integers()),
 )
-failures = st.sampled_from([Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.KILLED])
+failures = st.sampled_from([Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.KILLED, Outcome.NO_STEP, Outcome.INTERRUPTED])
 machines = st.builds(
     Machine,
     rate=curves,
@@ -247,11 +247,26 @@ def test_a_command_that_always_crashes_ends_the_search_with_its_failure():
     assert len(result.samples) <= 3
 
 
-@pytest.mark.parametrize("outcome", [Outcome.INTERRUPTED, Outcome.DOOR_CLOSED, Outcome.UNSUPPORTED, Outcome.NO_STEP])
+@pytest.mark.parametrize("outcome", [Outcome.INTERRUPTED, Outcome.DOOR_CLOSED, Outcome.UNSUPPORTED])
 def test_what_no_other_size_can_change_ends_the_search_at_once(outcome):
     result = search(Machine(saturating(), failing=dict.fromkeys(range(600), outcome)), problem(512))
     assert len(result.samples) == 1
     assert result.failure.outcome is outcome
+
+
+def test_an_interruption_ends_the_search_at_any_time_and_keeps_what_was_found():
+    machine = Machine(lambda size: float(size), failing={64: Outcome.INTERRUPTED})
+    result = search(machine, problem(512, requested=16))
+    assert result.failure.outcome is Outcome.INTERRUPTED
+    assert result.samples[-1].outcome is Outcome.INTERRUPTED
+    assert result.chosen["batch_size"] == 32
+
+
+def test_sizes_that_leave_no_whole_batch_are_left_out():
+    machine = Machine(lambda size: float(size), failing=dict.fromkeys(range(201, 600), Outcome.NO_STEP))
+    result = search(machine, problem(512, requested=100))
+    assert result.failure is None
+    assert 100 <= result.chosen["batch_size"] <= 200
 
 
 def test_a_peak_over_the_budget_counts_as_not_fitting():

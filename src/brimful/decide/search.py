@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 
 from brimful.decide.noise import clearly_above
 from brimful.decide.objective import choose
-from brimful.decide.search_runs import FATAL, MEMORY, Context, Runs
+from brimful.decide.search_runs import HOPELESS, MEMORY, Context, Runs
 from brimful.decide.speed import TOLERANCE, speed_belief
-from brimful.values import Objective, Sample, Setting, SpeedBelief, TrialKind
+from brimful.values import Objective, Outcome, Sample, Setting, SpeedBelief, TrialKind
 
 __all__ = ["ALLOCATOR", "Context", "Request", "Search", "SearchResult", "SpeedProblem"]
 
@@ -36,7 +36,7 @@ ALLOCATOR = {
 
 MAX_TRIALS = 24
 REPEATS = 3  # runs of the sizes that decide
-HOPELESS = 3  # sizes that fail by themselves before any has run to its end
+PATIENCE = 3  # sizes that fail by themselves before any has run to its end
 FLAT = 2  # doublings without a gain before the climb ends
 CLOSE = 1.3  # neighbouring sizes nearer than this are not worth another one between them
 SHRINK = 0.9  # after a size that did not fit, where nothing between is known
@@ -215,8 +215,10 @@ class Search:
         settings = {"batch_size": size} | dict(context.settings)
         sample = yield Request(settings, dict(context.environment), TrialKind.SPEED, purpose or f"batch size {size:,}")
         runs.add(sample, context, size, lowers=context in (self._home, self._context))
-        hopeless = not runs.fitting() and len(runs.dead) >= HOPELESS
-        if sample.outcome in FATAL or hopeless or runs.ceiling < self.problem.min_batch_size:
+        hopeless = sample.outcome in HOPELESS or len(runs.dead) >= PATIENCE
+        if sample.outcome is Outcome.INTERRUPTED or (hopeless and not runs.fitting()):
+            raise _Stop(sample)
+        if runs.ceiling < self.problem.min_batch_size:
             raise _Stop(sample)
         return sample
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from brimful.decide.speed import TOLERANCE, noise_of
 from brimful.values import Outcome, Sample, Setting
 
-__all__ = ["FATAL", "MEMORY", "Context", "Runs"]
+__all__ = ["HOPELESS", "MEMORY", "Context", "Runs"]
 
 MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
-FATAL = (Outcome.INTERRUPTED, Outcome.DOOR_CLOSED, Outcome.UNSUPPORTED, Outcome.NO_STEP)  # no other size can do better
+HOPELESS = (Outcome.DOOR_CLOSED, Outcome.UNSUPPORTED)  # no other size can do better, unless one has done already
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Runs:
     def __init__(self, ceiling: int, fits: Callable[[Sample], bool]) -> None:
         self.ceiling = ceiling
         self.samples: list[Sample] = []  # every one, in order
-        self.dead: set[tuple[Context, int]] = set()  # sizes at which the command crashes, is killed, or takes too long
+        self.dead: set[tuple[Context, int]] = set()  # sizes that crash, take too long, or leave no whole batch
         self._fits = fits
         self._fitting: dict[tuple[Context, int], list[Sample]] = {}
 
@@ -42,7 +42,7 @@ class Runs:
         elif sample.outcome in MEMORY or sample.outcome is Outcome.COMPLETED:  # completed, with its peak over the budget
             if lowers:
                 self._lower(size - 1)
-        elif sample.outcome not in FATAL:
+        elif sample.outcome is not Outcome.INTERRUPTED:
             self.dead.add(key)
             self._fitting.pop(key, None)
 
