@@ -58,6 +58,14 @@ class Hub:
         if sentence not in self.notes and len(self.notes) < MAX_NOTES:
             self.notes.append(sentence)
 
+    def tell_no_probe(self, trace: str) -> None:
+        """There is no report to put a note into: the reason goes beside the orders, as the door's own errors do."""
+        try:
+            with open(os.path.join(self.orders.folder, "door-%d.txt" % os.getpid()), "a", encoding="utf-8") as file:
+                file.write(trace + "\n")
+        except OSError:
+            pass
+
     def after_fork(self) -> None:
         """In a forked child: the parent's wire is not ours, and nothing is reported unless this turns out to be a rank."""
         self._writer = None
@@ -84,6 +92,8 @@ def tell_own_error(where: str) -> None:
     if hub is not None:
         last = traceback.format_exc().strip().splitlines()
         place = next((line.strip() for line in reversed(last) if line.strip().startswith("File ")), "")
+        if hub.probe is None:
+            hub.tell_no_probe("\n".join(last))
         hub.note("an error of brimful's own in %s: %s (%s)" % (where, last[-1] if last else "?", place))
 
 

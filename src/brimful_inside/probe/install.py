@@ -15,6 +15,7 @@ def install(hub: Hub) -> None:
     """Watchers into torch's base classes, and the probe that they tell. Called when `import torch` is complete."""
     from brimful_inside.probe.failures import watch_exceptions
     from brimful_inside.probe.forward import watch_compilation
+    from brimful_inside.probe.frameworks import watch_frameworks
     from brimful_inside.probe.loaders import watch_loaders
     from brimful_inside.probe.losses import watch_backward
     from brimful_inside.probe.worst import watch_samplers
@@ -25,6 +26,7 @@ def install(hub: Hub) -> None:
     _watch_eval_mode()
     watch_loaders()
     watch_samplers()
+    watch_frameworks(hub)
     watch_backward(_before_backward)
     watch_compilation(_disarm)
     watch_exceptions(_uncaught)

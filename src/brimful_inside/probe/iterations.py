@@ -12,6 +12,8 @@ from brimful_inside.wire import BatchSeen, LoaderSeen
 KEPT_BATCHES = 64
 KEPT_STEPS = 2000  # of a run without an end
 TRAIN, EVAL = "train", "eval"
+# What is kept on an iterator of torch: its Iteration, and the indices of batches that it has asked for and not given yet.
+ATTRIBUTE, INDICES = "_brimful_iteration", "_brimful_indices"
 
 
 class Watched:
@@ -160,7 +162,7 @@ class Consumption:
 
     def lookahead(self, serial: int) -> int:
         counts = [given for marks in self._marks for s, given, _ in marks if s == serial]
-        if len(counts) < 2 or self._ahead.get(serial) != counts[0]:
+        if len(counts) < 2 or counts[1] == counts[0] or self._ahead.get(serial) != counts[0]:
             return 0
         return max(0, counts[0] - (counts[1] - counts[0]))
 

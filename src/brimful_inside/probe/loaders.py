@@ -12,7 +12,9 @@ from torch.utils.data import dataloader as torch_dataloader
 from brimful_inside.probe import hub as hub_module
 from brimful_inside.probe.hub import guarded
 from brimful_inside.probe.iterations import (
+    ATTRIBUTE,
     EVAL,
+    INDICES,
     KEPT_BATCHES,
     TRAIN,
     Consumption,
@@ -21,11 +23,9 @@ from brimful_inside.probe.iterations import (
     samples_in,
     seen_of,
 )
-from brimful_inside.probe.own_batches import INDICES
 from brimful_inside.wire import LoaderSeen
 
 MAX_LOADERS = 64
-ATTRIBUTE = "_brimful_iteration"
 
 
 class Loaders:
@@ -57,8 +57,8 @@ class Loaders:
         self._serial += 1
         return Iteration(watched, self._serial)
 
-    def watched(self, loader: Any) -> Optional[Watched]:
-        return next((w for w in self._all if w.loader() is loader), None)
+    def is_trained(self, loader: Any) -> bool:
+        return any(w.role == TRAIN and w.loader() is loader for w in self._all)
 
     def gave(self, iteration: Iteration, iterator: Any, batch: Any, waited_s: float) -> None:
         pending = iterator.__dict__.get(INDICES)

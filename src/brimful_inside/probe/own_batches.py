@@ -8,15 +8,21 @@ from typing import Any, Dict, List, Optional
 import torch
 from torch.utils.data import dataloader as torch_dataloader
 
+from brimful_inside.probe import hub as hub_module
 from brimful_inside.probe.batches import tensors_of
+from brimful_inside.probe.iterations import ATTRIBUTE, INDICES, TRAIN
 
-INDICES = "_brimful_indices"  # on an iterator: the indices of batches that were not given yet (see `loaders`)
 DISTINCT = 256  # samples that are fetched; a larger batch repeats them
+MAX_PASSES = 64  # over the sampler, for a script whose epochs are shorter than the trial
 LARGE_BYTES = 256 << 20  # batches beyond are views of a small one: the card's tensors have no data, so the host's need none
 
 
 class OwnBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-defined]
-    """A pass over a loader as it would be, with batches of the planned samples; a last batch is as large as the first."""
+    """A pass over a loader as it would be, with batches of the planned samples; a last batch is as large as the first.
+
+    A training pass goes on until the trial has its steps, so that a trial is the same at every batch size, also where the
+    whole data set is one batch.
+    """
 
     def __init__(self, loader: Any, plan: Any):
         self._dataset_kind = loader._dataset_kind
@@ -33,10 +39,18 @@ class OwnBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-def
         self._sampler_iter = iter(self._index_sampler)
         self._profile_name = "enumerate(DataLoader)#brimful.__next__"
         self._IterableDataset_len_called = None
+        self._passes = 1
         self._sample(plan.indices[0])
 
     def _next_data(self) -> Any:
-        index = self._next_index()
+        try:
+            index = self._next_index()
+        except StopIteration:
+            if not self._goes_on():
+                raise
+            self._passes += 1
+            self._sampler_iter = iter(self._index_sampler)
+            index = self._next_index()
         if not self._auto_collation:
             return self._collate(self._sample(self._plan.indices[0]))
         if self._first is None:
@@ -44,6 +58,14 @@ class OwnBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-def
         indices = self._plan.batch_like(range(self._first) if len(index) < self._first else index)
         self.__dict__[INDICES][-1] = indices  # what is counted is what is given
         return self._batch([indices[n % DISTINCT] for n in range(len(indices))])
+
+    def _goes_on(self) -> bool:
+        """Whether this pass is of training and the trial still needs steps."""
+        probe = hub_module.hub.probe if hub_module.hub is not None else None
+        iteration = self.__dict__.get(ATTRIBUTE)
+        if probe is None or iteration is None or self._passes >= MAX_PASSES:
+            return False
+        return bool(iteration.given and iteration.expected_role == TRAIN and probe.orders.cut and not probe.ending.measured)
 
     def _sample(self, index: int) -> Any:
         if index not in self._samples:

@@ -48,7 +48,7 @@ def report_of(probe: Any, ended: str) -> Report:
         loaders=probe.loaders.read(),
         phases=probe.phases.read(),
         losses=probe.losses.read() if over else [],
-        worst_batch=probe.worst.report() if probe.worst is not None else None,
+        worst_batch=probe.worst.report(probe.loaders.is_trained) if probe.worst is not None else None,
         peak_unphased=probe.phases.whole(),
         context_bytes=probe.device.context_bytes,
         trace_file=probe.device.trace_file,

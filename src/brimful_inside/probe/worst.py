@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional
 
 from torch.utils.data import dataloader as torch_dataloader
 
@@ -43,14 +43,14 @@ class WorstBatches:
     def __init__(self, imaginary: bool):
         self._imaginary = imaginary
         self._plans: Any = weakref.WeakKeyDictionary()
-        self._told: List[WorstBatch] = []
+        self._told: List[Any] = []  # (loader, what was done)
 
     def before_iteration(self, loader: Any) -> Any:
         """Plans a loader when it is first iterated. Gives an iterator to use in place of its own, or None."""
         plan = self._plans.get(loader)
         if plan is None:
             plan = self._plans[loader] = self._plan(loader)
-            self._told.append(plan.told)
+            self._told.append((weakref.ref(loader), plan.told))
         if not (self._imaginary and plan.indices):
             return None
         return _own_iterator(loader, plan)
@@ -61,9 +61,10 @@ class WorstBatches:
             return sampler
         return _Sampler(sampler, plan)
 
-    def report(self) -> Optional[WorstBatch]:
-        """Of the loader that varies, else of the first one."""
-        return next((told for told in self._told if told.varies), self._told[0] if self._told else None)
+    def report(self, trained: Callable[[Any], bool]) -> Optional[WorstBatch]:
+        """Of a training loader (`trained` knows them) before others, and of one that varies before one that does not."""
+        ranked = sorted(self._told, key=lambda entry: (not trained(entry[0]()), not entry[1].varies))
+        return ranked[0][1] if ranked else None
 
     def _plan(self, loader: Any) -> Plan:
         if is_iterable_style(loader):
