@@ -1,4 +1,4 @@
-"""Nothing is compiled: torch.compile gives back what it was given, and torch._dynamo is not imported where torch can do without.
+"""Nothing is compiled: torch.compile gives back what it was given, and torch._dynamo is not imported without need.
 
 Compiled code takes less memory than eager code as a rule (fusion), so a script that compiles is predicted at its upper bound.
 """
@@ -37,7 +37,7 @@ def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
 def _spare_dynamo(patches: Patches) -> None:
     """Functions that torch guards against being compiled import torch._dynamo at their first call, which takes seconds.
 
-    Their guard keeps what it made as ``__dynamo_disable`` of the function (torch/_compile.py); here that is the function itself.
+    Their guard keeps what it made as ``__dynamo_disable`` of the function (torch/_compile.py); here it is the function itself.
     """
     modules = [module for name, module in sys.modules.items() if name.startswith("torch.optim")]
     for owner in (*modules, torch.optim.Optimizer, torch.utils.checkpoint):

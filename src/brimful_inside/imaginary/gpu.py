@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple
 
 import torch
 
-from brimful_inside.imaginary import attention, composites, devices, operations, rnn, shapes, values
+from brimful_inside.imaginary import attention, composites, devices, operations, rnn, shapes, shortcuts, values
 from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
 from brimful_inside.imaginary.compiler import leave_uncompiled
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
@@ -52,7 +52,11 @@ class ImaginaryGpu:
         self.in_bad_fork = False
         self.is_open = True
         self.facts: Dict[Any, Any] = {}
-        self.operation_handlers: Dict[Any, Callable] = {**operations.handlers(), **shapes.handlers()}
+        self.operation_handlers: Dict[Any, Callable] = {
+            **shortcuts.handlers(),
+            **operations.handlers(),
+            **shapes.handlers(),
+        }
         rooms = (devices, values, composites, attention, rnn)
         self.function_handlers: Dict[Any, Callable] = handlers_under_autocast(
             {func: handler for room in rooms for func, handler in room.handlers().items()}
