@@ -6,7 +6,7 @@ import re
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, DoorDidNotOpen, TrialFailed, Unsupported
 from brimful.units import format_duration
-from brimful.values import Outcome, Sample
+from brimful.values import Advice, Outcome, Sample
 from brimful.verbs.session import Session
 
 _UNKNOWN_FLAG = re.compile(
@@ -18,9 +18,32 @@ MEMORY_OUTCOMES = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
 
 def require_steps(session: Session, sample: Sample) -> Sample:
     """The sample, if its trial was seen to train; else raises the error that explains why not."""
-    if sample.outcome is Outcome.COMPLETED and any(report.steps for report in sample.reports):
+    if trained(sample):
         return sample
     raise error_of(session, sample)
+
+
+def trained(sample: Sample) -> bool:
+    return sample.outcome is Outcome.COMPLETED and any(report.steps for report in sample.reports)
+
+
+def require_steps_or_memory(session: Session, sample: Sample) -> Sample:
+    """The sample, if it tells a search where to go: it trained or ran out of memory, or others trained before it (a command
+    that fails by itself at some sizes can still be trained at others; that is noted). Else raises the error."""
+    if sample.outcome in MEMORY_OUTCOMES or trained(sample):
+        return sample
+    if not any(map(trained, session.samples)):
+        raise error_of(session, sample)
+    session.note(_failed_there(session, sample))
+    return sample
+
+
+def _failed_there(session: Session, sample: Sample) -> Advice:
+    """What to tell of a size at which the command failed by itself, where others did not."""
+    error = error_of(session, sample)
+    return Advice(
+        "failed-by-itself", f"{error.saw}{_settings_of(sample)}", "other sizes did train; this one is left out", error.do
+    )
 
 
 def error_of(session: Session, sample: Sample) -> BrimfulError:

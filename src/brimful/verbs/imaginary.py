@@ -14,7 +14,7 @@ from brimful.measure.traces import read_trace
 from brimful.units import format_bytes
 from brimful.values import Budget, Command, Device, Limits, Outcome, Sample, Setting, Trial, TrialKind
 from brimful.verbs import seen
-from brimful.verbs.failures import MEMORY_OUTCOMES, require_steps
+from brimful.verbs.failures import MEMORY_OUTCOMES, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful_inside.laws.allocator import settings_in
 from brimful_inside.laws.trace import Malloc, Trace
@@ -40,8 +40,11 @@ class Tracer:
         assert self._card is not None, "no trace yet"
         return self._card
 
-    def sample(self, batch_size: int | None, limitless: bool = False) -> Sample:
-        """The trial at a batch size (run now, if it was not). `limitless`: the card is as large as it needs to be."""
+    def sample(self, batch_size: int | None, limitless: bool = False, searching: bool = False) -> Sample:
+        """The trial at a batch size (run now, if it was not). `limitless`: the card is as large as it needs to be.
+
+        Raises the errors of `verbs.failures`; when `searching`, not where other sizes trained.
+        """
         if batch_size not in self.samples or limitless:
             settings = dict(self.settings) | ({} if batch_size is None else {"batch_size": batch_size})
             trial = Trial(
@@ -54,19 +57,22 @@ class Tracer:
                 capacity_bytes=None if limitless else self._capacity_bytes(),
             )
             sample = self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.samples) + 1))
-            if sample.outcome not in MEMORY_OUTCOMES:
-                require_steps(self.session, sample)
+            if searching:
+                require_steps_or_memory(self.session, sample)
             self.samples[batch_size] = sample
             if self._card is None:
                 self._card = self._card_for(self.trace(batch_size))
-        return self.samples[batch_size]
+        sample = self.samples[batch_size]
+        if not searching and sample.outcome not in MEMORY_OUTCOMES:
+            require_steps(self.session, sample)
+        return sample
 
     def trace(self, batch_size: int | None) -> Trace | None:
         return read_trace(self.samples[batch_size], self.session.folder)
 
     def traced(self, batch_size: int) -> Traced:
-        sample = self.sample(batch_size)
-        return Traced(sample.outcome, self.trace(batch_size))
+        sample = self.sample(batch_size, searching=True)
+        return Traced(sample.outcome, self.trace(batch_size), seen.dataset_length(sample))
 
     def _capacity_bytes(self) -> int:
         gpu = self.device.gpu

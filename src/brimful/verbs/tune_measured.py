@@ -38,7 +38,7 @@ from brimful.values import (
     Trial,
     TrialKind,
 )
-from brimful.verbs.failures import MEMORY_OUTCOMES, error_of, require_steps
+from brimful.verbs.failures import error_of, require_steps, require_steps_or_memory
 from brimful.verbs.imaginary import ignores_the_batch_size
 from brimful.verbs.seen import dataset_length, rate_advice
 from brimful.verbs.session import Session
@@ -97,8 +97,7 @@ def _search_memory(session: Session, task: Task, limits: Limits) -> tuple[Measur
         size = next(search)
         while True:
             sample = session.run(_memory_trial(session, task, size), expected_total=None)
-            if sample.outcome not in MEMORY_OUTCOMES:
-                require_steps(session, sample)
+            require_steps_or_memory(session, sample)
             length = dataset_length(sample)
             limits = dataclasses.replace(limits, dataset_length=length or limits.dataset_length)
             size = search.send(Measured(sample.outcome, peak_bytes(sample, task.budget.memory), length))

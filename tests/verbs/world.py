@@ -1,0 +1,163 @@
+"""A training command that exists in thought alone: what a trial of it would show, in place of `brimful.measure.launch`."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from brimful.errors import DiskFull
+from brimful.values import Outcome, PhasePeak, Record, Report, Sample, Trial
+from brimful.verbs import session as session_module
+from brimful.verbs.session import Options
+from brimful_inside.laws.allocator import CachingAllocator
+from brimful_inside.laws.replay import play
+from brimful_inside.laws.trace import Free, Malloc, Phase, Row, Step, encode_row
+from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen
+
+MIB = 1 << 20
+GIB = 1 << 30
+COMMAND = ("my-train", "--batch-size", "{batch_size}")
+
+
+@dataclass
+class World:
+    """Memory is fixed + linear x B + quadratic x B^2, and `kink_bytes` more for each sample above `kink_at`; a batch takes
+    overhead_s + B x sample_s. B is what the loader gives: never more than the data set, or than a hidden cap."""
+
+    fixed: int = 50 * MIB
+    linear: int = 1 * MIB
+    quadratic: int = 0
+    kink_at: int | None = None
+    kink_bytes: int = 0
+    eval_bytes: int = 0
+    dataset: int | None = 10_000
+    cap: int | None = None
+    ignores: bool = False
+    overhead_s: float = 0.01
+    sample_s: float = 0.001
+    device_bytes: int = 80 * GIB  # what the (real) device or host can hold before it is out of memory
+    steps_taken: int | None = None  # None: as many as asked
+    outcome_of: Callable[[Trial, int], Outcome | None] = lambda trial, size: None  # None: as memory says
+    launched: list[Trial] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+    def batch(self, trial: Trial) -> int:
+        """What the loader gives for what the trial asks."""
+        asked = 16 if self.ignores else int(trial.settings.get("batch_size", 16))
+        return min(n for n in (asked, self.dataset, self.cap) if n is not None)
+
+    def activations(self, size: int) -> int:
+        extra = self.kink_bytes * max(0, size - self.kink_at) if self.kink_at is not None else 0
+        return self.linear * size + self.quadratic * size * size + extra
+
+    def peak(self, size: int) -> int:
+        return self.fixed + max(self.activations(size), self.eval_bytes)
+
+    def rows(self, size: int) -> list[Row]:
+        rows: list[Row] = [Malloc(1, self.fixed, "aten.randn"), Phase("train")]
+        for step in range(2):
+            rows += [
+                Malloc(10 + step, self.linear * size, "aten.mm"),
+                Malloc(20 + step, self.quadratic * size * size, "aten.mm"),
+            ]
+            if self.kink_at is not None and size > self.kink_at:
+                rows += [Malloc(30 + step, self.kink_bytes * (size - self.kink_at), "aten.cat"), Free(30 + step)]
+            rows += [Free(20 + step), Free(10 + step), Step(step + 1)]
+        return [*rows, Phase("eval"), Malloc(90, self.eval_bytes, "aten.mm"), Free(90)]
+
+    def launch(self, trial: Trial, folder: Path, record_folder: Path, heartbeat=None) -> Sample:
+        self.launched.append(trial)
+        folder.mkdir(parents=True)
+        size = self.batch(trial)
+        outcome = self.outcome_of(trial, size)
+        sample = (
+            self._imaginary(trial, size, folder) if trial.device.kind == "imaginary" else self._measured(trial, size, folder)
+        )
+        if outcome is not None and sample.outcome is Outcome.COMPLETED:
+            sample = self._sample(trial, size, folder, outcome, None)
+        self.samples.append(sample)
+        return sample
+
+    def _imaginary(self, trial: Trial, size: int, folder: Path) -> Sample:
+        rows = self.rows(size)
+        played = play(rows, CachingAllocator(trial.capacity_bytes))
+        lines = ['{"trace_version": 1}', *map(encode_row, rows)]
+        (folder / "trace-0.jsonl").write_text("\n".join(lines) + "\n")
+        outcome = Outcome.COMPLETED if played.full is None else Outcome.OUT_OF_DEVICE_MEMORY
+        assert trial.device.gpu is not None
+        device = played.peak.reserved + int(trial.device.gpu.context_bytes.value)
+        return self._sample(trial, size, folder, outcome, PhasePeak(played.peak.allocated, played.peak.reserved, device, None))
+
+    def _measured(self, trial: Trial, size: int, folder: Path) -> Sample:
+        peak, on_cpu = self.peak(size), trial.device.kind == "cpu"
+        limit = min(n for n in (self.device_bytes, trial.host_limit_bytes) if n is not None)
+        seen = PhasePeak(None, None, None, peak, host_is_true=True) if on_cpu else PhasePeak(peak, peak, peak, None)
+        if peak <= limit:
+            return self._sample(trial, size, folder, Outcome.COMPLETED, seen)
+        return self._sample(trial, size, folder, Outcome.OUT_OF_HOST_MEMORY if on_cpu else Outcome.OUT_OF_DEVICE_MEMORY, None)
+
+    def _sample(self, trial: Trial, size: int, folder: Path, outcome: Outcome, peak: PhasePeak | None) -> Sample:
+        completed = outcome is Outcome.COMPLETED
+        clock = completed and trial.device.kind != "imaginary"
+        seconds = self.overhead_s + size * self.sample_s
+        steps = (trial.warmup_steps + trial.steps if self.steps_taken is None else self.steps_taken) if completed else 0
+        return Sample(
+            trial=trial,
+            outcome=outcome,
+            reports=(self._report(trial, size, steps, seconds if clock else None, peak),) if completed else (),
+            phases={"train": peak, "eval": peak} if completed and peak else {},
+            peak=peak if completed else None,
+            samples_per_step=size if completed else None,
+            step_s=(seconds,) * trial.steps if clock else (),
+            samples_per_s=size / seconds if clock else None,
+            loading_share=0.01 if clock else None,
+            duration_s=1.0,
+            folder=folder.name,
+            exit_code=0 if completed else 1,
+        )
+
+    def _report(self, trial: Trial, size: int, steps: int, step_s: float | None, peak: PhasePeak | None) -> Report:
+        batches = [BatchSeen(size, [[size, 8]], f"{n:x}") for n in range(min(steps, 64))]
+        loader = LoaderSeen(
+            "train", self.cap or int(trial.settings.get("batch_size", 16)), self.dataset, None, "RandomSampler", self.dataset,
+            False, 0, False, steps, steps * size, 0.0, batches,
+        )  # fmt: skip
+        optimizer = OptimizerSeen("Adam", steps, 10, [1e-3], [1e-3])
+        return Report(
+            rank=0, local_rank=0, world_size=1, device=trial.device.kind, device_name=None, device_total_bytes=None,
+            torch_version="2.13.0", ended="steps_done", steps=steps, warmup_steps=trial.warmup_steps,
+            step_s=[step_s] * trial.steps if step_s else [], loading_s=[], micro_batches_per_step=[1] * steps,
+            samples_per_step=[size] * steps, optimizers=[optimizer], loaders=[loader], phases={}, losses=[], worst_batch=None,
+            peak_unphased=peak, context_bytes=None, trace_file="trace-0.jsonl" if trial.device.kind == "imaginary" else None,
+            approximations={}, notes=[], wrote=[],
+        )  # fmt: skip
+
+
+_numbers = itertools.count()
+
+
+def work(world: World, verb: Callable[..., Record], argv=COMMAND, max_batch_size: int | None = None,
+         budget: str | None = None, home: Path | None = None, **more) -> Record:  # fmt: skip
+    """Calls a verb in that world, with records in a folder of their own."""
+    home = home or Path(tempfile.mkdtemp(prefix=f"brimful-world-{next(_numbers)}-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session_module, "launch", world.launch)
+        return verb(argv, options=Options(home=home, budget=budget, max_batch_size=max_batch_size), **more)
+
+
+def disk_full_at(world: World, number: int) -> World:
+    """The same world, where the disk is full when the `number`-th trial begins."""
+    before = world.launch
+
+    def launch(trial: Trial, folder: Path, record_folder: Path, heartbeat=None) -> Sample:
+        if len(world.launched) + 1 == number:
+            raise DiskFull(str(folder), kept="the trials before this one")
+        return before(trial, folder, record_folder, heartbeat)
+
+    world.launch = launch  # type: ignore[method-assign]
+    return world
