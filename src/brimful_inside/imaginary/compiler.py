@@ -5,22 +5,26 @@ Compiled code takes less memory than eager code as a rule (fusion), so a script 
 
 from __future__ import annotations
 
+import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+import types
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
-import torch.optim
-import torch.utils.checkpoint
 
 from brimful_inside.imaginary.patches import Patches
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
-__all__ = ["leave_uncompiled"]
+__all__ = ["bring_dynamo_back", "leave_uncompiled"]
+
+_DYNAMO = "torch._dynamo"
 
 
 def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """torch.compile is the identity, and counts as an approximation."""
+
     def compile(model: Any = None, **options: Any) -> Any:
         gpu.approximate("torch.compile")
         return (lambda inner: inner) if model is None else model
@@ -30,19 +34,50 @@ def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     patches.set(torch, "compile", compile)
     patches.set(torch.nn.Module, "compile", compile_module)
-    if "torch._dynamo" not in sys.modules:
-        _spare_dynamo(patches)
+    _spare_sympy(patches)
+    if _DYNAMO not in sys.modules:
+        sys.modules[_DYNAMO] = _Dynamo(_DYNAMO)
 
 
-def _spare_dynamo(patches: Patches) -> None:
-    """Functions that torch guards against being compiled import torch._dynamo at their first call, which takes seconds.
+class _Dynamo(types.ModuleType):
+    """torch._dynamo as optimizers and guards of torch use it: where nothing is compiled, nothing is to be done.
 
-    Their guard keeps what it made as ``__dynamo_disable`` of the function (torch/_compile.py); here it is the function itself.
+    Importing the real one takes a second or two, which the first optimizer step would cost. Anything else that is asked of it
+    brings the real one.
     """
-    modules = [module for name, module in sys.modules.items() if name.startswith("torch.optim")]
-    for owner in (*modules, torch.optim.Optimizer, torch.utils.checkpoint):
-        for guard in list(vars(owner).values()):
-            inner = getattr(guard, "__wrapped__", None)
-            code = getattr(guard, "__code__", None)
-            if inner is not None and code is not None and code.co_filename.endswith("_compile.py"):
-                patches.set(inner, "__dynamo_disable", inner)
+
+    @staticmethod
+    def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
+        return (lambda inner: inner) if fn is None else fn
+
+    @staticmethod
+    def graph_break(*args: Any, **options: Any) -> None:
+        return None
+
+    @staticmethod
+    def is_compiling() -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__spec__", "__file__", "__wrapped__"):
+            raise AttributeError(name)
+        if sys.modules.get(_DYNAMO) is self:
+            del sys.modules[_DYNAMO]
+        return getattr(importlib.import_module(_DYNAMO), name)
+
+
+def bring_dynamo_back() -> None:
+    """The real torch._dynamo is imported by whoever asks for it next."""
+    if isinstance(sys.modules.get(_DYNAMO), _Dynamo):
+        del sys.modules[_DYNAMO]
+
+
+def _spare_sympy(patches: Patches) -> None:
+    """torch._check asks for symbolic shapes, which import sympy; a plain True needs none."""
+    check: Callable[..., None] = torch._check_with
+
+    def _check_with(error_type: Any, cond: Any, message: Any) -> None:
+        if cond is not True:
+            check(error_type, cond, message)
+
+    patches.set(torch, "_check_with", _check_with)

@@ -12,7 +12,7 @@ import torch
 
 from brimful_inside.imaginary import attention, composites, devices, operations, rnn, shapes, shortcuts, values
 from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
-from brimful_inside.imaginary.compiler import leave_uncompiled
+from brimful_inside.imaginary.compiler import bring_dynamo_back, leave_uncompiled
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
 from brimful_inside.imaginary.ledger import Ledger
@@ -93,6 +93,7 @@ class ImaginaryGpu:
         self.is_open = False
         self.modes.leave()
         self.patches.restore()
+        bring_dynamo_back()
         self.ledger.forget()
         self.function_handlers.clear()
         if self.touched and self._gc_was_on:
