@@ -39,9 +39,13 @@ def _torch_is_here(torch: Any) -> None:
     if hub is None:
         return
     hub.emit(TorchSeen(torch_version=str(torch.__version__), cuda_build=torch.version.cuda))
-    from brimful_inside.probe.install import install
+    try:
+        from brimful_inside.probe.install import install
 
-    install(hub)
+        install(hub)
+    except Exception:
+        hub.say_that_it_did_not_open()
+        raise
 
 
 def _in_forked_child() -> None:

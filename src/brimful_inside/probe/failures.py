@@ -82,6 +82,13 @@ class Failures:
         self._emit(self.last)
 
     @guarded
+    def left_a_thread(self, error: BaseException) -> None:
+        """An exception that ended a thread of the script, which itself goes on."""
+        if not isinstance(error, (KeyboardInterrupt, SystemExit)):
+            self.last = self._failure(error, caught=True)
+            self._emit(self.last)
+
+    @guarded
     def out_of_memory(self, error: Optional[BaseException] = None, message: str = "") -> None:
         """Memory ran out. Told as caught once the script is seen to go on, else by the exception that leaves it."""
         if error is not None:
@@ -115,8 +122,8 @@ class Failures:
         )
 
 
-def watch_exceptions(uncaught: Callable[[BaseException], None]) -> None:
-    """`uncaught(error)` before Python's own hooks print it, in the main thread and in others."""
+def watch_exceptions(uncaught: Callable[[BaseException], None], in_thread: Callable[[BaseException], None]) -> None:
+    """`uncaught(error)` before Python's own hook prints it, and `in_thread(error)` for other threads than the main one."""
     before = sys.excepthook
 
     def excepthook(kind: Any, error: Any, trace: Any) -> None:
@@ -129,7 +136,7 @@ def watch_exceptions(uncaught: Callable[[BaseException], None]) -> None:
 
     def thread_excepthook(args: Any) -> None:
         if args.exc_value is not None:
-            uncaught(args.exc_value)
+            in_thread(args.exc_value)
         before_in_threads(args)
 
     threading.excepthook = thread_excepthook

@@ -53,6 +53,14 @@ class Hub:
             )
         )
 
+    def say_that_it_did_not_open(self) -> None:
+        """Called where the probe cannot be put in place: the reason goes beside the orders, as the door itself does it."""
+        try:
+            with open(os.path.join(self.orders.folder, "door-%d.txt" % os.getpid()), "w", encoding="utf-8") as file:
+                file.write("%s\n%s" % (sys.version, traceback.format_exc()))
+        except OSError:
+            pass
+
     def note(self, sentence: str) -> None:
         """A sentence for the report, once."""
         if sentence not in self.notes and len(self.notes) < MAX_NOTES:

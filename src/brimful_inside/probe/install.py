@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from brimful_inside.probe import hub as hub_module
+from brimful_inside.probe.children import watch_end_of_child, watch_spawned
 from brimful_inside.probe.hub import Hub, tell_own_error
 
 
@@ -29,7 +30,8 @@ def install(hub: Hub) -> None:
     watch_frameworks(hub)
     watch_backward(_before_backward)
     watch_compilation(_disarm)
-    watch_exceptions(_uncaught)
+    watch_exceptions(_uncaught, _raised_in_thread)
+    watch_spawned(_uncaught)
     atexit.register(_at_exit)
 
 
@@ -49,15 +51,16 @@ def _probe() -> Any:
 
 
 def _awake() -> Any:
-    """The probe; a forked child that steps an optimizer turns out to be a rank and gets one of its own here."""
+    """The probe. A worker that steps an optimizer turns out to be a rank; a forked one gets a probe of its own here."""
     hub = hub_module.hub
-    if hub is None:
-        return None
+    if hub is None or hub.role == "rank":
+        return hub.probe if hub is not None else None
+    hub.role = "rank"
+    hub.say_hello()
     if hub.probe is None and hub.asleep:
         hub.asleep = False
-        hub.role = "rank"
-        hub.say_hello()
         hub.probe = new_probe(hub)
+    watch_end_of_child(_uncaught, _at_exit)
     return hub.probe
 
 
@@ -138,7 +141,13 @@ def _uncaught(error: BaseException) -> None:
         probe.failures.left_the_script(error)
 
 
-def _at_exit() -> None:
+def _raised_in_thread(error: BaseException) -> None:
     probe = _probe()
     if probe is not None:
+        probe.failures.left_a_thread(error)
+
+
+def _at_exit() -> None:
+    probe = _probe()
+    if probe is not None and probe.hub.role == "rank":
         probe.tell_end()

@@ -86,12 +86,12 @@ class Overlay:
         inside = absolute + os.sep
         if inside.startswith(self._passing):
             return False
-        if inside.startswith(self._work) and absolute + os.sep not in self._temporary:
-            return True
         for folder in self._temporary:
             if inside.startswith(folder):
-                first = absolute[len(folder) :].split(os.sep, 1)[0]
-                return not (first == "" or TEMPORARY.match(first) or folder + first in self._made_by_tempfile)
+                top = folder + absolute[len(folder) :].split(os.sep, 1)[0]
+                named_so = top == folder or TEMPORARY.match(top[len(folder) :]) or top in self._made_by_tempfile
+                if named_so and not any(work.startswith(_below(top)) for work in self._work if top != folder):
+                    return False
         return True
 
     def made_by_tempfile(self, absolute: str) -> None:

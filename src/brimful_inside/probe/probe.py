@@ -13,7 +13,7 @@ from brimful_inside.probe.clock import StepTimes, clock_for
 from brimful_inside.probe.ending import Ending
 from brimful_inside.probe.failures import Failures
 from brimful_inside.probe.forward import ForwardWatch
-from brimful_inside.probe.hub import Hub, guarded
+from brimful_inside.probe.hub import Hub, guarded, tell_own_error
 from brimful_inside.probe.iterations import EVAL, TRAIN, Iteration
 from brimful_inside.probe.loaders import Loaders
 from brimful_inside.probe.losses import Losses
@@ -139,6 +139,7 @@ class Probe:
                 self._evaluate(iteration)
         else:
             self.forward.arm()
+        self._progress()
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -243,7 +244,12 @@ class Probe:
         self.reported_end = True
         self.failures.script_goes_on()
         self.device.flush()
-        self.hub.emit(report.report_of(self, ended or report.how_it_ended(self)))
+        how = ended or report.how_it_ended(self)
+        try:
+            self.hub.emit(report.report_of(self, how))
+        except Exception:
+            tell_own_error("the last report")
+            self.hub.emit(report.bare_report(self, how))
 
 
 def _samples_in(args: Any) -> Optional[int]:

@@ -58,6 +58,18 @@ def report_of(probe: Any, ended: str) -> Report:
     )
 
 
+def bare_report(probe: Any, ended: str) -> Report:
+    """How far the script came and our notes: for when something else cannot be read."""
+    rank, size = world()
+    return Report(
+        rank=rank, local_rank=number_of("LOCAL_RANK"), world_size=size, device=probe.orders.device, device_name=None,
+        device_total_bytes=None, torch_version=str(torch.__version__), ended=ended, steps=probe.steps.count,
+        warmup_steps=probe.orders.warmup_steps, step_s=[], loading_s=[], micro_batches_per_step=[], samples_per_step=[],
+        optimizers=[], loaders=[], phases={}, losses=[], worst_batch=None, peak_unphased=None, context_bytes=None,
+        trace_file=probe.device.trace_file, approximations={}, notes=list(probe.hub.notes), wrote=[],
+    )  # fmt: skip
+
+
 def _wrote(probe: Any) -> List[str]:
     overlay = getattr(probe.hub, "overlay", None)
     return overlay.wrote() if overlay is not None else []
