@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from brimful import __version__
 from brimful.cli.options import Common, Where
-from brimful.errors import BrimfulError, Terminated, UsageError
+from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
 Json = Annotated[bool, Parameter(name="--json", negative="")]
@@ -139,21 +139,36 @@ def run(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         function, bound = _parse(ours, words)
-        return function(*bound.args, **bound.kwargs) or 0
+        code = function(*bound.args, **bound.kwargs) or 0
+        sys.stdout.flush()  # a reader that has gone is met here and not when the interpreter ends
+        return code
     except BrimfulError as error:
         return _tell(error, json)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `brimful ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        return _nobody_reads()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
+    except OSError as error:
+        if not DiskFull.caused(error):
+            return _defect()
+        return _tell(DiskFull(error.filename or "the output", kept="what is in the record so far."), json=False)
     except Exception:
-        traceback.print_exc()
-        print("This is a defect of brimful; the lines above say where.", file=sys.stderr)
-        return 1
+        return _defect()
+
+
+def _defect() -> int:
+    traceback.print_exc()
+    print("This is a defect of brimful; the lines above say where.", file=sys.stderr)
+    return 1
+
+
+def _nobody_reads() -> int:
+    """`brimful ... | head` has seen enough: no error of anybody's."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -169,6 +184,9 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
+    from brimful.show.console import make_console
+
+    app.console = make_console()
     try:
         function, bound, ignored = app.parse_args(ours, exit_on_error=False, print_error=False)
     except CycloptsError as error:

@@ -31,7 +31,7 @@ class Common:
     """Never name or try a larger batch size."""
     time_limit: Annotated[str, Parameter(group=TRIALS)] = "10min"
     """The longest that one trial may take."""
-    steps: Annotated[int | None, Parameter(group=TRIALS)] = None
+    steps: Annotated[str | None, Parameter(group=TRIALS)] = None
     """Measured optimizer steps of a trial."""
     home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
     """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
@@ -39,14 +39,12 @@ class Common:
     """One JSON object on standard output; talk on standard error."""
 
     def options(self, watcher: Watcher) -> Options:
-        if self.steps is not None and self.steps < 1:
-            raise UsageError(saw=f"--steps {self.steps}", means="a trial needs at least one step", do="give 1 or more")
         return Options(
             home=self.home,
             budget=self.budget,
             max_batch_size=parse_batch_size(self.max_batch_size) if self.max_batch_size is not None else None,
             time_limit_s=parse_duration(self.time_limit),
-            steps=self.steps,
+            steps=_steps(self.steps) if self.steps is not None else None,
             watcher=watcher,
         )
 
@@ -65,6 +63,14 @@ class Where:
     """An imaginary card of your own with this much memory, for instance 20GiB."""
     device: Annotated[str, Parameter(group=WHERE)] = "auto"
     """auto (the accelerator that is here, else the CPU), cpu or accelerator."""
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(
+            saw=f"--steps {text}", means="a trial takes a whole number of steps, one at least", do="give 1 or more"
+        )
+    return int(text)
 
 
 def _pair(text: str) -> tuple[str, Setting]:

@@ -14,6 +14,7 @@ from brimful.show.progress import Progress
 from brimful.values import Record
 
 DOES_NOT_FIT = 3
+_NO_WIDTH = 10_000
 
 
 def progress() -> Progress:
@@ -109,7 +110,8 @@ def show_doctor(json: bool) -> int:
 
 def show_error(error: BrimfulError, json: bool) -> None:
     """The sentences on standard error, the script's own traceback before them; with --json the same as data."""
-    console.show_error(console.make_console(sys.stderr), error)
+    unbroken = None if sys.stderr.isatty() else _NO_WIDTH  # paths and messages in a log stay in one piece
+    console.show_error(console.make_console(sys.stderr, width=unbroken), error)
     if json:
         _print_json(as_json.error_json(error.code, error.exit_code, error.saw, error.means, error.do))
 

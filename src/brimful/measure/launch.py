@@ -5,6 +5,7 @@ The child needs torch alone: brimful may live in another environment (pipx). Not
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import brimful_inside
 from brimful import codec
@@ -150,17 +152,17 @@ def _wait(process: subprocess.Popen[bytes], family: Family, trial: Trial, folder
 
 
 class _interrupts_held:
-    """Holds back Ctrl-C while children are ended, so that none is left behind by an impatient second one."""
+    """Holds back Ctrl-C and SIGTERM while children are ended, so that none is left behind by an impatient second one."""
 
     def __enter__(self) -> None:
-        try:
-            self._before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        except ValueError:  # not in the main thread: nothing to hold
-            self._before = None
+        self._before: dict[signal.Signals, Any] = {}
+        with contextlib.suppress(ValueError):  # not in the main thread: nothing to hold
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, signal.SIG_IGN)
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 def _latest_progress(folder: Path) -> wire.Progress | None:
@@ -196,6 +198,7 @@ def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oo
         rank_hellos=sum(1 for hello in hellos if hello.role == "rank"),
         hellos=len(hellos),
         stderr_tail=_tail(folder / "stderr.txt", _TAIL_BYTES),
+        door_trouble=_door_trouble(folder),
     )
     how, failure, sentence = outcome.outcome_of(ending, reports, gather.failures(events))
     where = folder.resolve().relative_to(record_folder.resolve())
@@ -219,6 +222,15 @@ def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oo
         notes=tuple(dict.fromkeys([*filter(None, [sentence]), *(note for r in reports for note in r.notes)])),
         trace_files=tuple(str(where / name) for name in traces),
     )
+
+
+def _door_trouble(folder: Path) -> str | None:
+    """Why a process could not be entered (an older Python, say), in the last line of what its door wrote."""
+    for path in sorted(folder.glob("door-*.txt")):
+        lines = [line for line in _tail(path, _TAIL_BYTES).splitlines() if line.strip()]
+        if lines:
+            return lines[-1].strip()
+    return None
 
 
 def failure_text(sample: Sample, record_folder: Path) -> str:

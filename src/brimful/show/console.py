@@ -35,6 +35,13 @@ from brimful.values import Advice, Audit, Gpu, Machine, Plan, Prediction, Record
 _TONES = {"good": "green", "bad": "red", "unfinished": "yellow", "note": "yellow"}
 
 
+class _Console(Console):
+    """Rich ends the process with exit code 1 where a reader has gone; that is for the command line to decide."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def make_console(
     stream: TextIO | None = None, width: int | None = None, color: bool | None = None, is_terminal: bool | None = None
 ) -> Console:
@@ -42,7 +49,7 @@ def make_console(
 
     `color`: None asks the stream and NO_COLOR, False never colours. `is_terminal`: None asks the stream.
     """
-    return Console(
+    return _Console(
         file=stream or sys.stdout,
         width=width,
         no_color=True if color is False else None,
@@ -227,7 +234,7 @@ def show_error(console: Console, error: BrimfulError) -> None:
     console.print(Text("error: ", style="bold red").append(error.saw, style="bold"))
     for sentence in (error.means, error.do):
         if sentence:
-            console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+            console.print(Padding(Text(sentence), (0, 0, 0, 2), expand=False))
 
 
 def _headline(console: Console, said: verdict.Verdict) -> None:

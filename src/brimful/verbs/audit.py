@@ -11,6 +11,7 @@ from brimful.errors import UsageError
 from brimful.values import Audit, Command, Effective, Record, Sample, Setting, Trial, TrialKind
 from brimful.verbs import devices, interpreter
 from brimful.verbs.failures import require_steps
+from brimful.verbs.predict import asked_batch_size, refuse_unreachable
 from brimful.verbs.session import Options, Session, opened
 
 _STEPS = 12  # enough batches for remainders and repeats to show, and for a median of step times
@@ -34,7 +35,9 @@ def audit(
     """
     options = options or Options()
     command, advice = interpreter.settle(commands.parse(tuple(argv)))
-    values = _values(command, dict(settings or {}))
+    given = dict(settings or {})
+    asked_batch_size(command, given)
+    values = _values(command, given)
     chosen, accelerator = devices.choose(command, device, devices.card(gpu, gpu_memory))
     budget = devices.budget_for(chosen, accelerator, options.budget)
     trial = Trial(
@@ -56,6 +59,7 @@ def audit(
 
 def _values(command: Command, given: dict[str, Setting]) -> dict[str, Setting]:
     values = {name: command.given[name] for name in commands.placeholders(command) if name in command.given} | given
+    refuse_unreachable(command, given)
     for name in commands.placeholders(command):
         if name not in values:
             raise UsageError(

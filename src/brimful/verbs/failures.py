@@ -51,7 +51,7 @@ def error_of(session: Session, sample: Sample) -> BrimfulError:
     text = session.failure_text(sample).strip()
     logs = f"its output is in {session.folder / sample.folder}"
     if sample.outcome is Outcome.DOOR_CLOSED:
-        return DoorDidNotOpen()
+        return _door_error(sample, logs)
     if sample.outcome in MEMORY_OUTCOMES:
         kind = "device" if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
         return DoesNotFit(
@@ -90,6 +90,16 @@ def error_of(session: Session, sample: Sample) -> BrimfulError:
             traceback=text,
         )
     return _crashed(sample, text, logs)
+
+
+def _door_error(sample: Sample, logs: str) -> DoorDidNotOpen:
+    if not sample.notes:
+        return DoorDidNotOpen()
+    return DoorDidNotOpen(
+        saw=f"The door did not open: {sample.notes[0]}",
+        means="The Python of the command is older than 3.9, its torch is one that brimful does not know, or brimful is wrong.",
+        do=f"The whole text is in door-*.txt; {logs}.",
+    )
 
 
 def _crashed(sample: Sample, text: str, logs: str) -> CommandFailed:

@@ -62,12 +62,25 @@ def takes_a_batch_size(command: Command) -> bool:
     """Whether a batch size can be given to the script: by a placeholder, a known flag, or brimful.setting inside."""
     if "batch_size" in commands.placeholders(command):
         return True
-    scripts = [Path(word) for word in command.argv if word.endswith(".py")]
-    return any(path.is_file() and commands.says_its_batch_size_inside(path.read_text(errors="replace")) for path in scripts)
+    return any(commands.says_its_batch_size_inside(text) for text in _texts(command))
+
+
+def _texts(command: Command) -> list[str]:
+    """The scripts that the command names, as far as they can be read."""
+    paths = [Path(word) for word in command.argv if word.endswith(".py")]
+    return [path.read_text(errors="replace") for path in paths if path.is_file()]
+
+
+def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:
+    """Raises UsageError for a given setting that has no placeholder, unless a script may ask for it (brimful.setting)."""
+    texts = _texts(command)
+    if texts and not any("brimful" in text for text in texts):
+        commands.with_settings(command, given)
 
 
 def values_of(command: Command, given: Mapping[str, Setting]) -> dict[str, Setting]:
     """What the trial's settings are: what was given, and what stood in the command. Raises UsageError for an open one."""
+    refuse_unreachable(command, given)
     values = {name: command.given[name] for name in commands.placeholders(command) if name in command.given} | dict(given)
     commands.fill(command, {"batch_size": 1} | values)
     return values

@@ -1,0 +1,226 @@
+"""The command line: what is typed wrongly gets a clear sentence and its exit code, before any trial is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brimful.cli import app
+from brimful.errors import Terminated
+
+TRAIN = ["--", "my-train", "--batch-size"]
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """Records in a folder of its own, no terminal, and SIGTERM as it was."""
+    monkeypatch.setenv("BRIMFUL_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def typed(capsys, *words: str) -> tuple[int, str, str]:
+    code = app.run(list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def brimful(*words: str, **more) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-m", "brimful", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "1.5", "big"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "--gpu", "a100-40gb", *TRAIN, "SIZE"],
+        ["audit", "--device", "cpu", *TRAIN, "SIZE"],
+        ["tune", "--device", "cpu", *TRAIN, "SIZE"],
+        ["predict", "--gpu", "a100-40gb", "--set", "batch_size=SIZE", *TRAIN, "{batch_size}"],
+        ["audit", "--device", "cpu", "--set", "batch_size=SIZE", *TRAIN, "{batch_size}"],
+        ["tune", "--device", "cpu", "--max-batch-size=SIZE", *TRAIN, "8"],
+    ],
+)
+def test_what_is_no_batch_size_is_quoted_and_nothing_is_run(capsys, tmp_path, words, size):
+    code, _, err = typed(capsys, *[word.replace("SIZE", size) for word in words])
+    assert code == 2
+    assert repr(size) in err
+    assert "whole number" in err
+    assert not list(tmp_path.glob("home/*/trial-*"))
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ("0%", "no share"),
+        ("101%", "no share"),
+        ("nan%", "no share"),
+        ("-3GiB", "no amount of memory"),
+        ("nonsense", "no amount of memory"),
+        ("0", "no memory at all"),
+        ("100TiB", "more than a100-40gb's 39.4 GiB"),
+    ],
+)
+def test_what_is_no_budget_is_told(capsys, budget, said):
+    code, _, err = typed(capsys, "predict", "--gpu", "a100-40gb", f"--budget={budget}", *TRAIN, "8")
+    assert code == 2
+    assert said in err
+
+
+def test_a_budget_over_the_memory_of_this_machine_is_told(capsys):
+    code, _, err = typed(capsys, "tune", "--device", "cpu", "--budget", "900TiB", *TRAIN, "8")
+    assert code == 2
+    assert "more than this machine's" in err
+    assert "of host memory" in err
+
+
+def test_an_unknown_card_is_answered_with_the_nearest_names(capsys):
+    code, _, err = typed(capsys, "predict", "--gpu", "a100-41gb", *TRAIN, "8")
+    assert code == 4
+    assert "a100-40gb" in err and "brimful gpus" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["predict", *TRAIN, "8"], "no card was named"),
+        (["predict", "--gpu", "t4", "--gpu-memory", "4GiB", *TRAIN, "8"], "two different cards"),
+        (["predict", "--gpu", "t4"], "no command was given"),
+        (["predict", "--gpu", "t4", "--"], "no command was given"),
+        (["predict", "--gpuu", "t4", *TRAIN, "8"], "--gpuu"),
+        (["pedict"], "predict"),
+        (["tune", "--device", "tpu", *TRAIN, "8"], "auto, cpu or accelerator"),
+        (["tune", "--gpu", "t4", "--objective", "fastest", *TRAIN, "8"], "no clock"),
+        (["tune", "--device", "cpu", "--objective", "best", *TRAIN, "8"], "fastest, largest, fit"),
+        (["tune", "--device", "cpu", "--", "my-train", "--epochs", "3"], "{batch_size}"),
+        (["audit", "--steps", "0", *TRAIN, "8"], "whole number of steps"),
+        (["audit", "--steps", "1.5", *TRAIN, "8"], "--steps 1.5"),
+        (["audit", "--time-limit", "soon", *TRAIN, "8"], "'soon'"),
+        (["audit", "--set", "lr", *TRAIN, "8"], "name=value"),
+        (["audit", "--device", "cpu", *TRAIN, "8", "--lr", "{lr}"], "leaves {lr} open"),
+        (["predict", "--gpu", "t4", *TRAIN, "8", "--lr", "{lr}"], "nothing sets it"),
+        (["gpus", "--", "my-train"], "runs no command"),
+        (["report"], "there is no record"),
+        (["report", "nothere"], "no record 'nothere'"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error_with_a_sentence(capsys, words, said):
+    code, out, err = typed(capsys, *words)
+    assert code == 2
+    assert said in err
+    assert err.startswith("error: ") or "\nerror: " in err
+    assert out == ""
+
+
+def test_a_setting_that_reaches_nothing_is_refused(capsys, tmp_path):
+    (tmp_path / "train.py").write_text("print('no flags')\n")
+    code, _, err = typed(
+        capsys, "audit", "--device", "cpu", "--set", "lr=3", "--", sys.executable, "train.py", "--batch-size", "8"
+    )
+    assert code == 2
+    assert "no {lr}" in err
+    (tmp_path / "train.py").write_text("import brimful\nbrimful.setting('lr', 1.0)\n")
+    code, _, err = typed(capsys, "audit", "--device", "cpu", "--set", "lr=3", "--", "no-such-program", "train.py")
+    assert "no {lr}" not in err, "a script that asks brimful may ask for it"
+
+
+def test_no_such_command_is_a_sentence_and_the_record_is_closed_with_it(capsys, tmp_path):
+    code, _, err = typed(capsys, "audit", "--device", "cpu", "--", "pythn", "train.py")
+    assert code == 2
+    assert "there is no command 'pythn'" in err
+    (record,) = tmp_path.glob("home/*/record.jsonl")
+    assert json.loads(record.read_text().splitlines()[-1])["exit_code"] == 2
+
+
+def test_errors_are_data_with_json_and_talk_stays_on_standard_error(capsys):
+    code, out, err = typed(capsys, "predict", "--gpu", "a100-41gb", "--json", *TRAIN, "8")
+    told = json.loads(out)
+    assert code == told["error"]["exit_code"] == 4
+    assert told["error"]["code"] == "no-such-device"
+    assert told["schema"] == 1
+    assert told["error"]["saw"] in err
+
+
+def test_a_sentence_off_a_terminal_is_one_line(capsys):
+    _, _, err = typed(capsys, "audit", "--device", "cpu", "--", "/a/rather/long/path" * 10 + "/python", "train.py")
+    line = next(line for line in err.splitlines() if line.startswith("error: "))
+    assert len(line) > 200
+    assert all(line == line.rstrip() for line in err.splitlines()), "no padding"
+
+
+def test_words_after_the_dashes_are_never_read_as_ours(capsys):
+    code, out, _ = typed(capsys, "predict", "--gpu", "nope", "--", "my-train", "--json", "--batch-size", "8")
+    assert code == 4
+    assert out == ""
+
+
+def test_help_and_version_end_well(capsys):
+    assert typed(capsys, "--help")[0] == 0
+    assert typed(capsys, "tune", "--help")[0] == 0
+    assert typed(capsys, "--version")[0] == 0
+
+
+@pytest.mark.parametrize("words", [["gpus"], ["gpus", "--json"], ["--help"]])
+def test_a_reader_that_has_gone_is_no_error(words):
+    process = brimful(*words)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("words", [["gpus"], ["gpus", "--json"]])
+def test_standard_output_on_a_full_disk_is_said_and_is_no_defect(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "brimful", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 1
+    assert "disk is full" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_color_is_respected_even_where_colour_is_forced():
+    colourful = {**os.environ, "FORCE_COLOR": "1"}
+    assert b"\x1b[" in brimful("report", env=colourful).communicate()[1]
+    plain = brimful("report", env={**colourful, "NO_COLOR": "1"}).communicate()[1]
+    assert b"\x1b[3" not in plain and b"\x1b[9" not in plain
+
+
+def test_a_defect_of_ours_shows_where_and_is_exit_code_1(capsys, monkeypatch):
+    monkeypatch.setattr(app, "_parse", lambda ours, words: 1 / 0)
+    code, _, err = typed(capsys, "gpus")
+    assert code == 1
+    assert "ZeroDivisionError" in err and "defect of brimful" in err
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143), (SystemExit(7), 7)])
+def test_signals_have_their_own_exit_codes(capsys, monkeypatch, raised, code):
+    def parse(ours, words):
+        raise raised
+
+    monkeypatch.setattr(app, "_parse", parse)
+    assert typed(capsys, "gpus")[0] == code
+
+
+def test_report_writes_a_page_text_and_markdown_of_the_latest_record(capsys, tmp_path):
+    typed(capsys, "audit", "--device", "cpu", "--", "pythn", "train.py")
+    code, out, _ = typed(capsys, "report")
+    assert code == 0
+    assert "<html" in Path(out.strip()).read_text()
+    assert typed(capsys, "report", "--format", "text")[0] == 0
+    code, out, _ = typed(capsys, "report", "--format", "md", "--json")
+    assert code == 0
+    assert Path(json.loads(out)["page"]).suffix == ".md"
+    code, _, err = typed(capsys, "report", "--format", "pdf")
+    assert code == 2 and "html, md or text" in err
+    code, _, err = typed(capsys, "report", "--out", str(tmp_path / "no" / "such" / "page.html"))
+    assert code == 2 and "--out" in err
