@@ -1,0 +1,106 @@
+"""Several processes, one sample: worst memory, summed samples per second."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.measure import gather
+from brimful.values import PhasePeak, Report
+from brimful_inside.wire import Failure, Hello
+
+
+def report(rank: int = 0, **changes) -> Report:
+    fields = {
+        "rank": rank, "local_rank": rank, "world_size": 2, "device": "cpu", "device_name": None, "device_total_bytes": None,
+        "torch_version": "2.13.0", "ended": "steps_done", "steps": 4, "warmup_steps": 1, "step_s": [0.1, 0.1, 0.1],
+        "loading_s": [0.01, 0.01, 0.01], "micro_batches_per_step": [1] * 4, "samples_per_step": [99, 8, 8, 8],
+        "optimizers": [], "loaders": [], "phases": {}, "losses": [], "worst_batch": None, "peak_unphased": None,
+        "context_bytes": None, "trace_file": None, "approximations": {}, "notes": [], "wrote": [],
+    }  # fmt: skip
+    return Report(**(fields | changes))
+
+
+def peak(device: int | None, host: int | None, **more) -> PhasePeak:
+    return PhasePeak(device, device, device, host, **more)
+
+
+def test_of_several_reports_of_a_process_the_last_counts():
+    events = [[report(steps=1, ended="running"), report(steps=4)]]
+    assert [r.steps for r in gather.last_reports(events)] == [4]
+
+
+def test_of_two_processes_with_one_rank_the_one_that_trained_counts():
+    started_again = [[report(steps=1)], [report(steps=4)], [report(steps=2)]]
+    assert [r.steps for r in gather.last_reports(started_again)] == [4]
+
+
+def test_ranks_come_in_order_whatever_the_order_of_their_files():
+    assert [r.rank for r in gather.last_reports([[report(1)], [report(0)]])] == [0, 1]
+
+
+def test_samples_per_second_are_summed_over_ranks_and_leave_the_warm_up_out():
+    assert gather.samples_per_second([report(0), report(1)]) == pytest.approx(160.0)
+    assert gather.samples_per_second([report(0)]) == pytest.approx(80.0)
+
+
+def test_one_rank_that_cannot_count_makes_the_sum_unknown_and_not_too_small():
+    blind = report(1, samples_per_step=[None] * 4)
+    assert gather.samples_per_second([report(0), blind]) is None
+    assert gather.samples_per_step([report(0), blind]) is None
+
+
+def test_the_effective_batch_is_the_median_step_over_all_ranks():
+    assert gather.samples_per_step([report(0), report(1, samples_per_step=[0, 8, 8, 3])]) == 16
+
+
+def test_without_a_clock_there_is_no_speed_and_no_loading_share():
+    imaginary = report(step_s=[], loading_s=[])
+    assert gather.samples_per_second([imaginary]) is None
+    assert gather.loading_share([imaginary]) is None
+    assert gather.step_times([imaginary]) == ()
+
+
+def test_the_slowest_rank_gives_the_step_times_and_the_loading_share():
+    slow = report(1, step_s=[0.4, 0.4, 0.4], loading_s=[0.2, 0.2, 0.2])
+    assert gather.step_times([report(0), slow]) == (0.4, 0.4, 0.4)
+    assert gather.loading_share([report(0), slow]) == 0.5
+
+
+def test_device_memory_is_the_worst_ranks_and_host_memory_is_that_of_all_together():
+    ranks = [report(0, phases={"train": peak(5, 100)}), report(1, phases={"train": peak(7, 60), "eval": peak(1, 30)})]
+    phases = gather.worst_phases(ranks)
+    assert (phases["train"].device_bytes, phases["train"].host_bytes) == (7, 160)
+    assert phases["eval"].device_bytes == 1
+
+
+def test_a_phase_is_cached_or_true_only_if_it_is_in_every_rank():
+    mixed = gather.worst([peak(1, 1, cached=True, host_is_true=True), peak(1, 1)])
+    assert not mixed.cached
+    assert not mixed.host_is_true
+
+
+def test_what_nobody_knows_stays_absent():
+    assert gather.worst([peak(None, None), peak(None, None)]).host_bytes is None
+    assert gather.whole_peak([report()]) is None
+    assert gather.samples_per_step([]) is None
+    assert gather.samples_per_second([]) is None
+    assert gather.last_reports([[], []]) == ()
+
+
+def test_events_are_told_apart():
+    failure = Failure("crashed", "ValueError", "x", "Traceback", None, "train", 1, False)
+    hello = Hello(1, 0, "rank", 0, 1, [], "python", "3.11", 0.0)
+    events = [[hello, failure], [replace(hello, role="worker")]]
+    assert gather.failures(events) == (failure,)
+    assert [h.role for h in gather.hellos(events)] == ["rank", "worker"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), min_size=1, max_size=6))
+def test_no_rank_holds_more_than_the_worst(ranks):
+    together = gather.worst([peak(device, host) for device, host in ranks])
+    assert together.device_bytes == max(device for device, _ in ranks)
+    assert together.host_bytes == sum(host for _, host in ranks)

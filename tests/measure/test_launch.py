@@ -1,0 +1,271 @@
+"""One trial from start to sample, with commands that need no torch: how they end, what is left of them, what is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from brimful.errors import DiskFull, NoSuchCommand, UsageError
+from brimful.measure import launch as launching
+from brimful.measure.launch import environment, failure_text, launch, orders_of
+from brimful.values import Command, Device, Estimate, Gpu, Outcome, Source, Trial, TrialKind
+from brimful_inside import wire
+
+CPU = Device("cpu", "cpu")
+#: Said on the wire by a script of a test, in place of the probe.
+TELL = """
+import json, os, sys, time
+folder = os.path.dirname(os.environ["BRIMFUL_ORDERS"])
+def tell(event, **fields):
+    with open(os.path.join(folder, "wire-%d.jsonl" % os.getpid()), "a") as file:
+        file.write(json.dumps({"event": event, **fields}) + "\\n")
+"""
+
+
+def trial(*argv: str, settings=None, **more) -> Trial:
+    return Trial(Command(argv), settings or {}, more.pop("device", CPU), more.pop("kind", TrialKind.AUDIT), **more)
+
+
+def run(tmp_path: Path, script: str, *arguments: str, **more):
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    return launch(
+        trial(sys.executable, str(tmp_path / "script.py"), *arguments, **more), tmp_path / "record" / "t1", tmp_path / "record"
+    )
+
+
+def test_a_program_that_is_not_there_is_named_and_nothing_is_started(tmp_path):
+    with pytest.raises(NoSuchCommand, match="pythn"):
+        launch(trial("pythn", "train.py"), tmp_path / "t1", tmp_path)
+
+
+def test_a_file_that_no_machine_can_run_is_told_with_the_systems_words(tmp_path):
+    (tmp_path / "garbage").write_bytes(b"\x00\x01 no program")
+    (tmp_path / "garbage").chmod(0o755)
+    with pytest.raises(NoSuchCommand, match="could not be started"):
+        launch(trial(str(tmp_path / "garbage")), tmp_path / "t1", tmp_path)
+
+
+def test_an_open_placeholder_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match=r"\{lr\}"):
+        launch(trial("true", "{lr}"), tmp_path / "t1", tmp_path)
+
+
+def test_output_and_error_stream_are_kept_in_the_record(tmp_path):
+    sample = run(tmp_path, "import sys; print('to out'); sys.stderr.write('KeyError: 37'); sys.exit(3)")
+    folder = tmp_path / "record" / sample.folder
+    assert (folder / "stdout.txt").read_text() == "to out\n"
+    assert failure_text(sample, tmp_path / "record") == "KeyError: 37"
+    assert (sample.outcome, sample.exit_code) == (Outcome.CRASHED, 3)
+
+
+@pytest.mark.parametrize("options", [["-I"], ["-E"], ["-S"]])
+def test_a_python_that_reads_no_environment_did_not_open_the_door(tmp_path, options):
+    (tmp_path / "script.py").write_text("print('trained')\n")
+    sample = launch(
+        trial(sys.executable, *options, str(tmp_path / "script.py")), tmp_path / "record" / "t1", tmp_path / "record"
+    )
+    assert sample.outcome is Outcome.DOOR_CLOSED
+
+
+@pytest.mark.parametrize("line", ["PYTHONPATH=/mine {python} {script}", "env -i {python} {script}"])
+def test_a_shell_script_that_takes_the_path_away_did_not_open_the_door(tmp_path, line):
+    (tmp_path / "script.py").write_text("print('trained')\n")
+    shell = tmp_path / "train.sh"
+    shell.write_text("#!/bin/sh\n" + line.format(python=sys.executable, script=tmp_path / "script.py") + "\n")
+    shell.chmod(0o755)
+    sample = launch(trial(str(shell)), tmp_path / "record" / "t1", tmp_path / "record")
+    assert sample.outcome is Outcome.DOOR_CLOSED
+    opened = tmp_path / "opened.sh"
+    opened.write_text(shell.read_text().replace("PYTHONPATH=/mine", "PYTHONPATH=/mine:$PYTHONPATH").replace("env -i ", ""))
+    opened.chmod(0o755)
+    sample = launch(trial(str(opened)), tmp_path / "record" / "t2", tmp_path / "record")
+    assert sample.outcome is Outcome.NO_STEP, "the door opens where the path is kept"
+
+
+def test_why_a_process_could_not_be_entered_reaches_the_sample(tmp_path):
+    sample = run(
+        tmp_path,
+        TELL + "open(os.path.join(folder, 'door-1.txt'), 'w').write('3.7\\nTraceback ...\\nSyntaxError: no walrus here\\n')",
+    )
+    assert sample.outcome is Outcome.DOOR_CLOSED
+    assert "SyntaxError: no walrus here" in sample.notes[0]
+
+
+def test_a_probe_that_cannot_be_put_in_place_is_not_called_a_script_that_does_not_train(tmp_path):
+    fake = tmp_path / "path" / "torch"
+    fake.mkdir(parents=True)
+    (fake / "__init__.py").write_text("__version__ = '9.9'\nclass version:\n    cuda = None\n")  # no torch.optim in it
+    sample = run(tmp_path, f"import sys; sys.path.insert(0, {str(fake.parent)!r}); import torch; print('trained')")
+    assert sample.outcome is Outcome.DOOR_CLOSED
+    assert "could not enter" in sample.notes[0]
+
+
+def test_a_time_limit_ends_the_trial_and_all_of_its_processes(tmp_path):
+    sample = run(
+        tmp_path,
+        """
+        import subprocess, sys, time
+        quiet = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+        child = subprocess.Popen([sys.executable, "-c", quiet], start_new_session=True, stdout=subprocess.PIPE)
+        child.stdout.readline()
+        print(child.pid, flush=True)
+        time.sleep(600)
+        """,
+        time_limit_s=1.5,
+    )
+    assert sample.outcome is Outcome.TIMED_OUT
+    assert sample.exit_code is None, "we ended it, so its exit code says nothing"
+    grandchild = int((tmp_path / "record" / sample.folder / "stdout.txt").read_text())
+    assert not psutil.pid_exists(grandchild) or psutil.Process(grandchild).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_child_that_is_left_over_after_a_good_end_is_ended_too(tmp_path):
+    sample = run(
+        tmp_path,
+        """
+        import subprocess, sys
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        print(left.pid)
+        """,
+    )
+    assert sample.exit_code == 0
+    pid = int((tmp_path / "record" / sample.folder / "stdout.txt").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_child_killed_by_signal_9_is_killed_probably_for_memory(tmp_path):
+    sample = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert sample.outcome is Outcome.KILLED
+    assert sample.notes == ("killed, probably for memory",)
+    assert sample.exit_code == -signal.SIGKILL
+
+
+def test_a_moved_counter_of_the_kernel_makes_it_out_of_host_memory(tmp_path, monkeypatch):
+    counts = iter([4, 5])
+    monkeypatch.setattr(launching.host, "oom_kills", lambda: next(counts))
+    sample = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert sample.outcome is Outcome.OUT_OF_HOST_MEMORY
+
+
+def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers(tmp_path):
+    started = time.monotonic()
+    sample = run(
+        tmp_path,
+        """
+        import time
+        held = []
+        for _ in range(600):
+            held.append(b"x" * (1 << 20) * 5)
+            time.sleep(0.02)
+        """,
+        host_limit_bytes=300 << 20,
+        time_limit_s=60,
+    )
+    assert sample.outcome is Outcome.OUT_OF_HOST_MEMORY
+    assert "more host memory than the budget" in sample.notes[0]
+    assert 300 << 20 < sample.family_host_bytes < 700 << 20
+    assert time.monotonic() - started < 30
+
+
+def test_an_interrupt_ends_the_family_and_gives_a_sample(tmp_path):
+    (tmp_path / "script.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    folder = tmp_path / "record" / "t1"
+
+    def interrupt() -> None:
+        while not (folder / "stdout.txt").exists() or not (folder / "stdout.txt").read_text():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    sample = launch(trial(sys.executable, str(tmp_path / "script.py")), folder, tmp_path / "record")
+    assert sample.outcome is Outcome.INTERRUPTED
+    assert not [
+        p
+        for p in psutil.Process().children(recursive=True)
+        if p.status() != psutil.STATUS_ZOMBIE and "script.py" in str(p.cmdline())
+    ]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "Ctrl-C works again afterwards"
+
+
+def test_a_full_disk_before_the_trial_names_what_is_kept(tmp_path, monkeypatch):
+    def full(self, data):
+        raise OSError(28, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(DiskFull) as caught:
+        launch(trial("true"), tmp_path / "t1", tmp_path)
+    assert "the trials before this one" in caught.value.means
+
+
+def test_a_wire_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
+    sample = run(
+        tmp_path,
+        TELL
+        + """
+tell("progress", phase="train", steps=3, unix_s=time.time())
+open(os.path.join(folder, "wire-%d.jsonl" % os.getpid()), "a").write('{"event": "report", "rank": 0, "los')
+os._exit(0)
+""",
+    )
+    assert sample.outcome is Outcome.NO_STEP
+    assert sample.reports == ()
+
+
+def test_the_heartbeat_tells_where_the_script_is(tmp_path):
+    (tmp_path / "script.py").write_text(TELL + "tell('progress', phase='eval', steps=7, unix_s=time.time())\ntime.sleep(1.0)\n")
+    heard = []
+    launch(trial(sys.executable, str(tmp_path / "script.py")), tmp_path / "record" / "t1", tmp_path / "record", heard.append)
+    assert any(seen is not None and (seen.phase, seen.steps) == ("eval", 7) for seen in heard)
+
+
+def test_the_child_gets_the_door_in_front_of_its_own_path_and_the_users_variables(tmp_path):
+    one = trial("true", environment={"MALLOC_MMAP_MAX_": "0"})
+    one = replace(one, command=replace(one.command, environment={"MINE": "1"}))
+    variables = environment(one, tmp_path / "orders.json", {"PYTHONPATH": "/mine", "HOME": "/home/me"})
+    first, *rest = variables["PYTHONPATH"].split(os.pathsep)
+    assert sorted(os.listdir(first)) == ["sitecustomize.py"] or set(os.listdir(first)) == {"sitecustomize.py", "__pycache__"}
+    assert rest == ["/mine"]
+    assert (variables["HOME"], variables["MINE"], variables["MALLOC_MMAP_MAX_"]) == ("/home/me", "1", "0")
+    assert variables[wire.ORDERS_VARIABLE] == str(tmp_path / "orders.json")
+    assert variables["CUDA_VISIBLE_DEVICES"] == "", "a trial on the CPU sees no card"
+    empty = environment(trial("true", device=Device("accelerator", "cuda:0")), tmp_path, {"CUDA_VISIBLE_DEVICES": "1"})
+    assert os.pathsep not in empty["PYTHONPATH"], "an empty entry would be the working folder"
+    assert empty["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_what_a_trial_is_for_decides_what_the_child_measures(tmp_path):
+    number = Estimate(8 << 30, Source.ASSUMED)
+    gpu = Gpu("mine", "mine", number, replace(number, value=1 << 29), (8, 0), 10, number, number, None, None, None)
+    imaginary = Device("imaginary", "mine", gpu)
+    trace = orders_of(trial("true", device=imaginary, kind=TrialKind.TRACE, capacity_bytes=7), tmp_path)
+    assert (trace.trace, trace.worst_batch, trace.capacity_bytes, trace.measure_host_memory) == (True, True, 7, False)
+    assert trace.card.total_bytes == 8 << 30
+    memory = orders_of(trial("true", kind=TrialKind.MEMORY), tmp_path)
+    assert (memory.measure_host_memory, memory.worst_batch, memory.trace, memory.card) == (True, True, False, None)
+    speed = orders_of(trial("true", kind=TrialKind.SPEED, settings={"batch_size": 8}), tmp_path)
+    assert (speed.measure_host_memory, speed.worst_batch, speed.checksums) == (False, False, False)
+    assert speed.settings == {"batch_size": 8}
+    audit = orders_of(trial("true", kind=TrialKind.AUDIT), tmp_path)
+    assert (audit.checksums, audit.worst_batch) == (True, False), "an audit looks at the loader's own batches"
+
+
+def test_a_folder_with_spaces_is_no_obstacle(tmp_path):
+    spaced = tmp_path / "my files"
+    spaced.mkdir()
+    (spaced / "my script.py").write_text("import sys; print(sys.argv[1])\n")
+    sample = launch(
+        trial(sys.executable, str(spaced / "my script.py"), "{batch_size}", settings={"batch_size": 12}),
+        spaced / "record" / "t1",
+        spaced / "record",
+    )
+    assert (spaced / "record" / sample.folder / "stdout.txt").read_text() == "12\n"
+    assert sample.outcome is Outcome.NO_STEP
