@@ -112,3 +112,9 @@ def test_a_time_limit_met_after_the_measured_steps_takes_nothing_from_them():
 
 def test_an_interrupt_goes_before_everything():
     assert outcome(ending(interrupted=True), failures=[failure("out_of_device_memory")]) is Outcome.INTERRUPTED
+
+
+def test_a_rank_without_the_probe_is_a_closed_door_and_not_a_crash():
+    how, _, sentence = outcome_of(ending(exit_code=None, door_trouble="ImportError: x"), [], [])
+    assert how is Outcome.DOOR_CLOSED
+    assert "ImportError: x" in sentence

@@ -130,15 +130,16 @@ def _wait(process: subprocess.Popen[bytes], family: Family, trial: Trial, folder
     """Waits for the command's end, or for the limit of time or host memory; then ends the family in every case."""
     started = time.monotonic()
     peak, next_weighing = 0, 0.0
-    timed_out = over = interrupted = False
+    timed_out = over = interrupted = blind = False
     try:
-        while process.poll() is None and not (timed_out or over):
+        while process.poll() is None and not (timed_out or over or blind):
             time.sleep(_POLL_S)
             now = time.monotonic()
             if now >= next_weighing:
                 peak = max(peak, family.host_bytes())
                 next_weighing = now + _HOST_EVERY_S
                 heartbeat(_latest_progress(folder))
+                blind = _rank_could_not_be_entered(folder)
             over = trial.host_limit_bytes is not None and peak > trial.host_limit_bytes
             timed_out = now - started > trial.time_limit_s
     except KeyboardInterrupt:
@@ -147,7 +148,7 @@ def _wait(process: subprocess.Popen[bytes], family: Family, trial: Trial, folder
         with _interrupts_held():
             family.end(grace_s=0.0 if over else 3.0)
             code = process.wait()
-    ended_by_us = timed_out or over or interrupted
+    ended_by_us = timed_out or over or interrupted or blind
     return _Waited(None if ended_by_us else code, timed_out, over, interrupted, peak, time.monotonic() - started)
 
 
@@ -163,6 +164,15 @@ class _interrupts_held:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+def _rank_could_not_be_entered(folder: Path) -> bool:
+    """Whether a rank told that the probe is not in it: it would train on, unseen and uncut, for as long as it likes."""
+    for path in folder.glob("door-*.txt"):
+        wire_file = folder / f"wire-{path.stem.removeprefix('door-')}.jsonl"
+        if not wire_file.exists() or '"role": "rank"' in _tail(wire_file, _TAIL_BYTES):
+            return True
+    return False
 
 
 def _latest_progress(folder: Path) -> wire.Progress | None:

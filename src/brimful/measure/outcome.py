@@ -84,7 +84,7 @@ def _from_outside(ending: Ending, reports: Sequence[Report]) -> tuple[Outcome, F
         number = -code if code is not None and code < 0 else signal.SIGKILL
         probably = "killed, probably for memory" if number == signal.SIGKILL else f"ended by signal {number}"
         return Outcome.KILLED, None, probably
-    if ending.door_trouble and not reports and (code == 0 or ending.rank_hellos == 0):
+    if ending.door_trouble and not reports and (code in (0, None) or ending.rank_hellos == 0):
         return Outcome.DOOR_CLOSED, None, f"brimful could not enter the process: {ending.door_trouble}"
     if ending.rank_hellos == 0 and not reports:
         return (Outcome.DOOR_CLOSED if code == 0 or ending.hellos == 0 else Outcome.CRASHED), None, None

@@ -1,0 +1,24 @@
+"""A rank that the probe could not enter is not left to train on unseen."""
+
+from brimful.measure.launch import _rank_could_not_be_entered
+
+RANK = '{"event": "hello", "role": "rank"}\n'
+WORKER = '{"event": "hello", "role": "worker"}\n'
+
+
+def test_a_rank_with_a_door_file_is_blind(tmp_path):
+    (tmp_path / "wire-7.jsonl").write_text(RANK)
+    assert not _rank_could_not_be_entered(tmp_path)
+    (tmp_path / "door-7.txt").write_text("ImportError")
+    assert _rank_could_not_be_entered(tmp_path)
+
+
+def test_a_process_that_could_not_even_say_hello_is_blind(tmp_path):
+    (tmp_path / "door-8.txt").write_text("SyntaxError")
+    assert _rank_could_not_be_entered(tmp_path)
+
+
+def test_a_worker_with_a_door_file_ends_nothing(tmp_path):
+    (tmp_path / "wire-9.jsonl").write_text(WORKER)
+    (tmp_path / "door-9.txt").write_text("ImportError")
+    assert not _rank_could_not_be_entered(tmp_path)
