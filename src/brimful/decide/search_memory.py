@@ -30,6 +30,7 @@ from brimful_inside.laws.replay import Played
 from brimful_inside.laws.trace import Trace
 
 MAX_TRACES = 6
+GROWTH_STEP = 8  # where peaks alone are known, a size is at most this many times the largest that was traced
 FIRST_SIZE = 5  # not 1 or 2, where scripts and kernels take other ways
 
 
@@ -253,7 +254,8 @@ def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | 
     def fits(size: int) -> bool:
         return fit.at(size) * (1 + growth(size, seen_to, GROWTH_PEAKS)) <= known.card.budget_bytes
 
-    return largest_that(fits, lowest, upper)
+    most = GROWTH_STEP * seen_to  # peaks of small sizes can be flat (they share one segment) and promise anything
+    return largest_that(fits, lowest, most if upper is None else min(upper, most))
 
 
 def _size_for_verification(known: _Known, candidate: int) -> int | None:

@@ -98,7 +98,15 @@ def _by_search(tracer: imaginary.Tracer, asked: int | None) -> Prediction:
         return _prediction(tracer, conclusion, largest, conclusion.peak, conclusion.phases)
     effective = min(asked, tracer.dataset_length() or asked)
     peak, phases = _peak_at(tracer, conclusion, effective)
-    return _prediction(tracer, conclusion, asked, peak, phases)
+    return _no_smaller_than_what_fits(tracer, _prediction(tracer, conclusion, asked, peak, phases), effective)
+
+
+def _no_smaller_than_what_fits(tracer: imaginary.Tracer, said: Prediction, batch_size: int) -> Prediction:
+    """The search may have stopped below the size asked for, whose own trace shows that it fits."""
+    most = tracer.session.options.max_batch_size
+    if said.verdict != "fits" or (most is not None and batch_size > most) or (said.largest_batch_size or 0) >= batch_size:
+        return said
+    return replace(said, largest_batch_size=batch_size)
 
 
 def _peak_at(

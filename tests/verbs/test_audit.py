@@ -1,0 +1,41 @@
+"""`audit` on samples whose truth is known: what was asked beside what happens."""
+
+from __future__ import annotations
+
+import pytest
+from world import World, work
+
+from brimful.errors import TrialFailed, UsageError
+from brimful.values import Outcome
+from brimful.verbs import audit
+
+
+def test_asked_and_effective_stand_side_by_side():
+    found = work(World(cap=2), audit, ("my-train", "--batch-size", "64"), device="cpu").audit
+    assert found.requested["batch_size"] == 64
+    assert found.effective.loader_batch_size == 2
+    assert [finding.code for finding in found.findings] == ["hidden-cap"]
+    assert all(finding.saw and finding.means and finding.do for finding in found.findings)
+
+
+def test_a_sound_script_gives_no_finding_on_a_cpu():
+    found = work(World(), audit, ("my-train", "--batch-size", "50"), device="cpu").audit
+    assert found.findings == ()
+    assert (found.effective.ranks, found.effective.batches_per_step, found.effective.samples_per_step) == (1, 1, 50)
+
+
+def test_times_are_absent_on_an_imaginary_card_and_not_zero():
+    found = work(World(), audit, ("my-train", "--batch-size", "50"), gpu_memory="4GiB").audit
+    assert found.loading_share is None
+    assert found.step_s is None
+
+
+def test_an_audit_needs_the_values_in_use():
+    with pytest.raises(UsageError, match="open"):
+        work(World(), audit, device="cpu")
+    assert work(World(), audit, device="cpu", settings={"batch_size": 50}).audit.effective.loader_batch_size == 50
+
+
+def test_a_command_that_never_steps_is_no_audit():
+    with pytest.raises(TrialFailed, match="no optimizer took a step"):
+        work(World(outcome_of=lambda trial, size: Outcome.NO_STEP), audit, ("my-train", "--batch-size", "8"), device="cpu")

@@ -1,0 +1,96 @@
+"""`predict` in worlds where the truth is known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from world import COMMAND, GIB, MIB, World, work
+
+from brimful.errors import CommandFailed, DoesNotFit, UsageError
+from brimful.values import Outcome
+from brimful.verbs import predict
+
+SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+worlds = st.builds(
+    World,
+    fixed=st.integers(1 * MIB, 900 * MIB),
+    linear=st.sampled_from([64 * 1024, MIB, 7 * MIB, 31 * MIB]),
+    quadratic=st.sampled_from([0, 0, 4096, 200_000]),
+    kink_at=st.sampled_from([None, None, 10, 40]),
+    kink_bytes=st.sampled_from([0, MIB, 20 * MIB]),
+    eval_bytes=st.sampled_from([0, 0, 300 * MIB]),
+    dataset=st.one_of(st.none(), st.integers(1, 3000)),
+)
+
+
+@SLOW
+@given(worlds, st.integers(1, 5000))
+def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, asked):
+    record = work(world, predict, ("my-train", "--batch-size", str(asked)), gpu_memory="4GiB")
+    said = record.prediction
+    assert said.batch_size == asked, "what was asked is what is answered"
+    assert said.verdict == ("fits" if said.peak.device_interval_bytes[1] <= said.budget.bytes else "out_of_memory")
+    effective = asked if world.dataset is None else min(asked, world.dataset)
+    if said.verdict == "fits":
+        assert world.peak(effective) <= said.budget.bytes
+        assert said.largest_batch_size is not None
+        assert said.largest_batch_size >= effective
+    if said.largest_batch_size is not None:
+        assert world.dataset is None or said.largest_batch_size <= world.dataset
+        assert world.peak(said.largest_batch_size) <= said.budget.bytes
+    if world.dataset is not None and asked > world.dataset:
+        assert "batch-exceeds-dataset" in {warning.code for warning in said.warnings}
+
+
+@SLOW
+@given(worlds, st.one_of(st.none(), st.integers(1, 500)))
+def test_an_open_batch_size_is_answered_with_the_largest_that_obeys_every_limit(world, most):
+    try:
+        said = work(world, predict, COMMAND, most, gpu_memory="4GiB").prediction
+    except DoesNotFit:
+        assert world.peak(1) + 600 * MIB > 0.8 * 4 * GIB, "one sample would have fitted"
+        return
+    assert said.verdict == "fits"
+    assert said.batch_size == said.largest_batch_size
+    assert most is None or said.largest_batch_size <= most
+    assert world.dataset is None or said.largest_batch_size <= world.dataset
+    assert said.limited_by in ("budget", "dataset", "max_batch_size")
+
+
+def test_a_batch_size_that_does_not_fit_is_told_with_how_much_it_would_take():
+    said = work(World(linear=100 * MIB), predict, ("my-train", "--batch-size", "100"), gpu_memory="4GiB").prediction
+    assert said.verdict == "out_of_memory"
+    assert said.peak.device_bytes > 4 * GIB, "the peak on a card as large as needed"
+
+
+def test_a_script_that_ignores_the_batch_size_is_answered_with_a_warning():
+    said = work(World(ignores=True), predict, ("my-train", "--batch-size", "64"), gpu_memory="4GiB").prediction
+    assert "ignores-batch-size" in {warning.code for warning in said.warnings}
+
+
+def test_a_hidden_cap_is_not_taken_for_a_script_that_ignores_its_batch_size():
+    said = work(World(cap=9), predict, ("my-train", "--batch-size", "64"), gpu_memory="4GiB").prediction
+    assert "ignores-batch-size" not in {warning.code for warning in said.warnings}
+
+
+def test_a_command_without_a_place_for_the_batch_size_is_predicted_as_it_stands():
+    world = World()
+    said = work(world, predict, ("my-train", "--epochs", "3"), gpu_memory="4GiB").prediction
+    assert (said.verdict, said.batch_size, said.largest_batch_size) == ("fits", None, None)
+    assert "no-batch-size" in {warning.code for warning in said.warnings}
+    assert len(world.launched) == 1
+
+
+def test_a_size_that_crashes_when_it_is_the_one_asked_for_is_an_error_and_no_prediction():
+    world = World(
+        outcome_of=lambda trial, size: Outcome.CRASHED if size > 40 else None, linear=20 * MIB, kink_at=10, kink_bytes=MIB
+    )
+    with pytest.raises(CommandFailed):
+        work(world, predict, ("my-train", "--batch-size", "2000"), gpu_memory="4GiB")
+
+
+def test_without_a_card_there_is_nothing_to_predict_for():
+    with pytest.raises(UsageError, match="no card"):
+        work(World(), predict)
