@@ -52,9 +52,18 @@ class Told:
         return report
 
 
-def run_trial(tmp_path: Path, script: str | list[str], *, argv: tuple[str, ...] = (), env: dict | None = None,
-              through: tuple[str, ...] = (), cwd: Path | None = None, timeout_s: float = 240, python: tuple[str, ...] = (sys.executable,),
-              **orders) -> Told:  # fmt: skip
+def run_trial(
+    tmp_path: Path,
+    script: str | list[str],
+    *,
+    argv: tuple[str, ...] = (),
+    env: dict | None = None,
+    through: tuple[str, ...] = (),
+    cwd: Path | None = None,
+    timeout_s: float = 240,
+    python: tuple[str, ...] = (sys.executable,),
+    **orders,
+) -> Told:
     """Runs `script` (source text, or a command's arguments after python) as one trial; `orders` are fields of wire.Orders."""
     folder = tmp_path / "trial"
     folder.mkdir(exist_ok=True)

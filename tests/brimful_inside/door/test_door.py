@@ -67,7 +67,10 @@ def run_trial_in(run_trial, folder, arguments, work):
 
 def test_the_door_opens_under_pytest(run_trial, tmp_path):
     (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "test_it.py").write_text("def test_training():\n" + "".join(f"    {s}\n" for s in STEPS.splitlines() if s))
+    body = "".join(f"    {line}\n" for line in STEPS.splitlines() if line)
+    (tmp_path / "work" / "test_it.py").write_text("def test_training():\n" + body)
+        "def test_training():\n" + "".join(f"    {s}\n" for s in STEPS.splitlines() if s)
+    )
     told = run_trial(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"])
     assert told.exit_code == 0 and told.report["steps"] == 2
 
@@ -92,7 +95,9 @@ def test_nothing_of_ours_is_left_on_the_path(run_trial, tmp_path):
     assert told.events == {}
     (tmp_path / "second").mkdir()
     seen = json.loads(run_trial.func(tmp_path / "second", "import sys, json; print(json.dumps(sys.path))").stdout)
-    added = [path for path in seen if path.startswith(source) and not path.startswith(os.path.join(source, "brimful_inside", "door"))]
+    added = [
+        path for path in seen if path.startswith(source) and not path.startswith(os.path.join(source, "brimful_inside", "door"))
+    ]
     already = [path for path in sys.path if path.startswith(source)]
     assert set(added) <= set(already)  # an editable install puts it there; the door does not
 

@@ -1,0 +1,47 @@
+"""What a script may call, with and without brimful."""
+
+import subprocess
+import sys
+
+import pytest
+
+from brimful_inside import script
+from brimful_inside.probe import hub as hub_module
+from brimful_inside.probe.hub import Hub
+from brimful_inside.wire import Orders
+
+
+@pytest.fixture
+def planned(monkeypatch, tmp_path):
+    settings = {"batch_size": 96, "lr": "0.01", "amp": "off", "name": 5, "workers": "4", "odd": "x", "half": 2.5}
+    hub = Hub(Orders(folder=str(tmp_path), device="cpu", settings=settings), "rank")
+    monkeypatch.setattr(hub_module, "hub", hub)
+    return hub
+
+
+def test_without_brimful_the_default_is_given_and_a_phase_is_nothing(monkeypatch):
+    monkeypatch.setattr(hub_module, "hub", None)
+    assert script.setting("batch_size", 64) == 64
+    with script.phase("encoding") as phase:
+        phase.cached = True
+
+
+def test_the_planned_value_comes_in_the_type_of_the_default(planned):
+    assert script.setting("batch_size", 64) == 96
+    assert script.setting("lr", 1e-3) == 0.01
+    assert script.setting("amp", True) is False
+    assert script.setting("name", "a") == "5"
+    assert script.setting("workers", 0) == 4 and isinstance(script.setting("workers", 0), int)
+    assert script.setting("batch_size", None) == 96
+    assert planned.notes == []
+
+
+def test_a_value_of_another_type_and_an_unknown_name_are_noted(planned):
+    assert script.setting("odd", 3) == 3 and script.setting("half", 3) == 3 and script.setting("odd", False) is False
+    assert script.setting("batchsize", 8) == 8
+    assert len(planned.notes) == 4 and "'batchsize'" in planned.notes[-1] and "batch_size" in planned.notes[-1]
+
+
+def test_it_needs_no_torch():
+    code = "import sys; import brimful_inside.script; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
