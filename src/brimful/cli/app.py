@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Parameter
 
 from brimful import __version__
-from brimful.cli.options import Common, Where
+from brimful.cli.options import Card, Common, Here
 from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
@@ -29,32 +29,32 @@ app = App(
 
 
 @app.command(usage="Usage: brimful predict --gpu NAME [OPTIONS] -- COMMAND...")
-def predict(*, where: Where | None = None, common: Common | None = None, words: Words = ()) -> int:
+def predict(*, card: Card | None = None, common: Common | None = None, words: Words = ()) -> int:
     """Will it fit: memory by phase on a card that need not be here, and the largest batch size that fits."""
     from brimful.cli import views
     from brimful.verbs.predict import predict as verb
 
-    where, common = where or Where(), common or Common()
+    card, common = card or Card(), common or Common()
     with views.progress() as watcher:
         record = verb(
-            words, gpu=where.gpu, gpu_memory=where.gpu_memory, settings=common.settings(), options=common.options(watcher)
+            words, gpu=card.gpu, gpu_memory=card.gpu_memory, settings=common.settings(), options=common.options(watcher)
         )
     return views.show_prediction(record, common.json)
 
 
 @app.command(usage="Usage: brimful audit [OPTIONS] -- COMMAND...")
-def audit(*, where: Where | None = None, common: Common | None = None, words: Words = ()) -> int:
+def audit(*, card: Card | None = None, here: Here | None = None, common: Common | None = None, words: Words = ()) -> int:
     """What the script really does: effective batch size, hidden caps, accumulation, repeated batches, loading."""
     from brimful.cli import views
     from brimful.verbs.audit import audit as verb
 
-    where, common = where or Where(), common or Common()
+    card, here, common = card or Card(), here or Here(), common or Common()
     with views.progress() as watcher:
         record = verb(
             words,
-            gpu=where.gpu,
-            gpu_memory=where.gpu_memory,
-            device=where.device,
+            gpu=card.gpu,
+            gpu_memory=card.gpu_memory,
+            device=here.device,
             settings=common.settings(),
             options=common.options(watcher),
         )
@@ -64,7 +64,8 @@ def audit(*, where: Where | None = None, common: Common | None = None, words: Wo
 @app.command(usage="Usage: brimful tune [OPTIONS] -- COMMAND...")
 def tune(
     *,
-    where: Where | None = None,
+    card: Card | None = None,
+    here: Here | None = None,
     common: Common | None = None,
     objective: str | None = None,
     page: bool = True,
@@ -82,13 +83,13 @@ def tune(
     from brimful.cli import views
     from brimful.verbs.tune import tune as verb
 
-    where, common = where or Where(), common or Common()
+    card, here, common = card or Card(), here or Here(), common or Common()
     with views.progress() as watcher:
         record = verb(
             words,
-            gpu=where.gpu,
-            gpu_memory=where.gpu_memory,
-            device=where.device,
+            gpu=card.gpu,
+            gpu_memory=card.gpu_memory,
+            device=here.device,
             objective=objective,
             settings=common.settings(),
             options=common.options(watcher),

@@ -54,13 +54,20 @@ class Common:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Where:
-    """What to work on: what is here, or an imaginary card."""
+class Card:
+    """An imaginary card."""
 
     gpu: Annotated[str | None, Parameter(group=WHERE)] = None
     """An imaginary card of the catalogue (brimful gpus), for instance a100-40gb."""
     gpu_memory: Annotated[str | None, Parameter(group=WHERE)] = None
     """An imaginary card of your own with this much memory, for instance 20GiB."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Here:
+    """What is here."""
+
     device: Annotated[str, Parameter(group=WHERE)] = "auto"
     """auto (the accelerator that is here, else the CPU), cpu or accelerator."""
 
