@@ -28,8 +28,7 @@ def watch_end_of_child(uncaught: Callable[[BaseException], None], at_exit: Calla
 
 def watch_spawned(uncaught: Callable[[BaseException], None]) -> None:
     """torch.multiprocessing.spawn catches what its function raises and sends it to the parent as text."""
-    import torch.multiprocessing.spawn as spawn
-
+    spawn: Any = sys.modules.get("torch.multiprocessing.spawn")  # as an attribute, that name is a function
     original = getattr(spawn, "_wrap", None)
     if original is None:
         return

@@ -25,7 +25,7 @@ def install(hub: Hub) -> None:
     _watch_optimizers()
     _watch_scalers()
     _watch_eval_mode()
-    watch_loaders()
+    watch_loaders(awake)
     watch_samplers()
     watch_frameworks(hub)
     watch_backward(_before_backward)
@@ -50,8 +50,8 @@ def _probe() -> Any:
     return hub.probe if hub is not None else None
 
 
-def _awake() -> Any:
-    """The probe. A worker that steps an optimizer turns out to be a rank; a forked one gets a probe of its own here."""
+def awake() -> Any:
+    """The probe. A worker that trains, or iterates a loader, is a rank after all; a forked one gets a probe of its own here."""
     hub = hub_module.hub
     if hub is None or hub.role == "rank":
         return hub.probe if hub is not None else None
@@ -69,7 +69,7 @@ def _watch_optimizers() -> None:
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         try:
-            probe = _awake()
+            probe = awake()
             if probe is not None:
                 probe.steps.before(optimizer, args, kwargs, sys._getframe(1))
         except Exception:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional
 
 from torch.utils.data import dataloader as torch_dataloader
 
@@ -115,40 +115,32 @@ def _is_iterable(iterator: Any) -> bool:
     return iterator._dataset_kind == torch_dataloader._DatasetKind.Iterable
 
 
-def watch_loaders() -> None:
-    """Puts the watch into the base classes: once a process, whatever number of probes it sees."""
+def watch_loaders(awake: Callable[[], Any]) -> None:
+    """Puts the watch into the base classes: once a process, whatever number of probes it sees. `awake()` gives the probe."""
     base = torch_dataloader._BaseDataLoaderIter
-    _wrap_iter(torch_dataloader.DataLoader)
+    _wrap_iter(torch_dataloader.DataLoader, guarded(awake))
     _wrap_next(base)
     _wrap_indices(base)
 
 
-def _wrap_iter(cls: Any) -> None:
+def _wrap_iter(cls: Any, awake: Callable[[], Any]) -> None:
     original = cls.__iter__
 
     @functools.wraps(original)
     def __iter__(self: Any) -> Any:
-        own = _own_iterator(self)
+        probe = awake()
+        own = probe.before_iteration(self) if probe is not None else None
         iterator = own if own is not None else original(self)
-        _attach(self, iterator)
+        if probe is not None:
+            _attach(probe, self, iterator)
         return iterator
 
     cls.__iter__ = __iter__
 
 
 @guarded
-def _own_iterator(loader: Any) -> Any:
-    """An iterator of ours in place of the loader's (the worst batch on an imaginary card), or None."""
-    hub = hub_module.hub
-    probe = hub.probe if hub is not None else None
-    return probe.before_iteration(loader) if probe is not None else None
-
-
-@guarded
-def _attach(loader: Any, iterator: Any) -> None:
-    hub = hub_module.hub
-    probe = hub.probe if hub is not None else None
-    if probe is not None and hasattr(iterator, "__dict__"):
+def _attach(probe: Any, loader: Any, iterator: Any) -> None:
+    if hasattr(iterator, "__dict__"):
         iterator.__dict__[ATTRIBUTE] = probe.loaders.begin(loader)
 
 

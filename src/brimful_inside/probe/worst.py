@@ -178,7 +178,8 @@ def watch_samplers() -> None:
 
     def _index_sampler(self: Any) -> Any:
         sampler = original(self)
-        return _for(self, sampler) or sampler
+        chosen = _for(self, sampler)
+        return sampler if chosen is None else chosen  # not `or`: an endless sampler has no length to be true by
 
     cls._index_sampler = property(_index_sampler)
 

@@ -69,8 +69,6 @@ def test_the_door_opens_under_pytest(run_trial, tmp_path):
     (tmp_path / "work").mkdir()
     body = "".join(f"    {line}\n" for line in STEPS.splitlines() if line)
     (tmp_path / "work" / "test_it.py").write_text("def test_training():\n" + body)
-        "def test_training():\n" + "".join(f"    {s}\n" for s in STEPS.splitlines() if s)
-    )
     told = run_trial(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"])
     assert told.exit_code == 0 and told.report["steps"] == 2
 

@@ -1,0 +1,127 @@
+"""A trial leaves no trace in the user's files, whatever the script writes with."""
+
+import json
+import os
+
+import pytest
+
+SCRIPT = """
+import glob, json, os, pathlib, shutil, subprocess, sys, tempfile
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randint(0, 3, (64,))), batch_size=16)
+assert pathlib.Path("data.txt").read_text() == "data"
+step = 0
+for x, y in loader:
+    torch.nn.functional.cross_entropy(model(x), y).backward(); optimizer.step(); optimizer.zero_grad(); step += 1
+    torch.save({"step": step}, "best.pt")
+    assert torch.load("best.pt")["step"] == step
+    os.makedirs("ck/new", exist_ok=True)
+    torch.save({"step": step}, pathlib.Path("ck/new/tmp.pt")); os.replace("ck/new/tmp.pt", "ck/last.pt")
+    assert torch.load("ck/last.pt")["step"] == step
+    with open("log.csv", "a") as file:
+        file.write("%d\\n" % step)
+    pathlib.Path("ck/state.json").write_text(json.dumps(step))
+assert open("log.csv").read() == "head\\n1\\n2\\n3\\n4\\n"
+save_file({"a": torch.ones(2)}, "weights.safetensors"); assert load_file("weights.safetensors")["a"].sum() == 2
+np.save("a.npy", np.ones(3)); assert np.load("a.npy").sum() == 3
+np.memmap("m.bin", dtype="f4", mode="w+", shape=4).flush(); assert os.path.getsize("m.bin") == 16
+os.remove("data.txt"); assert not os.path.exists("data.txt") and "data.txt" not in os.listdir()
+shutil.rmtree("old"); assert not glob.glob("old/*") and not os.path.isdir("old")
+os.makedirs("old/new"); assert os.listdir("old") == ["new"]
+os.rename("kept", "moved"); assert pathlib.Path("moved/c.txt").read_text() == "c" and not os.path.isdir("kept")
+shutil.copy2("log.csv", "copy.csv"); shutil.copytree("moved", "again")
+assert os.path.getmtime("copy.csv") == os.path.getmtime("log.csv")
+os.symlink("log.csv", "latest"); assert open("latest").read().startswith("head")
+os.truncate("cut.txt", 1); assert open("cut.txt").read() == "c"
+os.utime("touched.txt", (1, 1)); os.chmod("touched.txt", 0o600); assert os.stat("touched.txt").st_mtime == 1
+subprocess.run([sys.executable, "-c", "open('sub.txt', 'w').write('s'); import helper_module"], check=True)
+assert open("sub.txt").read() == "s"
+with tempfile.TemporaryDirectory() as folder:
+    open(os.path.join(folder, "x"), "w").close(); assert os.listdir(folder) == ["x"]
+try:
+    open("missing/x", "w")
+except FileNotFoundError:
+    pass
+else:
+    raise AssertionError
+assert sorted(p.name for p in pathlib.Path(".").iterdir() if p.suffix == ".csv") == ["copy.csv", "log.csv"]
+print("all as it should be", os.environ["WANDB_MODE"])
+"""
+
+USERS = {
+    "data.txt": "data", "best.pt": "old", "log.csv": "head\n", "old/a.txt": "a", "kept/c.txt": "c", "cut.txt": "cut",
+    "touched.txt": "t", "helper_module.py": "", "script.py": SCRIPT,
+}  # fmt: skip
+
+
+@pytest.fixture
+def work(tmp_path):
+    for name, text in USERS.items():
+        path = tmp_path / "work" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "work"
+
+
+def test_everything_a_script_writes_lies_in_the_trials_folder_and_is_read_from_there(run_trial, work, contents):
+    before = contents(work)
+    told = run_trial(["script.py"], keep_out=True, cut=False)
+    assert told.stdout == "all as it should be disabled\n", told.stderr
+    assert contents(work) == before
+    wrote = {os.path.relpath(path, work) for path in told.report["wrote"]}
+    assert {"best.pt", "ck/last.pt", "log.csv", "weights.safetensors", "a.npy"} <= wrote
+    assert (told.folder / "kept_out" / str(work).lstrip("/") / "ck" / "last.pt").exists()
+
+
+def test_without_keeping_out_the_same_script_changes_its_folder(run_trial, work, contents):
+    """The guard above can fail: the files it compares are the ones that change."""
+    before = contents(work)
+    told = run_trial(["script.py"], keep_out=False, cut=False, env={"WANDB_MODE": "disabled"})
+    assert told.exit_code == 0, told.stderr
+    assert contents(work) != before and contents(work)["best.pt"] != before["best.pt"]
+
+
+def test_two_trials_do_not_see_each_others_checkpoints(run_trial, tmp_path):
+    script = """
+    import os, torch
+    from torch.utils.data import DataLoader
+    weight = torch.nn.Parameter(torch.ones(4)); optimizer = torch.optim.SGD([weight], lr=0.1)
+    print("resumes" if os.path.exists("last.pt") else "starts")
+    for x in DataLoader(torch.ones(64, 4), 8):
+        (x * weight).sum().backward(); optimizer.step(); torch.save(weight, "last.pt")
+    """
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert run_trial.func(folder, script, keep_out=True, cwd=tmp_path / "shared").stdout == "starts\n"
+    assert sorted(os.listdir(tmp_path / "shared")) == ["script.py"]
+
+
+def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, tmp_path, contents):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "best.pt").write_text("a good one")
+    (work / "script.py").write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "model = torch.nn.Linear(4, 2).cuda(); optimizer = torch.optim.Adam(model.parameters())\n"
+        "for x in DataLoader(torch.ones(64, 4), 8):\n"
+        "    model(x.cuda()).sum().backward(); optimizer.step(); torch.save(model.state_dict(), 'best.pt')\n"
+    )
+    before = contents(work)
+    card = {"name": "A100", "total_bytes": 40 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108}
+    told = run_trial(["script.py"], keep_out=True, device="imaginary", card=card)
+    assert told.report["steps"] == 4, told.stderr
+    assert contents(work) == before and told.report["wrote"] == [str(work / "best.pt")]
+
+
+def test_the_orders_alone_decide_whether_writes_are_kept_out(run_trial):
+    told = run_trial("import os, sys; print(sys.dont_write_bytecode, 'MLFLOW_TRACKING_URI' in os.environ)", keep_out=True)
+    assert told.stdout == "True True\n"
+    assert json.loads((told.folder / "orders.json").read_text())["keep_out"] is True

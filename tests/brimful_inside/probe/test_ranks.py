@@ -1,0 +1,89 @@
+"""Several ranks: each reports, all end at the same step, and none waits for another."""
+
+import pytest
+
+pytestmark = pytest.mark.heavy
+
+SCRIPT = """
+import os, sys, time, torch
+import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+def main(rank=None, port=None):
+    if rank is not None:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        dist.init_process_group("gloo", rank=rank, world_size=2)
+    else:
+        dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(400, 8), torch.randint(0, 3, (400,)))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 3))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
+    for epoch in range(40):
+        for x, y in DataLoader(data, batch_size=16, sampler=DistributedSampler(data)):
+            if "fail" in sys.argv and dist.get_rank() == 1 and epoch == 0:
+                raise ValueError("rank 1 has had enough")
+            optimizer.zero_grad(); torch.nn.functional.cross_entropy(model(x), y).backward(); optimizer.step()
+        if dist.get_rank() == 0:
+            with torch.no_grad():
+                for x, y in DataLoader(data, batch_size=50):
+                    model.module(x); time.sleep(0.2)
+
+if __name__ == "__main__":
+    if "spawn" in sys.argv or "fork" in sys.argv:
+        import torch.multiprocessing as mp
+        mp.start_processes(main, args=(int(sys.argv[2]),), nprocs=2, start_method=sys.argv[1])
+    else:
+        main()
+"""
+
+
+def trained(told):
+    return [report for report in told.reports if report["steps"]]
+
+
+def check(told):
+    assert told.exit_code == 0 and told.failures == [], told.stderr
+    assert [(r["rank"], r["world_size"], r["steps"], r["ended"]) for r in trained(told)] == [
+        (0, 2, 4, "steps_done"),
+        (1, 2, 4, "steps_done"),
+    ]
+    for report in trained(told):
+        (optimizer,) = report["optimizers"]
+        assert (optimizer["name"], optimizer["wrapped_by"], optimizer["steps"]) == ("AdamW", "ZeroRedundancyOptimizer", 4)
+        assert report["samples_per_step"] == [16] * 4
+    assert "eval" in trained(told)[0]["phases"]  # rank 0 evaluates alone, and is waited for
+
+
+def test_under_torchrun(run_trial):
+    check(run_trial(SCRIPT, through=("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29651")))
+
+
+@pytest.mark.parametrize(("method", "port"), [("spawn", 29652), ("fork", 29653)])
+def test_under_torch_multiprocessing(run_trial, method, port):
+    told = run_trial(SCRIPT, argv=(method, str(port)))
+    check(told)
+    ranks = [[f["role"] for name, f in events if name == "hello"] for events in told.events.values()]
+    assert ranks.count(["worker", "rank"]) == 2  # what multiprocessing starts is a worker until it steps
+
+
+def test_what_a_spawned_rank_raises_is_told(run_trial):
+    told = run_trial(SCRIPT, argv=("spawn", "29654", "fail"))
+    assert told.exit_code == 1
+    assert "ValueError" in [failure["type"] for failure in told.failures]
+
+
+def test_what_a_forked_child_raises_is_told_once_it_has_stepped(run_trial):
+    told = run_trial(
+        """
+        import multiprocessing, torch
+        def train():
+            weight = torch.nn.Parameter(torch.ones(2)); optimizer = torch.optim.SGD([weight], lr=0.1)
+            weight.sum().backward(); optimizer.step()
+            raise KeyError("lost")
+        process = multiprocessing.get_context("fork").Process(target=train); process.start(); process.join()
+        """
+    )
+    assert [failure["type"] for failure in told.failures] == ["KeyError"]
+    assert told.report["steps"] == 1 and told.report["ended"] == "crashed"

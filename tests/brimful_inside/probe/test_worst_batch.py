@@ -1,0 +1,139 @@
+"""A trial meets the worst batch, on a CPU through the loader's own workers."""
+
+HEAD = """
+import random, torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+class Sentences(Dataset):
+    def __init__(self, count=300, longest=500):
+        source = random.Random(0)
+        self.lengths = [source.randint(5, 100) for _ in range(count)]
+        self.lengths[count // 3] = longest
+        self.opened_in = None
+    def __len__(self):
+        return len(self.lengths)
+    def __getitem__(self, i):
+        import os
+        if self.opened_in is None:
+            self.opened_in = os.getpid()
+        assert self.opened_in == os.getpid(), "opened in another process"
+        return torch.ones(self.lengths[i]), i
+
+def pad(samples):
+    return torch.nn.utils.rnn.pad_sequence([x for x, _ in samples], batch_first=True), torch.tensor([i for _, i in samples])
+
+weight = torch.nn.Parameter(torch.ones(()))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+def train(loader):
+    for x, i in loader:
+        (x * weight).mean().backward(); optimizer.step()
+        print(tuple(x.shape), len(set(i.tolist())), flush=True)
+"""
+
+
+def test_every_batch_is_made_of_the_largest_samples_by_the_workers(run_trial):
+    told = run_trial(
+        HEAD + "train(DataLoader(Sentences(), 8, shuffle=True, num_workers=2, collate_fn=pad))\n", worst_batch=True
+    )
+    assert told.stdout.splitlines() == ["(8, 500) 8"] * 4
+    worst = told.report["worst_batch"]
+    assert (worst["scanned"], worst["dataset_length"], worst["varies"]) == (300, 300, True)
+    assert worst["indices"][0] == 100 and "from 5 to 500" in worst["what"]
+    assert told.failures == []
+
+
+def test_an_audits_batches_are_the_loaders_own(run_trial):
+    told = run_trial(HEAD + "train(DataLoader(Sentences(), 8, collate_fn=pad))\n", worst_batch=False)
+    assert "500" not in told.stdout and told.report["worst_batch"] is None
+
+
+def test_where_nothing_varies_the_loader_is_left_alone(run_trial):
+    told = run_trial(HEAD + "train(DataLoader([(torch.ones(4), i) for i in range(64)], 8))\n", worst_batch=True)
+    assert told.stdout.splitlines() == ["(8, 4) 8"] * 4
+    worst = told.report["worst_batch"]
+    assert not worst["varies"] and worst["indices"] == [] and "64 of 64" in worst["what"]
+
+
+def test_of_a_batch_sampler_with_a_budget_the_largest_batch_is_taken(run_trial):
+    told = run_trial(
+        HEAD
+        + """
+class Budget(Sampler):
+    def __init__(self, data): self.data = data
+    def __len__(self): return 20
+    def __iter__(self):
+        batch = []
+        for i, n in enumerate(self.data.lengths):
+            if batch and max(self.data.lengths[j] for j in [*batch, i]) * (len(batch) + 1) > 900:
+                yield batch
+                batch = []
+            batch.append(i)
+data = Sentences()
+sizes = [len(b) * max(data.lengths[i] for i in b) for b in Budget(data)]
+print(max(sizes))
+train(DataLoader(data, batch_sampler=Budget(data), collate_fn=pad))
+""",
+        worst_batch=True,
+    )
+    largest, *shapes = told.stdout.splitlines()
+    rows, width = eval(shapes[0].rsplit(" ", 1)[0])
+    assert rows * width == int(largest) and len(set(shapes)) == 1
+    assert "batch sampler" in told.report["worst_batch"]["what"]
+
+
+def test_an_iterable_data_set_is_not_scanned_and_says_so(run_trial):
+    told = run_trial(
+        HEAD
+        + """
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.ones(4), i) for i in range(64)])
+train(DataLoader(Stream(), 8))
+""",
+        worst_batch=True,
+    )
+    assert told.report["steps"] == 4 and told.report["samples_per_step"] == [8] * 4
+    assert "iterable" in told.report["worst_batch"]["what"]
+
+
+def test_a_data_set_that_cannot_be_asked_is_left_alone(run_trial):
+    told = run_trial(
+        HEAD
+        + """
+class Keyed(Sentences):
+    def __getitem__(self, key):
+        return super().__getitem__(int(key[1:]))
+keys = ["k%d" % i for i in range(300)]
+train(DataLoader(Keyed(), 8, sampler=keys, collate_fn=pad))
+""",
+        worst_batch=True,
+    )
+    assert told.exit_code == 0 and told.report["steps"] == 4
+    assert "gave an error" in told.report["worst_batch"]["what"]
+
+
+IMAGINARY = {
+    "name": "NVIDIA A100",
+    "total_bytes": 40 << 30,
+    "context_bytes": 500 << 20,
+    "capability": [8, 0],
+    "multiprocessors": 108,
+}
+
+
+def test_on_an_imaginary_card_batches_are_made_without_workers_at_any_size(run_trial):
+    told = run_trial(
+        HEAD.replace("torch.nn.Parameter(torch.ones(()))", 'torch.nn.Parameter(torch.ones((), device="cuda"))').replace(
+            "(x * weight)", '(x.to("cuda") * weight)'
+        )
+        + "train(DataLoader(Sentences(), 250, num_workers=2, collate_fn=pad))\n",
+        worst_batch=True,
+        device="imaginary",
+        card=IMAGINARY,
+        trace=True,
+    )
+    assert [line.split(")")[0] for line in told.stdout.splitlines()] == ["(250, 500"] * 4
+    assert [hello["role"] for hello in told.hellos] == ["rank"]
+    assert told.report["samples_per_step"] == [250] * 4 and told.report["step_s"] == [] and told.report["losses"] == []
+    assert (told.folder / told.report["trace_file"]).exists()
+    assert told.report["phases"]["train"]["allocated_bytes"] >= 250 * 500 * 4
