@@ -1,0 +1,191 @@
+"""What goes wrong in a user's command: a clear sentence, its exit code, a record that can be read, nothing left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helper import TRAINING, TRAPS, brimful, left_over, python, script, start
+
+from brimful.record import latest, read_record
+from brimful.values import Outcome
+
+CARD = ("--gpu-memory", "4GiB")
+
+
+def test_a_script_that_fails_by_itself_shows_its_own_traceback(tmp_path):
+    path = script(tmp_path, "def explode():\n    raise ValueError('label 37 is not known')\n\nimport torch\nexplode()\n")
+    done = brimful(tmp_path, "audit", "--device", "cpu", "--json", *python(path, "--batch-size", 8))
+    assert done.code == done.json["error"]["exit_code"] == 5
+    assert "line 2, in explode" in done.err
+    assert "label 37 is not known" in done.json["error"]["saw"]
+    assert "brimful_inside" not in done.err.split("error:")[0], "the traceback is the script's own"
+    assert done.record.closed.exit_code == 5
+    assert done.record.samples[0].outcome is Outcome.CRASHED
+    assert not left_over(done.home)
+
+
+def test_a_flag_the_script_does_not_know_is_told_with_argparses_words(tmp_path):
+    path = script(tmp_path)
+    done = brimful(tmp_path, "tune", "--device", "cpu", *python(path, "--batch-size", 8, "--warmup", 3))
+    assert done.code == 5
+    assert "unrecognized arguments: --warmup 3" in done.err
+    assert "does not know one of its flags" in done.err
+    assert len(done.record.samples) == 1
+
+
+def test_a_shell_script_that_overwrites_the_path_did_not_open_the_door(tmp_path):
+    path = script(tmp_path)
+    shell = tmp_path / "train.sh"
+    shell.write_text(f'#!/bin/sh\nPYTHONPATH=/mine exec {sys.executable} {path} "$@"\n')
+    shell.chmod(0o755)
+    done = brimful(tmp_path, "predict", *CARD, "--", shell, "--batch-size", 8)
+    assert done.code == 5
+    assert "door did not open" in done.err
+    assert "PYTHONPATH=mine:$PYTHONPATH" in done.err
+
+
+def test_a_script_that_never_steps_says_so(tmp_path):
+    path = script(tmp_path, "import torch\nprint('resumed at epoch 10 of 10: nothing to do')\n")
+    done = brimful(tmp_path, "predict", *CARD, *python(path, "--batch-size", 8))
+    assert done.code == 5
+    assert "no optimizer took a step" in done.err
+    assert "resumes a finished training" in done.err
+
+
+def test_a_script_that_ignores_its_batch_size_is_warned_of_by_predict(tmp_path):
+    done = brimful(tmp_path, "predict", *CARD, "--json", *python(TRAPS / "ignores_batch_size.py", "--batch-size", 64))
+    assert done.code == 0, done.err
+    assert "ignores-batch-size" in [warning["code"] for warning in done.json["warnings"]]
+    done = brimful(tmp_path, "tune", *CARD, *python(TRAPS / "ignores_batch_size.py", "--batch-size", 64))
+    assert done.code == 2
+    assert "ignores the batch size" in done.err
+
+
+WITH_A_GRANDCHILD = """
+import signal, subprocess, sys, time
+import torch
+from torch import nn
+quiet = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+left = subprocess.Popen([sys.executable, "-c", quiet], start_new_session=True, stdout=subprocess.PIPE)
+left.stdout.readline()
+model = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    open("stepped", "w").close() if MARK else None
+    print("stepped", flush=True)
+    time.sleep(0.2)
+""".replace('    open("stepped", "w").close() if MARK else None\n', "")
+
+
+def until_it_trains(home: Path, seconds: float = 120) -> Path:
+    """Waits until the first trial has stepped; its folder."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for path in home.glob("*/trial-001/stdout.txt"):
+            if "stepped" in path.read_text():
+                return path.parent
+        time.sleep(0.1)
+    raise AssertionError("no step was seen")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_the_middle_of_a_trial_ends_all_children_and_keeps_the_record(tmp_path, number, code):
+    path = script(tmp_path, WITH_A_GRANDCHILD)
+    home = tmp_path / "home"
+    process = start(tmp_path, "audit", "--device", "cpu", "--steps", 5000, "--json", *python(path))
+    try:
+        until_it_trains(home)
+        assert len(left_over(home)) == 2, "the script and its child in a session of its own"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code
+    assert json.loads(out)["error"]["exit_code"] == code
+    assert "Traceback" not in err
+    assert not left_over(home)
+    record = read_record(latest(home))
+    assert record.closed.exit_code == code
+    if code == 130:
+        assert record.samples[0].outcome is Outcome.INTERRUPTED
+
+
+def test_a_child_that_is_killed_is_told_as_probably_for_memory(tmp_path):
+    source = TRAINING.replace('print("loss"', 'import os; os.kill(os.getpid(), 9)\nprint("loss"')
+    path = script(tmp_path, source, samples=16)
+    done = brimful(tmp_path, "audit", "--device", "cpu", *python(path, "--batch-size", 8))
+    assert done.code == 5
+    assert "killed, probably for memory" in done.err
+    assert done.record.samples[0].outcome is Outcome.KILLED
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of half a MiB, where that can be had."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", place]).returncode:
+        pytest.skip("no small disk can be made here")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.parametrize("room", [0, 8_000, 40_000])
+def test_a_full_disk_is_told_and_what_was_written_can_be_read(tmp_path, small_disk, room):
+    """`room` bytes are left when brimful begins."""
+    (small_disk / "fill").write_bytes(b"")
+    with open(small_disk / "fill", "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+        file.truncate(max(0, os.path.getsize(file.name) - room))
+    path = script(tmp_path)
+    done = brimful(tmp_path, "predict", *CARD, "--json", *python(path, "--batch-size", 8), home=small_disk / "home")
+    assert done.code == 1, done.err
+    assert "disk is full" in done.err
+    assert "Traceback" not in done.err
+    assert done.json["error"]["code"] == "disk-full"
+    for record in small_disk.glob("home/*/record.jsonl"):
+        data = record.read_bytes()
+        assert not data or data.endswith(b"\n")
+
+
+def test_the_batch_size_inside_the_script_is_found_and_varied(tmp_path):
+    source = TRAINING.replace("args = parser.parse_args()", "import brimful").replace(
+        "batch_size=args.batch_size", "batch_size=brimful.setting('batch_size', 64)"
+    )
+    path = script(tmp_path, source)
+    done = brimful(tmp_path, "predict", *CARD, "--json", *python(path))
+    assert done.code == 0, done.err
+    sizes = {sample.trial.settings["batch_size"] for sample in done.record.samples}
+    assert len(sizes) >= 2
+    assert {sample.samples_per_step for sample in done.record.samples} == sizes, "the loader gave what was planned"
+    assert done.json["batch_size"] == done.json["largest_batch_size"] == 512
+
+
+def test_hydras_keys_a_path_with_spaces_and_another_folder(tmp_path):
+    source = TRAINING.replace(
+        'parser.add_argument("--batch-size", type=int, default=8)', 'parser.add_argument("pairs", nargs="*")'
+    )
+    source = source.replace("args.batch_size", "int(dict(p.split('=') for p in args.pairs)['data.batch_size'])")
+    path = script(tmp_path / "my project", source, name="my train.py")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = brimful(
+        tmp_path, "audit", "--device", "cpu", "--json", *python(path, "data.batch_size=16", "model=small"), cwd=elsewhere
+    )
+    assert done.code == 0, done.err
+    assert done.json["requested"]["batch_size"] == 16
+    assert done.json["effective"]["loader_batch_size"] == 16
+    assert not list(elsewhere.iterdir()), "nothing is left in the folder it was called in"
