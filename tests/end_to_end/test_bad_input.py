@@ -139,7 +139,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", place], check=True)
 
 
-@pytest.mark.parametrize("room", [0, 8_000, 40_000])
+@pytest.mark.parametrize("room", [0, 8_000, 12_000, 60_000])
 def test_a_full_disk_is_told_and_what_was_written_can_be_read(tmp_path, small_disk, room):
     """`room` bytes are left when brimful begins."""
     (small_disk / "fill").write_bytes(b"")

@@ -269,3 +269,10 @@ def test_a_folder_with_spaces_is_no_obstacle(tmp_path):
     )
     assert (spaced / "record" / sample.folder / "stdout.txt").read_text() == "12\n"
     assert sample.outcome is Outcome.NO_STEP
+
+
+def test_a_trial_that_filled_the_disk_is_not_taken_for_a_closed_door(tmp_path, monkeypatch):
+    real = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result([*real[:3], 1, 1, *real[5:10]]))
+    with pytest.raises(DiskFull, match="disk is full"):
+        launch(trial("true"), tmp_path / "t1", tmp_path)

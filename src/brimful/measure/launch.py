@@ -30,6 +30,7 @@ from brimful_inside import wire
 _POLL_S = 0.05
 _HOST_EVERY_S = 0.2  # reading PSS of a family costs some milliseconds
 _TAIL_BYTES = 20_000
+_NO_ROOM_BYTES = 8192
 
 Heartbeat = Callable[[wire.Progress | None], None]
 
@@ -57,6 +58,7 @@ def launch(trial: Trial, folder: Path, record_folder: Path, heartbeat: Heartbeat
     with open(folder / "stdout.txt", "wb") as out, open(folder / "stderr.txt", "wb") as err:
         process = _start(argv, environment(trial, orders_path), out, err)
         waited = _wait(process, Family(process.pid, str(orders_path)), trial, folder, heartbeat)
+    _must_have_had_room(folder)
     return _sample(trial, folder, record_folder, waited, host.oom_kills() - kills_before)
 
 
@@ -99,6 +101,15 @@ def _write_orders(trial: Trial, folder: Path) -> Path:
             raise DiskFull(str(folder), kept="the trials before this one") from error
         raise
     return path
+
+
+def _must_have_had_room(folder: Path) -> None:
+    """Raises DiskFull where the disk is full now: what the child could not write would look like something it did not do."""
+    if hasattr(os, "statvfs"):
+        disk = os.statvfs(folder)
+        blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail  # some are kept back for root
+        if disk.f_blocks and blocks * disk.f_frsize < _NO_ROOM_BYTES:
+            raise DiskFull(str(folder), kept="the trials before this one")
 
 
 def environment(trial: Trial, orders_path: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
