@@ -1,0 +1,74 @@
+"""`predict` from end to end: the object it prints, and the traps that a peak can hide in."""
+
+from __future__ import annotations
+
+import pytest
+from helper import TRAPS, brimful, python, script
+
+from brimful.units import GIB, MIB
+
+WIDE = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+args = parser.parse_args()
+inputs = torch.randn(4096, 64)
+loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size)
+model = nn.Sequential(nn.Linear(64, 65536), nn.ReLU(), nn.Linear(65536, 1)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for features, targets in loader:
+    loss = nn.functional.mse_loss(model(features.cuda()), targets.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp_path):
+    path = script(tmp_path, WIDE)
+    done = brimful(tmp_path, "predict", "--gpu-memory", "1200MiB", "--json", *python(path, "--batch-size", 2000))
+    assert done.code == 3, done.err
+    said = done.json
+    for key in ("schema", "verdict", "batch_size", "peak", "phases", "largest_batch_size", "gpu", "seconds"):
+        assert key in said
+    assert (said["verdict"], said["batch_size"]) == ("out_of_memory", 2000)
+    peak = said["peak"]
+    low, high = peak["interval_bytes"]
+    assert peak["allocated_bytes"] <= peak["reserved_bytes"] <= peak["device_bytes"]
+    assert low <= peak["device_bytes"] <= high
+    assert peak["device_bytes"] - peak["reserved_bytes"] == said["gpu"]["context_bytes"]
+    assert said["gpu"]["total_bytes"] == 1200 * MIB
+    # Three tensors of (2000, 65536) floats live at the top of the backward pass: what relu gave, its gradient, and that of
+    # its input; and parameters and gradients of 65536 x 66 floats each.
+    assert peak["allocated_bytes"] == pytest.approx(3 * 2000 * 65536 * 4 + 2 * 65536 * 66 * 4, rel=0.02)
+    assert 1 <= said["largest_batch_size"] < 2000
+    assert "train" in said["phases"]
+
+
+def test_an_evaluation_that_takes_more_than_the_training_gives_the_peak(tmp_path):
+    done = brimful(tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(TRAPS / "evaluation_hungry.py"))
+    assert done.code == 0, done.err
+    phases = {name: peak["allocated_bytes"] for name, peak in done.json["phases"].items()}
+    assert phases["eval"] >= 50 * phases["train"]
+    assert done.json["peak"]["allocated_bytes"] == phases["eval"]
+    # (4096, 4096, 8) distances, in floats, and their square
+    assert phases["eval"] >= 2 * 4096 * 4096 * 8 * 4
+
+
+def test_sentences_of_5_to_500_tokens_are_predicted_at_500(tmp_path):
+    real = brimful(tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(TRAPS / "sentences.py"))
+    assert real.code == 0, real.err
+    assert real.json["worst_batch"]["varies"]
+    all_long = (
+        (TRAPS / "sentences.py").read_text().replace("torch.randint(SHORTEST, 100, (count,)).tolist()", "[LONGEST] * count")
+    )
+    path = script(tmp_path, all_long.replace("lengths[0], lengths[1::200] = SHORTEST", "lengths[0], lengths[1::200] = LONGEST"))
+    longest = brimful(tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(path), home=tmp_path / "home2")
+    assert longest.code == 0, longest.err
+    assert real.json["peak"]["reserved_bytes"] == longest.json["peak"]["reserved_bytes"]
+    assert real.json["peak"]["allocated_bytes"] == pytest.approx(longest.json["peak"]["allocated_bytes"], rel=0.01)
+    assert real.json["peak"]["device_bytes"] < 16 * GIB
