@@ -99,9 +99,25 @@ def _never_left_aligned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[
     return False
 
 
+def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """The lengths are read by the host; those that are on the card count as the longest there can be."""
+    log_probs, targets = args[:2]
+    if not is_meta(log_probs):
+        return func(*args, **kwargs)
+    batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
+    longest = targets.shape[-1] if targets.dim() == 2 else targets.numel() // batch
+    lengths = []
+    for given, upper in ((args[2], log_probs.shape[0]), (args[3], longest)):
+        if isinstance(given, Tensor):
+            given = [upper] * batch if is_meta(given) else given.flatten().tolist()
+        lengths.append(given)
+    return func(log_probs, targets, *lengths, *args[4:], **kwargs)
+
+
 def handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {
         torch.dropout: _dropout,
+        torch.ctc_loss: _ctc_loss,
         torch._nested_tensor_from_mask_left_aligned: _never_left_aligned,
         torch._C._nn.cross_entropy_loss: _cross_entropy,
     }

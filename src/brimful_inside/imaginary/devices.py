@@ -217,7 +217,7 @@ def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
     if grad is not None:
         tensor.grad = None
         with torch.no_grad():
-            fresh.grad = grad.to(fresh.device)
+            fresh.grad = grad.to(META if is_meta(fresh) else "cpu")
     torch._C._swap_tensor_impl(tensor, fresh)
     return None
 

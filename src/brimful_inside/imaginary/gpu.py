@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple
 
 import torch
 
-from brimful_inside.imaginary import attention, composites, devices, operations, rnn, shapes, shortcuts, values
+from brimful_inside.imaginary import attention, composites, convolutions, devices, operations, rnn, shapes, shortcuts, values
 from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
 from brimful_inside.imaginary.compiler import bring_dynamo_back, leave_uncompiled
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
@@ -54,6 +54,7 @@ class ImaginaryGpu:
         self.facts: Dict[Any, Any] = {}
         self.operation_handlers: Dict[Any, Callable] = {
             **shortcuts.handlers(),
+            **convolutions.handlers(),
             **operations.handlers(),
             **shapes.handlers(),
         }
@@ -110,7 +111,10 @@ class ImaginaryGpu:
         self.ledger.step(number)
 
     def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
-        """`callback` is told of every torch.OutOfMemoryError, before it is raised; the script may catch it and go on."""
+        """`callback` is told of every torch.OutOfMemoryError before one is raised; the script may catch it and go on.
+
+        It is called where the memory was asked for, with an exception of the same words that never had a traceback.
+        """
         self.ledger.on_out_of_memory = callback
 
     def flush(self) -> None:

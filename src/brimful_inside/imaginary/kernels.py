@@ -10,6 +10,8 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
+from brimful_inside.imaginary.convolutions import copies_of_backward, copies_of_forward
+
 __all__ = ["TEMPORARIES", "uses_cublas", "uses_cublaslt"]
 
 Tensor = torch.Tensor
@@ -144,6 +146,8 @@ def _safe_softmax(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
 
 
 TEMPORARIES: Dict[str, Callable[[Tuple, Dict[str, Any]], Sizes]] = {
+    "convolution": copies_of_forward,
+    "convolution_backward": copies_of_backward,
     "mse_loss": _unreduced_loss(2),
     "smooth_l1_loss": _unreduced_loss(2),
     "huber_loss": _unreduced_loss(2),

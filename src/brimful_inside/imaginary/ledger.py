@@ -112,7 +112,7 @@ class Ledger:
             try:
                 address = self.allocator.malloc(nbytes, self._stream())
             except CardFull as full:
-                error = out_of_memory(full, self.card)
+                message = out_of_memory(full, self.card)
             else:
                 self._next_id = number = self._next_id + 1
                 if self._trace is not None:
@@ -120,8 +120,9 @@ class Ledger:
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address
         if self.on_out_of_memory is not None:
-            self.on_out_of_memory(error)
-        raise error
+            # Not the exception that is raised: whoever kept that would keep the frames, and the script's tensors with them.
+            self.on_out_of_memory(torch.OutOfMemoryError(message))
+        raise torch.OutOfMemoryError(message)
 
     def _free(self, number: int, address: int) -> None:
         self.allocator.free(address)

@@ -159,7 +159,7 @@ class Operations(TorchDispatchMode):
                     self._track(item, op)
 
     def _see(self, tensor: Tensor, op: str) -> None:
-        if not is_meta(tensor):
+        if not is_meta(tensor) or tensor.layout != torch.strided:  # a sparse tensor's parts were seen by themselves
             return
         storage = tensor.untyped_storage()
         ledger = self.gpu.ledger

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from brimful_inside.laws.allocator import CardFull
 from brimful_inside.wire import Card
 
@@ -21,9 +19,9 @@ def format_size(nbytes: int) -> str:
     return "%.2f GiB" % (nbytes / (1 << 30))
 
 
-def out_of_memory(full: CardFull, card: Card) -> torch.OutOfMemoryError:
-    """The exception that PyTorch would raise; the sizes in it are those of the imaginary card."""
-    message = (
+def out_of_memory(full: CardFull, card: Card) -> str:
+    """The message of PyTorch's exception; the sizes in it are those of the imaginary card."""
+    return (
         "CUDA out of memory. Tried to allocate %s. GPU 0 has a total capacity of %s of which %s is free. "
         "Including non-PyTorch memory, this process has %s memory in use. "
         "Of the allocated memory %s is allocated by PyTorch, and %s is reserved by PyTorch but unallocated. "
@@ -39,4 +37,3 @@ def out_of_memory(full: CardFull, card: Card) -> torch.OutOfMemoryError:
         format_size(full.allocated),
         format_size(full.reserved - full.allocated),
     )
-    return torch.OutOfMemoryError(message)

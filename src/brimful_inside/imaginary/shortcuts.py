@@ -102,6 +102,7 @@ def handlers() -> Dict[Any, Callable]:
         aten.gelu.default: _like(0),
         aten.gelu_backward.default: _like(0),
         aten.silu_backward.default: _like(0),
+        aten._sample_dirichlet.default: _like(0),
         aten.randn.default: _factory(None),
         aten.rand.default: _factory(None),
         aten.randint.default: _factory(torch.int64, 1),

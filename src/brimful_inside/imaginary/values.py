@@ -86,7 +86,8 @@ def _rebuild(shape: Any, stride: Any, dtype: torch.dtype, needs_grad: bool) -> T
 
 
 def put_values_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """Printing, copying and pickling of tensors that have no data."""
+    """Printing, copying and pickling of tensors that have no data, and checks of values that nobody has."""
+    patches.set(torch.distributions.Distribution, "_validate_args", False)
     _put_printing_in_place(gpu, patches)
 
     def __reduce_ex__(self: Tensor, protocol: Any) -> Any:

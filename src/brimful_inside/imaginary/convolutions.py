@@ -1,0 +1,107 @@
+"""Convolutions as cuDNN lays them out: channels last if the input or the weight is, and copies where they differ.
+
+Rules: aten/src/ATen/native/ConvUtils.h (cudnn_conv_suggest_memory_format) and Convolution.cpp. cuDNN's own workspaces are not
+known: they depend on the algorithm that its heuristics pick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["copies_of_backward", "copies_of_forward", "handlers"]
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _is_last(tensor: Tensor) -> bool:
+    """Whether `tensor` is channels last and not contiguous as well (suggest_memory_format)."""
+    layout = _LAST.get(tensor.dim())
+    return layout is not None and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous()
+
+
+def _layout(tensor: Tensor, weight: Tensor) -> torch.memory_format:
+    if tensor.dtype == torch.float64 or not torch.backends.cudnn.enabled:
+        return torch.contiguous_format
+    return _LAST[tensor.dim()] if _is_last(tensor) or _is_last(weight) else torch.contiguous_format
+
+
+def _per_dimension(values: Sequence[int], count: int) -> List[int]:
+    return list(values) * count if len(values) == 1 else list(values)
+
+
+def output_shape(args: Tuple) -> Optional[List[int]]:
+    """The shape of a convolution's output; None where PyTorch itself has to say what is wrong."""
+    tensor, weight, _, stride, padding, dilation, transposed, output_padding, groups = args[:9]
+    count = tensor.dim() - 2
+    if (
+        count < 1
+        or weight.dim() != tensor.dim()
+        or tensor.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups)
+    ):
+        return None
+    per = [_per_dimension(values, count) for values in (stride, padding, dilation, output_padding)]
+    shape = [tensor.shape[0], weight.shape[1] * groups if transposed else weight.shape[0]]
+    for size, kernel, step, pad, spread, extra in zip(tensor.shape[2:], weight.shape[2:], *per):
+        if transposed:
+            shape.append((size - 1) * step - 2 * pad + spread * (kernel - 1) + extra + 1)
+        else:
+            shape.append((size + 2 * pad - spread * (kernel - 1) - 1) // step + 1)
+    return shape if all(size > 0 for size in shape[2:]) else None
+
+
+def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    shape = output_shape(args)
+    tensor, weight, bias = args[:3]
+    transposed, groups = args[6], args[8]
+    wanted = weight.shape[0] if transposed else weight.shape[1] * groups
+    if tensor.shape[1] != wanted:
+        raise RuntimeError(
+            "Given groups=%d, weight of size %s, expected input%s to have %d channels, but got %d channels instead"
+            % (groups, list(weight.shape), list(tensor.shape), wanted, tensor.shape[1])
+        )
+    if shape is None or tensor.dtype != weight.dtype or (bias is not None and bias.dtype != tensor.dtype):
+        return func(*args, **kwargs)
+    return torch.empty(shape, dtype=tensor.dtype, device=tensor.device, memory_format=_layout(tensor, weight))
+
+
+def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
+    grad, tensor, weight, _, _, _, _, transposed, _, groups, mask = args[:11]
+    layout = _layout(tensor, weight)
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    return (
+        torch.empty_like(tensor, memory_format=layout) if mask[0] else None,
+        torch.empty_like(weight, memory_format=layout) if mask[1] else None,
+        grad.new_empty(channels) if mask[2] else None,
+    )
+
+
+def _copied(tensor: Tensor, layout: torch.memory_format) -> List[int]:
+    return [] if tensor.is_contiguous(memory_format=layout) else [tensor.numel() * tensor.element_size()]
+
+
+def copies_of_forward(args: Tuple, kwargs: Dict[str, Any]) -> List[int]:
+    """Bytes of the input and the weight once more, where they are laid out otherwise than the algorithm wants."""
+    tensor, weight = args[:2]
+    if tensor.dim() < 3:
+        return []
+    layout = _layout(tensor, weight)
+    return _copied(tensor, layout) + _copied(weight, layout)
+
+
+def copies_of_backward(args: Tuple, kwargs: Dict[str, Any]) -> List[int]:
+    grad, tensor, weight = args[:3]
+    if tensor.dim() < 3:
+        return []
+    layout = _layout(tensor, weight)
+    return _copied(grad, layout) + _copied(tensor, layout) + _copied(weight, layout)
+
+
+def handlers() -> Dict[Any, Callable]:
+    return {aten.convolution.default: _convolution, aten.convolution_backward.default: _convolution_backward}
