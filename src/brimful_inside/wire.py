@@ -200,6 +200,7 @@ class Report:
     approximations: Dict[str, int]  # imaginary: "nonzero" -> how often an upper bound stood in for a shape nobody can know
     notes: List[str]  # sentences: "no optimizer stepped", "steps skipped by the GradScaler: 3", ...
     wrote: List[str]  # files the script wanted to write and that went to the trial's folder
+    first_step_unix_s: Optional[float] = None  # when the first step began: what was written before it was prepared, not learnt
 
 
 EVENTS = {cls.__name__.lower(): cls for cls in (Hello, TorchSeen, Progress, Failure, Report)}

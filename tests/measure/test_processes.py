@@ -78,8 +78,8 @@ def test_memory_of_the_family_counts_its_children(orders):
     process = start(
         """
         import subprocess, sys, time
-        child = subprocess.Popen([sys.executable, "-S", "-c", "x = b'1' * (64 << 20); print(1, flush=True); import time; time.sleep(60)"],
-                                 stdout=subprocess.PIPE)
+        code = "x = b'1' * (64 << 20); print(1, flush=True); import time; time.sleep(60)"
+        child = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
         child.stdout.readline()
         print("up", flush=True)
         time.sleep(60)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from brimful.codec import SCHEMA, Entry
 from brimful.errors import BrimfulError, Interrupted
+from brimful.measure import prepared
 from brimful.measure.device import host
 from brimful.measure.launch import failure_text, launch
 from brimful.record import RecordWriter, new_record_id, read_record, record_home
@@ -67,7 +68,9 @@ class Session:
         """One trial, kept in the record. Raises Interrupted after the record has it; other outcomes are the caller's."""
         number = len(self.samples) + 1
         self.options.watcher.trial_started(trial, number, expected_total)
-        sample = launch(trial, self.writer.trial_folder(number), self.folder, self.options.watcher.heartbeat)
+        folder = self.writer.trial_folder(number)
+        prepared.carry_over(self.samples, self.folder, folder)
+        sample = launch(trial, folder, self.folder, self.options.watcher.heartbeat)
         self.samples.append(sample)
         self.writer.append(sample)
         self.options.watcher.trial_ended(sample)

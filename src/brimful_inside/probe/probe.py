@@ -23,7 +23,8 @@ from brimful_inside.wire import Progress
 
 PROGRESS_S = 0.5
 REPORT_S = 1.0
-REPORT_SHARE = 0.05  # later snapshots come at most this often, as a share of the time that passed
+REPORT_SHARE = 0.05  # later snapshots come at most this often, as a share of the time that passed,
+REPORT_PAUSE = 500  # and this many times as long after the last one as that took
 
 
 class Probe:
@@ -44,6 +45,7 @@ class Probe:
         self.worst = worst
         self.steps = Steps(self.step_begins, self.step_made, self.step_skipped)
         self.ending = Ending(orders)
+        self.first_step_unix_s: Optional[float] = None
         self.failures = Failures(hub.emit, lambda: (self.phases.current, self.steps.count, self.ending.measured))
         device.on_out_of_memory(self.failures.out_of_memory)
         self.forward = ForwardWatch(self.forward_begins)
@@ -191,6 +193,8 @@ class Probe:
         self._train()
 
     def step_begins(self) -> None:
+        if self.first_step_unix_s is None:
+            self.first_step_unix_s = time.time()
         self.failures.script_goes_on()
         self._sign_of_training()
 
@@ -233,8 +237,9 @@ class Probe:
             self._next_progress = now + PROGRESS_S
             self.hub.emit(Progress(self.phases.current, self.steps.count, time.time()))
         if now >= self._next_report:
-            self._next_report = now + max(REPORT_S, REPORT_SHARE * (now - self._started))
             self.hub.emit(report.report_of(self, "running"))
+            after = time.monotonic()
+            self._next_report = after + max(REPORT_S, REPORT_SHARE * (after - self._started), REPORT_PAUSE * (after - now))
 
     @guarded
     def tell_end(self, ended: Optional[str] = None) -> None:

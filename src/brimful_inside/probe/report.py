@@ -55,6 +55,7 @@ def report_of(probe: Any, ended: str) -> Report:
         approximations=probe.device.approximations,
         notes=[*probe.hub.notes, *(_notes(probe, micro) if over else [])],
         wrote=_wrote(probe),
+        first_step_unix_s=probe.first_step_unix_s,
     )
 
 
