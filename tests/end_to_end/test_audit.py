@@ -1,0 +1,64 @@
+"""`audit` from end to end: each trap is found under its code, and a sound script gives none."""
+
+from __future__ import annotations
+
+import pytest
+from helper import EXAMPLES, TRAPS, brimful, python
+
+from brimful.decide.findings import CODES
+
+ON_CPU = {
+    "hidden_cap": 64,
+    "hidden_accumulation": 32,
+    "batch_exceeds_dataset": 4096,
+    "repeated_batches": 32,
+    "loader_bound": 16,
+    "remainder": 300,
+    "learning_rate": 64,
+}
+
+
+def codes(done) -> list[str]:
+    assert done.code == 0, done.err
+    assert all(set(finding) >= {"code", "saw", "means", "do"} for finding in done.json["findings"])
+    return [finding["code"] for finding in done.json["findings"]]
+
+
+@pytest.mark.parametrize("trap", ON_CPU)
+def test_a_trap_is_found(tmp_path, trap):
+    command = python(TRAPS / f"{trap}.py", "--batch-size", ON_CPU[trap], "--lr", 0.001)
+    done = brimful(tmp_path, "audit", "--device", "cpu", "--json", *command)
+    assert codes(done) == [trap.replace("_", "-")]
+    assert done.json["requested"]["batch_size"] == ON_CPU[trap]
+    if trap == "hidden_cap":
+        assert done.json["effective"] == {"loader_batch_size": 2, "batches_per_step": 1, "ranks": 1, "samples_per_step": 2}
+
+
+def test_an_idle_card_is_found(tmp_path):
+    done = brimful(tmp_path, "audit", "--gpu", "rtx3080-20gb", "--json", *python(TRAPS / "memory_idle.py", "--batch-size", 2))
+    assert codes(done) == ["memory-idle"]
+    assert done.json["time"] == {"loading_share": None, "step_s": None}, "an imaginary card has no clock"
+
+
+def test_every_code_has_a_trap():
+    assert sorted(CODES) == sorted([trap.replace("_", "-") for trap in ON_CPU] + ["memory-idle"])
+
+
+@pytest.mark.parametrize("where", [("--device", "cpu"), ("--gpu-memory", "1200MiB")])
+def test_a_sound_script_gives_no_finding(tmp_path, where):
+    done = brimful(tmp_path, "audit", *where, "--json", *python(TRAPS / "clean.py", "--batch-size", 64, "--lr", 0.001))
+    assert codes(done) == []
+    effective = done.json["effective"]
+    assert (effective["loader_batch_size"], effective["samples_per_step"], effective["batches_per_step"]) == (64, 64, 1)
+    if where[1] == "cpu":
+        assert done.json["time"]["step_s"] > 0
+        assert 0 <= done.json["time"]["loading_share"] < 0.2
+
+
+def test_the_captcha_example_is_sound(tmp_path):
+    pytest.importorskip("captcha")
+    own = ("--samples", 64, "--workers", 1, "--data", tmp_path / "data", "--out", tmp_path / "out")
+    command = python(EXAMPLES / "captcha" / "train.py", "--batch-size", 8, *own)
+    done = brimful(tmp_path, "audit", "--device", "cpu", "--steps", 4, "--json", *command)
+    assert codes(done) == []
+    assert done.json["phases"].keys() >= {"train", "eval"}
