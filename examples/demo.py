@@ -6,6 +6,7 @@ trains both ways at equal samples seen. Everything that is printed was measured 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -21,7 +22,7 @@ HERE = Path(__file__).parent
 SCRIPT = os.path.relpath(HERE / "captcha" / "train.py")
 OUT = HERE / "captcha" / "out"
 DEFAULT_BATCH_SIZE = 64  # what examples/captcha/train.py takes by itself
-MANY, FEW = 16_384, 1_024  # images: enough to leave the cards room, and few enough to train on in seconds
+MAX_BATCH_SIZE = 128  # for tuning here: an epoch of the demo's few images should still have some steps
 CARDS = ("a100-40gb", "rtx3080-20gb")
 ENDINGS = {0: "done", 3: "does not fit"}
 GIB = 1 << 30
@@ -38,29 +39,40 @@ class Training:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=1_024, help="to tune and train on: few, so that it takes seconds")
+    parser.add_argument("--card-images", type=int, default=16_384, help="for the predictions: many, to leave the cards room")
+    parser.add_argument("--max-batch-size", type=int, default=MAX_BATCH_SIZE, help="the largest that tuning tries here")
+    args = parser.parse_args()
+    few, many = args.images, args.card_images
     OUT.mkdir(parents=True, exist_ok=True)
-    step(f"Draw {MANY + FEW:,} captchas (once; they are kept as PNG files)")
-    for samples in (MANY, FEW):
+    step(f"Draw {many + few:,} captchas, and an eighth as many for validation (once; they are kept as PNG files)")
+    for samples in (many, few):
         subprocess.run(train_command(DEFAULT_BATCH_SIZE, samples, "--epochs", "0"), check=True, stdout=subprocess.DEVNULL)
 
     step("What does the script really do?")
-    show_audit(brimful("audit", "--device", "cpu", command=train_command(DEFAULT_BATCH_SIZE, FEW)))
+    show_audit(brimful("audit", "--device", "cpu", command=train_command(DEFAULT_BATCH_SIZE, few)))
 
     step("Would it fit a card that is not here?")
     for card in CARDS:
-        show_prediction(card, brimful("predict", "--gpu", card, command=train_command("{batch_size}", MANY)))
+        show_prediction(card, brimful("predict", "--gpu", card, command=train_command("{batch_size}", many)))
 
     step("Which settings train fastest on this CPU?")
-    plan = brimful("tune", "--device", "cpu", command=train_command(DEFAULT_BATCH_SIZE, FEW))
+    limits = ("--max-batch-size", str(args.max_batch_size), "--steps", "6")
+    plan = brimful("tune", "--device", "cpu", *limits, command=train_command(DEFAULT_BATCH_SIZE, few))
     show_plan(plan)
 
-    step(f"Train both ways on {FEW:,} images, in turn: before, after, after, before")
-    before = shlex.join(train_command(DEFAULT_BATCH_SIZE, FEW))
+    step(f"Train both ways on {few:,} images, in turn: before, after, after, before")
+    before = shlex.join(train_command(DEFAULT_BATCH_SIZE, few))
     runs = [(command, train(command)) for command in (before, plan["command_line"], plan["command_line"], before)]
     show_gain(plan, [run for command, run in runs if command == before], [run for command, run in runs if command != before])
 
     page = OUT / "report.html"
-    subprocess.run([sys.executable, "-m", "brimful", "report", plan["record"]["folder"], "--out", str(page)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "brimful", "report", plan["record"]["folder"], "--out", str(page)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     print(f"\nThe page: {os.path.relpath(page)}")
 
 
@@ -81,7 +93,7 @@ def brimful(verb: str, *options: str, command: list[str]) -> dict:
     )
     if done.returncode not in ENDINGS:
         sys.exit(f"brimful {verb} ended with exit code {done.returncode}\n{done.stdout}")
-    (OUT / f"{verb}{''.join(options).replace('--', '-')}.json").write_text(done.stdout, encoding="utf-8")
+    (OUT / f"{verb}{'-' + options[1] if verb == 'predict' else ''}.json").write_text(done.stdout, encoding="utf-8")
     return json.loads(done.stdout)
 
 
@@ -103,13 +115,17 @@ def train(command_line: str) -> Training:
 def show_audit(audit: dict) -> None:
     effective, seconds = audit["effective"], audit["time"]
     print(
-        f"asked for {audit['requested'].get('batch_size')}, {effective['samples_per_step']:g} samples go into a step "
-        f"({seconds['step_s']:.2f} s, {seconds['loading_share'] or 0:.0%} of it waiting for data)"
+        f"asked for {audit['requested'].get('batch_size')}, {shown(effective['samples_per_step'], 'g')} samples go into a step"
     )
+    print(f"a step takes {shown(seconds['step_s'], '.2f')} s, {shown(seconds['loading_share'], '.0%')} of it waiting for data")
     for finding in audit["findings"]:
-        print(f"  {finding['code']}: {finding['saw']}; {finding['means']}. {finding['do']}")
+        print(f"  {finding['code']}: {finding['saw']} {finding['means']} {finding['do']}")
     if not audit["findings"]:
-        print("  nothing found")
+        print("nothing to complain about")
+
+
+def shown(value: float | None, form: str) -> str:
+    return "an unknown number of" if value is None else format(value, form)
 
 
 def show_prediction(card: str, answer: dict) -> None:
@@ -148,7 +164,7 @@ def show_gain(plan: dict, before: list[Training], after: list[Training]) -> None
     print(row("images/s while training", [f"{mean(runs, 'images_per_s'):.1f}" for runs in both]))
     print(row("seconds, start to end", [f"{mean(runs, 'wall_s'):.1f}" for runs in both]))
     print(row("peak resident memory, MiB", [f"{mean(runs, 'peak_resident_bytes') / (1 << 20):.0f}" for runs in both]))
-    print(row(f"mean loss over the {FEW:,} images", [f"{mean(runs, 'loss'):.3f}" for runs in both]))
+    print(row("mean loss over these images", [f"{mean(runs, 'loss'):.3f}" for runs in both]))
     print(f"\n  {gain:.2f} x the speed, measured in this run" if after else "\n  the command was as fast as it gets already")
 
 
