@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 import torch
 
+from brimful_inside.imaginary.raw import META
+
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
@@ -68,7 +70,7 @@ def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, An
         )
     if shape is None or tensor.dtype != weight.dtype or (bias is not None and bias.dtype != tensor.dtype):
         return func(*args, **kwargs)
-    return torch.empty(shape, dtype=tensor.dtype, device=tensor.device, memory_format=_layout(tensor, weight))
+    return torch.empty(shape, dtype=tensor.dtype, device=META, memory_format=_layout(tensor, weight))
 
 
 def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
@@ -76,10 +78,14 @@ def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dic
     layout = _layout(tensor, weight)
     channels = weight.shape[1] * groups if transposed else weight.shape[0]
     return (
-        torch.empty_like(tensor, memory_format=layout) if mask[0] else None,
-        torch.empty_like(weight, memory_format=layout) if mask[1] else None,
-        grad.new_empty(channels) if mask[2] else None,
+        _laid_out(tensor, layout) if mask[0] else None,
+        _laid_out(weight, layout) if mask[1] else None,
+        torch.empty(channels, dtype=grad.dtype, device=META) if mask[2] else None,
     )
+
+
+def _laid_out(tensor: Tensor, layout: torch.memory_format) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=META, memory_format=layout)
 
 
 def _copied(tensor: Tensor, layout: torch.memory_format) -> List[int]:

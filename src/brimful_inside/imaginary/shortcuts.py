@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.raw import META
+from brimful_inside.imaginary.raw import META, is_meta, like
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -31,7 +31,7 @@ def _nothing(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 def _like(at: int) -> Shaped:
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-        return torch.empty_like(args[at])
+        return like(args[at])
 
     return handler
 
@@ -55,14 +55,15 @@ def _batch_norm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     tensor, training = args[0], args[5]
     channels = tensor.shape[1] if training else 0
     dtype = _statistics_dtype(tensor)
-    return torch.empty_like(tensor), tensor.new_empty(channels, dtype=dtype), tensor.new_empty(channels, dtype=dtype)
+    statistics = [torch.empty(channels, dtype=dtype, device=META) for _ in range(2)]
+    return like(tensor), statistics[0], statistics[1]
 
 
 def _batch_norm_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
     tensor, weight, mask = args[1], args[2], args[9]
     dtype = weight.dtype if weight is not None else tensor.dtype
-    of_weight = [tensor.new_empty(tensor.shape[1], dtype=dtype) if wanted else None for wanted in mask[1:]]
-    return (torch.empty_like(tensor) if mask[0] else None, *of_weight)
+    of_weight = [torch.empty(tensor.shape[1], dtype=dtype, device=META) if wanted else None for wanted in mask[1:]]
+    return (like(tensor) if mask[0] else None, *of_weight)
 
 
 def _layer_norm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, ...]:
@@ -72,14 +73,14 @@ def _layer_norm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
         return func(*args, **kwargs)  # raises in PyTorch's words
     rows = (*tensor.shape[:-inner], *[1] * inner)
     dtype = _statistics_dtype(tensor)
-    out = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    return out, tensor.new_empty(rows, dtype=dtype), tensor.new_empty(rows, dtype=dtype)
+    out = torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
+    return out, torch.empty(rows, dtype=dtype, device=META), torch.empty(rows, dtype=dtype, device=META)
 
 
 def _layer_norm_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
     tensor, weight, bias, mask = args[1], args[5], args[6], args[7]
-    grads = [torch.empty_like(p) if wanted and p is not None else None for p, wanted in zip((weight, bias), mask[1:])]
-    return (torch.empty_like(tensor, memory_format=torch.contiguous_format) if mask[0] else None, *grads)
+    grads = [like(p) if wanted and p is not None else None for p, wanted in zip((weight, bias), mask[1:])]
+    return (torch.empty(tensor.shape, dtype=tensor.dtype, device=META) if mask[0] else None, *grads)
 
 
 def _native_dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
@@ -87,7 +88,44 @@ def _native_dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
     tensor, train = args[0], args[2]
     if train is False:
         return func(*args, **kwargs)
-    return torch.empty_like(tensor), torch.empty_like(tensor, dtype=torch.bool)
+    return like(tensor), like(tensor, torch.bool)
+
+
+def _unary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    tensor = args[0]
+    return like(tensor) if tensor.is_floating_point() and not kwargs else func(*args, **kwargs)
+
+
+def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """Arithmetic where nothing is promoted and nothing is laid out in an unusual way; PyTorch decides on all else."""
+    first, second = args[:2]
+    if not first.is_floating_point() or not first.is_contiguous() or not is_meta(first):
+        return func(*args, **kwargs)
+    if type(second) in (int, float):
+        return torch.empty(first.shape, dtype=first.dtype, device=META)
+    if not isinstance(second, Tensor) or second.dtype != first.dtype or not second.is_contiguous() or not is_meta(second):
+        return func(*args, **kwargs)
+    shape = first.shape if first.shape == second.shape else torch.broadcast_shapes(first.shape, second.shape)
+    return torch.empty(shape, dtype=first.dtype, device=META)
+
+
+def _like_options(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """empty_like, zeros_like, ones_like, clone of a plain tensor."""
+    layout = kwargs.get("memory_format")
+    device = kwargs.get("device")
+    if layout not in (None, torch.preserve_format, torch.contiguous_format) or not args[0].is_contiguous():
+        return func(*args, **kwargs)
+    if device is not None and device.type != "meta":
+        return func(*args, **kwargs)
+    return like(args[0], kwargs.get("dtype"))
+
+
+_UNARY = (
+    *("relu", "sigmoid", "tanh", "silu", "exp", "sqrt", "rsqrt", "neg", "abs", "log", "erf", "sin", "cos", "reciprocal"),
+    *("hardswish", "hardsigmoid", "mish", "log_sigmoid"),
+)
+_BINARY = ("add", "sub", "mul", "div")
+_LIKE = ("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like", "clone")
 
 
 def handlers() -> Dict[Any, Callable]:
@@ -108,6 +146,14 @@ def handlers() -> Dict[Any, Callable]:
         aten.randint.default: _factory(torch.int64, 1),
         aten.randint.low: _factory(torch.int64, 2),
     }
+    for names, overloads, handler in (
+        (_UNARY, ("default",), _unary),
+        (_BINARY, ("Tensor", "Scalar"), _binary),
+        (_LIKE, ("default",), _like_options),
+    ):
+        for name in names:
+            packet = getattr(aten, name)
+            table.update({getattr(packet, overload): handler for overload in overloads if hasattr(packet, overload)})
     for name in ("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_"):
         table[getattr(aten, name).default] = _itself
     for name in ("default", "from", "to"):
