@@ -58,7 +58,7 @@ bench-predict: $(STAMP) ## Predict measured rows: make bench-predict DATA=<folde
 	$(PY) -m bench.predict "$(DATA)"
 
 bench-probe: $(STAMP) ## What the probe costs a training step
-	$(PY) -m bench.probe
+	$(PY) -m bench.probe_cost
 
 clean: ## Remove caches and what the examples wrote (clean-venv removes .venv too)
 	rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist lightning_logs

@@ -29,6 +29,11 @@ class Watched:
         self.wait_s = 0.0
         self.first: List[BatchSeen] = []
         self.facts = _facts(loader)
+        self._dataset_type = type(loader.dataset)
+
+    def dataset_is(self, dataset: Any) -> bool:
+        """Whether this may be the same data set: of the same kind (its length is among the facts)."""
+        return self._dataset_type is type(dataset)
 
     def counted(self, samples: Optional[int]) -> None:
         self.batches_seen += 1

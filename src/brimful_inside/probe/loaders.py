@@ -52,10 +52,19 @@ class Loaders:
     def begin(self, loader: Any) -> Iteration:
         watched = next((w for w in self._all if w.loader() is loader), None)
         if watched is None:
-            watched = Watched(loader, len(self._all))
-            self._all.append(watched)
+            watched = self._made_anew(loader)
         self._serial += 1
         return Iteration(watched, self._serial)
+
+    def _made_anew(self, loader: Any) -> Watched:
+        """A loader not seen before: its successor where a script makes the same one for each epoch, else one more."""
+        new = Watched(loader, len(self._all))
+        for watched in self._all:
+            if watched.loader() is None and watched.facts == new.facts and watched.dataset_is(loader.dataset):
+                watched.loader = new.loader
+                return watched
+        self._all.append(new)
+        return new
 
     def is_trained(self, loader: Any) -> bool:
         return any(w.role == TRAIN and w.loader() is loader for w in self._all)
