@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from brimful.measure.processes import Family
+from brimful.measure.processes import Family, Scale
 from brimful_inside.wire import ORDERS_VARIABLE
 
 
@@ -94,3 +94,49 @@ def test_memory_of_the_family_counts_its_children(orders):
         family.end(grace_s=0.5)
         process.wait(timeout=10)
     assert family.host_bytes() == 0
+
+
+class FakeFamily:
+    """Weighs what it is told to; counts how often."""
+
+    def __init__(self):
+        self.proportional = self.resident = self.weighed = 0
+
+    def host_bytes(self):
+        self.weighed += 1
+        return self.proportional
+
+    def resident_bytes(self):
+        return self.resident
+
+
+def test_a_family_is_weighed_now_and_then_where_it_has_room():
+    family = FakeFamily()
+    scale = Scale(family, None, every_s=1.0)
+    assert [scale.look(now) for now in (0.0, 0.5, 0.9, 1.1)] == [True, False, False, True]
+    assert family.weighed == 2
+
+
+def test_a_family_that_grew_by_all_its_room_is_weighed_at_once():
+    family = FakeFamily()
+    scale = Scale(family, 100, every_s=1000.0)
+    family.proportional, family.resident = 40, 70  # 30 are shared
+    scale.look(0.0)
+    family.proportional, family.resident = 95, 125
+    scale.look(0.01)
+    assert family.weighed == 1, "it grew by 55 and had room for 60"
+    family.proportional, family.resident = 105, 135
+    scale.look(0.02)
+    assert (family.weighed, scale.over, scale.peak_bytes) == (2, True, 105)
+
+
+def test_pages_that_are_shared_are_no_cause_to_end_a_trial():
+    family = FakeFamily()
+    scale = Scale(family, 100, every_s=1000.0)
+    scale.look(0.0)
+    family.proportional, family.resident = 60, 400  # workers came, and share what their parent has
+    scale.look(0.01)
+    assert not scale.over
+    assert family.weighed == 2
+    scale.look(0.02)
+    assert family.weighed == 2, "and they are not weighed again until they grow"

@@ -23,11 +23,12 @@ from brimful.errors import DiskFull, NoSuchCommand
 from brimful.measure import gather, outcome
 from brimful.measure.device import host
 from brimful.measure.gpus import to_card
-from brimful.measure.processes import Family
+from brimful.measure.processes import Family, Scale
 from brimful.values import Outcome, Sample, Trial, TrialKind
 from brimful_inside import wire
 
 _POLL_S = 0.05
+_POLL_UNDER_LIMIT_S = 0.01  # at 3 GiB/s, which is what one thread can fill, 30 MiB
 _HOST_EVERY_S = 0.2  # reading PSS of a family costs some milliseconds
 _TAIL_BYTES = 20_000
 _NO_ROOM_BYTES = 8192
@@ -140,27 +141,26 @@ def _start(argv: tuple[str, ...], variables: dict[str, str], out, err) -> subpro
 def _wait(process: subprocess.Popen[bytes], family: Family, trial: Trial, folder: Path, heartbeat: Heartbeat) -> _Waited:
     """Waits for the command's end, or for the limit of time or host memory; then ends the family in every case."""
     started = time.monotonic()
-    peak, next_weighing = 0, 0.0
-    timed_out = over = interrupted = blind = False
+    scale = Scale(family, trial.host_limit_bytes, _HOST_EVERY_S)
+    poll_s = _POLL_S if trial.host_limit_bytes is None else _POLL_UNDER_LIMIT_S
+    timed_out = interrupted = blind = False
     try:
-        while process.poll() is None and not (timed_out or over or blind):
-            time.sleep(_POLL_S)
+        while process.poll() is None and not (timed_out or scale.over or blind):
+            time.sleep(poll_s)
             now = time.monotonic()
-            if now >= next_weighing:
-                peak = max(peak, family.host_bytes())
-                next_weighing = now + _HOST_EVERY_S
+            if scale.look(now):
                 heartbeat(_latest_progress(folder))
                 blind = _rank_could_not_be_entered(folder)
-            over = trial.host_limit_bytes is not None and peak > trial.host_limit_bytes
             timed_out = now - started > trial.time_limit_s
     except KeyboardInterrupt:
         interrupted = True
     finally:
         with _interrupts_held():
-            family.end(grace_s=0.0 if over else 3.0)
+            family.end(grace_s=0.0 if scale.over else 3.0)
             code = process.wait()
-    ended_by_us = timed_out or over or interrupted or blind
-    return _Waited(None if ended_by_us else code, timed_out, over, interrupted, peak, time.monotonic() - started)
+    ended_by_us = timed_out or scale.over or interrupted or blind
+    duration_s = time.monotonic() - started
+    return _Waited(None if ended_by_us else code, timed_out, scale.over, interrupted, scale.peak_bytes, duration_s)
 
 
 class _interrupts_held:

@@ -18,6 +18,7 @@ import psutil
 from brimful_inside.wire import ORDERS_VARIABLE
 
 _GRACE_S = 3.0
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Family:
@@ -51,6 +52,10 @@ class Family:
         """Resident memory of all members; pages that several share (forked loader workers) count once."""
         return sum(_proportional_bytes(process) for process in self.members())
 
+    def resident_bytes(self) -> int:
+        """Resident memory of the members known so far, pages that several share counted by each: quick, and too much."""
+        return sum(map(_resident_bytes, self._known))
+
     def end(self, grace_s: float = _GRACE_S) -> None:
         """Ends every member: SIGTERM, and SIGKILL for those that are still there after `grace_s`."""
         if not self.members(thorough=True):
@@ -76,6 +81,50 @@ def _alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+class Scale:
+    """Weighs a family now and then, and at once when it may have come to a limit; `peak_bytes` is the most that was seen.
+
+    A weighing costs some milliseconds, in which a script can fill hundreds of MiB; what it has grown by since the last one
+    is a matter of microseconds.
+    """
+
+    def __init__(self, family: Family, limit_bytes: int | None, every_s: float):
+        self._family = family
+        self._limit_bytes = limit_bytes
+        self._every_s = every_s
+        self._next_s = 0.0
+        self._resident_bytes = 0  # at the last weighing
+        self._room_bytes = 0  # that was left then
+        self.peak_bytes = 0
+
+    @property
+    def over(self) -> bool:
+        return self._limit_bytes is not None and self.peak_bytes > self._limit_bytes
+
+    def look(self, now_s: float) -> bool:
+        """Weighs if it is time or there is cause. Answers whether it was time."""
+        due = now_s >= self._next_s
+        grown = self._family.resident_bytes() - self._resident_bytes if self._limit_bytes is not None and not due else 0
+        if not due and grown <= self._room_bytes:
+            return False
+        bytes_ = self._family.host_bytes()
+        self.peak_bytes = max(self.peak_bytes, bytes_)
+        if self._limit_bytes is not None:
+            self._resident_bytes = self._family.resident_bytes()
+            self._room_bytes = max(0, self._limit_bytes - bytes_)
+        if due:
+            self._next_s = now_s + self._every_s
+        return due
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _proportional_bytes(process: psutil.Process) -> int:
