@@ -17,6 +17,8 @@ def _open():
         spec = importlib.util.spec_from_file_location(
             "brimful_inside", os.path.join(home, "__init__.py"), submodule_search_locations=[home]
         )
+        if spec is None or spec.loader is None:
+            raise ImportError("no package brimful_inside in " + home)
         package = importlib.util.module_from_spec(spec)
         sys.modules["brimful_inside"] = package
         spec.loader.exec_module(package)

@@ -18,13 +18,14 @@ def parts_of(batch: Any, depth: int = 0) -> Iterator[Any]:
     if isinstance(batch, (torch.Tensor, str, bytes, int, float)) or hasattr(batch, "__array_interface__"):
         yield batch
     elif depth < MAX_DEPTH:
+        holder: Any = batch
         inner: Any = ()
         if isinstance(batch, Mapping):
-            inner = batch.values()
+            inner = holder.values()
         elif isinstance(batch, (list, tuple)):
             inner = batch
         elif hasattr(batch, "to_dict") and callable(batch.to_dict):  # graphs of torch_geometric
-            inner = batch.to_dict().values()
+            inner = holder.to_dict().values()
         elif hasattr(batch, "__dict__"):
             inner = vars(batch).values()
         for part in inner:

@@ -26,7 +26,8 @@ def device_for(hub: Hub) -> Any:
     if not has_accelerator():
         hub.note("no accelerator was found by torch in this process: it ran on the CPU")
         return NoDevice()
-    return AcceleratorDevice(SharedPeaks.of(torch.accelerator.current_accelerator().type))
+    current = torch.accelerator.current_accelerator()
+    return AcceleratorDevice(SharedPeaks.of(current.type if current is not None else "cuda"))
 
 
 def has_accelerator() -> bool:

@@ -127,7 +127,7 @@ def watch_exceptions(uncaught: Callable[[BaseException], None], in_thread: Calla
     before = sys.excepthook
 
     def excepthook(kind: Any, error: Any, trace: Any) -> None:
-        if error is not None:
+        if isinstance(error, BaseException):
             uncaught(error)
         before(kind, error, trace)
 
@@ -135,8 +135,9 @@ def watch_exceptions(uncaught: Callable[[BaseException], None], in_thread: Calla
     before_in_threads = threading.excepthook
 
     def thread_excepthook(args: Any) -> None:
-        if args.exc_value is not None:
-            in_thread(args.exc_value)
+        error = args.exc_value
+        if isinstance(error, BaseException):
+            in_thread(error)
         before_in_threads(args)
 
     threading.excepthook = thread_excepthook

@@ -13,7 +13,7 @@ import io
 import os
 import shutil
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 from brimful_inside.probe.listing import listdir_over, scandir_over
 from brimful_inside.probe.overlay import Overlay
@@ -22,80 +22,94 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SETS = ("supports_dir_fd", "supports_follow_symlinks", "supports_fd", "supports_effective_ids")
 
 
+# Modules of Python's that may have taken functions of os before they were replaced.
+_HOLDERS = ("pathlib", "pathlib._local", "pathlib._abc", "pathlib._os", "glob", "shutil", "tempfile", "tarfile", "zipfile")
+
+
+class Replacement:
+    """A function in place of a built-in one. Like a built-in, and unlike a function, it does not bind when a class holds it."""
+
+    def __init__(self, function: Callable[..., Any], original: Any, module: str):
+        self.__name__ = self.__qualname__ = original.__name__
+        self.__doc__ = original.__doc__
+        self.__module__ = module
+        self.__wrapped__ = original
+        self._call = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return self.__name__  # pickled by name, as a built-in is
+
+    def __repr__(self) -> str:
+        return repr(self.__wrapped__)
+
+
 def put_under_python(overlay: Overlay) -> None:
     """From here on, in this process and those forked from it, files are seen and written through `overlay`."""
-    _put_open(overlay)
-    _put_os_open(overlay)
+    taken = {id(io.open): _put_open(overlay)}
     for name in ("stat", "lstat", "access", "readlink", "getxattr", "listxattr", "statvfs"):
-        _replace(name, functools.partial(_reader, overlay))
+        taken.update(_replace(name, functools.partial(_reader, overlay)))
     for name in ("chmod", "utime", "truncate", "chown", "lchown", "setxattr", "removexattr", "lchmod", "chflags"):
-        _replace(name, functools.partial(_changer, overlay))
+        taken.update(_replace(name, functools.partial(_changer, overlay)))
     for name in ("mkfifo", "mknod"):
-        _replace(name, functools.partial(_maker, overlay))
+        taken.update(_replace(name, functools.partial(_maker, overlay)))
     for name, make in _MAKERS.items():
-        _replace(name, functools.partial(make, overlay))
+        taken.update(_replace(name, functools.partial(make, overlay)))
     shutil.rmtree = _rmtree(overlay, shutil.rmtree)
-    _put_into_old_pathlib()
+    _hand_out(taken)
 
 
-def _replace(name: str, make: Callable[[Any], Any]) -> None:
+def _replace(name: str, make: Callable[[Any], Any]) -> Dict[int, Any]:
     original = getattr(os, name, None)
     if original is None:
-        return
-    replacement = functools.wraps(original)(make(original))
-    replacement.__module__ = "os"  # so that it can be pickled by name, as the original can
+        return {}
+    replacement = Replacement(make(original), original, "os")
     for known in _SETS:
         members = getattr(os, known, None)
         if members is not None and original in members:
             members.add(replacement)
     setattr(os, name, replacement)
+    return {id(original): replacement}
 
 
-def _put_into_old_pathlib() -> None:
-    """Until Python 3.10 pathlib holds functions of its own, taken from os when it was imported."""
-    pathlib = sys.modules.get("pathlib")
-    accessor = getattr(pathlib, "_NormalAccessor", None)
-    if accessor is None:
-        if sys.version_info >= (3, 11):
-            return
-        import pathlib as imported  # not imported yet: it will take ours
-
-        accessor = imported._NormalAccessor  # type: ignore[attr-defined]
-    for name in ("stat", "lstat", "open", "chmod", "utime", "readlink", "access", *_MAKERS):
-        if hasattr(accessor, name) and hasattr(os, name):
-            setattr(accessor, name, staticmethod(getattr(os, name)))
+def _hand_out(taken: Dict[int, Any]) -> None:
+    """Gives the replacements to those who hold the originals."""
+    for module in filter(None, map(sys.modules.get, _HOLDERS)):
+        classes = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+        for holder in (module, *classes):
+            for name, value in list(vars(holder).items()):
+                held = value.__func__ if isinstance(value, staticmethod) else value
+                if id(held) in taken:
+                    setattr(holder, name, taken[id(held)])
 
 
-def _put_open(overlay: Overlay) -> None:
+def _put_open(overlay: Overlay) -> Any:
     original = builtins.open
 
-    @functools.wraps(original)
     def open(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(mode, str):
             file = redirected(overlay, file, any(letter in mode for letter in "wax+"), "w" not in mode, "x" in mode)
         return original(file, mode, *args, **kwargs)
 
-    open.__module__ = "builtins"
-    builtins.open = open  # type: ignore[assignment]
-    io.open = open  # type: ignore[assignment]
+    replacement = Replacement(open, original, "io")
+    builtins.open = replacement  # type: ignore[assignment]
+    io.open = replacement  # type: ignore[assignment]
+    return replacement
 
 
-def _put_os_open(overlay: Overlay) -> None:
-    original = os.open
-
-    @functools.wraps(original)
+def _os_open(overlay: Overlay, original: Any) -> Any:
     def open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Optional[int] = None) -> int:
         writes = bool(flags & WRITING)
-        if writes and sys._getframe(1).f_globals.get("__name__") == "tempfile":
+        if writes and sys._getframe(2).f_globals.get("__name__") == "tempfile":
             overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
         exclusive = bool(flags & os.O_EXCL and flags & os.O_CREAT)
         creates = bool(flags & os.O_CREAT)
         other = redirected(overlay, path, writes, not flags & os.O_TRUNC, exclusive, dir_fd, creates)
         return original(path, flags, mode, dir_fd=dir_fd) if other is path else original(other, flags, mode)
 
-    open.__module__ = "os"
-    os.supports_dir_fd.add(open)
-    os.open = open  # type: ignore[assignment]
+    return open
 
 
 def redirected(
@@ -174,7 +188,7 @@ def _new(overlay: Overlay, absolute: str, path: Any) -> str:
 
 def _mkdir(overlay: Overlay, original: Any) -> Any:
     def mkdir(path: Any, mode: int = 0o777, *, dir_fd: Optional[int] = None) -> None:
-        if sys._getframe(1).f_globals.get("__name__") == "tempfile":
+        if sys._getframe(2).f_globals.get("__name__") == "tempfile":
             overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
         absolute = overlay.covered(path, dir_fd)
         if absolute is None:
@@ -313,6 +327,7 @@ def _rmtree(overlay: Overlay, original: Any) -> Any:
 
 
 _MAKERS = {
+    "open": _os_open,
     "mkdir": _mkdir,
     "rmdir": _rmdir,
     "unlink": _unlink,

@@ -23,6 +23,7 @@ class Hub:
         self.orders = orders
         self.role = role
         self.probe: Any = None
+        self.overlay: Any = None  # where writes are kept out
         self.asleep = False  # a forked child that has not shown itself to be a rank
         self.notes: List[str] = []
         self.started_unix_s = time.time()

@@ -51,6 +51,7 @@ class Overlay:
         self._work = tuple({_below(os.path.abspath(p)) for p in (os.getcwd(), *_script_folder())})
         self._made_by_tempfile: Set[str] = set()
         self._told: List[str] = []
+        self._loaded: Set[str] = set()
         self._is_used = False
         self._next_look = 0.0
 
@@ -207,6 +208,15 @@ class Overlay:
     def tell(self, absolute: str) -> None:
         if absolute not in self._told and len(self._told) < MAX_TOLD:
             self._told.append(absolute)
+
+    def loaded(self, absolute: str) -> None:
+        """torch.load was asked for a file of the user's."""
+        if len(self._loaded) < MAX_TOLD:
+            self._loaded.add(absolute)
+
+    def resumed_from(self) -> List[str]:
+        """Files that the script loads as it found them and writes as well: it goes on from where they were written."""
+        return sorted(self._loaded.intersection(self._told))
 
     def wrote(self) -> List[str]:
         """What the script wanted to write, as it named it, in this process."""

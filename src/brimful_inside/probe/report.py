@@ -72,7 +72,7 @@ def bare_report(probe: Any, ended: str) -> Report:
 
 
 def _wrote(probe: Any) -> List[str]:
-    overlay = getattr(probe.hub, "overlay", None)
+    overlay = probe.hub.overlay
     return overlay.wrote() if overlay is not None else []
 
 
@@ -111,6 +111,9 @@ def _notes(probe: Any, micro: List[int]) -> List[str]:
         notes.append("%d optimizers stepped (%s); the first one sets the pace" % (steps.optimizers, kinds))
     if any(seen.uses_closure for seen in steps.read()):
         notes.append("the optimizer is given a closure: forward and backward passes run inside its step")
+    overlay = probe.hub.overlay
+    for path in overlay.resumed_from() if overlay is not None else []:
+        notes.append("the script went on from its own checkpoint %s: the trial saw the rest of that training" % path)
     target = probe.orders.warmup_steps + probe.orders.steps
     if 0 < steps.count < target and probe.orders.cut:
         notes.append("the script ended after %d of the %d steps of the trial" % (steps.count, target))

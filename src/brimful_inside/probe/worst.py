@@ -6,6 +6,7 @@ import copy
 import weakref
 from typing import Any, Callable, List, Optional
 
+from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe import hub as hub_module
@@ -129,7 +130,7 @@ def _shallow(dataset: Any) -> Any:
 def _batch_of_custom_sampler(loader: Any, seen: Scan) -> Optional[List[int]]:
     """The largest batch of a batch sampler whose batches differ in length (by a budget of tokens, say); else None."""
     sampler = loader.batch_sampler
-    if sampler is None or type(sampler) is torch_dataloader.BatchSampler:
+    if sampler is None or type(sampler) is BatchSampler:
         return None
     drawn = []
     with untouched(sampler, *vars(sampler).values()):

@@ -22,13 +22,14 @@ class Call(NamedTuple):
     writes: bool
     keeps: bool = False  # what is in the file already stays
     mode: Optional[Tuple[str, int]] = None  # the parameter that says whether it writes, and its place: "r" does not
+    told: bool = False  # what it reads may be a checkpoint that the script resumes from
 
 
 # By module; a module's calls are redirected when it is imported.
 CALLS: Dict[str, List[Call]] = {
     "torch": [
         Call("save", "f", 1, True),
-        Call("load", "f", 0, False),
+        Call("load", "f", 0, False, told=True),
         Call("jit.save", "f", 1, True),
         Call("jit.load", "f", 0, False),
         Call("jit.ScriptModule.save", "f", 1, True),
@@ -58,6 +59,7 @@ CALLS: Dict[str, List[Call]] = {
 def redirect_writers(hub: Any) -> None:
     for module in CALLS:
         waiting.wait_for(module, functools.partial(_arrived, hub, CALLS[module]))
+    waiting.wait_for("subprocess", functools.partial(_tell_of_programs, hub))
     waiting.wait_for("huggingface_hub.hf_api", functools.partial(_no_uploads, hub))
     waiting.wait_for("datasets", functools.partial(_no_cached_maps, hub))
 
@@ -92,9 +94,9 @@ def _function(overlay: Overlay, original: Callable[..., Any], call: Call) -> Cal
 def _redirected_arguments(overlay: Overlay, call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
     writes = call.writes and _mode(call, args, kwargs) != "r"
     if call.argument in kwargs:
-        return args, {**kwargs, call.argument: _redirected(overlay, kwargs[call.argument], writes, call.keeps)}
+        return args, {**kwargs, call.argument: _redirected(overlay, call, kwargs[call.argument], writes)}
     if len(args) > call.position:
-        new = _redirected(overlay, args[call.position], writes, call.keeps)
+        new = _redirected(overlay, call, args[call.position], writes)
         return (*args[: call.position], new, *args[call.position + 1 :]), kwargs
     return args, kwargs
 
@@ -106,10 +108,39 @@ def _mode(call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> str:
     return str(kwargs.get(name, args[position] if len(args) > position else "r"))
 
 
-def _redirected(overlay: Overlay, path: Any, writes: bool, keeps: bool) -> Any:
+def _redirected(overlay: Overlay, call: Call, path: Any, writes: bool) -> Any:
     if not isinstance(path, (str, bytes, os.PathLike)) or str(path).startswith((":memory:", "file:")):
         return path
-    return redirected(overlay, path, writes, keeps)
+    absolute = overlay.covered(path) if call.told else None
+    if absolute is not None and overlay.where(absolute) == absolute:
+        overlay.loaded(absolute)
+    return redirected(overlay, path, writes, call.keeps)
+
+
+# Programs that libraries start to learn something; they write nothing.
+READERS = {"git", "uname", "ldconfig", "lscpu", "nvidia-smi", "which", "hostname", "id", "ls", "cat", "file", "nproc", "sysctl"}
+COMPILERS = {"gcc", "g++", "cc", "c++", "clang", "clang++", "ld", "as", "nvcc", "ninja", "ptxas", "objdump", "readelf"}
+
+
+def _tell_of_programs(hub: Any, module: Any) -> None:
+    """Programs that are not Python write where they like: that cannot be helped from here, and is told."""
+    original = module.Popen.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
+        _tell_of_program(hub, args)
+        original(self, args, *rest, **kwargs)
+
+    module.Popen.__init__ = __init__
+
+
+@guarded
+def _tell_of_program(hub: Any, args: Any) -> None:
+    first = args if isinstance(args, (str, bytes, os.PathLike)) else next(iter(args), "")
+    words = os.fsdecode(first).split()
+    name = os.path.basename(words[0]) if words else ""
+    if not name.startswith("python") and name not in READERS and name not in COMPILERS:
+        hub.note("the script started the program %r: what other programs write is not kept out of the user's files" % name)
 
 
 def _no_uploads(hub: Any, module: Any) -> None:

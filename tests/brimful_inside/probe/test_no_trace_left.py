@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
+import subprocess
 
 import pytest
+import torch
 
 SCRIPT = """
 import glob, json, os, pathlib, shutil, subprocess, sys, tempfile
@@ -52,6 +55,25 @@ else:
     raise AssertionError
 assert sorted(p.name for p in pathlib.Path(".").iterdir() if p.suffix == ".csv") == ["copy.csv", "log.csv"]
 print("all as it should be", os.environ["WANDB_MODE"])
+"""
+
+PATHS = """
+import os, pathlib, pickle, shutil, tempfile
+folder = pathlib.Path("out"); folder.mkdir(); (folder / "a.txt").write_text("1")
+assert (folder / "a.txt").exists() and (folder / "a.txt").read_text() == "1"
+(folder / "a.txt").rename(folder / "b.txt"); assert [p.name for p in folder.iterdir()] == ["b.txt"]
+assert [str(p) for p in folder.glob("*.txt")] == ["out/b.txt"]
+(folder / "b.txt").unlink(); folder.rmdir(); assert not folder.exists()
+pathlib.Path("data.txt").touch(); assert pathlib.Path("data.txt").read_text() == "data"
+shutil.copy2("data.txt", "copy"); assert os.path.getmtime("copy") == os.path.getmtime("data.txt")
+os.makedirs("x/y", exist_ok=True); open("x/y/f", "w").close(); assert [r for r, _, _ in os.walk("x")] == ["x", "x/y"]
+shutil.rmtree("x"); assert not os.path.exists("x")
+with tempfile.NamedTemporaryFile("w") as file:
+    assert os.path.exists(file.name)
+class Holder:
+    stat = os.stat
+assert Holder().stat("copy").st_size == 4
+assert pickle.loads(pickle.dumps(os.remove)) is os.remove
 """
 
 USERS = {
@@ -125,3 +147,43 @@ def test_the_orders_alone_decide_whether_writes_are_kept_out(run_trial):
     told = run_trial("import os, sys; print(sys.dont_write_bytecode, 'MLFLOW_TRACKING_URI' in os.environ)", keep_out=True)
     assert told.stdout == "True True\n"
     assert json.loads((told.folder / "orders.json").read_text())["keep_out"] is True
+
+
+def test_a_script_that_resumes_from_its_own_checkpoint_is_told(run_trial, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    torch.save({"epoch": 7}, work / "last.pt")
+    told = run_trial(
+        """
+        import torch
+        first = torch.load("last.pt")["epoch"]; pretrained = torch.load("last.pt")
+        weight = torch.nn.Parameter(torch.ones(2)); optimizer = torch.optim.SGD([weight], lr=0.1)
+        for epoch in range(first, 9):
+            weight.sum().backward(); optimizer.step(); torch.save({"epoch": epoch}, "last.pt")
+        """,
+        keep_out=True,
+    )
+    assert torch.load(work / "last.pt") == {"epoch": 7}
+    assert any("went on from its own checkpoint" in note for note in told.report["notes"])
+
+
+def test_another_program_is_told_of(run_trial):
+    told = run_trial("import subprocess, torch; subprocess.run(['true']); subprocess.run(['uname'])", keep_out=True)
+    assert [note for note in told.report["notes"] if "program" in note] == [
+        "the script started the program 'true': what other programs write is not kept out of the user's files"
+    ]
+
+
+@pytest.mark.parametrize("minor", range(9, 15))
+def test_files_are_kept_out_under_every_python_that_is_here(run_trial, tmp_path, contents, minor):
+    python = shutil.which(f"python3.{minor}")
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:
+        pytest.skip(f"there is no Python 3.{minor} here")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "data.txt").write_text("data")
+    (work / "script.py").write_text(PATHS)
+    before = contents(work)
+    told = run_trial(["script.py"], keep_out=True, python=(python,))
+    assert told.exit_code == 0, told.stderr
+    assert contents(work) == before and [hello["role"] for hello in told.hellos] == ["rank"]

@@ -298,3 +298,69 @@ with torch.no_grad():
 def test_the_same_script_is_not_true_about_host_memory_in_other_trials(run_trial):
     told = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\n")
     assert not told.report["phases"]["train"]["host_is_true"]
+
+
+CARD = {"name": "A100", "total_bytes": 40 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108}
+ON_CARD = """
+import torch
+from torch.utils.data import DataLoader
+weight = torch.nn.Parameter(torch.ones(1024, 1024, device="cuda")); optimizer = torch.optim.SGD([weight], lr=0.1)
+def step(x, times):
+    loss = (x.cuda() @ weight).repeat(times, 1).square().sum()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def test_memory_that_runs_out_on_an_imaginary_card_is_told(run_trial):
+    told = run_trial(
+        ON_CARD + "for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):\n    step(x, 10 if i < 2 else 100_000)\n",
+        device="imaginary",
+        card=CARD,
+        capacity_bytes=1 << 30,
+    )
+    (failure,) = told.failures
+    assert told.exit_code == 1 and told.report["ended"] == "out_of_memory" and told.report["steps"] == 2
+    assert failure["kind"] == "out_of_device_memory" and not failure["caught"] and failure["phase"] == "train"
+    assert "script.py" in failure["where"] and failure["step"] == 2
+
+
+def test_a_script_that_catches_it_and_goes_on_is_told_as_well(run_trial):
+    told = run_trial(
+        ON_CARD
+        + """
+for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):
+    try:
+        step(x, 100_000 if i == 1 else 10)
+    except torch.OutOfMemoryError:
+        print("caught")
+""",
+        device="imaginary",
+        card=CARD,
+        capacity_bytes=1 << 30,
+    )
+    (failure,) = told.failures
+    assert told.stdout == "caught\n" and failure["caught"] and failure["kind"] == "out_of_device_memory"
+    assert told.report["ended"] == "steps_done" and told.report["steps"] == 4
+
+
+def test_the_scripts_own_peak_on_the_card_reads_as_without_brimful(run_trial):
+    told = run_trial(
+        ON_CARD
+        + """
+for x in DataLoader(torch.ones(64, 1024), 8):
+    step(x, 10)
+before = torch.cuda.max_memory_allocated()
+with torch.no_grad():
+    for x in DataLoader(torch.ones(64, 1024), 8):
+        (x.cuda() @ weight).sum()
+print(before == torch.cuda.max_memory_allocated() == torch.cuda.memory_stats()["allocated_bytes.all.peak"])
+torch.cuda.reset_peak_memory_stats()
+print(torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated())
+""",
+        device="imaginary",
+        card=CARD,
+    )
+    phases = told.report["phases"]
+    assert told.stdout == "True\nTrue\n", told.stderr
+    assert phases["eval"]["allocated_bytes"] < phases["train"]["allocated_bytes"]
+    assert phases["train"]["device_bytes"] == phases["train"]["reserved_bytes"] + (500 << 20)
