@@ -21,6 +21,7 @@ __all__ = ["CUDA", "META", "Devices", "handlers"]
 CUDA = torch.device("cuda:0")
 Tensor = torch.Tensor
 _Base = torch._C.TensorBase
+_FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
 class Devices:
@@ -95,9 +96,18 @@ def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """torch.zeros and its kin. Without a device the default device decides, whose own mode comes after this one."""
     device = kwargs.get("device")
+    if args and isinstance(args[0], (list, tuple)) and func in _FROM_DATA:
+        args = (_read(gpu, args[0]), *args[1:])
     if device is None:
         return func(*args, **_without_card_generator(gpu, kwargs))
     return gpu.devices.call(func, args, kwargs, device)
+
+
+def _read(gpu: ImaginaryGpu, data: Any) -> Any:
+    """Lists of numbers, with those that lie on the card read from it."""
+    if isinstance(data, (list, tuple)):
+        return [_read(gpu, item) for item in data]
+    return gpu.value_of(data) if isinstance(data, Tensor) and data.dim() == 0 and is_meta(data) else data
 
 
 def _without_card_generator(gpu: ImaginaryGpu, kwargs: Dict[str, Any]) -> Dict[str, Any]:

@@ -82,9 +82,11 @@ class ImaginaryGpu:
         put_storages_in_place(self, self.patches)
         values.put_values_in_place(self, self.patches)
         put_cache_in_place(self.casts, self.patches)
+        rnn.flatten_weights_as_on_cuda(self.patches)
         let_bodies_run(self.patches)
         leave_uncompiled(self, self.patches)
         follow_threads(self.modes, self.patches)
+        gc.freeze()  # what is there before the script starts need not be looked through at every step
         os.register_at_fork(before=self.flush, after_in_child=self._forked)
         self.modes.enter()
 
@@ -97,6 +99,7 @@ class ImaginaryGpu:
         bring_dynamo_back()
         self.ledger.forget()
         self.function_handlers.clear()
+        gc.unfreeze()
         if self.touched and self._gc_was_on:
             gc.enable()
 
@@ -143,7 +146,6 @@ class ImaginaryGpu:
         torch.cuda._initialized = True
         # Cycles would die whenever the collector happens to run; the trace must be the same at each run.
         gc.collect()
-        gc.freeze()
         gc.disable()
 
     def holds(self, tensor: Tensor) -> bool:

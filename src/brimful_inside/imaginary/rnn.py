@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import torch
+import torch.backends.cudnn.rnn
 
 from brimful_inside.imaginary.autocast import autocast_on
+from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.raw import META, is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
-__all__ = ["handlers"]
+__all__ = ["flatten_weights_as_on_cuda", "handlers"]
 
 Tensor = torch.Tensor
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -121,12 +123,13 @@ def _flatten_weight(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
     return flat
 
 
-def _flattens(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
-    return True
+def flatten_weights_as_on_cuda(patches: Patches) -> None:
+    """nn.RNNBase.flatten_parameters asks whether cuDNN is there, and for its number of the kind of cell."""
+    patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
+    patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", lambda mode: 0)
 
 
 def handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {getattr(torch, kind): _handler(kind) for kind in GATES}
     table[torch._cudnn_rnn_flatten_weight] = _flatten_weight
-    table[torch._use_cudnn_rnn_flatten_weight] = _flattens
     return table

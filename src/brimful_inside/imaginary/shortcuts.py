@@ -109,6 +109,32 @@ def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     return torch.empty(shape, dtype=first.dtype, device=META)
 
 
+def _addmm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    bias, first, second = args
+    plain = first.dim() == second.dim() == 2 and first.shape[1] == second.shape[0] and bias.shape == second.shape[1:]
+    if not plain or not bias.dtype == first.dtype == second.dtype:
+        return func(*args, **kwargs)  # raises in PyTorch's words, or broadcasts
+    return torch.empty((first.shape[0], second.shape[1]), dtype=first.dtype, device=META)
+
+
+def _reduction(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """sum and mean of floating point numbers, over all dimensions or some."""
+    tensor = args[0]
+    dtype = kwargs.get("dtype") or tensor.dtype
+    if not tensor.is_floating_point():
+        return func(*args, **kwargs)
+    dims = args[1] if len(args) > 1 else None
+    dims = dims or range(tensor.dim())
+    if any(not -tensor.dim() <= dim < tensor.dim() for dim in dims):
+        return func(*args, **kwargs)  # raises in PyTorch's words
+    keeps = args[2] if len(args) > 2 else kwargs.get("keepdim", False)
+    reduced = {dim % tensor.dim() for dim in dims}
+    if not tensor.is_contiguous() and tensor.dim() - len(reduced) > 1:
+        return func(*args, **kwargs)  # the result would follow the order of the input's strides
+    shape = [1 if at in reduced else size for at, size in enumerate(tensor.shape) if keeps or at not in reduced]
+    return torch.empty(shape, dtype=dtype, device=META)
+
+
 def _like_options(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """empty_like, zeros_like, ones_like, clone of a plain tensor."""
     layout = kwargs.get("memory_format")
@@ -141,6 +167,11 @@ def handlers() -> Dict[Any, Callable]:
         aten.gelu_backward.default: _like(0),
         aten.silu_backward.default: _like(0),
         aten._sample_dirichlet.default: _like(0),
+        aten.addmm.default: _addmm,
+        aten.sum.default: _reduction,
+        aten.sum.dim_IntList: _reduction,
+        aten.mean.default: _reduction,
+        aten.mean.dim: _reduction,
         aten.randn.default: _factory(None),
         aten.rand.default: _factory(None),
         aten.randint.default: _factory(torch.int64, 1),

@@ -1,0 +1,52 @@
+"""An imaginary A100 for each test, gone at its end."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from brimful_inside import imaginary  # noqa: E402
+from brimful_inside.laws.trace import Trace, decode  # noqa: E402
+from brimful_inside.wire import Card  # noqa: E402
+
+GIB = 1 << 30
+
+
+def card(capability: tuple = (8, 0), total_bytes: int = 40 * GIB) -> Card:
+    return Card("an imaginary card", total_bytes, GIB // 2, list(capability), 108)
+
+
+@pytest.fixture
+def trace_file() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def gpu(trace_file: io.StringIO) -> Iterator[imaginary.ImaginaryGpu]:
+    entered = imaginary.enter(card(), None, trace_file)
+    try:
+        yield entered
+    finally:
+        entered.leave()
+
+
+@pytest.fixture
+def enter() -> Iterator[Callable[..., imaginary.ImaginaryGpu]]:
+    """Enter a card with other properties: enter(capability=(9, 0), capacity_bytes=...)."""
+    entered: list[imaginary.ImaginaryGpu] = []
+
+    def make(capability: tuple = (8, 0), capacity_bytes: int | None = None) -> imaginary.ImaginaryGpu:
+        entered.append(imaginary.enter(card(capability), capacity_bytes))
+        return entered[-1]
+
+    yield make
+    for one in reversed(entered):
+        one.leave()
+
+
+def rows(trace_file: io.StringIO) -> Trace:
+    return decode(trace_file.getvalue().splitlines())

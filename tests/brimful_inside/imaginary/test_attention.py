@@ -1,0 +1,106 @@
+"""Attention by the back-end a real card would pick, and what each keeps for the backward pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from brimful_inside.imaginary.attention import CUDNN, EFFICIENT, FLASH, MATH, _Call, choose
+
+A100, T4, H100, RTX3090 = (8, 0), (7, 5), (9, 0), (8, 6)
+
+
+def call(dtype=torch.half, shape=(2, 4, 64, 64), grad=True, **options):
+    query, key, value = (torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad) for _ in range(3))
+    return _Call(query, key, value, **options)
+
+
+def test_half_goes_to_flash_and_float_to_the_efficient_kernel():
+    assert choose(call(), A100) == FLASH
+    assert choose(call(torch.bfloat16), RTX3090) == FLASH
+    assert choose(call(torch.float32), A100) == EFFICIENT
+    assert choose(call(torch.float64), A100) == MATH
+
+
+def test_an_old_card_has_no_flash_and_no_bfloat16():
+    assert choose(call(), T4) == EFFICIENT
+    assert choose(call(torch.bfloat16), T4) == MATH
+
+
+def test_a_mask_or_an_odd_shape_keeps_flash_away():
+    assert choose(call(attn_mask=torch.empty(64, 64, dtype=torch.bool, device="meta")), A100) == EFFICIENT
+    assert choose(call(shape=(2, 4, 64, 36)), A100) == FLASH, "a head size that is no multiple of 8 is padded for flash"
+    assert choose(call(shape=(2, 4, 64, 512)), A100) == EFFICIENT
+    assert choose(call(shape=(4, 64, 64)), A100) == MATH, "three dimensions are for the math kernel alone"
+    assert choose(call(torch.float32, shape=(2, 4, 64, 30)), A100) == MATH
+
+
+def test_training_large_heads_on_a_small_cache_keeps_flash_away():
+    assert choose(call(shape=(2, 4, 64, 224)), RTX3090) == EFFICIENT
+    assert choose(call(shape=(2, 4, 64, 224), grad=False), RTX3090) == FLASH
+
+
+def test_hopper_prefers_cudnn_since_the_release_that_does():
+    newer = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 10)
+    assert choose(call(), H100) == (CUDNN if newer else FLASH)
+
+
+def test_the_script_decides_where_it_chooses():
+    with sdpa_kernel(SDPBackend.MATH):
+        assert choose(call(), A100) == MATH
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        assert choose(call(), A100) == EFFICIENT
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError, match="No available kernel"):
+        choose(call(torch.float32), A100)
+
+
+def kept(dtype, **options):
+    """Bytes kept between forward and backward by attention over (2, 4, 64, 64), beside its inputs and its output."""
+    query, key, value = (torch.randn(2, 4, 64, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+    before = torch.cuda.memory_allocated()
+    out = F.scaled_dot_product_attention(query, key, value, **options)
+    bytes_kept = torch.cuda.memory_allocated() - before - out.numel() * out.element_size()
+    out.sum().backward()
+    assert query.grad.shape == query.shape
+    return bytes_kept
+
+
+def test_flash_keeps_a_sum_for_each_row_and_its_random_state(gpu):
+    assert kept(torch.half, is_causal=True) == 2 * 4 * 64 * 4 + 2 * 512
+
+
+def test_the_efficient_kernel_keeps_a_sum_for_each_row_and_its_random_state(gpu):
+    assert kept(torch.float32) == 2 * 4 * 64 * 4 + 2 * 512
+
+
+def test_math_keeps_the_whole_matrix_of_weights(gpu):
+    with sdpa_kernel(SDPBackend.MATH):
+        assert kept(torch.float32) >= 2 * 4 * 64 * 64 * 4
+
+
+def test_flashs_backward_pass_sums_the_querys_gradient_in_float32(gpu):
+    shape = (2, 4, 128, 64)
+    query, key, value = (torch.randn(shape, device="cuda", dtype=torch.half, requires_grad=True) for _ in range(3))
+    out = F.scaled_dot_product_attention(query, key, value)
+    grad = torch.randn_like(out)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out.backward(grad)
+    temporaries = 2 * 128 * 4 * 64 * 4 + 2 * 4 * 128 * 4
+    gradients = 3 * grad.numel() * 2
+    assert torch.cuda.max_memory_allocated() - before == temporaries + gradients
+
+
+def test_wrong_dtypes_are_refused(gpu):
+    query, key = torch.randn(1, 1, 8, 8, device="cuda"), torch.randn(1, 1, 8, 8, device="cuda", dtype=torch.half)
+    with pytest.raises(RuntimeError, match="to have the same dtype"):
+        F.scaled_dot_product_attention(query, key, key)
+
+
+def test_grouped_queries_run(gpu):
+    query = torch.randn(2, 8, 64, 64, device="cuda", dtype=torch.half)
+    key = torch.randn(2, 2, 64, 64, device="cuda", dtype=torch.half)
+    assert F.scaled_dot_product_attention(query, key, key, enable_gqa=True).shape == query.shape
+    assert F.scaled_dot_product_attention(query.float(), key.float(), key.float(), enable_gqa=True).shape == query.shape

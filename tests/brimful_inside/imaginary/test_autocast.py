@@ -1,0 +1,144 @@
+"""Autocast by CUDA's lists, and how long the casts of weights live."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def test_matrix_products_are_cast_and_sums_are_not(gpu):
+    first, second = torch.randn(4, 4, device="cuda"), torch.randn(4, 4, device="cuda")
+    with torch.autocast("cuda"):
+        assert (first @ second).dtype == torch.half and F.linear(first, second).dtype == torch.half
+        assert torch.einsum("ij,jk->ik", first, second).dtype == torch.half
+        assert (first + second).dtype == torch.float32
+        half = first @ second
+        assert half.exp().dtype == half.softmax(-1).dtype == half.sum().dtype == F.layer_norm(half, (4,)).dtype == torch.float32
+        assert F.mse_loss(half, half).dtype == half.pow(2).dtype == torch.float32
+        assert F.relu(half).dtype == (half * 2).dtype == torch.half
+        assert torch.addcmul(half, half, first).dtype == torch.float32
+        assert (first.double() @ second.double()).dtype == torch.float64
+    assert (first @ second).dtype == torch.float32
+
+
+def test_a_convolution_with_batch_norm_stays_in_half(gpu):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)).to("cuda")
+    with torch.autocast("cuda"):
+        assert model(torch.randn(2, 3, 8, 8, device="cuda")).dtype == torch.half
+
+
+def test_contexts_nest_and_decorate(gpu):
+    card = torch.randn(4, 4, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert torch.is_autocast_enabled() and (card @ card).dtype == torch.bfloat16
+        with torch.autocast("cuda", enabled=False):
+            assert not torch.is_autocast_enabled() and (card @ card).dtype == torch.float32
+        assert (card @ card).dtype == torch.bfloat16
+
+    @torch.amp.autocast("cuda")
+    def product(tensor):
+        return tensor @ tensor
+
+    assert product(card).dtype == torch.half
+    with torch.cuda.amp.autocast():
+        assert (card @ card).dtype == torch.half
+
+
+def test_a_weight_is_cast_once_and_its_cast_lives_until_the_outermost_context_ends(gpu):
+    weight = nn.Parameter(torch.randn(1000, 1000, device="cuda"))
+    data = torch.randn(1000, 1000, device="cuda")
+    with torch.no_grad(), torch.autocast("cuda"):
+        before = torch.cuda.memory_allocated()
+        with torch.autocast("cuda"):
+            F.linear(data[:1], weight)
+            F.linear(data[:1], weight)
+        gpu.workspaces.clear()
+        assert torch.cuda.memory_allocated() - before == 2_000_384, "one half copy, once"
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_without_the_cache_a_weight_is_cast_each_time(gpu):
+    weight = nn.Parameter(torch.randn(1000, 1000, device="cuda"))
+    with torch.no_grad(), torch.autocast("cuda", cache_enabled=False):
+        before = torch.cuda.memory_allocated()
+        F.linear(torch.randn(1, 1000, device="cuda"), weight)
+        gpu.workspaces.clear()
+        assert torch.cuda.memory_allocated() == before
+
+
+def test_cross_entropy_keeps_logits_in_half_and_their_logarithms_in_both(gpu):
+    """log_softmax is told its input's dtype, so only nll_loss casts: 2 + 4 bytes an element are kept, and 512 twice."""
+    logits = torch.randn(1000, 1024, device="cuda", dtype=torch.half, requires_grad=True)
+    target = torch.zeros(1000, dtype=torch.long, device="cuda")
+    before = torch.cuda.memory_allocated()
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(logits, target)
+    assert loss.dtype == torch.float32
+    assert torch.cuda.memory_allocated() - before == 1000 * 1024 * (2 + 4) + 2 * 512
+
+
+def test_a_softmax_from_half_to_float_makes_no_copy_of_its_input(gpu):
+    half = torch.randn(1000, 1024, device="cuda", dtype=torch.half)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    F.softmax(half, -1, dtype=torch.float32)
+    assert torch.cuda.max_memory_allocated() - before == 1000 * 1024 * 4
+
+
+def test_binary_cross_entropy_is_refused_as_on_cuda(gpu):
+    card = torch.rand(3, device="cuda")
+    with torch.autocast("cuda"), pytest.raises(RuntimeError, match="unsafe to autocast"):
+        F.binary_cross_entropy(card, card)
+
+
+def test_gradients_come_back_in_float32(gpu):
+    model = nn.Linear(4, 4).to("cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(torch.randn(2, 4, device="cuda")).float().sum()
+    loss.backward()
+    assert model.weight.grad.dtype == torch.float32
+
+
+def test_a_grad_scaler_sees_no_overflow(gpu):
+    model = nn.Linear(4, 4).to("cuda")
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cuda")
+    steps = []
+    optimizer.register_step_post_hook(lambda *args: steps.append(1))
+    for _ in range(2):
+        with torch.autocast("cuda"):
+            loss = model(torch.randn(2, 4, device="cuda")).sum()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    assert len(steps) == 2
+
+
+def test_functions_of_the_script_are_cast_by_custom_fwd(gpu):
+    seen = []
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float16)
+        def forward(ctx, tensor):
+            seen.append(tensor.dtype)
+            return tensor * 2
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx, grad):
+            return grad * 2
+
+    with torch.autocast("cuda"):
+        Double.apply(torch.randn(3, device="cuda", requires_grad=True)).sum().backward()
+    assert seen == [torch.float16]
+
+
+def test_autocast_of_the_host_is_untouched(gpu):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (torch.randn(2, 2) @ torch.randn(2, 2)).dtype == torch.bfloat16
+    with torch.autocast("cuda"):
+        assert (torch.randn(2, 2) @ torch.randn(2, 2)).dtype == torch.float32

@@ -1,0 +1,100 @@
+"""torch.cuda, torch.accelerator and torch.backends as a training script asks them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from brimful_inside.imaginary import Unsupported
+
+
+def test_the_card_is_there_and_says_what_it_is(gpu):
+    assert torch.cuda.is_available() and torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
+    assert torch.cuda.get_device_name(0) == "an imaginary card" and torch.cuda.get_device_capability() == (8, 0)
+    properties = torch.cuda.get_device_properties("cuda")
+    assert properties.total_memory == 40 << 30 and properties.multi_processor_count == 108
+    assert torch.cuda.is_bf16_supported() and torch.backends.cuda.is_built() and torch.backends.cudnn.is_available()
+    assert torch.version.cuda
+
+
+def test_an_older_card_has_no_tensor_float(enter):
+    enter(capability=(7, 5))
+    assert not torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def test_memory_is_told_by_every_function(gpu):
+    free, total = torch.cuda.mem_get_info()
+    assert total == 40 << 30 and free == total - (1 << 29)
+    card = torch.zeros(1 << 20, device="cuda")
+    stats = torch.cuda.memory_stats()
+    assert stats["allocated_bytes.all.current"] == torch.cuda.memory_allocated() == card.numel() * 4
+    assert stats["reserved_bytes.all.peak"] == torch.cuda.max_memory_reserved() == 20 << 20
+    assert torch.cuda.mem_get_info()[0] == free - (20 << 20)
+    assert "PyTorch CUDA memory summary" in torch.cuda.memory_summary()
+    segment = torch.cuda.memory_snapshot()[0]
+    assert segment["total_size"] == 20 << 20 and segment["blocks"][0]["state"] == "active_allocated"
+    del card
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0 and torch.cuda.max_memory_allocated() == 4 << 20
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == 0
+
+
+def test_a_fraction_of_the_card_is_a_limit(gpu):
+    torch.cuda.set_per_process_memory_fraction(0.01)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.zeros(1 << 28, device="cuda")
+
+
+def test_the_accelerator_is_the_card(gpu):
+    assert torch.accelerator.is_available() and str(torch.accelerator.current_accelerator()) == "cuda"
+    assert torch.accelerator.device_count() == 1 and torch.accelerator.current_device_index() == 0
+    torch.accelerator.set_device_index(0)
+    torch.accelerator.synchronize()
+    card = torch.zeros(10, device=torch.accelerator.current_accelerator())
+    if hasattr(torch.accelerator, "memory_allocated"):
+        assert torch.accelerator.memory_allocated() == 512
+    assert card.is_cuda
+
+
+def test_streams_and_events_take_no_time_and_do_not_fail(gpu):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    stream = torch.cuda.Stream(priority=-1)
+    start.record()
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream() == stream
+        stream.wait_stream(torch.cuda.default_stream())
+    assert torch.cuda.current_stream() == torch.cuda.default_stream() != stream
+    end.record(stream)
+    torch.cuda.current_stream().wait_event(end)
+    torch.cuda.synchronize()
+    assert start.elapsed_time(end) == 0.0 and end.query() and isinstance(stream, torch.Stream)
+    assert torch.Stream().stream_id != stream.stream_id
+
+
+def test_random_states_can_be_kept(gpu):
+    torch.cuda.manual_seed_all(3)
+    torch.cuda.seed_all()
+    state = torch.cuda.get_rng_state()
+    torch.cuda.set_rng_state(state)
+    assert len(torch.cuda.get_rng_state_all()) == 1 and torch.cuda.initial_seed() is not None
+    with torch.random.fork_rng():
+        torch.rand(2, device="cuda")
+
+
+def test_flags_can_be_set(gpu):
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.set_float32_matmul_precision("high")
+    with torch.cuda.nvtx.range("a range"), torch.cuda.device(0):
+        torch.cuda.nvtx.mark("a mark")
+    torch.cuda.cudart().cudaProfilerStart()
+    assert not torch.cuda.is_current_stream_capturing() and torch.cuda.utilization() == 0
+    torch.backends.cudnn.benchmark = False
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_a_graph_is_refused_with_the_name_of_the_call(gpu):
+    with pytest.raises(Unsupported, match=r"cannot run torch.cuda.CUDAGraph at test_cuda_api.py:\d+ in test_a_graph"):
+        torch.cuda.CUDAGraph()
+    assert issubclass(Unsupported, RuntimeError)

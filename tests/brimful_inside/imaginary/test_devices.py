@@ -1,0 +1,134 @@
+"""Every way to name the card, and what tensors say of their device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, torch.device("cuda"), torch.device("cuda", 0)])
+def test_the_card_is_known_by_all_its_names(gpu, device):
+    for tensor in (torch.zeros(3, device=device), torch.randn(3).to(device), torch.zeros_like(torch.zeros(3), device=device)):
+        assert tensor.device == torch.device("cuda:0") and tensor.is_cuda and not tensor.is_meta
+        assert tensor.get_device() == 0
+
+
+def test_tensors_move_to_the_card_and_back(gpu):
+    host, card = torch.randn(3), torch.zeros(3, device="cuda")
+    assert host.cuda().is_cuda and host.cuda(0, non_blocking=True).is_cuda and host.to(card).is_cuda
+    assert host.to("cuda", torch.half).dtype == torch.half
+    assert host.to(device="cuda", dtype=torch.bfloat16).is_cuda
+    assert not card.cpu().is_cuda and not card.to("cpu").is_cuda and not card.to(host).is_cuda
+    assert card.to("cuda") is card and card.to(torch.half).is_cuda
+    assert torch.zeros(3).copy_(card).tolist() == [0, 0, 0]
+
+
+def test_tensors_made_after_others_are_where_those_are(gpu):
+    card = torch.zeros(3, device="cuda")
+    made = (card.new_zeros(2), card.new_tensor([1.0]), torch.ones_like(card), card + 1, torch.cat([card, card]), card[:1])
+    assert all(tensor.is_cuda for tensor in made)
+    assert torch.as_tensor([1, 2], device="cuda").is_cuda and torch.tensor(1, device="cuda").is_cuda
+
+
+def test_legacy_types_name_the_card(gpu):
+    assert torch.cuda.FloatTensor(2, 3).shape == (2, 3)
+    assert torch.zeros(2).type(torch.cuda.HalfTensor).dtype == torch.half
+    assert torch.zeros(2).type("torch.cuda.LongTensor").is_cuda
+    card = torch.zeros(2, device="cuda")
+    assert card.type() == "torch.cuda.FloatTensor" and isinstance(card, torch.cuda.FloatTensor)
+    assert not isinstance(torch.zeros(2), torch.cuda.FloatTensor)
+    assert not card.type(torch.FloatTensor).is_cuda
+
+
+def test_the_default_device_can_be_the_card(gpu):
+    with torch.device("cuda"):
+        assert torch.zeros(2).is_cuda and nn.Linear(2, 2).weight.is_cuda and not torch.zeros(2, device="cpu").is_cuda
+    torch.set_default_device("cuda")
+    try:
+        assert torch.zeros(2).is_cuda and torch.tensor([1.0]).is_cuda and torch.arange(3).is_cuda
+        assert str(torch.get_default_device()) == "cuda:0"
+        assert torch.zeros(2).cpu().tolist() == [0, 0]
+    finally:
+        torch.set_default_device(None)
+    assert not torch.zeros(2).is_cuda
+
+
+def test_meta_tensors_of_the_script_are_not_the_cards(gpu):
+    mine, card = torch.zeros(1000, device="meta"), torch.zeros(1000, device="cuda")
+    assert mine.is_meta and mine.device.type == "meta" and not mine.is_cuda
+    assert (mine + mine).is_meta and card.is_cuda and (card + card).is_cuda and torch.tensor([1.0], device="cuda").is_cuda
+    before = torch.cuda.memory_allocated()
+    with torch.device("meta"):
+        model = nn.Linear(10**5, 10**5)
+    assert torch.cuda.memory_allocated() == before
+    small = nn.Linear(3, 3, device="meta").to_empty(device="cuda")
+    assert small.weight.is_cuda and model.weight.is_meta
+
+
+def test_a_second_card_is_refused_in_pytorchs_words(gpu):
+    tries = (
+        lambda: torch.zeros(2, device="cuda:1"),
+        lambda: torch.zeros(2).to("cuda:3"),
+        lambda: torch.zeros(2, device=1),
+        lambda: torch.cuda.set_device(2),
+        lambda: torch.zeros(2).cuda(1),
+    )
+    for attempt in tries:
+        with pytest.raises(RuntimeError, match="invalid device ordinal"):
+            attempt()
+
+
+def test_tensors_of_both_sides_do_not_mix(gpu):
+    host, card = torch.randn(3, 3), torch.randn(3, 3, device="cuda")
+    tries = (
+        lambda: host + card,
+        lambda: nn.functional.linear(card, host),
+        lambda: torch.cat([host, card]),
+        lambda: nn.functional.cross_entropy(card, torch.zeros(3, dtype=torch.long)),
+        lambda: nn.functional.embedding(torch.zeros(2, dtype=torch.long), card),
+    )
+    for attempt in tries:
+        with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+            attempt()
+    assert (card * torch.tensor(2.0)).is_cuda, "a number in a tensor without dimensions may stay on the host"
+    assert card[torch.tensor([0, 1])].shape == (2, 3), "so may indices"
+
+
+def test_an_optimizer_made_before_the_move_keeps_its_parameters(gpu):
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    weight = model.weight
+    model.to("cuda")
+    assert model.weight is weight and optimizer.param_groups[0]["params"][0] is weight
+    assert weight.is_cuda and weight.is_leaf and weight.requires_grad
+
+
+def test_gradients_move_with_their_parameters(gpu):
+    model = nn.Linear(3, 3)
+    model(torch.randn(2, 3)).sum().backward()
+    model.cuda()
+    assert model.weight.grad.is_cuda
+    model.cpu()
+    assert model.weight.grad.device.type == "cpu" and model.weight.device.type == "cpu"
+    model.cuda()
+    assert model.weight.is_cuda
+
+
+def test_hooks_see_the_card_in_forward_and_backward(gpu):
+    seen = []
+    weight = torch.randn(3, 3, device="cuda", requires_grad=True)
+    weight.register_hook(lambda grad: seen.append(grad.device.type))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t.device.type) or t, lambda t: t):
+        loss = (weight * weight).sum()
+    loss.backward()
+    assert set(seen) == {"cuda"} and len(seen) >= 3
+
+
+def test_generators_of_the_card_are_accepted(gpu):
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    assert generator.device.type == "cuda" and isinstance(generator, torch.Generator)
+    assert torch.randn(3, generator=generator, device="cuda").is_cuda
+    assert torch.randperm(5, generator=generator, device="cuda").shape == (5,)
+    torch.zeros(3, device="cuda").normal_(generator=generator)
+    assert torch.Generator().manual_seed(1).device.type == "cpu"

@@ -1,0 +1,206 @@
+"""Ordinary training code, from end to end."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.first, self.second = heads, nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1))
+
+    def forward(self, data):
+        batch, length, width = data.shape
+        query, key, value = (
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.qkv(self.first(data)).split(width, 2)
+        )
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=0.1 if self.training else 0.0)
+        data = data + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        return data + self.feed(self.second(data))
+
+
+class Gpt(nn.Module):
+    def __init__(self, words=300, width=64, blocks=2, reentrant=None):
+        super().__init__()
+        self.embedding, self.reentrant = nn.Embedding(words, width), reentrant
+        self.blocks = nn.ModuleList(Block(width, 4) for _ in range(blocks))
+        self.head = nn.Linear(width, words, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        data = self.embedding(tokens)
+        for block in self.blocks:
+            if self.reentrant is None:
+                data = block(data)
+            else:
+                data = torch.utils.checkpoint.checkpoint(block, data, use_reentrant=self.reentrant)
+        return self.head(data)
+
+
+def train(model, optimizer, steps=2, accumulate=1, batch=8):
+    for _ in range(steps):
+        for _ in range(accumulate):
+            tokens = torch.randint(0, 300, (batch, 64)).to("cuda", non_blocking=True)
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(tokens).view(-1, 300), tokens.view(-1))
+            (loss / accumulate).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return torch.cuda.max_memory_allocated()
+
+
+def test_checkpointing_saves_memory_in_both_kinds(gpu):
+    peaks = []
+    for reentrant in (None, False, True):
+        model = Gpt(blocks=6, reentrant=reentrant).to("cuda")
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        peaks.append(train(model, torch.optim.AdamW(model.parameters()), batch=32) - before)
+        del model
+    assert max(peaks[1:]) < 0.7 * peaks[0]
+    assert abs(peaks[1] - peaks[2]) < 0.1 * peaks[1]
+
+
+def test_accumulation_costs_no_activations(gpu):
+    model = Gpt().to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    train(model, optimizer)
+    torch.cuda.reset_peak_memory_stats()
+    once = train(model, optimizer)
+    assert train(model, optimizer, accumulate=4) < 1.1 * once
+
+
+def test_a_gan_with_two_optimizers(gpu):
+    generator, critic = nn.Linear(8, 16).to("cuda"), nn.Linear(16, 1).to("cuda")
+    optimizers = [torch.optim.Adam(model.parameters()) for model in (generator, critic)]
+    criterion = nn.BCEWithLogitsLoss()
+    for _ in range(2):
+        fake = generator(torch.randn(4, 8, device="cuda"))
+        optimizers[1].zero_grad()
+        criterion(critic(fake.detach()), torch.zeros(4, 1, device="cuda")).backward()
+        optimizers[1].step()
+        optimizers[0].zero_grad()
+        criterion(critic(fake), torch.ones(4, 1, device="cuda")).backward()
+        optimizers[0].step()
+    assert all(optimizer.state for optimizer in optimizers)
+
+
+def test_a_gradient_penalty_goes_through_two_derivatives(gpu):
+    critic = nn.Sequential(nn.Conv2d(3, 8, 3), nn.LeakyReLU(), nn.Flatten(), nn.Linear(8 * 36, 1)).to("cuda")
+    data = torch.randn(2, 3, 8, 8, device="cuda", requires_grad=True)
+    (grad,) = torch.autograd.grad(critic(data).sum(), data, create_graph=True)
+    (grad.view(2, -1).norm(2, 1) - 1).square().mean().backward()
+    assert critic[0].weight.grad.is_cuda
+
+
+def test_a_closure_and_a_moving_average(gpu):
+    model = nn.Linear(4, 1).to("cuda")
+    average = copy.deepcopy(model)
+    optimizer, data = torch.optim.LBFGS(model.parameters()), torch.randn(8, 4, device="cuda")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(data).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    for kept, new in zip(average.parameters(), model.parameters(), strict=True):
+        kept.data.mul_(0.9).add_(new.data, alpha=0.1)
+
+
+def test_data_parallel_on_one_card(gpu):
+    model = nn.DataParallel(nn.Linear(4, 2)).to("cuda")
+    assert model.device_ids == [0] and model(torch.randn(8, 4)).is_cuda
+    model(torch.randn(8, 4, device="cuda")).sum().backward()
+
+
+def test_transformers_of_torch_train_and_evaluate(gpu):
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).to("cuda")
+    data, padding = torch.randn(3, 10, 32, device="cuda"), torch.zeros(3, 10, dtype=torch.bool, device="cuda")
+    encoder(data, src_key_padding_mask=padding).sum().backward()
+    encoder.eval()
+    with torch.no_grad():
+        assert encoder(data).shape == encoder(data, src_key_padding_mask=padding).shape == data.shape
+    with torch.inference_mode():
+        assert encoder(data).shape == data.shape
+    attention = nn.MultiheadAttention(32, 4).to("cuda")
+    assert attention(data, data, data)[1].shape == (10, 3, 3)
+
+
+def test_transforms_of_functions(gpu):
+    from torch.func import functional_call, grad, vmap
+
+    assert grad(lambda weight: weight.square().sum())(torch.randn(3, device="cuda")).is_cuda
+    assert vmap(lambda row: row.square().sum())(torch.randn(5, 3, device="cuda")).shape == (5,)
+    model = nn.Linear(3, 2).to("cuda")
+    assert functional_call(model, dict(model.named_parameters()), torch.randn(2, 3, device="cuda")).shape == (2, 2)
+
+
+def test_compiling_changes_nothing_and_is_told(gpu):
+    model = torch.compile(nn.Linear(3, 3).to("cuda"))
+    assert model(torch.randn(2, 3, device="cuda")).is_cuda and gpu.approximations["torch.compile"] == 1
+
+
+def test_a_small_gpt2_of_transformers_trains(gpu):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=64, n_head=4, vocab_size=300, n_positions=64, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(0, 300, (2, 32), device="cuda")
+    loss = model(input_ids=tokens, labels=tokens, attention_mask=torch.ones_like(tokens)).loss
+    loss.backward()
+    optimizer.step()
+    assert loss.item() == 0 and torch.cuda.memory_allocated() > 3 * 4 * model.num_parameters()
+
+
+SCRIPT = """
+    import sys
+    import torch
+    from brimful_inside import imaginary
+    from brimful_inside.wire import Card
+    gpu = imaginary.enter(Card("x", 40 << 30, 0, [8, 0], 108), None, open(sys.argv[1], "w"))
+    from torch import nn
+    model = nn.Linear(64, 64).to("cuda")
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(3):
+        model(torch.randn(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        gpu.step(step + 1)
+    print("sympy" in sys.modules, type(sys.modules["torch._dynamo"]).__name__)
+    gpu.flush()
+"""
+
+
+def test_entered_for_the_life_of_a_process_and_never_left(tmp_path):
+    """The way brimful's probe uses it; and what takes seconds to import stays away."""
+    trace = tmp_path / "trace.jsonl"
+    environment = {
+        "PYTHONPATH": str(__import__("pathlib").Path(__import__("brimful_inside").__file__).parents[1]),
+        "PATH": "/usr/bin",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(trace)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "_Dynamo"]
+    assert trace.read_text().count('["step",') == 3

@@ -1,0 +1,40 @@
+"""Shapes that depend on data: the upper bound stands in, and it is told."""
+
+from __future__ import annotations
+
+import torch
+
+
+def test_a_boolean_mask_selects_everything_at_most(gpu):
+    card = torch.randn(4, 5, device="cuda")
+    assert card[card > 0].shape == (20,)
+    assert card[card[:, 0] > 0].shape == (4, 5)
+    assert torch.masked_select(card, card > 0).shape == (20,)
+    assert gpu.approximations["boolean mask"] == 2 and gpu.approximations["masked_select"] == 1
+
+
+def test_nonzero_counts_everything_and_lies_as_on_cuda(gpu):
+    card = torch.randn(4, 5, device="cuda")
+    found = card.nonzero()
+    assert found.shape == (20, 2) and found.stride() == (1, 20)
+    assert len(torch.where(card > 0)) == 2 and gpu.approximations["nonzero"] == 2
+
+
+def test_unique_values_are_all_of_them(gpu):
+    card = torch.zeros(6, dtype=torch.long, device="cuda")
+    values, inverse, counts = card.unique(return_inverse=True, return_counts=True)
+    assert values.shape == inverse.shape == counts.shape == (6,)
+    assert torch.unique_consecutive(card).shape == (6,) and torch.unique(card.view(2, 3), dim=0).shape == (2, 3)
+
+
+def test_writing_through_a_mask_is_no_approximation_where_a_number_is_written(gpu):
+    card = torch.randn(4, 5, device="cuda")
+    card[card > 0] = 0
+    assert not gpu.approximations
+    card[card > 0] = card[card > 0]
+    assert gpu.approximations["boolean mask"] == 2
+
+
+def test_the_host_keeps_its_real_shapes(gpu):
+    host = torch.tensor([1.0, 0.0, 2.0])
+    assert host[host > 0].tolist() == [1, 2] and host.nonzero().shape == (2, 1) and not gpu.approximations

@@ -1,0 +1,63 @@
+"""Storages: views, resizing, swapping of data; and the books keep up."""
+
+from __future__ import annotations
+
+import torch
+
+
+def allocated():
+    return torch.cuda.memory_allocated()
+
+
+def test_views_hold_the_storage_and_take_nothing(gpu):
+    card = torch.zeros(1000, 1000, device="cuda")
+    view, storage = card.view(-1)[10:], card.untyped_storage()
+    del card
+    assert allocated() == 4000256
+    del view
+    assert allocated() == 4000256
+    del storage
+    assert allocated() == 0
+
+
+def test_a_storage_can_be_emptied_and_filled_again(gpu):
+    card = torch.zeros(1000, 1000, device="cuda")
+    card.untyped_storage().resize_(0)
+    assert allocated() == 0
+    card.untyped_storage().resize_(4_000_000)
+    assert allocated() == 4000256
+
+
+def test_a_tensor_can_change_its_size_and_its_storage(gpu):
+    card = torch.zeros(1000, 1000, device="cuda")
+    card.resize_(2000, 1000)
+    assert allocated() == 8_000_000
+    card.data = torch.zeros(1, device="cuda")
+    assert allocated() == 512
+    card.set_(torch.zeros(1000, device="cuda"))
+    assert allocated() == 4096
+
+
+def test_two_tensors_can_change_places(gpu):
+    first, second = torch.zeros(10, device="cuda"), torch.zeros(20, device="cuda")
+    torch.utils.swap_tensors(first, second)
+    assert first.shape == (20,) and second.shape == (10,) and allocated() == 1024
+
+
+def test_a_storage_by_itself_is_on_the_card(gpu):
+    storage = torch.UntypedStorage(1000, device="cuda")
+    assert storage.device == torch.device("cuda:0") and storage.is_cuda and allocated() == 1024
+    del storage
+    assert allocated() == 0
+    host = torch.UntypedStorage(8)
+    assert host.device.type == "cpu" and not host.is_cuda and host.cuda().is_cuda
+
+
+def test_memory_of_another_stream_is_another_pool(gpu):
+    with torch.cuda.stream(torch.cuda.Stream()):
+        side = torch.zeros(100, device="cuda")
+    del side
+    reserved = torch.cuda.memory_reserved()
+    main = torch.zeros(100, device="cuda")
+    assert torch.cuda.memory_reserved() == 2 * reserved
+    del main
