@@ -62,20 +62,29 @@ def test_a_name_that_is_not_there_is_told_by_its_name():
         _ = brimful.tuna
 
 
-def imported_roots(text: str) -> Iterator[str]:
-    """The first parts of all modules that a source file imports at module level or inside functions."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
+def imported_names(text: str) -> Iterator[str]:
+    """All modules that a source file imports, at module level or inside functions, but not those that it can do without:
+    an import under ``try`` that catches ImportError."""
+    tree = ast.parse(text)
+    optional = {
+        inner for node in ast.walk(tree) if isinstance(node, ast.Try) and catches_import_error(node) for inner in node.body
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and node not in optional:
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
+        elif isinstance(node, ast.ImportFrom) and not node.level and node not in optional:
             yield node.module or ""
+
+
+def catches_import_error(node: ast.Try) -> bool:
+    return any(isinstance(handler.type, ast.Name) and handler.type.id == "ImportError" for handler in node.handlers)
 
 
 def foreign_imports(folder: Path, allowed: tuple[str, ...]) -> list[str]:
     """Imports under `folder` that are neither of the standard library nor of `allowed` packages."""
     found = []
     for path in sorted(folder.rglob("*.py")):
-        for name in imported_roots(path.read_text(encoding="utf-8")):
+        for name in imported_names(path.read_text(encoding="utf-8")):
             if name.split(".")[0] not in sys.stdlib_module_names and not any(f"{name}.".startswith(f"{a}.") for a in allowed):
                 found.append(f"{path.relative_to(SOURCE)}: {name}")
     return found
@@ -90,7 +99,12 @@ def test_brimful_inside_imports_torch_and_the_standard_library_alone():
 
 
 def test_a_foreign_import_is_seen_wherever_it_stands():
-    assert list(imported_roots("import os\ndef f():\n    from numpy.linalg import norm\n")) == ["os", "numpy.linalg"]
+    assert list(imported_names("import os\ndef f():\n    from numpy.linalg import norm\n")) == ["os", "numpy.linalg"]
+
+
+def test_an_import_that_can_fail_is_no_need():
+    assert list(imported_names("try:\n    import numpy\nexcept ImportError:\n    pass\n")) == []
+    assert list(imported_names("try:\n    import numpy\nexcept ValueError:\n    pass\n")) == ["numpy"]
 
 
 def test_brimful_inside_can_be_read_by_python_3_9():
