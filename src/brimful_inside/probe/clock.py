@@ -7,6 +7,8 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
+from brimful_inside.probe.accelerator import accelerator_type, is_started
+
 KEPT_STEPS = 2000  # steps whose times are kept in a run without an end, as many as `iterations` counts batches of
 
 
@@ -32,12 +34,12 @@ class EventClock:
     """Events on the current stream of the current accelerator. Recording one does not wait for anything."""
 
     def mark(self) -> Any:
-        kind = _accelerator_type()
+        if not is_started():
+            return time.perf_counter()
+        kind = accelerator_type()
         if kind == "cuda" and torch.cuda.is_current_stream_capturing():
             return time.perf_counter()  # an event recorded now would become a part of the captured graph
-        if kind is None or (kind == "cuda" and not torch.cuda.is_initialized()):
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True) if kind == "cuda" else torch.Event(kind, enable_timing=True)
+        event: Any = torch.cuda.Event(enable_timing=True) if kind == "cuda" else torch.Event(kind, enable_timing=True)
         event.record()
         return (event, time.perf_counter())
 
@@ -45,22 +47,18 @@ class EventClock:
         """None while the device has not reached `end`, unless `wait`. Where an event is missing, the host's clock speaks."""
         if not (isinstance(begin, tuple) and isinstance(end, tuple)):
             return _host_time(end) - _host_time(begin)
-        if wait:
-            end[0].synchronize()
-        elif not end[0].query():
-            return None
-        return begin[0].elapsed_time(end[0]) / 1000.0
+        try:
+            if wait:
+                end[0].synchronize()
+            elif not end[0].query():
+                return None
+            return begin[0].elapsed_time(end[0]) / 1000.0
+        except RuntimeError:  # the device is in an error state, after an illegal access, say
+            return end[1] - begin[1]
 
 
 def _host_time(mark: Any) -> float:
     return mark[1] if isinstance(mark, tuple) else mark
-
-
-def _accelerator_type() -> Optional[str]:
-    if torch.cuda.is_available():
-        return "cuda"
-    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
-    return current.type if current is not None else None
 
 
 class StepTimes:

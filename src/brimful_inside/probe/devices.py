@@ -7,6 +7,7 @@ from typing import Any, Optional, Tuple
 
 import torch
 
+from brimful_inside.probe.accelerator import accelerator_type
 from brimful_inside.probe.hub import Hub, number_of
 from brimful_inside.probe.meters import AcceleratorDevice, ImaginaryDevice, NoDevice
 from brimful_inside.probe.peaks import SharedPeaks
@@ -23,16 +24,11 @@ def device_for(hub: Hub) -> Any:
         return _imaginary
     if hub.orders.device != "accelerator":
         return NoDevice()
-    if not has_accelerator():
-        hub.note("no accelerator was found by torch in this process: it ran on the CPU")
+    kind = accelerator_type()
+    if kind is None:
+        hub.note("this torch (%s) knows no accelerator: the script ran on the CPU" % torch.__version__)
         return NoDevice()
-    current = torch.accelerator.current_accelerator()
-    return AcceleratorDevice(SharedPeaks.of(current.type if current is not None else "cuda"))
-
-
-def has_accelerator() -> bool:
-    """Whether torch finds one. Asks without starting it, so that the script may still fork."""
-    return hasattr(torch, "accelerator") and torch.accelerator.is_available()
+    return AcceleratorDevice(SharedPeaks.of(kind))
 
 
 def _enter_imaginary(hub: Hub) -> ImaginaryDevice:

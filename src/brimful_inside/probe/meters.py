@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
+from brimful_inside.probe.accelerator import is_started
 from brimful_inside.probe.hub import guarded
 from brimful_inside.probe.peaks import SharedPeaks
 
@@ -79,7 +80,7 @@ class AcceleratorDevice:
 
     def _devices(self) -> List[int]:
         """The cards, once torch has started them: nothing of ours may start one (the script may still fork)."""
-        if not self._peaks.known or not _is_initialized():
+        if not self._peaks.known or not is_started():
             return []
         self._watch_memory()
         return list(range(torch.accelerator.device_count()))
@@ -102,10 +103,13 @@ class AcceleratorDevice:
     @property
     def context_bytes(self) -> Optional[int]:
         """What the current card holds outside PyTorch's allocator: the context, and other processes if there are any."""
-        if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        if not torch.cuda.is_initialized():
             return None
-        free, total = torch.cuda.mem_get_info()
-        return max(0, total - free - torch.cuda.memory_reserved())
+        try:
+            free, total = torch.cuda.mem_get_info()
+            return max(0, total - free - torch.cuda.memory_reserved())
+        except RuntimeError:  # the device is in an error state
+            return None
 
     def flush(self) -> None:
         pass
@@ -125,12 +129,3 @@ class AcceleratorDevice:
             self._on_out_of_memory(None, message % (wanted, device, device_total, device_free))
 
         attach(observer)
-
-
-def _is_initialized() -> bool:
-    if torch.cuda.is_available():
-        return torch.cuda.is_initialized()
-    kind = torch.accelerator.current_accelerator()
-    module = getattr(torch, kind.type, None) if kind is not None else None
-    asks = getattr(module, "is_initialized", None)
-    return bool(asks()) if asks is not None else True

@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
+from brimful_inside.probe.accelerator import accelerator_type, is_started
 from brimful_inside.probe.hub import number_of
 from brimful_inside.probe.leave import world
 from brimful_inside.wire import Report
@@ -79,17 +80,17 @@ def _wrote(probe: Any) -> List[str]:
 def device_label(probe: Any) -> str:
     if probe.orders.device != "accelerator":
         return probe.orders.device
-    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
-    if current is None:
+    if not is_started():
         return "cpu"
-    return "%s:%d" % (current.type, torch.accelerator.current_device_index())
+    index = getattr(torch.accelerator, "current_device_index", None) or torch.accelerator.current_device_idx  # until 2.6
+    return "%s:%d" % (accelerator_type(), index())
 
 
 def device_facts(probe: Any) -> Tuple[Optional[str], Optional[int]]:
     """(name, total bytes) of the device."""
     if probe.orders.device == "imaginary" and probe.orders.card is not None:
         return probe.orders.card.name, probe.orders.card.total_bytes
-    if probe.orders.device == "accelerator" and torch.cuda.is_available() and torch.cuda.is_initialized():
+    if probe.orders.device == "accelerator" and torch.cuda.is_initialized():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         return properties.name, int(properties.total_memory)
     return None, None
@@ -98,6 +99,8 @@ def device_facts(probe: Any) -> Tuple[Optional[str], Optional[int]]:
 def _notes(probe: Any, micro: List[int]) -> List[str]:
     """Sentences about what was not as usual."""
     steps, notes = probe.steps, []
+    if probe.orders.device == "accelerator" and not is_started():
+        notes.append("the script used no accelerator")
     if steps.count == 0:
         notes.append("no optimizer stepped")
     if not probe.loaders.any:

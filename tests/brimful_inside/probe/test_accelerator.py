@@ -1,0 +1,131 @@
+"""A real card as the probe meets it, with the functions of torch replaced by ones that count."""
+
+import types
+
+import pytest
+import torch
+
+from brimful_inside.probe import accelerator, clock, meters
+from brimful_inside.probe.clock import EventClock, StepTimes
+from brimful_inside.probe.meters import AcceleratorDevice
+
+
+class Event:
+    """Time on a device that lags: an event is reached when `reached` says so."""
+
+    now_ms = 0.0
+    reached = True
+    waited = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at_ms = Event.now_ms
+
+    def query(self):
+        return Event.reached
+
+    def synchronize(self):
+        Event.waited += 1
+
+    def elapsed_time(self, end):
+        return end.at_ms - self.at_ms
+
+
+@pytest.fixture
+def card(monkeypatch):
+    monkeypatch.setattr(Event, "now_ms", 0.0)
+    monkeypatch.setattr(Event, "reached", True)
+    monkeypatch.setattr(Event, "waited", 0)
+    for module in (clock, meters, accelerator):
+        monkeypatch.setattr(module, "is_started", lambda: True)
+    monkeypatch.setattr(clock, "accelerator_type", lambda: "cuda")
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return monkeypatch
+
+
+def test_steps_are_timed_by_events_that_are_waited_for_at_the_end_alone(card):
+    times = StepTimes(EventClock(), warmup_steps=1, steps=3)
+    times.begin()
+    for number in range(1, 7):
+        Event.now_ms += 10.0 * number
+        Event.reached = False
+        times.end_step(number)
+    assert Event.waited == 0 and times.read(wait=False) == []
+    assert times.read(wait=True) == [0.02, 0.03, 0.04] and Event.waited == 3
+
+
+def test_an_evaluation_between_steps_belongs_to_none(card):
+    times = StepTimes(EventClock(), warmup_steps=1, steps=2)
+    times.begin()
+    for number in (1, 2, 3):
+        Event.now_ms += 500.0
+        times.begin()
+        Event.now_ms += 7.0
+        times.end_step(number)
+    assert times.read(wait=True) == [0.007, 0.007]
+
+
+def test_no_event_is_recorded_into_a_graph_that_is_captured(card):
+    card.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    card.setattr(torch.cuda, "Event", None)
+    mark = EventClock().mark()
+    assert isinstance(mark, float) and EventClock().seconds(mark, mark + 2.0, wait=True) == 2.0
+
+
+def test_a_device_in_an_error_state_leaves_the_hosts_time(card):
+    def fails(self):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    card.setattr(Event, "synchronize", fails)
+    times = StepTimes(EventClock(), warmup_steps=0, steps=1)
+    times.begin()
+    times.end_step(1)
+    (seconds,) = times.read(wait=True)
+    assert 0 <= seconds < 5
+
+
+def test_of_several_cards_the_fullest_counts_and_the_context_is_added(card):
+    peaks = types.SimpleNamespace(known=True, peaks=lambda device: [(100, 200), (300, 350)][device], reset_on=resets.append)
+    card.setattr(torch.accelerator, "device_count", lambda: 2)
+    card.setattr(torch.cuda, "is_initialized", lambda: True)
+    card.setattr(torch.cuda, "mem_get_info", lambda: (1000, 5000))
+    card.setattr(torch.cuda, "memory_reserved", lambda: 500)
+    device = AcceleratorDevice(peaks)
+    device.start("train")
+    assert resets == [0, 1]
+    assert device.peaks() == (300, 350, 350 + 3500) and device.context_bytes == 3500
+
+
+resets: list = []
+
+
+def test_memory_that_runs_out_is_heard_of_by_the_allocators_observer(card):
+    observers, heard = [], []
+    card.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
+    card.setattr(torch.accelerator, "device_count", lambda: 1)
+    device = AcceleratorDevice(types.SimpleNamespace(known=True, peaks=lambda d: (0, 0), reset_on=lambda d: None))
+    device.on_out_of_memory(lambda error, message: heard.append((error, message)))
+    device.start("train")
+    device.start("eval")
+    (observer,) = observers
+    observer(0, 7, 1000, 3)
+    assert heard[0][0] is None and "Tried to allocate 7 bytes on cuda:0" in heard[0][1]
+
+
+def test_before_the_script_has_used_a_card_nothing_starts_one(monkeypatch):
+    for module in (clock, meters):
+        monkeypatch.setattr(module, "is_started", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(torch.cuda, "Event", None)
+    device = AcceleratorDevice(types.SimpleNamespace(known=True))
+    device.start("setup")
+    assert device.peaks() == (0, 0, 0)
+    assert isinstance(EventClock().mark(), float)
+
+
+def test_a_cpu_build_has_no_accelerator():
+    if torch.accelerator.current_accelerator() is None:
+        assert accelerator.accelerator_type() is None and not accelerator.is_started()
