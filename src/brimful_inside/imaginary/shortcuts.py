@@ -109,6 +109,12 @@ def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     return torch.empty(shape, dtype=first.dtype, device=META)
 
 
+def _in_place(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    first, second = args[:2]
+    fits = type(second) in (int, float) or (isinstance(second, Tensor) and second.shape in (first.shape, ()))
+    return first if fits and first.is_floating_point() and is_meta(first) else func(*args, **kwargs)
+
+
 def _addmm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     bias, first, second = args
     plain = first.dim() == second.dim() == 2 and first.shape[1] == second.shape[0] and bias.shape == second.shape[1:]
@@ -135,6 +141,13 @@ def _reduction(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
     return torch.empty(shape, dtype=dtype, device=META)
 
 
+def _each(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """Arithmetic over lists of tensors, one result each."""
+    if not all(tensor.is_floating_point() and is_meta(tensor) for tensor in args[0]):
+        return func(*args, **kwargs)
+    return [like(tensor) for tensor in args[0]]
+
+
 def _like_options(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """empty_like, zeros_like, ones_like, clone of a plain tensor."""
     layout = kwargs.get("memory_format")
@@ -146,6 +159,7 @@ def _like_options(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, A
     return like(args[0], kwargs.get("dtype"))
 
 
+_LISTS_OF_THEIR_OWN = ("_foreach_copy_", "_foreach_norm", "_foreach_max", "_foreach_powsum", "_foreach_pow")
 _UNARY = (
     *("relu", "sigmoid", "tanh", "silu", "exp", "sqrt", "rsqrt", "neg", "abs", "log", "erf", "sin", "cos", "reciprocal"),
     *("hardswish", "hardsigmoid", "mish", "log_sigmoid"),
@@ -181,6 +195,7 @@ def handlers() -> Dict[Any, Callable]:
         (_UNARY, ("default",), _unary),
         (_BINARY, ("Tensor", "Scalar"), _binary),
         (_LIKE, ("default",), _like_options),
+        ([name + "_" for name in _BINARY], ("Tensor", "Scalar"), _in_place),
     ):
         for name in names:
             packet = getattr(aten, name)
@@ -192,8 +207,8 @@ def handlers() -> Dict[Any, Callable]:
     for name in ("float", "Tensor"):
         table[getattr(aten.bernoulli_, name)] = _itself
     for name in dir(torch._C._VariableFunctions):
-        if name.startswith("_foreach_") and name.endswith("_") and name != "_foreach_copy_":
+        if name.startswith("_foreach_") and name not in _LISTS_OF_THEIR_OWN:
             packet = getattr(aten, name)
-            for overload in packet.overloads():
-                table[getattr(packet, overload)] = _nothing
+            handler = _nothing if name.endswith("_") else _each
+            table.update({getattr(packet, overload): handler for overload in packet.overloads() if overload != "out"})
     return table
