@@ -182,3 +182,25 @@ def test_the_conclusion_has_peaks_by_phase_and_a_curve_for_the_page():
 def test_impossible_limits_are_refused_before_anything_is_traced():
     with pytest.raises(ValueError, match="no batch size"):
         next(search_largest(card(20 * GIB), Limits(max_batch_size=4, min_batch_size=8)))
+
+
+@pytest.mark.parametrize("budget", [1200, 1500, 3000])
+def test_a_small_card_that_its_context_fills_by_half_still_gets_its_third_trace(budget):
+    script = with_more(Script([("malloc", "w", affine(20 * MIB, 0))]), lambda b: 4 * b * b, lambda b: 4000 * b)
+    chosen = card(budget * MIB, context=700 * MIB, high=0.085)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.belief.largest_batch_size
+    assert largest == true_largest(chosen, script.trace, largest)
+    assert all(chosen.fits(chosen.play(script.trace(b))) for b in asked), "none out of memory"
+
+
+def test_a_size_that_ran_out_of_memory_is_not_followed_by_the_next_smaller_one():
+    """Beyond 60 the script holds a hundred times as much for each sample, which no small trace can tell."""
+    script = with_more(network(3), lambda b: 100_000 * b + 40_000_000 * max(0, b - 60))
+    chosen = card(20 * GIB, capacity=int(19.5 * GIB))
+    full = lambda b: chosen.play(script.trace(b)).full is not None  # noqa: E731
+    found, asked = drive(search_largest(chosen, Limits()), script.trace, over=full)
+    assert sum(map(full, asked)) <= 3
+    largest = found.belief.largest_batch_size
+    assert largest >= 60, "the search came back from where the card was full to where there is room"
+    assert chosen.fits(chosen.play(script.trace(largest)))

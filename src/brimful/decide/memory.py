@@ -16,7 +16,8 @@ from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings, C
 from brimful_inside.laws.replay import Peaks, Played, play
 from brimful_inside.laws.trace import Trace
 
-WINDOW = 64  # sizes above the edge that are looked at one by one, at most
+WINDOW = 64  # sizes above an edge that are looked at one by one, and as many between there and REACH times the edge
+REACH = 1.3  # in random programs on small cards, sizes up to 1.28 times a first edge fitted again
 ENDLESS = 1 << 24  # a batch size that nobody has
 CURVE_POINTS = 24
 
@@ -100,13 +101,12 @@ def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None) -> 
     """The largest batch size from `lower` to `upper` that fits, None if not even `lower` does.
 
     Memory reserved is not monotone in the batch size: a larger batch can fall into better fitting segments. So the edge
-    found by bisection is a size that fits whose next one does not; then the sizes above it are looked at one by one, a
-    window of 8 to 64 (2 % of the edge) of them, and the largest that fits becomes the edge, until no larger one in the
-    window does. "Largest" means: it fits, and no larger size in the window above it does. Without `upper` the search goes
+    found by bisection is a size that fits whose next one does not; then sizes above it are looked at (the next `WINDOW`, and
+    as many spread up to `REACH` times the edge), and the largest that fits becomes the edge, until none of them does. "Largest" means: it fits, and no larger size in the window above it does. Without `upper` the search goes
     up by doubling until a size does not fit, and gives up at 2**24 batch size.
     """
     if not fits(lower):
-        found = next((size for size in range(_above(lower, upper), lower, -1) if fits(size)), None)
+        found = next((size for size in _above(lower, upper) if fits(size)), None)
         if found is None:
             return None
         lower = found
@@ -122,15 +122,17 @@ def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None) -> 
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     while True:
-        larger = next((size for size in range(_above(good, upper), good, -1) if fits(size)), None)
+        larger = next((size for size in _above(good, upper) if fits(size)), None)
         if larger is None:
             return good
         good = larger
 
 
-def _above(edge: int, upper: int | None) -> int:
-    last = edge + max(8, min(WINDOW, edge // 50))
-    return last if upper is None else min(last, upper)
+def _above(edge: int, upper: int | None) -> list[int]:
+    """Sizes above an edge that may fit all the same, the largest first."""
+    spread = {edge + round(edge * (REACH - 1) * part / WINDOW) for part in range(1, WINDOW + 1)}
+    near = set(range(edge + 1, edge + WINDOW + 1))
+    return sorted((size for size in near | spread if size > edge and (upper is None or size <= upper)), reverse=True)
 
 
 def curve_sizes(largest: int | None, lower: int, upper: int | None) -> list[int]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from math import isqrt
 
 from brimful.decide.allocation_laws import AllocationLaws, Reproduction, fit_laws, needs_another_trace, second_size
 from brimful.decide.intervals import GROWTH_LAWS, GROWTH_PEAKS, growth
@@ -171,9 +172,8 @@ def _second_size(known: _Known, first: int) -> int | None:
     """A size above the first one that fits even if all memory grows with the batch; else a size below it."""
     upper, _ = upper_limit(known.limits)
     wanted = min([second_size(first)] + ([upper] if upper is not None else []) + [size - 1 for size in known.full])
-    device = known.card.upper(known.played[first])
     for size in range(wanted, first, -1):
-        if device * size / first <= known.card.budget_bytes:
+        if _upper_if_grown(known, first, size / first) <= known.card.budget_bytes:
             return size
     below = max(known.limits.min_batch_size, min(first // 2, upper if upper is not None else first))
     return below if below < first else None
@@ -182,7 +182,15 @@ def _second_size(known: _Known, first: int) -> int | None:
 def _surely_fits(known: _Known, size: int) -> bool:
     """Even if all memory grew with the square of the batch since the largest size that was traced."""
     largest = max(known.played)
-    return known.card.upper(known.played[largest]) * (size / largest) ** 2 <= known.card.budget_bytes
+    return _upper_if_grown(known, largest, (size / largest) ** 2) <= known.card.budget_bytes
+
+
+def _upper_if_grown(known: _Known, batch_size: int, factor: float) -> float:
+    """The upper end of the device peak if all that the script holds at a traced size, not the context, were `factor` times."""
+    card, played = known.card, known.played[batch_size]
+    if played.full is not None:
+        return float("inf")
+    return card.interval.around(card.context_bytes + factor * played.peak.reserved)[1]
 
 
 def best_laws(programs: dict[int, Program], frontier: list[int]) -> _Model | None:
@@ -231,6 +239,8 @@ def _candidate(known: _Known, model: _Model | None) -> int | None:
     good, lowest = known.good, known.limits.min_batch_size
     if known.bad is not None:
         upper = known.bad - 1 if upper is None else min(upper, known.bad - 1)
+        if good is not None and known.bad in known.full and _promised(known, model, known.bad):
+            upper = min(upper, max(good + 1, isqrt(good * known.bad)))  # the card knew better, once: half way, in octaves
     if upper is not None and upper <= (good or lowest - 1):
         return good
     if model is None:
@@ -241,6 +251,11 @@ def _candidate(known: _Known, model: _Model | None) -> int | None:
     else:
         found = largest_that(known.peaks_of(model.laws).fits, good or lowest, upper)
     return found if good is None or found is not None else good
+
+
+def _promised(known: _Known, model: _Model | None, batch_size: int) -> bool:
+    """Whether what is believed now still says that `batch_size` fits, or is not to be trusted with an answer."""
+    return model is None or not model.verified or known.peaks_of(model.laws).fits(batch_size)
 
 
 def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | None:
