@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 import torch
 import torch.nn.functional as F
 
-from brimful_inside.imaginary.raw import META, is_meta
+from brimful_inside.imaginary.raw import META, C, is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -241,4 +241,4 @@ def _math(call: _Call) -> Tensor:
 
 
 def handlers() -> Dict[Any, Callable]:
-    return {torch._C._nn.scaled_dot_product_attention: _attention}
+    return {C._nn.scaled_dot_product_attention: _attention}

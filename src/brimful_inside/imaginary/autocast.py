@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Tuple
 import torch
 
 from brimful_inside.imaginary.patches import Patches
-from brimful_inside.imaginary.raw import is_meta
+from brimful_inside.imaginary.raw import C, is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -179,7 +179,7 @@ def _banned(inner: Handler) -> Handler:
 
 def _called(name: str) -> List[Any]:
     """The callables of Python that stand for the ATen function `name`."""
-    owners = (torch, Tensor, torch._C._nn, torch._C._linalg, torch._C._VariableFunctions)
+    owners = (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)
     found = [getattr(owner, name, None) for owner in owners]
     return [func for func in found if func is not None and not hasattr(func, "__code__")]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.raw import is_meta
+from brimful_inside.imaginary.raw import C, is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -54,7 +54,7 @@ def _cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
         dim = 0 if logits.dim() == 1 else 1
         logs = torch.log_softmax(logits, dim, dtype=logits.dtype)
         ignore, reduction = -100 if ignore is None else ignore, 1 if reduction is None else reduction
-        loss = torch._C._nn.nll_loss_nd(logs, target, weight, reduction, ignore)
+        loss = C._nn.nll_loss_nd(logs, target, weight, reduction, ignore)
         if not smoothing:
             return loss
         return _smoothed(logs, target, weight, reduction, ignore, smoothing, loss, dim)
@@ -119,7 +119,7 @@ def handlers() -> Dict[Any, Callable]:
         torch.dropout: _dropout,
         torch.ctc_loss: _ctc_loss,
         torch._nested_tensor_from_mask_left_aligned: _never_left_aligned,
-        torch._C._nn.cross_entropy_loss: _cross_entropy,
+        C._nn.cross_entropy_loss: _cross_entropy,
     }
     for owner in (torch, Tensor):
         table[owner.softmax] = _softmax(torch._softmax)

@@ -92,7 +92,7 @@ def _copied(tensor: Tensor, layout: torch.memory_format) -> List[int]:
     return [] if tensor.is_contiguous(memory_format=layout) else [tensor.numel() * tensor.element_size()]
 
 
-def copies_of_forward(args: Tuple, kwargs: Dict[str, Any]) -> List[int]:
+def copies_of_forward(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[int]:
     """Bytes of the input and the weight once more, where they are laid out otherwise than the algorithm wants."""
     tensor, weight = args[:2]
     if tensor.dim() < 3:
@@ -101,7 +101,7 @@ def copies_of_forward(args: Tuple, kwargs: Dict[str, Any]) -> List[int]:
     return _copied(tensor, layout) + _copied(weight, layout)
 
 
-def copies_of_backward(args: Tuple, kwargs: Dict[str, Any]) -> List[int]:
+def copies_of_backward(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[int]:
     grad, tensor, weight = args[:3]
     if tensor.dim() < 3:
         return []

@@ -85,7 +85,7 @@ def put_cuda_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     functions = {**_device_functions(gpu), **memory_functions(gpu)}
     for name, function in functions.items():
         patches.set(torch._C, name, function)
-    cuda = torch.cuda
+    cuda: Any = torch.cuda
     patches.set(cuda, "_cudart", Cudart(gpu))
     patches.set(cuda, "_lazy_init", gpu.touch)
     for module in (cuda.memory, cuda.random, cuda.streams, cuda.nccl, cuda.graphs):

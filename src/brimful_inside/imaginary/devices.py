@@ -11,7 +11,7 @@ import torch.utils._device
 
 from brimful_inside.imaginary.errors import invalid_ordinal
 from brimful_inside.imaginary.patches import Patches
-from brimful_inside.imaginary.raw import META, is_meta
+from brimful_inside.imaginary.raw import META, TensorBase, is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -20,7 +20,6 @@ __all__ = ["CUDA", "META", "Devices", "handlers"]
 
 CUDA = torch.device("cuda:0")
 Tensor = torch.Tensor
-_Base = torch._C.TensorBase
 _FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
@@ -125,7 +124,7 @@ def _torch_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, A
 
 def put_devices_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     """What tensors say of their device, also where no mode listens (in hooks that C++ calls), and the default device."""
-    raw_device, raw_is_meta = _Base.device.__get__, _Base.is_meta.__get__
+    raw_device, raw_is_meta = TensorBase.device.__get__, TensorBase.is_meta.__get__
     enabled = torch._C._is_torch_function_enabled
 
     def device(self: Tensor) -> torch.device:
@@ -270,11 +269,11 @@ def _generator_free(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
 
 def handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {
-        _Base.device.__get__: _device,
-        _Base.is_cuda.__get__: _is_cuda,
-        _Base.is_meta.__get__: _is_meta,
+        TensorBase.device.__get__: _device,
+        TensorBase.is_cuda.__get__: _is_cuda,
+        TensorBase.is_meta.__get__: _is_meta,
         torch.device: _torch_device,
-        Tensor.data.__set__: _set_data,
+        TensorBase.data.__set__: _set_data,
         torch._has_compatible_shallow_copy_type: _shallow_copy_fits,
         Tensor.get_device: _get_device,
         torch.get_device: _get_device,

@@ -6,7 +6,7 @@ PyTorch's, under aten/src/ATen/native unless said otherwise.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import torch
 
@@ -45,17 +45,17 @@ def _broadcast_bytes(first: Tensor, second: Tensor) -> int:
     return torch.broadcast_shapes(first.shape, second.shape).numel() * first.element_size()
 
 
-def _unreduced_loss(at: int) -> Callable[[Tuple, Dict[str, Any]], Sizes]:
+def _unreduced_loss(at: int) -> Callable[[Sequence[Any], Dict[str, Any]], Sizes]:
     """The loss of each element is written out before it is summed (Loss.cpp: mse_loss_out, smooth_l1_loss_out, ...)."""
 
-    def temporaries(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+    def temporaries(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
         reduction = args[at] if len(args) > at else kwargs.get("reduction", 1)
         return [_broadcast_bytes(args[0], args[1])] if reduction else []
 
     return temporaries
 
 
-def _bce_with_logits(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+def _bce_with_logits(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
     """log_sigmoid of the input, the unreduced loss, and the factors of pos_weight (Loss.cpp)."""
     size = _broadcast_bytes(args[0], args[1])
     pos_weight = args[3] if len(args) > 3 else kwargs.get("pos_weight")
@@ -63,7 +63,7 @@ def _bce_with_logits(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
     return [_bytes(args[0])] + [size] * ((pos_weight is not None) + bool(reduction))
 
 
-def _embedding_backward(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+def _embedding_backward(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
     """cuda/Embedding.cu and EmbeddingBackwardKernel.cu: beyond 3072 indices they are sorted and summed in segments."""
     grad, indices, weights, _, scale_by_freq = args[:5]
     count = indices.numel()
@@ -74,7 +74,7 @@ def _embedding_backward(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
     return [count * 8] * 4 + [segments * 8] * 2 + [segments * features * 4]
 
 
-def _index_put(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+def _index_put(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
     """Accumulating writes are sorted by place (cuda/Indexing.cu, index_put_with_sort_kernel)."""
     accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     if not accumulate:
@@ -84,12 +84,12 @@ def _index_put(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
     return [count * 8] * 4
 
 
-def _sort(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+def _sort(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
     """Keys and places once more, for the radix sort's other buffer (cuda/Sort.cpp, cub)."""
     return [_bytes(args[0]), args[0].numel() * 8]
 
 
-def _flash_backward(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+def _flash_backward(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
     """flash_api.cpp, mha_bwd: the gradient of the query is summed in float32; row sums of the softmax's gradient.
 
     args: grad_out, query, key, value, ...; shapes (batch, heads, length, head size).
@@ -104,7 +104,7 @@ def _flash_backward(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
     return sizes
 
 
-def _efficient_backward(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+def _efficient_backward(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
     """attention_backward.cu: row sums, and for half types the gradient of the query in float32 as workspace."""
     query = args[1]
     batch, heads, length, size = query.shape
@@ -114,14 +114,14 @@ def _efficient_backward(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
     return sizes
 
 
-def _foreach_norm(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+def _foreach_norm(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
     """ForeachReduceOp.cu: a partial result for every chunk of 65536 elements, as many for each tensor as the largest needs."""
     tensors = args[0]
     chunks = max((-(-tensor.numel() // 65536) for tensor in tensors), default=0)
     return [len(tensors) * chunks * 4]
 
 
-def _layer_norm_backward(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+def _layer_norm_backward(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
     """layer_norm_kernel.cu: partial sums of the gradients of weight and bias where there are many rows."""
     tensor, shape = args[1], args[2]
     columns = 1
@@ -133,19 +133,19 @@ def _layer_norm_backward(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
     return [min(rows, 256) * columns * 4] * 2
 
 
-def _group_norm_backward(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+def _group_norm_backward(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
     """group_norm_kernel.cu: two sums for each sample and channel."""
     batch, channels = args[1].shape[:2]
     return [batch * channels * 4] * 2
 
 
-def _safe_softmax(args: Tuple, kwargs: Dict[str, Any]) -> Sizes:
+def _safe_softmax(args: Sequence[Any], kwargs: Dict[str, Any]) -> Sizes:
     """attention.cpp, _safe_softmax: the plain softmax, where its input is -inf, and whole rows of that."""
     tensor = args[0]
     return [_bytes(tensor), tensor.numel(), tensor.numel() // max(1, tensor.shape[-1])]
 
 
-TEMPORARIES: Dict[str, Callable[[Tuple, Dict[str, Any]], Sizes]] = {
+TEMPORARIES: Dict[str, Callable[[Sequence[Any], Dict[str, Any]], Sizes]] = {
     "convolution": copies_of_forward,
     "convolution_backward": copies_of_backward,
     "mse_loss": _unreduced_loss(2),

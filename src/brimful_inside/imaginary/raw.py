@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
-__all__ = ["META", "is_meta", "like"]
+__all__ = ["META", "C", "TensorBase", "is_meta", "like"]
+
+C: Any = torch._C  # what is compiled, of which the type stubs know a part
+TensorBase: Any = torch._C.TensorBase
 
 # What stands for the card. This very object means the card; another torch.device("meta") is the script's own meta device.
 META = torch.device("meta")
 
 # On the meta device, be it for the card or for the script. Right where no mode listens: in handlers, and below autograd.
-is_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__
+is_meta: Callable[[torch.Tensor], bool] = TensorBase.is_meta.__get__
 
 
 def like(tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Tensor:

@@ -103,7 +103,7 @@ def _handler(kind: str) -> Callable:
         if not is_meta(args[0]) or not torch.backends.cudnn.enabled:
             return func(*args, **kwargs)
         names = packed if isinstance(args[2], Tensor) or isinstance(args[3], (list, tuple)) else padded
-        options = dict(zip(names, args))
+        options: Dict[str, Any] = dict(zip(names, args))
         return _run(gpu, kind, options["data"], options["hx"], options["weights"], options)
 
     return handler

@@ -59,11 +59,10 @@ def _bincount(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
 
 
 def _repeat_interleave(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    size: Optional[int] = kwargs.get("output_size")
-    if size is None:
-        gpu.approximate("repeat_interleave")
-        size = args[0].numel()
-    return _indices(size)
+    if kwargs.get("output_size") is not None:
+        return _indices(kwargs["output_size"])
+    gpu.approximate("repeat_interleave")
+    return _indices(args[0].numel())
 
 
 def _without_masks(gpu: ImaginaryGpu, tensor: Tensor, indices: List[Optional[Tensor]]) -> List[Optional[Tensor]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.raw import META, is_meta, like
+from brimful_inside.imaginary.raw import META, C, is_meta, like
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -206,7 +206,7 @@ def handlers() -> Dict[Any, Callable]:
         table[getattr(aten.random_, name)] = _itself
     for name in ("float", "Tensor"):
         table[getattr(aten.bernoulli_, name)] = _itself
-    for name in dir(torch._C._VariableFunctions):
+    for name in dir(C._VariableFunctions):
         if name.startswith("_foreach_") and name not in _LISTS_OF_THEIR_OWN:
             packet = getattr(aten, name)
             handler = _nothing if name.endswith("_") else _each

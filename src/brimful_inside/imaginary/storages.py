@@ -16,7 +16,7 @@ __all__ = ["put_storages_in_place"]
 
 CUDA = torch.device("cuda:0")
 _Storage = torch.UntypedStorage
-_Base = torch._C.StorageBase
+_Base: Any = torch._C.StorageBase
 _EARLY = -1  # before torch's own locations, whose numbers start at 10 (torch/serialization.py)
 
 

@@ -96,9 +96,9 @@ def _stream_class(streams: CurrentStreams) -> Any:
             return None
 
         def record_event(self, event: Optional[Any] = None) -> Any:
-            event = _Event() if event is None else event
-            event.record(self)
-            return event
+            recorded: Any = _Event() if event is None else event
+            recorded.record(self)
+            return recorded
 
         def query(self) -> bool:
             return True

@@ -33,7 +33,8 @@ class Modes:
 
 def follow_threads(modes: Modes, patches: Patches) -> None:
     """Every thread that `threading` starts from now on runs under modes of its own (executors and loaders as well)."""
-    bootstrap = threading.Thread._bootstrap_inner
+    thread_class: Any = threading.Thread
+    bootstrap = thread_class._bootstrap_inner
 
     def _bootstrap_inner(self: threading.Thread) -> None:
         modes.enter()

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
 
 import torch
+from torch._utils import _rebuild_parameter
 
 from brimful_inside.imaginary.errors import no_numpy
 from brimful_inside.imaginary.operations import zeros_on_host
@@ -95,7 +96,7 @@ def put_values_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
             return reduce_ex[isinstance(self, torch.nn.Parameter)](self, protocol)
         arguments = (tuple(self.shape), self.stride(), self.dtype, self.requires_grad)
         if type(self) is torch.nn.Parameter:
-            return torch._utils._rebuild_parameter, (self.data, self.requires_grad, {})
+            return _rebuild_parameter, (self.data, self.requires_grad, {})
         return _rebuild, arguments
 
     def __deepcopy__(self: Tensor, memo: Dict[int, Any]) -> Any:
@@ -103,8 +104,8 @@ def put_values_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
             return deepcopy[isinstance(self, torch.nn.Parameter)](self, memo)
         return _deep_copy(self, memo)
 
-    reduce_ex = Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__
-    deepcopy = Tensor.__deepcopy__, torch.nn.Parameter.__deepcopy__
+    reduce_ex: Any = Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__
+    deepcopy: Any = Tensor.__deepcopy__, torch.nn.Parameter.__deepcopy__
     patches.set(Tensor, "__reduce_ex__", __reduce_ex__)
     patches.set(Tensor, "__deepcopy__", __deepcopy__)
     patches.set(torch.nn.Parameter, "__deepcopy__", __deepcopy__)
@@ -112,7 +113,7 @@ def put_values_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     torch.serialization.add_safe_globals([_rebuild])
 
 
-def _deep_copy(tensor: Tensor, memo: Dict[int, Any]) -> Tensor:
+def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:
     """A copy of the whole storage, once however many tensors share it, as Tensor.__deepcopy__ makes it."""
     if id(tensor) in memo:
         return memo[id(tensor)]
@@ -138,7 +139,7 @@ def _deep_copy(tensor: Tensor, memo: Dict[int, Any]) -> Tensor:
         copied.requires_grad_(tensor.requires_grad)
     if tensor.grad is not None:
         copied.grad = copy.deepcopy(tensor.grad, memo)
-    copied.__dict__.update(copy.deepcopy(tensor.__dict__, memo))
+    vars(copied).update(copy.deepcopy(vars(tensor), memo))
     memo[id(tensor)] = copied
     return copied
 
