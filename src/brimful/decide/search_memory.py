@@ -249,7 +249,7 @@ def _candidate(known: _Known, model: _Model | None) -> int | None:
         # Any size is as good as any other: without a limit, name none that was not traced.
         found = upper if upper is not None and known.peaks_of(model.laws).fits(upper) else None
     else:
-        found = largest_that(known.peaks_of(model.laws).fits, good or lowest, upper)
+        found = known.peaks_of(model.laws).largest(good or lowest, upper)
     return found if good is None or found is not None else good
 
 
