@@ -79,3 +79,15 @@ def test_a_trial_ended_by_a_signal_names_it() -> None:
     killed = pieces.sample(1, TrialKind.MEMORY, 64, outcome=Outcome.KILLED, exit_code=-9)
     assert reason(killed) == "ended by signal 9"
     assert reason(pieces.sample(1, TrialKind.MEMORY, 64)) == ""
+
+
+def test_a_speed_within_the_noise_of_the_users_own_is_not_called_faster() -> None:
+    plan = pieces.plan()
+    assert plan.baseline_samples_per_s is not None and plan.samples_per_s is not None
+    apart = replace(plan, baseline_samples_per_s=replace(plan.baseline_samples_per_s, low=200.0, high=220.0))
+    near = replace(plan, baseline_samples_per_s=replace(plan.baseline_samples_per_s, low=100.0, high=plan.samples_per_s.value))
+    assert "1.41 × the 218" in of_plan(apart).sentence
+    assert "not clearly different from the 218" in of_plan(near).sentence
+    assert "×" not in of_plan(near).sentence
+    same = replace(plan, baseline_samples_per_s=plan.samples_per_s)
+    assert "as with your own settings" in of_plan(same).sentence

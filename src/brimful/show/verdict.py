@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brimful.show.words import OUTCOMES, bytes_interval_text, bytes_text, count_text, setting_text, speed_text
-from brimful.values import Audit, Objective, Outcome, Plan, Prediction, Record, Sample, Source
+from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Sample, Source
 
 #: Outcomes that mean: the command never got to where it can be judged.
 _FAILURES = (Outcome.CRASHED, Outcome.DOOR_CLOSED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
@@ -152,7 +152,20 @@ def _speed_part(plan: Plan) -> str:
     text = f"{speed_text(now.value)} samples/s"
     if before is None or not before.value:
         return text
+    if now == before:
+        return f"{text}, as with your own settings"
+    if _overlap(now, before):
+        return (
+            f"{text}, not clearly different from the {speed_text(before.value)} of your own settings (their intervals overlap)"
+        )
     return f"{text}, {now.value / before.value:.2f} × the {speed_text(before.value)} of your own settings"
+
+
+def _overlap(one: Estimate, other: Estimate) -> bool:
+    """Whether two intervals have a value in common; not so where one has none."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return one.low <= other.high and other.low <= one.high
 
 
 def _peak_part(plan: Plan, record: Record | None) -> str:
