@@ -2,10 +2,11 @@
 
     python examples/captcha/train.py --batch-size 64 --epochs 10 --samples 20000
 
-The images are drawn once and kept as PNG files whose name is the label (captchas/train-2048-0/AB12_000123.png).
+The images are drawn once and kept as PNG files whose name is the label (captchas/train-10240-0/AB12_000123.png).
 """
 
 import argparse
+import multiprocessing
 import random
 import time
 from pathlib import Path
@@ -31,22 +32,24 @@ class SeededSecrets:
         self.randbelow, self.randbits, self.choice = source.randrange, source.getrandbits, source.choice
 
 
+def draw(path, seed):
+    captcha.image.secrets = SeededSecrets(seed)
+    picture = captcha.image.ImageCaptcha(width=WIDTH, height=HEIGHT).generate_image(path.name[:LENGTH]).convert("L")
+    partial = path.with_name(f"{path.name}.partial")
+    picture.save(partial, format="png")
+    partial.rename(path)
+
+
 def draw_captchas(folder, count, seed):
     """Draw the images that are missing in `folder`: a run that was interrupted is taken up where it stopped."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = []
     source = random.Random(seed)
-    for index in range(count):
-        names.append(f"{''.join(source.choices(ALPHABET, k=LENGTH))}_{index:06d}.png")
-    painter = captcha.image.ImageCaptcha(width=WIDTH, height=HEIGHT)
-    for index, name in enumerate(names):
-        if not (folder / name).exists():
-            captcha.image.secrets = SeededSecrets(f"{seed}/{index}")
-            picture = painter.generate_image(name[:LENGTH]).convert("L")
-            partial = folder / f"{name}.partial"
-            picture.save(partial, format="png")
-            partial.rename(folder / name)
-    return [folder / name for name in names]
+    paths = [folder / f"{''.join(source.choices(ALPHABET, k=LENGTH))}_{index:06d}.png" for index in range(count)]
+    missing = [(path, f"{seed}/{index}") for index, path in enumerate(paths) if not path.exists()]
+    if missing:
+        with multiprocessing.Pool() as pool:
+            pool.starmap(draw, missing, chunksize=64)
+    return paths
 
 
 class Captchas(Dataset):
@@ -132,7 +135,7 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--samples", type=int, default=2048, help="training images; an eighth as many more for validation")
+    parser.add_argument("--samples", type=int, default=10240, help="training images; an eighth as many more for validation")
     parser.add_argument("--data", type=Path, default=Path(__file__).parent / "captchas")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
