@@ -224,3 +224,29 @@ def test_report_writes_a_page_text_and_markdown_of_the_latest_record(capsys, tmp
     assert code == 2 and "html, md or text" in err
     code, _, err = typed(capsys, "report", "--out", str(tmp_path / "no" / "such" / "page.html"))
     assert code == 2 and "--out" in err
+
+
+def test_an_ascii_terminal_is_no_reason_to_fail(tmp_path):
+    script = tmp_path / "trän.py"
+    script.write_text("raise SystemExit(3)\n")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "BRIMFUL_HOME": str(tmp_path / "home")}
+    process = brimful("audit", "--device", "cpu", "--", sys.executable, str(script), env=environment)
+    assert b"Traceback" not in process.communicate()[1]
+    assert process.returncode == 5
+    process = brimful("report", "--format", "text", env=environment)
+    assert b"UnicodeEncodeError" not in process.communicate()[1]
+    assert process.returncode == 0
+
+
+def test_a_record_of_a_newer_brimful_or_without_a_beginning_is_told_by_report(capsys, tmp_path):
+    typed(capsys, "audit", "--device", "cpu", "--", "pythn", "train.py")
+    (path,) = tmp_path.glob("home/*/record.jsonl")
+    whole = path.read_text()
+    path.write_text(whole.replace('"schema":1', '"schema":99'))
+    code, _, err = typed(capsys, "report")
+    assert code == 1
+    assert "newer" in err and "Traceback" not in err
+    path.write_text(whole[:50])
+    code, _, err = typed(capsys, "report")
+    assert code == 1
+    assert "does not begin" in err and "Traceback" not in err

@@ -9,4 +9,7 @@ def main() -> None:
 
     from brimful.cli.app import run
 
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that has no "×" or "–" is no reason to fail
     sys.exit(run(sys.argv[1:]))

@@ -142,4 +142,5 @@ def ended_line(number: int, sample: Sample) -> str:
 
 def _tried(trial: Trial) -> str:
     environment = f" with {', '.join(trial.environment)}" if trial.environment else ""
-    return f"{KINDS[trial.kind]} at {settings_text(trial.settings)} on {trial.device.label}{environment}"
+    how = f"at {settings_text(trial.settings)}" if trial.settings else "of the command as it stands"
+    return f"{KINDS[trial.kind]} {how} on {trial.device.label}{environment}"
