@@ -104,6 +104,7 @@ class Gpu:
     tf32_flops: Estimate | None
     fp16_flops: Estimate | None  # dense, tensor cores where there are some
     bf16_flops: Estimate | None
+    cudnn_bytes: Estimate | None = None  # what cuDNN adds to the context once a convolution has run; None: not known
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Progress:
 class Failure:
     """An exception that left the script, or out of memory wherever it was raised (a script may catch it and go on)."""
 
-    kind: str  # "out_of_device_memory", "out_of_host_memory", "unsupported" (the imaginary GPU met a call it lacks) or "crashed"
+    kind: str  # "out_of_device_memory", "out_of_host_memory", "unsupported" (a call that the imaginary GPU lacks), "crashed"
     type: str  # the exception's qualified name
     message: str
     traceback: str  # as Python prints it

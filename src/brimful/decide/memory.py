@@ -30,6 +30,7 @@ class Card:
 
     budget_bytes: int  # of device memory, context included
     context_bytes: int
+    context_slack_bytes: tuple[int, int] = field(default=(0, 0), kw_only=True)  # how far below and above it may lie
     interval: RelativeInterval
     settings: AllocatorSettings = DEFAULT_SETTINGS
     capacity_bytes: int | None = None  # for segments: the card's memory without the context; None: without limit
@@ -37,11 +38,16 @@ class Card:
     def device_bytes(self, peaks: Peaks) -> int:
         return peaks.reserved + self.context_bytes
 
+    def around(self, device_bytes: float, growth: float = 0.0) -> tuple[int, int]:
+        """The interval around a predicted device peak, with what is not known of the context, in bytes."""
+        low, high = self.interval.around(device_bytes, growth)
+        return max(0, low - self.context_slack_bytes[0]), high + self.context_slack_bytes[1]
+
     def upper(self, played: Played, growth: float = 0.0) -> float:
         """The upper end of the device peak's interval; infinite where the card was full before the end."""
         if played.full is not None:
             return float("inf")
-        return self.interval.around(self.device_bytes(played.peak), growth)[1]
+        return self.around(self.device_bytes(played.peak), growth)[1]
 
     def fits(self, played: Played, growth: float = 0.0) -> bool:
         return self.upper(played, growth) <= self.budget_bytes
@@ -51,14 +57,16 @@ class Card:
         basis = self.interval.basis
         if growth:
             basis += f"; widened by {growth:.1%}, for this size lies beyond the ones traced"
-        interval = self.interval.around(device, growth)
+        if any(self.context_slack_bytes):
+            basis += "; and the context of this card is assumed"
+        interval = self.around(device, growth)
         source = Source.PREDICTED
         return PeakEstimate(peaks.allocated, peaks.reserved, device, interval, source, basis)
 
     def point(self, batch_size: int, played: Played, growth: float = 0.0) -> Point:
         """The device peak at one batch size, for a curve."""
         device = self.device_bytes(played.peak)
-        low, high = self.interval.around(device, growth)
+        low, high = self.around(device, growth)
         return Point(batch_size, Estimate(device, Source.PREDICTED, low, high, self.interval.basis))
 
     def play(self, trace: Trace) -> Played:

@@ -190,7 +190,7 @@ def _upper_if_grown(known: _Known, batch_size: int, factor: float) -> float:
     card, played = known.card, known.played[batch_size]
     if played.full is not None:
         return float("inf")
-    return card.interval.around(card.context_bytes + factor * played.peak.reserved)[1]
+    return card.around(card.context_bytes + factor * played.peak.reserved)[1]
 
 
 def best_laws(programs: dict[int, Program], frontier: list[int]) -> _Model | None:

@@ -147,7 +147,10 @@ def phase_rows(record: Record) -> tuple[str, list[PhaseRow]]:
 def predicted_phases(prediction: Prediction) -> tuple[str, list[PhaseRow]]:
     rows = [_estimated_phase(name, peak, prediction.budget.bytes) for name, peak in prediction.phases.items()]
     rows += [_unseen(name) for name in prediction.not_seen]
-    return f"predicted at batch size {count_text(prediction.batch_size)}", rows
+    where = (
+        f"at batch size {count_text(prediction.batch_size)}" if prediction.batch_size is not None else "as the command stands"
+    )
+    return f"predicted {where}", rows
 
 
 def audited_phases(audit: Audit) -> list[PhaseRow]:

@@ -58,16 +58,19 @@ def of_prediction(prediction: Prediction) -> Verdict:
     largest = prediction.largest_batch_size
     peak, card = prediction.peak, prediction.gpu.name
     allowed = f"of {bytes_text(prediction.budget.bytes)} allowed"
-    if prediction.batch_size is None:
+    if prediction.batch_size is None and peak is None:
         return Verdict(
             "bad", f"No batch size fits {card}: not even the smallest stays within {bytes_text(prediction.budget.bytes)}."
         )
-    sentence = f"Batch size {prediction.batch_size:,} {'fits' if fits else 'does not fit'} {card}"
+    what = "The command as it stands" if prediction.batch_size is None else f"Batch size {prediction.batch_size:,}"
+    sentence = f"{what} {'fits' if fits else 'does not fit'} {card}"
     if peak is not None:
         interval = bytes_interval_text(*peak.device_interval_bytes)
         about = f" ({interval})" if interval else ""
         sentence += f": a {peak.source.value} peak of {bytes_text(peak.device_bytes)}{about} {allowed}"
-    if largest is None:
+    if prediction.batch_size is None:
+        tail = ""
+    elif largest is None:
         tail = "" if fits else "; not even the smallest fits"
     elif largest == prediction.batch_size:
         tail = "; it is the largest that fits"

@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from brimful.decide.context import context_of, slack_of
 from brimful.decide.intervals import interval_for, kind_of
 from brimful.decide.memory import Card
 from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced, search_largest
 from brimful.errors import DoesNotFit, UsageError
 from brimful.measure.traces import read_trace
 from brimful.units import format_bytes
-from brimful.values import Budget, Command, Device, Limits, Outcome, Sample, Setting, Trial, TrialKind
+from brimful.values import Budget, Command, Device, Gpu, Limits, Outcome, Sample, Setting, Trial, TrialKind
 from brimful.verbs import seen
 from brimful.verbs.failures import MEMORY_OUTCOMES, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
@@ -32,6 +33,7 @@ class Tracer:
     budget: Budget
     settings: Mapping[str, Setting]  # all but the batch size
     samples: dict[int | None, Sample] = field(default_factory=dict)  # None: the command as it stands
+    gpu: Gpu | None = None  # the card with the context that this program has on it; known with the first trace
     _card: Card | None = None
 
     @property
@@ -82,11 +84,14 @@ class Tracer:
     def _card_for(self, trace: Trace | None) -> Card:
         gpu = self.device.gpu
         assert gpu is not None
-        ops = {row.op for row in trace.rows if isinstance(row, Malloc)} if trace else set()
+        kind = kind_of({row.op for row in trace.rows if isinstance(row, Malloc)} if trace else set())
+        context = context_of(gpu, kind)
+        self.gpu = replace(gpu, context_bytes=context)
         return Card(
             budget_bytes=self.budget.bytes,
-            context_bytes=int(gpu.context_bytes.value),
-            interval=interval_for(kind_of(ops)),
+            context_bytes=int(context.value),
+            context_slack_bytes=slack_of(context),
+            interval=interval_for(kind),
             settings=settings_in({**os.environ, **self.command.environment}),
             capacity_bytes=self._capacity_bytes(),
         )

@@ -153,7 +153,7 @@ def _prediction(
 ) -> Prediction:
     sample = tracer.worst()
     report = sample.reports[0]
-    gpu = tracer.device.gpu
+    gpu = tracer.gpu
     assert gpu is not None
     fits = peak is not None and peak.device_interval_bytes[1] <= tracer.budget.bytes
     belief = conclusion.belief if conclusion else None

@@ -6,7 +6,7 @@ keep. It differs by some 0.1 to 1 % between drivers; where several values were s
 
 from __future__ import annotations
 
-from brimful.measure.gpus.numbers import GIB, MIB, as_reported, by_rule, context, datasheet, teraflops
+from brimful.measure.gpus.numbers import GIB, MIB, as_reported, by_rule, context, cudnn, datasheet, teraflops
 from brimful.values import Estimate, Gpu
 
 __all__ = ["CARDS"]
@@ -87,6 +87,7 @@ def _card(
         tf32_flops=teraflops(tf32, sheet),
         fp16_flops=teraflops(fp16, sheet),
         bf16_flops=teraflops(bf16, sheet),
+        cudnn_bytes=cudnn(context_of),
     )
 
 
