@@ -12,15 +12,12 @@ import pytest
 from helper import environment, script
 
 from brimful.decide.allocation_laws import fit_laws
-from brimful.decide.intervals import interval_for, kind_of
-from brimful.decide.memory import Card
 from brimful.decide.sequences import program_of
-from brimful.measure.launch import launch
-from brimful.measure.traces import read_trace
-from brimful.values import Outcome, Record, Trial, TrialKind
+from brimful.values import Outcome, Record
 from brimful.verbs import tune
-from brimful.verbs.session import Options
-from brimful_inside.laws.trace import Malloc, Trace
+from brimful.verbs.imaginary import Tracer
+from brimful.verbs.session import Options, Session, opened
+from brimful_inside.laws.trace import Trace
 
 HEAD = """
 import argparse
@@ -97,45 +94,37 @@ class Net(nn.Module):
         return F.cross_entropy(one @ two.T / 0.1, torch.arange(len(x), device=x.device))
 """,
 }
-MEMORY = {"convolutions": "1500MiB", "attention": "1500MiB", "pairwise": "1300MiB"}
+MEMORY = {"convolutions": "3GiB", "attention": "3GiB", "pairwise": "2500MiB"}
 
 
 class Truth:
-    """Direct runs of the very command of a record, on its card, without a limit."""
+    """Direct runs of the very command of a record, on its card, with as much memory as they take."""
 
-    def __init__(self, record: Record, tmp_path):
-        self._record = record
-        self._folder = tmp_path / "truth"
+    def __init__(self, session: Session, record: Record):
+        opened = record.opened
+        self._tracer = Tracer(session, opened.command, opened.device, opened.budget, {})
         self._traces: dict[int, Trace] = {}
 
     def trace(self, size: int) -> Trace:
         if size not in self._traces:
-            opened = self._record.opened
-            trial = Trial(opened.command, {"batch_size": size}, opened.device, TrialKind.TRACE)
-            sample = launch(trial, self._folder / str(size), self._folder)
-            assert sample.outcome is Outcome.COMPLETED
-            trace = read_trace(sample, self._folder)
+            assert self._tracer.sample(size, limitless=True).outcome is Outcome.COMPLETED
+            trace = self._tracer.trace(size)
             assert trace is not None
             self._traces[size] = trace
         return self._traces[size]
 
-    @property
-    def card(self) -> Card:
-        ops = {row.op for trace in self._traces.values() for row in trace.rows if isinstance(row, Malloc)}
-        gpu, budget = self._record.opened.device.gpu, self._record.opened.budget
-        return Card(budget.bytes, int(gpu.context_bytes.value), interval_for(kind_of(ops)))
-
     def fits(self, size: int) -> bool:
         trace = self.trace(size)
-        return self.card.fits(self.card.play(trace))
+        return self._tracer.card.fits(self._tracer.card.play(trace))
 
-    def fits_by_laws_between(self, sizes: range) -> list[int]:
-        """Sizes that fit by laws through the three direct runs around them, which they must give to the byte."""
+    def fits_by_laws_among(self, sizes: range) -> list[int]:
+        """Sizes that fit by laws through the three direct runs, each of which they must give to the byte."""
         programs = {size: program_of(trace) for size, trace in self._traces.items()}
         laws = fit_laws(programs)
         assert laws is not None
         assert all(laws.reproduces(program, size).exact for size, program in programs.items())
-        return [size for size in sizes if self.card.fits(laws.play_at(size, self.card.settings))]
+        card = self._tracer.card
+        return [size for size in sizes if card.fits(laws.play_at(size, card.settings, card.capacity_bytes))]
 
 
 @pytest.mark.heavy
@@ -154,10 +143,11 @@ def test_what_is_named_is_the_largest_that_fits(tmp_path, monkeypatch, kind):
     assert plan.peak_bytes.high <= record.opened.budget.bytes
     assert named > 8, "a card on which there is something to search"
 
-    truth = Truth(record, tmp_path)
     beyond = int(named / 0.98) + 1  # if this fits, 98 % was missed
-    assert truth.fits(named)
-    assert not truth.fits(beyond)
-    truth.fits((named + beyond) // 2)
-    larger = truth.fits_by_laws_between(range(named + 1, int(1.2 * named) + 2))
+    with opened("truth", None, None, Options(home=tmp_path / "home")) as session:
+        truth = Truth(session, record)
+        assert truth.fits(named)
+        assert not truth.fits(beyond)
+        truth.fits((named + beyond) // 2)
+    larger = truth.fits_by_laws_among(range(named + 1, int(1.2 * named) + 2))
     assert all(named >= 0.98 * size for size in larger)
