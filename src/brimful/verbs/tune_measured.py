@@ -29,6 +29,7 @@ from brimful.values import (
     Device,
     Estimate,
     Limits,
+    MemoryBelief,
     Objective,
     Outcome,
     Plan,
@@ -65,12 +66,17 @@ class Task:
     def on_cpu(self) -> bool:
         return self.device.kind == "cpu"
 
+    @property
+    def memory_is_looked_at_only(self) -> bool:
+        """Few memory trials, to know how far the search for speed may go; the largest size itself is not searched."""
+        return self.on_cpu and self.objective is Objective.FASTEST
+
 
 def run(session: Session, task: Task) -> Plan:
     """Tunes `task`; beliefs and plan go into the session's record. Raises DoesNotFit and the errors of `verbs.failures`."""
     limits = Limits(max_batch_size=session.options.max_batch_size)
     memory, limits = _search_memory(session, task, limits)
-    session.keep(memory.belief)
+    session.keep(_told(memory.belief, task))
     if memory.belief.ignores_batch_size and _same_samples(session.samples):
         raise ignores_the_batch_size(task.command)
     if memory.belief.largest_batch_size is None:
@@ -89,7 +95,7 @@ def run(session: Session, task: Task) -> Plan:
 
 def _search_memory(session: Session, task: Task, limits: Limits) -> tuple[MeasuredConclusion, Limits]:
     """Peaks at few batch sizes, and the limits with the length of the data set in them."""
-    few = task.on_cpu and task.objective is Objective.FASTEST
+    few = task.memory_is_looked_at_only
     search = search_largest_measured(
         task.budget.bytes, limits, task.budget.memory, **({"max_trials": _SMALL_MEMORY_TRIALS} if few else {})
     )
@@ -103,6 +109,13 @@ def _search_memory(session: Session, task: Task, limits: Limits) -> tuple[Measur
             size = search.send(Measured(sample.outcome, peak_bytes(sample, task.budget.memory), length))
     except StopIteration as end:
         return end.value, limits
+
+
+def _told(belief: MemoryBelief, task: Task) -> MemoryBelief:
+    """The belief as the record keeps it: of a search that was cut short nobody shall read which size is the largest."""
+    if task.memory_is_looked_at_only and belief.largest_batch_size is not None:
+        return dataclasses.replace(belief, largest_batch_size=None, limited_by=None)
+    return belief
 
 
 def _same_samples(samples: list[Sample]) -> bool:
@@ -147,7 +160,7 @@ def _host_limit(task: Task) -> int | None:
 def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: Limits) -> SpeedProblem:
     belief = memory.belief
     largest = belief.largest_batch_size or 1
-    if task.objective is Objective.FASTEST and task.on_cpu:
+    if task.memory_is_looked_at_only:
         points = [(point.batch_size, point.value.value) for point in belief.probes]
         largest = predicted_ceiling(points, task.budget.bytes, limits)
     upper = upper_limit(limits)[0]
