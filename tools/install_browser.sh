@@ -18,4 +18,5 @@ if command -v apt-get >/dev/null; then
     fi
     echo "browser: the system's package could not be installed, taking Playwright's own build" >&2
 fi
+"$python" -m pip install --quiet -c "$(dirname "$0")/../constraints.txt" playwright
 "$python" -m playwright install chromium
