@@ -5,11 +5,12 @@ from __future__ import annotations
 
 def main() -> None:
     """Runs the command line with sys.argv and exits with the code of `brimful.errors`."""
+    import io
     import sys
 
     from brimful.cli.app import run
 
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that has no "×" or "–" is no reason to fail
     sys.exit(run(sys.argv[1:]))
