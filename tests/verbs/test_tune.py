@@ -164,3 +164,11 @@ def test_a_crash_at_large_sizes_alone_leaves_a_plan_on_an_imaginary_card_too():
     record = work(world, tune, gpu_memory="8GiB")
     assert 1 <= chosen(record) <= 40
     assert any(note.code == "failed-by-itself" for note in record.notes)
+
+
+@pytest.mark.parametrize("objective", ["fastest", "largest"])
+def test_no_batch_size_beyond_the_data_set_is_tried_once_its_length_is_known(objective):
+    world = World(dataset=30, overhead_s=0.3)
+    record = work(world, tune, device="cpu", budget="1GiB", objective=objective)
+    assert chosen(record) <= 30
+    assert all(trial.settings["batch_size"] <= 30 for trial in world.launched[1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -138,16 +137,13 @@ class World:
         )  # fmt: skip
 
 
-_numbers = itertools.count()
-
-
 def work(world: World, verb: Callable[..., Record], argv=COMMAND, max_batch_size: int | None = None,
          budget: str | None = None, home: Path | None = None, **more) -> Record:  # fmt: skip
-    """Calls a verb in that world, with records in a folder of their own."""
-    home = home or Path(tempfile.mkdtemp(prefix=f"brimful-world-{next(_numbers)}-"))
-    with pytest.MonkeyPatch.context() as patch:
+    """Calls a verb in that world; without a `home` its record is gone afterwards, but for what is answered."""
+    with tempfile.TemporaryDirectory(prefix="brimful-world-") as passing, pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_module, "launch", world.launch)
-        return verb(argv, options=Options(home=home, budget=budget, max_batch_size=max_batch_size), **more)
+        options = Options(home=home or Path(passing), budget=budget, max_batch_size=max_batch_size)
+        return verb(argv, options=options, **more)
 
 
 def disk_full_at(world: World, number: int) -> World:
