@@ -31,6 +31,8 @@ _POLL_S = 0.05
 _POLL_UNDER_LIMIT_S = 0.01  # at 3 GiB/s, which is what one thread can fill, 30 MiB
 _HOST_EVERY_S = 0.2  # reading PSS of a family costs some milliseconds
 _TAIL_BYTES = 20_000
+_HELLO_BYTES = 4096  # enough for the roles that a process tells first
+_PATIENCE_S = 20.0  # for a rank's hello, after some process could not be entered
 _NO_ROOM_BYTES = 8192
 
 Heartbeat = Callable[[wire.Progress | None], None]
@@ -178,12 +180,23 @@ class _interrupts_held:
 
 
 def _rank_could_not_be_entered(folder: Path) -> bool:
-    """Whether a rank told that the probe is not in it: it would train on, unseen and uncut, for as long as it likes."""
-    for path in folder.glob("door-*.txt"):
-        wire_file = folder / f"wire-{path.stem.removeprefix('door-')}.jsonl"
-        if not wire_file.exists() or '"role": "rank"' in _tail(wire_file, _TAIL_BYTES):
-            return True
-    return False
+    """Whether a rank told that the probe is not in it: it would train on, unseen and uncut, for as long as it likes.
+
+    A process that could not even say hello may be a rank, or a helper with an old Python that is soon gone: it counts when
+    no rank has said hello for a while.
+    """
+    closed = list(folder.glob("door-*.txt"))
+    if not closed:
+        return False
+    ranks = {path.stem.removeprefix("wire-") for path in folder.glob("wire-*.jsonl") if '"role": "rank"' in _head(path)}
+    if ranks & {path.stem.removeprefix("door-") for path in closed}:
+        return True
+    return not ranks and time.time() - min(path.stat().st_mtime for path in closed) > _PATIENCE_S
+
+
+def _head(path: Path) -> str:
+    with open(path, "rb") as file:
+        return file.read(_HELLO_BYTES).decode(errors="replace")
 
 
 def _latest_progress(folder: Path) -> wire.Progress | None:
@@ -224,7 +237,8 @@ def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oo
     how, failure, sentence = outcome.outcome_of(ending, reports, gather.failures(events))
     where = folder.resolve().relative_to(record_folder.resolve())
     traces = [r.trace_file for r in reports if r.trace_file]
-    timed = how is not Outcome.INTERRUPTED
+    slowed = trial.device.kind == "cpu" and trial.kind is TrialKind.MEMORY  # what makes resident memory true costs time
+    timed = how is not Outcome.INTERRUPTED and not slowed
     return Sample(
         trial=trial,
         outcome=how,
