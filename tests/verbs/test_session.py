@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from world import World, disk_full_at, work
 
 from brimful import record as records
+from brimful.command import parse
 from brimful.errors import DiskFull, Interrupted, NewerRecord, Terminated
 from brimful.record import latest, read_record
 from brimful.show.console import make_console, show_record
@@ -19,6 +20,7 @@ from brimful.show.html import render_page
 from brimful.values import Outcome
 from brimful.verbs import audit, predict, tune
 from brimful.verbs.report import find_record
+from brimful.verbs.session import Nobody, Options, opened
 
 
 def kept(home):
@@ -127,3 +129,19 @@ def test_a_verb_answers_with_what_its_record_says(tmp_path):
     assert kept(tmp_path).prediction == record.prediction
     assert record.opened.command.argv[-1] == "{batch_size}"
     assert record.opened.command.found_flags == {"batch_size": "--batch-size"}
+
+
+def test_the_user_is_told_which_flag_was_taken_for_the_batch_size(tmp_path):
+    said = []
+
+    class Listener(Nobody):
+        def message(self, text):
+            said.append(text)
+
+    command = parse(("my-train", "--bs", "8"))
+    with opened("audit", command, None, Options(home=tmp_path, watcher=Listener())):
+        pass
+    assert said == ["batch_size: taken to be what stands behind --bs in your command (8)"]
+    with opened("audit", parse(("my-train", "--bs", "{batch_size}")), None, Options(home=tmp_path, watcher=Listener())):
+        pass
+    assert len(said) == 1

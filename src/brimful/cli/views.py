@@ -26,7 +26,7 @@ def show_prediction(record: Record, json: bool) -> int:
     prediction = record.prediction
     assert prediction is not None  # the verb returns no record without one
     if json:
-        _print_json({**as_json.prediction_json(prediction), "record": record.folder})
+        _print_json({**as_json.prediction_json(prediction), **_about(record)})
     else:
         console.show_prediction(console.make_console(), prediction)
         print(f"Record: {record.folder}", file=sys.stderr)
@@ -36,17 +36,24 @@ def show_prediction(record: Record, json: bool) -> int:
 def show_audit(record: Record, json: bool) -> int:
     assert record.audit is not None
     if json:
-        _print_json({**as_json.audit_json(record.audit), "record": record.folder})
+        _print_json({**as_json.audit_json(record.audit), **_about(record)})
     else:
         console.show_audit(console.make_console(), record.audit)
     return 0
+
+
+def _about(record: Record) -> dict[str, Any]:
+    """What every answer says besides: where its record is, and behind which flags settings were found in the command."""
+    command = record.opened.command
+    return {"record": record.folder, "found_flags": command.found_flags if command else {}}
 
 
 def show_plan(record: Record, json: bool, page: bool) -> int:
     """The plan; with `page`, the page is written into the record and its place is told."""
     written = write(record, "html", None) if page else None
     if json:
-        _print_json({**as_json.plan_json(record), "page": str(written) if written else None})
+        about = {"found_flags": _about(record)["found_flags"], "page": str(written) if written else None}
+        _print_json({**as_json.plan_json(record), **about})
     else:
         console.show_record(console.make_console(), record)
         if written:

@@ -122,6 +122,8 @@ def opened(
         objective=objective,
     )
     session = Session(RecordWriter.create(home, entry), entry, options)
+    if command is not None:
+        _say_which_flags(session, command)
     try:
         yield session
     except KeyboardInterrupt as error:
@@ -135,3 +137,9 @@ def opened(
         raise
     else:
         session.writer.append(Closed(0, time.time()))
+
+
+def _say_which_flags(session: Session, command: Command) -> None:
+    """Where no placeholder stood, the user is told which flag brimful took for which setting."""
+    for name, flag in command.found_flags.items():
+        session.message(f"{name}: taken to be what stands behind {flag} in your command ({command.given.get(name)})")
