@@ -23,6 +23,7 @@ class Call(NamedTuple):
     keeps: bool = False  # what is in the file already stays
     mode: Optional[Tuple[str, int]] = None  # the parameter that says whether it writes, and its place: "r" does not
     told: bool = False  # what it reads may be a checkpoint that the script resumes from
+    folder: bool = False  # the path is a folder, and the names of the files in it are the library's
 
 
 # By module; a module's calls are redirected when it is imported.
@@ -35,10 +36,17 @@ CALLS: Dict[str, List[Call]] = {
         Call("jit.ScriptModule.save", "f", 1, True),
         Call("export.save", "f", 1, True),
     ],
+    "torch.serialization": [Call("save", "f", 1, True), Call("load", "f", 0, False, told=True)],
     "torch.onnx": [Call("export", "f", 2, True)],
     "safetensors": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
     "safetensors.torch": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
     "safetensors.numpy": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
+    "tokenizers": [
+        Call("Tokenizer.save", "path", 1, True),
+        Call("Tokenizer.from_file", "path", 0, False),
+        Call("Tokenizer.train", "files", 1, False),
+        Call("models.Model.save", "folder", 1, True, folder=True),
+    ],
     "cv2": [Call("imwrite", "filename", 0, True), Call("imread", "filename", 0, False)],
     "sqlite3": [Call("connect", "database", 0, True, True)],
     "h5py": [Call("File.__init__", "name", 1, True, True, ("mode", 2))],
@@ -62,6 +70,7 @@ def redirect_writers(hub: Any) -> None:
     waiting.wait_for("subprocess", functools.partial(_tell_of_programs, hub))
     waiting.wait_for("huggingface_hub.hf_api", functools.partial(_no_uploads, hub))
     waiting.wait_for("datasets", functools.partial(_no_cached_maps, hub))
+    waiting.wait_for("tensorboard.compat", _no_tensorflow)
 
 
 def _arrived(hub: Any, calls: List[Call], module: Any) -> None:
@@ -109,12 +118,26 @@ def _mode(call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> str:
 
 
 def _redirected(overlay: Overlay, call: Call, path: Any, writes: bool) -> Any:
+    if isinstance(path, list):
+        return [_redirected(overlay, call, one, writes) for one in path]
     if not isinstance(path, (str, bytes, os.PathLike)) or str(path).startswith((":memory:", "file:")):
         return path
     absolute = overlay.covered(path) if call.told else None
     if absolute is not None and overlay.where(absolute) == absolute:
         overlay.loaded(absolute)
+    if call.folder:
+        return _folder(overlay, path)
     return redirected(overlay, path, writes, call.keeps)
+
+
+def _folder(overlay: Overlay, path: Any) -> Any:
+    """The layer's own folder of that name; where the script sees no such folder, one that does not exist either."""
+    absolute = overlay.covered(path)
+    if absolute is None:
+        return path
+    if overlay.make_parent(os.path.join(absolute, "any")):
+        overlay.tell(absolute)
+    return overlay.upper(absolute)
 
 
 # Programs that libraries start to learn something; they write nothing.
@@ -168,3 +191,8 @@ def _no_cached_maps(hub: Any, module: Any) -> None:
     """On an imaginary card a mapped data set may hold what a model computed, so zeros: it must not stay in the user's cache."""
     if hub.orders.device == "imaginary" and hasattr(module, "disable_caching"):
         module.disable_caching()
+
+
+def _no_tensorflow(module: Any) -> None:
+    """TensorBoard writes by TensorFlow's C++ where that is installed, else by Python: its compat/__init__.py looks for notf."""
+    module.notf = True

@@ -149,6 +149,47 @@ def test_the_orders_alone_decide_whether_writes_are_kept_out(run_trial):
     assert json.loads((told.folder / "orders.json").read_text())["keep_out"] is True
 
 
+TOKENIZERS = """
+import os, torch
+from tokenizers import Tokenizer, models, trainers
+from torch.serialization import save
+with open("corpus.txt", "w") as file:
+    file.write("a b c a b " * 20)
+tokenizer = Tokenizer(models.BPE())
+tokenizer.train(["corpus.txt"], trainers.BpeTrainer(vocab_size=30, show_progress=False))
+os.makedirs("new")
+for folder in ("out", "new"):
+    tokenizer.save(folder + "/tokenizer.json")
+    tokenizer.model.save(folder)
+    assert Tokenizer.from_file(folder + "/tokenizer.json").get_vocab_size() == tokenizer.get_vocab_size()
+    assert sorted(os.listdir(folder)) == ["merges.txt", "tokenizer.json", "vocab.json"]
+save({"a": 1}, "out/../best.pt")
+print("done")
+"""
+
+
+def test_tokenizers_that_rust_writes_lie_in_the_trials_folder(run_trial, tmp_path, contents):
+    pytest.importorskip("tokenizers")
+    out = tmp_path / "work" / "out"
+    out.mkdir(parents=True)
+    for name in ("tokenizer.json", "vocab.json", "merges.txt", "../best.pt", "../script.py"):
+        (out / name).write_text(TOKENIZERS if name.endswith(".py") else "the user's")
+    before = contents(tmp_path / "work")
+    told = run_trial(["script.py"], keep_out=True, cut=False)
+    assert told.stdout == "done\n", told.stderr
+    assert contents(tmp_path / "work") == before
+
+
+def test_tensorboard_writes_through_python_where_tensorflow_is_there_too(run_trial, tmp_path):
+    """It takes its own file calls, not TensorFlow's (which open files in C++), where a module `notf` is to be had."""
+    package = tmp_path / "work" / "tensorboard" / "compat"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    told = run_trial("import torch\nfrom tensorboard.compat import notf\nprint('no tensorflow')", keep_out=True)
+    assert told.stdout == "no tensorflow\n", told.stderr
+
+
 def test_a_script_that_resumes_from_its_own_checkpoint_is_told(run_trial, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
