@@ -98,6 +98,11 @@ class StepTimes:
                 self._seconds.append(seconds)
             self._open.pop(0)
 
+    def reached(self) -> bool:
+        """Whether the device has come to the end of every measured step so far. Waits for nothing."""
+        self._collect(wait=False)
+        return not self._open
+
     def read(self, wait: bool) -> List[float]:
         """Seconds of each measured step. With `wait`, the device is waited for: at the end of a trial alone."""
         self._collect(wait)

@@ -242,8 +242,8 @@ class Probe:
             self._next_report = after + max(REPORT_S, REPORT_SHARE * (after - self._started), REPORT_PAUSE * (after - now))
 
     @guarded
-    def tell_end(self, ended: Optional[str] = None) -> None:
-        """The last report: once, however the process ends."""
+    def tell_end(self, ended: Optional[str] = None, waits: bool = True) -> None:
+        """The last report: once, however the process ends. Without `waits` it has what can be had without the device."""
         if self.reported_end:
             return
         self.reported_end = True
@@ -251,7 +251,7 @@ class Probe:
         self.device.flush()
         how = ended or report.how_it_ended(self)
         try:
-            self.hub.emit(report.report_of(self, how))
+            self.hub.emit(report.report_of(self, how, waits))
         except Exception:
             tell_own_error("the last report")
             self.hub.emit(report.bare_report(self, how))

@@ -22,9 +22,11 @@ def how_it_ended(probe: Any) -> str:
     return "steps_done" if probe.ending.measured else "script_ended"
 
 
-def report_of(probe: Any, ended: str) -> Report:
-    """Reads everything. With `ended` other than "running" it waits for the device, as the script has come to its end."""
+def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
+    """Reads everything. With `ended` other than "running" it waits for the device, as the script has come to its end; not
+    without `waits`: then losses, and learning rates that lie on the device, stay unread."""
     over = ended != "running"
+    waits = over and waits
     rank, size = world()
     name, total = device_facts(probe)
     micro, samples = probe.loaders.consumption.by_step()
@@ -41,14 +43,14 @@ def report_of(probe: Any, ended: str) -> Report:
         ended=ended,
         steps=probe.steps.count,
         warmup_steps=probe.orders.warmup_steps,
-        step_s=probe.times.read(wait=over),
+        step_s=probe.times.read(wait=waits),
         loading_s=list(probe.loading_s),
         micro_batches_per_step=micro,
         samples_per_step=samples,
-        optimizers=probe.steps.read(),
+        optimizers=probe.steps.read(waits),
         loaders=probe.loaders.read(),
         phases=probe.phases.read(),
-        losses=probe.losses.read() if over else [],
+        losses=probe.losses.read() if waits else [],
         worst_batch=probe.worst.report(probe.loaders.is_trained) if probe.worst is not None else None,
         peak_unphased=probe.phases.whole(),
         context_bytes=probe.device.context_bytes,

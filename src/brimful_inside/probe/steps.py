@@ -38,19 +38,20 @@ class Seen:
         self.rates: List[Any] = []
         self.scheduled: List[Dict[str, Any]] = []  # what schedulers wrote into the groups
 
-    def read(self) -> OptimizerSeen:
+    def read(self, waits: bool) -> OptimizerSeen:
+        """With `waits`, rates that lie on a device are read too, which waits for it."""
         wrapped = len(set(self.inner)) == 1
         return OptimizerSeen(
             name=self.inner[0] if wrapped else self.kind,
             steps=self.steps,
             parameters=self.parameters,
-            learning_rates=[float(rate) for rate in self.rates],
-            first_learning_rates=[float(rate) for rate in self.first_rates or []],
+            learning_rates=_numbers(self.rates, waits),
+            first_learning_rates=_numbers(self.first_rates or [], waits),
             skipped_steps=self.skipped,
             wrapped_by=self.kind if wrapped else None,
             uses_closure=self.uses_closure,
-            initial_learning_rates=[float(group["initial_lr"]) for group in self.scheduled if "initial_lr" in group],
-            max_learning_rates=[float(group["max_lr"]) for group in self.scheduled if "max_lr" in group],
+            initial_learning_rates=_numbers([g["initial_lr"] for g in self.scheduled if "initial_lr" in g], waits),
+            max_learning_rates=_numbers([g["max_lr"] for g in self.scheduled if "max_lr" in g], waits),
         )
 
 
@@ -130,8 +131,8 @@ class Steps:
         self._of(optimizer).skipped += 1
         self._on_skip()
 
-    def read(self) -> List[OptimizerSeen]:
-        return [seen.read() for seen in self._all[:MAX_OPTIMIZERS]]
+    def read(self, waits: bool = False) -> List[OptimizerSeen]:
+        return [seen.read(waits) for seen in self._all[:MAX_OPTIMIZERS]]
 
     @property
     def optimizers(self) -> int:
@@ -177,6 +178,10 @@ def _is_running(frame: Any) -> bool:
             return True
         here = here.f_back
     return False
+
+
+def _numbers(rates: List[Any], waits: bool) -> List[float]:
+    return [float(rate) for rate in rates if waits or not hasattr(rate, "device") or rate.device.type == "cpu"]
 
 
 def _kept(rate: Any) -> Any:

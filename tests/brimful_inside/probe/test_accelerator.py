@@ -7,7 +7,10 @@ import torch
 
 from brimful_inside.probe import accelerator, clock, meters
 from brimful_inside.probe.clock import EventClock, StepTimes
-from brimful_inside.probe.meters import AcceleratorDevice
+from brimful_inside.probe.hub import Hub
+from brimful_inside.probe.meters import AcceleratorDevice, NoDevice
+from brimful_inside.probe.probe import Probe
+from brimful_inside.wire import Orders
 
 
 class Event:
@@ -85,6 +88,40 @@ def test_a_device_in_an_error_state_leaves_the_hosts_time(card):
     times.end_step(1)
     (seconds,) = times.read(wait=True)
     assert 0 <= seconds < 5
+
+
+@pytest.mark.parametrize(("waits", "rates"), [(False, []), (True, [0.5])])
+def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(card, tmp_path, waits, rates):
+    """Reading anything off it, or waiting for an event that comes after, would never end."""
+
+    class OnTheDevice:
+        device = types.SimpleNamespace(type="cuda")
+
+        def __float__(self):
+            assert waits, "read off the device"
+            return 0.5
+
+        def detach(self):
+            return self
+
+        clone = detach
+
+    orders = Orders(folder=str(tmp_path), device="accelerator", steps=1, warmup_steps=0)
+    probe = Probe(Hub(orders, "rank"), NoDevice(), types.SimpleNamespace(reset=int, peak_bytes=int, is_true=False))
+    told = []
+    card.setattr(probe.hub, "emit", told.append)
+    probe.times.begin()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+    optimizer.param_groups[0]["lr"] = OnTheDevice()
+    probe.steps.before(optimizer, (), {}, None)
+    probe.losses._kept.append(OnTheDevice())
+    Event.reached = False
+    probe.steps.after(optimizer)
+    assert not probe.times.reached()
+    probe.tell_end("steps_done", waits)
+    report = [event for event in told if hasattr(event, "losses")][-1]
+    assert (Event.waited, len(report.step_s)) == ((1, 1) if waits else (0, 0))
+    assert report.losses == report.optimizers[0].learning_rates == rates and report.steps == 1
 
 
 def test_of_several_cards_the_fullest_counts_and_the_context_is_added(card):
