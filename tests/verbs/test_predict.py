@@ -91,6 +91,14 @@ def test_a_size_that_crashes_when_it_is_the_one_asked_for_is_an_error_and_no_pre
         work(world, predict, ("my-train", "--batch-size", "2000"), gpu_memory="4GiB")
 
 
+@pytest.mark.parametrize("asked", ["24", "{batch_size}"])
+def test_a_host_that_is_out_of_memory_says_nothing_about_a_card(asked):
+    world = World(outcome_of=lambda trial, size: Outcome.OUT_OF_HOST_MEMORY)
+    with pytest.raises(DoesNotFit, match="ran out of host memory"):
+        work(world, predict, ("my-train", "--batch-size", asked), gpu_memory="4GiB")
+    assert len(world.launched) == 1
+
+
 def test_without_a_card_there_is_nothing_to_predict_for():
     with pytest.raises(UsageError, match="no card"):
         work(World(), predict)

@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from world import COMMAND, GIB, MIB, World, work
 
-from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
+from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, TrialFailed, UsageError
+from brimful.measure.device import accelerators
+from brimful.measure.device.accelerators import Accelerator
 from brimful.values import Outcome, Plan, Record, Source
 from brimful.verbs import tune
 
@@ -105,6 +107,34 @@ def test_only_memory_makes_the_search_go_smaller(outcome):
     with pytest.raises(CommandFailed):
         work(world, tune, ("my-train", "--batch-size", "24"), device="cpu", budget="1GiB")
     assert len(world.launched) == 1, "a command that fails by itself is not tried at other sizes"
+
+
+@pytest.fixture
+def real_card(monkeypatch):
+    card = Accelerator(0, "cuda", "A card", 8 * GIB, 8 * GIB)
+    monkeypatch.setattr(accelerators, "visible", lambda: (card,))
+
+
+@pytest.mark.usefixtures("real_card")
+def test_on_a_real_card_its_free_memory_is_the_budget():
+    world = World(fixed=GIB, linear=100 * MIB, device_bytes=8 * GIB, overhead_s=1.0)
+    record = work(world, tune, device="auto", budget="90%")
+    assert record.opened.device.label == "cuda:0" and chosen(record) >= 40
+    check(world, record, int(0.9 * 8 * GIB), None)
+
+
+@pytest.mark.usefixtures("real_card")
+@pytest.mark.parametrize(("device", "why"), [("cpu", "used no accelerator"), ("cuda:0", "no peak of device memory")])
+def test_a_peak_that_nobody_could_read_is_not_told_as_out_of_memory(device, why):
+    class Blind(World):
+        def _report(self, *args):
+            return dataclasses.replace(super()._report(*args), device=device)
+
+        def _sample(self, trial, size, folder, outcome, peak):
+            return dataclasses.replace(super()._sample(trial, size, folder, outcome, peak), peak=None)
+
+    with pytest.raises(TrialFailed, match=why):
+        work(Blind(), tune)
 
 
 def test_out_of_memory_does_make_it_go_smaller():

@@ -15,7 +15,7 @@ from brimful.measure.traces import read_trace
 from brimful.units import format_bytes
 from brimful.values import Budget, Command, Device, Gpu, Limits, Outcome, Sample, Setting, Trial, TrialKind
 from brimful.verbs import seen
-from brimful.verbs.failures import MEMORY_OUTCOMES, require_steps, require_steps_or_memory
+from brimful.verbs.failures import require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful_inside.laws.allocator import settings_in
 from brimful_inside.laws.trace import Malloc, Trace
@@ -65,7 +65,7 @@ class Tracer:
             if self._card is None:
                 self._card = self._card_for(self.trace(batch_size))
         sample = self.samples[batch_size]
-        if not searching and sample.outcome not in MEMORY_OUTCOMES:
+        if not searching and sample.outcome is not Outcome.OUT_OF_DEVICE_MEMORY:  # of the host's memory no card has a say
             require_steps(self.session, sample)
         return sample
 

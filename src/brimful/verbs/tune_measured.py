@@ -21,7 +21,7 @@ from brimful.decide.objective import fits_budget, peak_bytes
 from brimful.decide.plan import make_plan
 from brimful.decide.search import ALLOCATOR, Request, Search, SearchResult, SpeedProblem
 from brimful.decide.search_measured import Measured, MeasuredConclusion, search_largest_measured
-from brimful.errors import DoesNotFit
+from brimful.errors import BrimfulError, DoesNotFit, TrialFailed
 from brimful.units import format_bytes
 from brimful.values import (
     Budget,
@@ -39,7 +39,7 @@ from brimful.values import (
     Trial,
     TrialKind,
 )
-from brimful.verbs.failures import error_of, require_steps, require_steps_or_memory
+from brimful.verbs.failures import MEMORY_OUTCOMES, error_of, require_steps, require_steps_or_memory, trained
 from brimful.verbs.imaginary import ignores_the_batch_size
 from brimful.verbs.seen import dataset_length, rate_advice
 from brimful.verbs.session import Session
@@ -190,14 +190,32 @@ def _already_set(command: Command) -> bool:
     return any(name in environment for name in ALLOCATOR) or "malloc" in environment.get("LD_PRELOAD", "")
 
 
-def _nothing_fits(session: Session, task: Task) -> DoesNotFit:
+def _nothing_fits(session: Session, task: Task) -> BrimfulError:
+    """Why no batch size can be named: none fits, or the smallest told nothing about memory."""
     smallest = min((s for s in session.samples), key=lambda s: s.trial.settings["batch_size"])
     seen = peak_bytes(smallest, task.budget.memory)
+    if smallest.outcome not in MEMORY_OUTCOMES and not seen:
+        return _memory_unknown(task, smallest) if trained(smallest) else error_of(session, smallest)
     needs = f"took {format_bytes(seen)}" if seen else "ran out of memory"
     return DoesNotFit(
         saw=f"no batch size fits: {smallest.trial.settings['batch_size']} {needs} of {task.budget.memory} memory",
         means=f"the budget is {format_bytes(task.budget.bytes)} ({task.budget.why})",
         do="a larger --budget, a smaller model, or gradient checkpointing",
+    )
+
+
+def _memory_unknown(task: Task, sample: Sample) -> TrialFailed:
+    """It trained, and nothing is known of the memory that the budget is of."""
+    if not task.on_cpu and all(report.device == "cpu" for report in sample.reports):
+        return TrialFailed(
+            saw="the script used no accelerator",
+            means=f"it trained on the CPU, and what was to be tuned is {task.device.label}",
+            do="look where the script chooses its device; --device cpu tunes it for the CPU",
+        )
+    return TrialFailed(
+        saw=f"no peak of {task.budget.memory} memory could be read on {task.device.label}",
+        means="without it nobody can say which batch size fits" + (f" ({'; '.join(sample.notes)})" if sample.notes else ""),
+        do="`brimful audit` shows its speed; --gpu NAME predicts memory for a card of the catalogue",
     )
 
 
