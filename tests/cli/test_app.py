@@ -19,12 +19,13 @@ TRAIN = ["--", "my-train", "--batch-size"]
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path, monkeypatch):
-    """Records in a folder of its own, no terminal, and SIGTERM as it was."""
+    """Records in a folder of its own, no terminal, and signals as they were."""
     monkeypatch.setenv("BRIMFUL_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def typed(capsys, *words: str) -> tuple[int, str, str]:
@@ -209,6 +210,17 @@ def test_signals_have_their_own_exit_codes(capsys, monkeypatch, raised, code):
 
     monkeypatch.setattr(app, "_parse", parse)
     assert typed(capsys, "gpus")[0] == code
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_closing_terminal_ends_it_but_not_under_nohup(capsys, monkeypatch, handler):
+    def parse(ours, words):
+        signal.raise_signal(signal.SIGHUP)
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGHUP, handler)
+    monkeypatch.setattr(app, "_parse", parse)
+    assert typed(capsys, "gpus")[0] == (143 if handler is signal.SIG_DFL else 0)
 
 
 def test_report_writes_a_page_text_and_markdown_of_the_latest_record(capsys, tmp_path):

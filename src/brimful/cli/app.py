@@ -137,7 +137,7 @@ def run(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code (DESIGN: 0 done, 1 unexpected, 2 usage, 3 does not fit, ...)."""
     ours, words = _split(list(argv))
     json = "--json" in ours
-    signal.signal(signal.SIGTERM, _terminate)
+    _end_well()
     try:
         function, bound = _parse(ours, words)
         code = function(*bound.args, **bound.kwargs) or 0
@@ -172,8 +172,17 @@ def _nobody_reads() -> int:
     return 0
 
 
+def _end_well() -> None:
+    """SIGTERM, and a terminal that closes (SIGHUP), end the children too: they have a session of their own, so neither
+    reaches them otherwise. What was told to ignore it (nohup) goes on."""
+    signal.signal(signal.SIGTERM, _terminate)
+    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hang_up is not None and signal.getsignal(hang_up) is signal.SIG_DFL:
+        signal.signal(hang_up, _terminate)
+
+
 def _terminate(number: int, frame: object) -> None:
-    raise Terminated(saw="terminated (SIGTERM)", means="children were ended and the record is kept")
+    raise Terminated(saw=f"terminated ({signal.Signals(number).name})", means="children were ended and the record is kept")
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:

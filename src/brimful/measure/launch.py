@@ -166,12 +166,12 @@ def _wait(process: subprocess.Popen[bytes], family: Family, trial: Trial, folder
 
 
 class _interrupts_held:
-    """Holds back Ctrl-C and SIGTERM while children are ended, so that none is left behind by an impatient second one."""
+    """Holds back Ctrl-C and signals to end while children are ended, so that none is left behind by an impatient second one."""
 
     def __enter__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}
         with contextlib.suppress(ValueError):  # not in the main thread: nothing to hold
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)])):
                 self._before[number] = signal.signal(number, signal.SIG_IGN)
 
     def __exit__(self, *_: object) -> None:
