@@ -112,7 +112,7 @@ def test_only_memory_makes_the_search_go_smaller(outcome):
 @pytest.fixture
 def real_card(monkeypatch):
     card = Accelerator(0, "cuda", "A card", 8 * GIB, 8 * GIB)
-    monkeypatch.setattr(accelerators, "visible", lambda: (card,))
+    monkeypatch.setattr(accelerators, "found_by", lambda python: (card,))
 
 
 @pytest.mark.usefixtures("real_card")

@@ -43,7 +43,7 @@ def choose(command: Command, device: str, gpu: Gpu | None) -> tuple[Device, acce
         )
     if device == "cpu":
         return Device("cpu", "cpu"), None
-    found = accelerators.visible() or accelerators.ask_python(python_of(command))
+    found = accelerators.found_by(python_of(command))
     if found:
         return Device("accelerator", found[0].label), found[0]
     if device == "accelerator":

@@ -1,7 +1,8 @@
 """Real accelerators of this machine, without importing torch here.
 
 NVIDIA cards are asked through NVML, which sees what PyTorch cannot: other processes' memory, the driver. Cards of other
-makers are asked through `torch.accelerator` in a process of the script's own Python (`ask_python`).
+makers, and those that NVML does not number as CUDA does, are asked through `torch.accelerator` in a process of the script's
+own Python (`ask_python`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import os
 import subprocess
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,35 @@ class Accelerator:
     total_bytes: int
     free_bytes: int
     driver: str | None = None
+    sliced: bool = False  # MIG: what a process sees of it is less than its numbers say
 
     @property
     def label(self) -> str:
         return f"{self.kind}:{self.index}"
 
 
+def found_by(python: str) -> tuple[Accelerator, ...]:
+    """The cards that a script sees which runs in the interpreter `python`, as it numbers them; () where there is none."""
+    cards, seen = _by_driver()
+    return seen if seen and _numbered_by_nvml(cards) else ask_python(python) or seen
+
+
+def _numbered_by_nvml(cards: list[Accelerator]) -> bool:
+    """Whether NVML's order of this machine's cards is CUDA's. CUDA counts the fastest card first unless CUDA_DEVICE_ORDER
+    says PCI_BUS_ID (CUDA C++ Programming Guide, environment variables); and of a card that is cut up (MIG) it sees one slice.
+    """
+    if any(card.sliced for card in cards):
+        return False
+    return len({card.name for card in cards}) == 1 or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+
+
 def visible() -> tuple[Accelerator, ...]:
     """NVIDIA cards by NVML, in the order that CUDA_VISIBLE_DEVICES gives them; () without a card or a driver."""
+    return _by_driver()[1]
+
+
+def _by_driver() -> tuple[list[Accelerator], tuple[Accelerator, ...]]:
+    """(all cards of this machine, those that CUDA_VISIBLE_DEVICES leaves)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -38,12 +60,12 @@ def visible() -> tuple[Accelerator, ...]:
 
             pynvml.nvmlInit()
     except Exception:  # no driver, no library, no permission: each is "no card" here, and `doctor` says so
-        return ()
+        return [], ()
     try:
         cards = [_by_nvml(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return _as_torch_numbers_them(pynvml, cards)
+        return cards, _as_torch_numbers_them(pynvml, cards)
     except pynvml.NVMLError:
-        return ()
+        return [], ()
     finally:
         pynvml.nvmlShutdown()
 
@@ -53,7 +75,16 @@ def _by_nvml(pynvml, index: int) -> Accelerator:
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     name = pynvml.nvmlDeviceGetName(handle)
     driver = pynvml.nvmlSystemGetDriverVersion()
-    return Accelerator(index, "cuda", _string(name), int(memory.total), int(memory.free), _string(driver))
+    return Accelerator(
+        index, "cuda", _string(name), int(memory.total), int(memory.free), _string(driver), _is_sliced(pynvml, handle)
+    )
+
+
+def _is_sliced(pynvml, handle) -> bool:
+    try:
+        return pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    except pynvml.NVMLError:  # most cards cannot be cut up
+        return False
 
 
 def _as_torch_numbers_them(pynvml, cards: list[Accelerator]) -> tuple[Accelerator, ...]:
@@ -69,7 +100,7 @@ def _as_torch_numbers_them(pynvml, cards: list[Accelerator]) -> tuple[Accelerato
             card = next((c for uuid, c in by_uuid.items() if word and uuid.startswith(word)), None)
         if card is None:  # CUDA stops at the first entry that it does not know
             break
-        picked.append(Accelerator(len(picked), card.kind, card.name, card.total_bytes, card.free_bytes, card.driver))
+        picked.append(replace(card, index=len(picked)))
     return tuple(picked)
 
 
@@ -81,7 +112,13 @@ if kind is not None:
     for index in range(torch.accelerator.device_count()):
         module = torch.get_device_module(kind)
         name = getattr(module, "get_device_name", lambda i: kind.type)(index)
-        free, total = getattr(module, "mem_get_info", lambda i: (0, 0))(index)
+        if hasattr(module, "mem_get_info"):
+            free, total = module.mem_get_info(index)
+        elif hasattr(module, "recommended_max_memory"):  # MPS
+            total = module.recommended_max_memory()
+            free = total - module.driver_allocated_memory()
+        else:  # XPU until 2.7 or so
+            free = total = module.get_device_properties(index).total_memory
         found.append([index, kind.type, name, total, free])
 print("BRIMFUL" + json.dumps(found))
 """
