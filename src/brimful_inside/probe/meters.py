@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.probe.accelerator import is_started
+from brimful_inside.probe.accelerator import accelerator_type, is_started
 from brimful_inside.probe.hub import guarded
 from brimful_inside.probe.peaks import SharedPeaks
 
@@ -75,19 +75,23 @@ class AcceleratorDevice:
 
     def __init__(self, peaks: SharedPeaks):
         self._peaks = peaks
+        self._untold = False  # this torch has the functions, and not for this kind of device (MPS, in some versions)
         self._watches_memory = False
         self._on_out_of_memory: Any = None
 
     def _devices(self) -> List[int]:
         """The cards, once torch has started them: nothing of ours may start one (the script may still fork)."""
-        if not self._peaks.known or not is_started():
+        if self._untold or not self._peaks.known or not is_started():
             return []
         self._watch_memory()
         return list(range(torch.accelerator.device_count()))
 
     def start(self, name: str) -> None:
-        for device in self._devices():
-            self._peaks.reset_on(device)
+        try:
+            for device in self._devices():
+                self._peaks.reset_on(device)
+        except RuntimeError:  # NotImplementedError is one
+            self._untold = True
 
     def step(self, number: int) -> None:
         pass
@@ -95,7 +99,7 @@ class AcceleratorDevice:
     def peaks(self) -> Peaks:
         both = [self._peaks.peaks(device) for device in self._devices()]
         if not both:
-            return (0, 0, 0) if self._peaks.known else (None, None, None)
+            return (None, None, None) if self._untold or not self._peaks.known else (0, 0, 0)
         allocated, reserved = max(peak[0] for peak in both), max(peak[1] for peak in both)
         context = self.context_bytes
         return allocated, reserved, None if context is None else reserved + context
@@ -103,11 +107,12 @@ class AcceleratorDevice:
     @property
     def context_bytes(self) -> Optional[int]:
         """What the current card holds outside PyTorch's allocator: the context, and other processes if there are any."""
-        if not torch.cuda.is_initialized():
+        module: Any = getattr(torch, accelerator_type() or "cuda")
+        if not is_started() or not hasattr(module, "mem_get_info"):
             return None
         try:
-            free, total = torch.cuda.mem_get_info()
-            return max(0, total - free - torch.cuda.memory_reserved())
+            free, total = module.mem_get_info()
+            return max(0, total - free - module.memory_reserved())
         except RuntimeError:  # the device is in an error state
             return None
 

@@ -127,7 +127,6 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(card, tmp_pa
 def test_of_several_cards_the_fullest_counts_and_the_context_is_added(card):
     peaks = types.SimpleNamespace(known=True, peaks=lambda device: [(100, 200), (300, 350)][device], reset_on=resets.append)
     card.setattr(torch.accelerator, "device_count", lambda: 2)
-    card.setattr(torch.cuda, "is_initialized", lambda: True)
     card.setattr(torch.cuda, "mem_get_info", lambda: (1000, 5000))
     card.setattr(torch.cuda, "memory_reserved", lambda: 500)
     device = AcceleratorDevice(peaks)
@@ -137,6 +136,16 @@ def test_of_several_cards_the_fullest_counts_and_the_context_is_added(card):
 
 
 resets: list = []
+
+
+def test_a_kind_of_device_whose_memory_torch_does_not_tell_is_unknown_and_not_zero(card):
+    def raises(device):
+        raise NotImplementedError("no statistics of this kind of device")
+
+    card.setattr(torch.accelerator, "device_count", lambda: 1)
+    device = AcceleratorDevice(types.SimpleNamespace(known=True, peaks=raises, reset_on=raises))
+    device.start("train")
+    assert device.peaks() == (None, None, None)
 
 
 def test_memory_that_runs_out_is_heard_of_by_the_allocators_observer(card):
