@@ -97,7 +97,11 @@ class AcceleratorDevice:
         pass
 
     def peaks(self) -> Peaks:
-        both = [self._peaks.peaks(device) for device in self._devices()]
+        both: List[Tuple[int, int]] = []
+        try:
+            both = [self._peaks.peaks(device) for device in self._devices()]
+        except RuntimeError:
+            self._untold = True
         if not both:
             return (None, None, None) if self._untold or not self._peaks.known else (0, 0, 0)
         allocated, reserved = max(peak[0] for peak in both), max(peak[1] for peak in both)

@@ -143,9 +143,11 @@ def test_a_kind_of_device_whose_memory_torch_does_not_tell_is_unknown_and_not_ze
         raise NotImplementedError("no statistics of this kind of device")
 
     card.setattr(torch.accelerator, "device_count", lambda: 1)
-    device = AcceleratorDevice(types.SimpleNamespace(known=True, peaks=raises, reset_on=raises))
-    device.start("train")
-    assert device.peaks() == (None, None, None)
+    for begins in (True, False):
+        device = AcceleratorDevice(types.SimpleNamespace(known=True, peaks=raises, reset_on=raises))
+        if begins:
+            device.start("train")
+        assert device.peaks() == (None, None, None)
 
 
 def test_memory_that_runs_out_is_heard_of_by_the_allocators_observer(card):
