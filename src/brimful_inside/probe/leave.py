@@ -16,9 +16,16 @@ REACHED_S = 2.0
 WATCH_S = 0.1
 
 
-def leave(probe: Any, waits: bool = True) -> None:
-    """Ends this process with exit code 0. Does not return. Without `waits` the device is not waited for."""
-    probe.tell_end("steps_done", waits)
+def leave(probe: Any) -> None:
+    """Ends this process with exit code 0. Does not return.
+
+    One rank of several does not wait for its device: what it was given after the measured steps may hold a collective that
+    another rank, which has left or does something else, never joins (NCCL's kernels poll for it).
+    """
+    alone = world()[1] <= 1
+    if not alone:
+        _wait_for_the_measured_steps(probe)
+    probe.tell_end("steps_done", waits=alone)
     _say_and_wait_for_others(probe)
     _end_daemons()
     for stream in (sys.stdout, sys.stderr):
@@ -71,21 +78,19 @@ def _end_daemons() -> None:
 
 
 def follow_others(probe: Any) -> None:
-    """Leaves when another rank has left and this one has measured its steps: it may be waiting for that rank for ever, and
-    so may its device, on which a collective without that rank never ends (NCCL's kernels poll)."""
+    """Leaves when another rank has left and this one has measured its steps: it may be waiting for that rank for ever."""
 
     def watch() -> None:
         while not probe.reported_end:
             time.sleep(WATCH_S)
             if probe.ending.measured and probe.phases.current != "eval" and _another_left(probe):
-                _wait_for_the_measured_steps(probe)
-                leave(probe, waits=False)
+                leave(probe)
 
     threading.Thread(target=watch, name="brimful-ranks", daemon=True).start()
 
 
 def _wait_for_the_measured_steps(probe: Any) -> None:
-    """The other rank took part in all of them, so the device comes to their end; what it was given later is another matter."""
+    """All ranks take part in these, so the device comes to their end."""
     deadline = time.monotonic() + REACHED_S
     while not probe.times.reached() and time.monotonic() < deadline:
         time.sleep(0.02)

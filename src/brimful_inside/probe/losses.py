@@ -25,10 +25,12 @@ class Losses:
             # a view into something large would keep all of it alive
             self._kept.append(kept.clone() if kept.untyped_storage().nbytes() > 1024 else kept)
 
-    def read(self) -> List[float]:
-        """Their values: waits for the device, so at the end of a trial alone."""
+    def read(self, waits: bool) -> List[float]:
+        """Their values, at the end of a trial alone. Those on a device wait for it: with `waits` only."""
         values = []
         for loss in self._kept:
+            if not waits and loss.device.type != "cpu":
+                continue
             try:
                 values.append(float(loss))
             except (RuntimeError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from typing import Any, Optional
@@ -57,6 +58,7 @@ class Probe:
         self._next_progress = time.monotonic()
         self._next_report = self._started = time.monotonic()
         self.reported_end = False
+        self._telling = threading.RLock()
 
     # --- phases -------------------------------------------------------------------------------------------------------
 
@@ -244,17 +246,18 @@ class Probe:
     @guarded
     def tell_end(self, ended: Optional[str] = None, waits: bool = True) -> None:
         """The last report: once, however the process ends. Without `waits` it has what can be had without the device."""
-        if self.reported_end:
-            return
-        self.reported_end = True
-        self.failures.script_goes_on()
-        self.device.flush()
-        how = ended or report.how_it_ended(self)
-        try:
-            self.hub.emit(report.report_of(self, how, waits))
-        except Exception:
-            tell_own_error("the last report")
-            self.hub.emit(report.bare_report(self, how))
+        with self._telling:  # a thread that comes second goes on, perhaps to end the process, when all is told
+            if self.reported_end:
+                return
+            self.reported_end = True
+            self.failures.script_goes_on()
+            self.device.flush()
+            how = ended or report.how_it_ended(self)
+            try:
+                self.hub.emit(report.report_of(self, how, waits))
+            except Exception:
+                tell_own_error("the last report")
+                self.hub.emit(report.bare_report(self, how))
 
 
 def _samples_in(args: Any) -> Optional[int]:

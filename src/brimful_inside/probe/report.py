@@ -24,7 +24,7 @@ def how_it_ended(probe: Any) -> str:
 
 def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
     """Reads everything. With `ended` other than "running" it waits for the device, as the script has come to its end; not
-    without `waits`: then losses, and learning rates that lie on the device, stay unread."""
+    without `waits`: then losses and learning rates that lie on the device stay unread."""
     over = ended != "running"
     waits = over and waits
     rank, size = world()
@@ -50,7 +50,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         optimizers=probe.steps.read(waits),
         loaders=probe.loaders.read(),
         phases=probe.phases.read(),
-        losses=probe.losses.read() if waits else [],
+        losses=probe.losses.read(waits) if over else [],
         worst_batch=probe.worst.report(probe.loaders.is_trained) if probe.worst is not None else None,
         peak_unphased=probe.phases.whole(),
         context_bytes=probe.device.context_bytes,
