@@ -14,9 +14,6 @@ from brimful.values import Command, Setting
 
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
-#: Settings that brimful knows how to choose or to pass on. Others may be set with ``--set name=value``.
-KNOWN_SETTINGS = ("batch_size", "eval_batch_size", "encoding_batch_size", "num_workers", "lr", "accumulation", "resume")
-
 #: Flags by which scripts take their batch size, the most common names first; ``-b`` last since it may mean other things.
 BATCH_SIZE_FLAGS = (
     "--batch_size",

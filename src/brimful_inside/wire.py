@@ -49,6 +49,7 @@ class Orders:
     keep_out: bool = True  # writes of checkpoints go to the trial's folder, trackers are off, nothing is resumed
     cut: bool = True  # False: the whole run, nothing ended early (a training under a plan)
     settings: Dict[str, Any] = field(default_factory=dict)  # what brimful.setting(name, default) answers
+    parent_pid: Optional[int] = None  # the trial's first process ends with this one, however that ends
     version: int = WIRE_VERSION
 
 

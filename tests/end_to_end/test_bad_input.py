@@ -82,6 +82,9 @@ while True:
 """
 
 
+STEPPED = "loss.backward(); print('stepped', flush=True)"
+
+
 def until_it_trains(home: Path, seconds: float = 120) -> Path:
     """Waits until the first trial has stepped; its folder."""
     deadline = time.monotonic() + seconds
@@ -185,3 +188,19 @@ def test_hydras_keys_a_path_with_spaces_and_another_folder(tmp_path):
     assert done.json["requested"]["batch_size"] == 16
     assert done.json["effective"]["loader_batch_size"] == 16
     assert not list(elsewhere.iterdir()), "nothing is left in the folder it was called in"
+
+
+def test_a_trial_does_not_outlive_a_brimful_that_is_killed(tmp_path):
+    endless = "import itertools\nfor features, targets in itertools.chain.from_iterable(itertools.repeat(loader)):"
+    path = script(tmp_path, TRAINING.replace("for features, targets in loader:", endless).replace("loss.backward()", STEPPED))
+    process = start(tmp_path, "audit", "--device", "cpu", "--steps", 10_000_000, "--json", *python(path))
+    try:
+        until_it_trains(tmp_path / "home")
+        assert left_over(tmp_path / "home")
+    finally:
+        process.kill()
+        process.wait()
+    deadline = time.monotonic() + 10
+    while left_over(tmp_path / "home") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left_over(tmp_path / "home")

@@ -111,11 +111,6 @@ def test_a_stream_that_is_no_terminal_gets_no_escape_codes(monkeypatch: pytest.M
     assert "\x1b" not in stream.getvalue()
 
 
-def test_sentences_go_to_standard_error_when_standard_output_carries_json() -> None:
-    assert screens.talk_console(as_json=True).file is sys.stderr
-    assert screens.talk_console(as_json=False).file is sys.stdout
-
-
 def test_showing_imports_no_torch() -> None:
     code = "import sys, brimful.show.console, brimful.show.progress, brimful.show.markdown; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

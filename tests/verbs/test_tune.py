@@ -40,7 +40,7 @@ def chosen(record: Record) -> int:
 
 
 def check(world: World, record: Record, budget: int, most: int | None) -> None:
-    """What DESIGN §5.1 and §5.2 ask of a plan."""
+    """What it names was run or is called predicted, obeys every limit, and stands beside what was asked, with the reason."""
     plan, size = record.plan, chosen(record)
     assert isinstance(plan, Plan)
     runs = [s for s in record.samples if s.trial.settings["batch_size"] == size and s.outcome is Outcome.COMPLETED]

@@ -134,7 +134,7 @@ def doctor(*, json: Json = False) -> int:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code (DESIGN: 0 done, 1 unexpected, 2 usage, 3 does not fit, ...)."""
+    """Runs one command line and returns its exit code (`brimful.errors` has them)."""
     ours, words = _split(list(argv))
     json = "--json" in ours
     _end_well()

@@ -90,6 +90,7 @@ def orders_of(trial: Trial, folder: Path) -> wire.Orders:
         worst_batch=trial.kind in (TrialKind.TRACE, TrialKind.MEMORY),
         checksums=trial.kind is TrialKind.AUDIT,
         settings=dict(trial.settings),
+        parent_pid=os.getpid(),
     )
 
 

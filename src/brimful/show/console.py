@@ -60,11 +60,6 @@ def make_console(
     )
 
 
-def talk_console(as_json: bool) -> Console:
-    """Where sentences go: standard error when standard output carries the JSON."""
-    return make_console(sys.stderr if as_json else sys.stdout)
-
-
 def show_prediction(console: Console, prediction: Prediction) -> None:
     """The answer of `predict`."""
     _headline(console, verdict.of_prediction(prediction))

@@ -23,7 +23,6 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # torch.nn.attention.SDPBackend
-NAMES = {MATH: "math", FLASH: "flash", EFFICIENT: "efficient", CUDNN: "cudnn"}
 
 
 class _Call(NamedTuple):

@@ -208,10 +208,6 @@ class CachingAllocator:
         heads = [block for block in blocks if block.before is None or not block.before.mapped]
         return sorted(segment_from(head) for head in heads)
 
-    def largest_free_block(self) -> int:
-        """The largest cached block."""
-        return max((block.size for pool in (self.small, self.large) for block in pool.free_blocks()), default=0)
-
     def _cached(self, pool: Pool, size: int, stream: int) -> Optional[Block]:
         """The best fitting free block, taken out of its list; None if there is none (get_free_block)."""
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 from brimful_inside.probe import hub as hub_module
 from brimful_inside.probe.hub import Hub
+from brimful_inside.probe.parent import end_with
 from brimful_inside.probe.roles import own_argv, role_of
 from brimful_inside.probe.waiting import waiting
 from brimful_inside.wire import ORDERS_VARIABLE, TorchSeen, read_orders
@@ -19,6 +20,7 @@ def open_door() -> None:
     hub = Hub(orders, role_of(own_argv(), os.environ))
     hub_module.hub = hub
     hub.say_hello()
+    end_with(orders.parent_pid)
     if hub.role == "launcher":
         return  # it trains nothing, and what it writes are logs of its own; its children come through the door themselves
     if orders.keep_out:
