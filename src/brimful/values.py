@@ -311,6 +311,8 @@ class Audit:
     peak: PhasePeak | None
     phases: dict[str, PhasePeak]
     not_seen: tuple[str, ...]
+    peak_source: Source = Source.MEASURED  # of all peaks; predicted on an imaginary card
+    notes: tuple[str, ...] = ()  # what the trial said besides: "the script used no accelerator"
 
 
 @dataclass(frozen=True)

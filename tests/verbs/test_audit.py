@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from world import World, work
 
 from brimful.errors import TrialFailed, UsageError
-from brimful.values import Outcome
+from brimful.show import as_json, facts
+from brimful.values import Outcome, Source
 from brimful.verbs import audit
 
 
@@ -39,3 +42,18 @@ def test_an_audit_needs_the_values_in_use():
 def test_a_command_that_never_steps_is_no_audit():
     with pytest.raises(TrialFailed, match="no optimizer took a step"):
         work(World(outcome_of=lambda trial, size: Outcome.NO_STEP), audit, ("my-train", "--batch-size", "8"), device="cpu")
+
+
+def test_peaks_of_an_imaginary_card_are_predicted_and_those_of_a_machine_measured():
+    assert work(World(), audit, ("my-train", "--batch-size", "32"), gpu_memory="4GiB").audit.peak_source is Source.PREDICTED
+    assert work(World(), audit, ("my-train", "--batch-size", "32"), device="cpu").audit.peak_source is Source.MEASURED
+
+
+def test_what_the_trial_said_besides_is_told():
+    class Talking(World):
+        def launch(self, *args, **more):
+            return dataclasses.replace(super().launch(*args, **more), notes=("the script used no accelerator",))
+
+    record = work(Talking(), audit, ("my-train", "--batch-size", "32"), device="cpu")
+    assert as_json.audit_json(record.audit)["notes"] == ["the script used no accelerator"]
+    assert ("note", "the script used no accelerator") in [(r.name, r.value.text) for r in facts.effective_rows(record.audit)]

@@ -76,8 +76,10 @@ def audit_json(audit: Audit) -> dict[str, Any]:
         "findings": advice_json(audit.findings),
         "time": {"loading_share": audit.loading_share, "step_s": audit.step_s},
         "peak": _phase_peak(audit.peak),
+        "peak_source": audit.peak_source.value,
         "phases": {name: _phase_peak(peak) for name, peak in audit.phases.items()},
         "not_seen": list(audit.not_seen),
+        "notes": list(audit.notes),
     }
 
 

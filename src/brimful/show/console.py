@@ -20,6 +20,7 @@ from brimful.errors import BrimfulError
 from brimful.show import facts, verdict
 from brimful.show.words import (
     Shown,
+    approximation_text,
     bytes_text,
     count_text,
     how,
@@ -91,9 +92,7 @@ def show_prediction(console: Console, prediction: Prediction) -> None:
     if prediction.worst_batch is not None:
         known.append(facts.FactRow("worst batch", Shown(prediction.worst_batch.what)))
     for name, count in prediction.approximations.items():
-        known.append(
-            facts.FactRow("approximated", Shown(f"{name}, {count:,} ×: an upper bound of a shape that only data can tell"))
-        )
+        known.append(facts.FactRow("approximated", Shown(approximation_text(name, count))))
     known.append(facts.FactRow("answered in", Shown(seconds_text(prediction.seconds), Source.MEASURED)))
     _facts(console, known)
     show_advice(console, prediction.warnings)

@@ -133,7 +133,7 @@ def phase_rows(record: Record) -> tuple[str, list[PhaseRow]]:
     if record.prediction is not None:
         return predicted_phases(record.prediction)
     if record.audit is not None:
-        return "measured in the audit", _seen_phases(record.audit.phases, record.audit.not_seen, Source.MEASURED, None)
+        return f"{record.audit.peak_source.value} in the audit", audited_phases(record.audit)
     sample = _phase_sample(record)
     if sample is None:
         return "", []
@@ -154,7 +154,7 @@ def predicted_phases(prediction: Prediction) -> tuple[str, list[PhaseRow]]:
 
 
 def audited_phases(audit: Audit) -> list[PhaseRow]:
-    return _seen_phases(audit.phases, audit.not_seen, Source.MEASURED, None)
+    return _seen_phases(audit.phases, audit.not_seen, audit.peak_source, None)
 
 
 def _estimated_phase(name: str, peak: PeakEstimate, budget_bytes: int) -> PhaseRow:
@@ -342,7 +342,8 @@ def effective_rows(audit: Audit) -> list[FactRow]:
     }
     rows = [FactRow(name, ABSENT if v is None else Shown(count_text(v), measured)) for name, v in numbers.items()]
     times = {"time of a step": seconds_text(audit.step_s), "of it waiting for data": share_text(audit.loading_share)}
-    return rows + [FactRow(name, ABSENT if text == NOTHING else Shown(text, measured)) for name, text in times.items()]
+    rows += [FactRow(name, ABSENT if text == NOTHING else Shown(text, measured)) for name, text in times.items()]
+    return rows + [FactRow("note", Shown(note)) for note in audit.notes]
 
 
 def when(unix_s: float) -> str:

@@ -16,6 +16,7 @@ from brimful.show import facts, verdict
 from brimful.show.charts import WIDTHS, memory_chart, speed_chart
 from brimful.show.words import (
     Shown,
+    approximation_text,
     bytes_text,
     count_text,
     how,
@@ -146,8 +147,7 @@ def _prediction(prediction: Prediction) -> dict[str, Any]:
     if prediction.worst_batch is not None:
         rows.append(facts.FactRow("worst batch", Shown(prediction.worst_batch.what)))
     for name, count in prediction.approximations.items():
-        text = f"{name}: an upper bound stood in {count:,} time{'' if count == 1 else 's'} for a shape that only data can tell"
-        rows.append(facts.FactRow("approximated", Shown(text)))
+        rows.append(facts.FactRow("approximated", Shown(approximation_text(name, count))))
     rows.append(facts.FactRow("answered in", Shown(seconds_text(prediction.seconds), Source.MEASURED)))
     whole = max(prediction.budget.total_bytes, peak.device_bytes if peak else 0, 1)
     share = min(prediction.budget.bytes / whole, 1.0)

@@ -122,6 +122,16 @@ def memory_of(peak: PhasePeak | None, memory: str | None = None) -> tuple[str, i
     return None
 
 
+def approximation_text(name: str, count: int) -> str:
+    """How often something stood in for what only data or a card can tell (docs/imaginary.md)."""
+    times = f"{name}, {count:,} ×"
+    return times + {
+        "torch.compile": ": not compiled here; compiled code takes less as a rule",
+        "cudnn rnn reserve space": ": its size is not documented, and assumed",
+        "nested tensors in TransformerEncoder": ": padded tensors were taken, which are larger",
+    }.get(name, ": an upper bound of a shape that only data can tell")
+
+
 def source_of(sample: Sample) -> Source:
     """An imaginary card is computed, all else is measured."""
     return Source.PREDICTED if sample.trial.device.kind == "imaginary" else Source.MEASURED

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from brimful import command as commands
 from brimful.decide.findings import findings
 from brimful.errors import UsageError
-from brimful.values import Audit, Command, Effective, Record, Sample, Setting, Trial, TrialKind
+from brimful.values import Audit, Command, Effective, Record, Sample, Setting, Source, Trial, TrialKind
 from brimful.verbs import devices, interpreter
 from brimful.verbs.failures import require_steps
 from brimful.verbs.predict import asked_batch_size, refuse_unreachable
@@ -80,6 +80,8 @@ def _audit(session: Session, sample: Sample, requested: dict[str, Setting], budg
         peak=sample.peak,
         phases=sample.phases,
         not_seen=tuple(name for name in PHASES if name not in sample.phases),
+        peak_source=Source.PREDICTED if sample.trial.device.kind == "imaginary" else Source.MEASURED,
+        notes=sample.notes,
     )
 
 

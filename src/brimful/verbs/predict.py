@@ -218,8 +218,8 @@ def _from_the_trial(sample: Sample, session: Session) -> list[Advice]:
         found.append(
             Advice(
                 "upper-bounds",
-                f"shapes that depend on data: {shown}",
-                "without data nobody knows them; their upper bound was taken",
+                f"what only data or a card can tell: {shown}",
+                "an upper bound or an assumption was taken in its place",
                 "the true peak can be lower",
             )
         )
