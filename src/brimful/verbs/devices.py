@@ -65,21 +65,28 @@ def budget_for(device: Device, accelerator: accelerators.Accelerator | None, tex
     """How much memory may be used: `text` is bytes ("20GiB") or a share of what is free ("90%", the default).
 
     On an imaginary card all of its usable memory is free, and what is compared is the device peak, context included. On a
-    CPU it is host memory: the smaller of free RAM and what the cgroup still allows.
+    real card that peak also holds what other processes have there, which is therefore added to what is allowed. On a CPU it
+    is host memory: the smaller of free RAM and what the cgroup still allows.
     """
+    others = 0
     if device.gpu is not None:
         total = free = int(device.gpu.total_bytes.value)
         memory, place = "device", f"{device.gpu.key}'s"
     elif accelerator is not None:
         total, free, memory, place = accelerator.total_bytes, accelerator.free_bytes, "device", f"{accelerator.name}'s"
+        others = accelerator.others_bytes
     else:
         total, free, memory, place = host.total_bytes(), host.free_bytes(), "host", "this machine's"
     allowed = parse_budget(text or DEFAULT_BUDGET, free)
-    if allowed > total:
+    if allowed + others > total:
         raise UsageError(
             saw=f"a budget of {format_bytes(allowed)}",
-            means=f"that is more than {place} {format_bytes(total)} of {memory} memory",
+            means=f"that is more than {place} {format_bytes(total)} of {memory} memory"
+            + (f", of which other processes hold {format_bytes(others)}" if others else ""),
             do="give less, or a share of what is free: --budget 90%",
         )
     share = f"{text or DEFAULT_BUDGET} of " if (text or DEFAULT_BUDGET).strip().endswith("%") else f"{text}, of "
-    return Budget(allowed, total, free, memory, f"{share}{format_bytes(free)} free of {place} {format_bytes(total)}")
+    why = f"{share}{format_bytes(free)} free of {place} {format_bytes(total)}"
+    if others:
+        why += f", and the {format_bytes(others)} that other processes hold"
+    return Budget(allowed + others, total, free, memory, why)

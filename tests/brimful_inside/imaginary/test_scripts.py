@@ -120,6 +120,8 @@ def test_a_closure_and_a_moving_average(gpu):
     optimizer.step(closure)
     for kept, new in zip(average.parameters(), model.parameters(), strict=True):
         kept.data.mul_(0.9).add_(new.data, alpha=0.1)
+        assert kept.is_cuda and kept.shape == new.shape and new.grad is not None
+    assert optimizer.state[model.weight]["func_evals"] >= 1
 
 
 def test_data_parallel_on_one_card(gpu):

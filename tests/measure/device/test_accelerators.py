@@ -16,7 +16,7 @@ class NVMLError(Exception):
     pass
 
 
-def driver(*names: str, sliced: str = "") -> types.ModuleType:
+def driver(*names: str, sliced: str = "", old: bool = False) -> types.ModuleType:
     """A driver with these cards, the first one of 10 GiB, the second of 20, and so on; those named `sliced` are cut up."""
 
     def mig(handle):
@@ -24,12 +24,15 @@ def driver(*names: str, sliced: str = "") -> types.ModuleType:
             raise NVMLError("Not Supported")
         return 1, 1
 
-    def memory(handle):
-        return types.SimpleNamespace(total=10 * GIB * (handle + 1), free=9 * GIB * (handle + 1))
+    def memory(handle, version=None):
+        if version and old:
+            raise NVMLError("Function Not Found")
+        total, free = 10 * GIB * (handle + 1), 7 * GIB * (handle + 1)
+        return types.SimpleNamespace(total=total, free=free, used=2 * GIB if version else total - free)
 
     module = types.ModuleType("pynvml")
     vars(module).update(
-        NVMLError=NVMLError, NVML_DEVICE_MIG_ENABLE=1, nvmlInit=lambda: None, nvmlShutdown=lambda: None,
+        NVMLError=NVMLError, NVML_DEVICE_MIG_ENABLE=1, nvmlMemory_v2=2, nvmlInit=lambda: None, nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: len(names), nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetMemoryInfo=memory, nvmlDeviceGetName=lambda handle: names[handle].encode(),
         nvmlSystemGetDriverVersion=lambda: "570.1", nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}abc",
@@ -59,6 +62,12 @@ def machine(monkeypatch):
 def test_cards_are_numbered_as_cuda_visible_devices_says(machine, chosen, totals):
     machine(driver("A", "A"), CUDA_VISIBLE_DEVICES=chosen)
     assert [(card.index, card.total_bytes // GIB) for card in visible()] == list(enumerate(totals))
+
+
+@pytest.mark.parametrize(("old", "others"), [(False, 2), (True, 3)])
+def test_what_others_hold_is_told_without_the_drivers_own_reserve_where_the_driver_tells_it(machine, old, others):
+    machine(driver("A", old=old))
+    assert [card.others_bytes // GIB for card in visible()] == [others]
 
 
 def test_equal_cards_are_read_from_the_driver(machine):
@@ -105,6 +114,7 @@ def test_each_kind_of_accelerator_tells_its_memory_in_its_own_way(monkeypatch, c
     monkeypatch.setattr(accelerators.subprocess, "run", lambda command, **_: _run_here(command[2], capsys))
     (card,) = ask_python("python")
     assert (card.kind, card.index, [card.total_bytes, card.free_bytes]) == ("xpu", 0, memory)
+    assert card.others_bytes == 0, "so little is the question's own"
 
 
 def _run_here(question, capsys):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One real card. `free_bytes` counts what every process on it leaves."""
+    """One real card. `free_bytes` counts what every process on it leaves, `others_bytes` what they hold."""
 
     index: int  # as torch numbers it, after CUDA_VISIBLE_DEVICES
     kind: str  # "cuda", "xpu", "mps", ... as torch.device names it
@@ -24,6 +24,7 @@ class Accelerator:
     total_bytes: int
     free_bytes: int
     driver: str | None = None
+    others_bytes: int = 0
     sliced: bool = False  # MIG: what a process sees of it is less than its numbers say
 
     @property
@@ -72,12 +73,27 @@ def _by_driver() -> tuple[list[Accelerator], tuple[Accelerator, ...]]:
 
 def _by_nvml(pynvml, index: int) -> Accelerator:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    memory = _memory(pynvml, handle)
     name = pynvml.nvmlDeviceGetName(handle)
     driver = pynvml.nvmlSystemGetDriverVersion()
     return Accelerator(
-        index, "cuda", _string(name), int(memory.total), int(memory.free), _string(driver), _is_sliced(pynvml, handle)
+        index=index,
+        kind="cuda",
+        name=_string(name),
+        total_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        driver=_string(driver),
+        others_bytes=int(memory.used),
+        sliced=_is_sliced(pynvml, handle),
     )
+
+
+def _memory(pynvml, handle):
+    """The second version tells the driver's own reserve apart from what processes use; drivers before 510 lack it."""
+    try:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle)
 
 
 def _is_sliced(pynvml, handle) -> bool:
@@ -103,6 +119,9 @@ def _as_torch_numbers_them(pynvml, cards: list[Accelerator]) -> tuple[Accelerato
         picked.append(replace(card, index=len(picked)))
     return tuple(picked)
 
+
+# The question's own context counts as used: at most this much was seen of one (measure/gpus/numbers.py).
+_CONTEXT_BYTES = 1882 << 20
 
 _QUESTION = """
 import json, torch
@@ -135,8 +154,12 @@ def ask_python(python: str, timeout_s: float = 60.0) -> tuple[Accelerator, ...]:
         return ()
     for line in run.stdout.splitlines():
         if line.startswith("BRIMFUL"):
-            return tuple(Accelerator(*row) for row in json.loads(line[len("BRIMFUL") :]))
+            return tuple(_as_told(*row) for row in json.loads(line[len("BRIMFUL") :]))
     return ()
+
+
+def _as_told(index: int, kind: str, name: str, total: int, free: int) -> Accelerator:
+    return Accelerator(index, kind, name, total, free, others_bytes=max(0, total - free - _CONTEXT_BYTES))
 
 
 def _string(value: str | bytes) -> str:
