@@ -156,7 +156,7 @@ class LoaderSeen:
     pin_memory: bool
     batches_seen: int
     samples_seen: Optional[int]
-    wait_s: Optional[float]  # waited for data in the measured steps; None on an imaginary card
+    wait_s: Optional[float]  # waited for all its batches; None on an imaginary card
     batches: List[BatchSeen]  # at most the first 64
     iterations: int = 1  # how often it was iterated
 
@@ -186,14 +186,14 @@ class Report:
     ended: str  # "steps_done", "script_ended", "out_of_memory", "crashed", "running" (a snapshot of a run still going on)
     steps: int  # by the optimizer that sets the pace, warm-up included
     warmup_steps: int
-    step_s: List[float]  # of each measured step, start to start; [] on an imaginary card
+    step_s: List[float]  # of each measured step, end to end; [] on an imaginary card
     loading_s: List[float]  # of it, waited for data, by measured step; [] where not known
     micro_batches_per_step: List[int]  # batches that went into each step
     samples_per_step: List[Optional[int]]
     optimizers: List[OptimizerSeen]
     loaders: List[LoaderSeen]
     phases: Dict[str, PhasePeak]
-    losses: List[float]  # at each backward() on a scalar; [] on an imaginary card
+    losses: List[float]  # at each backward() on a scalar; [] on an imaginary card, and of one of several ranks on a real one
     worst_batch: Optional[WorstBatch]
     peak_unphased: Optional[PhasePeak]  # over the whole process
     context_bytes: Optional[int]  # device memory outside PyTorch's allocator

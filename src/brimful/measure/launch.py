@@ -99,7 +99,7 @@ def _write_orders(trial: Trial, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "orders.json"
-        path.write_bytes(codec.encode(orders_of(trial, folder)))
+        codec.write_orders(orders_of(trial, folder), path)
     except OSError as error:
         if DiskFull.caused(error):
             raise DiskFull(str(folder), kept="the trials before this one") from error

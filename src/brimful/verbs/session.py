@@ -137,6 +137,8 @@ def opened(
         raise
     else:
         session.writer.append(Closed(0, time.time()))
+    finally:
+        session.writer.close()
 
 
 def _say_which_flags(session: Session, command: Command) -> None:
