@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 from brimful_inside.probe.hub import guarded
@@ -28,6 +30,7 @@ def leave(probe: Any) -> None:
     probe.tell_end("steps_done", waits=alone)
     _say_and_wait_for_others(probe)
     _end_daemons()
+    _remove_temporary_folders()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -75,6 +78,20 @@ def _end_daemons() -> None:
     for child in multiprocessing.active_children() if multiprocessing is not None else ():
         if child.daemon:
             child.kill()
+
+
+@guarded
+def _remove_temporary_folders() -> None:
+    """Those that Python removes when a process ends by itself: multiprocessing's, and each tempfile.TemporaryDirectory."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None:
+        own = multiprocessing.current_process()._config.get("tempdir")  # of children it is their parent's
+        if own and multiprocessing.parent_process() is None:
+            shutil.rmtree(own, ignore_errors=True)
+    temporary = getattr(sys.modules.get("tempfile"), "TemporaryDirectory", None)
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        if temporary is not None and finalizer.alive and isinstance(finalizer.peek()[0], temporary):
+            finalizer()
 
 
 def follow_others(probe: Any) -> None:

@@ -208,6 +208,27 @@ def test_a_script_that_resumes_from_its_own_checkpoint_is_told(run_trial, tmp_pa
     assert any("went on from its own checkpoint" in note for note in told.report["notes"])
 
 
+def test_temporary_folders_are_gone_when_brimful_ends_the_script(run_trial, tmp_path):
+    (tmp_path / "temporary").mkdir()
+    told = run_trial(
+        """
+        import multiprocessing.util, os, tempfile, torch
+        folder = tempfile.TemporaryDirectory(); multiprocessing.util.get_temp_dir()
+        open(os.path.join(folder.name, "x"), "w").close()
+        assert len(os.listdir(tempfile.gettempdir())) == 2, os.listdir(tempfile.gettempdir())
+        weight = torch.nn.Parameter(torch.ones(2)); optimizer = torch.optim.SGD([weight], lr=0.1)
+        while True:
+            weight.sum().backward(); optimizer.step()
+        """,
+        keep_out=True,
+        see_eval=False,
+        env={"TMPDIR": str(tmp_path / "temporary")},
+    )
+    assert told.report["ended"] == "steps_done", told.stderr
+    left = [name for name in os.listdir(tmp_path / "temporary") if not name.startswith("torchinductor")]  # a cache
+    assert left == [] and told.report["notes"] == ["no DataLoader was used"]
+
+
 def test_another_program_is_told_of(run_trial):
     told = run_trial("import subprocess, torch; subprocess.run(['true']); subprocess.run(['uname'])", keep_out=True)
     assert [note for note in told.report["notes"] if "program" in note] == [
