@@ -97,26 +97,34 @@ class AcceleratorDevice:
         pass
 
     def peaks(self) -> Peaks:
-        both: List[Tuple[int, int]] = []
-        try:
-            both = [self._peaks.peaks(device) for device in self._devices()]
-        except RuntimeError:
-            self._untold = True
-        if not both:
+        read = self._read()
+        if not read:
             return (None, None, None) if self._untold or not self._peaks.known else (0, 0, 0)
-        allocated, reserved = max(peak[0] for peak in both), max(peak[1] for peak in both)
+        allocated, reserved = max(peak[0] for peak in read), max(peak[1] for peak in read)
         context = self.context_bytes
         return allocated, reserved, None if context is None else reserved + context
 
+    def _read(self) -> List[Tuple[int, int]]:
+        """(allocated, reserved) of each card; [] where none was started or torch does not tell."""
+        try:
+            return [self._peaks.peaks(device) for device in self._devices()]
+        except RuntimeError:
+            self._untold = True
+            return []
+
     @property
     def context_bytes(self) -> Optional[int]:
-        """What the current card holds outside PyTorch's allocator: the context, and other processes if there are any."""
+        """What the fullest card holds outside PyTorch's allocator: the context, and other processes if there are any."""
+        read = self._read()
         module: Any = getattr(torch, accelerator_type() or "cuda")
-        if not is_started() or not hasattr(module, "mem_get_info"):
+        if not read or not hasattr(module, "mem_get_info"):
+            return None
+        device = max(range(len(read)), key=lambda index: read[index][1])
+        if not _has_context(device):
             return None
         try:
-            free, total = module.mem_get_info()
-            return max(0, total - free - module.memory_reserved())
+            free, total = module.mem_get_info(device)
+            return max(0, total - free - module.memory_reserved(device))
         except RuntimeError:  # the device is in an error state
             return None
 
@@ -138,3 +146,9 @@ class AcceleratorDevice:
             self._on_out_of_memory(None, message % (wanted, device, device_total, device_free))
 
         attach(observer)
+
+
+def _has_context(device: int) -> bool:
+    """Asking a card for its memory makes a context on it: not on one that the script does not use."""
+    asks = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    return asks is None or bool(asks(device))

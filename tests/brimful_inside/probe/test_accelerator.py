@@ -127,12 +127,14 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(card, tmp_pa
 def test_of_several_cards_the_fullest_counts_and_the_context_is_added(card):
     peaks = types.SimpleNamespace(known=True, peaks=lambda device: [(100, 200), (300, 350)][device], reset_on=resets.append)
     card.setattr(torch.accelerator, "device_count", lambda: 2)
-    card.setattr(torch.cuda, "mem_get_info", lambda: (1000, 5000))
-    card.setattr(torch.cuda, "memory_reserved", lambda: 500)
+    card.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 5000) if device == 1 else pytest.fail("the other card"))
+    card.setattr(torch.cuda, "memory_reserved", lambda device: 500)
     device = AcceleratorDevice(peaks)
     device.start("train")
     assert resets == [0, 1]
     assert device.peaks() == (300, 350, 350 + 3500) and device.context_bytes == 3500
+    card.setattr(torch._C, "_cuda_hasPrimaryContext", lambda index: index == 0, raising=False)
+    assert device.peaks() == (300, 350, None), "nothing of ours makes a context on a card that the script does not use"
 
 
 resets: list = []
