@@ -13,6 +13,8 @@ KEPT_STEPS = 2000  # steps whose times are kept in a run without an end, as many
 
 
 class HostClock:
+    device: Any = None
+
     def mark(self) -> Any:
         return time.perf_counter()
 
@@ -23,6 +25,8 @@ class HostClock:
 class NoClock:
     """An imaginary card computes nothing, so its steps take no time that could be told."""
 
+    device: Any = None
+
     def mark(self) -> Any:
         return None
 
@@ -31,7 +35,9 @@ class NoClock:
 
 
 class EventClock:
-    """Events on the current stream of the current accelerator. Recording one does not wait for anything."""
+    """Events on the current stream of the accelerator that is trained on. Recording one does not wait for anything."""
+
+    device: Any = None  # None: not known yet, so the current one
 
     def mark(self) -> Any:
         if not is_started():
@@ -40,7 +46,10 @@ class EventClock:
         if kind == "cuda" and torch.cuda.is_current_stream_capturing():
             return time.perf_counter()  # an event recorded now would become a part of the captured graph
         event: Any = torch.cuda.Event(enable_timing=True) if kind == "cuda" else torch.Event(kind, enable_timing=True)
-        event.record()
+        if self.device is None:
+            event.record()
+        else:  # a script that says "cuda:1" may leave cuda:0 the current one, on which nothing goes on
+            event.record((torch.cuda if kind == "cuda" else torch.accelerator).current_stream(self.device))
         return (event, time.perf_counter())
 
     def seconds(self, begin: Any, end: Any, wait: bool) -> Optional[float]:
@@ -71,6 +80,11 @@ class StepTimes:
         self._begin: Any = None
         self._open: List[Tuple[Any, Any]] = []
         self._seconds: List[float] = []
+
+    def works_on(self, device: Any) -> None:
+        """Where the parameters lie that the steps change, if that is an accelerator."""
+        if device is not None and device.type == accelerator_type():
+            self._clock.device = device
 
     def begin(self) -> None:
         """Training starts, or resumes after an evaluation."""

@@ -201,6 +201,8 @@ class Probe:
         self._sign_of_training()
 
     def step_made(self, number: int) -> None:
+        if number == 1 and self.steps.pace is not None:
+            self.times.works_on(self.steps.pace.device)
         measured = self.times.end_step(number)
         waited_s = self.loaders.take_waited_s()
         if measured and self.orders.device != "imaginary":

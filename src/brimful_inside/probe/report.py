@@ -84,8 +84,16 @@ def device_label(probe: Any) -> str:
         return probe.orders.device
     if not is_started():
         return "cpu"
+    return "%s:%d" % (accelerator_type(), _device_index(probe))
+
+
+def _device_index(probe: Any) -> int:
+    """Of the card that the parameters lie on, which need not be the current one; else of that."""
+    trained = probe.steps.pace.device if probe.steps.pace is not None else None
+    if trained is not None and trained.type == accelerator_type() and trained.index is not None:
+        return int(trained.index)
     index = getattr(torch.accelerator, "current_device_index", None) or torch.accelerator.current_device_idx  # until 2.6
-    return "%s:%d" % (accelerator_type(), index())
+    return int(index())
 
 
 def device_facts(probe: Any) -> Tuple[Optional[str], Optional[int]]:
@@ -93,7 +101,7 @@ def device_facts(probe: Any) -> Tuple[Optional[str], Optional[int]]:
     if probe.orders.device == "imaginary" and probe.orders.card is not None:
         return probe.orders.card.name, probe.orders.card.total_bytes
     if probe.orders.device == "accelerator" and torch.cuda.is_initialized():
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        properties = torch.cuda.get_device_properties(_device_index(probe))
         return properties.name, int(properties.total_memory)
     return None, None
 

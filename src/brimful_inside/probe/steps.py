@@ -34,6 +34,7 @@ class Seen:
         self.skipped = 0
         self.parameters = 0
         self.uses_closure = False
+        self.device: Any = None  # of its first parameter
         self.first_rates: Optional[List[Any]] = None
         self.rates: List[Any] = []
         self.scheduled: List[Dict[str, Any]] = []  # what schedulers wrote into the groups
@@ -106,6 +107,7 @@ class Steps:
         if seen.first_rates is None:
             seen.first_rates = seen.rates
             seen.scheduled = [{k: g[k] for k in ("initial_lr", "max_lr") if k in g} for g in optimizer.param_groups]
+            seen.device = next((p.device for group in optimizer.param_groups for p in group["params"]), None)
             seen.parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         self._on_begin()
 

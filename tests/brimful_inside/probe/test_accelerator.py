@@ -5,7 +5,7 @@ import types
 import pytest
 import torch
 
-from brimful_inside.probe import accelerator, clock, meters
+from brimful_inside.probe import accelerator, clock, meters, report
 from brimful_inside.probe.clock import EventClock, StepTimes
 from brimful_inside.probe.hub import Hub
 from brimful_inside.probe.meters import AcceleratorDevice, NoDevice
@@ -23,8 +23,8 @@ class Event:
     def __init__(self, enable_timing):
         assert enable_timing
 
-    def record(self):
-        self.at_ms = Event.now_ms
+    def record(self, stream=None):
+        self.at_ms, self.stream = Event.now_ms, stream
 
     def query(self):
         return Event.reached
@@ -58,6 +58,27 @@ def test_steps_are_timed_by_events_that_are_waited_for_at_the_end_alone(card):
         times.end_step(number)
     assert Event.waited == 0 and times.read(wait=False) == []
     assert times.read(wait=True) == [0.02, 0.03, 0.04] and Event.waited == 3
+
+
+def test_events_are_recorded_where_the_parameters_lie(card):
+    card.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
+    watch = EventClock()
+    times = StepTimes(watch, warmup_steps=1, steps=2)
+    times.works_on(torch.device("cpu"))
+    assert watch.mark()[0].stream is None
+    times.works_on(torch.device("cuda:1"))
+    assert watch.mark()[0].stream == "the stream of cuda:1"
+
+
+@pytest.mark.parametrize(
+    ("trained", "label"), [(torch.device("cuda:1"), "cuda:1"), (torch.device("cpu"), "cuda:3"), (None, "cuda:3")]
+)
+def test_a_report_names_the_card_that_the_parameters_lie_on(card, trained, label):
+    card.setattr(report, "is_started", lambda: True)
+    card.setattr(report, "accelerator_type", lambda: "cuda")
+    card.setattr(torch.accelerator, "current_device_index", lambda: 3)
+    steps = types.SimpleNamespace(pace=types.SimpleNamespace(device=trained) if trained else None)
+    assert report.device_label(types.SimpleNamespace(orders=Orders("", "accelerator"), steps=steps)) == label
 
 
 def test_an_evaluation_between_steps_belongs_to_none(card):
@@ -119,9 +140,9 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(card, tmp_pa
     probe.steps.after(optimizer)
     assert not probe.times.reached()
     probe.tell_end("steps_done", waits)
-    report = [event for event in told if hasattr(event, "losses")][-1]
-    assert (Event.waited, len(report.step_s)) == ((1, 1) if waits else (0, 0))
-    assert report.losses == report.optimizers[0].learning_rates == rates and report.steps == 1
+    last = [event for event in told if hasattr(event, "losses")][-1]
+    assert (Event.waited, len(last.step_s)) == ((1, 1) if waits else (0, 0))
+    assert last.losses == last.optimizers[0].learning_rates == rates and last.steps == 1
 
 
 def test_of_several_cards_the_fullest_counts_and_the_context_is_added(card):
