@@ -82,7 +82,7 @@ class Tracer:
     def _card_for(self, trace: Trace | None) -> Card:
         gpu = self.device.gpu
         assert gpu is not None
-        ops = {row.op for row in trace.rows if isinstance(row, Malloc)} if trace else set()
+        ops = [row.op for row in trace.rows if isinstance(row, Malloc)] if trace else []
         return Card(
             budget_bytes=self.budget.bytes,
             context_bytes=int(gpu.context_bytes.value),
