@@ -10,9 +10,10 @@ from brimful.decide.intervals import interval_for, kind_of
 from brimful.decide.memory import Card
 from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced, search_largest
 from brimful.errors import DoesNotFit, UsageError
+from brimful.measure.gpus import with_cudnn
 from brimful.measure.traces import read_trace
 from brimful.units import format_bytes
-from brimful.values import Budget, Command, Device, Limits, Outcome, Sample, Setting, Trial, TrialKind
+from brimful.values import Budget, Command, Device, Gpu, Limits, Outcome, Sample, Setting, Trial, TrialKind
 from brimful.verbs import seen
 from brimful.verbs.failures import MEMORY_OUTCOMES, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
@@ -33,6 +34,7 @@ class Tracer:
     settings: Mapping[str, Setting]  # all but the batch size
     samples: dict[int | None, Sample] = field(default_factory=dict)  # None: the command as it stands
     _card: Card | None = None
+    _uses_cudnn: bool = False
 
     @property
     def card(self) -> Card:
@@ -74,15 +76,20 @@ class Tracer:
         sample = self.sample(batch_size, searching=True)
         return Traced(sample.outcome, self.trace(batch_size), seen.dataset_length(sample))
 
-    def _capacity_bytes(self) -> int:
+    @property
+    def gpu(self) -> Gpu:
+        """The imaginary card; its context is larger once a trace has shown that cuDNN is used."""
         gpu = self.device.gpu
         assert gpu is not None
-        return int(gpu.total_bytes.value - gpu.context_bytes.value)
+        return replace(gpu, context_bytes=with_cudnn(gpu.context_bytes)) if self._uses_cudnn else gpu
+
+    def _capacity_bytes(self) -> int:
+        return int(self.gpu.total_bytes.value - self.gpu.context_bytes.value)
 
     def _card_for(self, trace: Trace | None) -> Card:
-        gpu = self.device.gpu
-        assert gpu is not None
         ops = [row.op for row in trace.rows if isinstance(row, Malloc)] if trace else []
+        self._uses_cudnn = any("conv" in op for op in ops)
+        gpu = self.gpu
         return Card(
             budget_bytes=self.budget.bytes,
             context_bytes=int(gpu.context_bytes.value),

@@ -153,8 +153,6 @@ def _prediction(
 ) -> Prediction:
     sample = tracer.worst()
     report = sample.reports[0]
-    gpu = tracer.device.gpu
-    assert gpu is not None
     fits = peak is not None and peak.device_interval_bytes[1] <= tracer.budget.bytes
     belief = conclusion.belief if conclusion else None
     traced = tracer.samples.get(batch_size)
@@ -166,7 +164,7 @@ def _prediction(
         not_seen=tuple(name for name in PHASES if name not in phases),
         largest_batch_size=belief.largest_batch_size if belief else None,
         limited_by=belief.limited_by if belief else None,
-        gpu=gpu,
+        gpu=tracer.gpu,
         budget=tracer.budget,
         method="trace" if traced is not None else (belief.method if belief else "trace"),
         exact=belief.exact if belief else True,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from brimful.values import Estimate, Source
 
-__all__ = ["GIB", "MIB", "as_reported", "by_rule", "context", "datasheet", "teraflops"]
+__all__ = ["GIB", "MIB", "as_reported", "by_rule", "context", "datasheet", "teraflops", "with_cudnn"]
 
 MIB = 1024**2
 GIB = 1024**3
@@ -15,10 +17,10 @@ GIB = 1024**3
 BARE_CONTEXT_MIB = 426
 ASSUMED_CONTEXT_MIB = 700
 # GPUMemNet's measured peaks on an A100 40 GB (arXiv 2602.17817), less what the allocator model replays for the same jobs:
-# 1429 MiB is left for its MLPs (cuBLAS alone; bench/results/predict-a100-40gb-*.json) and, from an earlier version of the model
-# that had no workspaces, 1882 MiB for its timm models (cuDNN as well).
+# 1429 MiB is left for its MLPs (cuBLAS alone; bench/results/predict-a100-40gb-*.json) and 1770 MiB for its timm models (cuDNN
+# as well; bench/results/timm-a100-40gb-*.json).
 A100_CONTEXT_MIB = 1429
-A100_CONTEXT_WITH_CUDNN_MIB = 1882
+A100_CONTEXT_WITH_CUDNN_MIB = 1770
 
 
 def as_reported(total_bytes: float, where: str, low: float | None = None, high: float | None = None) -> Estimate:
@@ -37,7 +39,7 @@ def context(seen_on: str = "") -> Estimate:
     `seen_on` is "a100-40gb" for the card that was measured, "a100" for its sisters, "" for all others.
     """
     if seen_on:
-        note = "1429 MiB with cuBLAS alone, 1882 MiB with cuDNN, on an A100 40 GB; https://arxiv.org/abs/2602.17817"
+        note = "1429 MiB with cuBLAS alone, 1770 MiB with cuDNN, on an A100 40 GB; https://arxiv.org/abs/2602.17817"
         source = Source.MEASURED if seen_on == "a100-40gb" else Source.ASSUMED
         low, high = (A100_CONTEXT_MIB if source is Source.MEASURED else BARE_CONTEXT_MIB), A100_CONTEXT_WITH_CUDNN_MIB
         return Estimate(A100_CONTEXT_MIB * MIB, source, low * MIB, high * MIB, note)
@@ -49,6 +51,12 @@ def context(seen_on: str = "") -> Estimate:
         "no datasheet tells it: 426 MiB bare (https://github.com/unslothai/unsloth-zoo/pull/1053) and room for the "
         "kernels of cuBLAS and cuDNN; 1429 MiB was seen on an A100",
     )
+
+
+def with_cudnn(context: Estimate) -> Estimate:
+    """The same once a convolution has run: cuDNN's kernels and its handle, as many bytes as on the A100."""
+    value = context.value + (A100_CONTEXT_WITH_CUDNN_MIB - A100_CONTEXT_MIB) * MIB
+    return replace(context, value=value, high=max(value, context.high or 0), note=f"{context.note}; with what cuDNN took there")
 
 
 def teraflops(value: float | None, sheet: str) -> Estimate | None:
