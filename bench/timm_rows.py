@@ -5,8 +5,8 @@
 Needs torch, torchvision and timm in one environment, and brimful's src on its path. Each model's ordinary CUDA script
 (bench/scripts/timm_train.py) runs on the imaginary card at two small batch sizes, in this process; the laws of its allocations,
 replayed, predict all its rows. Where the order of allocations differs between the sizes, each row is traced by itself.
-The measurements hold a CUDA context that depends on the driver: one constant is fitted, on one half of the models, and
-judged on the other half.
+The measurements hold a CUDA context that depends on the driver: one constant is fitted, on the models of timm_seen.txt, whose
+errors were looked at while the laws were sought. All other models judge, and they alone are evidence.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from brimful_inside.wire import Card
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "scripts" / "timm_train.py"
+SEEN = HERE / "timm_seen.txt"
 CSV = "timm_a100_40gb.csv"
 EVIDENCE = HERE.parent / "src" / "brimful" / "decide" / "evidence"
 MIB = 1 << 20
@@ -148,11 +149,16 @@ def predict_all(measured: dict[str, dict[int, int]], card: Card) -> tuple[list[R
     return rows, failed
 
 
-def halves(rows: list[Row], seed: int) -> tuple[list[Row], list[Row]]:
-    """The rows of one half of the models, to fit on, and those of the other half, to judge on."""
-    models = sorted({row.model for row in rows})
-    fitted = {models[i] for i in accuracy.halves(len(models), seed)[0]}
-    return [row for row in rows if row.model in fitted], [row for row in rows if row.model not in fitted]
+def seen_models() -> frozenset[str]:
+    """The models that cannot judge any more."""
+    lines = SEEN.read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def split(rows: list[Row], seen: frozenset[str]) -> tuple[list[Row], list[Row]]:
+    """The rows to fit on, and those of models never looked at, to judge on. All rows twice where one side has none."""
+    fitted, judged = [row for row in rows if row.model in seen], [row for row in rows if row.model not in seen]
+    return (fitted, judged) if fitted and judged else (rows, rows)
 
 
 def slope_errors(rows: list[Row]) -> list[float]:
@@ -176,14 +182,14 @@ def figures(rows: list[Row], context: int) -> dict[str, Any]:
     }
 
 
-def judge(rows: list[Row], seed: int) -> dict[str, Any]:
-    """The figures of the half that the context was not fitted on, of all rows, and of each kind of network."""
-    fitted, judged = halves(rows, seed)
+def judge(rows: list[Row], seen: frozenset[str]) -> dict[str, Any]:
+    """The figures of the models never looked at, of those that were, and of each kind of network among the former."""
+    fitted, judged = split(rows, seen)
     context = accuracy.context_bytes([row.pair for row in fitted])
-    kinds = sorted({row.kind for row in rows})
+    kinds = sorted({row.kind for row in judged})
     return {
         "held_out": figures(judged, context),
-        "all": figures(rows, accuracy.context_bytes([row.pair for row in rows])),
+        "seen": figures(fitted, context),
         "by_kind": {kind: figures([row for row in judged if row.kind == kind], context) for kind in kinds},
         "worst": worst(judged, context),
         "seconds_per_prediction": statistics.median(row.seconds for row in rows),
@@ -200,14 +206,14 @@ def worst(rows: list[Row], context: int, count: int = 20) -> list[dict[str, Any]
     return [{"model": r.model, "batch_size": r.batch_size, "mib": r.device_peak_mib, "error": errors[r]} for r in first]
 
 
-def write_evidence(rows: list[Row], context: int, hardware: str, date: str, seed: int, folder: Path) -> None:
-    """The errors of the half of the models that nothing was fitted on, under the context (bytes) that brimful predicts with."""
+def write_evidence(rows: list[Row], context: int, hardware: str, date: str, seen: frozenset[str], folder: Path) -> None:
+    """The errors of the models never looked at, under the context (bytes) that brimful predicts with."""
     basis = (
-        f"timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), of which no constant was fitted; "
-        f"traced with torch {version('torch')}, timm {version('timm')}"
+        "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), none of which any law or constant was "
+        f"made with; traced with torch {version('torch')}, timm {version('timm')}"
     )
-    _, judged = halves(rows, seed)
-    for kind in sorted({row.kind for row in rows}):
+    _, judged = split(rows, seen)
+    for kind in sorted({row.kind for row in judged}):
         pairs = [row.pair for row in judged if row.kind == kind]
         if len(pairs) < 20:
             print(f"{kind}: {len(pairs)} rows are too few for evidence")
@@ -223,7 +229,7 @@ def write_evidence(rows: list[Row], context: int, hardware: str, date: str, seed
 
 
 def print_table(result: dict[str, Any]) -> None:
-    columns = {"held out": result["held_out"], "all": result["all"], **result["by_kind"]}
+    columns = {"held out": result["held_out"], "seen": result["seen"], **result["by_kind"]}
     names = {
         "rows": "rows",
         "context_bytes": "context",
@@ -261,7 +267,7 @@ def main() -> None:
 
     gpu = find_gpu("a100-40gb")
     rows, failed = predict_all(read_measured(args.data, args.models, args.seed), to_card(gpu))
-    today = datetime.date.today()
+    today, seen = datetime.date.today(), seen_models()
     result = {
         "bench": "timm_rows",
         "what": "device peak of timm's models trained with SGD in fp32, predicted on an imaginary card, against nvidia-smi",
@@ -270,7 +276,7 @@ def main() -> None:
         "date": today.isoformat(),
         "seed": args.seed,
         "versions": {**{name: version(name) for name in ("torch", "timm")}, "python": platform.python_version()},
-        **judge(rows, args.seed),
+        **judge(rows, seen),
         "failed": failed,
         "rows": [asdict(row) for row in rows],
     }
@@ -281,7 +287,7 @@ def main() -> None:
     print(f"written to {path}")
     if args.evidence:
         in_force = round(with_cudnn(gpu.context_bytes).value)  # each of these models has a convolution
-        write_evidence(rows, in_force, f"one {gpu.name}", today.isoformat(), args.seed, EVIDENCE)
+        write_evidence(rows, in_force, f"one {gpu.name}", today.isoformat(), seen, EVIDENCE)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ GIB = 1024**3
 BARE_CONTEXT_MIB = 426
 ASSUMED_CONTEXT_MIB = 700
 # GPUMemNet's measured peaks on an A100 40 GB (arXiv 2602.17817), less what the allocator model replays for the same jobs:
-# 1429 MiB is left for its MLPs (cuBLAS alone; bench/results/predict-a100-40gb-*.json) and 1770 MiB for its timm models (cuDNN
+# 1429 MiB is left for its MLPs (cuBLAS alone; bench/results/predict-a100-40gb-*.json) and 1789 MiB for its timm models (cuDNN
 # as well; bench/results/timm-a100-40gb-*.json).
 A100_CONTEXT_MIB = 1429
-A100_CONTEXT_WITH_CUDNN_MIB = 1770
+A100_CONTEXT_WITH_CUDNN_MIB = 1789
 
 
 def as_reported(total_bytes: float, where: str, low: float | None = None, high: float | None = None) -> Estimate:
@@ -39,7 +39,7 @@ def context(seen_on: str = "") -> Estimate:
     `seen_on` is "a100-40gb" for the card that was measured, "a100" for its sisters, "" for all others.
     """
     if seen_on:
-        note = "1429 MiB with cuBLAS alone, 1770 MiB with cuDNN, on an A100 40 GB; https://arxiv.org/abs/2602.17817"
+        note = "1429 MiB with cuBLAS alone, 1789 MiB with cuDNN, on an A100 40 GB; https://arxiv.org/abs/2602.17817"
         source = Source.MEASURED if seen_on == "a100-40gb" else Source.ASSUMED
         low, high = (A100_CONTEXT_MIB if source is Source.MEASURED else BARE_CONTEXT_MIB), A100_CONTEXT_WITH_CUDNN_MIB
         return Estimate(A100_CONTEXT_MIB * MIB, source, low * MIB, high * MIB, note)
