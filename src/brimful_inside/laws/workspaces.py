@@ -79,8 +79,8 @@ def cudnn_backward_data_bytes(itemsize: int, inputs: int, outputs: int, weights:
     """cuDNN's workspace for the gradient of a convolution's input under ``benchmark``, from numbers of elements. Measured.
 
     Twice the tensors that take part. It is about what Winograd's algorithm with tiles of 4 x 4 would hold, 36/16 of input and
-    output (arXiv 1509.09308), but strided and grouped convolutions show it as well. Found on one half of the convolution
-    networks among timm's that GPUMemNet measured on an A100 (arXiv 2602.17817), judged on the other: bench/timm_rows.py.
+    output (arXiv 1509.09308), but strided and grouped convolutions show it as well. The best of some seventy forms tried on
+    timm's models that GPUMemNet measured on an A100 (arXiv 2602.17817), judged on models not looked at before (docs/log.md).
     """
     return 2 * itemsize * (inputs + outputs + weights)
 
