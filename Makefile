@@ -14,7 +14,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-probe clean
+.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-probe clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,16 @@ bench-predict: $(STAMP) ## Predict measured rows: make bench-predict DATA=<folde
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-predict DATA=<folder with mlp_a100_40gb.csv>" >&2; exit 2; }
 	$(PY) -m bench.predict "$(DATA)"
 
+TIMM_VENV := .venv-timm
+$(TIMM_VENV)/.set-up:
+	$$(tools/find_python.sh $(PYTHON)) -m venv $(TIMM_VENV)
+	$(TIMM_VENV)/bin/python -m pip install --quiet torch torchvision timm
+	@touch $@
+
+bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environment of their own (5 GB): make bench-timm DATA=<folder with timm_a100_40gb.csv>
+	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-timm DATA=<folder with timm_a100_40gb.csv>" >&2; exit 2; }
+	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)"
+
 bench-probe: $(STAMP) ## What the probe costs a training step
 	$(PY) -m bench.probe_cost
 
@@ -67,4 +77,4 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 
 .PHONY: clean-venv
 clean-venv: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(TIMM_VENV)

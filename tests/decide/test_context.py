@@ -10,14 +10,14 @@ from brimful_inside.laws.replay import Peaks, Played
 
 def test_a_convolution_net_brings_cudnn_into_the_context_of_the_card_where_that_was_measured():
     gpu = find_gpu("a100-40gb")
-    dense, convolution = context_of(gpu, "dense"), context_of(gpu, "convolution")
+    dense, convolution = context_of(gpu, uses_cudnn=False), context_of(gpu, uses_cudnn=True)
     assert convolution.value - dense.value == gpu.cudnn_bytes.value
     assert convolution.source is Source.MEASURED
     assert slack_of(dense) == slack_of(convolution) == (0, 0)
 
 
 def test_an_assumed_context_widens_the_interval_by_what_is_not_known_of_it():
-    below, above = slack_of(context_of(find_gpu("t4"), "dense"))
+    below, above = slack_of(context_of(find_gpu("t4"), uses_cudnn=False))
     assert below > 0 and above > 0
     known = Card(10**10, 10**9, RelativeInterval(-0.01, 0.01, "a bench", Source.MEASURED))
     unknown = Card(10**10, 10**9, known.interval, context_slack_bytes=(below, above))

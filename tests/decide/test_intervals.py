@@ -76,6 +76,12 @@ def test_what_comes_with_the_package_can_be_read():
         assert one.count >= 20
 
 
+def test_a_transformer_whose_patches_a_convolution_cuts_is_one_of_attention():
+    attention = ["aten._scaled_dot_product_efficient_attention"] * 12
+    assert kind_of(["aten.convolution", "aten.convolution_backward", *attention]) == "attention"
+    assert kind_of(["aten.convolution"] * 20 + attention) == "convolution"
+
+
 def test_the_kind_of_network_is_read_from_its_operations():
     assert kind_of(["aten.convolution", "aten.addmm"]) == "convolution"
     assert kind_of(["aten._scaled_dot_product_flash_attention"]) == "attention"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from brimful.values import Estimate, Gpu, Source
 
 
-def context_of(gpu: Gpu, kind: str) -> Estimate:
-    """Bytes of context for a kind of network (see `intervals.kind_of`): convolutions bring cuDNN along.
+def context_of(gpu: Gpu, uses_cudnn: bool) -> Estimate:
+    """Bytes of context: a program that runs a convolution brings cuDNN along.
 
     The interval is the context's own: none where it was measured on this very card.
     """
     base, more = gpu.context_bytes, gpu.cudnn_bytes
-    if kind != "convolution" or more is None:
+    if not uses_cudnn or more is None:
         return base
     measured = base.source is Source.MEASURED and more.source is Source.MEASURED
     return Estimate(

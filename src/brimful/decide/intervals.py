@@ -73,13 +73,16 @@ def interval_for(kind: str, evidence: Iterable[Evidence] | None = None) -> Relat
 
 
 def kind_of(ops: Iterable[str]) -> str:
-    """The kind of network by the operations that allocate in it: convolutions err by their workspaces, others do not."""
-    names = set(ops)
-    if any("conv" in name for name in names):
+    """The kind of network by the operations that allocate in it, each named as often as it does.
+
+    Convolutions err by cuDNN's workspaces, others do not. A transformer of images has one convolution, that cuts the patches.
+    """
+    names = list(ops)
+    convolutions = sum("conv" in name for name in names)
+    attentions = sum("attention" in name or "softmax" in name or "bmm" in name for name in names)
+    if convolutions and convolutions >= attentions:
         return "convolution"
-    if any("attention" in name or "softmax" in name or "bmm" in name for name in names):
-        return "attention"
-    return "dense"
+    return "attention" if attentions else "dense"
 
 
 def growth(batch_size: float, seen_to: float, per_doubling: float) -> float:

@@ -84,14 +84,14 @@ class Tracer:
     def _card_for(self, trace: Trace | None) -> Card:
         gpu = self.device.gpu
         assert gpu is not None
-        kind = kind_of({row.op for row in trace.rows if isinstance(row, Malloc)} if trace else set())
-        context = context_of(gpu, kind)
+        ops = [row.op for row in trace.rows if isinstance(row, Malloc)] if trace else []
+        context = context_of(gpu, uses_cudnn=any("conv" in op for op in ops))
         self.gpu = replace(gpu, context_bytes=context)
         return Card(
             budget_bytes=self.budget.bytes,
             context_bytes=int(context.value),
             context_slack_bytes=slack_of(context),
-            interval=interval_for(kind),
+            interval=interval_for(kind_of(ops)),
             settings=settings_in({**os.environ, **self.command.environment}),
             capacity_bytes=self._capacity_bytes(),
         )

@@ -1,7 +1,8 @@
 """Convolutions as cuDNN lays them out: channels last if the input or the weight is, and copies where they differ.
 
-Rules: aten/src/ATen/native/ConvUtils.h (cudnn_conv_suggest_memory_format) and Convolution.cpp. cuDNN's own workspaces are not
-known: they depend on the algorithm that its heuristics pick.
+Rules: aten/src/ATen/native/ConvUtils.h (cudnn_conv_suggest_memory_format) and Convolution.cpp. cuDNN's own workspaces depend on
+the algorithm that it picks. With ``torch.backends.cudnn.benchmark`` they follow a measured law (laws/workspaces.py); without it
+nobody has measured them, and none are taken.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 import torch
 
 from brimful_inside.imaginary.raw import META
+from brimful_inside.laws import workspaces
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -76,12 +78,41 @@ def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, An
 def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
     grad, tensor, weight, _, _, _, _, transposed, _, groups, mask = args[:11]
     layout = _layout(tensor, weight)
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    return (
-        _laid_out(tensor, layout) if mask[0] else None,
-        _laid_out(weight, layout) if mask[1] else None,
-        torch.empty(channels, dtype=grad.dtype, device=META) if mask[2] else None,
-    )
+    needs = layout == torch.contiguous_format and _needs_workspace(gpu, tensor, weight, transposed, groups)
+    outs: List[Optional[Tensor]] = [None, None, None]
+    for place, like in enumerate((tensor, weight)):
+        if mask[place]:
+            made = outs[place] = _laid_out(like, layout)
+            gpu.ledger.born(made.untyped_storage(), str(func))
+            if needs:
+                _work(gpu, workspaces.CUDNN_BACKWARD[place], [t.numel() for t in (tensor, grad, weight)], tensor.element_size())
+    if mask[2]:
+        channels = weight.shape[1] * groups if transposed else weight.shape[0]
+        outs[2] = torch.empty(channels, dtype=grad.dtype, device=META)
+    return outs[0], outs[1], outs[2]
+
+
+def _needs_workspace(gpu: ImaginaryGpu, tensor: Tensor, weight: Tensor, transposed: bool, groups: int) -> bool:
+    """Whether tensor cores, which want channels last, get channels first: their kernels convert on the way in and out.
+
+    PyTorch has kernels of its own for what has a group for each channel (Convolution.cpp, is_depthwise), and for kernels of
+    one element nothing was seen to be taken.
+    """
+    cudnn = torch.backends.cudnn
+    if not cudnn.enabled or not cudnn.benchmark or tensor.dim() > 4 or weight[0][0].numel() == 1:
+        return False
+    if not transposed and groups > 1 and tensor.shape[1] == groups and weight.shape[0] % groups == 0:
+        return False
+    capability = tuple(gpu.card.capability)
+    if tensor.dtype == torch.float32:
+        return capability >= (8, 0) and cudnn.allow_tf32
+    return capability >= (7, 0) and tensor.dtype in (torch.float16, torch.bfloat16)
+
+
+def _work(gpu: ImaginaryGpu, law: str, counts: List[int], itemsize: int) -> None:
+    """A workspace comes and goes."""
+    args = [itemsize, *counts]
+    gpu.ledger.release(*gpu.ledger.reserve(workspaces.bytes_of(law, args), law, law, args))
 
 
 def _laid_out(tensor: Tensor, layout: torch.memory_format) -> Tensor:

@@ -51,7 +51,10 @@ class _Facts:
         self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
         self.temporaries = TEMPORARIES.get(self.short)
         self.blas = uses_cublas(self.short)
-        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+        # Some have a kernel of their own on CUDA and are composed of others elsewhere (silu_backward): a handler is theirs.
+        self.composite = self.handler is None and torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), "CompositeImplicitAutograd"
+        )
 
 
 class Operations(TorchDispatchMode):

@@ -143,3 +143,11 @@ def test_foreach_is_the_default_of_optimizers_and_its_temporaries_count(gpu):
         optimizer.step()
         peaks.append(peak_of(optimizer.step))
     assert peaks[0] >= 4 * 4 * MIB and peaks[1] <= 3 * 4 * MIB and peaks[2] == 0
+
+
+def test_silu_has_a_kernel_for_its_gradient(gpu):
+    """Elsewhere than on a card it is composed of six operations, each with a result of its own."""
+    card = torch.randn(1000, 1024, device="cuda", requires_grad=True)
+    out = F.silu(card)
+    gradient = torch.ones_like(out)
+    assert peak_of(lambda: out.backward(gradient)) == 1000 * 1024 * 4

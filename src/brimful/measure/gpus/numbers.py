@@ -15,10 +15,10 @@ GIB = 1024**3
 BARE_CONTEXT_MIB = 426
 ASSUMED_CONTEXT_MIB = 700
 # GPUMemNet's measured peaks on an A100 40 GB (arXiv 2602.17817), less what the allocator model replays for the same jobs:
-# 1429 MiB is left for its MLPs (cuBLAS alone; bench/results/predict-a100-40gb-*.json) and, from an earlier version of the model
-# that had no workspaces, 1882 MiB for its timm models (cuDNN as well).
+# 1429 MiB is left for its MLPs (cuBLAS alone; bench/results/predict-a100-40gb-*.json) and 1789 MiB for its timm models (cuDNN
+# as well; bench/results/timm-a100-40gb-*.json).
 A100_CONTEXT_MIB = 1429
-A100_CONTEXT_WITH_CUDNN_MIB = 1882
+A100_CONTEXT_WITH_CUDNN_MIB = 1789
 
 
 def as_reported(total_bytes: float, where: str, low: float | None = None, high: float | None = None) -> Estimate:
@@ -56,7 +56,7 @@ def cudnn(seen_on: str = "") -> Estimate | None:
     if not seen_on:
         return None
     source = Source.MEASURED if seen_on == "a100-40gb" else Source.ASSUMED
-    note = "1882 MiB was left over by convolution nets on an A100 40 GB, 1429 MiB by MLPs; https://arxiv.org/abs/2602.17817"
+    note = f"{A100_CONTEXT_WITH_CUDNN_MIB} MiB was left over by convolution nets on an A100 40 GB, 1429 MiB by MLPs; https://arxiv.org/abs/2602.17817"
     return Estimate((A100_CONTEXT_WITH_CUDNN_MIB - A100_CONTEXT_MIB) * MIB, source, note=note)
 
 

@@ -1,0 +1,295 @@
+"""Predictions against measurements: image models of timm that others trained on an A100 40 GB and weighed with nvidia-smi.
+
+    python -m bench.timm_rows <folder with timm_a100_40gb.csv> [--models 60] [--seed 0]
+
+Needs torch, torchvision and timm in one environment, and brimful's src on its path. Each model's ordinary CUDA script
+(bench/scripts/timm_train.py) runs on the imaginary card at two small batch sizes, in this process; the laws of its allocations,
+replayed, predict all its rows. Where the order of allocations differs between the sizes, each row is traced by itself.
+The measurements hold a CUDA context that depends on the driver: one constant is fitted, on the models of timm_seen.txt, whose
+errors were looked at while the laws were sought. All other models judge, and they alone are evidence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import gc
+import io
+import json
+import platform
+import random
+import runpy
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench import accuracy
+from brimful.decide.allocation_laws import fit_laws
+from brimful.decide.context import context_of
+from brimful.decide.intervals import evidence_from, evidence_json, interval_for, kind_of
+from brimful.decide.sequences import Program, program_of
+from brimful.measure.gpus import find_gpu, to_card
+from brimful_inside.laws.trace import decode
+from brimful_inside.wire import Card
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "scripts" / "timm_train.py"
+SEEN = HERE / "timm_seen.txt"
+CSV = "timm_a100_40gb.csv"
+EVIDENCE = HERE.parent / "src" / "brimful" / "decide" / "evidence"
+MIB = 1 << 20
+SIZES = (4, 11)  # the batch sizes that are traced, as a search for the largest one takes them
+STEPS = 2  # the second has all that later ones have: weights, momentum, and the segments that the first one left
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured run and its prediction."""
+
+    model: str
+    kind: str  # of network, as intervals go by it
+    batch_size: int
+    device_peak_mib: int
+    reserved_bytes: int
+    seconds: float  # of the model's traces and replays, divided by its rows
+    own_trace: bool  # traced at its own batch size
+
+    @property
+    def pair(self) -> accuracy.Pair:
+        return accuracy.Pair(self.device_peak_mib * MIB, self.reserved_bytes)
+
+
+def read_measured(folder: Path, count: int | None, seed: int) -> dict[str, dict[int, int]]:
+    """MiB by model and batch size, of `count` models drawn at random (None: all)."""
+    path = folder / CSV
+    if not path.is_file():
+        sys.exit(f"There is no {path}: give the folder that holds the measured rows.")
+    measured: dict[str, dict[int, int]] = {}
+    with open(path, newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            measured.setdefault(row["model"], {})[int(row["batch_size"])] = int(row["device_peak_mib"])
+    names = random.Random(seed).sample(sorted(measured), min(count or len(measured), len(measured)))
+    return {name: measured[name] for name in names}
+
+
+@contextmanager
+def nothing_drawn() -> Iterator[None]:
+    """Weights keep whatever they hold: drawing them takes most of a script's time and none of the card's memory."""
+    import timm.layers.weight_init
+    import torch
+
+    places = ((torch.Tensor, "normal_"), (torch.Tensor, "uniform_"), (torch.Tensor, "erfinv_"))
+    places += ((torch.nn.init, "_no_grad_trunc_normal_"), (timm.layers.weight_init, "_trunc_normal_"))
+    kept = [getattr(owner, name) for owner, name in places]
+    for owner, name in places:
+        setattr(owner, name, lambda tensor, *args, **kwargs: tensor)
+    try:
+        yield
+    finally:
+        for (owner, name), function in zip(places, kept, strict=True):
+            setattr(owner, name, function)
+
+
+def trace(model: str, batch_size: int, card: Card) -> Program:
+    """The program of the script's allocations, on a card without limit."""
+    import torch
+
+    from brimful_inside import imaginary
+
+    argv, file = sys.argv, io.StringIO()
+    sys.argv = [str(SCRIPT), "--model", model, "--batch-size", str(batch_size), "--steps", str(STEPS)]
+    benchmark = torch.backends.cudnn.benchmark
+    gpu = imaginary.enter(card, None, file)
+    try:
+        with redirect_stdout(io.StringIO()), nothing_drawn():
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+    finally:
+        gpu.leave()
+        sys.argv = argv
+        torch.backends.cudnn.benchmark = benchmark
+    gc.collect()
+    return program_of(decode(file.getvalue().splitlines()))
+
+
+def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Program]) -> list[Row]:
+    """A prediction for each measured batch size of a model; `take` gives the program at a batch size."""
+    begun = time.perf_counter()
+    programs = {size: take(model, size) for size in SIZES}
+    laws = fit_laws(programs)
+    reserved: dict[int, int] = {}
+    for batch_size in measured:
+        of = laws or fit_laws({batch_size: take(model, batch_size)})
+        assert of is not None
+        reserved[batch_size] = of.play_at(batch_size).peak.reserved
+    seconds = (time.perf_counter() - begun) / len(measured)
+    kind = kind_of(str(event[1]) for event in programs[SIZES[0]].events if event[0] == "malloc")
+    return [
+        Row(model, kind, size, peak, reserved[size], round(seconds, 3), laws is None) for size, peak in sorted(measured.items())
+    ]
+
+
+def predict_all(measured: dict[str, dict[int, int]], card: Card) -> tuple[list[Row], dict[str, str]]:
+    """The rows, and the models that could not be traced with the error's words."""
+    rows: list[Row] = []
+    failed: dict[str, str] = {}
+    for number, (model, peaks) in enumerate(measured.items()):
+        try:
+            rows += predict(model, peaks, lambda name, size: trace(name, size, card))
+        except Exception as error:  # whatever a model does: it is named in the result
+            traceback.print_exc()
+            failed[model] = f"{type(error).__name__}: {error}"
+        print(f"{number + 1}/{len(measured)}: {model}", file=sys.stderr, flush=True)
+    return rows, failed
+
+
+def seen_models() -> frozenset[str]:
+    """The models that cannot judge any more."""
+    lines = SEEN.read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def split(rows: list[Row], seen: frozenset[str]) -> tuple[list[Row], list[Row]]:
+    """The rows to fit on, and those of models never looked at, to judge on. All rows twice where one side has none."""
+    fitted, judged = [row for row in rows if row.model in seen], [row for row in rows if row.model not in seen]
+    return (fitted, judged) if fitted and judged else (rows, rows)
+
+
+def slope_errors(rows: list[Row]) -> list[float]:
+    """Of each model: MiB per added sample from its smallest to its largest batch size, predicted against measured."""
+    errors = []
+    for model in sorted({row.model for row in rows}):
+        of = sorted((row for row in rows if row.model == model), key=lambda row: row.batch_size)
+        grown = of[-1].device_peak_mib - of[0].device_peak_mib
+        if grown > 0:
+            errors.append((of[-1].reserved_bytes - of[0].reserved_bytes) / MIB / grown - 1)
+    return errors
+
+
+def figures(rows: list[Row], context: int) -> dict[str, Any]:
+    """How good the predictions of `rows` are under a given context, in bytes."""
+    slopes = [abs(error) for error in slope_errors(rows)]
+    return {
+        "context_bytes": context,
+        **asdict(accuracy.accuracy([row.pair for row in rows], context)),
+        "slope_median_absolute": statistics.median(slopes) if slopes else None,
+    }
+
+
+def judge(rows: list[Row], seen: frozenset[str]) -> dict[str, Any]:
+    """The figures of the models never looked at, of those that were, and of each kind of network among the former."""
+    fitted, judged = split(rows, seen)
+    context = accuracy.context_bytes([row.pair for row in fitted])
+    kinds = sorted({row.kind for row in judged})
+    return {
+        "held_out": figures(judged, context),
+        "seen": figures(fitted, context),
+        "by_kind": {kind: figures([row for row in judged if row.kind == kind], context) for kind in kinds},
+        "worst": worst(judged, context),
+        "seconds_per_prediction": statistics.median(row.seconds for row in rows),
+    }
+
+
+def worst(rows: list[Row], context: int, count: int = 20) -> list[dict[str, Any]]:
+    """Of the models that err most, the row that errs most; errors as (predicted - measured) / measured."""
+    errors = dict(zip(rows, accuracy.signed_errors([row.pair for row in rows], context), strict=True))
+    by_model: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: -abs(errors[row])):
+        by_model.setdefault(row.model, row)
+    first = list(by_model.values())[:count]
+    return [{"model": r.model, "batch_size": r.batch_size, "mib": r.device_peak_mib, "error": errors[r]} for r in first]
+
+
+def write_evidence(rows: list[Row], context: int, hardware: str, date: str, seen: frozenset[str], folder: Path) -> None:
+    """The errors of the models never looked at, under the context (bytes) that brimful predicts with."""
+    basis = (
+        "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), none of which any law or constant was "
+        f"made with; traced with torch {version('torch')}, timm {version('timm')}"
+    )
+    _, judged = split(rows, seen)
+    for kind in sorted({row.kind for row in judged}):
+        pairs = [row.pair for row in judged if row.kind == kind]
+        if len(pairs) < 20:
+            print(f"{kind}: {len(pairs)} rows are too few for evidence")
+            continue
+        evidence = evidence_from(accuracy.relative_to_predicted(pairs, context), kind, date, hardware, basis)
+        (folder / f"{kind}-a100-40gb.json").write_text(evidence_json(evidence), encoding="utf-8")
+        interval = interval_for(kind, [evidence])
+        share = accuracy.coverage(
+            [interval.around(pair.predicted_reserved_bytes + context) for pair in pairs],
+            [pair.measured_device_bytes for pair in pairs],
+        )
+        print(f"{kind}: {len(pairs)} rows, {interval.low:+.1%} to {interval.high:+.1%}, which holds {share:.1%} of them")
+
+
+def print_table(result: dict[str, Any]) -> None:
+    columns = {"held out": result["held_out"], "seen": result["seen"], **result["by_kind"]}
+    names = {
+        "rows": "rows",
+        "context_bytes": "context",
+        "median_absolute": "median error",
+        "p90_absolute": "90th percentile",
+        "p95_absolute": "95th percentile",
+        "worst_absolute": "worst",
+        "share_under_by_5_percent": "under by more than 5 %",
+        "slope_median_absolute": "slope's median error",
+    }
+    print(f"{'':24}" + "".join(f"{name:>13}" for name in columns))
+    for key, name in names.items():
+        print(f"{name:24}" + "".join(f"{_cell(key, column[key]):>13}" for column in columns.values()))
+    print(f"seconds per prediction  {result['seconds_per_prediction']:>13.2f}")
+    for line in result["worst"]:
+        print(f"  {line['model']:40}{line['batch_size']:>5}{line['mib']:>8} MiB {line['error']:+.1%}")
+
+
+def _cell(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if key == "rows":
+        return str(value)
+    return f"{value / MIB:.0f} MiB" if key == "context_bytes" else f"{value:.2%}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help=f"the folder with {CSV}")
+    parser.add_argument("--models", type=int, help="so many, drawn at random (default: all)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    parser.add_argument("--evidence", action="store_true", help=f"also write what intervals rest on, to {EVIDENCE}")
+    args = parser.parse_args()
+
+    gpu = find_gpu("a100-40gb")
+    rows, failed = predict_all(read_measured(args.data, args.models, args.seed), to_card(gpu))
+    today, seen = datetime.date.today(), seen_models()
+    result = {
+        "bench": "timm_rows",
+        "what": "device peak of timm's models trained with SGD in fp32, predicted on an imaginary card, against nvidia-smi",
+        "measured_by": "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions of PyTorch, cuDNN and timm not known",
+        "gpu": gpu.key,
+        "date": today.isoformat(),
+        "seed": args.seed,
+        "versions": {**{name: version(name) for name in ("torch", "timm")}, "python": platform.python_version()},
+        **judge(rows, seen),
+        "failed": failed,
+        "rows": [asdict(row) for row in rows],
+    }
+    print_table(result)
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"timm-{gpu.key}-{today:%Y-%m}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {path}")
+    if args.evidence:
+        in_force = round(context_of(gpu, uses_cudnn=True).value)  # each of these models has a convolution
+        write_evidence(rows, in_force, f"one {gpu.name}", today.isoformat(), seen, EVIDENCE)
+
+
+if __name__ == "__main__":
+    main()

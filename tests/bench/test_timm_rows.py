@@ -1,0 +1,106 @@
+"""The bench's figures, from made rows, and a model's rows from made programs; tracing itself needs timm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench import timm_rows
+from bench.timm_rows import Row
+from brimful.decide.intervals import interval_for, read_evidence
+from brimful.decide.sequences import Program, program_of
+from brimful_inside.laws.trace import Free, Malloc, Trace
+
+MIB = 1 << 20
+SEEN = frozenset(f"net{number}" for number in range(10))
+
+
+def made_rows(models: int, context_mib: int = 1800, factor: float = 1.0, kind: str = "convolution") -> list[Row]:
+    """Measured is `factor` times what is predicted, and the context."""
+    return [
+        Row(
+            f"net{number}",
+            kind,
+            size,
+            round(context_mib + factor * size * (10 + number)),
+            size * (10 + number) * MIB,
+            1.0,
+            False,
+        )
+        for number in range(models)
+        for size in (8, 16, 32, 64)
+    ]
+
+
+def program(batch_size: int, op: str = "aten.convolution.default") -> Program:
+    rows = [Malloc(1, 5 * MIB, "aten._to_copy.default"), Malloc(2, batch_size * MIB, op), Free(2)]
+    return program_of(Trace({}, rows))
+
+
+def test_a_perfect_prediction_leaves_a_context_and_no_error():
+    result = timm_rows.judge(made_rows(20), SEEN)
+    assert result["held_out"]["context_bytes"] == 1800 * MIB
+    assert result["held_out"]["worst_absolute"] == 0.0
+    assert result["held_out"]["slope_median_absolute"] == pytest.approx(0.0)
+    assert result["held_out"]["rows"] == 40 and result["seen"]["rows"] == 40
+
+
+def test_a_slope_is_judged_free_of_the_context():
+    assert timm_rows.slope_errors(made_rows(3, factor=2.0)) == pytest.approx([-0.5] * 3, abs=0.01)
+
+
+def test_no_model_is_both_fitted_on_and_judged():
+    fitted, judged = timm_rows.split(made_rows(21), SEEN)
+    assert {row.model for row in fitted} == SEEN
+    assert {row.model for row in judged} == {f"net{number}" for number in range(10, 21)}
+
+
+def test_the_models_that_were_looked_at_are_listed():
+    seen = timm_rows.seen_models()
+    assert "resnet18" in seen and "resnet34d" not in seen
+    assert not any(" " in name or "#" in name for name in seen)
+
+
+def test_one_row_of_each_of_the_worst_models_is_named():
+    rows = made_rows(5)
+    rows[3] = Row("net0", "convolution", 64, 5000, rows[3].reserved_bytes, 1.0, False)
+    named = timm_rows.worst(rows, 1800 * MIB, count=3)
+    assert named[0]["model"] == "net0" and named[0]["error"] < 0
+    assert len({line["model"] for line in named}) == 3
+
+
+def test_laws_through_two_traces_predict_every_row_of_a_model():
+    taken = []
+
+    def take(model: str, batch_size: int) -> Program:
+        taken.append(batch_size)
+        return program(batch_size)
+
+    rows = timm_rows.predict("net", {64: 2000, 32: 1900}, take)
+    assert [(row.batch_size, row.device_peak_mib) for row in rows] == [(32, 1900), (64, 2000)]
+    assert [row.reserved_bytes for row in rows] == [(20 + 32) * MIB, (20 + 64) * MIB]
+    assert taken == list(timm_rows.SIZES)
+    assert {row.kind for row in rows} == {"convolution"} and not any(row.own_trace for row in rows)
+
+
+def test_where_the_order_changes_with_the_batch_size_each_row_has_a_trace_of_its_own():
+    taken = []
+
+    def take(model: str, batch_size: int) -> Program:
+        taken.append(batch_size)
+        return program(batch_size, f"aten.op{batch_size}")
+
+    rows = timm_rows.predict("net", {64: 2000}, take)
+    assert taken == [*timm_rows.SIZES, 64] and rows[0].own_trace
+    assert rows[0].reserved_bytes == (20 + 64) * MIB
+
+
+def test_evidence_is_written_for_kinds_with_rows_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(timm_rows, "version", lambda name: "0")
+    rows = made_rows(20) + [replace(row, model="other") for row in made_rows(2, kind="attention")]
+    timm_rows.write_evidence(rows, 1800 * MIB, "one card", "2026-01-31", SEEN, tmp_path)
+    (path,) = tmp_path.iterdir()
+    evidence = read_evidence(path.read_text())
+    assert evidence.situation == "convolution" and evidence.count >= 20
+    assert interval_for("convolution", [evidence]).high == pytest.approx(0.0, abs=1e-6)
