@@ -88,3 +88,9 @@ def test_a_script_that_does_not_ask_is_not_recognised():
 
 def test_a_short_flag_in_front_of_no_number_is_not_a_batch_size():
     assert commands.parse(["python", "-b", "train.py"]).found_flags == {}
+
+
+def test_doubled_braces_are_the_scripts_own():
+    command = commands.parse(["python", "train.py", "--out", "run-{{epoch}}.pt", "--batch-size", "{batch_size}"])
+    assert commands.placeholders(command) == ("batch_size",)
+    assert commands.fill(command, {"batch_size": 4})[3] == "run-{epoch}.pt"

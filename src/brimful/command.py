@@ -12,7 +12,9 @@ from dataclasses import replace
 from brimful.errors import UsageError
 from brimful.values import Command, Setting
 
-_PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+# {name} is a setting; {{name}} stands for a {name} of the script's own.
+_PLACEHOLDER = re.compile(r"(?<!\{)\{([a-z_][a-z0-9_]*)\}(?!\})")
+_ESCAPED = re.compile(r"\{(\{[a-z_][a-z0-9_]*\})\}")
 
 #: Flags by which scripts take their batch size, the most common names first; ``-b`` last since it may mean other things.
 BATCH_SIZE_FLAGS = (
@@ -115,9 +117,11 @@ def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
         raise UsageError(
             saw=f"the command holds {{{missing[0]}}} and nothing sets it",
             means="a trial cannot start with an open placeholder",
-            do=f"give it a value with --set {missing[0]}=VALUE, or write the value in the command",
+            do=f"give it a value with --set {missing[0]}=VALUE, or write the value in the command; "
+            f"braces that are the script's own are doubled: {{{{{missing[0]}}}}}",
         )
-    return tuple(_PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]), word) for word in command.argv)
+    words = (_PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]), word) for word in command.argv)
+    return tuple(_ESCAPED.sub(r"\1", word) for word in words)
 
 
 def _text(value: Setting) -> str:

@@ -118,3 +118,13 @@ def test_a_rank_without_the_probe_is_a_closed_door_and_not_a_crash():
     how, _, sentence = outcome_of(ending(exit_code=None, door_trouble="ImportError: x"), [], [])
     assert how is Outcome.DOOR_CLOSED
     assert "ImportError: x" in sentence
+
+
+def test_a_script_that_catches_out_of_memory_in_training_does_not_make_that_size_fit():
+    failures = [failure("out_of_device_memory", caught=True)]
+    assert outcome(CLEAN, [report(device="imaginary", ended="steps_done")], failures) is Outcome.OUT_OF_DEVICE_MEMORY
+
+
+def test_what_a_real_cards_libraries_swallow_is_no_failure():
+    failures = [failure("out_of_device_memory", caught=True)]
+    assert outcome(CLEAN, [report(device="cuda:0", ended="steps_done")], failures) is Outcome.COMPLETED

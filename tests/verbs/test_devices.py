@@ -1,29 +1,29 @@
-"""Which device a verb works on, and what it may use of it."""
+"""The card that a script trains on is the card whose memory is counted."""
+
+import dataclasses
 
 import pytest
 
 from brimful.errors import UsageError
-from brimful.measure.device.accelerators import Accelerator
-from brimful.values import Device
-from brimful.verbs.devices import budget_for
+from brimful.values import Device, TrialKind
+from brimful.verbs.devices import require_that_card
+from tests.measure.test_outcome import REPORT
+from tests.show.pieces import sample
 
-GIB = 1 << 30
-DEVICE = Device("accelerator", "cuda:0")
-SHARED = Accelerator(0, "cuda", "A card", 80 * GIB, 40 * GIB, others_bytes=39 * GIB)
-
-
-@pytest.mark.parametrize(("text", "own"), [("90%", 36), ("20GiB", 20), (None, 36)])
-def test_what_other_processes_hold_is_part_of_the_peak_and_so_of_the_budget(text, own):
-    budget = budget_for(DEVICE, SHARED, text)
-    assert (budget.bytes, budget.free_bytes, budget.memory) == ((own + 39) * GIB, 40 * GIB, "device")
-    assert "39.0 GiB that other processes hold" in budget.why
+CARD = Device("accelerator", "cuda:0")
 
 
-def test_a_card_of_ones_own_has_the_share_of_it():
-    budget = budget_for(DEVICE, Accelerator(0, "cuda", "A card", 80 * GIB, 80 * GIB), "50%")
-    assert budget.bytes == 40 * GIB and "other" not in budget.why
+def on(*labels: str):
+    reports = tuple(dataclasses.replace(REPORT, device=label, rank=rank) for rank, label in enumerate(labels))
+    return dataclasses.replace(sample(1, TrialKind.SPEED, 8), reports=reports)
 
 
-def test_no_more_can_be_allowed_than_others_leave():
-    with pytest.raises(UsageError, match=r"60\.0 GiB"):
-        budget_for(DEVICE, SHARED, "60GiB")
+def test_a_script_on_another_card_is_refused_with_what_to_do():
+    with pytest.raises(UsageError, match="cuda:1") as caught:
+        require_that_card(CARD, on("cuda:1"))
+    assert "CUDA_VISIBLE_DEVICES=1" in caught.value.do
+
+
+@pytest.mark.parametrize("labels", [("cuda:0",), ("cpu",), ("cuda:0", "cuda:1")])
+def test_the_same_card_and_ranks_on_cards_of_their_own_are_fine(labels):
+    require_that_card(CARD, on(*labels))

@@ -33,6 +33,9 @@ def outcome_of(
         return Outcome.INTERRUPTED, None, None
     if ending.over_host_limit:
         return Outcome.OUT_OF_HOST_MEMORY, None, "ended by brimful when its processes held more host memory than the budget"
+    swallowed = _swallowed(reports, failures)
+    if swallowed is not None:
+        return Outcome.OUT_OF_DEVICE_MEMORY, swallowed, "the script caught the error and went on with less"
     fatal = _explains(failures)
     if fatal is not None and fatal.kind in _BY_KIND:
         return _BY_KIND[fatal.kind], fatal, None
@@ -50,6 +53,17 @@ _BY_KIND = {
     "out_of_host_memory": Outcome.OUT_OF_HOST_MEMORY,
     "unsupported": Outcome.UNSUPPORTED,
 }
+
+
+def _swallowed(reports: Sequence[Report], failures: Sequence[Failure]) -> Failure | None:
+    """Out of memory in training that the script caught: it went on, and yet the size that was asked for does not fit.
+
+    On an imaginary card alone: on a real one libraries try algorithms and swallow such errors in the ordinary way of things.
+    """
+    if not any(report.device == "imaginary" for report in reports):
+        return None
+    caught = (f for f in failures if f.caught and f.kind == "out_of_device_memory" and f.phase == "train")
+    return next(caught, None)
 
 
 def _explains(failures: Sequence[Failure]) -> Failure | None:

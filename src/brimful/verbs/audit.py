@@ -53,6 +53,7 @@ def audit(
         if advice:
             session.note(advice)
         sample = require_steps(session, session.run(trial, expected_total=1))
+        devices.require_that_card(chosen, sample)
         session.keep(_audit(session, sample, {**command.given, **values}, budget))
     return session.record()
 

@@ -9,7 +9,7 @@ from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.device import accelerators, host
 from brimful.measure.gpus import custom_gpu, find_gpu
 from brimful.units import format_bytes, parse_budget
-from brimful.values import Budget, Command, Device, Gpu
+from brimful.values import Budget, Command, Device, Gpu, Sample
 
 DEFAULT_BUDGET = "90%"
 
@@ -90,3 +90,16 @@ def budget_for(device: Device, accelerator: accelerators.Accelerator | None, tex
     if others:
         why += f", and the {format_bytes(others)} that other processes hold"
     return Budget(allowed + others, total, free, memory, why)
+
+
+def require_that_card(device: Device, sample: Sample) -> None:
+    """Raises UsageError where a script of one process trains on another card than the one whose memory the budget is of."""
+    used = sample.reports[0].device if len(sample.reports) == 1 else device.label
+    if device.kind != "accelerator" or used in (device.label, "cpu"):
+        return
+    index = used.rpartition(":")[2]
+    raise UsageError(
+        saw=f"the script trains on {used}, and the budget is of {device.label}",
+        means="the two may differ in memory, and in what other processes hold there",
+        do=f"let it see that card alone, as its cuda:0: CUDA_VISIBLE_DEVICES={index} brimful ...",
+    )

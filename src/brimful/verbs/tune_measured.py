@@ -39,6 +39,7 @@ from brimful.values import (
     Trial,
     TrialKind,
 )
+from brimful.verbs.devices import require_that_card
 from brimful.verbs.failures import MEMORY_OUTCOMES, error_of, require_steps, require_steps_or_memory, trained
 from brimful.verbs.imaginary import ignores_the_batch_size
 from brimful.verbs.seen import dataset_length, rate_advice
@@ -104,6 +105,7 @@ def _search_memory(session: Session, task: Task, limits: Limits) -> tuple[Measur
         while True:
             sample = session.run(_memory_trial(session, task, size), expected_total=None)
             require_steps_or_memory(session, sample)
+            require_that_card(task.device, sample)
             length = dataset_length(sample)
             limits = dataclasses.replace(limits, dataset_length=length or limits.dataset_length)
             size = search.send(Measured(sample.outcome, peak_bytes(sample, task.budget.memory), length))
