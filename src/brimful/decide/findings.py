@@ -101,7 +101,7 @@ def hidden_accumulation(seen: _Seen) -> Advice | None:
     got = seen.batches_per_step
     value = seen.requested.get("accumulation", 1)
     asked = int(value) if isinstance(value, int | float) else 1
-    if not got or got == asked or seen.loader is None:
+    if not got or got == asked or not _one_backward_a_batch(seen):
         return None
     if len(seen.loaders) > 1 and got == asked * len(seen.loaders):
         return None
@@ -116,10 +116,16 @@ def hidden_accumulation(seen: _Seen) -> Advice | None:
         means = "The learning rate acts on the gradients of all of them, so it is tuned for that effective batch size."
     return Advice(
         "hidden-accumulation",
-        f"{got} batches go into each optimizer step{whole}, and {said}.",
+        f"{got} {'batches' if seen.loader else 'backward passes'} go into each optimizer step{whole}, and {said}.",
         means,
         "Make it a flag; when the batch size grows, divide the accumulation by the same factor to keep the effective one.",
     )
+
+
+def _one_backward_a_batch(seen: _Seen) -> bool:
+    """Without a DataLoader batches are counted by backward passes, which several optimizers or a closure need more of."""
+    optimizers = seen.report.optimizers
+    return seen.loader is not None or (len(optimizers) == 1 and not optimizers[0].uses_closure)
 
 
 def batch_exceeds_dataset(seen: _Seen) -> Advice | None:

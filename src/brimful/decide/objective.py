@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brimful.decide.speed import speed_belief
-from brimful.values import Budget, Objective, Outcome, Sample
+from brimful.values import Budget, Objective, Outcome, Sample, SpeedBelief
 
 __all__ = ["Choice", "choose", "default_objective", "fits_budget", "peak_bytes"]
+
+
+#: Repeats that differ by more than this share tell nothing apart: a size is not left for a smaller one on their word.
+UNCLEAR = 0.25
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,22 @@ def choose(objective: Objective, fitting: Sequence[Sample], requested: int | Non
     belief = speed_belief([run for _, run in runs])
     if objective is not Objective.FASTEST or belief.knee_batch_size is None:
         return Choice(sizes[-1], "the largest size that was run and fits")
+    if belief.noise is not None and belief.noise > UNCLEAR:
+        return _among_noise(belief, requested)
     if belief.knee_batch_size == belief.best_batch_size:
         return Choice(belief.knee_batch_size, "the fastest of the sizes that were run and fit")
     return Choice(
         belief.knee_batch_size,
         f"the smallest size within {belief.tolerance:.0%} of the fastest one, {belief.best_batch_size:,}",
     )
+
+
+def _among_noise(belief: SpeedBelief, requested: int | None) -> Choice | None:
+    """What to name where repeats differ too much: the size asked for, unless it is slower than even that explains."""
+    rates = {point.batch_size: point.value.value for point in belief.points}
+    best = belief.best_batch_size
+    if best is None:
+        return None
+    if requested in rates and rates[requested] >= rates[best] * (1 - belief.tolerance):
+        return Choice(requested, f"kept: repeats differ by {belief.noise:.0%}, and nothing is clearly faster")
+    return Choice(best, f"the fastest that was seen, though repeats differ by {belief.noise:.0%}")

@@ -282,6 +282,8 @@ def _facts(console: Console, rows: Iterable[facts.FactRow]) -> None:
 
 
 def _largest(prediction: Prediction) -> Shown:
+    if prediction.largest_batch_size is None:
+        return Shown("none" if prediction.method != "trace" or prediction.batch_size is not None else "not searched")
     return Shown(count_text(prediction.largest_batch_size), Source.PREDICTED, note=limited_text(prediction.limited_by))
 
 

@@ -63,15 +63,18 @@ def of_prediction(prediction: Prediction) -> Verdict:
             "bad", f"No batch size fits {card}: not even the smallest stays within {bytes_text(prediction.budget.bytes)}."
         )
     what = "The command as it stands" if prediction.batch_size is None else f"Batch size {prediction.batch_size:,}"
-    sentence = f"{what} {'fits' if fits else 'does not fit'} {card}"
+    near = peak is not None and not fits and peak.device_bytes <= prediction.budget.bytes
+    sentence = f"{what} {'fits' if fits else 'may not fit' if near else 'does not fit'} {card}"
     if peak is not None:
         interval = bytes_interval_text(*peak.device_interval_bytes)
         about = f" ({interval})" if interval else ""
         sentence += f": a {peak.source.value} peak of {bytes_text(peak.device_bytes)}{about} {allowed}"
+        if not fits and peak.device_bytes <= prediction.budget.bytes:
+            sentence += ", which the upper end of that interval passes"
     if prediction.batch_size is None:
         tail = ""
     elif largest is None:
-        tail = "" if fits else "; not even the smallest fits"
+        tail = "" if fits or near else "; not even the smallest fits"
     elif largest == prediction.batch_size:
         tail = "; it is the largest that fits"
     else:

@@ -12,6 +12,8 @@ from brimful.units import format_bytes, parse_budget
 from brimful.values import Budget, Command, Device, Gpu, Sample
 
 DEFAULT_BUDGET = "90%"
+_KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerator
+_LEAST_BUDGET = 1 << 20
 
 
 def card(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
@@ -35,6 +37,7 @@ def choose(command: Command, device: str, gpu: Gpu | None) -> tuple[Device, acce
     """
     if gpu is not None:
         return Device("imaginary", f"{gpu.key} (imaginary)", gpu), None
+    device = "accelerator" if device in _KINDS else device
     if device not in ("auto", "cpu", "accelerator"):
         raise UsageError(
             saw=f"--device {device}",
@@ -78,6 +81,12 @@ def budget_for(device: Device, accelerator: accelerators.Accelerator | None, tex
     else:
         total, free, memory, place = host.total_bytes(), host.free_bytes(), "host", "this machine's"
     allowed = parse_budget(text or DEFAULT_BUDGET, free)
+    if allowed < _LEAST_BUDGET:
+        raise UsageError(
+            saw=f"a budget of {format_bytes(allowed)}",
+            means="a number alone is bytes, and no training fits into so few",
+            do=f"write the unit, as in {text}GiB, or a share of what is free, as in 90%",
+        )
     if allowed + others > total:
         raise UsageError(
             saw=f"a budget of {format_bytes(allowed)}",

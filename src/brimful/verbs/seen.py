@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brimful.decide.learning_rate import learning_rate_advice
 from brimful.values import Advice, Sample
+from brimful_inside.wire import OptimizerSeen
 
 
 def dataset_length(sample: Sample) -> int | None:
@@ -19,5 +20,10 @@ def rate_advice(sample: Sample, before: int | None, after: int) -> Advice | None
     """What a changed batch size means for the learning rate of the optimizer that sets the pace."""
     optimizers = sample.reports[0].optimizers if sample.reports else []
     first = optimizers[0] if optimizers else None
-    rate = first.first_learning_rates[0] if first and first.first_learning_rates else None
-    return learning_rate_advice(rate, before, after, first.name if first else None)
+    return learning_rate_advice(_base_rate(first) if first else None, before, after, first.name if first else None)
+
+
+def _base_rate(optimizer: OptimizerSeen) -> float | None:
+    """The rate that the user gave: a schedule starts at a part of it, and keeps it as the maximum or the initial rate."""
+    known = (optimizer.max_learning_rates, optimizer.initial_learning_rates, optimizer.first_learning_rates)
+    return next((rates[0] for rates in known if rates), None)

@@ -94,7 +94,12 @@ def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) 
         verified=confirmed is not None,
         source=Source.PREDICTED,
         peak=_estimate(confirmed or conclusion.peak),
-        warnings=[*_notes(conclusion.notes), *filter(None, [rate_advice(tracer.worst(), asked, size)])],
+        warnings=[
+            *_notes(conclusion.notes),
+            *filter(
+                None, [_speed_was_not_judged(goal, size, tracer.dataset_length()), rate_advice(tracer.worst(), asked, size)]
+            ),
+        ],
     )
 
 
@@ -113,6 +118,19 @@ def _why(goal: Objective, limited_by: str | None, size: int, asked: int | None) 
         return "it fits as asked"
     limits = {"dataset": "the whole data set", "max_batch_size": "the maximum you gave"}
     return limits.get(limited_by or "", "the largest whose upper bound is within the budget")
+
+
+def _speed_was_not_judged(goal: Objective, size: int, dataset_length: int | None) -> Advice | None:
+    """The largest batch size is seldom the fastest, and one of the whole data set leaves one step an epoch."""
+    if goal is not Objective.LARGEST:
+        return None
+    epoch = "; an epoch would be a single step" if dataset_length and size >= dataset_length else ""
+    return Advice(
+        "no-clock",
+        f"{size:,} is the largest batch size that fits{epoch}",
+        "an imaginary card has no clock: which size trains fastest, or learns best, was not judged",
+        "tune on the card itself when you have it, or keep to --max-batch-size",
+    )
 
 
 def _estimate(peak: PeakEstimate | None) -> Estimate | None:

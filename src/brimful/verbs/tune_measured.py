@@ -17,13 +17,14 @@ from brimful.decide.ceiling import predicted_ceiling
 from brimful.decide.loading import workers_to_try
 from brimful.decide.memory import upper_limit
 from brimful.decide.noise import rate_estimate
-from brimful.decide.objective import fits_budget, peak_bytes
+from brimful.decide.objective import UNCLEAR, fits_budget, peak_bytes
 from brimful.decide.plan import make_plan
 from brimful.decide.search import ALLOCATOR, Request, Search, SearchResult, SpeedProblem
 from brimful.decide.search_measured import Measured, MeasuredConclusion, search_largest_measured
 from brimful.errors import BrimfulError, DoesNotFit, TrialFailed
 from brimful.units import format_bytes
 from brimful.values import (
+    Advice,
     Budget,
     Command,
     Device,
@@ -244,7 +245,19 @@ def _plan(session: Session, task: Task, result: SearchResult) -> Plan:
         peak=Estimate(peak, Source.MEASURED, note=f"{task.budget.memory} memory, evaluation included") if peak else None,
         speed=_rate(rates, result),
         baseline_speed=_rate(baseline, result),
-        warnings=[advice] if advice else [],
+        warnings=[*filter(None, [_noise_advice(result), advice])],
+    )
+
+
+def _noise_advice(result: SearchResult) -> Advice | None:
+    noise = result.speed.noise
+    if noise is None or noise <= UNCLEAR:
+        return None
+    return Advice(
+        "noisy-machine",
+        f"repeats of the same settings differ by {noise:.0%}",
+        "something else uses this machine, or its clock wanders: differences smaller than that could not be seen",
+        "tune again when it is quiet, or with more --steps",
     )
 
 

@@ -20,6 +20,7 @@ class Ending:
         self._orders = orders
         self._target = orders.warmup_steps + orders.steps
         self.measured = False  # all steps that were asked for are made
+        self.lent = False  # batches were given beyond the script's own epochs: what fails now may be for that
         self.evaluated = False  # an evaluation was seen since training began
         self.over = False
         self._evaluated_before = False
@@ -28,6 +29,11 @@ class Ending:
         self._epochs = 0
         self._empty = 0
         self._empty_since: Optional[float] = None
+
+    @property
+    def had_its_own(self) -> bool:
+        """All that the script itself would have done was seen, or all steps asked for."""
+        return self.measured or self.lent
 
     @property
     def _elapsed_s(self) -> float:

@@ -65,7 +65,9 @@ class OwnBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-def
         iteration = self.__dict__.get(ATTRIBUTE)
         if probe is None or iteration is None or self._passes >= MAX_PASSES:
             return False
-        return bool(iteration.given and iteration.expected_role == TRAIN and probe.orders.cut and not probe.ending.measured)
+        goes_on = iteration.given and iteration.expected_role == TRAIN and probe.orders.cut and not probe.ending.measured
+        probe.ending.lent = probe.ending.lent or bool(goes_on)
+        return bool(goes_on)
 
     def _sample(self, index: int) -> Any:
         if index not in self._samples:

@@ -47,7 +47,7 @@ class Probe:
         self.steps = Steps(self.step_begins, self.step_made, self.step_skipped)
         self.ending = Ending(orders)
         self.first_step_unix_s: Optional[float] = None
-        self.failures = Failures(hub.emit, lambda: (self.phases.current, self.steps.count, self.ending.measured))
+        self.failures = Failures(hub.emit, lambda: (self.phases.current, self.steps.count, self.ending.had_its_own))
         device.on_out_of_memory(self.failures.out_of_memory)
         self.forward = ForwardWatch(self.forward_begins)
         self._put_in_eval: Any = None  # the module whose eval() was called since the last sign of training

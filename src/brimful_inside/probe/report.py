@@ -19,7 +19,7 @@ def how_it_ended(probe: Any) -> str:
         return "out_of_memory"
     if last is not None and not last.caught and not last.after_measured:
         return "crashed"
-    return "steps_done" if probe.ending.measured else "script_ended"
+    return "steps_done" if probe.ending.measured or (last is not None and probe.ending.lent) else "script_ended"
 
 
 def report_of(probe: Any, ended: str, waits: bool = True) -> Report:

@@ -141,7 +141,10 @@ def _folder(overlay: Overlay, path: Any) -> Any:
 
 
 # Programs that libraries start to learn something; they write nothing.
-READERS = {"git", "uname", "ldconfig", "lscpu", "nvidia-smi", "which", "hostname", "id", "ls", "cat", "file", "nproc", "sysctl"}
+READERS = {
+    *("git", "openssl", "uname", "ldconfig", "lscpu", "nvidia-smi", "which"),
+    *("hostname", "id", "ls", "cat", "file", "nproc", "sysctl"),
+}
 COMPILERS = {"gcc", "g++", "cc", "c++", "clang", "clang++", "ld", "as", "nvcc", "ninja", "ptxas", "objdump", "readelf"}
 
 
