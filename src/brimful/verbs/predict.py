@@ -112,9 +112,12 @@ def _no_smaller_than_what_fits(tracer: imaginary.Tracer, said: Prediction, batch
 def _peak_at(
     tracer: imaginary.Tracer, conclusion: MemoryConclusion, batch_size: int
 ) -> tuple[PeakEstimate | None, dict[str, PeakEstimate]]:
-    """The peak at a batch size: by verified laws, by its own trace, or by a trace without a limit where the card is full."""
+    """The peak at a batch size: by verified laws, by its own trace, or by a trace without a limit where the card is full.
+
+    Laws that were fitted near the edge, beyond a kink, say nothing of smaller sizes on its other side.
+    """
     card = replace(tracer.card, capacity_bytes=None)  # how much it needs, where that is more than there is
-    if conclusion.laws is not None:
+    if conclusion.laws is not None and batch_size >= min(conclusion.laws.fitted_at):
         played = conclusion.laws.play_at(batch_size, card.settings)
     else:
         sample = tracer.sample(batch_size)
