@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from brimful.measure.device import accelerators, host
 from brimful.measure.gpus import custom_gpu, find_gpu
 from brimful.units import format_bytes, parse_budget
 from brimful.values import Budget, Command, Device, Gpu, Sample
+from brimful_inside.laws.allocator import settings_in
 
 DEFAULT_BUDGET = "90%"
 _KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerator
@@ -36,6 +38,7 @@ def choose(command: Command, device: str, gpu: Gpu | None) -> tuple[Device, acce
     there is none.
     """
     if gpu is not None:
+        _require_a_modelled_allocator(command)
         return Device("imaginary", f"{gpu.key} (imaginary)", gpu), None
     device = "accelerator" if device in _KINDS else device
     if device not in ("auto", "cpu", "accelerator"):
@@ -56,6 +59,24 @@ def choose(command: Command, device: str, gpu: Gpu | None) -> tuple[Device, acce
             do="see `brimful doctor`; --gpu a100-40gb predicts for a card without one",
         )
     return Device("cpu", "cpu"), None
+
+
+def _require_a_modelled_allocator(command: Command) -> None:
+    """Raises UsageError where the environment asks for an allocator that an imaginary card does not have."""
+    try:
+        native = settings_in({**os.environ, **command.environment}).native
+    except ValueError as error:
+        raise UsageError(
+            saw=f"PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF): {error}",
+            means="PyTorch would refuse it as well",
+            do="correct it, or unset it",
+        ) from None
+    if not native:
+        raise UsageError(
+            saw="the environment asks for the allocator backend cudaMallocAsync",
+            means="its rules are the driver's, and the imaginary card knows PyTorch's own allocator alone",
+            do="predict without it (unset PYTORCH_CUDA_ALLOC_CONF), or measure on a real card",
+        )
 
 
 def python_of(command: Command) -> str:
