@@ -14,7 +14,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-probe clean
+.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-probe bench-scripts clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,7 +57,7 @@ bench-predict: $(STAMP) ## Predict measured rows: make bench-predict DATA=<folde
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-predict DATA=<folder with mlp_a100_40gb.csv>" >&2; exit 2; }
 	$(PY) -m bench.predict "$(DATA)"
 
-TIMM_VENV := .venv-timm
+TIMM_VENV ?= .venv-timm
 $(TIMM_VENV)/.set-up:
 	$$(tools/find_python.sh $(PYTHON)) -m venv $(TIMM_VENV)
 	$(TIMM_VENV)/bin/python -m pip install --quiet torch torchvision timm
@@ -67,6 +67,13 @@ bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environ
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-timm DATA=<folder with timm_a100_40gb.csv>" >&2; exit 2; }
 	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)"
 
+bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs/programs.md (in TIMM_VENV too where it exists: make venv-cuda; ONLY="names")
+	$(PY) -m bench.run_scripts --python CPU=$(abspath $(PY)) \
+	    $(if $(wildcard $(TIMM_VENV)/bin/python),--python CUDA=$(abspath $(TIMM_VENV)/bin/python)) $(if $(ONLY),--only $(ONLY))
+
+venv-cuda: $(TIMM_VENV)/.set-up ## Put into TIMM_VENV what the programs need beside the CUDA build of torch
+	$(TIMM_VENV)/bin/python -m pip install --quiet transformers accelerate lightning peft tensorboard
+
 bench-probe: $(STAMP) ## What the probe costs a training step
 	$(PY) -m bench.probe_cost
 
@@ -75,6 +82,6 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 	rm -rf examples/captcha/captchas examples/*/out
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: clean-venv
+.PHONY: clean-venv venv-cuda
 clean-venv: clean
 	rm -rf $(VENV) $(TIMM_VENV)

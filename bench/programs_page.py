@@ -1,0 +1,102 @@
+"""docs/programs.md, made of what bench/run_scripts.py measured."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from bench.scripts_table import PROGRAMS, Program
+
+_MIB, _GIB = 1 << 20, 1 << 30
+
+_HEAD = """# Programs that run on the imaginary GPU
+
+Written by `make bench-scripts`; every number here is predicted or measured by it, none is typed in. Each program is an ordinary
+training script in [bench/scripts](../bench/scripts), written as its users write theirs: CUDA is assumed and nothing knows of
+brimful. Each was predicted as it stands, by `brimful predict`, on a machine without a GPU, with a CPU build of torch and with a
+CUDA build.
+
+*Peak* is the predicted device memory at the batch size shown, with its interval; *largest* the predicted largest batch size that
+fits the card and what limits it (both on the first build). *Seconds* is the whole prediction, measured, with all its trials;
+*beyond imports* is that without the script's own imports, which every trial pays: what stays is the script's data, and brimful.
+What cannot be run is told in [imaginary.md](imaginary.md).
+"""
+
+
+def page(result: dict[str, Any]) -> str:
+    """The whole page."""
+    rows = {(row["program"], row["build"]): row for row in result["rows"]}
+    labels = list(result["builds"])
+    head = ["program", "exercises", "card", "batch", "peak (predicted)", "largest (predicted)"]
+    for label in labels:
+        head += [f"{label}: seconds", f"{label}: beyond imports"]
+    lines = [_HEAD, *_builds(result), "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for program in PROGRAMS:
+        seen = {label: rows.get((program.key, label)) for label in labels}
+        if any(seen.values()):
+            lines.append("| " + " | ".join(_cells(program, seen)) + " |")
+    return "\n".join([*lines, "", *_footer(result), ""])
+
+
+def _builds(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for label, found in result["builds"].items():
+        dates = sorted({row["date"] for row in result["rows"] if row["build"] == label})
+        packages = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
+        when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+        lines.append(f"- **{label}**, {when}: {packages}")
+    return lines
+
+
+def _cells(program: Program, seen: dict[str, Any]) -> list[str]:
+    told = next((row for row in seen.values() if row and "peak" in row), None)
+    cells = [f"[{program.key}](../bench/scripts/{program.script})", program.shows, program.gpu, str(program.batch_size)]
+    cells += [_peak(told), _largest(told)] if told else ["", ""]
+    for row in seen.values():
+        cells += _seconds(row)
+    return cells
+
+
+def _peak(row: dict[str, Any]) -> str:
+    peak = row["peak"]
+    if peak is None:
+        return "–"
+    low, high = peak["interval_bytes"]
+    unit, name = (_GIB, "GiB") if peak["device_bytes"] >= 10 * _GIB else (_MIB, "MiB")
+    digits = 1 if unit == _GIB else 0
+    return f"{peak['device_bytes'] / unit:.{digits}f} {name} ({low / unit:.{digits}f} to {high / unit:.{digits}f})"
+
+
+def _largest(row: dict[str, Any]) -> str:
+    if row["largest_batch_size"] is None:
+        return "–"
+    return (
+        f"{row['largest_batch_size']:,} ({row['limited_by'].replace('_', ' ')})"
+        if row["limited_by"]
+        else f"{row['largest_batch_size']:,}"
+    )
+
+
+def _seconds(row: dict[str, Any] | None) -> list[str]:
+    if row is None:
+        return ["–", "–"]
+    if "missing" in row:
+        return [f"without {', '.join(row['missing'])}", "–"]
+    if "error" in row:
+        return [f"stopped (exit {row['exit_code']})", "–"]
+    return [f"{row['seconds']:.0f} ({row['traces']} trials)", f"{max(0.0, row['beyond_imports_s']):.1f}"]
+
+
+def _footer(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for label in result["builds"]:
+        ran = [row for row in result["rows"] if row["build"] == label and "seconds" in row]
+        if ran:
+            whole, beyond = (statistics.median(row[name] for row in ran) for name in ("seconds", "beyond_imports_s"))
+            lines.append(
+                f"{label}: {len(ran)} programs; median of a whole prediction {whole:.0f} s, "
+                f"beyond imports {beyond:.1f} s, of one trial beyond imports "
+                f"{statistics.median(r['beyond_imports_s'] / r['traces'] for r in ran):.1f} s (measured)."
+            )
+            lines.append("")
+    return lines

@@ -1,0 +1,162 @@
+"""Predicts every program of bench/scripts as a user would: `python -m bench.run_scripts --python LABEL=PATH ...`.
+
+Each one goes through `brimful predict --json`, in a process of its own, in a folder of its own. What came out is kept in
+bench/results/programs.json (a later run replaces the rows it made anew), and docs/programs.md is written from that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.programs_page import page
+from bench.scripts_table import PROGRAMS, SCRIPTS, Program
+
+ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "bench" / "results" / "programs.json"
+PAGE = ROOT / "docs" / "programs.md"
+TIME_LIMIT_S = 600
+
+
+def environment(home: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_ORDERS")}
+    return {**kept, "BRIMFUL_HOME": home, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
+
+
+def predicted(program: Program, python: str) -> dict[str, Any]:
+    """One row: the prediction as `--json` prints it, or how it failed; with the seconds that it took."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "brimful", "predict", "--gpu", program.gpu, "--json", "--", *program.command(python)]
+        started = time.monotonic()
+        done = subprocess.run(
+            words, cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True, timeout=TIME_LIMIT_S
+        )
+        seconds = time.monotonic() - started
+        traces = len(list(Path(folder, "records").rglob("orders.json")))
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = {"error": {"saw": done.stderr.strip().splitlines()[-1:] or "no words"}}
+    return {"exit_code": done.returncode, "seconds": seconds, "traces": traces, "answer": answer}
+
+
+def import_seconds(program: Program, python: str) -> float:
+    """How long the script's own imports take in a fresh process: the middle of three."""
+    tree = ast.parse((SCRIPTS / program.script).read_text())
+    lines = [ast.unparse(node) for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    source = "\n".join(line for line in lines if "__future__" not in line)
+    taken = []
+    for _ in range(3):
+        started = time.monotonic()
+        subprocess.run([python, "-c", source], capture_output=True, check=True, cwd=SCRIPTS, timeout=TIME_LIMIT_S)
+        taken.append(time.monotonic() - started)
+    return statistics.median(taken)
+
+
+def versions(python: str, modules: list[str]) -> dict[str, str]:
+    """The versions of what the programs need, in that environment; what is not there is left out."""
+    source = (
+        "import importlib.metadata as m, json, sys\n"
+        "found = {}\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: found[name] = m.version(name)\n"
+        "    except m.PackageNotFoundError: pass\n"
+        "import torch; found['torch'] = torch.__version__\n"
+        "print(json.dumps(found))"
+    )
+    done = subprocess.run([python, "-c", source, *modules], capture_output=True, text=True, check=True, timeout=TIME_LIMIT_S)
+    return json.loads(done.stdout)
+
+
+def lacks(program: Program, python: str) -> list[str]:
+    """The modules that the program needs and that environment has not."""
+    source = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
+    done = subprocess.run([python, "-c", source, *program.needs], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.split()
+
+
+def row_of(program: Program, label: str, python: str) -> dict[str, Any]:
+    """What one program showed in one environment; `missing` where a module it needs is not there."""
+    row: dict[str, Any] = {"program": program.key, "build": label, "date": datetime.date.today().isoformat()}
+    missing = lacks(program, python)
+    if missing:
+        return {**row, "missing": missing}
+    seen = predicted(program, python)
+    answer = seen["answer"]
+    if seen["exit_code"] not in (0, 3) or "error" in answer:
+        return {**row, "exit_code": seen["exit_code"], "error": answer.get("error")}
+    return {
+        **row,
+        "exit_code": seen["exit_code"],
+        "seconds": round(seen["seconds"], 1),
+        "beyond_imports_s": round(seen["seconds"] - seen["traces"] * import_seconds(program, python), 1),
+        "traces": seen["traces"],
+        "peak": answer["peak"],
+        "phases": {name: peak["reserved_bytes"] for name, peak in answer["phases"].items()},
+        "largest_batch_size": answer["largest_batch_size"],
+        "limited_by": answer["limited_by"],
+        "exact": answer["exact"],
+        "approximations": answer["approximations"],
+        "warnings": [warning["saw"] for warning in answer["warnings"]],
+        "troubles": troubles(program, answer),
+    }
+
+
+def troubles(program: Program, answer: dict[str, Any]) -> list[str]:
+    """What is not as the table says it: phases that were not seen, approximations that nobody expected."""
+    found = [f"{phase} was not seen" for phase in program.phases if phase not in answer["phases"]]
+    found += [f"approximated: {name}" for name in answer["approximations"] if name not in program.approximations]
+    return found
+
+
+def merged(result: dict[str, Any], rows: list[dict[str, Any]], builds: dict[str, Any]) -> dict[str, Any]:
+    """The result with `rows` in the place of those of the same program and build; programs no longer in the table go."""
+    known = {program.key for program in PROGRAMS}
+    kept = {(row["program"], row["build"]): row for row in result.get("rows", []) if row["program"] in known}
+    kept.update({(row["program"], row["build"]): row for row in rows})
+    order = {program.key: number for number, program in enumerate(PROGRAMS)}
+    return {
+        "builds": {**result.get("builds", {}), **builds},
+        "rows": sorted(kept.values(), key=lambda row: (order[row["program"]], row["build"])),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--python", action="append", metavar="LABEL=PATH", help="an environment; this one as CPU if none is named"
+    )
+    parser.add_argument("--only", nargs="*", help="names of programs")
+    args = parser.parse_args()
+    environments = dict(one.split("=", 1) for one in args.python or [f"CPU={sys.executable}"])
+    chosen = [program for program in PROGRAMS if not args.only or program.key in args.only]
+    modules = sorted({name for program in PROGRAMS for name in program.needs} | {"torch", "numpy"})
+    rows = []
+    for program in chosen:
+        for label, python in environments.items():
+            rows.append(row_of(program, label, python))
+            print(json.dumps({k: v for k, v in rows[-1].items() if k != "warnings"}), file=sys.stderr)
+    builds = {label: versions(python, modules) for label, python in environments.items()}
+    before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    result = merged(before, rows, builds)
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    PAGE.write_text(page(result))
+    failed = [f"{row['program']} ({row['build']})" for row in rows if "error" in row or row.get("troubles")]
+    print(f"{len(rows) - len(failed)} of {len(rows)} as expected; {PAGE.relative_to(ROOT)} is written")
+    for name in failed:
+        print(f"  not as expected: {name}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

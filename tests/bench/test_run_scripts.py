@@ -1,0 +1,58 @@
+"""What the bench of the programs makes of predictions, and the page it writes; nothing is predicted here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bench.programs_page import page
+from bench.run_scripts import merged, troubles
+from bench.scripts_table import PROGRAMS, by_key
+
+MIB = 1 << 20
+
+
+def row(build: str = "CPU", **more) -> dict:
+    peak = {"device_bytes": 2048 * MIB, "interval_bytes": [1900 * MIB, 2300 * MIB]}
+    return {
+        "program": "mlp",
+        "build": build,
+        "date": "2026-11-20",
+        "exit_code": 0,
+        "seconds": 4.6,
+        "beyond_imports_s": 1.25,
+        "traces": 3,
+        "peak": peak,
+        "largest_batch_size": 4096,
+        "limited_by": "dataset",
+        **more,
+    }
+
+
+def test_a_phase_that_was_not_seen_and_an_unexpected_approximation_are_troubles():
+    program = replace(by_key("mlp"), phases=("train", "eval"), approximations=("nonzero",))
+    assert troubles(program, {"phases": {"train": 1}, "approximations": {"nonzero": 2}}) == ["eval was not seen"]
+    assert troubles(program, {"phases": {"train": 1, "eval": 1}, "approximations": {"unique": 1}}) == ["approximated: unique"]
+    assert troubles(program, {"phases": {"train": 1, "eval": 1}, "approximations": {}}) == []
+
+
+def test_new_rows_take_the_place_of_old_ones_and_others_stay():
+    before = {"builds": {"CPU": {"torch": "1"}, "CUDA": {"torch": "2"}}, "rows": [row(), row("CUDA"), row(program="gone")]}
+    after = merged(before, [row(seconds=9.0)], {"CPU": {"torch": "3"}})
+    assert [(r["program"], r["build"], r["seconds"]) for r in after["rows"]] == [("mlp", "CPU", 9.0), ("mlp", "CUDA", 4.6)]
+    assert after["builds"] == {"CPU": {"torch": "3"}, "CUDA": {"torch": "2"}}
+
+
+def test_the_page_says_peaks_seconds_versions_and_what_was_missing():
+    missing = {"program": "timm_train", "build": "CPU", "date": "2026-11-21", "missing": ["timm"]}
+    text = page({"builds": {"CPU": {"torch": "2.13.0"}}, "rows": [row(), missing]})
+    assert "2048 MiB (1900 to 2300)" in text and "4,096 (dataset)" in text and "5 (3 trials) | 1.2" in text
+    assert "without timm" in text and "torch 2.13.0" in text and "2026-11-20 to 2026-11-21" in text
+
+
+def test_a_program_that_was_stopped_is_told_as_such():
+    stopped = {"program": "mlp", "build": "CPU", "date": "2026-11-20", "exit_code": 5, "error": {"saw": "no nested tensors"}}
+    assert "stopped (exit 5)" in page({"builds": {"CPU": {}}, "rows": [stopped]})
+
+
+def test_every_program_of_the_table_can_be_found_by_its_name():
+    assert [by_key(program.key) for program in PROGRAMS] == list(PROGRAMS)

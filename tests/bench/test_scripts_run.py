@@ -1,0 +1,63 @@
+"""Each light program of bench/scripts trains on the imaginary GPU: one trial of it, as `brimful predict` would run it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.scripts_table import PROGRAMS, SCRIPTS, Program
+from brimful.command import parse
+from brimful.measure.gpus import find_gpu
+from brimful.measure.launch import failure_text, launch
+from brimful.values import Device, Outcome, Sample, Trial, TrialKind
+
+LIGHT = [program for program in PROGRAMS if program.light]
+
+
+def one_trial(program: Program, folder: Path) -> Sample:
+    """A trace of the program at the table's batch size, on its card."""
+    device = Device("imaginary", program.gpu, find_gpu(program.gpu))
+    command = parse(tuple(program.command(sys.executable)))
+    trial = Trial(command, {"batch_size": program.batch_size}, device, TrialKind.TRACE)
+    return launch(trial, folder / "trial", folder)
+
+
+def require(program: Program) -> None:
+    for name in program.needs:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+
+
+@pytest.mark.parametrize("program", LIGHT, ids=lambda program: program.key)
+def test_a_light_program_runs_unmodified_on_the_imaginary_gpu(program: Program, tmp_path: Path, monkeypatch):
+    require(program)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    sample = one_trial(program, tmp_path)
+    assert sample.outcome is Outcome.COMPLETED, failure_text(sample, tmp_path)
+    assert set(program.phases) <= set(sample.phases)
+    assert {name for report in sample.reports for name in report.approximations} <= set(program.approximations)
+    assert sample.samples_per_step == program.samples_per_step
+    train = sample.phases["train"]
+    assert train.allocated_bytes and train.reserved_bytes and train.allocated_bytes <= train.reserved_bytes
+    assert list(work.iterdir()) == [], "a trial leaves no trace in the working folder"
+
+
+def test_every_script_is_in_the_table_and_every_name_is_there_once():
+    assert {path.name for path in SCRIPTS.glob("*.py")} == {program.script for program in PROGRAMS}
+    keys = [program.key for program in PROGRAMS]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_assumes_cuda_and_knows_nothing_of_brimful(script: Path):
+    text = script.read_text(encoding="utf-8")
+    assert "brimful" not in text
+    assert re.search(r"cuda|accelerator=\"gpu\"|Trainer|Accelerator", text)
