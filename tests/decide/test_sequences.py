@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from brimful.decide.sequences import program_of
-from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Step, Trace
+from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Ready, Retire, Step, Stream, Trace
 
 
 def program(*rows):
@@ -41,3 +41,11 @@ def test_a_workspace_law_that_does_not_give_the_recorded_bytes_is_not_used():
     assert known.args == ((9, 0, 213),)
     assert program(Malloc(1, 77, "mm", "cublas", (9, 0, 213))).args == ((),)
     assert program(Malloc(1, 77, "mm", "a law of the future", (1,))).events == (("malloc", "mm", None, 0),)
+
+
+def test_streams_and_retired_blocks_belong_to_the_program():
+    rows = [Stream(1), Malloc(5, 10, "a"), Retire(5), Stream(0), Ready(5), Ready(99), Retire(99)]
+    program = program_of(Trace({}, rows))
+    assert program.events == (("stream", 1), ("malloc", "a", None, 0), ("retire", 0), ("stream", 0), ("ready", 0))
+    assert program.code == (("stream", 1), 0, ("retire", 1), ("stream", 0), ("ready", 1))
+    assert not program.same_events(program_of(Trace({}, rows[1:])))

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from brimful_inside.laws import workspaces
-from brimful_inside.laws.trace import Free, Malloc, Phase, Step, Trace
+from brimful_inside.laws.replay import Code
+from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Ready, Retire, Step, Stream, Trace
 
 # What happens at one row, without bytes: ("malloc", op, law, number of its args), ("free", n-th birth), ("phase", name),
-# ("step", number) or ("empty_cache",).
+# ("step", number), ("empty_cache",), ("stream", number), ("retire", n-th birth) or ("ready", n-th birth).
 Event = tuple[str | int | None, ...]
 
 
@@ -42,9 +43,9 @@ class Program:
         return None
 
     @cached_property
-    def code(self) -> tuple[int | str | None, ...]:
+    def code(self) -> tuple[Code, ...]:
         """The events as `replay.play_code` takes them."""
-        code: list[int | str | None] = []
+        code: list[Code] = []
         for event in self.events:
             kind = event[0]
             if kind == "malloc":
@@ -55,6 +56,10 @@ class Program:
                 code.append(str(event[1]))
             elif kind == "empty_cache":
                 code.append(None)
+            elif kind == "stream":
+                code.append(("stream", int(event[1] or 0)))
+            elif kind in ("retire", "ready"):
+                code.append((str(kind), int(event[1] or 0) + 1))
         return tuple(code)
 
 
@@ -79,8 +84,17 @@ def program_of(trace: Trace) -> Program:
             events.append(("phase", row.name))
         elif isinstance(row, Step):
             events.append(("step", row.number))
-        else:
+        elif isinstance(row, EmptyCache):
             events.append(("empty_cache",))
+        elif isinstance(row, Stream):
+            events.append(("stream", row.number))
+        elif isinstance(row, Retire):
+            if row.id in births:
+                events.append(("retire", births[row.id]))
+        elif isinstance(row, Ready):
+            birth = births.pop(row.id, None)
+            if birth is not None:
+                events.append(("ready", birth))
     return Program(tuple(events), tuple(sizes), tuple(args))
 
 

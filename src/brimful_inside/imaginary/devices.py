@@ -249,7 +249,10 @@ def _is_pinned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 
 
 def _record_stream(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
-    """The allocator would keep the block until the other stream is through with it; here all streams are always through."""
+    """The allocator keeps the block until the other stream is through with it (`Ledger.record_stream`)."""
+    stream = args[1] if len(args) > 1 else kwargs["s"]
+    if is_meta(args[0]):
+        gpu.ledger.record_stream(args[0].untyped_storage(), stream.stream_id)
 
 
 def _new_tensor(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:

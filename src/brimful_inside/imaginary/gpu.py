@@ -182,6 +182,10 @@ class ImaginaryGpu:
     def wants_user_meta(self) -> bool:
         return self.devices.in_user_meta
 
+    def host_waits(self) -> None:
+        """The host waits for the current stream: a value is read, or a copy was not told to go on without it."""
+        self.ledger.synchronized(self.streams.current)
+
     def approximate(self, name: str) -> None:
         self.approximations[name] += 1
 

@@ -9,22 +9,26 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Optional, Sequence, TextIO
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, TextIO, Tuple
 
 import torch
 
 from brimful_inside.imaginary.out_of_memory import out_of_memory
 from brimful_inside.laws.allocator import CachingAllocator, CardFull
-from brimful_inside.laws.trace import EmptyCache, Phase, Step, encode_row
+from brimful_inside.laws.trace import EmptyCache, Phase, Ready, Retire, Step, Stream, encode_row
 from brimful_inside.wire import Card
 
 __all__ = ["Ledger"]
+
+# How many kernels the host may be ahead of the card: beyond some thousand the driver's launch queue is full and launching
+# waits. 1024 is what people see; NVIDIA documents no figure (assumed).
+RUN_AHEAD = 1024
 
 
 class _Storage(weakref.ref):
     """A living storage: the books' entry, and by its callback the news of its death."""
 
-    __slots__ = ("address", "id", "key", "known_true", "nbytes")
+    __slots__ = ("address", "id", "key", "known_true", "nbytes", "stream", "used_by")
 
 
 class Ledger:
@@ -41,7 +45,11 @@ class Ledger:
         self.card = card
         self.on_out_of_memory: Optional[Callable[[torch.OutOfMemoryError], None]] = None
         self.storages: Dict[int, _Storage] = {}  # by StorageImpl's address
+        self.launches = 0  # kernels so far
         self._stream = stream
+        self._streams: Dict[int, int] = {0: 0}  # PyTorch's number to the trace's: in the order of their first allocations
+        self._last_stream = 0  # of the trace's row before
+        self._waiting: List[Tuple[int, int, Set[int], int]] = []  # number, address, streams, launches when it was retired
         self._trace = trace
         self._lock = threading.Lock()
         self._dead: Deque[_Storage] = deque()
@@ -55,8 +63,23 @@ class Ledger:
         entry.key = storage._cdata
         entry.nbytes = nbytes
         entry.known_true = False
+        entry.stream, entry.used_by = self._stream(), None
         entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
         self.storages[entry.key] = entry
+
+    def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
+        """`stream` uses the storage as well: when it dies, its block waits for what that stream was given till then."""
+        entry = self.storages.get(storage._cdata)
+        if entry is not None and stream != entry.stream:
+            entry.used_by = (entry.used_by or set()) | {stream}
+
+    def synchronized(self, stream: Optional[int] = None, launches: Optional[int] = None) -> None:
+        """The host has waited for `stream` (None: for the card), or for its first so many `launches`."""
+        for _, _, streams, retired_at in self._waiting:
+            if stream is None:
+                streams.clear()
+            elif launches is None or retired_at <= launches:
+                streams.discard(stream)
 
     def resized(self, entry: _Storage, nbytes: int, op: str) -> None:
         """The storage of `entry` has another size now. PyTorch takes the new block before it gives the old one back."""
@@ -79,6 +102,7 @@ class Ledger:
         """The imaginary card is gone: later deaths are not written."""
         self._open = False
         self.storages.clear()
+        self._waiting = []
         self._trace = None
 
     def phase(self, name: str) -> None:
@@ -109,13 +133,21 @@ class Ledger:
     def _malloc(self, nbytes: int, op: str, law: Optional[str] = None, args: Sequence[int] = ()) -> Any:
         self._bury()
         with self._lock:
+            if self._waiting:
+                self._process_events()
+            stream = self._stream()
+            if stream:
+                stream = self._number(stream)
             try:
-                address = self.allocator.malloc(nbytes, self._stream())
+                address = self.allocator.malloc(nbytes, stream)
             except CardFull as full:
                 message = out_of_memory(full, self.card)
             else:
                 self._next_id = number = self._next_id + 1
                 if self._trace is not None:
+                    if stream != self._last_stream:
+                        self._last_stream = stream
+                        self._write(encode_row(Stream(stream)) + "\n")
                     tail = "" if law is None else ',"%s",[%s]' % (law, ",".join(map(str, args)))
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address
@@ -128,6 +160,30 @@ class Ledger:
         self.allocator.free(address)
         if self._trace is not None:
             self._trace.write('["free",%d]\n' % number)
+
+    def _number(self, stream: int) -> int:
+        """The trace's number of a stream, by first use, so that two runs agree."""
+        return self._streams.setdefault(stream, len(self._streams))
+
+    def _retire(self, entry: _Storage) -> None:
+        self.allocator.retire(entry.address)
+        self._write(encode_row(Retire(entry.id)) + "\n")
+        self._waiting.append((entry.id, entry.address, set(entry.used_by), self.launches))
+
+    def _process_events(self) -> None:
+        """Blocks whose streams are done return to their pools; PyTorch looks at each malloc (process_events).
+
+        A card's host runs ahead. So the streams are taken to be done when the host has waited for them, or when so much was
+        launched since that the driver's queue would have made it wait: the block returns no sooner than on a card.
+        """
+        waiting = []
+        for number, address, streams, retired_at in self._waiting:
+            if streams and self.launches - retired_at < RUN_AHEAD:
+                waiting.append((number, address, streams, retired_at))
+                continue
+            self.allocator.ready(address)
+            self._write(encode_row(Ready(number)) + "\n")
+        self._waiting = waiting
 
     def _died(self, entry: Any) -> None:
         if self._open:
@@ -142,7 +198,9 @@ class Ledger:
                     entry = self._dead.popleft()
                     if self.storages.get(entry.key) is entry:
                         del self.storages[entry.key]
-                    if entry.id:
+                    if entry.id and entry.used_by:
+                        self._retire(entry)
+                    elif entry.id:
                         self._free(entry.id, entry.address)
             finally:
                 self._lock.release()

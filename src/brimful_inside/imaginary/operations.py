@@ -90,6 +90,7 @@ class Operations(TorchDispatchMode):
 
     def _run(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         gpu = self.gpu
+        gpu.ledger.launches += 1
         taken = self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
         try:
             out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)
@@ -186,6 +187,8 @@ def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
 
 def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     device = kwargs.get("device")
+    if not kwargs.get("non_blocking") and device is not None and (device.type == "meta") is not is_meta(args[0]):
+        gpu.host_waits()
     if device is not None and device.type != "meta" and is_meta(args[0]):
         return zeros_on_host(args[0], kwargs.get("dtype"))
     if not is_meta(args[0]) and not kwargs.get("pin_memory"):
@@ -194,6 +197,9 @@ def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 
 def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+    if blocking and is_meta(args[0]) is not is_meta(args[1]):
+        gpu.host_waits()
     if not is_meta(args[0]):
         if is_meta(args[1]):
             return args[0].zero_()
@@ -205,6 +211,7 @@ def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
 
 
 def _scalar(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    gpu.host_waits()
     return gpu.value_of(args[0])
 
 

@@ -1,4 +1,8 @@
-"""Streams and events. Each stream has a pool of its own in the allocator; all work is done at once, so nothing waits."""
+"""Streams and events. Each stream has a pool of its own in the allocator.
+
+All work is done at once, so nothing waits; but where the host would wait for a stream, the books are told, since blocks that
+another stream used return to their pools by then (`Ledger.synchronized`).
+"""
 
 from __future__ import annotations
 
@@ -38,42 +42,52 @@ class CurrentStreams:
         return 1 + next(self._turn) % _POOL_SIZE
 
 
-class _Event(torch.Event):
-    """A moment of a stream: recorded or not. Times are all the same, for nothing takes time."""
+def _event_class(gpu: ImaginaryGpu) -> Any:
+    class Event(torch.Event):
+        """A moment of a stream: recorded or not. Times are all the same, for nothing takes time."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> _Event:
-        return super().__new__(cls, torch.device("cpu"))
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            return super().__new__(cls, torch.device("cpu"))
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.recorded = False
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.recorded = False
+            self._moment = (0, 0)
 
-    device = torch.device("cuda:0")
-    cuda_event = 1
+        device = torch.device("cuda:0")
+        cuda_event = 1
 
-    def record(self, stream: Any = None) -> None:
-        self.recorded = True
+        def record(self, stream: Any = None) -> None:
+            self.recorded = True
+            self._moment = (gpu.streams.current if stream is None else stream.stream_id, gpu.ledger.launches)
 
-    def wait(self, stream: Any = None) -> None:
-        return None
+        def wait(self, stream: Any = None) -> None:
+            return None
 
-    def query(self) -> bool:
-        return True
+        def query(self) -> bool:
+            return True
 
-    def synchronize(self) -> None:
-        return None
+        def synchronize(self) -> None:
+            if self.recorded:
+                gpu.ledger.synchronized(*self._moment)
 
-    def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds."""
-        return 0.0
+        def elapsed_time(self, end_event: Any) -> float:
+            """Milliseconds."""
+            return 0.0
 
-    def ipc_handle(self) -> bytes:
-        return b""
+        def ipc_handle(self) -> bytes:
+            return b""
 
-    def __repr__(self) -> str:
-        return "<torch.cuda.Event 0x1>"
+        def __repr__(self) -> str:
+            return "<torch.cuda.Event 0x1>"
+
+    Event.__qualname__ = "Event"
+    Event.__module__ = "torch.cuda"
+    return Event
 
 
-def _stream_class(streams: CurrentStreams) -> Any:
+def _stream_class(gpu: ImaginaryGpu, Event: Any) -> Any:
+    streams = gpu.streams
+
     class Stream(torch.Stream):
         """A stream of the imaginary card."""
 
@@ -96,7 +110,7 @@ def _stream_class(streams: CurrentStreams) -> Any:
             return None
 
         def record_event(self, event: Optional[Any] = None) -> Any:
-            recorded: Any = _Event() if event is None else event
+            recorded: Any = Event() if event is None else event
             recorded.record(self)
             return recorded
 
@@ -107,7 +121,7 @@ def _stream_class(streams: CurrentStreams) -> Any:
             return False
 
         def synchronize(self) -> None:
-            return None
+            gpu.ledger.synchronized(self.stream_id)
 
         def __enter__(self) -> Any:
             self.__dict__.setdefault("_outer", []).append(streams.current)
@@ -150,7 +164,8 @@ class _AnyDevice(type):
 
 def put_streams_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     streams = gpu.streams
-    Stream = _stream_class(streams)
+    Event = _event_class(gpu)
+    Stream = _stream_class(gpu, Event)
     real_stream, real_event = torch.Stream, torch.Event
 
     def current(device: Any = None) -> Any:
@@ -165,7 +180,7 @@ def put_streams_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     for owner in (torch.cuda, torch.cuda.streams):
         patches.set(owner, "Stream", Stream)
-        patches.set(owner, "Event", _Event)
+        patches.set(owner, "Event", Event)
         patches.set_existing(owner, "ExternalStream", lambda pointer, device=None, **kwargs: Stream(stream_id=pointer))
     patches.set(torch.cuda, "current_stream", current)
     patches.set(torch.cuda, "default_stream", lambda device=None: Stream(stream_id=0))
@@ -175,4 +190,4 @@ def put_streams_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(torch._C, "_accelerator_getStream", current)
     patches.set(torch._C, "_accelerator_setStream", select_stream)
     patches.set(torch, "Stream", _AnyDevice("Stream", (), {"real": real_stream, "of_card": Stream}))
-    patches.set(torch, "Event", _AnyDevice("Event", (), {"real": real_event, "of_card": _Event}))
+    patches.set(torch, "Event", _AnyDevice("Event", (), {"real": real_event, "of_card": Event}))

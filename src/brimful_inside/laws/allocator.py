@@ -8,7 +8,10 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.6 to 2.13):
   (512 bytes in the small pool, more than 1 MiB in the large one); free neighbours merge;
 - a full card makes it give back oversize blocks, then every segment that is wholly free, before it gives up.
 
-Not followed: blocks that wait for another stream's event (`record_stream`), and private pools of CUDA graphs.
+A block that another stream uses (`record_stream`) is retired first and ready later: when the other stream's event is done
+is for the caller to say, as a card's clock is not here.
+
+Not followed: private pools of CUDA graphs.
 """
 
 from __future__ import annotations
@@ -102,6 +105,7 @@ class CachingAllocator:
         self.large = Pool(False, MIN_BLOCK if grows else MIB + 1, NO_LIMIT if grows else max_split)
         self.next_address = FIRST_ADDRESS
         self._live: Dict[int, Block] = {}
+        self._retired: Dict[int, Block] = {}
         self._rounds_plainly = not settings.rounds_to_divisions
         self._best_fit_always_serves = (
             settings.max_split_size is None and not grows and not settings.garbage_collection_threshold
@@ -150,6 +154,9 @@ class CachingAllocator:
         self.counts.give_out(size, nbytes)
         if self._detailed:
             pool.counts.give_out(size, nbytes)
+            if self._retired:
+                self.counts.note_active()
+                pool.counts.note_active()
         return block.address
 
     def free(self, address: int) -> None:
@@ -157,10 +164,38 @@ class CachingAllocator:
         if address == 0:
             return
         block = self._live.pop(address)
-        size, pool = block.size, block.pool
-        self.counts.take_back(size, block.requested)
+        self.counts.take_back(block.size, block.requested)
         if self._detailed:
-            pool.counts.take_back(size, block.requested)
+            block.pool.counts.take_back(block.size, block.requested)
+        self._to_pool(block)
+
+    def retire(self, address: int) -> None:
+        """The block at `address` is allocated no more, but waits for another stream before it can be used again."""
+        if address == 0:
+            return
+        block = self._retired[address] = self._live.pop(address)
+        self.counts.retire(block.size)
+        if self._detailed:
+            block.pool.counts.retire(block.size)
+
+    def ready(self, address: int) -> None:
+        """Nobody uses the retired block at `address` any more. Does nothing where a full card has waited for it already."""
+        block = self._retired.pop(address, None)
+        if block is None:
+            return
+        self.counts.ready(block.size, block.requested)
+        if self._detailed:
+            block.pool.counts.ready(block.size, block.requested)
+        self._to_pool(block)
+
+    def wait_for_retired(self) -> None:
+        """The host waits for every stream: all retired blocks return to their pools (synchronize_and_free_events)."""
+        for address in list(self._retired):
+            self.ready(address)
+
+    def _to_pool(self, block: Block) -> None:
+        """`block` is free: it merges with its neighbours and goes into its pool (free_block)."""
+        size, pool = block.size, block.pool
         block.used = False
         if size >= self.oversize:
             self.oversize_allocations.lose()
@@ -204,7 +239,7 @@ class CachingAllocator:
 
     def segments(self) -> List[Segment]:
         """Every segment with the blocks that tile it, by address (torch.cuda.memory_snapshot)."""
-        blocks = [*self._live.values(), *self.small.free_blocks(), *self.large.free_blocks()]
+        blocks = [*self._live.values(), *self._retired.values(), *self.small.free_blocks(), *self.large.free_blocks()]
         heads = [block for block in blocks if block.before is None or not block.before.mapped]
         return sorted(segment_from(head) for head in heads)
 

@@ -14,7 +14,8 @@ class Counts:
     __slots__ = (
         "allocated", "blocks", "freed", "freed_blocks", "freed_requested", "freed_reserved", "freed_segments",
         "freed_split_bytes", "freed_splits", "peak_allocated", "peak_blocks", "peak_requested", "peak_reserved",
-        "peak_segments", "peak_split_bytes", "peak_splits", "requested", "reserved", "segments", "split_bytes", "splits",
+        "peak_segments", "peak_split_bytes", "peak_splits", "peak_with_waiting", "peak_with_waiting_blocks", "requested",
+        "reserved", "segments", "split_bytes", "splits", "waiting", "waiting_blocks",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -40,6 +41,36 @@ class Counts:
         self.freed_requested += requested
         self.blocks -= 1
         self.freed_blocks += 1
+
+    def retire(self, size: int) -> None:
+        """A block of `size` bytes is allocated no more, but another stream's event keeps it from its pool: still active."""
+        self.note_active()
+        self.allocated -= size
+        self.freed += size
+        self.blocks -= 1
+        self.freed_blocks += 1
+        self.waiting += size
+        self.waiting_blocks += 1
+
+    def ready(self, size: int, requested: int) -> None:
+        """The event of a retired block is done."""
+        self.note_active()
+        self.requested -= requested
+        self.freed_requested += requested
+        self.waiting -= size
+        self.waiting_blocks -= 1
+
+    def note_active(self) -> None:
+        """Keep the peak of what is active; to be called wherever it may have risen while blocks wait."""
+        self.peak_with_waiting = max(self.peak_with_waiting, self.active)
+        self.peak_with_waiting_blocks = max(self.peak_with_waiting_blocks, self.active_blocks)
+
+    active = property(lambda self: self.allocated + self.waiting)
+    active_blocks = property(lambda self: self.blocks + self.waiting_blocks)
+    freed_active = property(lambda self: self.freed - self.waiting)
+    freed_active_blocks = property(lambda self: self.freed_blocks - self.waiting_blocks)
+    peak_active = property(lambda self: max(self.peak_allocated, self.peak_with_waiting))
+    peak_active_blocks = property(lambda self: max(self.peak_blocks, self.peak_with_waiting_blocks))
 
     def reserve(self, size: int, segments: int) -> None:
         """Memory comes from the card. Mapping a part of an expandable segment counts bytes and no segment."""
@@ -73,6 +104,7 @@ class Counts:
     def reset_peaks(self) -> None:
         for name in ("allocated", "blocks", "requested", "reserved", "segments", "split_bytes", "splits"):
             setattr(self, "peak_" + name, getattr(self, name))
+        self.peak_with_waiting, self.peak_with_waiting_blocks = self.active, self.active_blocks
 
 
 class Gauge:
@@ -97,11 +129,10 @@ class Gauge:
         return {"%s.%s" % (name, key): value for key, value in numbers.items()}
 
 
-# memory_stats' name, ours, and our name of what was given back. No block ever waits for an event here, so that active
-# blocks are the allocated ones.
+# memory_stats' name, ours, and our name of what was given back. Active is what is allocated or waits for an event.
 STATISTICS: List[Tuple[str, str, str]] = [
-    ("active", "blocks", "freed_blocks"),
-    ("active_bytes", "allocated", "freed"),
+    ("active", "active_blocks", "freed_active_blocks"),
+    ("active_bytes", "active", "freed_active"),
     ("allocated_bytes", "allocated", "freed"),
     ("allocation", "blocks", "freed_blocks"),
     ("inactive_split", "splits", "freed_splits"),

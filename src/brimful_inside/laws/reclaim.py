@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 def release_cached(allocator: CachingAllocator) -> None:
     """Every segment that is wholly free, and every free page of expandable ones (release_cached_blocks)."""
     allocator.num_sync_all_streams += 1
+    allocator.wait_for_retired()
     for pool in (allocator.large, allocator.small):
         for block in pool.free_blocks():
             if block.segment is not None:

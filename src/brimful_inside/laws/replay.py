@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from brimful_inside.laws.allocator import CachingAllocator, CardFull
-from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Row
+from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Ready, Retire, Row, Stream
 
+Code = Union[int, str, None, Tuple[str, int]]  # one event, as `play_code` takes it
 FIRST_PHASE = "start"  # what comes before the first phase row
 
 
@@ -40,11 +41,11 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
     malloc, free = allocator.malloc, allocator.free
     live: Dict[int, int] = {}
     phases: Dict[str, Peaks] = {}
-    phase, full, played = FIRST_PHASE, None, 0
+    phase, full, played, stream = FIRST_PHASE, None, 0, 0
     for row in rows:
         if isinstance(row, Malloc):
             try:
-                live[row.id] = malloc(row.nbytes)
+                live[row.id] = malloc(row.nbytes, stream)
             except CardFull as error:
                 full = error
                 break
@@ -57,22 +58,29 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
             phase = row.name
         elif isinstance(row, EmptyCache):
             allocator.empty_cache()
+        elif isinstance(row, Stream):
+            stream = row.number
+        elif isinstance(row, Retire):
+            allocator.retire(live.get(row.id, 0))
+        elif isinstance(row, Ready):
+            allocator.ready(live.pop(row.id, 0))
         played += 1
     return _played(phases, phase, full, played, allocator)
 
 
-def play_code(code: Sequence[Union[int, str, None]], sizes: Sequence[int], allocator: CachingAllocator) -> Played:
+def play_code(code: Sequence[Code], sizes: Sequence[int], allocator: CachingAllocator) -> Played:
     """As `play`, for a program that is replayed many times: 0 is the next malloc (its bytes from `sizes`, in order), n the
-    free of the n-th malloc (from 1 on), a string the start of a phase, None an emptied cache.
+    free of the n-th malloc (from 1 on), a string the start of a phase, None an emptied cache; ("stream", n) makes later
+    mallocs stream n's, ("retire", n) and ("ready", n) are of the n-th malloc (from 1 on).
     """
     malloc, free = allocator.malloc, allocator.free
     addresses: List[int] = []
     phases: Dict[str, Peaks] = {}
-    phase, full, played = FIRST_PHASE, None, 0
+    phase, full, played, stream = FIRST_PHASE, None, 0, 0
     for what in code:
         if what == 0:
             try:
-                addresses.append(malloc(sizes[len(addresses)]))
+                addresses.append(malloc(sizes[len(addresses)], stream))
             except CardFull as error:
                 full = error
                 break
@@ -81,8 +89,14 @@ def play_code(code: Sequence[Union[int, str, None]], sizes: Sequence[int], alloc
         elif isinstance(what, str):
             _close(phases, phase, allocator)
             phase = what
-        else:
+        elif isinstance(what, int):
             free(addresses[what - 1])
+        elif what[0] == "stream":
+            stream = what[1]
+        elif what[0] == "retire":
+            allocator.retire(addresses[what[1] - 1])
+        else:
+            allocator.ready(addresses[what[1] - 1])
         played += 1
     return _played(phases, phase, full, played, allocator)
 

@@ -7,6 +7,9 @@ segments and fragmentation are the allocator's business and are done anew at eac
     ["malloc", id, nbytes, op]                a storage is born in operation `op`
     ["malloc", id, nbytes, op, law, [ints]]   the same, its size computed by `workspaces.bytes_of(law, ints)`
     ["free", id]                              it dies
+    ["stream", n]                             from here on, mallocs are of stream n (0 until the first such row)
+    ["retire", id]                            it dies, but another stream may still be using its block (`record_stream`)
+    ["ready", id]                             that stream is done: the retired block returns to its pool
     ["phase", name]                           from here on, peaks belong to this phase (reset at this moment)
     ["step", n]                               the n-th optimizer step is complete
     ["empty_cache"]                           cached segments are given back
@@ -34,6 +37,18 @@ class Free(NamedTuple):
     id: int
 
 
+class Stream(NamedTuple):
+    number: int
+
+
+class Retire(NamedTuple):
+    id: int
+
+
+class Ready(NamedTuple):
+    id: int
+
+
 class Phase(NamedTuple):
     name: str
 
@@ -46,7 +61,10 @@ class EmptyCache(NamedTuple):
     pass
 
 
-Row = Union[Malloc, Free, Phase, Step, EmptyCache]
+Row = Union[Malloc, Free, Phase, Step, EmptyCache, Stream, Retire, Ready]
+
+
+_OF_A_NUMBER: Dict[str, Any] = {"stream": Stream, "retire": Retire, "ready": Ready}
 
 
 class Trace(NamedTuple):
@@ -63,6 +81,8 @@ def encode_row(row: Row) -> str:
             parts += [row.law, list(row.args)]
     elif isinstance(row, Free):
         parts = ["free", row.id]
+    elif isinstance(row, (Stream, Retire, Ready)):
+        parts = [type(row).__name__.lower(), row[0]]
     elif isinstance(row, Phase):
         parts = ["phase", row.name]
     elif isinstance(row, Step):
@@ -81,6 +101,8 @@ def decode_row(parts: List[Any]) -> Row:
         )
     if kind == "free":
         return Free(parts[1])
+    if kind in _OF_A_NUMBER:
+        return _OF_A_NUMBER[kind](parts[1])
     if kind == "phase":
         return Phase(parts[1])
     if kind == "step":

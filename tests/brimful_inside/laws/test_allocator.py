@@ -291,3 +291,32 @@ def test_the_checks_catch_an_injected_bug(bug, monkeypatch):
                 naive.malloc(str(number), size)
             assert (allocator.allocated, allocator.reserved) == (naive.allocated, naive.reserved)
             check(allocator, live)
+
+
+def test_a_retired_block_is_active_and_not_allocated():
+    allocator = CachingAllocator()
+    address = allocator.malloc(3 * MIB)
+    allocator.retire(address)
+    stats = allocator.memory_stats()
+    assert (stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]) == (0, 3 * MIB)
+    assert (stats["allocation.large_pool.current"], stats["active.large_pool.current"]) == (0, 1)
+    assert stats["requested_bytes.all.current"] == 3 * MIB
+    other = allocator.malloc(3 * MIB)
+    assert other != address and allocator.memory_stats()["active_bytes.all.peak"] == 6 * MIB
+    allocator.ready(address)
+    allocator.ready(address)  # once is enough
+    allocator.free(other)
+    stats = allocator.memory_stats()
+    assert (stats["active_bytes.all.current"], stats["requested_bytes.all.current"]) == (0, 0)
+    assert stats["active_bytes.all.allocated"] == stats["active_bytes.all.freed"] == 6 * MIB
+    allocator.reset_peaks()
+    assert allocator.memory_stats()["active_bytes.all.peak"] == 0
+    allocator.empty_cache()
+    assert allocator.reserved == 0
+
+
+def test_emptying_the_cache_waits_for_retired_blocks():
+    allocator = CachingAllocator()
+    allocator.retire(allocator.malloc(3 * MIB))
+    allocator.empty_cache()
+    assert allocator.reserved == 0 and allocator.memory_stats()["active.all.current"] == 0

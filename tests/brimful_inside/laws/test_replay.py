@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from brimful_inside.laws.allocator import CachingAllocator
 from brimful_inside.laws.replay import Peaks, play, play_code
-from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Step
+from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Ready, Retire, Step, Stream, decode, encode_row
 
 MIB = 1 << 20
 
@@ -56,3 +56,39 @@ def test_a_program_replayed_as_code_shows_what_its_rows_show():
     assert by_code == by_rows
     full = play_code((0, 0), [30 * MIB, 30 * MIB], CachingAllocator(40 * MIB))
     assert full.full is not None and full.rows_played == 1
+
+
+def test_a_stream_does_not_use_what_another_one_freed():
+    rows = [
+        Stream(1),
+        Malloc(1, 30 * MIB, "a"),
+        Free(1),
+        Stream(0),
+        Malloc(2, 30 * MIB, "b"),
+        Stream(1),
+        Malloc(3, 30 * MIB, "c"),
+    ]
+    played = play(rows, CachingAllocator())
+    assert played.peak.reserved == 60 * MIB
+    code = (("stream", 1), 0, 1, ("stream", 0), 0, ("stream", 1), 0)
+    assert play_code(code, [30 * MIB] * 3, CachingAllocator(detailed=False)) == played
+
+
+def test_a_retired_block_is_used_again_only_when_it_is_ready():
+    rows = [Malloc(1, 30 * MIB, "a"), Retire(1), Malloc(2, 30 * MIB, "b"), Ready(1), Malloc(3, 30 * MIB, "c")]
+    played = play(rows, CachingAllocator())
+    assert (played.peak.allocated, played.peak.reserved) == (60 * MIB, 60 * MIB)
+    code = (0, ("retire", 1), 0, ("ready", 1), 0)
+    assert play_code(code, [30 * MIB] * 3, CachingAllocator(detailed=False)) == played
+    assert play([rows[0], Free(1), *rows[2:3], *rows[4:]], CachingAllocator()).peak.reserved == 60 * MIB
+
+
+def test_a_full_card_waits_for_retired_blocks():
+    rows = [Malloc(1, 30 * MIB, "a"), Retire(1), Malloc(2, 36 * MIB, "b"), Ready(1), Malloc(3, 1 * MIB, "c")]
+    played = play(rows, CachingAllocator(40 * MIB))
+    assert played.full is None and played.rows_played == 5 and played.peak.reserved == 38 * MIB
+
+
+def test_rows_of_streams_are_read_as_they_were_written():
+    rows = [Stream(2), Malloc(1, 30, "a"), Retire(1), Ready(1), Stream(0)]
+    assert decode(['{"trace_version": 1}', *map(encode_row, rows)]).rows == rows
