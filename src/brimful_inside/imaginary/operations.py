@@ -197,7 +197,7 @@ def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 
 def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+    blocking = not (args[2] if args[2:] else kwargs.get("non_blocking"))
     if blocking and is_meta(args[0]) is not is_meta(args[1]):
         gpu.host_waits()
     if not is_meta(args[0]):

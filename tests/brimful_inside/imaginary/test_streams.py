@@ -105,12 +105,12 @@ def test_the_host_runs_ahead_no_farther_than_the_launch_queue(gpu, monkeypatch):
     monkeypatch.setattr(ledger, "RUN_AHEAD", 20)
     tensor, counter = used_by_main(), torch.zeros(1, device="cuda")
     del tensor
-    for launches in range(30):
+    active = []
+    for _ in range(30):
         torch.empty(1, device="cuda")
-        if torch.cuda.memory_stats()["active_bytes.all.current"] < MIB:
-            break
+        active.append(torch.cuda.memory_stats()["active_bytes.all.current"] >= 30 * MIB)
         counter += 1
-    assert 5 < launches < 25
+    assert 5 < sum(active) < 25 and active == sorted(active, reverse=True)
 
 
 def test_a_copy_that_does_not_wait_keeps_the_block(gpu):
