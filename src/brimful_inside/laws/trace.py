@@ -14,13 +14,17 @@ segments and fragmentation are the allocator's business and are done anew at eac
     ["step", n]                               the n-th optimizer step is complete
     ["empty_cache"]                           cached segments are given back
 
+Between them stand notes (laws/annotations.py), which a replay does not need.
+
 `ints` of a law are shapes and the like, so that a fit over several traces can compute them at another batch size.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from brimful_inside.laws.annotations import KINDS, At, Backward, Note, Site, Tag, Uses, decode_note, note_parts
 
 TRACE_VERSION = 1
 
@@ -71,10 +75,13 @@ class Trace(NamedTuple):
     header: Dict[str, Any]
     rows: List[Row]
     whole: bool = True  # False: the last line was torn (the run was killed while writing)
+    notes: Sequence[Tuple[int, Note]] = ()  # each with the number of rows before it
 
 
-def encode_row(row: Row) -> str:
+def encode_row(row: Union[Row, Note]) -> str:
     """One line, without the newline."""
+    if isinstance(row, (Site, At, Tag, Backward, Uses)):
+        return json.dumps(note_parts(row), separators=(",", ":"))
     if isinstance(row, Malloc):
         parts: List[Any] = ["malloc", row.id, row.nbytes, row.op]
         if row.law is not None:
@@ -115,6 +122,7 @@ def decode_row(parts: List[Any]) -> Row:
 def decode(lines: Iterable[str]) -> Trace:
     """The trace in `lines`. A torn last line is left out and told by `whole`; a torn line elsewhere is a ValueError."""
     rows: List[Row] = []
+    notes: List[Tuple[int, Note]] = []
     header: Optional[Dict[str, Any]] = None
     iterator: Iterator[str] = iter(lines)
     for line in iterator:
@@ -123,11 +131,13 @@ def decode(lines: Iterable[str]) -> Trace:
         except ValueError:
             if any(rest.strip() for rest in iterator):
                 raise ValueError("a trace is damaged in its middle: %r" % line[:80]) from None
-            return Trace(header or {}, rows, whole=False)
+            return Trace(header or {}, rows, whole=False, notes=tuple(notes))
         if header is None:
             if not isinstance(value, dict) or value.get("trace_version") != TRACE_VERSION:
                 raise ValueError("not a trace of version %d: it starts with %r" % (TRACE_VERSION, line[:80]))
             header = value
+        elif value[0] in KINDS:
+            notes.append((len(rows), decode_note(value)))
         else:
             rows.append(decode_row(value))
-    return Trace(header or {}, rows)
+    return Trace(header or {}, rows, notes=tuple(notes))
