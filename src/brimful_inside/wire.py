@@ -28,6 +28,8 @@ class Card:
     context_bytes: int  # what the CUDA context holds before the first tensor
     capability: List[int]  # [major, minor]
     multiprocessors: int
+    bandwidth_bytes_per_s: Optional[float] = None  # of its memory; None: not known, and there is no clock then
+    flops: Dict[str, float] = field(default_factory=dict)  # peak operations per second: "fp32", "tf32", "fp16", "bf16"
 
 
 @dataclass(frozen=True)

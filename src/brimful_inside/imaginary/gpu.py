@@ -12,6 +12,7 @@ import torch
 
 from brimful_inside.imaginary import attention, composites, convolutions, devices, operations, rnn, shapes, shortcuts, values
 from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
+from brimful_inside.imaginary.clock import Clock
 from brimful_inside.imaginary.compiler import bring_dynamo_back, leave_uncompiled
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
@@ -46,6 +47,8 @@ class ImaginaryGpu:
         self.pinned = Pinned()
         self.streams = CurrentStreams()
         self.ledger = Ledger(self.allocator, card, trace, lambda: self.streams.current)
+        self.clock = Clock(card)
+        self._trace = trace
         self.devices = devices.Devices(self)
         self.has_user_meta = False  # the script has meta tensors of its own
         self.touched = False  # CUDA is initialized
@@ -92,7 +95,7 @@ class ImaginaryGpu:
 
     def leave(self) -> None:
         """torch behaves as before. Tensors of the card that are left are meta tensors from now on."""
-        self.flush()
+        self.end_trace()
         self.is_open = False
         self.modes.leave()
         self.patches.restore()
@@ -106,11 +109,13 @@ class ImaginaryGpu:
     def phase(self, name: str) -> None:
         """From here on peaks belong to phase `name`."""
         self._collect()
+        self.clock.phase(name)
         self.ledger.phase(name)
 
     def step(self, number: int) -> None:
         """The `number`-th optimizer step is complete."""
         self._collect()
+        self.clock.step()
         self.ledger.step(number)
 
     def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
@@ -119,6 +124,12 @@ class ImaginaryGpu:
         It is called where the memory was asked for, with an exception of the same words that never had a traceback.
         """
         self.ledger.on_out_of_memory = callback
+
+    def end_trace(self) -> None:
+        """As `flush`, with what ran in the last complete step: nothing more is to come."""
+        if self._trace is not None and self.is_open and not self.in_bad_fork:
+            self.ledger.write_runs(self.clock.last_step())
+        self.flush()
 
     def flush(self) -> None:
         """All rows are in the trace file."""

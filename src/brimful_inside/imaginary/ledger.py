@@ -15,6 +15,7 @@ import torch
 
 from brimful_inside.imaginary.out_of_memory import out_of_memory
 from brimful_inside.laws.allocator import CachingAllocator, CardFull
+from brimful_inside.laws.roofline import Kernel
 from brimful_inside.laws.trace import EmptyCache, Phase, Ready, Retire, Step, Stream, encode_row
 from brimful_inside.wire import Card
 
@@ -116,6 +117,11 @@ class Ledger:
         self._mark(encode_row(EmptyCache()))
         with self._lock:
             self.allocator.empty_cache()
+
+    def write_runs(self, kernels: Sequence[Kernel]) -> None:
+        """What ran on the card in a step, for its clock."""
+        for kernel in kernels:
+            self._mark(encode_row(kernel))
 
     def flush(self) -> None:
         if self._trace is not None:

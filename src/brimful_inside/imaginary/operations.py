@@ -95,6 +95,8 @@ class Operations(TorchDispatchMode):
         try:
             out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)
             self._track(out, facts.name)
+            if gpu.clock.on:
+                gpu.clock.ran(func, facts.name, facts.short, args, kwargs, out)
         except NotImplementedError as error:
             if isinstance(error, Unsupported):
                 raise

@@ -14,7 +14,10 @@ segments and fragmentation are the allocator's business and are done anew at eac
     ["step", n]                               the n-th optimizer step is complete
     ["empty_cache"]                           cached segments are given back
 
-Between them stand notes (laws/annotations.py), which a replay does not need.
+Between them stand notes (laws/annotations.py), which a replay does not need, and at the end what ran on the card in the last
+complete step, for the clock (laws/roofline.py has the words):
+
+    ["run", op, kind, flops, bytes, launches, engine, [batch, m, n, k] or []]
 
 `ints` of a law are shapes and the like, so that a fit over several traces can compute them at another batch size.
 """
@@ -25,6 +28,7 @@ import json
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from brimful_inside.laws.annotations import KINDS, At, Backward, Note, Site, Tag, Uses, decode_note, note_parts
+from brimful_inside.laws.roofline import Kernel
 
 TRACE_VERSION = 1
 
@@ -76,10 +80,13 @@ class Trace(NamedTuple):
     rows: List[Row]
     whole: bool = True  # False: the last line was torn (the run was killed while writing)
     notes: Sequence[Tuple[int, Note]] = ()  # each with the number of rows before it
+    runs: Sequence[Kernel] = ()  # what ran on the card in the last complete step
 
 
-def encode_row(row: Union[Row, Note]) -> str:
+def encode_row(row: Union[Row, Note, Kernel]) -> str:
     """One line, without the newline."""
+    if isinstance(row, Kernel):
+        return json.dumps(["run", *row], separators=(",", ":"))
     if isinstance(row, (Site, At, Tag, Backward, Uses)):
         return json.dumps(note_parts(row), separators=(",", ":"))
     if isinstance(row, Malloc):
@@ -123,6 +130,7 @@ def decode(lines: Iterable[str]) -> Trace:
     """The trace in `lines`. A torn last line is left out and told by `whole`; a torn line elsewhere is a ValueError."""
     rows: List[Row] = []
     notes: List[Tuple[int, Note]] = []
+    runs: List[Kernel] = []
     header: Optional[Dict[str, Any]] = None
     iterator: Iterator[str] = iter(lines)
     for line in iterator:
@@ -131,13 +139,15 @@ def decode(lines: Iterable[str]) -> Trace:
         except ValueError:
             if any(rest.strip() for rest in iterator):
                 raise ValueError("a trace is damaged in its middle: %r" % line[:80]) from None
-            return Trace(header or {}, rows, whole=False, notes=tuple(notes))
+            return Trace(header or {}, rows, whole=False, notes=tuple(notes), runs=tuple(runs))
         if header is None:
             if not isinstance(value, dict) or value.get("trace_version") != TRACE_VERSION:
                 raise ValueError("not a trace of version %d: it starts with %r" % (TRACE_VERSION, line[:80]))
             header = value
         elif value[0] in KINDS:
             notes.append((len(rows), decode_note(value)))
+        elif value[0] == "run":
+            runs.append(Kernel(*value[1:7], shape=tuple(value[7])))
         else:
             rows.append(decode_row(value))
-    return Trace(header or {}, rows, notes=tuple(notes))
+    return Trace(header or {}, rows, notes=tuple(notes), runs=tuple(runs))

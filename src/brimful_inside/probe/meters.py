@@ -57,7 +57,7 @@ class ImaginaryDevice:
 
     @guarded
     def flush(self) -> None:
-        self._gpu.flush()
+        self._gpu.end_trace()
 
     def on_out_of_memory(self, callback: Any) -> None:
         self._gpu.on_out_of_memory(callback)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus.cards import CARDS
@@ -93,7 +94,19 @@ def to_card(gpu: Gpu) -> Card:
         context_bytes=int(gpu.context_bytes.value),
         capability=list(gpu.capability),
         multiprocessors=gpu.multiprocessors,
+        **_rates(gpu),
     )
+
+
+def _rates(gpu: Gpu) -> dict[str, Any]:
+    """What the card's clock runs by; nothing where the rates are another card's."""
+    if gpu.bandwidth_bytes_per_s.source is Source.ASSUMED:
+        return {}
+    peaks = {"fp32": gpu.fp32_flops, "tf32": gpu.tf32_flops, "fp16": gpu.fp16_flops, "bf16": gpu.bf16_flops}
+    return {
+        "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s.value,
+        "flops": {kind: rate.value for kind, rate in peaks.items() if rate is not None},
+    }
 
 
 def _assumed(rate: Estimate | None) -> Estimate:

@@ -1,0 +1,199 @@
+"""How long a kernel takes on a card: the larger of its arithmetic's and its bytes' time, and what its launch costs.
+
+The model is the roofline (Williams, Waterman, Patterson, CACM 2009) with two things added that make the knee of a training
+step: a product is computed in tiles that go to the multiprocessors in waves, so that a small one leaves most of them idle
+(NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile and wave quantization), and the host needs time to
+dispatch each operation, so that a step of small kernels waits for the host.
+
+Times are seconds, rates are per second. Each constant below says whether it is fitted, cited or assumed.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+# Rate classes of a kernel (`Kernel.kind`). The first group has a peak rate of arithmetic; the rest have none.
+ARITHMETIC = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+TENSOR_CORES = frozenset(("tf32", "fp16", "bf16", "fp8", "int8"))
+MEMORY, LINK, SYNC = "memory", "link", "sync"  # bytes of the card; bytes over the bus to the host; the host waits for the card
+
+# What bounds a kernel.
+COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER = "compute", "bandwidth", "launches", "transfer"
+BOUNDS = (COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER)
+
+
+class Kernel(NamedTuple):
+    """One operation of the card, of one kernel or several of the same kind."""
+
+    op: str
+    kind: str  # rate class
+    flops: int  # a multiplication and an addition are two
+    bytes: int  # read and written
+    launches: int = 1  # kernels
+    engine: int = 0  # 1: dispatched by the autograd engine, 0: by the script
+    shape: Tuple[int, ...] = ()  # of a product: (batch, m, n, k); () for all else
+
+
+class Rates(NamedTuple):
+    """A card's peak rates. None: it has no such units."""
+
+    bandwidth_bytes_per_s: float
+    fp32: float
+    tf32: Optional[float]
+    fp16: Optional[float]
+    bf16: Optional[float]
+    multiprocessors: int
+    capability: Tuple[int, int]
+
+    def peak(self, kind: str) -> float:
+        """Operations per second of a rate class; where the card lacks its units, those that stand in for them."""
+        if kind == "fp64":
+            return self.fp32 * FP64_SHARE.get(self.capability, FP64_SHARE_ELSE)
+        if kind in ("fp8", "int8"):
+            return (self.fp16 or self.fp32) * (2.0 if self.capability >= (8, 9) or kind == "int8" else 1.0)
+        return {"tf32": self.tf32, "fp16": self.fp16, "bf16": self.bf16}.get(kind) or self.fp32
+
+
+# Double precision against single, by compute capability (CUDA C++ Programming Guide, table "Throughput of Native Arithmetic
+# Instructions"): 1/2 on the cards for data centres, 1/32 or 1/64 elsewhere.
+FP64_SHARE = {(7, 0): 0.5, (8, 0): 0.5, (9, 0): 0.5, (10, 0): 0.5, (7, 5): 1 / 32}
+FP64_SHARE_ELSE = 1 / 64
+
+
+class Efficiency(NamedTuple):
+    """What is reached of the peaks, and what a launch costs.
+
+    The first three are fitted on published training speeds (bench/clock.py), the rest are cited or assumed.
+    """
+
+    tensor_cores: float = 0.65
+    bandwidth: float = 0.80
+    grouped: float = 0.5  # of the bandwidth, in convolutions by groups
+    cuda_cores: float = 0.80  # assumed: single precision products of cuBLAS reach 80 to 95 % where they are large
+    attention: float = 0.60  # of the peak in fused attention (Dao, FlashAttention-2, arXiv 2307.08691: 50 to 73 % on an A100)
+    kernel_s: float = 2.5e-6  # assumed: from the start of a kernel that does nothing to the start of the next one
+    script_s: float = 20e-6  # host time of an operation that Python calls, with its module's and autograd's bookkeeping
+    engine_s: float = 12e-6  # the same of one that the autograd engine calls
+    launch_s: float = 4e-6  # host time of each further kernel of an operation
+    link_bytes_per_s: float = 6e9  # assumed: memory that is not pinned goes through a buffer at half of the bus's rate
+
+    def with_host(self, factor: float) -> Efficiency:
+        """The same card with a host that is `factor` times as slow."""
+        return self._replace(script_s=self.script_s * factor, engine_s=self.engine_s * factor, launch_s=self.launch_s * factor)
+
+
+DEFAULT = Efficiency()
+
+# (rows, columns) of a tile with the share of a multiprocessor's rate that kernels of such tiles reach: small ones load more for
+# each multiplication (NVIDIA's guide, "Dimension Quantization Effects" and its figure on tile sizes).
+TENSOR_TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 64, 0.65), (64, 32, 0.5))
+SCALAR_TILES = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.9), (32, 32, 0.7))
+DEPTH = 32  # a tile goes through k in steps of this length
+SPLITS = (1, 2, 4, 8, 16, 32, 64)  # k is split over several multiprocessors where tiles are few
+
+
+class Timed(NamedTuple):
+    """A kernel's time on the card: what binds it, its busy time, and the part of it that is the cost of starting it."""
+
+    seconds: float
+    bound: str
+    start_s: float
+
+
+def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) -> Timed:
+    """The time of a kernel on the card, whose inputs are there."""
+    kind = kernel.kind
+    if kind == SYNC:
+        return Timed(0.0, LAUNCHES, 0.0)
+    start = kernel.launches * efficiency.kernel_s
+    if kind == LINK:
+        return Timed(start + kernel.bytes / efficiency.link_bytes_per_s, TRANSFER, start)
+    memory = kernel.bytes / (rates.bandwidth_bytes_per_s * efficiency.bandwidth)
+    compute = 0.0
+    if kernel.shape:
+        if kernel.shape[0] > 1 and "convolution" in kernel.op:
+            memory = kernel.bytes / (rates.bandwidth_bytes_per_s * efficiency.grouped)
+        compute = product_time(kernel.shape, kind, rates, efficiency)
+    elif kernel.flops:
+        share = efficiency.attention if kind in TENSOR_CORES else efficiency.cuda_cores
+        compute = kernel.flops / (rates.peak(kind) * share)
+    work, bound = (compute, COMPUTE) if compute > memory else (memory, BANDWIDTH)
+    return Timed(start + work, bound if work > start else LAUNCHES, start)
+
+
+def product_time(shape: Sequence[int], kind: str, rates: Rates, efficiency: Efficiency = DEFAULT) -> float:
+    """Seconds of arithmetic of `batch` products of (m, k) by (k, n): waves of tiles over the multiprocessors, k split where
+    tiles are few."""
+    batch, m, n, k = shape
+    tensor = kind in TENSOR_CORES
+    processors = rates.multiprocessors
+    rate = rates.peak(kind) * (efficiency.tensor_cores if tensor else efficiency.cuda_cores) / processors
+    depth = -(-k // DEPTH) * DEPTH
+    best = float("inf")
+    for rows, columns, reached in TENSOR_TILES if tensor else SCALAR_TILES:
+        tiles = batch * -(-m // rows) * -(-n // columns)
+        for split in SPLITS:
+            length = -(-depth // (split * DEPTH)) * DEPTH
+            waves = -(-tiles * split // processors)
+            best = min(best, waves * 2.0 * rows * columns * length / (rate * reached))
+            if tiles * split >= processors or length == DEPTH:
+                break
+    return best
+
+
+class Step(NamedTuple):
+    """The time of one step, and where it goes. `shares` are seconds by BOUNDS; they add up to `seconds`."""
+
+    seconds: float
+    device_s: float  # the card is busy
+    host_s: float  # the host dispatches
+    shares: Dict[str, float]
+
+
+class Queue:
+    """Two queues in simple form: the host dispatches operations one after another, the card runs them in that order.
+
+    `host` and `device` are the moments, in seconds, at which each is done with all it was given so far.
+    """
+
+    def __init__(self) -> None:
+        self.host = self.device = 0.0
+
+    def run(self, kernel: Kernel, seconds: float, efficiency: Efficiency = DEFAULT) -> None:
+        if kernel.kind == SYNC:
+            self.synchronize()
+            return
+        self.host += efficiency.engine_s if kernel.engine else efficiency.script_s
+        if kernel.launches > 1:
+            self.host += (kernel.launches - 1) * efficiency.launch_s
+        self.device = max(self.device, self.host) + seconds
+
+    def synchronize(self) -> None:
+        """The host waits for the card."""
+        self.host = max(self.host, self.device)
+
+
+def step_time(kernels: Sequence[Kernel], times: Sequence[Timed], efficiency: Efficiency = DEFAULT) -> Step:
+    """The time of a step that is one of many: from the end of one to the end of the next, after a first one."""
+    queue = Queue()
+    for kernel, timed in zip(kernels, times):
+        queue.run(kernel, timed.seconds, efficiency)
+    begun = max(queue.device, queue.host)
+    for kernel, timed in zip(kernels, times):
+        queue.run(kernel, timed.seconds, efficiency)
+    seconds = max(queue.device, queue.host) - begun
+    device = sum(timed.seconds for timed in times)
+    shares: Dict[str, float] = {bound: 0.0 for bound in BOUNDS}
+    for timed in times:
+        shares[timed.bound] += timed.seconds - timed.start_s
+        shares[LAUNCHES] += timed.start_s
+    shares[LAUNCHES] += max(0.0, seconds - device)
+    return Step(seconds, device, _host_time(kernels, efficiency), shares)
+
+
+def _host_time(kernels: Iterable[Kernel], efficiency: Efficiency) -> float:
+    queue = Queue()
+    for kernel in kernels:
+        if kernel.kind != SYNC:
+            queue.run(kernel, 0.0, efficiency)
+    return queue.host
