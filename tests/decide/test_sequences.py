@@ -1,7 +1,20 @@
 from __future__ import annotations
 
 from brimful.decide.sequences import program_of
-from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Ready, Retire, Step, Stream, Trace
+from brimful_inside.laws.trace import (
+    EmptyCache,
+    EmptyPool,
+    Free,
+    Malloc,
+    Phase,
+    Pool,
+    Ready,
+    ReleasePool,
+    Retire,
+    Step,
+    Stream,
+    Trace,
+)
 
 
 def program(*rows):
@@ -48,4 +61,11 @@ def test_streams_and_retired_blocks_belong_to_the_program():
     program = program_of(Trace({}, rows))
     assert program.events == (("stream", 1), ("malloc", "a", None, 0), ("retire", 0), ("stream", 0), ("ready", 0))
     assert program.code == (("stream", 1), 0, ("retire", 1), ("stream", 0), ("ready", 1))
+    assert not program.same_events(program_of(Trace({}, rows[1:])))
+
+
+def test_private_pools_belong_to_the_program():
+    rows = [Pool(1), Malloc(5, 10, "a"), Pool(0), Free(5), ReleasePool(1), EmptyPool(1)]
+    program = program_of(Trace({}, rows))
+    assert program.code == (("pool", 1), 0, ("pool", 0), 1, ("release_pool", 1), ("empty_pool", 1))
     assert not program.same_events(program_of(Trace({}, rows[1:])))

@@ -11,11 +11,25 @@ from functools import cached_property
 
 from brimful_inside.laws import workspaces
 from brimful_inside.laws.replay import Code
-from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Ready, Retire, Step, Stream, Trace
+from brimful_inside.laws.trace import (
+    EmptyCache,
+    EmptyPool,
+    Free,
+    Malloc,
+    Phase,
+    Pool,
+    Ready,
+    ReleasePool,
+    Retire,
+    Step,
+    Stream,
+    Trace,
+)
 
 # What happens at one row, without bytes: ("malloc", op, law, number of its args), ("free", n-th birth), ("phase", name),
-# ("step", number), ("empty_cache",), ("stream", number), ("retire", n-th birth) or ("ready", n-th birth).
+# ("step", number), ("empty_cache",), ("retire", n-th birth), ("ready", n-th birth), or one of a stream or a private pool.
 Event = tuple[str | int | None, ...]
+_OF_A_NUMBER = {Stream: "stream", Pool: "pool", ReleasePool: "release_pool", EmptyPool: "empty_pool"}
 
 
 @dataclass(frozen=True)
@@ -56,8 +70,8 @@ class Program:
                 code.append(str(event[1]))
             elif kind == "empty_cache":
                 code.append(None)
-            elif kind == "stream":
-                code.append(("stream", int(event[1] or 0)))
+            elif kind in _OF_A_NUMBER.values():
+                code.append((str(kind), int(event[1] or 0)))
             elif kind in ("retire", "ready"):
                 code.append((str(kind), int(event[1] or 0) + 1))
         return tuple(code)
@@ -86,8 +100,8 @@ def program_of(trace: Trace) -> Program:
             events.append(("step", row.number))
         elif isinstance(row, EmptyCache):
             events.append(("empty_cache",))
-        elif isinstance(row, Stream):
-            events.append(("stream", row.number))
+        elif isinstance(row, (Stream, Pool, ReleasePool, EmptyPool)):
+            events.append((_OF_A_NUMBER[type(row)], row.number))
         elif isinstance(row, Retire):
             if row.id in births:
                 events.append(("retire", births[row.id]))

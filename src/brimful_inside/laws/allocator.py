@@ -11,7 +11,8 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.6 to 2.13):
 A block that another stream uses (`record_stream`) is retired first and ready later: when the other stream's event is done
 is for the caller to say, as a card's clock is not here.
 
-Not followed: private pools of CUDA graphs.
+Private pools (private_pools.py) are served apart from all others; a request of theirs that finds the card full has nothing
+given back for it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from brimful_inside.laws import expandable, reclaim
 from brimful_inside.laws.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings, settings_from, settings_in
 from brimful_inside.laws.blocks import Block, Pool, Segment, merge, segment_from
 from brimful_inside.laws.counts import Counts, Gauge, flat_statistics
+from brimful_inside.laws.private_pools import PrivatePools
 
 __all__ = ["AllocatorSettings", "CachingAllocator", "CardFull", "rounded_size", "segment_size", "settings_from", "settings_in"]
 
@@ -39,7 +41,7 @@ FIRST_ADDRESS = 0x7F0000000000  # of the imaginary address space; 0 stays the ad
 class CardFull(Exception):
     """There is no room. All numbers are bytes; `free`, `capacity` and `reserved` count whole segments."""
 
-    def __init__(self, requested: int, segment: int, free: int, capacity: int, allocated: int, reserved: int):
+    def __init__(self, requested: int, segment: int, free: int, capacity: int, allocated: int, reserved: int, private: int = 0):
         super().__init__("no room for %d bytes: %d of %d are free" % (requested, free, capacity))
         self.requested = requested  # as asked for
         self.segment = segment  # what was wanted of the card: the size that PyTorch's message names
@@ -47,6 +49,7 @@ class CardFull(Exception):
         self.capacity = capacity
         self.allocated = allocated
         self.reserved = reserved
+        self.private = private  # free blocks of private pools: PyTorch counts them with what is allocated
 
 
 def rounded_size(nbytes: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> int:
@@ -103,6 +106,7 @@ class CachingAllocator:
         self.oversize = max_split
         self.small = Pool(True, MIN_BLOCK, NO_LIMIT)
         self.large = Pool(False, MIN_BLOCK if grows else MIB + 1, NO_LIMIT if grows else max_split)
+        self.private_pools = PrivatePools(self.small, self.large)
         self.next_address = FIRST_ADDRESS
         self._live: Dict[int, Block] = {}
         self._retired: Dict[int, Block] = {}
@@ -124,8 +128,10 @@ class CachingAllocator:
         """torch.cuda.set_per_process_memory_fraction: `reserved` may not pass this share of `total_bytes`."""
         self.allowed_bytes = None if total_bytes is None else int(fraction * total_bytes)
 
-    def malloc(self, nbytes: int, stream: int = 0) -> int:
+    def malloc(self, nbytes: int, stream: int = 0, private: int = 0) -> int:
         """The address of a block for `nbytes`; 0 for no bytes at all, to which PyTorch gives no memory.
+
+        `private` is the number of the private pool that serves the request; 0: the general ones do.
 
         Raises CardFull. Everything is then as before, except that cached segments were given back.
         """
@@ -134,7 +140,10 @@ class CachingAllocator:
                 raise ValueError("a request of %d bytes" % nbytes)
             return 0
         size = (nbytes + 511) & -512 if self._rounds_plainly else rounded_size(nbytes, self.settings)
-        pool = self.small if size <= SMALL_SIZE else self.large
+        if private:
+            pool = self.private_pools.pool(private, size <= SMALL_SIZE)
+        else:
+            pool = self.small if size <= SMALL_SIZE else self.large
         block = self._cached(pool, size, stream)
         if block is None:
             block = self._from_card(pool, size, stream, nbytes)
@@ -167,6 +176,8 @@ class CachingAllocator:
         self.counts.take_back(block.size, block.requested)
         if self._detailed:
             block.pool.counts.take_back(block.size, block.requested)
+        if block.size >= self.oversize:
+            self.oversize_allocations.lose()
         self._to_pool(block)
 
     def retire(self, address: int) -> None:
@@ -177,6 +188,8 @@ class CachingAllocator:
         self.counts.retire(block.size)
         if self._detailed:
             block.pool.counts.retire(block.size)
+        if block.size >= self.oversize:
+            self.oversize_allocations.lose()
 
     def ready(self, address: int) -> None:
         """Nobody uses the retired block at `address` any more. Does nothing where a full card has waited for it already."""
@@ -195,10 +208,8 @@ class CachingAllocator:
 
     def _to_pool(self, block: Block) -> None:
         """`block` is free: it merges with its neighbours and goes into its pool (free_block)."""
-        size, pool = block.size, block.pool
+        pool = block.pool
         block.used = False
-        if size >= self.oversize:
-            self.oversize_allocations.lose()
         blocks = merged = 0
         for other in (block.before, block.after):
             if other is not None and not other.used:
@@ -220,6 +231,15 @@ class CachingAllocator:
         """Give back every segment that is wholly free (torch.cuda.empty_cache)."""
         reclaim.release_cached(self)
 
+    def release_pool(self, number: int) -> None:
+        """No graph of private pool `number` is left: its free segments go when the cache is emptied or the card is full."""
+        self.private_pools.release(number)
+
+    def empty_pool(self, number: int) -> None:
+        """Give back every free segment of private pool `number` (the end of a torch.cuda.MemPool)."""
+        for pool in self.private_pools.pair(number):
+            reclaim.release_free(self, pool)
+
     def reset_peaks(self) -> None:
         """torch.cuda.reset_peak_memory_stats: the peaks are what is held now."""
         for counts in (self.counts, self.small.counts, self.large.counts, self.oversize_allocations, self.oversize_segments):
@@ -240,6 +260,7 @@ class CachingAllocator:
     def segments(self) -> List[Segment]:
         """Every segment with the blocks that tile it, by address (torch.cuda.memory_snapshot)."""
         blocks = [*self._live.values(), *self._retired.values(), *self.small.free_blocks(), *self.large.free_blocks()]
+        blocks += self.private_pools.free_blocks()
         heads = [block for block in blocks if block.before is None or not block.before.mapped]
         return sorted(segment_from(head) for head in heads)
 
@@ -271,7 +292,7 @@ class CachingAllocator:
         block = self._new_segment(pool, size, stream)
         if block is None and reclaim.release_oversize(self, pool, size, stream):
             block = self._new_segment(pool, size, stream)
-        if block is None:
+        if block is None and not pool.owner:  # what is cached is not given back during a capture
             reclaim.release_cached(self)
             self.num_alloc_retries += 1
             block = self._new_segment(pool, size, stream)
@@ -279,7 +300,8 @@ class CachingAllocator:
             self.num_ooms += 1
             capacity = min(n for n in (self.capacity_bytes, self.allowed_bytes) if n is not None)
             wanted = segment_size(size, self.settings)
-            raise CardFull(nbytes, wanted, capacity - self.reserved, capacity, self.allocated, self.reserved)
+            private = sum(free.size for free in self.private_pools.free_blocks())
+            raise CardFull(nbytes, wanted, capacity - self.reserved, capacity, self.allocated, self.reserved, private)
         return block
 
     def _new_segment(self, pool: Pool, size: int, stream: int) -> Optional[Block]:

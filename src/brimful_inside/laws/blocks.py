@@ -38,8 +38,9 @@ class Block:
 class Pool:
     """Small or large blocks: the free ones, by stream, and this pool's books."""
 
-    def __init__(self, small: bool, min_rest: int, max_split: int):
+    def __init__(self, small: bool, min_rest: int, max_split: int, owner: int = 0):
         self.small = small
+        self.owner = owner  # the private pool that it is half of; 0: none
         self.min_rest = min_rest  # a rest smaller than this is not worth a block of its own
         self.max_split = max_split  # requests of this size and more are not cut out of a larger block
         self.free: Dict[int, FreeList] = {}
@@ -111,6 +112,7 @@ class Segment(NamedTuple):
     stream: int
     expandable: bool
     pieces: List[Piece]
+    pool: int = 0  # the private pool it belongs to; 0: none
 
 
 def segment_from(head: Block) -> Segment:
@@ -121,4 +123,4 @@ def segment_from(head: Block) -> Segment:
         pieces.append(Piece(block.address, block.size, block.used))
         block = block.after
     size = sum(piece.size for piece in pieces)
-    return Segment(head.address, size, head.pool.small, head.stream, head.segment is not None, pieces)
+    return Segment(head.address, size, head.pool.small, head.stream, head.segment is not None, pieces, head.pool.owner)

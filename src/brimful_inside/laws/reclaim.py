@@ -12,15 +12,26 @@ if TYPE_CHECKING:
 
 
 def release_cached(allocator: CachingAllocator) -> None:
-    """Every segment that is wholly free, and every free page of expandable ones (release_cached_blocks)."""
+    """Every segment that is wholly free, and every free page of expandable ones (release_cached_blocks).
+
+    Those of a private pool only after its last graph is gone.
+    """
     allocator.num_sync_all_streams += 1
     allocator.wait_for_retired()
     for pool in (allocator.large, allocator.small):
-        for block in pool.free_blocks():
-            if block.segment is not None:
-                expandable.unmap(allocator, block)
-            elif not block.is_split:
-                _release(allocator, block)
+        release_free(allocator, pool)
+    for small, large in allocator.private_pools.released():
+        release_free(allocator, small)
+        release_free(allocator, large)
+
+
+def release_free(allocator: CachingAllocator, pool: Pool) -> None:
+    """Every segment of one pool that is wholly free (release_blocks)."""
+    for block in pool.free_blocks():
+        if block.segment is not None:
+            expandable.unmap(allocator, block)
+        elif not block.is_split:
+            _release(allocator, block)
 
 
 def release_oversize(allocator: CachingAllocator, pool: Pool, size: int, stream: int) -> bool:

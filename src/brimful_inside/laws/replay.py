@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from brimful_inside.laws.allocator import CachingAllocator, CardFull
-from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Ready, Retire, Row, Stream
+from brimful_inside.laws.trace import EmptyCache, EmptyPool, Free, Malloc, Phase, Pool, Ready, ReleasePool, Retire, Row, Stream
 
 Code = Union[int, str, None, Tuple[str, int]]  # one event, as `play_code` takes it
 FIRST_PHASE = "start"  # what comes before the first phase row
@@ -41,11 +41,11 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
     malloc, free = allocator.malloc, allocator.free
     live: Dict[int, int] = {}
     phases: Dict[str, Peaks] = {}
-    phase, full, played, stream = FIRST_PHASE, None, 0, 0
+    phase, full, played, stream, pool = FIRST_PHASE, None, 0, 0, 0
     for row in rows:
         if isinstance(row, Malloc):
             try:
-                live[row.id] = malloc(row.nbytes, stream)
+                live[row.id] = malloc(row.nbytes, stream, pool)
             except CardFull as error:
                 full = error
                 break
@@ -60,6 +60,10 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
             allocator.empty_cache()
         elif isinstance(row, Stream):
             stream = row.number
+        elif isinstance(row, Pool):
+            pool = row.number
+        elif isinstance(row, (ReleasePool, EmptyPool)):
+            _of_a_pool(allocator, isinstance(row, EmptyPool), row.number)
         elif isinstance(row, Retire):
             allocator.retire(live.get(row.id, 0))
         elif isinstance(row, Ready):
@@ -70,17 +74,18 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
 
 def play_code(code: Sequence[Code], sizes: Sequence[int], allocator: CachingAllocator) -> Played:
     """As `play`, for a program that is replayed many times: 0 is the next malloc (its bytes from `sizes`, in order), n the
-    free of the n-th malloc (from 1 on), a string the start of a phase, None an emptied cache; ("stream", n) makes later
-    mallocs stream n's, ("retire", n) and ("ready", n) are of the n-th malloc (from 1 on).
+    free of the n-th malloc (from 1 on), a string the start of a phase, None an emptied cache; ("stream", n) and
+    ("pool", n) make later mallocs stream or private pool n's, ("retire", n) and ("ready", n) are of the n-th malloc (from 1
+    on), ("release_pool", n) and ("empty_pool", n) of pool n.
     """
     malloc, free = allocator.malloc, allocator.free
     addresses: List[int] = []
     phases: Dict[str, Peaks] = {}
-    phase, full, played, stream = FIRST_PHASE, None, 0, 0
+    phase, full, played, stream, pool = FIRST_PHASE, None, 0, 0, 0
     for what in code:
         if what == 0:
             try:
-                addresses.append(malloc(sizes[len(addresses)], stream))
+                addresses.append(malloc(sizes[len(addresses)], stream, pool))
             except CardFull as error:
                 full = error
                 break
@@ -93,12 +98,23 @@ def play_code(code: Sequence[Code], sizes: Sequence[int], allocator: CachingAllo
             free(addresses[what - 1])
         elif what[0] == "stream":
             stream = what[1]
+        elif what[0] == "pool":
+            pool = what[1]
         elif what[0] == "retire":
             allocator.retire(addresses[what[1] - 1])
-        else:
+        elif what[0] == "ready":
             allocator.ready(addresses[what[1] - 1])
+        else:
+            _of_a_pool(allocator, what[0] == "empty_pool", what[1])
         played += 1
     return _played(phases, phase, full, played, allocator)
+
+
+def _of_a_pool(allocator: CachingAllocator, emptied: bool, number: int) -> None:
+    if emptied:
+        allocator.empty_pool(number)
+    else:
+        allocator.release_pool(number)
 
 
 def _played(phases: Dict[str, Peaks], phase: str, full: Optional[CardFull], played: int, allocator: CachingAllocator) -> Played:

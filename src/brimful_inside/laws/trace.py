@@ -8,6 +8,9 @@ segments and fragmentation are the allocator's business and are done anew at eac
     ["malloc", id, nbytes, op, law, [ints]]   the same, its size computed by `workspaces.bytes_of(law, ints)`
     ["free", id]                              it dies
     ["stream", n]                             from here on, mallocs are of stream n (0 until the first such row)
+    ["pool", n]                               from here on, mallocs are of private pool n (0: of the general ones)
+    ["release_pool", n]                       its last graph is gone: an emptied cache gives its free segments back as well
+    ["empty_pool", n]                         its free segments are given back now
     ["retire", id]                            it dies, but another stream may still be using its block (`record_stream`)
     ["ready", id]                             that stream is done: the retired block returns to its pool
     ["phase", name]                           from here on, peaks belong to this phase (reset at this moment)
@@ -49,6 +52,18 @@ class Stream(NamedTuple):
     number: int
 
 
+class Pool(NamedTuple):
+    number: int
+
+
+class ReleasePool(NamedTuple):
+    number: int
+
+
+class EmptyPool(NamedTuple):
+    number: int
+
+
 class Retire(NamedTuple):
     id: int
 
@@ -69,10 +84,17 @@ class EmptyCache(NamedTuple):
     pass
 
 
-Row = Union[Malloc, Free, Phase, Step, EmptyCache, Stream, Retire, Ready]
+Row = Union[Malloc, Free, Phase, Step, EmptyCache, Stream, Pool, ReleasePool, EmptyPool, Retire, Ready]
 
-
-_OF_A_NUMBER: Dict[str, Any] = {"stream": Stream, "retire": Retire, "ready": Ready}
+_OF_A_NUMBER: Dict[str, Any] = {
+    "stream": Stream,
+    "pool": Pool,
+    "release_pool": ReleasePool,
+    "empty_pool": EmptyPool,
+    "retire": Retire,
+    "ready": Ready,
+}
+_KIND_OF = {kind: name for name, kind in _OF_A_NUMBER.items()}
 
 
 class Trace(NamedTuple):
@@ -95,8 +117,8 @@ def encode_row(row: Union[Row, Note, Kernel]) -> str:
             parts += [row.law, list(row.args)]
     elif isinstance(row, Free):
         parts = ["free", row.id]
-    elif isinstance(row, (Stream, Retire, Ready)):
-        parts = [type(row).__name__.lower(), row[0]]
+    elif type(row) in _KIND_OF:
+        parts = [_KIND_OF[type(row)], *row]
     elif isinstance(row, Phase):
         parts = ["phase", row.name]
     elif isinstance(row, Step):

@@ -89,3 +89,11 @@ def test_after_out_of_memory_nothing_of_the_failed_step_stays(enter):
 )
 def test_sizes_are_written_as_pytorch_writes_them(nbytes, words):
     assert format_size(nbytes) == words
+
+
+def test_free_memory_of_private_pools_is_told_apart(enter):
+    gpu = enter(capacity_bytes=2 * GIB)
+    gpu.allocator.free(gpu.allocator.malloc(GIB, 0, 1))
+    words = r"1024\.00 MiB is allocated by PyTorch, with 1024\.00 MiB allocated in private pools"
+    with pytest.raises(torch.OutOfMemoryError, match=words):
+        torch.zeros(GIB, device="cuda")

@@ -320,3 +320,32 @@ def test_emptying_the_cache_waits_for_retired_blocks():
     allocator.retire(allocator.malloc(3 * MIB))
     allocator.empty_cache()
     assert allocator.reserved == 0 and allocator.memory_stats()["active.all.current"] == 0
+
+
+def test_private_pools_are_in_the_statistics_and_in_the_snapshot():
+    allocator = CachingAllocator()
+    addresses = [allocator.malloc(3 * MIB), allocator.malloc(5 * MIB, 0, 2), allocator.malloc(100, 1, 2)]
+    stats = allocator.memory_stats()
+    assert (stats["segment.large_pool.current"], stats["segment.small_pool.current"]) == (2, 1)
+    assert stats["reserved_bytes.all.current"] == 42 * MIB
+    assert sorted((segment.pool, segment.stream, segment.small) for segment in allocator.segments()) == [
+        (0, 0, False), (2, 0, False), (2, 1, True)
+    ]  # fmt: skip
+    for address in addresses:
+        allocator.free(address)
+    allocator.empty_cache()
+    assert allocator.reserved == 22 * MIB
+    allocator.release_pool(2)
+    allocator.empty_cache()
+    stats = allocator.memory_stats()
+    assert (stats["reserved_bytes.all.current"], stats["segment.all.current"], stats["active.all.current"]) == (0, 0, 0)
+
+
+def test_private_pools_of_expandable_segments_are_kept_as_well():
+    allocator = CachingAllocator(settings=settings_from("expandable_segments:True"))
+    allocator.free(allocator.malloc(50 * MIB, 0, 1))
+    allocator.empty_cache()
+    assert allocator.reserved == 60 * MIB
+    allocator.release_pool(1)
+    allocator.empty_cache()
+    assert allocator.reserved == 0

@@ -2,7 +2,21 @@ from __future__ import annotations
 
 from brimful_inside.laws.allocator import CachingAllocator
 from brimful_inside.laws.replay import Peaks, play, play_code
-from brimful_inside.laws.trace import EmptyCache, Free, Malloc, Phase, Ready, Retire, Step, Stream, decode, encode_row
+from brimful_inside.laws.trace import (
+    EmptyCache,
+    EmptyPool,
+    Free,
+    Malloc,
+    Phase,
+    Pool,
+    Ready,
+    ReleasePool,
+    Retire,
+    Step,
+    Stream,
+    decode,
+    encode_row,
+)
 
 MIB = 1 << 20
 
@@ -89,6 +103,36 @@ def test_a_full_card_waits_for_retired_blocks():
     assert played.full is None and played.rows_played == 5 and played.peak.reserved == 38 * MIB
 
 
-def test_rows_of_streams_are_read_as_they_were_written():
-    rows = [Stream(2), Malloc(1, 30, "a"), Retire(1), Ready(1), Stream(0)]
+def test_rows_of_streams_and_pools_are_read_as_they_were_written():
+    rows = [Stream(2), Malloc(1, 30, "a"), Retire(1), Ready(1), Stream(0), Pool(3), Pool(0), ReleasePool(3), EmptyPool(3)]
     assert decode(['{"trace_version": 1}', *map(encode_row, rows)]).rows == rows
+
+
+def test_a_private_pool_is_served_apart_and_kept_while_a_graph_of_it_lives():
+    rows = [Pool(1), Malloc(1, 30 * MIB, "a"), Free(1), Malloc(2, 20 * MIB, "b"), Pool(0), Malloc(3, 30 * MIB, "c"), Free(3)]
+    rows += [Free(2), EmptyCache(), Phase("then"), ReleasePool(1), Phase("released"), EmptyCache(), Phase("emptied")]
+    played = play(rows, CachingAllocator())
+    assert played.phases["start"].reserved == 60 * MIB
+    assert [played.phases[name].reserved for name in ("then", "released", "emptied")] == [30 * MIB, 30 * MIB, 0]
+    code = (("pool", 1), 0, 1, 0, ("pool", 0), 0, 3, 2, None, "then", ("release_pool", 1), "released", None, "emptied")
+    sizes = [30 * MIB, 20 * MIB, 30 * MIB]
+    assert play_code(code, sizes, CachingAllocator(detailed=False)).phases == played.phases
+
+
+def test_an_emptied_pool_gives_back_what_is_free_of_it_alone():
+    rows = [Pool(1), Malloc(1, 30 * MIB, "a"), Malloc(2, 20 * MIB, "b"), Pool(0), Malloc(3, 5 * MIB, "c"), Free(3), Free(1)]
+    rows += [EmptyPool(1), Phase("then")]
+    played = play(rows, CachingAllocator())
+    assert (played.phases["start"].reserved, played.phases["then"].reserved) == (70 * MIB, 40 * MIB)
+    code = (("pool", 1), 0, 0, ("pool", 0), 0, 3, 1, ("empty_pool", 1), "then")
+    assert play_code(code, [30 * MIB, 20 * MIB, 5 * MIB], CachingAllocator(detailed=False)).phases == played.phases
+
+
+def test_a_request_of_a_private_pool_has_nothing_given_back_for_it():
+    cached = [Malloc(1, 30 * MIB, "a"), Free(1)]
+    assert play([*cached, Malloc(2, 34 * MIB, "b")], CachingAllocator(40 * MIB)).full is None
+    full = play([*cached, Pool(1), Malloc(2, 34 * MIB, "b")], CachingAllocator(40 * MIB)).full
+    assert full is not None and (full.free, full.private) == (10 * MIB, 0)
+    held = [Pool(1), *cached, Pool(0), Malloc(2, 34 * MIB, "b")]
+    full = play(held, CachingAllocator(40 * MIB)).full
+    assert full is not None and (full.reserved, full.private) == (30 * MIB, 30 * MIB)
