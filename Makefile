@@ -14,7 +14,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-probe bench-scripts clean
+.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-probe bench-gpu bench-scripts clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs
 
 venv-cuda: $(TIMM_VENV)/.set-up ## Put into TIMM_VENV what the programs need beside the CUDA build of torch
 	$(TIMM_VENV)/bin/python -m pip install --quiet transformers accelerate lightning peft tensorboard
+
+bench-gpu: $(STAMP) ## Train a fixed set of jobs on this machine's CUDA card and predict them (8 minutes; BENCH_SECONDS=… for less)
+	$(PY) -m bench.measure_gpu $(if $(BENCH_SECONDS),--seconds $(BENCH_SECONDS))
 
 bench-probe: $(STAMP) ## What the probe costs a training step
 	$(PY) -m bench.probe_cost

@@ -1,0 +1,156 @@
+"""One training script in a process of its own, on a real card or an imaginary one, and what it took.
+
+    python -m bench.gpu.child real    <result file> <script> [its arguments]
+    python -m bench.gpu.child <card.json> <result file> <script> [its arguments]
+
+The script is run as `python script ...` runs it. The standard library, torch and brimful_inside are enough. The result is JSON:
+peaks in bytes, seconds of each step after the warm-up (between ends of steps, by CUDA events), and the settings in force.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import runpy
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+WARMUP_STEPS = 3
+
+
+class Steps:
+    """Calls `seen` with the number of each step of the first optimizer that steps: of several, it sets the pace."""
+
+    def __init__(self, seen: Callable[[int], None]) -> None:
+        self.count = 0
+        self._seen = seen
+        self._pace: int | None = None
+
+    def __call__(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if self._pace in (None, id(optimizer)):
+            self._pace = id(optimizer)
+            self.count += 1
+            self._seen(self.count)
+
+
+class StepTimes:
+    """An event of the card at the end of each step."""
+
+    def __init__(self) -> None:
+        self._events: list[torch.cuda.Event] = []
+
+    def mark(self, number: int) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+
+    def read(self) -> list[float]:
+        """Seconds of each step after the warm-up. Waits for the card."""
+        if self._events:
+            self._events[-1].synchronize()
+        kept = self._events[WARMUP_STEPS - 1 :]
+        return [begin.elapsed_time(end) / 1000 for begin, end in itertools.pairwise(kept)]
+
+
+def run_script(path: str, arguments: list[str]) -> str | None:
+    """Run it as the interpreter would. The answer is the last line of its error; None where it ended well."""
+    before = sys.argv, list(sys.path)
+    sys.argv, sys.path[:] = [path, *arguments], [str(Path(path).resolve().parent), *sys.path]
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        return None if not end.code else f"SystemExit: {end.code}"
+    except Exception as error:  # whatever a job does: it is told, and the others go on
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+    finally:
+        sys.argv, sys.path[:] = before
+    return None
+
+
+def settings() -> dict[str, object]:
+    """What changes kernels, memory and speed, as the script left it."""
+    return {
+        "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
+        "tf32_cudnn": torch.backends.cudnn.allow_tf32,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def on_real(script: str, arguments: list[str]) -> dict[str, object]:
+    """Train on the card that is there. `context_bytes` still holds what other processes have on it."""
+    begun = time.perf_counter()
+    torch.cuda.init()
+    torch.empty(0, device="cuda")
+    bare = _outside_allocator()
+    times = StepTimes()
+    steps = Steps(times.mark)
+    hook = register_optimizer_step_post_hook(steps)
+    error = run_script(script, arguments)
+    hook.remove()
+    seconds = times.read() if error is None else []
+    return {
+        "error": error,
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "bare_context_bytes": bare,
+        "context_bytes": _outside_allocator(),
+        "steps": steps.count,
+        "step_s": seconds,
+        "settings": settings(),
+        "retries": torch.cuda.memory_stats().get("num_alloc_retries", 0),
+        "seconds": time.perf_counter() - begun,
+    }
+
+
+def _outside_allocator() -> int:
+    """Bytes of the card in use beside PyTorch's own segments: this process's context, and other processes."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+
+
+def on_imaginary(card_file: str, trace_file: str, script: str, arguments: list[str]) -> dict[str, object]:
+    """Train on the card that the file describes (`brimful_inside.wire.Card`, and "capacity_bytes")."""
+    from brimful_inside import imaginary
+    from brimful_inside.wire import Card
+
+    begun = time.perf_counter()
+    described = json.loads(Path(card_file).read_text(encoding="utf-8"))
+    capacity = described.pop("capacity_bytes", None)
+    with gzip.open(trace_file, "wt", compresslevel=1, encoding="utf-8") as trace:
+        gpu = imaginary.enter(Card(**described), capacity, trace)
+        steps = Steps(gpu.step)
+        hook = register_optimizer_step_post_hook(steps)
+        error = run_script(script, arguments)
+        hook.remove()
+        found = {
+            "error": error,
+            "allocated_bytes": gpu.allocator.peak_allocated,
+            "reserved_bytes": gpu.allocator.peak_reserved,
+            "steps": steps.count,
+            "settings": settings(),
+            "approximations": dict(gpu.approximations),
+            "seconds": time.perf_counter() - begun,
+        }
+        gpu.leave()
+    return found
+
+
+def main(argv: list[str]) -> None:
+    where, result, script, *arguments = argv
+    is_real = where == "real"
+    found = on_real(script, arguments) if is_real else on_imaginary(where, result + ".trace.gz", script, arguments)
+    Path(result).write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

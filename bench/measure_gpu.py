@@ -1,0 +1,246 @@
+"""Trains a fixed set of jobs on this machine's CUDA card, predicts the same jobs on the imaginary one, and says how far off.
+
+    python -m bench.measure_gpu [--seconds 480] [--only resnet,gpt] [--out bench/results]
+    python -m bench.measure_gpu --again bench/results/measured-<card>-<month>.json
+
+Needs a CUDA card, torch for it, and src on the path; where brimful's own needs are installed, NVML is asked as well. Each run
+is a process of its own, for a CUDA context belongs to a process. The result file, named by card and month, is written anew
+after each run, so that a bench that is cut short leaves what it has. `--again` predicts the jobs of a result file anew, on any
+machine, and needs no card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gzip
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.gpu import figures, machine
+from bench.gpu.jobs import JOBS, Job, in_order
+from brimful.decide.context import context_of
+from brimful.errors import NoSuchDevice
+from brimful.measure.gpus import find_gpu
+from brimful.measure.gpus.numbers import context as assumed_context
+from brimful.values import Estimate, Gpu
+from brimful_inside.laws.trace import Malloc, decode
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+SECONDS = 480.0
+PREDICTING_S = 8.0  # of one prediction on one core, at most: so much is kept back of the time that is given
+JOB_LIMIT_S = 120.0  # a run that takes longer hangs
+
+Row = dict[str, Any]
+Result = dict[str, Any]
+
+
+def child(arguments: list[str], real: bool) -> Any:
+    """What `bench.gpu.child` wrote, or {"error": ...}. A predicted run does not see the real card."""
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    if not real:
+        variables |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    result = Path(arguments[1])
+    command = [sys.executable, "-m", "bench.gpu.child", *arguments]
+    try:
+        run = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=JOB_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return {"error": f"took longer than {JOB_LIMIT_S:.0f} s"}
+    if not result.is_file():
+        said = run.stderr.strip().splitlines() or ["nothing was said"]
+        return {"error": f"ended with {run.returncode}: {said[-1]}"}
+    return json.loads(result.read_text(encoding="utf-8"))
+
+
+def measure(job: Job, batch_size: int, folder: Path) -> dict[str, Any]:
+    """One run on the real card. Device bytes are those of this process: what others hold is taken off."""
+    others = machine.used_bytes_settled()
+    with machine.Watch() as watch:
+        told = child(["real", str(folder / "measured.json"), str(job.script), *job.arguments(batch_size)], real=True)
+    (folder / "measured.json").unlink(missing_ok=True)
+    return measured_of(told, others, watch.peak_bytes)
+
+
+def measured_of(told: dict[str, Any], others: int | None, watched: int | None) -> dict[str, Any]:
+    """The child's words with the device peak and the step's median and spread.
+
+    `others`: bytes in use before it started, None where nothing tells; then the card is taken to have been free.
+    """
+    found = {**told, "others_bytes": others}
+    others = others or 0
+    for name in ("context_bytes", "bare_context_bytes"):
+        if name in told:
+            found[name] = max(0, told[name] - others)
+    if "reserved_bytes" in told:
+        found["device_bytes"] = told["reserved_bytes"] + found["context_bytes"]
+    found["watched_device_bytes"] = None if watched is None else max(0, watched - others)
+    times = sorted(told.get("step_s") or [])
+    found["step_times_s"] = told.get("step_s") or []
+    found["step_s"] = statistics.median(times) if times else None
+    found["step_spread_s"] = [times[0], times[-1]] if times else None
+    return found
+
+
+def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """One run on the imaginary card, in a process of its own."""
+    base = folder / f"{job.name}-{batch_size}"
+    gpu = catalogued(card)
+    described = {**card, "context_bytes": int(context_for(gpu, False).value)}
+    described["capacity_bytes"] = described["total_bytes"] - described["context_bytes"]
+    base.with_suffix(".card").write_text(json.dumps(described), encoding="utf-8")
+    words = [str(base.with_suffix(".card")), str(base), str(job.script), *job.arguments(batch_size)]
+    told = child(words, real=False)
+    trace = Path(f"{base}.trace.gz")
+    if "reserved_bytes" in told and trace.is_file():
+        with gzip.open(trace, "rt", encoding="utf-8") as lines:
+            ops = {row.op for row in decode(lines).rows if isinstance(row, Malloc)}
+        context = context_for(gpu, any("conv" in op for op in ops))
+        told |= {"context_bytes": int(context.value), "context_source": str(context.source)}
+        told["device_bytes"] = told["reserved_bytes"] + told["context_bytes"]
+    for path in (base, trace, base.with_suffix(".card")):
+        path.unlink(missing_ok=True)
+    return told
+
+
+def catalogued(card: dict[str, Any]) -> Gpu | None:
+    """The catalogue's card of that name; None where it has none."""
+    try:
+        return find_gpu(card["name"])
+    except NoSuchDevice:
+        return None
+
+
+def context_for(gpu: Gpu | None, uses_cudnn: bool) -> Estimate:
+    return assumed_context() if gpu is None else context_of(gpu, uses_cudnn)
+
+
+def measure_all(result: Result, runs: Iterable[tuple[Job, int]], until: float, keep: Callable[[], None]) -> None:
+    """Append a row a run until the time is up (of time.monotonic), keeping the result after each."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for job, batch_size in runs:
+            if time.monotonic() > until:
+                result["cut_short"] = True
+                break
+            row = {"job": job.name, "script": job.script.name, "flags": list(job.flags), "batch_size": batch_size}
+            row["measured"] = measure(job, batch_size, Path(scratch))
+            result["rows"].append(row)
+            told = row["measured"]
+            shown = told.get("error") or f"{told['device_bytes'] / figures.MIB:.0f} MiB, {(told['step_s'] or 0) * 1e3:.2f} ms"
+            print(f"measured {job.name} at {batch_size}: {shown}", file=sys.stderr, flush=True)
+            keep()
+
+
+def predict_all(result: Result, keep: Callable[[], None], jobs: tuple[Job, ...] = JOBS) -> None:
+    """Fill in the predictions of all rows, as many at a time as there are cores, keeping the result after each."""
+    by_name = {job.name: job for job in jobs}
+    rows = [row for row in result["rows"] if row["job"] in by_name]
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(cores()) as pool:
+        each = pool.map(lambda r: predict(by_name[r["job"]], r["batch_size"], result["card"], Path(scratch)), rows)
+        for row, predicted in zip(rows, each, strict=True):
+            row["predicted"] = predicted
+            if predicted.get("error"):
+                print(f"predicted {row['job']} at {row['batch_size']}: {predicted['error']}", file=sys.stderr, flush=True)
+            keep()
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def new_result(told: dict[str, Any]) -> Result:
+    driver, used = machine.driver_and_used()
+    return {
+        "bench": "measure_gpu",
+        "what": "memory and step times of training jobs on a real card, and the same predicted on an imaginary one",
+        "card": told["card"],
+        "versions": {**told["versions"], "driver": driver, "python": platform.python_version()},
+        "used_before_bytes": used,
+        "system": platform.platform(),
+        "date": datetime.date.today().isoformat(),
+        "cut_short": False,
+        "figures": figures.summary([]),
+        "rows": [],
+    }
+
+
+def path_of(result: Result, folder: Path) -> Path:
+    """measured-<card>-<year-month>.json"""
+    gpu = catalogued(result["card"])
+    name = gpu.key if gpu else re.sub(r"[^a-z0-9]+", "-", result["card"]["name"].lower()).strip("-")
+    return folder / f"measured-{name}-{result['date'][:7]}.json"
+
+
+def keeper(result: Result, path: Path) -> Callable[[], None]:
+    """Writes the result as it is now. The file is whole at every moment."""
+
+    def keep() -> None:
+        result["figures"] = figures.summary(result["rows"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".new").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        path.with_suffix(".new").replace(path)
+
+    return keep
+
+
+def show(result: Result, path: Path) -> None:
+    versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
+    print(f"{result['card']['name']}, {versions}, {result['date']}")
+    print("\n".join([*figures.table(result["rows"]), "", *figures.summary_table(result["figures"])]))
+    if result["cut_short"]:
+        print("cut short: the time was up before all jobs had run")
+    if result["rows"]:
+        print(f"written to {path}")
+
+
+def chosen(names: str | None) -> tuple[Job, ...]:
+    """The jobs named, all without names. Exits where a name is none."""
+    if not names:
+        return JOBS
+    by_name = {job.name: job for job in JOBS}
+    wanted = names.split(",")
+    unknown = [name for name in wanted if name not in by_name]
+    if unknown:
+        sys.exit(f"There is no job {', '.join(unknown)}. There are {', '.join(by_name)}.")
+    return tuple(by_name[name] for name in wanted)
+
+
+def main(argv: list[str] | None = None) -> None:
+    begun = time.monotonic()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of time, all in all (default: %(default)s)")
+    parser.add_argument("--only", help="jobs by name, with commas (default: all)")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--again", type=Path, metavar="RESULT", help="predict the jobs of this result file anew; needs no card")
+    args = parser.parse_args(argv)
+    if args.again:
+        result, path = json.loads(args.again.read_text(encoding="utf-8")), args.again
+        predict_all(result, keeper(result, path))
+        return show(result, path)
+    try:
+        result = new_result(machine.describe())
+    except LookupError as error:
+        sys.exit(f"There is nothing to measure here: {error}.")
+    runs = in_order(chosen(args.only))
+    path = path_of(result, args.out)
+    keep = keeper(result, path)
+    kept_back = PREDICTING_S * -(-len(runs) // cores())
+    measure_all(result, runs, begun + args.seconds - kept_back, keep)
+    predict_all(result, keep)
+    show(result, path)
+    return None
+
+
+if __name__ == "__main__":
+    main()

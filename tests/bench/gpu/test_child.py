@@ -1,0 +1,114 @@
+"""What is told of a script, with the imaginary card in the real one's place: it has every call that is made."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bench.gpu import child  # noqa: E402
+from bench.gpu.jobs import JOBS, MLP_FLAGS, SCRIPTS, in_order  # noqa: E402
+from brimful_inside import imaginary  # noqa: E402
+from brimful_inside.wire import Card  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+GIB = 1 << 30
+CARD = {
+    "name": "NVIDIA H200",
+    "total_bytes": 140 * GIB,
+    "context_bytes": GIB // 2,
+    "capability": [9, 0],
+    "multiprocessors": 132,
+}
+PAIRWISE = str(SCRIPTS / "pairwise.py")
+
+
+@pytest.fixture
+def stand_in() -> Iterator[imaginary.ImaginaryGpu]:
+    gpu = imaginary.enter(Card(**CARD), 139 * GIB)
+    yield gpu
+    gpu.leave()
+
+
+def test_a_run_on_a_card_tells_peaks_context_settings_and_a_time_for_each_step_after_the_warm_up(stand_in):
+    told = child.on_real(PAIRWISE, ["--batch-size", "32", "--steps", "8"])
+    assert told["error"] is None and told["steps"] == 8
+    assert len(told["step_s"]) == 8 - child.WARMUP_STEPS
+    assert told["allocated_bytes"] == stand_in.allocator.peak_allocated
+    assert told["reserved_bytes"] == stand_in.allocator.peak_reserved > told["allocated_bytes"]
+    assert told["context_bytes"] == told["bare_context_bytes"] == GIB // 2
+    assert told["settings"]["cudnn_benchmark"] is False
+
+
+def test_the_settings_are_those_that_the_script_left(stand_in):
+    before = torch.backends.cudnn.benchmark
+    flags = ["--benchmark", "--width", "8", "--depth", "1", "--image-size", "32", "--batch-size", "2", "--steps", "2"]
+    try:
+        assert child.on_real(str(SCRIPTS / "convnet.py"), flags)["settings"]["cudnn_benchmark"] is True
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def test_of_two_optimizers_the_first_sets_the_pace(stand_in):
+    told = child.on_real(str(SCRIPTS / "gan.py"), ["--batch-size", "4", "--steps", "3", "--width", "8"])
+    assert told["error"] is None and told["steps"] == 3
+
+
+def test_a_script_that_fails_is_told_in_its_own_words(stand_in, tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text("import sys\nassert sys.argv[1:] == ['x']\nraise RuntimeError('no such thing')")
+    assert child.on_real(str(path), ["x"])["error"] == "RuntimeError: no such thing"
+    path.write_text("import sys\nsys.exit('cannot')")
+    assert child.on_real(str(path), [])["error"] == "SystemExit: cannot"
+    path.write_text("import sys\nsys.exit(0)")
+    assert child.on_real(str(path), [])["error"] is None
+
+
+def test_a_full_card_is_an_error_with_the_peak_up_to_it(stand_in, capsys):
+    told = child.on_real(PAIRWISE, ["--batch-size", "100000", "--steps", "1"])
+    assert told["error"].startswith("OutOfMemoryError") and told["allocated_bytes"] > 0
+
+
+def test_the_same_run_is_predicted_in_a_process_of_its_own(tmp_path, stand_in):
+    words = ["--batch-size", "32", "--steps", "5"]
+    seen = child.on_real(PAIRWISE, words)
+    (tmp_path / "card").write_text(json.dumps({**CARD, "capacity_bytes": 139 * GIB}))
+    argv = ["-m", "bench.gpu.child", str(tmp_path / "card"), str(tmp_path / "out"), PAIRWISE, *words]
+    done = subprocess.run([sys.executable, *argv], cwd=ROOT, env={"PYTHONPATH": f"{ROOT}/src"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "out").read_text())
+    for name in ("error", "steps", "allocated_bytes", "reserved_bytes", "settings"):
+        assert told[name] == seen[name], name
+    assert (tmp_path / "out.trace.gz").stat().st_size > 100
+
+
+@pytest.mark.parametrize(
+    ("script", "flags"),
+    [
+        ("convnet", "--block separable --width 8 --depth 1 --image-size 32 --amp bf16 --channels-last --optimizer adamw-loop"),
+        ("gpt", "--layers 2 --width 64 --heads 2 --length 16 --vocabulary 100 --amp fp16 --checkpoint --accumulate 2"),
+        ("encoder", "--layers 1 --width 32 --heads 2 --length 16 --amp bf16 --optimizer adamw-fused"),
+        ("lstm", "--width 32 --length 8"),
+        ("unet", "--width 32 --image-size 16"),
+    ],
+)
+def test_every_script_trains(stand_in, script, flags):
+    told = child.on_real(str(SCRIPTS / f"{script}.py"), [*flags.split(), "--batch-size", "2", "--steps", "2"])
+    assert told["error"] is None and told["steps"] == 2
+
+
+def test_the_jobs_are_named_once_and_run_smallest_first_then_largest():
+    assert len({job.name for job in JOBS}) == len(JOBS)
+    runs = in_order()
+    assert len(runs) == len(set(runs)) == sum(len(job.batch_sizes) for job in JOBS)
+    assert [size for _, size in runs[: len(JOBS)]] == [job.batch_sizes[0] for job in JOBS]
+    assert [size for _, size in runs[len(JOBS) : 2 * len(JOBS)]] == [job.batch_sizes[-1] for job in JOBS]
+    for job in JOBS:
+        assert job.script.is_file() and list(job.batch_sizes) == sorted(set(job.batch_sizes))
+    assert "--input-size" in MLP_FLAGS

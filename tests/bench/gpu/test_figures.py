@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from bench.gpu import figures
+
+MIB = 1 << 20
+
+
+def row(job: str, size: int, measured: int, predicted: int | None, **more: object) -> dict:
+    sides = [(side, value) for side, value in (("measured", measured), ("predicted", predicted)) if value is not None]
+    made = {side: dict.fromkeys(figures.MEMORIES, value * MIB) | {"error": None} for side, value in sides}
+    return {"job": job, "batch_size": size, **made, **more}
+
+
+def test_an_error_is_relative_to_what_was_measured_and_below_zero_when_too_little_was_predicted():
+    assert figures.error(row("a", 1, 200, 190), "device_bytes") == pytest.approx(-0.05)
+    assert figures.error(row("a", 1, 200, None), "device_bytes") is None
+
+
+def test_a_run_that_did_not_come_to_its_end_has_no_error_of_prediction():
+    one = row("a", 1, 200, 190)
+    one["measured"]["error"] = "OutOfMemoryError: ..."
+    assert figures.error(one, "device_bytes") is None
+    assert "OutOfMemoryError" in "\n".join(figures.table([one]))
+
+
+def test_a_slope_runs_from_a_jobs_smallest_size_to_its_largest():
+    rows = [row("a", 8, 180, 200), row("a", 2, 60, 70), row("a", 4, 999, 999), row("b", 1, 5, 5)]
+    assert figures.slopes(rows, "allocated_bytes") == {"a": (20 * MIB, pytest.approx(130 / 6 * MIB))}
+
+
+def test_the_summary_counts_under_estimates_and_leaves_out_what_was_not_seen():
+    of = figures.summary([row("a", 1, 100, 90), row("b", 1, 100, 101), row("c", 1, 100, None)])
+    assert of["device_bytes"]["rows"] == 2 and of["device_bytes"]["share_under_by_5_percent"] == 0.5
+    assert of["device_bytes"]["worst_absolute"] == pytest.approx(0.1)
+    assert of["step_s"] is None and of["slope_device_bytes"] is None
+    assert len(figures.summary_table(of)) == 4
+
+
+def test_the_table_has_a_line_for_each_run_and_each_slope():
+    lines = figures.table([row("a", 2, 60, 70), row("a", 8, 180, 200)])
+    assert len(lines) == 5
+    assert "60.0" in lines[1] and "+16.7%" in lines[1]

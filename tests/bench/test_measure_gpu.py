@@ -1,0 +1,151 @@
+"""The bench from end to end, with the imaginary card in the real one's place."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bench import measure_gpu  # noqa: E402
+from bench.gpu import child as gpu_child  # noqa: E402
+from bench.gpu.jobs import JOBS, SCRIPTS, Job  # noqa: E402
+from brimful_inside import imaginary  # noqa: E402
+from brimful_inside.wire import Card  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+GIB = 1 << 30
+MIB = 1 << 20
+CARD = {"name": "NVIDIA H200", "total_bytes": 140 * GIB, "capability": [9, 0], "multiprocessors": 132}
+JOB = Job("pairwise", SCRIPTS / "pairwise.py", ("--steps", "6"), (16, 64))
+
+
+def stand_in(arguments: list[str], real: bool) -> Any:
+    """`bench.gpu.child` in this process; the card that is real has a context of 600 MiB."""
+    if real:
+        gpu = imaginary.enter(Card(**CARD, context_bytes=600 * MIB), None)
+        try:
+            return gpu_child.on_real(*arguments[2:3], arguments[3:])
+        finally:
+            gpu.leave()
+    gpu_child.main(arguments)
+    return json.loads(Path(arguments[1]).read_text())
+
+
+@pytest.fixture
+def card_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"card": dict(CARD), "versions": {"torch": torch.__version__, "cuda": "13.0", "cudnn": 91300}}
+    monkeypatch.setattr(measure_gpu.machine, "describe", lambda: told)
+    monkeypatch.setattr(measure_gpu, "child", stand_in)
+    monkeypatch.setattr(measure_gpu, "cores", lambda: 1)  # one process can imagine one card at a time
+    monkeypatch.setattr(measure_gpu, "chosen", lambda names: (JOB,))
+
+
+def only_result(folder: Path) -> dict[str, Any]:
+    (path,) = folder.iterdir()
+    return json.loads(path.read_text())
+
+
+def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_month(card_here, tmp_path, capsys):
+    measure_gpu.main(["--out", str(tmp_path)])
+    result = only_result(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f"measured-h200-{result['date'][:7]}.json"]
+    assert [row["batch_size"] for row in result["rows"]] == [16, 64] and not result["cut_short"]
+    for row in result["rows"]:
+        measured, predicted = row["measured"], row["predicted"]
+        assert measured["allocated_bytes"] == predicted["allocated_bytes"]
+        assert measured["reserved_bytes"] == predicted["reserved_bytes"]
+        assert measured["device_bytes"] == measured["reserved_bytes"] + 600 * MIB
+        assert predicted["device_bytes"] == predicted["reserved_bytes"] + predicted["context_bytes"]
+        assert predicted["context_source"] == "assumed"
+        assert len(measured["step_times_s"]) == 3 and measured["step_spread_s"] == [0.0, 0.0]
+    assert result["figures"]["allocated_bytes"]["worst_absolute"] == 0.0
+    assert result["figures"]["device_bytes"]["median_absolute"] > 0.0
+    shown = capsys.readouterr().out
+    assert "MiB an added sample" in shown and "NVIDIA H200" in shown and "cuda 13.0" in shown
+
+
+def test_a_bench_whose_time_is_up_leaves_what_it_has(card_here, tmp_path, capsys):
+    measure_gpu.main(["--out", str(tmp_path), "--seconds", "0"])
+    assert not list(tmp_path.iterdir()), "no earlier result is overwritten by an empty one"
+    assert "cut short" in capsys.readouterr().out
+
+
+def test_a_result_is_whole_after_each_run(card_here, tmp_path, monkeypatch):
+    told = iter([stand_in, None])
+
+    def breaks(arguments: list[str], real: bool) -> Any:
+        how = next(told)
+        if how is None:
+            raise KeyboardInterrupt
+        return how(arguments, real)
+
+    monkeypatch.setattr(measure_gpu, "child", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        measure_gpu.main(["--out", str(tmp_path)])
+    (row,) = only_result(tmp_path)["rows"]
+    assert row["batch_size"] == 16 and "predicted" not in row
+
+
+def test_a_result_can_be_predicted_again_without_a_card(card_here, tmp_path, monkeypatch, capsys):
+    measure_gpu.main(["--out", str(tmp_path)])
+    (path,) = tmp_path.iterdir()
+    result = json.loads(path.read_text())
+    for row in result["rows"]:
+        row["predicted"] = {"error": "an older version"}
+    path.write_text(json.dumps(result))
+    monkeypatch.setattr(measure_gpu.machine, "describe", lambda: pytest.fail("a card was asked for"))
+    monkeypatch.setattr(measure_gpu, "predict_all", lambda r, keep: original(r, keep, (JOB,)))
+    measure_gpu.main(["--again", str(path)])
+    assert all(row["predicted"]["error"] is None for row in only_result(tmp_path)["rows"])
+
+
+original = measure_gpu.predict_all
+
+
+def test_what_others_hold_is_taken_off_and_an_unknown_is_none():
+    told = {"error": None, "reserved_bytes": 100 * MIB, "context_bytes": 700 * MIB, "step_s": [0.3, 0.1, 0.2]}
+    found = measure_gpu.measured_of(told, 200 * MIB, 820 * MIB)
+    assert found["device_bytes"] == 600 * MIB and found["watched_device_bytes"] == 620 * MIB
+    assert found["step_s"] == 0.2 and found["step_spread_s"] == [0.1, 0.3]
+    alone = measure_gpu.measured_of(told, None, None)
+    assert alone["device_bytes"] == 800 * MIB and alone["others_bytes"] is None and alone["watched_device_bytes"] is None
+    assert measure_gpu.measured_of({"error": "killed"}, 0, None)["step_s"] is None
+
+
+def test_a_child_that_dies_is_an_error_of_its_run(tmp_path):
+    told = measure_gpu.child(["real", str(tmp_path / "out"), str(tmp_path / "no.py")], real=True)
+    assert told["error"], "no CUDA card, or no such script"
+
+
+def test_a_card_that_the_catalogue_lacks_is_named_by_its_own_words_and_its_context_assumed():
+    result = {"card": {"name": "NVIDIA Foo 9000 (X)"}, "date": "2026-11-20"}
+    assert measure_gpu.path_of(result, Path("r")).name == "measured-nvidia-foo-9000-x-2026-11.json"
+    assert measure_gpu.context_for(measure_gpu.catalogued(result["card"]), True).source == "assumed"
+
+
+def test_a_machine_without_a_card_is_told_and_so_is_an_unknown_job(monkeypatch):
+    def none() -> dict:
+        raise LookupError("torch sees no CUDA card")
+
+    monkeypatch.setattr(measure_gpu.machine, "describe", none)
+    with pytest.raises(SystemExit, match="nothing to measure here: torch sees no CUDA card"):
+        measure_gpu.main([])
+    with pytest.raises(SystemExit, match="no job nothing"):
+        measure_gpu.chosen("resnet,nothing")
+    assert measure_gpu.chosen("resnet") == (JOBS[0],)
+
+
+def test_it_needs_no_package_but_torch():
+    """Without site-packages only what stands in the repository and the standard library can be imported."""
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import bench.measure_gpu"], cwd="/", env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
