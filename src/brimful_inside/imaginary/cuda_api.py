@@ -14,7 +14,7 @@ import torch.cuda
 
 from brimful_inside.imaginary.cuda_memory import memory_functions
 from brimful_inside.imaginary.cuda_types import put_types_in_place
-from brimful_inside.imaginary.errors import Unsupported, invalid_ordinal
+from brimful_inside.imaginary.errors import Unsupported
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.streams import put_streams_in_place
 
@@ -69,7 +69,7 @@ class Cudart(types.ModuleType):
         self._gpu = gpu
 
     def cudaMemGetInfo(self, device: int) -> Any:
-        return self._gpu.memory_info()
+        return self._gpu.memory_info(device)
 
     def cudaGetErrorString(self, code: int) -> str:
         return "no error" if code == 0 else "error %d" % code
@@ -96,11 +96,10 @@ def put_cuda_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set_existing(cuda.random, "_lazy_call", lambda callable, **kwargs: callable())
     patches.set(cuda, "_exchange_device", functions["_cuda_exchangeDevice"])
     patches.set(cuda, "_maybe_exchange_device", functions["_cuda_maybeExchangeDevice"])
-    patches.set(cuda, "device_count", lambda: 1)
+    patches.set(cuda, "device_count", lambda: gpu.count)
     patches.set(cuda, "is_available", lambda: True)
-    patches.set(cuda, "_device_count_nvml", lambda: 1)
-    properties = DeviceProperties(gpu)
-    patches.set(cuda, "_get_device_properties", lambda device: properties)
+    patches.set(cuda, "_device_count_nvml", lambda: gpu.count)
+    patches.set(cuda, "_get_device_properties", _properties_of(gpu))
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage", "device_memory_used"):
         patches.set_existing(cuda, name, _idle(gpu, name))
     patches.set(cuda.nvtx, "_nvtx", _NoMarks())
@@ -139,7 +138,7 @@ class _NoMarks:
 
 def _idle(gpu: ImaginaryGpu, name: str) -> Callable[..., int]:
     if name == "device_memory_used":
-        return lambda device=None: gpu.memory_info()[1] - gpu.memory_info()[0]
+        return lambda device=None: gpu.memory_info(device)[1] - gpu.memory_info(device)[0]
     return lambda device=None: 0
 
 
@@ -152,26 +151,38 @@ def _refusal(call: str, why: str) -> Any:
     return type(call.split(".")[-1], (), {"__new__": __new__, "__module__": "torch.cuda"})
 
 
-def _check_ordinal(device: int) -> None:
-    if device > 0:
-        raise invalid_ordinal()
+def _properties_of(gpu: ImaginaryGpu) -> Callable[[Any], DeviceProperties]:
+    properties = DeviceProperties(gpu)
+
+    def of(device: Any) -> DeviceProperties:
+        gpu.index_of(device)
+        return properties
+
+    return of
 
 
 def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     def set_device(device: int) -> None:
-        _check_ordinal(device)
+        gpu.set_current_card(gpu.index_of(device))
         gpu.touch()
 
+    def get_device() -> int:
+        gpu.touch()
+        return gpu.current_card()
+
     def exchange(device: int) -> int:
-        _check_ordinal(device)
-        return 0 if device >= 0 else -1
+        if device < 0:
+            return -1
+        index, before = gpu.index_of(device), gpu.current_card()
+        gpu.set_current_card(index)
+        return before
 
     card = torch.device("cuda")
     nothing = _nothing
     return {
-        "_cuda_getDeviceCount": lambda: 1,
+        "_cuda_getDeviceCount": lambda: gpu.count,
         "_cuda_init": nothing,
-        "_cuda_getDevice": lambda: gpu.touch() or 0,
+        "_cuda_getDevice": get_device,
         "_cuda_setDevice": set_device,
         "_cuda_exchangeDevice": exchange,
         "_cuda_maybeExchangeDevice": exchange,
@@ -192,13 +203,13 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         "_cuda_get_cudnn_benchmark_limit": lambda: 10,
         "_accelerator_getAccelerator": lambda: card,
         "_get_accelerator": lambda check=None: card,
-        "_accelerator_getDeviceIndex": lambda: 0,
+        "_accelerator_getDeviceIndex": get_device,
         "_accelerator_setDeviceIndex": set_device,
         "_accelerator_exchangeDevice": exchange,
         "_accelerator_maybeExchangeDevice": exchange,
-        "_accelerator_synchronizeDevice": lambda device: gpu.ledger.synchronized(),
-        "_accelerator_hooks_device_count": lambda: 1,
-        "_accelerator_hooks_get_current_device": lambda: 0,
+        "_accelerator_synchronizeDevice": lambda device: gpu.ledger_of(device).synchronized(),
+        "_accelerator_hooks_device_count": lambda: gpu.count,
+        "_accelerator_hooks_get_current_device": get_device,
         "_accelerator_hooks_set_current_device": set_device,
         "_accelerator_hooks_exchange_device": exchange,
         "_accelerator_hooks_maybe_exchange_device": exchange,

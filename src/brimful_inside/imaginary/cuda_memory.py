@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
-from brimful_inside.imaginary.errors import invalid_ordinal
+from brimful_inside.laws.allocator import CachingAllocator
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -27,33 +27,27 @@ def nested(flat: Dict[str, int]) -> Dict[str, Any]:
 def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     """Functions of torch._C by name."""
 
-    def check(device: int) -> None:
-        if device is not None and device > 0:
-            raise invalid_ordinal()
+    def allocator(device: int) -> CachingAllocator:
+        return gpu.ledger_of(device).allocator
 
     def stats(device: int) -> Dict[str, Any]:
-        check(device)
-        return nested(gpu.allocator.memory_stats())
-
-    def reset_peaks(device: int) -> None:
-        check(device)
-        gpu.reset_peaks()
+        return nested(allocator(device).memory_stats())
 
     def set_fraction(fraction: float, device: int) -> None:
-        check(device)
-        gpu.allocator.set_memory_fraction(fraction, gpu.card.total_bytes)
+        allocator(device).set_memory_fraction(fraction, gpu.card.total_bytes)
 
     def empty_cache(*args: Any) -> None:
-        gpu.ledger.empty_cache()
+        for ledger in gpu.ledgers:
+            ledger.empty_cache()
 
     def fraction(device: int) -> float:
-        allowed = gpu.allocator.allowed_bytes
+        allowed = allocator(device).allowed_bytes
         return 1.0 if allowed is None else allowed / gpu.card.total_bytes
 
     return {
         "_cuda_memoryStats": stats,
-        "_cuda_resetPeakMemoryStats": reset_peaks,
-        "_cuda_resetAccumulatedMemoryStats": lambda device: check(device),
+        "_cuda_resetPeakMemoryStats": lambda device: allocator(device).reset_peaks(),
+        "_cuda_resetAccumulatedMemoryStats": lambda device: gpu.index_of(device) and None,
         "_cuda_emptyCache": empty_cache,
         "_cuda_setMemoryFraction": set_fraction,
         "_cuda_getMemoryFraction": fraction,
@@ -69,9 +63,9 @@ def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         "_accelerator_emptyCache": empty_cache,
         "_accelerator_emptyHostCache": lambda: None,
         "_accelerator_getDeviceStats": stats,
-        "_accelerator_resetPeakStats": reset_peaks,
-        "_accelerator_resetAccumulatedStats": lambda device: check(device),
-        "_accelerator_getMemoryInfo": lambda device: gpu.memory_info(),
+        "_accelerator_resetPeakStats": lambda device: allocator(device).reset_peaks(),
+        "_accelerator_resetAccumulatedStats": lambda device: gpu.index_of(device) and None,
+        "_accelerator_getMemoryInfo": gpu.memory_info,
         "_accelerator_setAllocatorSettings": lambda settings: None,
     }
 
@@ -79,7 +73,7 @@ def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
 def snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
     """torch.cuda.memory._snapshot(): the segments and their blocks, without stack traces."""
     segments: List[Dict[str, Any]] = []
-    for segment in gpu.allocator.segments():
+    for index, segment in ((ledger.index, segment) for ledger in gpu.ledgers for segment in ledger.allocator.segments()):
         blocks: List[Dict[str, Any]] = []
         active = 0
         for address, size, used in segment.pieces:
@@ -88,7 +82,7 @@ def snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
             active += size if used else 0
         segments.append(
             {
-                "device": 0,
+                "device": index,
                 "address": segment.address,
                 "total_size": segment.size,
                 "allocated_size": active,
@@ -102,4 +96,4 @@ def snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
                 "blocks": blocks,
             }
         )
-    return {"segments": segments, "device_traces": [[]], "allocator_settings": {}, "external_annotations": []}
+    return {"segments": segments, "device_traces": [[] for _ in gpu.ledgers], "allocator_settings": {}, "external_annotations": []}

@@ -130,7 +130,7 @@ def put_devices_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     def device(self: Tensor) -> torch.device:
         answer = raw_device(self)
         if answer.type == "meta" and enabled() and gpu.holds(self):
-            return CUDA
+            return gpu.device_of(self)
         return answer
 
     def is_cuda(self: Tensor) -> bool:
@@ -149,7 +149,7 @@ def put_devices_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
         if not gpu.devices.is_card(self.device) or func not in torch.utils._device._device_constructors():
             return real(self, func, types, args, kwargs)
         if (kwargs or {}).get("device") is None:
-            return gpu.devices.call(func, args, kwargs or {}, CUDA)
+            return gpu.devices.call(func, args, kwargs or {}, self.device)
         return func(*args, **(kwargs or {}))
 
     patches.set(context, "__torch_function__", __torch_function__)
@@ -158,7 +158,7 @@ def put_devices_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
 def _device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
     device = func(*args)
     if device.type == "meta" and gpu.is_imaginary(args[0]):
-        return CUDA
+        return gpu.device_of(args[0])
     return device
 
 
@@ -171,7 +171,7 @@ def _is_meta(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 
 def _get_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> int:
-    return 0 if gpu.is_imaginary(args[0]) else func(*args)
+    return gpu.device_of(args[0]).index if gpu.is_imaginary(args[0]) else func(*args)
 
 
 def _to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -194,7 +194,7 @@ def _cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
     names = ("device", "non_blocking", "memory_format")
     options = {**dict(zip(names, args[1:])), **kwargs}
     device = options.pop("device", None)
-    return gpu.devices.call(Tensor.to, args[:1], options, CUDA if device is None else device)
+    return gpu.devices.call(Tensor.to, args[:1], options, "cuda" if device is None else device)
 
 
 def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -208,7 +208,7 @@ def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
         return tensor.to(target)
     name = target if isinstance(target, str) else "%s.%s" % (target.__module__, target.__name__)
     dtype = getattr(torch, name.split(".")[-1]).dtype
-    return gpu.devices.call(Tensor.to, (tensor,), {"dtype": dtype}, CUDA if ".cuda." in name else "cpu")
+    return gpu.devices.call(Tensor.to, (tensor,), {"dtype": dtype}, "cuda" if ".cuda." in name else "cpu")
 
 
 def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:

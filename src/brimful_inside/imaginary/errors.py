@@ -43,11 +43,11 @@ def where_in_user_code() -> Optional[str]:
     return outer
 
 
-def different_devices(name: str) -> RuntimeError:
-    """What a real card says when tensors of the CPU and of the card meet in one operation."""
+def different_devices(name: str, first: str = "cuda:0", second: str = "cpu") -> RuntimeError:
+    """What a real card says when tensors of two devices meet in one operation."""
     return RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (when checking in %s)"
-        % name
+        "Expected all tensors to be on the same device, but found at least two devices, %s and %s! (when checking in %s)"
+        % (first, second, name)
     )
 
 
@@ -63,8 +63,8 @@ def invalid_ordinal() -> RuntimeError:
     )
 
 
-def no_numpy() -> TypeError:
+def no_numpy(device: torch.device) -> TypeError:
     """What Tensor.numpy() says to a tensor on the card."""
     return TypeError(
-        "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+        "can't convert %s device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first." % device
     )

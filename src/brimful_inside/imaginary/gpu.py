@@ -67,16 +67,23 @@ class ImaginaryGpu:
         )
         self.casts = Casts()
         self.workspaces = Workspaces(self)
-        self.modes = Modes(lambda: (Functions(self), operations.Operations(self)))
+        self.modes = Modes(lambda: (Functions(self), self._operations()))
         self._gc_was_on = gc.isenabled()
         if trace is not None:
-            header = {
-                "trace_version": TRACE_VERSION,
-                "card": card.name,
-                "capability": list(card.capability),
-                "torch": torch.__version__,
-            }
-            trace.write(json.dumps(header) + "\n")
+            trace.write(self._header())
+
+    def _header(self) -> str:
+        """The first line of a trace."""
+        header = {
+            "trace_version": TRACE_VERSION,
+            "card": self.card.name,
+            "capability": list(self.card.capability),
+            "torch": torch.__version__,
+        }
+        return json.dumps(header) + "\n"
+
+    def _operations(self) -> operations.Operations:
+        return operations.Operations(self)
 
     def enter(self) -> None:
         """Put everything in place, in the current thread and in every thread started later."""
@@ -137,12 +144,49 @@ class ImaginaryGpu:
             self.ledger.flush()
 
     def reset_peaks(self) -> None:
-        self.allocator.reset_peaks()
+        for ledger in self.ledgers:
+            ledger.allocator.reset_peaks()
 
-    def memory_info(self) -> Tuple[int, int]:
-        """Free and total bytes of the card, as torch.cuda.mem_get_info() says them."""
+    # --- which card (there is one; `several.ImaginaryGpus` has more) -----------------------------------------------------
+
+    count = 1
+
+    @property
+    def ledgers(self) -> List[Ledger]:
+        """The books of each card."""
+        return [self.ledger]
+
+    def index_of(self, device: Any) -> int:
+        """The number of the card that `device` names. Raises PyTorch's error for one that is not there."""
+        self.devices.rewritten("cuda" if device is None else device)
+        return 0
+
+    def ledger_of(self, device: Any) -> Ledger:
+        """The books of the card that `device` names (None: the current one)."""
+        return self.ledgers[self.index_of(device)]
+
+    def device_of(self, tensor: Tensor) -> torch.device:
+        """What a tensor of the card says of its device."""
+        return devices.CUDA
+
+    def device_of_storage(self, storage: Any) -> torch.device:
+        return devices.CUDA
+
+    def device_of_any(self, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
+        """Of the first tensor of the card among the arguments."""
+        return devices.CUDA
+
+    def current_card(self) -> int:
+        return 0
+
+    def set_current_card(self, index: int) -> None:
+        """torch.cuda.set_device, for an index that is there."""
+
+    def memory_info(self, index: Optional[int] = None) -> Tuple[int, int]:
+        """Free and total bytes of a card (None: the current one), as torch.cuda.mem_get_info() says them."""
+        allocator = self.ledger_of(index).allocator
         total = self.card.total_bytes
-        return max(0, total - self.card.context_bytes - self.allocator.reserved), total
+        return max(0, total - self.card.context_bytes - allocator.reserved), total
 
     def touch(self) -> None:
         """Something was asked of the card: CUDA is initialized now. Raises PyTorch's error in a forked child."""
@@ -202,7 +246,7 @@ class ImaginaryGpu:
 
     def operate(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run an ATen operation as if the script had called it, so that its storages are seen."""
-        with operations.Operations(self):
+        with self._operations():
             return func(*args, **kwargs)
 
     def functions(self) -> Functions:

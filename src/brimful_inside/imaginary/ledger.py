@@ -29,7 +29,7 @@ RUN_AHEAD = 1024
 class _Storage(weakref.ref):
     """A living storage: the books' entry, and by its callback the news of its death."""
 
-    __slots__ = ("address", "id", "key", "known_true", "nbytes", "stream", "used_by")
+    __slots__ = ("address", "id", "key", "known_true", "ledger", "nbytes", "stream", "used_by")
 
 
 class Ledger:
@@ -41,11 +41,15 @@ class Ledger:
         card: Card,
         trace: Optional[TextIO] = None,
         stream: Callable[[], int] = lambda: 0,
+        index: int = 0,
+        storages: Optional[Dict[int, _Storage]] = None,
     ):
+        """`index`: of the card, as in cuda:1. `storages`: the table of all cards together, where there are several."""
         self.allocator = allocator
         self.card = card
         self.on_out_of_memory: Optional[Callable[[torch.OutOfMemoryError], None]] = None
-        self.storages: Dict[int, _Storage] = {}  # by StorageImpl's address
+        self.index = index
+        self.storages: Dict[int, _Storage] = {} if storages is None else storages  # by StorageImpl's address
         self.launches = 0  # kernels so far
         self._stream = stream
         self._streams: Dict[int, int] = {0: 0}  # PyTorch's number to the trace's: in the order of their first allocations
@@ -62,6 +66,7 @@ class Ledger:
         nbytes = storage.nbytes()
         entry = _Storage(storage, self._died)
         entry.key = storage._cdata
+        entry.ledger = self
         entry.nbytes = nbytes
         entry.known_true = False
         entry.stream, entry.used_by = self._stream(), None
@@ -71,7 +76,7 @@ class Ledger:
     def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
         """`stream` uses the storage as well: when it dies, its block waits for what that stream was given till then."""
         entry = self.storages.get(storage._cdata)
-        if entry is not None and stream != entry.stream:
+        if entry is not None and stream != entry.stream:  # the entry goes to its own card's books
             entry.used_by = (entry.used_by or set()) | {stream}
 
     def synchronized(self, stream: Optional[int] = None, launches: Optional[int] = None) -> None:
@@ -84,6 +89,8 @@ class Ledger:
 
     def resized(self, entry: _Storage, nbytes: int, op: str) -> None:
         """The storage of `entry` has another size now. PyTorch takes the new block before it gives the old one back."""
+        if entry.ledger is not self:  # of another card
+            return entry.ledger.resized(entry, nbytes, op)
         old_id, old_address, entry.nbytes = entry.id, entry.address, nbytes
         entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
         if old_id:
@@ -147,7 +154,7 @@ class Ledger:
             try:
                 address = self.allocator.malloc(nbytes, stream)
             except CardFull as full:
-                message = out_of_memory(full, self.card)
+                message = out_of_memory(full, self.card, self.index)
             else:
                 self._next_id = number = self._next_id + 1
                 if self._trace is not None:

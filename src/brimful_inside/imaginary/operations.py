@@ -147,7 +147,7 @@ class Operations(TorchDispatchMode):
             if self.gpu.has_user_meta and not self.gpu.any_imaginary(args, kwargs):
                 return facts.fresh and not self.gpu.wants_user_meta()
             if host and not facts.mixes:
-                raise different_devices("argument of aten::%s" % facts.short)
+                raise different_devices("argument of aten::%s" % facts.short, str(self.gpu.device_of_any(args, kwargs)))
             return True
         device = kwargs.get("device")
         if device is not None and device.type == "meta":

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["put_storages_in_place"]
 
-CUDA = torch.device("cuda:0")
 _Storage = torch.UntypedStorage
 _Base: Any = torch._C.StorageBase
 _EARLY = -1  # before torch's own locations, whose numbers start at 10 (torch/serialization.py)
@@ -32,11 +31,11 @@ def put_storages_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
             return _Base.__new__(cls, *args, **kwargs)
         gpu.touch()
         storage = _Base.__new__(cls, *args, **{**kwargs, "device": META})
-        gpu.ledger.born(storage, "torch.UntypedStorage")
+        gpu.ledger_of(wanted).born(storage, "torch.UntypedStorage")
         return storage
 
     def device(self: Any) -> torch.device:
-        return CUDA if on_card(self) else device_of(self)
+        return gpu.device_of_storage(self) if on_card(self) else device_of(self)
 
     def resize_(self: Any, nbytes: int) -> Any:
         resize(self, nbytes)
@@ -57,7 +56,8 @@ def put_storages_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
         return entry.address if entry is not None else 0
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
-        return self if on_card(self) else _moved(self)
+        wanted = torch.device("cuda", gpu.index_of(device))
+        return self if on_card(self) and self.device == wanted else _moved(self, wanted)
 
     patches.set(_Storage, "__new__", staticmethod(new))
     patches.set(_Storage, "device", property(device))
@@ -69,8 +69,8 @@ def put_storages_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     _restore_from_files(gpu, patches)
 
 
-def _moved(storage: Any) -> Any:
-    return torch.UntypedStorage(storage.nbytes(), device=CUDA)
+def _moved(storage: Any, device: Any) -> Any:
+    return torch.UntypedStorage(storage.nbytes(), device=device)
 
 
 def _restore_from_files(gpu: ImaginaryGpu, patches: Patches) -> None:
@@ -80,7 +80,7 @@ def _restore_from_files(gpu: ImaginaryGpu, patches: Patches) -> None:
         if not location.startswith("cuda"):
             return None
         gpu.devices.rewritten(location)
-        return _moved(storage)
+        return _moved(storage, location)
 
     registry = torch.serialization._package_registry
     patches.set(torch.serialization, "_package_registry", [(_EARLY, lambda storage: None, restore), *registry])

@@ -38,6 +38,14 @@ class CurrentStreams:
     def current(self, stream_id: int) -> None:
         self._thread.stream = stream_id
 
+    def of(self, index: int) -> int:
+        """The current stream of this thread on card `index`."""
+        return self.current
+
+    def select(self, stream_id: int, index: int) -> None:
+        """Makes a stream of card `index` the current one there."""
+        self.current = stream_id
+
     def new(self) -> int:
         return 1 + next(self._turn) % _POOL_SIZE
 
@@ -52,14 +60,20 @@ def _event_class(gpu: ImaginaryGpu) -> Any:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self.recorded = False
             self._moment = (0, 0)
+            self._index = 0
             self._at_s = 0.0
 
-        device = torch.device("cuda:0")
         cuda_event = 1
+
+        @property
+        def device(self) -> torch.device:
+            return torch.device("cuda", self._index)
 
         def record(self, stream: Any = None) -> None:
             self.recorded = True
-            self._moment = (gpu.streams.current if stream is None else stream.stream_id, gpu.ledger.launches)
+            self._index = gpu.current_card() if stream is None else stream.device_index
+            number = gpu.streams.of(self._index) if stream is None else stream.stream_id
+            self._moment = (number, gpu.ledgers[self._index].launches)
             self._at_s = gpu.clock.now_s()
 
         def wait(self, stream: Any = None) -> None:
@@ -70,7 +84,7 @@ def _event_class(gpu: ImaginaryGpu) -> Any:
 
         def synchronize(self) -> None:
             if self.recorded:
-                gpu.ledger.synchronized(*self._moment)
+                gpu.ledgers[self._index].synchronized(*self._moment)
 
         def elapsed_time(self, end_event: Any) -> float:
             """Milliseconds, predicted (laws/roofline.py); 0.0 for a card whose rates are not known."""
@@ -96,7 +110,9 @@ def _stream_class(gpu: ImaginaryGpu, Event: Any) -> Any:
         def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
             number = kwargs.get("stream_id")
             number = streams.new() if number is None else number
-            return super().__new__(cls, stream_id=number, device_index=0, device_type=_CUDA_TYPE)
+            index = kwargs.get("device_index")
+            index = gpu.index_of(device) if index is None else index
+            return super().__new__(cls, stream_id=number, device_index=index, device_type=_CUDA_TYPE)
 
         def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
             self.priority = priority
@@ -123,24 +139,29 @@ def _stream_class(gpu: ImaginaryGpu, Event: Any) -> Any:
             return False
 
         def synchronize(self) -> None:
-            gpu.ledger.synchronized(self.stream_id)
+            gpu.ledgers[self.device_index].synchronized(self.stream_id)
 
         def __enter__(self) -> Any:
-            self.__dict__.setdefault("_outer", []).append(streams.current)
-            streams.current = self.stream_id
+            index = self.device_index
+            self.__dict__.setdefault("_outer", []).append((gpu.current_card(), streams.of(index)))
+            gpu.set_current_card(index)
+            streams.select(self.stream_id, index)
             return self
 
         def __exit__(self, *error: Any) -> None:
-            streams.current = self.__dict__["_outer"].pop()
+            card, stream_id = self.__dict__["_outer"].pop()
+            streams.select(stream_id, self.device_index)
+            gpu.set_current_card(card)
 
         def __eq__(self, other: Any) -> bool:
-            return isinstance(other, torch.Stream) and other.stream_id == self.stream_id
+            same = isinstance(other, torch.Stream) and other.stream_id == self.stream_id
+            return same and other.device_index == self.device_index
 
         def __hash__(self) -> int:
-            return hash((self.stream_id, "cuda:0"))
+            return hash((self.stream_id, self.device_index))
 
         def __repr__(self) -> str:
-            return "<torch.cuda.Stream device=cuda:0 cuda_stream=0x%x>" % self.stream_id
+            return "<torch.cuda.Stream device=%s cuda_stream=0x%x>" % (self.device, self.stream_id)
 
     Stream.__qualname__ = "Stream"
     Stream.__module__ = "torch.cuda"
@@ -158,7 +179,7 @@ class _AnyDevice(type):
             return cls.real(*args, **kwargs)
         if device is not None and not isinstance(device, int) and torch.device(device).type != "cuda":
             return cls.real(device, *args, **kwargs)
-        return cls.of_card(*args, **kwargs)
+        return cls.of_card(*args, **kwargs) if device is None else cls.of_card(device, *args, **kwargs)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, cls.real)
@@ -171,24 +192,26 @@ def put_streams_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     real_stream, real_event = torch.Stream, torch.Event
 
     def current(device: Any = None) -> Any:
-        return Stream(stream_id=streams.current)
+        index = gpu.index_of(device)
+        return Stream(stream_id=streams.of(index), device_index=index)
 
     def select(stream_id: int = 0, device_index: int = 0, device_type: int = 1) -> None:
-        streams.current = stream_id
+        gpu.set_current_card(device_index)
+        streams.select(stream_id, device_index)
 
     def select_stream(stream: Any) -> None:
         if stream is not None:
-            streams.current = stream.stream_id
+            select(stream.stream_id, stream.device_index)
 
     for owner in (torch.cuda, torch.cuda.streams):
         patches.set(owner, "Stream", Stream)
         patches.set(owner, "Event", Event)
-        patches.set_existing(owner, "ExternalStream", lambda pointer, device=None, **kwargs: Stream(stream_id=pointer))
+        patches.set_existing(owner, "ExternalStream", lambda pointer, device=None, **kwargs: Stream(device, stream_id=pointer))
     patches.set(torch.cuda, "current_stream", current)
-    patches.set(torch.cuda, "default_stream", lambda device=None: Stream(stream_id=0))
+    patches.set(torch.cuda, "default_stream", lambda device=None: Stream(device, stream_id=0))
     patches.set(torch._C, "_cuda_setStream", select)
-    patches.set(torch._C, "_cuda_getCurrentStream", lambda device: (streams.current, 0, _CUDA_TYPE))
-    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda device: streams.current)
+    patches.set(torch._C, "_cuda_getCurrentStream", lambda device: (streams.of(device), device, _CUDA_TYPE))
+    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda device: streams.of(device))
     patches.set(torch._C, "_accelerator_getStream", current)
     patches.set(torch._C, "_accelerator_setStream", select_stream)
     patches.set(torch, "Stream", _AnyDevice("Stream", (), {"real": real_stream, "of_card": Stream}))

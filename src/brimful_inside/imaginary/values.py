@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 def _numpy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     if gpu.is_imaginary(args[0]):
-        raise no_numpy()
+        raise no_numpy(gpu.device_of(args[0]))
     return func(*args, **kwargs)
 
 
@@ -128,8 +128,8 @@ def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:
         whole = memo.get(("storage", storage._cdata))
         if whole is None:
             nbytes = storage.nbytes()
-            whole = memo["storage", storage._cdata] = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
-        copied = torch.empty(0, dtype=tensor.dtype, device="cuda")
+            whole = memo["storage", storage._cdata] = torch.empty(nbytes, dtype=torch.uint8, device=tensor.device)
+        copied = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         copied.set_(whole.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
     if type(tensor) is torch.nn.Parameter:
         copied = torch.nn.Parameter(copied, tensor.requires_grad)
@@ -153,7 +153,7 @@ def _put_printing_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
             return real(self, tensor_contents=tensor_contents)
         zeros = torch.zeros((), dtype=self.dtype, device="cpu").expand(self.shape)
         text = real(zeros, tensor_contents=tensor_contents)
-        suffix = ", device='cuda:0'"
+        suffix = ", device='%s'" % gpu.device_of(self)
         if self.grad_fn is not None:
             suffix += ", grad_fn=<%s>" % type(self.grad_fn).__name__
         elif self.requires_grad:

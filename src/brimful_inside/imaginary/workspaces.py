@@ -22,7 +22,7 @@ __all__ = ["Workspaces"]
 
 
 class Workspaces:
-    """The workspaces that are held, by thread and stream. Thread 0 stands for the autograd engine's."""
+    """The workspaces that are held, by thread, card and stream. Thread 0 stands for the autograd engine's."""
 
     def __init__(self, gpu: ImaginaryGpu):
         capability = gpu.card.capability
@@ -32,7 +32,7 @@ class Workspaces:
         self._cublas = laws.cublas_bytes(capability, self.release, os.environ)
         self._cublaslt = laws.cublaslt_bytes(capability, self.release, os.environ)
         self._by_default = self._cublas == laws.bytes_of("cublas", self._args)
-        self._held: Dict[Tuple[int, int], Any] = {}
+        self._held: Dict[Tuple[int, int, int], Any] = {}
 
     def for_product(self, short: str, args: Tuple) -> List[Any]:
         """What a matrix product takes for itself, to be released after it; what stays is kept here."""
@@ -41,7 +41,7 @@ class Workspaces:
             taken += self._reserve("cublas", self._cublas)
         else:
             engine = torch._C._current_graph_task_id() != -1
-            key = (0 if engine else threading.get_ident(), self.gpu.streams.current)
+            key = (0 if engine else threading.get_ident(), self.gpu.ledger.index, self.gpu.streams.current)
             if key not in self._held:
                 self._held[key] = self._reserve("cublas", self._cublas)
         if self._cublaslt and uses_cublaslt(short, args):
@@ -51,9 +51,9 @@ class Workspaces:
     def clear(self) -> None:
         """torch._C._cuda_clearCublasWorkspaces."""
         held, self._held = self._held, {}
-        for reserved in held.values():
+        for (_, index, _), reserved in held.items():
             for number, address in reserved:
-                self.gpu.ledger.release(number, address)
+                self.gpu.ledgers[index].release(number, address)
 
     def _reserve(self, law: str, nbytes: int) -> List[Any]:
         if not nbytes:
