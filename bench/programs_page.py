@@ -16,8 +16,8 @@ training script in [bench/scripts](../bench/scripts), written as its users write
 brimful. Each was predicted as it stands, by `brimful predict`, on a machine without a GPU, with a CPU build of torch and with a
 CUDA build.
 
-*Peak* is the predicted device memory at the batch size shown, with its interval; *largest* the predicted largest batch size that
-fits the card and what limits it (both on the first build). *Seconds* is the whole prediction, measured, with all its trials;
+*Peak* is the predicted device memory at the batch size shown, with its interval; *largest* the predicted largest batch size
+that fits the card and what limits it (both on the first build). *Seconds* is the whole prediction, measured, with all its trials;
 *beyond imports* is that without the script's own imports, which every trial pays: what stays is the script's data, and brimful.
 What cannot be run is told in [imaginary.md](imaginary.md).
 """

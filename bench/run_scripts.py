@@ -33,10 +33,18 @@ def environment(home: str) -> dict[str, str]:
     return {**kept, "BRIMFUL_HOME": home, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
 
 
+def prepare(program: Program, python: str, folder: str) -> None:
+    """Runs the script for real on the CPU, where what it writes is to be taken up by the prediction."""
+    if program.prepare:
+        words = [python, str(SCRIPTS / program.script), *program.prepare]
+        subprocess.run(words, cwd=folder, env=environment(folder), capture_output=True, check=True, timeout=TIME_LIMIT_S)
+
+
 def predicted(program: Program, python: str) -> dict[str, Any]:
     """One row: the prediction as `--json` prints it, or how it failed; with the seconds that it took."""
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "brimful", "predict", "--gpu", program.gpu, "--json", "--", *program.command(python)]
+        prepare(program, python, folder)
         started = time.monotonic()
         done = subprocess.run(
             words, cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True, timeout=TIME_LIMIT_S
