@@ -11,8 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful_inside.imaginary.errors import Unsupported, different_devices
-from brimful_inside.imaginary.kernels import TEMPORARIES, uses_cublas
+from brimful_inside.imaginary.kernels import TEMPORARIES, Held, Machine, Passing, uses_cublas
 from brimful_inside.imaginary.raw import META, is_meta
+from brimful_inside.laws.workspaces import bytes_of
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -65,6 +66,7 @@ class Operations(TorchDispatchMode):
         self.gpu = gpu
         self.facts: Dict[Any, _Facts] = gpu.facts
         self.handlers = gpu.operation_handlers
+        self.machine = Machine.of(gpu.card)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -115,14 +117,30 @@ class Operations(TorchDispatchMode):
             if facts.blas:
                 taken += self.gpu.workspaces.for_product(facts.short, args)
             if facts.temporaries is not None:
-                for nbytes in facts.temporaries(args, kwargs):
-                    if nbytes:
-                        taken.append(self.gpu.ledger.reserve(nbytes, facts.short + " (temporary)"))
+                name = facts.short + " (temporary)"
+                for held in facts.temporaries(self.machine, args, kwargs):
+                    self._hold(held, name, taken)
         except torch.OutOfMemoryError:
             for number, address in taken:
                 self.gpu.ledger.release(number, address)
             raise
         return taken
+
+    def _hold(self, held: Held, name: str, taken: List[Tuple[int, int]]) -> None:
+        ledger = self.gpu.ledger
+        if isinstance(held, int):
+            if held:
+                taken.append(ledger.reserve(held, name))
+        elif isinstance(held, Passing):
+            passing: List[Tuple[int, int]] = []
+            try:
+                for item in held.items:
+                    self._hold(item, name, passing)
+            finally:
+                for number, address in passing:
+                    ledger.release(number, address)
+        else:
+            taken.append(ledger.reserve(bytes_of(held.name, held.args), name, held.name, held.args))
 
     def _on_card(self, args: Tuple, kwargs: Dict[str, Any], facts: _Facts) -> bool:
         """Whether the operation is the card's. Raises RuntimeError where tensors of both sides meet."""

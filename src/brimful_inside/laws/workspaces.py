@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import Callable, Dict, Mapping, Optional, Sequence
 
+from brimful_inside.laws import kernel_workspaces
+
 KIB = 1 << 10
 MIB = 1 << 20
 
@@ -97,6 +99,7 @@ LAWS: Dict[str, Callable[..., int]] = {
     "cublaslt": cublaslt_default_bytes,  # args: major, minor, release
     "cudnn_backward_data": cudnn_backward_data_bytes,  # args: bytes of an element, elements of input, output and weight
     "cudnn_backward_filter": cudnn_backward_filter_bytes,  # the same
+    **kernel_workspaces.LAWS,
 }
 
 

@@ -80,17 +80,34 @@ def test_math_keeps_the_whole_matrix_of_weights(gpu):
         assert kept(torch.float32) >= 2 * 4 * 64 * 64 * 4
 
 
-def test_flashs_backward_pass_sums_the_querys_gradient_in_float32(gpu):
-    shape = (2, 4, 128, 64)
-    query, key, value = (torch.randn(shape, device="cuda", dtype=torch.half, requires_grad=True) for _ in range(3))
+def taken_backward(dtype, transposed, size=64):
+    """Bytes that attention over (2, 4, 128, size) takes for its backward pass at its worst, beside three gradients."""
+    shape = (2, 128, 4, size) if transposed else (2, 4, 128, size)
+    leaves = [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
+    query, key, value = (leaf.transpose(1, 2) if transposed else leaf for leaf in leaves)
     out = F.scaled_dot_product_attention(query, key, value)
     grad = torch.randn_like(out)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     out.backward(grad)
+    return torch.cuda.max_memory_allocated() - before - 3 * grad.numel() * grad.element_size()
+
+
+def test_flashs_backward_pass_sums_the_querys_gradient_in_float32(gpu):
     temporaries = 2 * 128 * 4 * 64 * 4 + 2 * 4 * 128 * 4
-    gradients = 3 * grad.numel() * 2
-    assert torch.cuda.max_memory_allocated() - before == temporaries + gradients
+    assert taken_backward(torch.half, transposed=True) == temporaries
+    copied = 2 * 2 * 4 * 128 * 64 * 2  # gradient and output, where heads come before the length
+    assert taken_backward(torch.half, transposed=False) == temporaries + copied
+
+
+def test_the_efficient_kernels_backward_pass_has_a_workspace_by_blocks(gpu):
+    """transformers/cuda/mem_eff_attention/kernel_backward.h: blocks of 64 x 64 with 16 bytes each, for 2 x 4 heads."""
+    row_sums, blocks = 2 * 4 * 128 * 4, 2 * 4 * (128 // 64) * (16 + 64 * 64 * 4)
+    assert taken_backward(torch.float32, transposed=True) == row_sums + -(-blocks // 512) * 512
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        assert taken_backward(torch.half, transposed=True) == row_sums + -(-blocks // 512) * 512
+        large = 2 * 4 * (16 + 128 * 128 * 4)  # heads of 128 and 128 queries are one block on this card
+        assert taken_backward(torch.half, transposed=True, size=128) == row_sums + -(-large // 512) * 512
 
 
 def test_wrong_dtypes_are_refused(gpu):

@@ -24,7 +24,7 @@ def test_the_words_are_pytorchs(enter):
 
 
 def test_every_event_is_told_though_the_script_goes_on_with_half_the_batch(enter):
-    gpu = enter(capacity_bytes=2 * GIB)
+    gpu = enter(capacity_bytes=3 * GIB)
     told = []
     gpu.on_out_of_memory(told.append)
     model, batch, tries = nn.Linear(1024, 1024).to("cuda"), 400_000, 0

@@ -1,0 +1,33 @@
+"""Memory that CUDA's kernels take while they run, beside the tensors that come out: the meta kernels have none of it.
+
+Each room has a table from the name of an operation to a function of the card and the call that says what is held from its start
+to its end. The files named in it are PyTorch's, under aten/src/ATen/native unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Sequence
+
+from brimful_inside.imaginary.convolutions import copies_of_backward, copies_of_forward
+from brimful_inside.imaginary.kernels import attention, elementwise, indexing, losses, norms, products, reductions
+from brimful_inside.imaginary.kernels.held import Held, Kernel, Law, Machine, Passing
+from brimful_inside.imaginary.kernels.products import uses_cublas, uses_cublaslt
+
+__all__ = ["TEMPORARIES", "Held", "Kernel", "Law", "Machine", "Passing", "uses_cublas", "uses_cublaslt"]
+
+
+def _on_any_card(sizes: Callable[[Sequence[Any], Dict[str, Any]], Sequence[int]]) -> Kernel:
+    return lambda machine, args, kwargs: sizes(args, kwargs)
+
+
+TEMPORARIES: Dict[str, Kernel] = {
+    "convolution": _on_any_card(copies_of_forward),
+    "convolution_backward": _on_any_card(copies_of_backward),
+    **attention.KERNELS,
+    **elementwise.KERNELS,
+    **indexing.KERNELS,
+    **losses.KERNELS,
+    **norms.KERNELS,
+    **products.KERNELS,
+    **reductions.KERNELS,
+}
