@@ -14,7 +14,7 @@ import torch.cuda
 
 from brimful_inside.imaginary.cuda_memory import memory_functions
 from brimful_inside.imaginary.cuda_types import put_types_in_place
-from brimful_inside.imaginary.errors import Unsupported
+from brimful_inside.imaginary.graphs import put_graphs_in_place
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.streams import put_streams_in_place
 
@@ -103,14 +103,9 @@ def put_cuda_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage", "device_memory_used"):
         patches.set_existing(cuda, name, _idle(gpu, name))
     patches.set(cuda.nvtx, "_nvtx", _NoMarks())
-    patches.set(cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
-    patches.set(cuda, "CUDAGraph", _refusal("torch.cuda.CUDAGraph", "CUDA graphs are not modelled yet"))
-    patches.set(cuda.graphs.torch.cuda, "graph", _refusal("torch.cuda.graph", "CUDA graphs are not modelled yet"))
-    patches.set(
-        cuda, "make_graphed_callables", _refusal("torch.cuda.make_graphed_callables", "CUDA graphs are not modelled yet")
-    )
     put_types_in_place(gpu, patches)
     put_streams_in_place(gpu, patches)
+    put_graphs_in_place(gpu, patches)
     _put_builds_in_place(patches)
 
 
@@ -142,15 +137,6 @@ def _idle(gpu: ImaginaryGpu, name: str) -> Callable[..., int]:
     return lambda device=None: 0
 
 
-def _refusal(call: str, why: str) -> Any:
-    """A class, since libraries name it in annotations, that cannot be made."""
-
-    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        raise Unsupported(call, why)
-
-    return type(call.split(".")[-1], (), {"__new__": __new__, "__module__": "torch.cuda"})
-
-
 def _properties_of(gpu: ImaginaryGpu) -> Callable[[Any], DeviceProperties]:
     properties = DeviceProperties(gpu)
 
@@ -177,6 +163,10 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         gpu.set_current_card(index)
         return before
 
+    def synchronize(device: Any) -> None:
+        gpu.captures.check_waiting()
+        gpu.ledger_of(device).synchronized()
+
     card = torch.device("cuda")
     nothing = _nothing
     return {
@@ -186,14 +176,13 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         "_cuda_setDevice": set_device,
         "_cuda_exchangeDevice": exchange,
         "_cuda_maybeExchangeDevice": exchange,
-        "_cuda_synchronize": lambda: gpu.ledger.synchronized(),
+        "_cuda_synchronize": lambda: synchronize(None),
         "_cuda_isInBadFork": lambda: gpu.in_bad_fork,
         "_cuda_getArchFlags": lambda: "sm_%d%d" % tuple(gpu.card.capability),
         "_cuda_canDeviceAccessPeer": lambda device, peer: False,
         "_cuda_getCompiledVersion": lambda: 12080,
         "_cuda_ipc_collect": nothing,
         "_cuda_sleep": nothing,
-        "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_getCurrentBlasHandle": lambda: 1,
         "_cuda_getCurrentSolverHandle": lambda: 1,
         "_cuda_set_sync_debug_mode": nothing,
@@ -207,7 +196,7 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         "_accelerator_setDeviceIndex": set_device,
         "_accelerator_exchangeDevice": exchange,
         "_accelerator_maybeExchangeDevice": exchange,
-        "_accelerator_synchronizeDevice": lambda device: gpu.ledger_of(device).synchronized(),
+        "_accelerator_synchronizeDevice": synchronize,
         "_accelerator_hooks_device_count": lambda: gpu.count,
         "_accelerator_hooks_get_current_device": get_device,
         "_accelerator_hooks_set_current_device": set_device,

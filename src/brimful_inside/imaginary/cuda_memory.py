@@ -90,10 +90,15 @@ def snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
                 "requested_size": active,
                 "stream": segment.stream,
                 "segment_type": "small" if segment.small else "large",
-                "segment_pool_id": (0, 0),
+                "segment_pool_id": (0, segment.pool),
                 "is_expandable": segment.expandable,
                 "frames": [],
                 "blocks": blocks,
             }
         )
-    return {"segments": segments, "device_traces": [[] for _ in gpu.ledgers], "allocator_settings": {}, "external_annotations": []}
+    return {
+        "segments": segments,
+        "device_traces": [[] for _ in gpu.ledgers],
+        "allocator_settings": {},
+        "external_annotations": [],
+    }

@@ -8,7 +8,7 @@ from typing import Optional
 
 import torch
 
-__all__ = ["Unsupported", "different_devices", "invalid_ordinal", "no_numpy", "where_in_user_code"]
+__all__ = ["Unsupported", "different_devices", "invalid_ordinal", "no_numpy", "not_during_capture", "where_in_user_code"]
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -57,6 +57,17 @@ def invalid_ordinal() -> RuntimeError:
     return kind(
         "CUDA error: invalid device ordinal\n"
         "GPU device may be out of range, do you have enough GPUs?\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+        "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )
+
+
+def not_during_capture() -> RuntimeError:
+    """What a real card says when the host would wait for it during a capture (cudaErrorStreamCaptureUnsupported)."""
+    kind = getattr(torch, "AcceleratorError", RuntimeError)
+    return kind(
+        "CUDA error: operation not permitted when stream is capturing\n"
         "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
         "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"

@@ -16,6 +16,7 @@ from brimful_inside.imaginary.clock import Clock
 from brimful_inside.imaginary.compiler import bring_dynamo_back, leave_uncompiled
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
+from brimful_inside.imaginary.graphs import Captures
 from brimful_inside.imaginary.ledger import Ledger
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.pinned import Pinned
@@ -46,6 +47,7 @@ class ImaginaryGpu:
         self.patches = Patches()
         self.pinned = Pinned()
         self.streams = CurrentStreams()
+        self.captures = Captures()
         self.ledger = Ledger(self.allocator, card, trace, lambda: self.streams.current)
         self.clock = Clock(card)
         self._trace = trace
@@ -239,7 +241,13 @@ class ImaginaryGpu:
 
     def host_waits(self) -> None:
         """The host waits for the current stream: a value is read, or a copy was not told to go on without it."""
+        self.captures.check_waiting(self.current_stream())
         self.ledger.synchronized(self.streams.current)
+
+    def current_stream(self) -> Tuple[int, int]:
+        """The number of this thread's current card, and of its current stream there."""
+        index = self.current_card()
+        return index, self.streams.of(index)
 
     def approximate(self, name: str) -> None:
         self.approximations[name] += 1

@@ -16,7 +16,7 @@ import torch
 from brimful_inside.imaginary.out_of_memory import out_of_memory
 from brimful_inside.laws.allocator import CachingAllocator, CardFull
 from brimful_inside.laws.roofline import Kernel
-from brimful_inside.laws.trace import EmptyCache, Phase, Ready, Retire, Step, Stream, encode_row
+from brimful_inside.laws.trace import EmptyCache, EmptyPool, Phase, Pool, Ready, ReleasePool, Retire, Step, Stream, encode_row
 from brimful_inside.wire import Card
 
 __all__ = ["Ledger"]
@@ -54,6 +54,9 @@ class Ledger:
         self._stream = stream
         self._streams: Dict[int, int] = {0: 0}  # PyTorch's number to the trace's: in the order of their first allocations
         self._last_stream = 0  # of the trace's row before
+        self._diverted: List[Tuple[Any, Callable[[int], bool]]] = []  # private pools in use: id, and which streams ask of them
+        self._pools: Dict[Any, int] = {}  # PyTorch's id to the trace's number
+        self._last_pool = self._next_pool = 0
         self._waiting: List[Tuple[int, int, Set[int], int]] = []  # number, address, streams, launches when it was retired
         self._trace = trace
         self._lock = threading.Lock()
@@ -125,6 +128,39 @@ class Ledger:
         with self._lock:
             self.allocator.empty_cache()
 
+    def divert(self, pool: Any, asks: Callable[[int], bool]) -> None:
+        """From here on the private pool `pool` serves those for whose stream `asks` is true (beginAllocateToPool)."""
+        if any(pool == other for other, _ in self._diverted):
+            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+        self._diverted.append((pool, asks))
+
+    def divert_no_more(self, pool: Any) -> None:
+        """The end of `divert`. What the pool gave stays its own (endAllocateToPool)."""
+        self._diverted = [(other, asks) for other, asks in self._diverted if other != pool]
+
+    def release_pool(self, pool: Any, empty: bool = False) -> None:
+        """Nobody uses a private pool any more. With `empty`, its free segments are given back now."""
+        number = self._pools.pop(pool, None)
+        if number is None or not self._open:
+            return
+        self._mark(encode_row(ReleasePool(number)))
+        with self._lock:
+            self.allocator.release_pool(number)
+        if empty:
+            self._mark(encode_row(EmptyPool(number)))
+            with self._lock:
+                self.allocator.empty_pool(number)
+
+    def pool_number(self, pool: Any) -> int:
+        """The trace's number of a private pool, by first use; a pool that was released comes back as another one."""
+        if pool not in self._pools:
+            self._next_pool += 1
+            self._pools[pool] = self._next_pool
+        return self._pools[pool]
+
+    def _pool_of(self, stream: int) -> int:
+        return next((self.pool_number(pool) for pool, asks in self._diverted if asks(stream)), 0)
+
     def write_runs(self, kernels: Sequence[Kernel]) -> None:
         """What ran on the card in a step, for its clock."""
         for kernel in kernels:
@@ -146,13 +182,14 @@ class Ledger:
     def _malloc(self, nbytes: int, op: str, law: Optional[str] = None, args: Sequence[int] = ()) -> Any:
         self._bury()
         with self._lock:
-            if self._waiting:
+            if self._waiting and not self._diverted:
                 self._process_events()
             stream = self._stream()
+            pool = self._pool_of(stream) if self._diverted else 0
             if stream:
                 stream = self._number(stream)
             try:
-                address = self.allocator.malloc(nbytes, stream)
+                address = self.allocator.malloc(nbytes, stream, pool)
             except CardFull as full:
                 message = out_of_memory(full, self.card, self.index)
             else:
@@ -161,6 +198,9 @@ class Ledger:
                     if stream != self._last_stream:
                         self._last_stream = stream
                         self._write(encode_row(Stream(stream)) + "\n")
+                    if pool != self._last_pool:
+                        self._last_pool = pool
+                        self._write(encode_row(Pool(pool)) + "\n")
                     tail = "" if law is None else ',"%s",[%s]' % (law, ",".join(map(str, args)))
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address

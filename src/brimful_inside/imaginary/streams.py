@@ -60,6 +60,7 @@ def _event_class(gpu: ImaginaryGpu) -> Any:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self.recorded = False
             self._moment = (0, 0)
+            self._captured: Any = None  # the capture of a CUDA graph that it was recorded in
             self._index = 0
             self._at_s = 0.0
 
@@ -74,15 +75,18 @@ def _event_class(gpu: ImaginaryGpu) -> Any:
             self._index = gpu.current_card() if stream is None else stream.device_index
             number = gpu.streams.of(self._index) if stream is None else stream.stream_id
             self._moment = (number, gpu.ledgers[self._index].launches)
+            self._captured = gpu.captures.by_stream.get((self._index, number))
             self._at_s = gpu.clock.now_s()
 
         def wait(self, stream: Any = None) -> None:
-            return None
+            waiting = gpu.current_stream() if stream is None else (stream.device_index, stream.stream_id)
+            gpu.captures.join(waiting, self._captured)
 
         def query(self) -> bool:
             return True
 
         def synchronize(self) -> None:
+            gpu.captures.check_waiting((self._index, self._moment[0]))
             if self.recorded:
                 gpu.ledgers[self._index].synchronized(*self._moment)
 
@@ -122,10 +126,11 @@ def _stream_class(gpu: ImaginaryGpu, Event: Any) -> Any:
             return self.stream_id
 
         def wait_event(self, event: Any) -> None:
-            return None
+            event.wait(self)
 
         def wait_stream(self, stream: Any) -> None:
-            return None
+            captured = gpu.captures.by_stream.get((stream.device_index, stream.stream_id))
+            gpu.captures.join((self.device_index, self.stream_id), captured)
 
         def record_event(self, event: Optional[Any] = None) -> Any:
             recorded: Any = Event() if event is None else event
@@ -136,9 +141,10 @@ def _stream_class(gpu: ImaginaryGpu, Event: Any) -> Any:
             return True
 
         def is_capturing(self) -> bool:
-            return False
+            return (self.device_index, self.stream_id) in gpu.captures.by_stream
 
         def synchronize(self) -> None:
+            gpu.captures.check_waiting((self.device_index, self.stream_id))
             gpu.ledgers[self.device_index].synchronized(self.stream_id)
 
         def __enter__(self) -> Any:
