@@ -11,9 +11,9 @@ from enum import StrEnum
 from brimful_inside.wire import Card, Failure, PhasePeak, Report, WorstBatch
 
 __all__ = [
-    "Advice", "Audit", "Budget", "Card", "Closed", "Command", "Device", "Effective", "Estimate", "Failure", "Gpu", "Limits",
-    "Machine", "MemoryBelief", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point",
-    "Prediction", "Record", "Report", "Sample", "Setting", "Source", "SpeedBelief", "Trial", "TrialKind", "WorstBatch",
+    "Advice", "Audit", "Budget", "Card", "Closed", "Command", "Device", "Effective", "Estimate", "Failure", "Gpu", "KernelShare",
+    "Limits", "Machine", "MemoryBelief", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point",
+    "PredictedSpeed", "Prediction", "Record", "Report", "Sample", "Setting", "Source", "SpeedBelief", "Trial", "TrialKind", "WorstBatch",
 ]  # fmt: skip
 
 Setting = int | float | str | bool
@@ -269,6 +269,36 @@ class PeakEstimate:
 
 
 @dataclass(frozen=True)
+class KernelShare:
+    """An operation's part of a step's time."""
+
+    op: str  # "convolution_backward"
+    share: float  # of the step; all calls together
+    bound_by: str  # what most of its time is spent on: "compute", "bandwidth", "launches" or "transfer"
+
+
+@dataclass(frozen=True)
+class PredictedSpeed:
+    """The time of a step on a card where nothing was run, from each kernel's arithmetic and bytes. All of it is predicted.
+
+    Loading is not in it: how fast the host loads there cannot be known from here.
+    """
+
+    batch_size: int | None  # None: of the command as it stands
+    step_s: Estimate
+    samples_per_s: Estimate | None  # None where nobody knows how many samples are in a step
+    share_of_best: float | None  # of the fastest size that fits; None without a curve
+    curve: tuple[Point, ...]  # samples per second, up to the largest batch size that fits
+    best_batch_size: int | None
+    knee_batch_size: int | None  # the smallest within the tolerance of the best
+    tolerance: float
+    bound_by: dict[str, float]  # shares of the step: "compute", "bandwidth", "launches" (the host is awaited), "transfer"
+    kernels: tuple[KernelShare, ...]  # the operations that take longest
+    exact: bool  # the same kernels ran in all traces
+    notes: tuple[str, ...] = ()  # what is not in it: "talk between 4 ranks is not counted"
+
+
+@dataclass(frozen=True)
 class Prediction:
     """The answer of `predict`."""
 
@@ -287,6 +317,7 @@ class Prediction:
     approximations: dict[str, int]
     worst_batch: WorstBatch | None
     warnings: tuple[Advice, ...] = ()
+    speed: PredictedSpeed | None = None  # None: the card's rates are not known, or no step was traced whole
 
 
 @dataclass(frozen=True)

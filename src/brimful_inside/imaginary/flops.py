@@ -116,7 +116,7 @@ def _matmul(first: int) -> Cost:
 
 def _convolved(tensor: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int) -> Tuple[int, int, int, int]:
     """(batch, m, n, k) of the product that a convolution is: of its input, so that a transposed one is the gradient's."""
-    given, made = (out, tensor) if transposed else (tensor, out)
+    made = tensor if transposed else out
     places = made.numel() // max(1, made.shape[1])
     rest = weight.numel() // max(1, weight.shape[0])  # channels of the input by group x elements of the kernel
     return groups, places, made.shape[1] // groups, rest
@@ -325,9 +325,9 @@ COSTS: Dict[str, Cost] = {
     "embedding_dense_backward": _embedding_backward,
     **{name: _scatters(2) for name in ("index_add_", "index_add", "scatter_add_", "scatter_add", "scatter_", "scatter")},
     **{name: _scatters(2) for name in ("index_put_", "index_put", "_index_put_impl_", "_unsafe_index_put", "index_copy_")},
-    **{name: _copies for name in ("copy_", "_to_copy", "copy")},
-    **{name: _waits for name in ("_local_scalar_dense", "equal")},
-    **{name: _sorted for name in ("sort", "argsort", "msort", "unique", "_unique2", "unique_consecutive")},
+    **dict.fromkeys(("copy_", "_to_copy", "copy"), _copies),
+    **dict.fromkeys(("_local_scalar_dense", "equal"), _waits),
+    **dict.fromkeys(("sort", "argsort", "msort", "unique", "_unique2", "unique_consecutive"), _sorted),
     "topk": _passes(4, 5),
     **{name: _passes(2, 3) for name in ("cumsum", "cumprod", "logcumsumexp")},
     "nll_loss2d_backward": _passes(1, 2, 1),

@@ -10,7 +10,7 @@ Times are seconds, rates are per second. Each constant below says whether it is 
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 # Rate classes of a kernel (`Kernel.kind`). The first group has a peak rate of arithmetic; the rest have none.
 ARITHMETIC = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -183,7 +183,7 @@ def step_time(kernels: Sequence[Kernel], times: Sequence[Timed], efficiency: Eff
         queue.run(kernel, timed.seconds, efficiency)
     seconds = max(queue.device, queue.host) - begun
     device = sum(timed.seconds for timed in times)
-    shares: Dict[str, float] = {bound: 0.0 for bound in BOUNDS}
+    shares: Dict[str, float] = dict.fromkeys(BOUNDS, 0.0)
     for timed in times:
         shares[timed.bound] += timed.seconds - timed.start_s
         shares[LAUNCHES] += timed.start_s

@@ -1,0 +1,186 @@
+"""Speed on a card where nothing was run: the time of a step at any batch size, the knee, and what binds it.
+
+Kernels come from traces (`kernel_laws`), their times from the roofline (`brimful_inside.laws.roofline`). All of it is
+predicted. Where the knee lies rests on how kernels grow with the batch, the level on what real cards reach of their peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from brimful.decide.intervals import Evidence, committed_evidence
+from brimful.decide.kernel_laws import KernelLaws, ScaledKernels, StepKernels
+from brimful.decide.speed import TOLERANCE
+from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
+from brimful_inside.laws.roofline import DEFAULT, SYNC, Efficiency, Rates, Step, Timed, kernel_time, step_time
+
+__all__ = ["SITUATION", "StepInterval", "predict_speed", "rates_of", "sizes_up_to", "step_interval"]
+
+SITUATION = "step time"  # of evidence: errors of predicted step times
+# How far the host that will dispatch may differ from an ordinary one, either way (assumed: processors of servers and of
+# desktops differ by that much in a single thread, and so do scripts in what they do between operations).
+HOST_FACTOR = 2.0
+# Wider on a card that is not the evidence's: how much of its peak a card reaches differs from one to the next (assumed; of five
+# other cards in bench/results/clock-*.json the medians lie within this).
+OTHER_CARD = 0.25
+ASSUMED_ERROR = 0.5  # without evidence
+TOP = 10
+
+
+@dataclass(frozen=True)
+class StepInterval:
+    """A step takes between (1 + low) and (1 + high) times what is predicted, in 95 of 100 programs."""
+
+    low: float
+    high: float
+    basis: str
+
+
+def rates_of(gpu: Gpu) -> Rates | None:
+    """The card's peaks; None where nothing is known of it but its memory."""
+    if gpu.bandwidth_bytes_per_s.source is Source.ASSUMED:
+        return None
+    tf32, fp16, bf16 = (None if rate is None else rate.value for rate in (gpu.tf32_flops, gpu.fp16_flops, gpu.bf16_flops))
+    return Rates(gpu.bandwidth_bytes_per_s.value, gpu.fp32_flops.value, tf32, fp16, bf16, gpu.multiprocessors, gpu.capability)
+
+
+def step_interval(gpu: Gpu, evidence: tuple[Evidence, ...] | None = None) -> StepInterval:
+    """How far a predicted step time may be off, by the committed evidence."""
+    found = [one for one in (committed_evidence() if evidence is None else evidence) if one.situation == SITUATION]
+    if not found:
+        return StepInterval(
+            -ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), f"assumed, within a factor of {1 / ASSUMED_ERROR:g}"
+        )
+    own = [one for one in found if gpu.name in one.hardware]
+    best = max(own or found, key=lambda one: one.count)
+    basis = f"{best.basis} ({best.count} models, {best.hardware}, {best.date})"
+    if own:
+        return StepInterval(best.low_error, best.high_error, basis)
+    low, high = (1 + best.low_error) / (1 + OTHER_CARD) - 1, (1 + best.high_error) * (1 + OTHER_CARD) - 1
+    return StepInterval(low, high, basis + f"; widened by {OTHER_CARD:.0%}, for this is another card")
+
+
+@dataclass
+class _Clock:
+    """Steps at batch sizes on one card, each computed once."""
+
+    laws: KernelLaws | ScaledKernels
+    rates: Rates
+
+    def kernels(self, batch_size: int, efficiency: Efficiency = DEFAULT) -> tuple[StepKernels, list[Timed]]:
+        step = self.laws.at(batch_size)
+        return step, [kernel_time(kernel, self.rates, efficiency) for kernel in step.kernels]
+
+    def step(self, batch_size: int, efficiency: Efficiency = DEFAULT) -> Step:
+        step, times = self.kernels(batch_size, efficiency)
+        return step_time([step.kernels[i] for i in step.order], [times[i] for i in step.order], efficiency)
+
+
+def predict_speed(
+    laws: KernelLaws | ScaledKernels,
+    gpu: Gpu,
+    batch_size: int | None,
+    largest: int | None,
+    samples_at: Callable[[int], float] | None,
+    interval: StepInterval | None = None,
+    notes: tuple[str, ...] = (),
+) -> PredictedSpeed | None:
+    """The speed at `batch_size` (None: of the command as it stands) and the curve up to `largest`, the largest that fits.
+
+    `samples_at`: samples in a step, by batch size; None where nobody knows them. None for a card without known rates.
+    """
+    rates = rates_of(gpu)
+    if rates is None:
+        return None
+    clock, interval = _Clock(laws, rates), interval or step_interval(gpu)
+    at = batch_size if batch_size is not None else laws.fitted_at[0]
+    step, estimate = clock.step(at), _estimate(clock, at, interval)
+    curve: tuple[Point, ...] = ()
+    if largest is not None and batch_size is not None and samples_at is not None and len(laws.fitted_at) > 1:
+        curve = tuple(
+            Point(size, _rate(samples_at(size), _estimate(clock, size, interval)))
+            for size in sizes_up_to(largest, {batch_size} & set(range(1, largest + 1)))
+        )
+    best, knee = _best_and_knee(curve)
+    own = None if samples_at is None else _rate(samples_at(at), estimate)
+    top = max((point.value.value for point in curve), default=None)
+    return PredictedSpeed(
+        batch_size=batch_size,
+        step_s=estimate,
+        samples_per_s=own,
+        share_of_best=own.value / top if own is not None and top else None,
+        curve=curve,
+        best_batch_size=best,
+        knee_batch_size=knee,
+        tolerance=TOLERANCE,
+        bound_by={name: seconds / step.seconds for name, seconds in step.shares.items()} if step.seconds else {},
+        kernels=_top(clock, at, step.seconds),
+        exact=laws.exact,
+        notes=notes,
+    )
+
+
+def _estimate(clock: _Clock, batch_size: int, interval: StepInterval) -> Estimate:
+    """Seconds of a step: what kernels take may be off by the evidence's interval, what the host takes by `HOST_FACTOR`."""
+    fast, middle, slow = (
+        clock.step(batch_size, DEFAULT.with_host(factor)).seconds for factor in (1 / HOST_FACTOR, 1.0, HOST_FACTOR)
+    )
+    return Estimate(middle, Source.PREDICTED, fast * (1 + interval.low), slow * (1 + interval.high), interval.basis)
+
+
+def _rate(samples: float, step: Estimate) -> Estimate:
+    low = samples / step.high if step.high else None
+    high = samples / step.low if step.low else None
+    return Estimate(samples / step.value if step.value else 0.0, Source.PREDICTED, low, high, step.note)
+
+
+def _best_and_knee(curve: tuple[Point, ...]) -> tuple[int | None, int | None]:
+    """The fastest size, and the smallest within the tolerance of it."""
+    if not curve:
+        return None, None
+    best = max(curve, key=lambda point: (point.value.value, -point.batch_size))
+    within = best.value.value * (1 - TOLERANCE)
+    return best.batch_size, min(point.batch_size for point in curve if point.value.value >= within)
+
+
+def sizes_up_to(largest: int, also: set[int] | frozenset[int] = frozenset()) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16, ... : powers of two and what lies half way between them, and the largest."""
+    sizes, power = {1, largest} | set(also), 2
+    while power <= largest:
+        sizes |= {power, power * 3 // 2}
+        power *= 2
+    return sorted(size for size in sizes if size <= largest)
+
+
+def _top(clock: _Clock, batch_size: int, step_s: float) -> tuple[KernelShare, ...]:
+    """The operations that take the card the longest, all calls of one together."""
+    step, times = clock.kernels(batch_size)
+    spent: dict[str, dict[str, float]] = {}
+    for index in step.order:
+        kernel, timed = step.kernels[index], times[index]
+        if kernel.kind != SYNC:
+            by_bound = spent.setdefault(_name(kernel.op), {})
+            by_bound[timed.bound] = by_bound.get(timed.bound, 0.0) + timed.seconds
+    totals = sorted(spent.items(), key=lambda item: -sum(item[1].values()))[:TOP]
+    return tuple(
+        KernelShare(name, sum(parts.values()) / step_s, max(parts, key=lambda bound: parts[bound])) for name, parts in totals
+    )
+
+
+def _name(op: str) -> str:
+    """ "aten.convolution_backward.default" as a person says it."""
+    parts = op.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "aten" else op
+
+
+def samples_law(seen: Mapping[int, float | None]) -> Callable[[int], float] | None:
+    """Samples in a step by batch size, through what traces at two sizes or more showed; None where they did not."""
+    known = {size: samples for size, samples in seen.items() if samples}
+    if not known:
+        return None
+    first, last = min(known), max(known)
+    if first == last:
+        return lambda size: known[first] * size / first
+    slope = (known[last] - known[first]) / (last - first)
+    return lambda size: max(1.0, known[first] + slope * (size - first))
