@@ -5,13 +5,13 @@ Tensors on the card are meta tensors: they have shapes and dtypes and no data. W
 
 from __future__ import annotations
 
-from typing import Optional, TextIO
+from typing import Callable, Optional, TextIO
 
 from brimful_inside.imaginary.errors import Unsupported
 from brimful_inside.imaginary.gpu import ImaginaryGpu
 from brimful_inside.wire import Card
 
-__all__ = ["ImaginaryGpu", "Unsupported", "enter"]
+__all__ = ["ImaginaryGpu", "Unsupported", "enter", "enter_several"]
 
 
 def enter(card: Card, capacity_bytes: Optional[int] = None, trace: Optional[TextIO] = None) -> ImaginaryGpu:
@@ -21,5 +21,22 @@ def enter(card: Card, capacity_bytes: Optional[int] = None, trace: Optional[Text
     torch.OutOfMemoryError is raised in PyTorch's words. None is without limit. `trace` gets the rows of `laws.trace`.
     """
     gpu = ImaginaryGpu(card, capacity_bytes, trace)
+    gpu.enter()
+    return gpu
+
+
+def enter_several(
+    card: Card,
+    count: int,
+    capacity_bytes: Optional[int] = None,
+    open_trace: Optional[Callable[[int], TextIO]] = None,
+) -> ImaginaryGpu:
+    """As `enter`, with `count` cards, cuda:0 to cuda:(count - 1); `capacity_bytes` is of each.
+
+    `open_trace` opens the trace of a card, by its number, when the card is first used: one that is not leaves none.
+    """
+    from brimful_inside.imaginary.several import ImaginaryGpus
+
+    gpu = ImaginaryGpus(card, count, capacity_bytes, open_trace)
     gpu.enter()
     return gpu

@@ -7,11 +7,11 @@ The autograd engine runs the backward pass of CUDA tensors in a thread of its ow
 from __future__ import annotations
 
 import os
-import threading
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 import torch
 
+from brimful_inside.imaginary.handles import Handles
 from brimful_inside.imaginary.kernels import uses_cublaslt
 from brimful_inside.laws import workspaces as laws
 
@@ -22,7 +22,7 @@ __all__ = ["Workspaces"]
 
 
 class Workspaces:
-    """The workspaces that are held, by thread, card and stream. Thread 0 stands for the autograd engine's."""
+    """The workspaces that are held, by handle, card and stream. Handle 0 stands for the autograd engine's."""
 
     def __init__(self, gpu: ImaginaryGpu):
         capability = gpu.card.capability
@@ -32,6 +32,7 @@ class Workspaces:
         self._cublas = laws.cublas_bytes(capability, self.release, os.environ)
         self._cublaslt = laws.cublaslt_bytes(capability, self.release, os.environ)
         self._by_default = self._cublas == laws.bytes_of("cublas", self._args)
+        self._handles = Handles()
         self._held: Dict[Tuple[int, int, int], Any] = {}
 
     def for_product(self, short: str, args: Tuple) -> List[Any]:
@@ -41,7 +42,8 @@ class Workspaces:
             taken += self._reserve("cublas", self._cublas)
         else:
             engine = torch._C._current_graph_task_id() != -1
-            key = (0 if engine else threading.get_ident(), self.gpu.ledger.index, self.gpu.streams.current)
+            index = self.gpu.ledger.index
+            key = (0 if engine else self._handles.of_thread(index), index, self.gpu.streams.current)
             if key not in self._held:
                 self._held[key] = self._reserve("cublas", self._cublas)
         if self._cublaslt and uses_cublaslt(short, args):

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from brimful_inside import imaginary
+from brimful_inside.laws.allocator import CachingAllocator
+from brimful_inside.laws.replay import play
+from brimful_inside.laws.trace import decode
+
+from .conftest import CARD, GIB
+
+MIB = 1 << 20
+
+
+def test_a_process_sees_all_cards_and_no_more(three):
+    assert torch.cuda.device_count() == 3 and torch.accelerator.device_count() == 3
+    assert [torch.cuda.get_device_name(index) for index in range(3)] == [CARD.name] * 3
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.zeros(1, device="cuda:3")
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.cuda.set_device(3)
+
+
+def test_a_tensor_takes_memory_of_its_own_card_alone(three, allocated):
+    held = torch.zeros(MIB, dtype=torch.uint8, device="cuda:1")
+    assert held.device == torch.device("cuda:1") and held.get_device() == 1
+    assert allocated() == [0, MIB, 0]
+    total = CARD.total_bytes - CARD.context_bytes
+    assert [torch.cuda.mem_get_info(index)[0] for index in range(3)] == [total, total - 2 * MIB, total]
+    del held
+    assert allocated() == [0, 0, 0] and torch.cuda.max_memory_allocated(1) == MIB
+
+
+def test_views_and_results_are_where_their_tensors_are(three, allocated):
+    first = torch.randn(1024, device="cuda:2")
+    assert first[3:].device == first.view(32, 32).t().device == (first + 1).device == torch.device("cuda:2")
+    assert torch.zeros_like(first).device == first.new_zeros(3).device == torch.device("cuda:2")
+    assert allocated()[:2] == [0, 0]
+
+
+def test_without_a_number_the_current_card_is_meant(three):
+    assert torch.zeros(1, device="cuda").device.index == 0
+    with torch.cuda.device(2):
+        assert torch.zeros(1).cuda().device.index == 2 and torch.cuda.current_device() == 2
+    torch.cuda.set_device(1)
+    assert torch.cuda.current_device() == 1 and torch.zeros(1).to("cuda").device.index == 1
+    assert torch.nn.Linear(2, 2).cuda(2).weight.device.index == 2
+
+
+def test_a_default_device_with_a_number_is_kept(three):
+    with torch.device("cuda:1"):
+        assert torch.zeros(3).device.index == 1 and torch.nn.Linear(2, 2).bias.device.index == 1
+
+
+def test_tensors_of_two_cards_do_not_meet(three):
+    first, second = torch.zeros(3, device="cuda:0"), torch.zeros(3, device="cuda:1")
+    with pytest.raises(RuntimeError, match="on the same device, but found at least two devices, cuda:0 and cuda:1!"):
+        first + second
+    assert first.copy_(second) is first  # a copy is how they do
+
+
+def test_a_gradient_goes_back_to_the_card_it_came_from(three):
+    first = torch.nn.Linear(64, 64).to("cuda:0")
+    second = torch.nn.Linear(64, 8).to("cuda:1")
+    out = second(first(torch.randn(4, 64, device="cuda:0")).to("cuda:1"))
+    assert out.device.index == 1
+    out.sum().backward()
+    assert first.weight.grad.device.index == 0 and second.weight.grad.device.index == 1
+
+
+def test_optimizers_keep_states_beside_parameters(three, allocated):
+    first, second = torch.nn.Linear(512, 512, bias=False).to("cuda:0"), torch.nn.Linear(512, 256, bias=False).to("cuda:1")
+    optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()])
+    second(first(torch.ones(4, 512, device="cuda:0")).to("cuda:1")).sum().backward()
+    torch.nn.utils.clip_grad_norm_([*first.parameters(), *second.parameters()], 1.0)
+    before = allocated()
+    optimizer.step()
+    grown = [after - was for after, was in zip(allocated(), before, strict=True)]
+    assert grown == [2 * 512 * 512 * 4, 2 * 512 * 256 * 4, 0]  # the step counts are on the host
+
+
+def test_a_full_card_says_which_one_it_is():
+    gpu = imaginary.enter_several(CARD, 2, GIB)
+    try:
+        with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 2.00 GiB. GPU 1 has"):
+            torch.zeros(2 * GIB, dtype=torch.uint8, device="cuda:1")
+        torch.zeros(GIB // 2, dtype=torch.uint8, device="cuda:0")
+    finally:
+        gpu.leave()
+    assert not torch.cuda.is_available()
+
+
+def test_streams_belong_to_cards(three):
+    side = torch.cuda.Stream(device="cuda:1")
+    assert side.device == torch.device("cuda:1")
+    with torch.cuda.stream(side):
+        assert torch.cuda.current_device() == 1
+        assert torch.cuda.current_stream() == side != torch.cuda.current_stream(0)
+    assert torch.cuda.current_device() == 0 and torch.cuda.current_stream(1) == torch.cuda.default_stream(1)
+
+
+def test_copies_keep_the_card(three):
+    net = torch.nn.Linear(3, 3).to("cuda:1")
+    assert copy.deepcopy(net).weight.device.index == 1 and net.weight.clone().device.index == 1
+    assert net.weight.untyped_storage().device == torch.device("cuda:1") and "device='cuda:1'" in repr(net.weight)
+
+
+def test_each_card_that_is_used_leaves_a_trace_of_its_own(three, traces):
+    three.phase("train")
+    kept = torch.zeros(3 * MIB, dtype=torch.uint8, device="cuda:2")
+    three.step(1)
+    three.end_trace()
+    assert set(traces) == {2}
+    played = play(decode(traces[2].getvalue().splitlines()).rows, CachingAllocator())
+    assert played.phases["train"].allocated == kept.nbytes
+
+
+def test_one_card_is_no_slower_for_the_others():
+    """With one card the plain classes are at work: nothing asks where a tensor is."""
+    gpu = imaginary.enter(CARD)
+    try:
+        assert type(gpu).__mro__[0] is imaginary.ImaginaryGpu
+        assert type(gpu._operations()).__name__ == "Operations"
+    finally:
+        gpu.leave()
