@@ -11,9 +11,10 @@ from enum import StrEnum
 from brimful_inside.wire import Card, Failure, PhasePeak, Report, WorstBatch
 
 __all__ = [
-    "Advice", "Audit", "Budget", "Card", "Closed", "Command", "Device", "Effective", "Estimate", "Failure", "Gpu", "KernelShare",
-    "Limits", "Machine", "MemoryBelief", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point",
-    "PredictedSpeed", "Prediction", "Record", "Report", "Sample", "Setting", "Source", "SpeedBelief", "Trial", "TrialKind", "WorstBatch",
+    "Advice", "Audit", "Budget", "Calibration", "Card", "Closed", "Command", "Device", "Effective", "Estimate", "Failure",
+    "Gpu", "KernelShare", "Limits", "Machine", "MemoryBelief", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak",
+    "Plan", "PlannedSetting", "Point", "PredictedSpeed", "Prediction", "Record", "Report", "Sample", "Setting", "Source",
+    "SpeedBelief", "Trial", "TrialKind", "WorstBatch",
 ]  # fmt: skip
 
 Setting = int | float | str | bool
@@ -105,6 +106,25 @@ class Gpu:
     fp16_flops: Estimate | None  # dense, tensor cores where there are some
     bf16_flops: Estimate | None
     cudnn_bytes: Estimate | None = None  # what cuDNN adds to the context once a convolution has run; None: not known
+    calibration: str | None = None  # "context measured on 2026-11-20 on this machine (...)"; None: as the catalogue has it
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured of a real card on its machine (`doctor --calibrate`)."""
+
+    name: str  # as torch.cuda.get_device_name() says it
+    capability: tuple[int, ...]
+    multiprocessors: int
+    total_bytes: int  # usable, as torch.cuda.mem_get_info()[1] says it
+    context_bytes: int  # on the card beside PyTorch's segments, after some training steps without a convolution
+    cudnn_bytes: int  # what convolutions added to that
+    stages_bytes: dict[str, int]  # the same after each stage: "bare", "tensor", "cublas", "training", "cudnn"
+    others_bytes: int | None  # held by other processes before, and taken off; None: not known
+    rates: dict[str, float]  # reached: *_bytes_per_s, *_flops (operations per second), kernel_s and dispatch_s (seconds)
+    versions: dict[str, str | int | None]  # torch, cuda, cudnn, driver
+    hostname: str
+    date: str  # ISO
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +67,12 @@ def test_an_estimate_has_the_three_names_of_a_peak_and_its_interval():
     low, high = seen.device_interval_bytes
     assert low <= 4.5 * GIB + 1 and high >= 5.5 * GIB - 1
     assert seen.source is Source.PREDICTED
+
+
+def test_an_estimate_says_where_its_context_was_measured():
+    known = replace(card(10 * GIB), calibration="context measured on 2026-11-20 on this machine")
+    assert known.estimate(Peaks(GIB, GIB)).interval_basis.endswith("; context measured on 2026-11-20 on this machine")
+    assert "context" not in card(10 * GIB).estimate(Peaks(GIB, GIB)).interval_basis
 
 
 def test_a_picture_reaches_beyond_the_largest_size_and_not_beyond_the_limits():

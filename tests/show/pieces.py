@@ -7,6 +7,7 @@ from dataclasses import replace
 from brimful.values import (
     Advice,
     Budget,
+    Calibration,
     Command,
     Device,
     Estimate,
@@ -364,4 +365,28 @@ def prediction(batch_size: int = 1024, card: Gpu | None = None) -> Prediction:
                 "Run `brimful doctor` on such a card and send the number.",
             ),
         ),
+    )
+
+
+def calibration() -> Calibration:
+    stages = {"bare": 480, "tensor": 490, "cublas": 540, "training": 610, "cudnn": 850}
+    return Calibration(
+        name="NVIDIA H200",
+        capability=(9, 0),
+        multiprocessors=132,
+        total_bytes=150_109_945_856,
+        context_bytes=610 << 20,
+        cudnn_bytes=240 << 20,
+        stages_bytes={name: mib << 20 for name, mib in stages.items()},
+        others_bytes=0,
+        rates={
+            "bandwidth_bytes_per_s": 4.1e12,
+            "link_bytes_per_s": 6.3e9,
+            "bf16_flops": 7.1e14,
+            "kernel_s": 1.9e-6,
+            "dispatch_s": 4.4e-6,
+        },
+        versions={"torch": "2.13.0", "cuda": "13.0", "cudnn": 91300, "driver": "580.65.06"},
+        hostname="box",
+        date="2026-11-20",
     )

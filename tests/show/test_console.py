@@ -35,6 +35,7 @@ SCREENS: dict[str, Callable[[Console], None]] = {
     "empty": lambda c: screens.show_record(c, records.empty_record()),
     "gpus": lambda c: screens.show_gpus(c, (pieces.gpu(), pieces.a100())),
     "doctor": lambda c: screens.show_doctor(c, pieces.machine(), pieces.plan().warnings),
+    "calibration": lambda c: screens.show_calibration(c, pieces.calibration(), "~/.config/brimful/cards/h200.json"),
     "no-such-device": lambda c: screens.show_error(c, NoSuchDevice("a100", ("a100-40gb", "a100-80gb", "h100"))),
     "door-did-not-open": lambda c: screens.show_error(c, DoorDidNotOpen()),
     "command-failed": lambda c: screens.show_error(

@@ -126,11 +126,18 @@ def gpus(*, json: Json = False) -> int:
 
 
 @app.command
-def doctor(*, json: Json = False) -> int:
-    """What this machine is, and what stands in the way of good measurements."""
+def doctor(*, calibrate: Annotated[bool, Parameter(negative="")] = False, json: Json = False) -> int:
+    """What this machine is, and what stands in the way of good measurements.
+
+    Parameters
+    ----------
+    calibrate
+        Measure the CUDA card of this machine: its context, what cuDNN adds, its rates. Predictions for that card go by it from
+        then on.
+    """
     from brimful.cli import views
 
-    return views.show_doctor(json)
+    return views.show_doctor(json, calibrate)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -96,22 +96,38 @@ def write(record: Record, format: str, out: Path | None) -> Path:
 
 def show_gpus(json: bool) -> int:
     from brimful.measure.gpus import all_gpus
+    from brimful.measure.gpus.calibrations import calibrated
 
+    cards = tuple(calibrated(gpu) for gpu in all_gpus())
     if json:
-        _print_json(as_json.gpus_json(all_gpus()))
+        _print_json(as_json.gpus_json(cards))
     else:
-        console.show_gpus(console.make_console(), all_gpus())
+        console.show_gpus(console.make_console(), cards)
     return 0
 
 
-def show_doctor(json: bool) -> int:
+def show_doctor(json: bool, calibrate: bool = False) -> int:
     from brimful.verbs.doctor import doctor
 
+    if calibrate:
+        return _show_calibration(json)
     machine, found = doctor()
     if json:
         _print_json(as_json.doctor_json(machine, found))
     else:
         console.show_doctor(console.make_console(), machine, found)
+    return 0
+
+
+def _show_calibration(json: bool) -> int:
+    from brimful.show import calibration as show
+    from brimful.verbs.calibrate import calibrate, python_here
+
+    measured, path = calibrate(python_here())
+    if json:
+        _print_json(show.calibration_json(measured, str(path)))
+    else:
+        console.show_calibration(console.make_console(), measured, str(path))
     return 0
 
 

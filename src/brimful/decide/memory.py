@@ -34,6 +34,7 @@ class Card:
     interval: RelativeInterval
     settings: AllocatorSettings = DEFAULT_SETTINGS
     capacity_bytes: int | None = None  # for segments: the card's memory without the context; None: without limit
+    calibration: str | None = None  # a sentence on where the context was measured, if not for the catalogue
 
     def device_bytes(self, peaks: Peaks) -> int:
         return peaks.reserved + self.context_bytes
@@ -59,6 +60,8 @@ class Card:
             basis += f"; widened by {growth:.1%}, for this size lies beyond the ones traced"
         if any(self.context_slack_bytes):
             basis += "; and the context of this card is assumed"
+        if self.calibration:
+            basis += f"; {self.calibration}"
         interval = self.around(device, growth)
         source = Source.PREDICTED
         return PeakEstimate(peaks.allocated, peaks.reserved, device, interval, source, basis)

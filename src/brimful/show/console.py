@@ -18,6 +18,7 @@ from rich.text import Text
 
 from brimful.errors import BrimfulError
 from brimful.show import facts, verdict
+from brimful.show.calibration import calibration_rows
 from brimful.show.words import (
     Shown,
     approximation_text,
@@ -31,7 +32,7 @@ from brimful.show.words import (
     shown_bytes,
     shown_device_peak,
 )
-from brimful.values import Advice, Audit, Gpu, Machine, Plan, Prediction, Record, Source
+from brimful.values import Advice, Audit, Calibration, Gpu, Machine, Plan, Prediction, Record, Source
 
 _TONES = {"good": "green", "bad": "red", "unfinished": "yellow", "note": "yellow"}
 
@@ -206,6 +207,11 @@ def show_doctor(console: Console, machine: Machine, found: Sequence[Advice]) -> 
     show_advice(console, found)
     if not found:
         _line(console, "Nothing to remark.")
+
+
+def show_calibration(console: Console, calibration: Calibration, place: str) -> None:
+    """What `doctor --calibrate` measured, and where it is kept."""
+    _facts(console, calibration_rows(calibration, place))
 
 
 def show_advice(console: Console, found: Iterable[Advice]) -> None:

@@ -38,7 +38,7 @@ def audit(
     given = dict(settings or {})
     asked_batch_size(command, given)
     values = _values(command, given)
-    chosen, accelerator = devices.choose(command, device, devices.card(gpu, gpu_memory))
+    chosen, accelerator = devices.choose(command, device, devices.card(gpu, gpu_memory, options.home))
     budget = devices.budget_for(chosen, accelerator, options.budget)
     trial = Trial(
         command=command,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.device import accelerators, host
-from brimful.measure.gpus import custom_gpu, find_gpu
+from brimful.measure.gpus import custom_gpu
+from brimful.measure.gpus.calibrations import find_calibrated
 from brimful.units import format_bytes, parse_budget
 from brimful.values import Budget, Command, Device, Gpu, Sample
 from brimful_inside.laws.allocator import settings_in
@@ -18,8 +19,9 @@ _KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerat
 _LEAST_BUDGET = 1 << 20
 
 
-def card(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
-    """The card of the catalogue called `gpu`, or one described by its memory; None if neither is given."""
+def card(gpu: str | None, gpu_memory: str | None, home: Path | None = None) -> Gpu | None:
+    """The card of the catalogue called `gpu`, with what was measured of it here (see `measure.gpus.calibrations`, for `home`
+    too), or one described by its memory; None if neither is given."""
     if gpu and gpu_memory:
         raise UsageError(
             saw=f"both --gpu {gpu} and --gpu-memory {gpu_memory} were given",
@@ -28,7 +30,7 @@ def card(gpu: str | None, gpu_memory: str | None) -> Gpu | None:
         )
     if gpu_memory:
         return custom_gpu(gpu_memory)
-    return find_gpu(gpu) if gpu else None
+    return find_calibrated(gpu, home) if gpu else None
 
 
 def choose(command: Command, device: str, gpu: Gpu | None) -> tuple[Device, accelerators.Accelerator | None]:

@@ -94,6 +94,7 @@ class Tracer:
             interval=interval_for(kind_of(ops)),
             settings=settings_in({**os.environ, **self.command.environment}),
             capacity_bytes=self._capacity_bytes(),
+            calibration=gpu.calibration,
         )
 
     def dataset_length(self) -> int | None:

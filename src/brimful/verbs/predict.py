@@ -34,7 +34,7 @@ def predict(
     command, advice = interpreter.settle(commands.parse(tuple(argv)))
     given = dict(settings or {})
     asked = asked_batch_size(command, given)
-    card = devices.card(gpu, gpu_memory)
+    card = devices.card(gpu, gpu_memory, options.home)
     if card is None:
         raise UsageError(
             saw="no card was named",

@@ -36,7 +36,7 @@ def tune(
     asked = asked_batch_size(command, given)
     if not takes_a_batch_size(command):
         raise commands.no_place_for_a_batch_size()
-    chosen, accelerator = devices.choose(command, device, devices.card(gpu, gpu_memory))
+    chosen, accelerator = devices.choose(command, device, devices.card(gpu, gpu_memory, options.home))
     goal = _objective(objective, has_clock=chosen.kind != "imaginary")
     budget = devices.budget_for(chosen, accelerator, options.budget)
     open_settings = {"num_workers"} & set(commands.placeholders(command)) - set(given)

@@ -1,0 +1,112 @@
+"""Cards that were measured on this machine (`brimful doctor --calibrate`): what the catalogue assumes, they know.
+
+One JSON file a card, in ``cards`` of BRIMFUL_HOME where that is set, else of the user's configuration (``~/.config/brimful``):
+it belongs to a machine and not to a project.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from brimful.errors import NoSuchDevice, UsageError
+from brimful.measure.gpus.find import custom_gpu, find_gpu
+from brimful.record import HOME_VARIABLE
+from brimful.values import Calibration, Estimate, Gpu, Source
+
+__all__ = ["calibrated", "calibrations", "find_calibrated", "folder_of", "keep"]
+
+SCHEMA = 1
+
+
+def folder_of(home: Path | str | None = None) -> Path:
+    """Where calibrations lie."""
+    chosen = home or os.environ.get(HOME_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser() / "cards"
+    configuration = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    return Path(configuration) / "brimful" / "cards"
+
+
+def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
+    """Write it down, in place of an earlier one of the same card. Raises UsageError where nothing can be written."""
+    path = _path_of(calibration.name, home)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".new").write_text(json.dumps({"schema": SCHEMA, **asdict(calibration)}, indent=1) + "\n")
+        path.with_suffix(".new").replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"The calibration cannot be kept at {path}: {error.strerror or error}.",
+            do=f"Set {HOME_VARIABLE} to a folder you may write to.",
+        ) from error
+    return path
+
+
+def calibrations(home: Path | str | None = None) -> tuple[Calibration, ...]:
+    """All that are kept, by name; files that cannot be read are passed over."""
+    folder = folder_of(home)
+    found = (_read(path) for path in sorted(folder.glob("*.json")))
+    return tuple(one for one in found if one is not None)
+
+
+def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
+    """The catalogue's card called `name`, with what was measured of it here; or one that was measured and the catalogue lacks.
+
+    Raises NoSuchDevice with the nearest names.
+    """
+    try:
+        return calibrated(find_gpu(name), home)
+    except NoSuchDevice:
+        found = _read(_path_of(name, home))
+        if found is None:
+            raise
+        capability = (found.capability[0], found.capability[1])
+        plain = replace(custom_gpu(found.total_bytes, found.name), capability=capability, multiprocessors=found.multiprocessors)
+        return _with(plain, found)
+
+
+def calibrated(gpu: Gpu, home: Path | str | None = None) -> Gpu:
+    """`gpu` with what was measured of it here: its context, cuDNN's share, its usable memory. As it is, where nothing was."""
+    found = _read(_path_of(gpu.name, home))
+    return gpu if found is None else _with(gpu, found)
+
+
+def _with(gpu: Gpu, found: Calibration) -> Gpu:
+    here = "this machine" if found.hostname == platform.node() else found.hostname
+    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items() if version)
+    note = f"context measured on {found.date} on {here} ({versions})"
+
+    def measured(value: int) -> Estimate:
+        return Estimate(value, Source.MEASURED, note=note)
+
+    return replace(
+        gpu,
+        total_bytes=measured(found.total_bytes),
+        context_bytes=measured(found.context_bytes),
+        cudnn_bytes=measured(found.cudnn_bytes),
+        calibration=note,
+    )
+
+
+def _path_of(name: str, home: Path | str | None) -> Path:
+    try:
+        plain = find_gpu(name).key
+    except NoSuchDevice:
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return folder_of(home) / f"{plain}.json"
+
+
+def _read(path: Path) -> Calibration | None:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if raw.pop("schema", None) != SCHEMA:
+            return None
+        raw["capability"] = tuple(raw["capability"])
+        return Calibration(**raw)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None

@@ -1,0 +1,181 @@
+"""What a real card of this machine takes and gives: run in a process of its own, with torch and the standard library alone.
+
+    python calibration.py [--no-rates]
+
+The last line it prints is ``BRIMFUL`` and a JSON object: the card, the versions, `outside_bytes` (what is in use on the card
+beside PyTorch's own segments, at each `STAGES`, in order; other processes' memory is in it), and `rates` that kernels reached.
+CUDA loads kernels when they are first used, so the stages run what a training runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+from torch import nn
+
+STAGES = ("bare", "tensor", "cublas", "training", "cudnn")
+REPEATS = 7
+LARGE_PRODUCT_BYTES = 8 << 30  # of free memory, from which on products of 8192 instead of 4096 are timed
+COPIED_BYTES = 256 << 20
+SENT_BYTES = 64 << 20
+SMALL_KERNELS = 500
+
+Tensor = torch.Tensor
+
+
+def outside_bytes() -> int:
+    """Bytes of the card in use beside the segments of this process's allocator."""
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+
+
+def contexts() -> Dict[str, int]:
+    """`outside_bytes` after each stage of a training's life."""
+    found: Dict[str, int] = {}
+    torch.cuda.init()
+    found["bare"] = outside_bytes()
+    x = torch.randn(64, 256, device="cuda").mul_(2.0).sum()
+    found["tensor"] = outside_bytes()
+    torch.mm(torch.ones(256, 256, device="cuda"), torch.ones(256, 256, device="cuda"))
+    found["cublas"] = outside_bytes()
+    _train(nn.Sequential(nn.Linear(256, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 10)), (64, 256))
+    found["training"] = outside_bytes()
+    layers = [nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.MaxPool2d(2)]
+    _train(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)), (16, 3, 64, 64))
+    found["cudnn"] = outside_bytes()
+    del x
+    return found
+
+
+def _train(model: nn.Module, shape: Any) -> None:
+    """Three steps in float32 and three under autocast."""
+    model = model.cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    labels = torch.zeros(shape[0], dtype=torch.long, device="cuda")
+    for number in range(6):
+        with torch.autocast("cuda", enabled=number >= 3):
+            loss = nn.functional.cross_entropy(model(torch.randn(*shape, device="cuda")), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def seconds_of(work: Callable[[], Any], repeats: int = REPEATS) -> Optional[float]:
+    """The median time of `work` on the card, by events; None where no time passes."""
+    work()
+    times: List[float] = []
+    for _ in range(repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1000)
+    middle = sorted(times)[len(times) // 2]
+    return middle if middle > 0 else None
+
+
+def rates() -> Dict[str, Optional[float]]:
+    """What is reached: bytes and operations per second, seconds of a small kernel and of a dispatch; None: no time passed."""
+    source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    host = torch.empty(SENT_BYTES, dtype=torch.uint8)
+    bandwidth = _per_second(2 * COPIED_BYTES, lambda s=source, t=target: t.copy_(s))
+    link = _per_second(SENT_BYTES, lambda s=source, h=host: s[:SENT_BYTES].copy_(h))
+    del source, target
+    found = {"bandwidth_bytes_per_s": bandwidth, "link_bytes_per_s": link}
+    found.update(_products())
+    found.update(_small_kernels())
+    return found
+
+
+def _per_second(amount: int, work: Callable[[], Any]) -> Optional[float]:
+    taken = seconds_of(work)
+    return None if taken is None else amount / taken
+
+
+def _products() -> Dict[str, Optional[float]]:
+    """Operations per second of square products, by rate class."""
+    free, _ = torch.cuda.mem_get_info()
+    size = 8192 if free > LARGE_PRODUCT_BYTES else 4096
+    found: Dict[str, Optional[float]] = {}
+    kinds = [("fp32", torch.float32, False), ("tf32", torch.float32, True), ("fp16", torch.float16, False)]
+    if torch.cuda.is_bf16_supported():
+        kinds.append(("bf16", torch.bfloat16, False))
+    if torch.cuda.get_device_capability() < (8, 0):
+        kinds = [kind for kind in kinds if kind[0] != "tf32"]
+    before = torch.backends.cuda.matmul.allow_tf32
+    for name, dtype, tf32 in kinds:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
+        out = torch.empty_like(a)
+        found[name + "_flops"] = _per_second(2 * size**3, lambda a=a, b=b, out=out: torch.mm(a, b, out=out))
+    torch.backends.cuda.matmul.allow_tf32 = before
+    return found
+
+
+def _small_kernels() -> Dict[str, Optional[float]]:
+    """`kernel_s`: from one kernel of 16 numbers to the next, the host far ahead. `dispatch_s`: the host's time for one."""
+    x = torch.zeros(16, device="cuda")
+
+    def many() -> None:
+        for _ in range(SMALL_KERNELS):
+            x.add_(1.0)
+
+    many()
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    many()
+    dispatch_s = (time.perf_counter() - begun) / SMALL_KERNELS
+    torch.cuda.synchronize()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    # The card waits while the host gets ahead: four times what the host needs, in cycles of at most 2 GHz.
+    torch.cuda._sleep(int(4 * dispatch_s * SMALL_KERNELS * 2e9))
+    begin.record()
+    many()
+    end.record()
+    end.synchronize()
+    kernel_s = begin.elapsed_time(end) / 1000 / SMALL_KERNELS
+    return {"kernel_s": kernel_s if kernel_s > 0 else None, "dispatch_s": dispatch_s}
+
+
+def calibrate(with_rates: bool = True) -> Dict[str, Any]:
+    """All of it. Raises LookupError where torch sees no CUDA card."""
+    if not torch.cuda.is_available():
+        raise LookupError("torch %s sees no CUDA card" % torch.__version__)
+    outside = contexts()
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "card": {
+            "name": properties.name,
+            "total_bytes": torch.cuda.mem_get_info()[1],
+            "capability": [properties.major, properties.minor],
+            "multiprocessors": properties.multi_processor_count,
+        },
+        "versions": {
+            "torch": str(torch.__version__),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        },
+        "outside_bytes": outside,
+        "rates": rates() if with_rates else {},
+    }
+
+
+def main(words: List[str]) -> int:
+    try:
+        found = calibrate("--no-rates" not in words)
+    except LookupError as error:
+        print("BRIMFUL" + json.dumps({"none": str(error)}))
+        return 4
+    print("BRIMFUL" + json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

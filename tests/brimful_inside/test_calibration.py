@@ -1,0 +1,86 @@
+"""What `doctor --calibrate` runs on a card, with the imaginary card in the real one's place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from brimful_inside import calibration, imaginary  # noqa: E402
+from brimful_inside.wire import Card  # noqa: E402
+
+GIB, MIB = 1 << 30, 1 << 20
+
+
+@pytest.fixture
+def card() -> Iterator[imaginary.ImaginaryGpu]:
+    gpu = imaginary.enter(Card("a card", 24 * GIB, 700 * MIB, [8, 6], 82))
+    yield gpu
+    gpu.leave()
+
+
+def test_each_stage_tells_what_is_outside_of_the_allocator(card, monkeypatch):
+    steps = iter([400, 410, 500, 600, 900])
+    monkeypatch.setattr(
+        torch.cuda, "mem_get_info", lambda: (24 * GIB - next(steps) * MIB - torch.cuda.memory_reserved(), 24 * GIB)
+    )
+    found = calibration.contexts()
+    assert tuple(found) == calibration.STAGES
+    assert [n // MIB for n in found.values()] == [400, 410, 500, 600, 900]
+    assert torch.cuda.memory_reserved() > 0, "what PyTorch itself holds is not context"
+
+
+def test_convolutions_come_last_and_products_before_them(card, monkeypatch):
+    trained: list[list[str]] = []
+    monkeypatch.setattr(calibration, "_train", lambda model, shape: trained.append([type(m).__name__ for m in model.modules()]))
+    calibration.contexts()
+    assert "Conv2d" not in trained[0] and "Conv2d" in trained[1]
+
+
+def test_rates_are_amounts_over_median_times(card, monkeypatch):
+    monkeypatch.setattr(calibration, "seconds_of", lambda work, repeats=1: work() is None or 0.001)
+    found = calibration.rates()
+    assert found["bandwidth_bytes_per_s"] == 2 * calibration.COPIED_BYTES / 0.001
+    assert found["link_bytes_per_s"] == calibration.SENT_BYTES / 0.001
+    for kind in ("fp32", "tf32", "fp16", "bf16"):
+        assert found[kind + "_flops"] == 2 * 8192**3 / 0.001
+    assert found["dispatch_s"] > 0
+
+
+def test_a_card_without_tf32_is_not_asked_for_it(monkeypatch):
+    gpu = imaginary.enter(Card("a card", 6 * GIB, 700 * MIB, [7, 5], 40))
+    try:
+        monkeypatch.setattr(calibration, "seconds_of", lambda work, repeats=1: 0.001)
+        found = calibration._products()
+        assert "tf32_flops" not in found and found["fp16_flops"] == 2 * 4096**3 / 0.001
+    finally:
+        gpu.leave()
+
+
+def test_where_no_time_passes_no_rate_is_told(card):
+    assert calibration.seconds_of(lambda: None) is None
+    assert calibration.rates()["bandwidth_bytes_per_s"] is None
+
+
+def test_the_settings_of_torch_are_as_before(card):
+    before = torch.backends.cuda.matmul.allow_tf32
+    calibration.rates()
+    assert torch.backends.cuda.matmul.allow_tf32 == before
+
+
+def test_the_last_line_is_the_answer(card, capsys):
+    assert calibration.main(["--no-rates"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    told = json.loads(line.removeprefix("BRIMFUL"))
+    assert told["card"] == {"name": "a card", "total_bytes": 24 * GIB, "capability": [8, 6], "multiprocessors": 82}
+    assert set(told["outside_bytes"]) == set(calibration.STAGES) and told["rates"] == {}
+    assert told["versions"]["torch"] == torch.__version__
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a card is here")
+def test_without_a_card_it_says_so(capsys):
+    assert calibration.main([]) == 4
+    assert "sees no CUDA card" in capsys.readouterr().out
