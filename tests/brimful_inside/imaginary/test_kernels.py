@@ -151,3 +151,11 @@ def test_silu_has_a_kernel_for_its_gradient(gpu):
     out = F.silu(card)
     gradient = torch.ones_like(out)
     assert peak_of(lambda: out.backward(gradient)) == 1000 * 1024 * 4
+
+
+def test_the_gradient_of_softmax_takes_gradient_times_output(gpu):
+    weights = torch.randn(1000, 1024, device="cuda", requires_grad=True).softmax(-1)
+    grad = torch.ones_like(weights)
+    alone = peak_of(lambda: torch.ops.aten._softmax_backward_data(grad, weights.detach(), -1, torch.float32))
+    logs = peak_of(lambda: torch.ops.aten._log_softmax_backward_data(grad, weights.detach(), -1, torch.float32))
+    assert (alone, logs) == (2 * 1000 * 1024 * 4, 1000 * 1024 * 4)

@@ -37,6 +37,13 @@ def _is_dense(tensor: Tensor) -> bool:
     return layout is not None and tensor.is_contiguous(memory_format=layout)
 
 
+def _softmax_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """cuda/SoftMax.cu, softmax_backward_cuda_out: gradient times output, as a tensor of its own."""
+    grad, output = args[:2]
+    held: List[Held] = [torch.broadcast_shapes(grad.shape, output.shape).numel() * grad.element_size()]
+    return held + ([] if output.is_contiguous() else [bytes_of_tensor(output)])
+
+
 def _foreach_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """cuda/ForeachReduceOp.cu: partial results in float32, and the norms of all tensors as one."""
     tensors = args[0]
@@ -49,7 +56,8 @@ def _foreach_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any])
 KERNELS: Dict[str, Kernel] = {
     "_foreach_norm": _foreach_norm,
     **{name: _contiguous(0) for name in ("_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "mode")},
-    **{name: _contiguous(0, 1) for name in ("_softmax_backward_data", "_log_softmax_backward_data", "_cdist_forward")},
+    "_softmax_backward_data": _softmax_backward,
+    **{name: _contiguous(0, 1) for name in ("_log_softmax_backward_data", "_cdist_forward")},
     **{name: _dense(0) for name in ("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d")},
     **{name: _dense(0) for name in ("upsample_nearest2d", "upsample_bilinear2d", "_upsample_bicubic2d_aa", "pixel_shuffle")},
     **{name: _dense(0) for name in ("reflection_pad2d", "im2col", "col2im", "upsample_nearest2d_backward")},
