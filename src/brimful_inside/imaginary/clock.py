@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 
 from brimful_inside.imaginary.flops import Classes, Cost, cost_of, is_free, plain
-from brimful_inside.laws.roofline import DEFAULT, SYNC, Kernel, Queue, Rates, kernel_time
+from brimful_inside.laws.roofline import BY_GRAPH, DEFAULT, MEMORY, SYNC, Kernel, Queue, Rates, kernel_time
 from brimful_inside.wire import Card
 
 __all__ = ["Clock", "rates_of"]
@@ -78,6 +78,22 @@ class Clock:
         """The host has waited for the card."""
         if self.on:
             self._rows.append(("synchronize", SYNC, 0, 0, 0, 0, ()))
+
+    def mark(self) -> int:
+        """A moment, for `captured`."""
+        return len(self._rows)
+
+    def captured(self, mark: int) -> List[Row]:
+        """What came since `mark` did not run: it is what a CUDA graph will run when it is replayed."""
+        rows = [(*row[:5], BY_GRAPH, row[6]) for row in self._rows[mark:]]
+        del self._rows[mark:]
+        self._read = min(self._read, mark)
+        return rows
+
+    def replayed(self, rows: List[Row]) -> None:
+        if self.on:
+            self._rows.append(("a CUDA graph's launch", MEMORY, 0, 0, 0, 0, ()))
+            self._rows.extend(rows)
 
     def step(self) -> None:
         """An optimizer step is complete."""

@@ -123,6 +123,7 @@ def _graph_class(gpu: ImaginaryGpu) -> Any:
             self._captured: Optional[_Captured] = None
             self._end: Optional[Callable[[], Any]] = None
             self._pool: PoolId = (0, 0)
+            self._mark, self._kernels = 0, []
 
         def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **options: Any) -> None:
             if capture_error_mode not in ("global", "thread_local", "relaxed"):
@@ -144,6 +145,7 @@ def _graph_class(gpu: ImaginaryGpu) -> Any:
             captured = self._captured = _Captured(captures, gpu.ledger, self._pool)
             captures.by_stream[stream] = captured
             captured.ledger.divert(captured.pool, lambda asking: captures.by_stream.get((stream[0], asking)) is captured)
+            self._mark = gpu.clock.mark()
             self._end = weakref.finalize(self, captured.destroy)
             self._end.atexit = False
 
@@ -152,6 +154,7 @@ def _graph_class(gpu: ImaginaryGpu) -> Any:
             if captured is None or captures.by_stream.get(gpu.current_stream()) is not captured:
                 raise RuntimeError("Capture must end on the same stream it began on.")
             captures.end(captured)
+            self._kernels = gpu.clock.captured(self._mark)
 
         def instantiate(self) -> None:
             self._check("instantiate")
@@ -159,6 +162,7 @@ def _graph_class(gpu: ImaginaryGpu) -> Any:
         def replay(self) -> None:
             self._check("replay")
             gpu.ledger.launches += 1
+            gpu.clock.replayed(self._kernels)
 
         def reset(self) -> None:
             end, self._end, self._captured = self._end, None, None

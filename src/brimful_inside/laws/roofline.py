@@ -19,6 +19,7 @@ MEMORY, LINK, SYNC = "memory", "link", "sync"  # bytes of the card; bytes over t
 
 # What bounds a kernel.
 COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER = "compute", "bandwidth", "launches", "transfer"
+BY_GRAPH = 2  # `Kernel.engine` of what a replayed CUDA graph runs: the host dispatches the graph alone
 BOUNDS = (COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER)
 
 
@@ -30,7 +31,7 @@ class Kernel(NamedTuple):
     flops: int  # a multiplication and an addition are two
     bytes: int  # read and written
     launches: int = 1  # kernels
-    engine: int = 0  # 1: dispatched by the autograd engine, 0: by the script
+    engine: int = 0  # 1: dispatched by the autograd engine, 0: by the script, 2: by a CUDA graph
     shape: Tuple[int, ...] = ()  # of a product: (batch, m, n, k); () for all else
 
 
@@ -163,8 +164,9 @@ class Queue:
         if kernel.kind == SYNC:
             self.synchronize()
             return
-        self.host += efficiency.engine_s if kernel.engine else efficiency.script_s
-        if kernel.launches > 1:
+        if kernel.engine != BY_GRAPH:
+            self.host += efficiency.engine_s if kernel.engine else efficiency.script_s
+        if kernel.launches > 1 and kernel.engine != BY_GRAPH:
             self.host += (kernel.launches - 1) * efficiency.launch_s
         self.device = max(self.device, self.host) + seconds
 

@@ -81,6 +81,12 @@ class StepTimes:
         self._open: List[Tuple[Any, Any]] = []
         self._seconds: List[float] = []
 
+    def begin_anew(self, warmup_steps: int) -> None:
+        """What was measured so far does not count: steps after the first `warmup_steps` do."""
+        self._last += warmup_steps + 1 - self._first
+        self._first = warmup_steps + 1
+        self._begin, self._open, self._seconds = None, [], []
+
     def works_on(self, device: Any) -> None:
         """Where the parameters lie that the steps change, if that is an accelerator."""
         if device is not None and device.type == accelerator_type():

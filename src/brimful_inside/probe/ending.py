@@ -39,6 +39,11 @@ class Ending:
     def _elapsed_s(self) -> float:
         return 0.0 if self._since is None else time.monotonic() - self._since
 
+    def begins_anew(self, steps: int) -> None:
+        """All steps so far were the warm-up of a CUDA graph: those that count are its replays."""
+        self._target = steps + self._orders.warmup_steps + self._orders.steps
+        self.measured, self._extra_steps = False, 0
+
     def stepped(self, steps: int, attempts: int, has_loader: bool) -> None:
         """After each step of the one that sets the pace, and after each that a GradScaler skipped."""
         if not self._orders.cut:

@@ -17,6 +17,7 @@ def install(hub: Hub) -> None:
     from brimful_inside.probe.failures import watch_exceptions
     from brimful_inside.probe.forward import watch_compilation
     from brimful_inside.probe.frameworks import watch_frameworks
+    from brimful_inside.probe.graphs import watch_graphs
     from brimful_inside.probe.loaders import watch_loaders
     from brimful_inside.probe.losses import watch_backward
     from brimful_inside.probe.worst import watch_samplers
@@ -28,6 +29,7 @@ def install(hub: Hub) -> None:
     watch_loaders(awake)
     watch_samplers()
     watch_frameworks(hub)
+    watch_graphs(_probe)
     watch_backward(_before_backward)
     watch_compilation(_disarm)
     watch_exceptions(_uncaught, _raised_in_thread)

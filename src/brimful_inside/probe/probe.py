@@ -14,6 +14,7 @@ from brimful_inside.probe.clock import StepTimes, clock_for
 from brimful_inside.probe.ending import Ending
 from brimful_inside.probe.failures import Failures
 from brimful_inside.probe.forward import ForwardWatch
+from brimful_inside.probe.graphs import Captures
 from brimful_inside.probe.hub import Hub, guarded, tell_own_error
 from brimful_inside.probe.iterations import EVAL, TRAIN, Iteration
 from brimful_inside.probe.loaders import Loaders
@@ -46,6 +47,8 @@ class Probe:
         self.worst = worst
         self.steps = Steps(self.step_begins, self.step_made, self.step_skipped)
         self.ending = Ending(orders)
+        self.captures = Captures(self.steps, self.step_captured, self.loaders.consumption.worked_on)
+        self.warmup_steps = orders.warmup_steps
         self.first_step_unix_s: Optional[float] = None
         self.failures = Failures(hub.emit, lambda: (self.phases.current, self.steps.count, self.ending.had_its_own))
         device.on_out_of_memory(self.failures.out_of_memory)
@@ -218,6 +221,14 @@ class Probe:
         self.forward.arm()
         self._progress()
         self._decide_end()
+
+    def step_captured(self) -> None:
+        """A CUDA graph holds a whole step: the steps before it were its warm-up, and its replays are those that count."""
+        self.warmup_steps = self.steps.count + self.orders.warmup_steps
+        self.times.begin_anew(self.warmup_steps)
+        self.ending.begins_anew(self.steps.count)
+        self.loading_s.clear()
+        self.first_dimension, self.backwards = None, 0
 
     def step_skipped(self) -> None:
         self._decide_end()

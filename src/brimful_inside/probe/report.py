@@ -42,7 +42,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         torch_version=str(torch.__version__),
         ended=ended,
         steps=probe.steps.count,
-        warmup_steps=probe.orders.warmup_steps,
+        warmup_steps=probe.warmup_steps,
         step_s=probe.times.read(wait=waits),
         loading_s=list(probe.loading_s),
         micro_batches_per_step=micro,
@@ -127,7 +127,7 @@ def _notes(probe: Any, micro: List[int]) -> List[str]:
     overlay = probe.hub.overlay
     for path in overlay.resumed_from() if overlay is not None else []:
         notes.append("the script went on from its own checkpoint %s: the trial saw the rest of that training" % path)
-    target = probe.orders.warmup_steps + probe.orders.steps
+    target = probe.warmup_steps + probe.orders.steps
     if 0 < steps.count < target and probe.orders.cut:
         notes.append("the script ended after %d of the %d steps of the trial" % (steps.count, target))
     if probe.orders.cut and probe.orders.see_eval and probe.ending.measured and "eval" not in probe.phases.read():

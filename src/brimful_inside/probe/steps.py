@@ -67,6 +67,7 @@ class Steps:
         self._alive: Dict[int, Seen] = {}  # by the optimizer's id, until it dies: a script's memory is not held on to
         self._trained: Any = weakref.WeakKeyDictionary()  # module -> whether an optimizer holds a parameter of it
         self._calls = threading.local()
+        self.captured: Optional[List[Seen]] = None  # steps of the capture of a CUDA graph that is under way: none is made
         self.pace: Optional[Seen] = None
         self.hooks_run = 0
 
@@ -122,10 +123,21 @@ class Steps:
             return
         if stack or call.seen is None:
             return
-        call.seen.steps += 1
+        if self.captured is not None:
+            self.captured.append(call.seen)
+            return
+        self._made(call.seen)
+
+    def made_again(self, seen: Seen) -> None:
+        """A replay of a CUDA graph makes a step that was captured."""
+        self._on_begin()
+        self._made(seen)
+
+    def _made(self, seen: Seen) -> None:
+        seen.steps += 1
         if self.pace is None:
-            self.pace = call.seen
-        if call.seen is self.pace:
+            self.pace = seen
+        if seen is self.pace:
             self._on_step(self.pace.steps)
 
     def skipped(self, optimizer: Any) -> None:

@@ -9,7 +9,10 @@ from torch import nn
 from brimful_inside.imaginary import Unsupported
 from brimful_inside.laws.allocator import CachingAllocator
 from brimful_inside.laws.replay import play
+from brimful_inside.laws.roofline import BY_GRAPH
 from brimful_inside.laws.trace import EmptyPool, Pool, ReleasePool
+from brimful_inside.wire import Card
+from tests.brimful_inside.imaginary import conftest
 from tests.brimful_inside.imaginary.conftest import rows
 
 MIB = 1 << 20
@@ -217,3 +220,18 @@ def test_graphs_are_pytorchs_own_again_afterwards(enter):
     captured(lambda: mebibytes(1))
     gpu.leave()
     assert torch.cuda.graph is graph and torch.cuda.CUDAGraph is kind and graph.default_capture_stream is None
+
+
+def test_what_was_captured_runs_at_each_replay_and_not_before(enter, monkeypatch):
+    rates = dict.fromkeys(("fp32", "tf32", "fp16", "bf16"), 1e13)
+    monkeypatch.setattr(conftest, "card", lambda *_: Card("timed", 40 << 30, 1 << 29, [8, 0], 108, 1e12, rates))
+    clock = enter().clock
+    inputs = torch.randn(64, 64, device="cuda")
+    graph = captured(lambda: inputs @ inputs)
+    clock.step()
+    assert not any("mm" in kernel.op for kernel in clock.last_step())
+    for _ in range(2):
+        graph.replay()
+    clock.step()
+    launch, *kernels = [kernel for kernel in clock.last_step() if kernel.launches == 0 or "mm" in kernel.op]
+    assert [kernel.engine for kernel in (launch, *kernels)] == [0, BY_GRAPH, 0, BY_GRAPH]
