@@ -250,7 +250,7 @@ def _is_pinned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 
 def _record_stream(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
     """The allocator keeps the block until the other stream is through with it (`Ledger.record_stream`)."""
-    stream = args[1] if len(args) > 1 else kwargs["s"]
+    stream = args[1] if args[1:] else kwargs["s"]
     if is_meta(args[0]):
         gpu.ledger.record_stream(args[0].untyped_storage(), stream.stream_id)
 
