@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from brimful.decide.intervals import Evidence, committed_evidence
+from brimful.decide.intervals import STEP_TIME, Evidence, committed_evidence
 from brimful.decide.kernel_laws import KernelLaws, ScaledKernels, StepKernels
 from brimful.decide.speed import TOLERANCE
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
 from brimful_inside.laws.roofline import DEFAULT, SYNC, Efficiency, Rates, Step, Timed, kernel_time, step_time
 
-__all__ = ["SITUATION", "StepInterval", "predict_speed", "rates_of", "sizes_up_to", "step_interval"]
+__all__ = ["StepInterval", "predict_speed", "rates_of", "samples_law", "sizes_up_to", "step_interval"]
 
-SITUATION = "step time"  # of evidence: errors of predicted step times
 # How far the host that will dispatch may differ from an ordinary one, either way (assumed: processors of servers and of
 # desktops differ by that much in a single thread, and so do scripts in what they do between operations).
 HOST_FACTOR = 2.0
@@ -47,7 +46,7 @@ def rates_of(gpu: Gpu) -> Rates | None:
 
 def step_interval(gpu: Gpu, evidence: tuple[Evidence, ...] | None = None) -> StepInterval:
     """How far a predicted step time may be off, by the committed evidence."""
-    found = [one for one in (committed_evidence() if evidence is None else evidence) if one.situation == SITUATION]
+    found = [one for one in (committed_evidence() if evidence is None else evidence) if one.situation == STEP_TIME]
     if not found:
         return StepInterval(
             -ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), f"assumed, within a factor of {1 / ASSUMED_ERROR:g}"

@@ -17,7 +17,7 @@ from brimful_inside.laws import workspaces
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
-__all__ = ["copies_of_backward", "copies_of_forward", "handlers"]
+__all__ = ["copies_of_backward", "copies_of_forward", "handlers", "layout_of"]
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -30,7 +30,8 @@ def _is_last(tensor: Tensor) -> bool:
     return layout is not None and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous()
 
 
-def _layout(tensor: Tensor, weight: Tensor) -> torch.memory_format:
+def layout_of(tensor: Tensor, weight: Tensor) -> torch.memory_format:
+    """The layout in which cuDNN computes a convolution."""
     if tensor.dtype == torch.float64 or not torch.backends.cudnn.enabled:
         return torch.contiguous_format
     return _LAST[tensor.dim()] if _is_last(tensor) or _is_last(weight) else torch.contiguous_format
@@ -72,12 +73,12 @@ def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, An
         )
     if shape is None or tensor.dtype != weight.dtype or (bias is not None and bias.dtype != tensor.dtype):
         return func(*args, **kwargs)
-    return torch.empty(shape, dtype=tensor.dtype, device=META, memory_format=_layout(tensor, weight))
+    return torch.empty(shape, dtype=tensor.dtype, device=META, memory_format=layout_of(tensor, weight))
 
 
 def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
     grad, tensor, weight, _, _, _, _, transposed, _, groups, mask = args[:11]
-    layout = _layout(tensor, weight)
+    layout = layout_of(tensor, weight)
     needs = layout == torch.contiguous_format and _needs_workspace(gpu, tensor, weight, transposed, groups)
     outs: List[Optional[Tensor]] = [None, None, None]
     for place, like in enumerate((tensor, weight)):
@@ -128,7 +129,7 @@ def copies_of_forward(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[int]:
     tensor, weight = args[:2]
     if tensor.dim() < 3:
         return []
-    layout = _layout(tensor, weight)
+    layout = layout_of(tensor, weight)
     return _copied(tensor, layout) + _copied(weight, layout)
 
 
@@ -136,7 +137,7 @@ def copies_of_backward(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[int]
     grad, tensor, weight = args[:3]
     if tensor.dim() < 3:
         return []
-    layout = _layout(tensor, weight)
+    layout = layout_of(tensor, weight)
     return _copied(grad, layout) + _copied(tensor, layout) + _copied(weight, layout)
 
 

@@ -11,7 +11,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
+from brimful_inside.imaginary.convolutions import layout_of
 from brimful_inside.imaginary.raw import is_meta
+from brimful_inside.laws.roofline import TENSOR_CORES
 
 __all__ = ["COSTS", "Classes", "Cost", "cost_of", "is_free", "plain"]
 
@@ -122,6 +124,14 @@ def _convolved(tensor: Tensor, weight: Tensor, out: Tensor, transposed: bool, gr
     return groups, places, made.shape[1] // groups, rest
 
 
+def _transposed(kind: str, groups: int, tensor: Tensor, weight: Tensor, moved: Sequence[Tensor]) -> List[Part]:
+    """Tensor cores want channels last: what lies channels first is rewritten on the way in and out, read and written once
+    each (cuDNN's kernels nchwToNhwc and nhwcToNchw in profiles)."""
+    if kind not in TENSOR_CORES or groups > 1 or layout_of(tensor, weight) != torch.contiguous_format:
+        return []
+    return [("memory", 0, 2 * sum([_nbytes(each) for each in moved]), len(moved), ())]
+
+
 def _convolution(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
     tensor, weight, bias = args[:3]
     transposed, groups = bool(args[6]), args[8]
@@ -129,7 +139,8 @@ def _convolution(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes:
     kind = classes.of(tensor.dtype, convolution=True)
     if transposed:  # the gradient of the convolution the other way round: (places, n) by (n, k)
         n, k = k, n
-    parts = [_product(kind, batch, m, n, k, _nbytes(tensor) + _nbytes(weight) + _nbytes(out))]
+    nbytes = _nbytes(tensor) + _nbytes(weight) + _nbytes(out)
+    parts = [_product(kind, batch, m, n, k, nbytes), *_transposed(kind, groups, tensor, weight, (tensor, out))]
     if bias is not None:  # added by a kernel of its own (Convolution.cpp, _convolution)
         parts.append(("memory", 0, 2 * _nbytes(out), 1, ()))
     return parts
@@ -144,8 +155,10 @@ def _convolution_backward(args: Sequence[Any], kwargs: Dict[str, Any], out: Any,
     parts: List[Part] = []
     if mask[0]:
         parts.append(_product(kind, batch, m, n if transposed else k, k if transposed else n, nbytes))
+        parts += _transposed(kind, groups, tensor, weight, (grad, tensor))
     if mask[1]:  # the places are what is summed over
         parts.append(_product(kind, batch, n, k, m, nbytes))
+        parts += _transposed(kind, groups, tensor, weight, (grad, tensor))
     if mask[2]:
         parts.append(("memory", 0, _nbytes(grad), 1, ()))
     return parts

@@ -69,12 +69,12 @@ class Efficiency(NamedTuple):
 
     tensor_cores: float = 0.65
     bandwidth: float = 0.80
-    grouped: float = 0.5  # of the bandwidth, in convolutions by groups
-    cuda_cores: float = 0.80  # assumed: single precision products of cuBLAS reach 80 to 95 % where they are large
+    direct: float = 0.07  # of single precision's peak, in grouped convolutions that tensor cores do not serve
+    cuda_cores: float = 0.90  # assumed: single precision products of cuBLAS reach 85 to 95 % where they are large
     attention: float = 0.60  # of the peak in fused attention (Dao, FlashAttention-2, arXiv 2307.08691: 50 to 73 % on an A100)
     kernel_s: float = 2.5e-6  # assumed: from the start of a kernel that does nothing to the start of the next one
-    script_s: float = 20e-6  # host time of an operation that Python calls, with its module's and autograd's bookkeeping
-    engine_s: float = 12e-6  # the same of one that the autograd engine calls
+    script_s: float = 25e-6  # host time of an operation that Python calls, with its module's and autograd's bookkeeping
+    engine_s: float = 15e-6  # the same of one that the autograd engine calls
     launch_s: float = 4e-6  # host time of each further kernel of an operation
     link_bytes_per_s: float = 6e9  # assumed: memory that is not pinned goes through a buffer at half of the bus's rate
 
@@ -89,6 +89,7 @@ DEFAULT = Efficiency()
 # each multiplication (NVIDIA's guide, "Dimension Quantization Effects" and its figure on tile sizes).
 TENSOR_TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 64, 0.65), (64, 32, 0.5))
 SCALAR_TILES = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.9), (32, 32, 0.7))
+PACKED_FROM, PACKED_WIDTH = 32, 64  # groups, and channels of a block on the diagonal (assumed)
 DEPTH = 32  # a tile goes through k in steps of this length
 SPLITS = (1, 2, 4, 8, 16, 32, 64)  # k is split over several multiprocessors where tiles are few
 
@@ -111,15 +112,24 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
         return Timed(start + kernel.bytes / efficiency.link_bytes_per_s, TRANSFER, start)
     memory = kernel.bytes / (rates.bandwidth_bytes_per_s * efficiency.bandwidth)
     compute = 0.0
-    if kernel.shape:
-        if kernel.shape[0] > 1 and "convolution" in kernel.op:
-            memory = kernel.bytes / (rates.bandwidth_bytes_per_s * efficiency.grouped)
+    if kernel.shape and kernel.shape[0] > 1 and "convolution" in kernel.op:
+        compute = _grouped_time(kernel, rates, efficiency)
+    elif kernel.shape:
         compute = product_time(kernel.shape, kind, rates, efficiency)
     elif kernel.flops:
         share = efficiency.attention if kind in TENSOR_CORES else efficiency.cuda_cores
         compute = kernel.flops / (rates.peak(kind) * share)
     work, bound = (compute, COMPUTE) if compute > memory else (memory, BANDWIDTH)
     return Timed(start + work, bound if work > start else LAUNCHES, start)
+
+
+def _grouped_time(kernel: Kernel, rates: Rates, efficiency: Efficiency) -> float:
+    """Of many groups, blocks on the diagonal are packed into tiles; few groups, and one for each channel, run on CUDA cores."""
+    groups, m, n, k = kernel.shape
+    width = min(m, n, k)
+    if groups < PACKED_FROM or width == 1 or kernel.kind not in TENSOR_CORES:
+        return kernel.flops / (rates.fp32 * efficiency.direct)
+    return kernel.flops * max(1, PACKED_WIDTH // width) / (rates.peak(kernel.kind) * efficiency.tensor_cores)
 
 
 def product_time(shape: Sequence[int], kind: str, rates: Rates, efficiency: Efficiency = DEFAULT) -> float:

@@ -1,0 +1,220 @@
+"""Predicted step times against measured ones: timm's own training benchmark on an RTX 3090, and NVIDIA's on other cards.
+
+    python -m bench.clock <folder with benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv> [--models 100] [--cache FOLDER]
+
+The file is in the repository of huggingface/pytorch-image-models (Apache-2.0), folder results/: the step time of some 800
+models, each at the largest batch size that fits, mixed precision, channels last, SGD. Three constants of the clock are fitted,
+on the models of clock_seen.txt; models that nobody looked at judge. Needs torch, torchvision and timm, and no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import itertools
+import json
+import math
+import platform
+import random
+import statistics
+import sys
+import traceback
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench.clock_cards import PUBLISHED
+from bench.clock_traces import laws_of
+from brimful.decide.intervals import STEP_TIME, evidence_from, evidence_json
+from brimful.decide.kernel_laws import StepKernels
+from brimful.decide.predicted_speed import rates_of
+from brimful.measure.gpus import find_gpu, to_card
+from brimful_inside.laws.roofline import DEFAULT, Efficiency, Rates, kernel_time, step_time
+
+HERE = Path(__file__).parent
+SEEN = HERE / "clock_seen.txt"
+EVIDENCE = HERE.parent / "src" / "brimful" / "decide" / "evidence"
+CSV, CARD = "benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv", "rtx3090"
+GRID = {
+    "tensor_cores": (0.85, 0.9, 0.95, 1.0, 1.05),
+    "bandwidth": (0.7, 0.75, 0.8, 0.85),
+    "direct": (0.05, 0.07, 0.1),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured step and the kernels that it is predicted from."""
+
+    model: str
+    batch_size: int
+    measured_s: float
+    step: StepKernels
+    rates: Rates
+
+    def predicted_s(self, efficiency: Efficiency = DEFAULT) -> float:
+        times = [kernel_time(kernel, self.rates, efficiency) for kernel in self.step.kernels]
+        kernels = [self.step.kernels[i] for i in self.step.order]
+        return step_time(kernels, [times[i] for i in self.step.order], efficiency).seconds
+
+    def log_ratio(self, efficiency: Efficiency = DEFAULT) -> float:
+        """Above 0: the prediction is too slow."""
+        return math.log(self.predicted_s(efficiency) / self.measured_s)
+
+
+def read_measured(folder: Path) -> dict[str, dict[str, str]]:
+    path = folder / CSV
+    if not path.is_file():
+        sys.exit(f"There is no {path}: give the folder that holds it.")
+    with open(path, newline="", encoding="utf-8") as file:
+        return {row["model"]: row for row in csv.DictReader(file)}
+
+
+def seen_models() -> frozenset[str]:
+    """The models that cannot judge any more."""
+    lines = SEEN.read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def drawn(measured: dict[str, dict[str, str]], others: int, seed: int) -> list[str]:
+    """The models looked at, and so many others at random, of those that this timm still has."""
+    import timm
+
+    here, seen = set(timm.list_models()), seen_models()
+    known = [name for name in measured if name in here]
+    order = random.Random(seed).sample(known, len(known))
+    return [name for name in order if name in seen] + [name for name in order if name not in seen][:others]
+
+
+def rows_of(measured: dict[str, dict[str, str]], names: list[str], cache: Path | None) -> tuple[list[Row], dict[str, str]]:
+    """The rows, and the models that could not be traced with the error's words."""
+    gpu = find_gpu(CARD)
+    rates = rates_of(gpu)
+    assert rates is not None
+    rows: list[Row] = []
+    failed: dict[str, str] = {}
+    for number, name in enumerate(names, 1):
+        of = measured[name]
+        try:
+            laws = laws_of(name, to_card(gpu), ["--img-size", of["train_img_size"]], cache)
+        except Exception as error:  # whatever a model does: it is named in the result
+            traceback.print_exc()
+            failed[name] = f"{type(error).__name__}: {error}"
+            continue
+        size = int(of["train_batch_size"])
+        rows.append(Row(name, size, float(of["train_step_time"]) / 1e3, laws.at(size), rates))
+        print(f"{number}/{len(names)}: {name}", file=sys.stderr, flush=True)
+    return rows, failed
+
+
+def fit(rows: list[Row]) -> tuple[Efficiency, float]:
+    """The constants of the grid whose mean absolute log error is least, and that error."""
+    found = []
+    for values in itertools.product(*GRID.values()):
+        efficiency = DEFAULT._replace(**dict(zip(GRID, values, strict=True)))
+        found.append((statistics.mean(abs(row.log_ratio(efficiency)) for row in rows), efficiency))
+    error, best = min(found, key=lambda pair: pair[0])
+    return best, error
+
+
+def figures(rows: list[Row]) -> dict[str, Any]:
+    """Predicted over measured step time, by the constants in force."""
+    logs = sorted(row.log_ratio() for row in rows)
+    absolute = sorted(abs(log) for log in logs)
+    return {
+        "models": len(rows),
+        "median_ratio": math.exp(statistics.median(logs)),
+        "median_error": math.exp(statistics.median(absolute)) - 1,
+        "p90_error": math.exp(absolute[int(0.9 * (len(absolute) - 1))]) - 1,
+        "worst_error": math.exp(absolute[-1]) - 1,
+        "within_25_percent": sum(log <= math.log(1.25) for log in absolute) / len(absolute),
+    }
+
+
+def other_cards(cache: Path | None) -> list[dict[str, Any]]:
+    """NVIDIA's figures beside what the clock says."""
+    told = []
+    for one in PUBLISHED:
+        gpu = find_gpu(one.card)
+        rates = rates_of(gpu)
+        assert rates is not None
+        laws = laws_of(one.model, to_card(gpu), one.options, cache / one.card if cache else None)
+        row = Row(one.model, one.batch_size, one.batch_size / one.images_per_s, laws.at(one.batch_size), rates)
+        told.append({**one._asdict(), "predicted_images_per_s": round(one.batch_size / row.predicted_s(), 1),
+                     "time_ratio": round(math.exp(row.log_ratio()), 3)})  # fmt: skip
+    return told
+
+
+def write_evidence(judged: list[Row], date: str, folder: Path) -> None:
+    basis = (
+        "timm's training benchmark in mixed precision, channels last, of models that no constant was made with; traced with "
+        f"torch {version('torch')}, timm {version('timm')}"
+    )
+    errors = [math.exp(-row.log_ratio()) - 1 for row in judged]  # measured over predicted
+    evidence = evidence_from(errors, STEP_TIME, date, f"one {find_gpu(CARD).name}", basis)
+    (folder / f"clock-{CARD}.json").write_text(evidence_json(evidence), encoding="utf-8")
+
+
+def print_table(result: dict[str, Any]) -> None:
+    for name in ("held_out", "seen"):
+        print(f"{name:9}" + "  ".join(f"{key} {value:.3g}" for key, value in result[name].items()))
+    for one in result["other_cards"]:
+        what = f"  {one['model']:22}{one['card']:12}{one['precision']:6}{one['batch_size']:>5}"
+        speeds = f"  measured {one['images_per_s']:>6}  predicted {one['predicted_images_per_s']:>7}"
+        print(f"{what}{speeds}  time {one['time_ratio']:.2f} x")
+    print("fitted:", result["fitted"], "  in force:", result["in_force"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help=f"the folder with {CSV}")
+    parser.add_argument("--models", type=int, default=100, help="so many that nobody looked at, drawn at random")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache", type=Path, help="a folder where traces are kept from one run to the next")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    parser.add_argument("--evidence", action="store_true", help=f"also write what intervals rest on, to {EVIDENCE}")
+    args = parser.parse_args()
+
+    measured = read_measured(args.data)
+    rows, failed = rows_of(measured, drawn(measured, args.models, args.seed), args.cache)
+    seen, today = seen_models(), datetime.date.today()
+    fitted_on, judged = [row for row in rows if row.model in seen], [row for row in rows if row.model not in seen]
+    best, _ = fit(fitted_on)
+    result = {
+        "bench": "clock",
+        "what": "time of a training step, predicted from each kernel's arithmetic and bytes, against timm's benchmark",
+        "measured_by": f"R. Wightman, huggingface/pytorch-image-models, results/{CSV}: RTX 3090, PyTorch 1.12, CUDA 11.3, "
+        "July 2022; and NVIDIA/DeepLearningExamples (bench/clock_cards.py)",
+        "gpu": CARD,
+        "date": today.isoformat(),
+        "versions": {**{name: version(name) for name in ("torch", "timm")}, "python": platform.python_version()},
+        "in_force": {name: getattr(DEFAULT, name) for name in GRID},
+        "fitted": {name: getattr(best, name) for name in GRID},
+        "held_out": figures(judged),
+        "seen": figures(fitted_on),
+        "other_cards": other_cards(args.cache),
+        "failed": failed,
+        "rows": [
+            {
+                "model": row.model,
+                "batch_size": row.batch_size,
+                "measured_s": round(row.measured_s, 5),
+                "predicted_s": round(row.predicted_s(), 5),
+                "seen": row.model in seen,
+            }
+            for row in rows
+        ],
+    }
+    print_table(result)
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"clock-{CARD}-{today:%Y-%m}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {path}")
+    if args.evidence:
+        write_evidence(judged, today.isoformat(), EVIDENCE)
+
+
+if __name__ == "__main__":
+    main()
