@@ -18,6 +18,7 @@ from brimful_inside.imaginary.cuda_api import put_cuda_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
 from brimful_inside.imaginary.graphs import Captures
 from brimful_inside.imaginary.ledger import Ledger
+from brimful_inside.imaginary.notes import Notes
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.pinned import Pinned
 from brimful_inside.imaginary.raw import is_meta
@@ -40,7 +41,7 @@ class ImaginaryGpu:
     `allocator` has its books (bytes), `approximations` counts by name how often an upper bound stood in for a shape.
     """
 
-    def __init__(self, card: Card, capacity_bytes: Optional[int] = None, trace: Optional[TextIO] = None):
+    def __init__(self, card: Card, capacity_bytes: Optional[int] = None, trace: Optional[TextIO] = None, notes: bool = True):
         self.card = card
         self.allocator = CachingAllocator(capacity_bytes, settings_in(os.environ), card.total_bytes)
         self.approximations: Dict[str, int] = Counter()
@@ -69,6 +70,7 @@ class ImaginaryGpu:
         )
         self.casts = Casts()
         self.workspaces = Workspaces(self)
+        self.notes = Notes(self) if trace is not None and notes else None
         self.modes = Modes(lambda: (Functions(self), self._operations()))
         self._gc_was_on = gc.isenabled()
         if trace is not None:
@@ -90,6 +92,8 @@ class ImaginaryGpu:
     def enter(self) -> None:
         """Put everything in place, in the current thread and in every thread started later."""
         put_cuda_in_place(self, self.patches)
+        if self.notes is not None:
+            self.notes.put_in_place(self.patches)
         devices.put_devices_in_place(self, self.patches)
         put_storages_in_place(self, self.patches)
         values.put_values_in_place(self, self.patches)
@@ -108,6 +112,8 @@ class ImaginaryGpu:
         self.is_open = False
         self.modes.leave()
         self.patches.restore()
+        if self.notes is not None:
+            self.notes.leave()
         bring_dynamo_back()
         self.ledger.forget()
         self.function_handlers.clear()
@@ -223,6 +229,8 @@ class ImaginaryGpu:
             entry = self.ledger.storages.get(storage._cdata)
             if entry is None or entry() is None:
                 self.ledger.born(storage, getattr(func, "__name__", "unknown"))
+                if self.notes is not None:
+                    self.notes.made(made, func)
         return made
 
     def any_imaginary(self, args: Tuple, kwargs: Dict[str, Any]) -> bool:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, TextIO, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Sequence, Set, TextIO, Tuple
 
 import torch
 
 from brimful_inside.imaginary.out_of_memory import out_of_memory
 from brimful_inside.laws.allocator import CachingAllocator, CardFull
+from brimful_inside.laws.annotations import Note
 from brimful_inside.laws.roofline import Kernel
 from brimful_inside.laws.trace import EmptyCache, EmptyPool, Phase, Pool, Ready, ReleasePool, Retire, Step, Stream, encode_row
 from brimful_inside.wire import Card
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.sites import Sites
 
 __all__ = ["Ledger"]
 
@@ -59,6 +63,9 @@ class Ledger:
         self._last_pool = self._next_pool = 0
         self._waiting: List[Tuple[int, int, Set[int], int]] = []  # number, address, streams, launches when it was retired
         self._trace = trace
+        self.sites: Optional[Sites] = None  # who asks for memory, where that is to be told
+        self._site = -1  # of the trace's malloc before
+        self._sites_written: Set[int] = set()
         self._lock = threading.Lock()
         self._dead: Deque[_Storage] = deque()
         self._next_id = 0
@@ -166,6 +173,16 @@ class Ledger:
         for kernel in kernels:
             self._mark(encode_row(kernel))
 
+    def note(self, note: Note) -> None:
+        """A row of the trace that says something of others."""
+        if self._trace is not None:
+            self._mark(encode_row(note))
+
+    def note_lines(self, lines: List[str]) -> None:
+        """As `note`, for many that are encoded already."""
+        if lines and self._trace is not None:
+            self._mark("".join(lines)[:-1])
+
     def flush(self) -> None:
         if self._trace is not None:
             self._trace.flush()
@@ -201,6 +218,8 @@ class Ledger:
                     if pool != self._last_pool:
                         self._last_pool = pool
                         self._write(encode_row(Pool(pool)) + "\n")
+                    if self.sites is not None:
+                        self._tell_site(self.sites)
                     tail = "" if law is None else ',"%s",[%s]' % (law, ",".join(map(str, args)))
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address
@@ -208,6 +227,15 @@ class Ledger:
             # Not the exception that is raised: whoever kept that would keep the frames, and the script's tensors with them.
             self.on_out_of_memory(torch.OutOfMemoryError(message))
         raise torch.OutOfMemoryError(message)
+
+    def _tell_site(self, sites: Sites) -> None:
+        site = sites.current()
+        if site != self._site:
+            self._site = site
+            if site not in self._sites_written:
+                self._sites_written.add(site)
+                self._write(encode_row(sites.known[site]) + "\n")
+            self._write('["at",%d]\n' % site)
 
     def _free(self, number: int, address: int) -> None:
         self.allocator.free(address)

@@ -1,0 +1,140 @@
+"""What an allocation is: a parameter or buffer of a module, a gradient, a state of an optimizer, a copy from the host.
+
+Told once for each allocation, for its whole life, as soon as it is known: modules say it of their parameters and buffers at
+the first outermost call, gradients are seen after each backward pass, states after the first steps of an optimizer.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Tuple
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from brimful_inside.imaginary.module_calls import NOWHERE, ModuleCalls, Place
+from brimful_inside.imaginary.raw import TensorBase, is_meta
+from brimful_inside.laws.annotations import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, Backward
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.ledger import Ledger
+
+__all__ = ["Tags"]
+
+FIRST_STEPS = 2  # of an optimizer, after which its states are looked at; later ones are the same allocations
+
+_grad_of = TensorBase.grad.__get__
+Owned = Tuple[Any, str, Place]
+
+
+class Tags:
+    """Writes tags into the traces. The owner of a tensor is found among the modules that were called."""
+
+    def __init__(self, ledgers: Callable[[], List[Ledger]], calls: ModuleCalls) -> None:
+        self._ledgers = ledgers
+        self._calls = calls
+        self._told: Dict[Tuple[int, int], str] = {}  # by card and allocation
+        self._roots_told = 0
+        self._rows: Dict[Place, str] = {}  # its part of a row
+        self._steps: Any = weakref.WeakKeyDictionary()  # of each optimizer
+        self._handles: List[Any] = []
+        calls.on_backward.append(self._backward)
+        calls.on_outermost.append(self._outermost)
+
+    def put_in_place(self) -> None:
+        self._handles = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
+
+    def leave(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def copied(self, tensor: torch.Tensor) -> None:
+        """`tensor` was filled from the host."""
+        self._tell([(tensor, INPUT, NOWHERE)])
+
+    def _outermost(self, module: torch.nn.Module, begins: bool) -> None:
+        if self._calls.roots_seen != self._roots_told:
+            self._roots_told = self._calls.roots_seen
+            self._tell(self._owned())
+
+    def _backward(self, begins: bool) -> None:
+        for ledger in self._ledgers():
+            ledger.note(Backward(begins))
+        if not begins:
+            self._tell((_grad_of(t), GRADIENT, place) for t, category, place in self._owned() if category == PARAMETER)
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Of functional models no module tells."""
+        places = self._places()
+        strange = [parameter for parameter in _parameters(optimizer) if id(parameter) not in places]
+        self._tell((parameter, PARAMETER, NOWHERE) for parameter in strange)
+        self._tell((_grad_of(parameter), GRADIENT, NOWHERE) for parameter in strange)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        steps = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+        if steps > FIRST_STEPS:
+            return
+        self._tell(self._owned())
+        places = self._places()
+        for parameter, state in list(getattr(optimizer, "state", {}).items()):
+            place = places.get(id(parameter), NOWHERE)
+            self._tell((tensor, OPTIMIZER_STATE, place) for tensor in _tensors(state))
+
+    def _places(self) -> Dict[int, Place]:
+        return {id(tensor): place for tensor, _, place in self._owned()}
+
+    def _owned(self) -> Iterator[Owned]:
+        for root, name in self._calls.living_roots():
+            for path, module in root.named_modules():
+                place = Place(name, path)
+                for tensor in module._parameters.values():
+                    if tensor is not None:
+                        yield tensor, PARAMETER, place
+                for tensor in module._buffers.values():
+                    if tensor is not None:
+                        yield tensor, BUFFER, place
+
+    def _tell(self, owned: Iterable[Owned]) -> None:
+        with torch._C.DisableTorchFunction():
+            owned = list(owned)
+            for card, ledger in enumerate(self._ledgers()):
+                lines = [self._line(card, ledger, *one) for one in owned]
+                ledger.note_lines([line for line in lines if line])
+
+    def _line(self, card: int, ledger: Ledger, tensor: Any, category: str, place: Place) -> str:
+        """The row that tells what `tensor` is; "" where nothing is to be told."""
+        if not isinstance(tensor, torch.Tensor):
+            return ""
+        if not is_meta(tensor):
+            tensor = getattr(tensor, "_local_tensor", None)  # a DTensor's part that lies on this card
+            if tensor is None or not is_meta(tensor):
+                return ""
+        if tensor.layout != torch.strided:
+            return ""
+        entry = ledger.storages.get(tensor.untyped_storage()._cdata)
+        if entry is None or not entry.id:
+            return ""
+        before = self._told.get((card, entry.id))
+        if before is not None and (before != INPUT or category == INPUT):
+            return ""
+        self._told[card, entry.id] = category
+        of_place = self._rows.get(place)
+        if of_place is None:
+            of_place = self._rows[place] = json.dumps([place.path, place.model])[1:-1]
+        return '["tag",%d,"%s",%s,%d]\n' % (entry.id, category, of_place, tensor.element_size())
+
+
+def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _tensors(state: Any) -> Iterator[Any]:
+    """The tensors of one parameter's state; some optimizers keep lists of them."""
+    for value in state.values() if isinstance(state, dict) else ():
+        if isinstance(value, (list, tuple)):
+            yield from value
+        else:
+            yield value
