@@ -180,6 +180,6 @@ def samples_law(seen: Mapping[int, float | None]) -> Callable[[int], float] | No
         return None
     first, last = min(known), max(known)
     if first == last:
-        return lambda size: known[first] * size / first
+        return lambda size: known[first] * (size / first if first else 1.0)
     slope = (known[last] - known[first]) / (last - first)
     return lambda size: max(1.0, known[first] + slope * (size - first))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from brimful.decide.context import context_of, slack_of
@@ -18,6 +18,7 @@ from brimful.verbs import seen
 from brimful.verbs.failures import require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful_inside.laws.allocator import settings_in
+from brimful_inside.laws.roofline import Kernel
 from brimful_inside.laws.trace import Malloc, Trace
 
 EXPECTED_TRACES = 3
@@ -35,6 +36,7 @@ class Tracer:
     samples: dict[int | None, Sample] = field(default_factory=dict)  # None: the command as it stands
     gpu: Gpu | None = None  # the card with the context that this program has on it; known with the first trace
     _card: Card | None = None
+    _runs: dict[int | None, Sequence[Kernel]] = field(default_factory=dict)
 
     @property
     def card(self) -> Card:
@@ -70,7 +72,15 @@ class Tracer:
         return sample
 
     def trace(self, batch_size: int | None) -> Trace | None:
-        return read_trace(self.samples[batch_size], self.session.folder)
+        trace = read_trace(self.samples[batch_size], self.session.folder)
+        self._runs[batch_size] = trace.runs if trace is not None else ()
+        return trace
+
+    def runs(self, batch_size: int | None) -> Sequence[Kernel]:
+        """What ran on the card in a step at a batch size that was traced."""
+        if batch_size not in self._runs:
+            self.trace(batch_size)
+        return self._runs[batch_size]
 
     def traced(self, batch_size: int) -> Traced:
         sample = self.sample(batch_size, searching=True)

@@ -64,11 +64,12 @@ FP64_SHARE_ELSE = 1 / 64
 class Efficiency(NamedTuple):
     """What is reached of the peaks, and what a launch costs.
 
-    The first three are fitted on published training speeds (bench/clock.py), the rest are cited or assumed.
+    `tensor_cores`, `halved` and `direct` are fitted on published training speeds (bench/clock.py), the rest cited or assumed.
     """
 
-    tensor_cores: float = 0.65
-    bandwidth: float = 0.80
+    tensor_cores: float = 0.65  # of the peak, in large products
+    halved: float = 1.0  # the same on GeForce cards: they add up in single precision at half the rate, so that operands keep up
+    bandwidth: float = 0.80  # assumed: copies on an A100 or V100 reach 80 to 90 % of the datasheet's figure
     direct: float = 0.07  # of single precision's peak, in grouped convolutions that tensor cores do not serve
     cuda_cores: float = 0.90  # assumed: single precision products of cuBLAS reach 85 to 95 % where they are large
     attention: float = 0.60  # of the peak in fused attention (Dao, FlashAttention-2, arXiv 2307.08691: 50 to 73 % on an A100)
@@ -89,6 +90,7 @@ DEFAULT = Efficiency()
 # each multiplication (NVIDIA's guide, "Dimension Quantization Effects" and its figure on tile sizes).
 TENSOR_TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 64, 0.65), (64, 32, 0.5))
 SCALAR_TILES = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.9), (32, 32, 0.7))
+HALVED_UP_TO = 2.5  # half precision against single: 2 on GeForce cards from Ampere on, 4 to 16 on all that have full rates
 PACKED_FROM, PACKED_WIDTH = 32, 64  # groups, and channels of a block on the diagonal (assumed)
 DEPTH = 32  # a tile goes through k in steps of this length
 SPLITS = (1, 2, 4, 8, 16, 32, 64)  # k is split over several multiprocessors where tiles are few
@@ -129,7 +131,14 @@ def _grouped_time(kernel: Kernel, rates: Rates, efficiency: Efficiency) -> float
     width = min(m, n, k)
     if groups < PACKED_FROM or width == 1 or kernel.kind not in TENSOR_CORES:
         return kernel.flops / (rates.fp32 * efficiency.direct)
-    return kernel.flops * max(1, PACKED_WIDTH // width) / (rates.peak(kernel.kind) * efficiency.tensor_cores)
+    return kernel.flops * max(1, PACKED_WIDTH // width) / (rates.peak(kernel.kind) * _reached(kernel.kind, rates, efficiency))
+
+
+def _reached(kind: str, rates: Rates, efficiency: Efficiency) -> float:
+    """The share of its peak that a large product reaches."""
+    if kind not in TENSOR_CORES:
+        return efficiency.cuda_cores
+    return efficiency.halved if rates.peak("fp16") <= HALVED_UP_TO * rates.fp32 else efficiency.tensor_cores
 
 
 def product_time(shape: Sequence[int], kind: str, rates: Rates, efficiency: Efficiency = DEFAULT) -> float:
@@ -138,7 +147,7 @@ def product_time(shape: Sequence[int], kind: str, rates: Rates, efficiency: Effi
     batch, m, n, k = shape
     tensor = kind in TENSOR_CORES
     processors = rates.multiprocessors
-    rate = rates.peak(kind) * (efficiency.tensor_cores if tensor else efficiency.cuda_cores) / processors
+    rate = rates.peak(kind) * _reached(kind, rates, efficiency) / processors
     depth = -(-k // DEPTH) * DEPTH
     best = float("inf")
     for rows, columns, reached in TENSOR_TILES if tensor else SCALAR_TILES:

@@ -1,0 +1,59 @@
+"""The clock's part of a prediction: the kernels of the traces that were taken for memory, and what they say about speed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from brimful.decide.kernel_laws import fit_kernels
+from brimful.decide.predicted_speed import predict_speed, rates_of, samples_law
+from brimful.values import Advice, Outcome, PredictedSpeed, Prediction, Sample
+from brimful.verbs.imaginary import Tracer
+
+__all__ = ["speed_of", "with_speed"]
+
+
+def with_speed(tracer: Tracer, prediction: Prediction) -> Prediction:
+    """The prediction with its speed, or with what stands in the way of one."""
+    size, length = prediction.batch_size, tracer.dataset_length()
+    speed = speed_of(tracer, size if size is None or length is None else min(size, length), prediction.largest_batch_size)
+    if isinstance(speed, Advice):
+        return replace(prediction, warnings=(*prediction.warnings, speed))
+    return replace(prediction, speed=speed)
+
+
+def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> PredictedSpeed | Advice:
+    """The speed at `batch_size` (None: of the command as it stands), and up to `largest`, from the traces taken so far."""
+    gpu = tracer.gpu
+    assert gpu is not None
+    if rates_of(gpu) is None:
+        return Advice(
+            "no-clock",
+            "nothing is known of this card but its memory",
+            "so no speed is predicted",
+            "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)",
+        )
+    done = {
+        size: sample
+        for size, sample in tracer.samples.items()
+        if sample.outcome is Outcome.COMPLETED and (size is None) == (batch_size is None)
+    }
+    fitted = fit_kernels({size or 0: tracer.runs(size) for size in done})
+    if fitted is None:
+        return Advice("no-clock", "no step was seen from its beginning to its end", "so no speed is predicted", "")
+    samples = {size or 0: sample.samples_per_step for size, sample in done.items()}
+    speed = predict_speed(fitted, gpu, batch_size, largest, samples_law(samples), notes=tuple(_left_out(tracer.worst())))
+    assert speed is not None
+    return speed
+
+
+def _left_out(sample: Sample) -> list[str]:
+    """What happens in a step and is not in its predicted time."""
+    report = sample.reports[0]
+    notes = []
+    if report.world_size > 1:
+        notes.append(f"what {report.world_size} ranks say to each other takes time that is not counted")
+    if report.worst_batch is not None and report.worst_batch.varies:
+        notes.append("this is for the largest batch there can be; ordinary ones are faster")
+    if any("compile" in name for name in report.approximations):
+        notes.append("the model was run as it is; compiled, it is faster as a rule")
+    return notes
