@@ -10,6 +10,7 @@ import torch
 import torch.utils._device
 
 from brimful_inside.imaginary.errors import invalid_ordinal
+from brimful_inside.imaginary.known import is_small
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.raw import META, TensorBase, is_meta
 
@@ -61,7 +62,10 @@ class Devices:
         if target is META:
             self.gpu.touch()
             made = func(*args, **_without_generator({**kwargs, "device": META}))
-            return self.gpu.see(made, func)  # torch.tensor makes its storage where no mode can see it
+            self.gpu.see(made, func)  # torch.tensor makes its storage where no mode can see it
+            if func in _FROM_DATA:
+                _keep_numbers(self.gpu, made, *args[:1])
+            return made
         kwargs = {**kwargs, "device": target}
         if str(target) == "meta":
             with self.user_meta():
@@ -82,6 +86,12 @@ class Devices:
             yield
         finally:
             self._thread.user_meta = before
+
+
+def _keep_numbers(gpu: ImaginaryGpu, made: Tensor, data: Any = None) -> None:
+    """What torch.tensor and the like were given is known where it is little (a tensor's own values follow it by themselves)."""
+    if data is not None and not isinstance(data, Tensor) and is_small(made):
+        gpu.known.keep(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
 
 
 def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
@@ -260,7 +270,9 @@ def _new_tensor(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     if device is not None:
         return gpu.devices.call(func, args, kwargs, device)
     made = func(*args, **kwargs)
-    return gpu.see(made, func) if gpu.is_imaginary(args[0]) else made
+    if gpu.is_imaginary(args[0]):
+        _keep_numbers(gpu, gpu.see(made, func), *args[1:2])
+    return made
 
 
 def _generator_free(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:

@@ -33,7 +33,7 @@ RUN_AHEAD = 1024
 class _Storage(weakref.ref):
     """A living storage: the books' entry, and by its callback the news of its death."""
 
-    __slots__ = ("address", "id", "key", "known_true", "ledger", "nbytes", "stream", "used_by")
+    __slots__ = ("address", "id", "key", "known_true", "ledger", "nbytes", "stream", "used_by", "values")
 
 
 class Ledger:
@@ -79,6 +79,7 @@ class Ledger:
         entry.ledger = self
         entry.nbytes = nbytes
         entry.known_true = False
+        entry.values = None  # its numbers, where they came from the host (known.py)
         entry.stream, entry.used_by = self._stream(), None
         entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
         self.storages[entry.key] = entry
@@ -101,7 +102,7 @@ class Ledger:
         """The storage of `entry` has another size now. PyTorch takes the new block before it gives the old one back."""
         if entry.ledger is not self:  # of another card
             return entry.ledger.resized(entry, nbytes, op)
-        old_id, old_address, entry.nbytes = entry.id, entry.address, nbytes
+        old_id, old_address, entry.nbytes, entry.values = entry.id, entry.address, nbytes, None
         entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
         if old_id:
             self.release(old_id, old_address)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful_inside.imaginary.errors import Unsupported, different_devices
 from brimful_inside.imaginary.kernels import TEMPORARIES, Held, Machine, Passing, uses_cublas
+from brimful_inside.imaginary.known import follows
 from brimful_inside.imaginary.raw import META, is_meta
 from brimful_inside.laws.workspaces import bytes_of
 
@@ -39,7 +40,7 @@ MIXING = frozenset(
 class _Facts:
     """What is known of an operation, asked for once."""
 
-    __slots__ = ("blas", "composite", "fresh", "handler", "in_place", "mixes", "name", "short", "temporaries")
+    __slots__ = ("blas", "composite", "follows", "fresh", "handler", "in_place", "mixes", "name", "short", "temporaries")
 
     def __init__(self, func: Any, handlers: Dict[Any, Callable]):
         self.name = str(func)  # "aten.mm.default"
@@ -48,6 +49,7 @@ class _Facts:
         overload = schema + "." + func._overloadname
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
         self.handler = handlers.get(func)
+        self.follows = follows(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
         self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
         self.temporaries = TEMPORARIES.get(self.short)
@@ -89,6 +91,10 @@ class Operations(TorchDispatchMode):
             if not on_card:
                 return func(*args, **kwargs)
             return self._run(func, facts, args, kwargs)
+        if types:
+            how = _subclass_among(types)
+            if how is not None:  # of a DTensor, say, the operations on its parts come here; of fake tensors nothing does
+                return NotImplemented if how else func(*args, **(kwargs or {}))
 
     def _run(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         gpu = self.gpu
@@ -111,6 +117,7 @@ class Operations(TorchDispatchMode):
         if facts.handler is _to_copy and gpu.notes is not None and not is_meta(args[0]):
             gpu.notes.copied(out)
         return out
+            gpu.known.follow(func, facts.follows, args, kwargs, out)
 
     def _take(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> List[Tuple[int, int]]:
         """The memory that the operation holds while it runs."""
@@ -212,7 +219,7 @@ def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
     if not kwargs.get("non_blocking") and device is not None and (device.type == "meta") is not is_meta(args[0]):
         gpu.host_waits()
     if device is not None and device.type != "meta" and is_meta(args[0]):
-        return zeros_on_host(args[0], kwargs.get("dtype"))
+        return gpu.read(args[0], kwargs.get("dtype"))
     if not is_meta(args[0]) and not kwargs.get("pin_memory"):
         return func(*args, **{**kwargs, "non_blocking": False})
     return func(*args, **kwargs)
@@ -224,7 +231,8 @@ def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
         gpu.host_waits()
     if not is_meta(args[0]):
         if is_meta(args[1]):
-            return args[0].zero_()
+            values = gpu.known.values(args[1])
+            return args[0].zero_() if values is None else args[0].copy_(values)
         return func(*args, **kwargs)
     if not is_meta(args[1]):  # the copy from the host takes no memory on the card unless the dtype changes there
         torch.broadcast_shapes(args[0].shape, args[1].shape)
@@ -240,7 +248,10 @@ def _scalar(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
 
 
 def _equal(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
-    return args[0].shape == args[1].shape
+    if args[0].shape != args[1].shape:
+        return False
+    first, second = (gpu.known.values(arg) if is_meta(arg) else arg for arg in args[:2])
+    return first is None or second is None or torch.equal(first, second)
 
 
 def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:

@@ -51,16 +51,22 @@ def _unique(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
 
 
 def _bincount(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    gpu.approximate("bincount")
+    known = gpu.known.values(args[0]) if is_meta(args[0]) else args[0]
+    if known is None:
+        gpu.approximate("bincount")
     weights = args[1] if len(args) > 1 else kwargs.get("weights")
     least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
-    return torch.empty(max(least, 1), dtype=dtype, device=META)
+    most = 0 if known is None or not known.numel() else int(known.max()) + 1
+    return torch.empty(max(least, most, known is None), dtype=dtype, device=META)
 
 
 def _repeat_interleave(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     if kwargs.get("output_size") is not None:
         return _indices(kwargs["output_size"])
+    known = gpu.known.values(args[0]) if is_meta(args[0]) else args[0]
+    if known is not None:
+        return _indices(int(known.sum()))
     gpu.approximate("repeat_interleave")
     return _indices(args[0].numel())
 

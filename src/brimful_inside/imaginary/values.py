@@ -10,7 +10,6 @@ import torch
 from torch._utils import _rebuild_parameter
 
 from brimful_inside.imaginary.errors import no_numpy
-from brimful_inside.imaginary.operations import zeros_on_host
 from brimful_inside.imaginary.patches import Patches
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def _numpy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
 
 def _tolist(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     if gpu.is_imaginary(args[0]):
-        return zeros_on_host(args[0]).tolist()
+        return gpu.read(args[0]).tolist()
     return func(*args, **kwargs)
 
 
@@ -46,7 +45,8 @@ def _data_ptr(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
 def _allclose(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     if gpu.is_imaginary(args[0]):
         torch.broadcast_shapes(args[0].shape, args[1].shape)
-        return True
+        known = [gpu.known.values(arg) if gpu.is_imaginary(arg) else arg for arg in args[:2]]
+        return any(numbers is None for numbers in known) or func(*known, *args[2:], **kwargs)
     return func(*args, **kwargs)
 
 
@@ -151,7 +151,8 @@ def _put_printing_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     def _str(self: Tensor, *, tensor_contents: Any = None) -> str:
         if not gpu.holds(self):
             return real(self, tensor_contents=tensor_contents)
-        zeros = torch.zeros((), dtype=self.dtype, device="cpu").expand(self.shape)
+        known = gpu.known.values(self)
+        zeros = torch.zeros((), dtype=self.dtype, device="cpu").expand(self.shape) if known is None else known
         text = real(zeros, tensor_contents=tensor_contents)
         suffix = ", device='%s'" % gpu.device_of(self)
         if self.grad_fn is not None:

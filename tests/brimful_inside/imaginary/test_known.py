@@ -1,0 +1,102 @@
+"""Numbers that came from the host are still known on the card; what meets unknown ones is unknown, and reads as zero."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def test_what_was_sent_to_the_card_comes_back(gpu):
+    lengths = torch.tensor([3, 9, 4]).to("cuda")
+    assert lengths.tolist() == [3, 9, 4] and lengths.max().item() == 9 and int(lengths[2]) == 4
+    assert lengths.cpu().tolist() == [3, 9, 4] and torch.equal(lengths, torch.tensor([3, 9, 4], device="cuda"))
+    assert not torch.equal(lengths, torch.tensor([3, 9, 5], device="cuda")) and "9" in str(lengths)
+
+
+def test_what_is_made_on_the_card_of_numbers_is_known(gpu):
+    assert torch.tensor([2, 5], device="cuda").sum().item() == 7
+    assert torch.full((3,), 4, device="cuda").sum().item() == 12
+    assert torch.arange(5, device="cuda")[-1].item() == 4
+    assert torch.empty(2, device="cuda").fill_(3).tolist() == [3.0, 3.0]
+    weights = torch.randn(4, 4, device="cuda")
+    assert weights.new_tensor([6]).item() == 6 and weights.new_ones(2).sum().item() == 2
+
+
+def test_a_counter_counts_and_a_share_of_it_is_no_division_by_zero(gpu):
+    seen, right = torch.zeros((), dtype=torch.int64, device="cuda"), torch.zeros((), device="cuda")
+    for _ in range(3):
+        labels = torch.randint(0, 10, (8,), device="cuda")
+        right += (torch.randn(8, 10, device="cuda").argmax(1) == labels).sum()
+        seen += labels.numel()
+    assert seen.item() == 24 and right.item() / seen.item() == 0.0
+
+
+def test_the_longest_of_the_batch_cuts_it(gpu):
+    data, lengths = torch.randn(3, 40, 8).cuda(), torch.tensor([7, 31, 12]).cuda()
+    assert data[:, : lengths.max()].shape == (3, 31, 8)
+
+
+def test_what_meets_unknown_values_is_unknown(gpu):
+    known, unknown = torch.ones(3, device="cuda"), torch.randn(3, device="cuda")
+    assert (known + unknown).tolist() == [0.0, 0.0, 0.0]
+    known += unknown
+    assert known.tolist() == [0.0, 0.0, 0.0], "it was known, and is no more"
+
+
+@pytest.mark.parametrize("spoil", [lambda x: x.normal_(), lambda x: x.copy_(torch.randn(3, device="cuda"))])
+def test_a_tensor_that_is_filled_with_what_nobody_knows_is_unknown_again(gpu, spoil):
+    known = torch.full((3,), 5.0, device="cuda")
+    assert known.sum().item() == 15
+    spoil(known)
+    assert known.sum().item() == 0
+
+
+def test_views_share_their_numbers(gpu):
+    table = torch.zeros(2, 3, device="cuda")
+    table[1, 2] = 7
+    row = table[1]
+    row[0] = 2
+    assert table.tolist() == [[0, 0, 0], [2, 0, 7]] and table.t()[2].tolist() == [0, 7]
+
+
+def test_a_list_of_tensors_is_counted_up_together(gpu):
+    steps = [torch.zeros((), device="cuda") for _ in range(3)]
+    torch._foreach_add_(steps, 1)
+    assert [step.item() for step in steps] == [1.0, 1.0, 1.0]
+
+
+def test_masks_and_tokens_stay_unknown_whatever_the_first_batches_say(gpu):
+    mask = torch.ones(4, 16, dtype=torch.int64).cuda()
+    assert not (mask == 1).all()
+
+
+def test_what_changes_on_the_host_afterwards_is_not_what_the_card_got(gpu):
+    source = torch.tensor([1, 2])
+    sent = source.cuda()
+    source.zero_()
+    assert sent.tolist() == [1, 2]
+    back = sent.cpu()
+    back.zero_()
+    assert sent.tolist() == [1, 2]
+
+
+def test_counts_of_known_numbers_have_their_true_length(gpu):
+    batch = torch.tensor([0, 0, 1, 4]).cuda()
+    assert batch.bincount().shape == (5,)
+    assert torch.arange(3, device="cuda").repeat_interleave(torch.tensor([2, 0, 3], device="cuda")).shape == (5,)
+    assert not gpu.approximations
+    torch.randint(0, 9, (4,), device="cuda").bincount(minlength=9)
+    assert gpu.approximations == {"bincount": 1}
+
+
+def test_nothing_of_it_is_in_the_books(gpu):
+    before = torch.cuda.memory_allocated()
+    kept = torch.arange(1000, device="cuda")
+    assert torch.cuda.memory_allocated() - before == 8192
+    total = kept[:10].sum().item()
+    assert total == 45 and torch.cuda.memory_allocated() - before == 8192
+
+
+def test_large_and_broken_numbers_are_not_kept(gpu):
+    assert torch.ones(5, 5, device="cuda").sum().item() == 0
+    assert torch.linspace(0, 1, 100, device="cuda").sum().item() == 0
