@@ -9,7 +9,6 @@ from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple
 
 import torch
-
 from brimful_inside.imaginary import attention, composites, convolutions, devices, operations, rnn, shapes, shortcuts, values
 from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
 from brimful_inside.imaginary.clock import Clock
@@ -17,8 +16,8 @@ from brimful_inside.imaginary.compiler import bring_dynamo_back, leave_uncompile
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
 from brimful_inside.imaginary.graphs import Captures
-from brimful_inside.imaginary.ledger import Ledger
 from brimful_inside.imaginary.known import Known
+from brimful_inside.imaginary.ledger import Ledger
 from brimful_inside.imaginary.notes import Notes
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.pinned import Pinned
@@ -53,8 +52,8 @@ class ImaginaryGpu:
         self.ledger = Ledger(self.allocator, card, trace, lambda: self.streams.current)
         self.clock = Clock(card)
         self._trace = trace
-        self.devices = devices.Devices(self)
         self.known = Known(self)
+        self.devices = devices.Devices(self)
         self.has_user_meta = False  # the script has meta tensors of its own
         self.touched = False  # CUDA is initialized
         self.in_bad_fork = False
@@ -275,18 +274,18 @@ class ImaginaryGpu:
         """The one element of `tensor` as the host reads it."""
         if self.is_true(tensor):
             return True
-        return torch.zeros((), dtype=tensor.dtype, device="cpu").item() if tensor.dtype != torch.bool else False
-
         known = self.known.values(tensor)
         if known is not None:
             return known.item()
-    def mark_true(self, tensor: Tensor) -> Tensor:
-        """`tensor` is known to hold nothing but True (of isfinite, say)."""
+        return torch.zeros((), dtype=tensor.dtype, device="cpu").item() if tensor.dtype != torch.bool else False
+
     def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
         """What the host gets when it reads `tensor`: a new tensor of the numbers that are known, else of zeros."""
         known = self.known.values(tensor)
         return operations.zeros_on_host(tensor, dtype) if known is None else known.to(dtype or tensor.dtype, copy=True)
 
+    def mark_true(self, tensor: Tensor) -> Tensor:
+        """`tensor` is known to hold nothing but True (of isfinite, say)."""
         entry = self.ledger.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
         if entry is not None:
             entry.known_true = True

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from brimful_inside.imaginary.errors import Unsupported, different_devices
 from brimful_inside.imaginary.kernels import TEMPORARIES, Held, Machine, Passing, uses_cublas
 from brimful_inside.imaginary.known import follows
 from brimful_inside.imaginary.raw import META, is_meta
 from brimful_inside.laws.workspaces import bytes_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -91,10 +90,6 @@ class Operations(TorchDispatchMode):
             if not on_card:
                 return func(*args, **kwargs)
             return self._run(func, facts, args, kwargs)
-        if types:
-            how = _subclass_among(types)
-            if how is not None:  # of a DTensor, say, the operations on its parts come here; of fake tensors nothing does
-                return NotImplemented if how else func(*args, **(kwargs or {}))
 
     def _run(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         gpu = self.gpu
@@ -103,6 +98,7 @@ class Operations(TorchDispatchMode):
         try:
             out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)
             self._track(out, facts.name)
+            gpu.known.follow(func, facts.follows, args, kwargs, out)
             if gpu.clock.on:
                 gpu.clock.ran(func, facts.name, facts.short, args, kwargs, out)
         except NotImplementedError as error:
@@ -117,7 +113,6 @@ class Operations(TorchDispatchMode):
         if facts.handler is _to_copy and gpu.notes is not None and not is_meta(args[0]):
             gpu.notes.copied(out)
         return out
-            gpu.known.follow(func, facts.follows, args, kwargs, out)
 
     def _take(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> List[Tuple[int, int]]:
         """The memory that the operation holds while it runs."""
