@@ -7,6 +7,7 @@ otherwise), releases 2.6 to 2.15.
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Callable, Dict
 
 MAX_OFFSET = (1 << 31) - 1  # TensorIteratorBase::can_use_32bit_indexing
@@ -32,15 +33,16 @@ def reduction_bytes(
     outputs: int,
     run: int,
     fastest: int,
-    vectors: int,
+    aligned: int,
     multiprocessors: int,
     threads: int,
 ) -> int:
     """The staging buffer of a reduction that is split over thread blocks (cuda/Reduce.cuh, setReduceConfig).
 
     element, itemsize: bytes of the accumulator and of an element of the input; inputs: elements that go into one output; run:
-    length of the output's innermost dimension; fastest: 1 if the input's innermost dimension is summed; vectors: the longest
-    vector that the input's layout allows (1: it is not read in vectors); threads: resident threads of a multiprocessor.
+    length of the output's innermost dimension; fastest: 1 if the input's innermost dimension is summed; aligned: what all
+    strides of the input but the innermost are multiples of (1: it is not read in vectors, which are of 4 elements at most);
+    threads: resident threads of a multiprocessor.
 
     Summing the rows of a wide matrix, as for the gradient of a bias, takes tens of MiB: each block has room for
     a value of each of its threads.
@@ -49,7 +51,7 @@ def reduction_bytes(
         return 0
     while inputs * outputs * itemsize > MAX_OFFSET and (inputs > 1 or outputs > 1):  # done in halves (with_32bit_indexing)
         inputs, outputs = (ceil_div(inputs, 2), outputs) if inputs >= outputs else (inputs, ceil_div(outputs, 2))
-    vector = 1
+    vector, vectors = 1, gcd(4, aligned)
     dim0, dim1 = (inputs, outputs) if fastest else (outputs, inputs)
     if fastest and vectors > 1 and dim0 >= 128:
         dim0 //= 4

@@ -27,10 +27,11 @@ def reduction(machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], e
     kept = _joined([(shape[d], stride[d]) for d in range(count) if d not in wanted and shape[d] != 1])
     fastest = not kept or (bool(summed) and summed[0][1] < kept[0][1])
     inner = summed if fastest else kept
-    vectors = 4 if inner and inner[0][1] == 1 and not (fastest and len(summed) > 1) else 1
-    if vectors > 1 and not fastest:
-        for _, step in [*summed, *kept[1:]]:
-            vectors = gcd(vectors, step)
+    in_vectors = inner and inner[0][1] == 1 and not (fastest and len(summed) > 1)
+    # A stride as it is, and not what vectors it allows: that is no law of the batch size.
+    aligned = 4 if in_vectors else 1
+    if in_vectors and not fastest:
+        aligned = gcd(*(step for _, step in [*summed, *kept[1:]])) or 4
     run = kept[0][0] if kept else 1
     args = (
         element,
@@ -39,7 +40,7 @@ def reduction(machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], e
         outputs,
         run,
         int(fastest),
-        vectors,
+        aligned,
         machine.multiprocessors,
         machine.threads,
     )

@@ -1,0 +1,40 @@
+"""A reduction's buffer is a law of the batch size also where the batch decides how the input is read."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+
+from brimful.decide.allocation_laws import fit_laws
+from brimful.decide.sequences import program_of
+from brimful_inside import imaginary
+from tests.brimful_inside.imaginary.conftest import card, rows
+
+
+def program_at(batch_size, work):
+    file = io.StringIO()
+    gpu = imaginary.enter(card(), None, file)
+    try:
+        work(batch_size)
+        gpu.flush()
+    finally:
+        gpu.leave()
+    return program_of(rows(file))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda batch_size: torch.empty(4096, batch_size, device="cuda").sum(0),
+        lambda batch_size: torch.empty(2 * batch_size, 2 * batch_size, device="cuda").mean(0),
+        lambda batch_size: torch.empty(batch_size, 1000, device="cuda").sum(0),
+        lambda batch_size: torch.empty(batch_size, 64, 30, device="cuda").sum((0, 2)),
+    ],
+)
+def test_laws_of_two_or_three_small_batches_hold_at_any(work):
+    laws = fit_laws({size: program_at(size, work) for size in (5, 12, 20)})
+    assert laws is not None
+    for size in (64, 1001, 4096):
+        assert laws.reproduces(program_at(size, work), size).exact
