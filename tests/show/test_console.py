@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ WIDTH = 80
 SCREENS: dict[str, Callable[[Console], None]] = {
     "predict-fits": lambda c: screens.show_prediction(c, pieces.prediction()),
     "predict-out-of-memory": lambda c: screens.show_prediction(c, pieces.prediction(1600, pieces.gpu())),
+    "predict-speed": lambda c: screens.show_prediction(
+        c, replace(pieces.prediction(), speed=pieces.predicted_speed(), warnings=())
+    ),
     "audit": lambda c: screens.show_audit(c, records.audit()),
     "audit-clean": lambda c: screens.show_record(c, records.clean_audit_record()),
     "tune-cpu": lambda c: screens.show_record(c, records.tune_on_cpu()),

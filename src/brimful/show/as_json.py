@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from brimful.show.speed import speed_json
 from brimful.show.verdict import of_record, reason
 from brimful.show.words import source_of
 from brimful.values import (
@@ -57,6 +58,7 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "approximations": dict(prediction.approximations),
         "worst_batch": None if worst is None else {"scanned": worst.scanned, "varies": worst.varies, "what": worst.what},
         "warnings": advice_json(prediction.warnings),
+        "speed": speed_json(prediction.speed),
         "seconds": prediction.seconds,
     }
 

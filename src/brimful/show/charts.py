@@ -12,7 +12,7 @@ from typing import Any
 
 from brimful.show.words import share_text
 from brimful.units import format_bytes
-from brimful.values import Budget, Estimate, MemoryBelief, Point, Source, SpeedBelief
+from brimful.values import Budget, Estimate, MemoryBelief, Point, PredictedSpeed, Source, SpeedBelief
 
 GIB = 2**30
 
@@ -75,13 +75,56 @@ def speed_chart(belief: SpeedBelief, baseline: tuple[int, Estimate] | None, widt
         axis=alt.Axis(values=_ticks(sorted(set(sizes)), width), format=",d"),
     )
     y = alt.Y("y:Q", title="samples per second", scale=alt.Scale(domain=[0, top], nice=False))
-    layers = _speed_band(alt, belief)
+    layers = _speed_band(alt, belief.points, belief.best_batch_size, belief.tolerance)
     layers.append(_layer(alt, rows).mark_line(color=PALETTE["fit"], strokeWidth=1.2, opacity=0.65).encode(y="value:Q"))
     if any(row["low"] is not None for row in rows):
         layers.append(_layer(alt, rows).mark_rule(color=PALETTE["fit"], strokeWidth=1.5).encode(y="low:Q", y2="high:Q"))
     layers.append(_points(alt, rows, PALETTE["fit"], filled=True))
     layers += _speed_marks(alt, belief, rows, baseline)
     return _draw(alt, _invisible(alt, x, y), layers, width, "Samples per second against batch size")
+
+
+def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int) -> str:
+    """Predicted samples per second up to the largest batch size that fits, with the interval of its level, the band within the
+    tolerance of the best, the knee, and the size that was asked about. Returns SVG text.
+
+    Level and shape are known unequally well: the interval is of the level, and moves the whole curve.
+    """
+    alt = _altair()
+    rows = [_speed_row(p.batch_size, p.value, "") for p in speed.curve]
+    top = max(max((row["value"] for row in rows), default=1e-9) * 1.5, 1e-9)
+    for row in rows:
+        row["high"] = min(row["high"] or row["value"], top)
+    sizes = [row["x"] for row in rows]
+    x = alt.X(
+        "x:Q",
+        title="batch size",
+        scale=alt.Scale(type="log", base=2, domain=[min(sizes) / 1.25, max(sizes) * 1.6], nice=False),
+        axis=alt.Axis(values=_ticks([size for size in sizes if size & (size - 1) == 0], width), format=",d"),
+    )
+    y = alt.Y("y:Q", title="samples per second, predicted", scale=alt.Scale(domain=[0, top], nice=False))
+    layers = [_layer(alt, rows).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q")]
+    layers += _speed_band(alt, speed.curve, speed.best_batch_size, speed.tolerance)
+    layers.append(_layer(alt, rows).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
+    layers.append(_points(alt, rows, PALETTE["fit"], filled=False, size=24))
+    layers += _predicted_marks(alt, speed, largest)
+    return _draw(alt, _invisible(alt, x, y), layers, width, "Predicted samples per second against batch size")
+
+
+def _predicted_marks(alt: Any, speed: PredictedSpeed, largest: int | None) -> list[Any]:
+    """The knee, the largest that fits, and what was asked about, each named once; labels above and below in turn."""
+    names: dict[int, list[str]] = {}
+    for size, name in ((speed.knee_batch_size, "knee"), (largest, "largest"), (speed.batch_size, "asked")):
+        if size is not None and any(p.batch_size == size for p in speed.curve) and not (name == "asked" and size == largest):
+            names.setdefault(size, []).append(name)
+    layers: list[Any] = []
+    for number, (size, what) in enumerate(sorted(names.items())):
+        point = next(p for p in speed.curve if p.batch_size == size)
+        row = _speed_row(size, point.value, f"{size:,} {', '.join(what)}")
+        color = PALETTE["chosen" if "knee" in what else "ink"]
+        layers.append(_points(alt, [row], color, filled=True, size=70))
+        layers += _label(alt, row, color, 0, 17 if number % 2 == 0 else -15, "center")
+    return layers
 
 
 def _altair() -> Any:
@@ -225,11 +268,11 @@ def _speed_row(size: int, value: Estimate, label: str) -> dict[str, Any]:
     return {"x": size, "value": value.value, "low": value.low, "high": value.high, "label": label, "tip": tip}
 
 
-def _speed_band(alt: Any, belief: SpeedBelief) -> list[Any]:
-    best = next((p.value.value for p in belief.points if p.batch_size == belief.best_batch_size), None)
+def _speed_band(alt: Any, points: tuple[Point, ...], best_size: int | None, tolerance: float) -> list[Any]:
+    best = next((p.value.value for p in points if p.batch_size == best_size), None)
     if best is None:
         return []
-    band = alt.Chart(alt.Data(values=[{"low": best * (1 - belief.tolerance), "high": best}]))
+    band = alt.Chart(alt.Data(values=[{"low": best * (1 - tolerance), "high": best}]))
     return [band.mark_rect(color=PALETTE["chosen"], opacity=0.13).encode(y="low:Q", y2="high:Q")]
 
 

@@ -19,6 +19,7 @@ from rich.text import Text
 from brimful.errors import BrimfulError
 from brimful.show import facts, verdict
 from brimful.show.calibration import calibration_rows
+from brimful.show.speed import speed_rows, speed_sentence
 from brimful.show.words import (
     Shown,
     approximation_text,
@@ -65,6 +66,9 @@ def make_console(
 def show_prediction(console: Console, prediction: Prediction) -> None:
     """The answer of `predict`."""
     _headline(console, verdict.of_prediction(prediction))
+    if prediction.speed is not None:
+        _line(console, speed_sentence(prediction.speed))
+        console.print()
     if prediction.phases or prediction.not_seen:
         basis, rows = facts.predicted_phases(prediction)
         _line(console, f"Peaks, {basis}:")
@@ -94,6 +98,7 @@ def show_prediction(console: Console, prediction: Prediction) -> None:
         known.append(facts.FactRow("worst batch", Shown(prediction.worst_batch.what)))
     for name, count in prediction.approximations.items():
         known.append(facts.FactRow("approximated", Shown(approximation_text(name, count))))
+    known += speed_rows(prediction)
     known.append(facts.FactRow("answered in", Shown(seconds_text(prediction.seconds), Source.MEASURED)))
     _facts(console, known)
     show_advice(console, prediction.warnings)

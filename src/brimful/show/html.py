@@ -13,7 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from brimful.show import facts, verdict
-from brimful.show.charts import WIDTHS, memory_chart, speed_chart
+from brimful.show.charts import WIDTHS, memory_chart, predicted_speed_chart, speed_chart
+from brimful.show.speed import speed_rows, speed_sentence
 from brimful.show.words import (
     Shown,
     approximation_text,
@@ -79,6 +80,7 @@ def _view(record: Record) -> dict[str, Any]:
         "prediction": _prediction(record.prediction) if record.prediction else None,
         "memory": _memory(record, record.memory) if record.memory else None,
         "speed": _speed(record, record.speed) if record.speed and record.speed.points else None,
+        "predicted_speed": _predicted_speed(record.prediction),
         "settings": _settings(record),
         "audit": record.audit,
         "requested": {k: setting_text(v) for k, v in record.audit.requested.items()} if record.audit else {},
@@ -148,6 +150,7 @@ def _prediction(prediction: Prediction) -> dict[str, Any]:
         rows.append(facts.FactRow("worst batch", Shown(prediction.worst_batch.what)))
     for name, count in prediction.approximations.items():
         rows.append(facts.FactRow("approximated", Shown(approximation_text(name, count))))
+    rows += speed_rows(prediction)
     rows.append(facts.FactRow("answered in", Shown(seconds_text(prediction.seconds), Source.MEASURED)))
     whole = max(prediction.budget.total_bytes, peak.device_bytes if peak else 0, 1)
     share = min(prediction.budget.bytes / whole, 1.0)
@@ -202,6 +205,15 @@ def _memory(record: Record, belief: MemoryBelief) -> dict[str, Any]:
         "interval": interval,
         "budget": budget is not None,
     }
+
+
+def _predicted_speed(prediction: Prediction | None) -> dict[str, Any] | None:
+    speed = prediction.speed if prediction is not None else None
+    if prediction is None or speed is None or len(speed.curve) < 2:
+        return None
+    charts = _charts(lambda width: predicted_speed_chart(speed, prediction.largest_batch_size, width))
+    points = [(count_text(p.batch_size), shown_speed(p.value)) for p in speed.curve]
+    return {"charts": charts, "text": speed_sentence(speed), "points": points}
 
 
 def _speed(record: Record, belief: SpeedBelief) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from brimful.show import facts, verdict
+from brimful.show.speed import speed_sentence
 from brimful.show.words import Shown, setting_text, share_text
 from brimful.values import Advice, Record
 
@@ -18,6 +19,8 @@ def render_markdown(record: Record) -> str:
     opened = record.opened
     parts = [f"**brimful {escape(opened.verb)}**: {escape(verdict.of_record(record).sentence)}"]
     plan, audit = record.plan, record.audit
+    if plan is None and record.prediction is not None and record.prediction.speed is not None:
+        parts.append(escape(speed_sentence(record.prediction.speed)))
     if plan is not None:
         parts.append(code_block(plan.command_line))
         rows = [(s.name, setting_text(s.requested), setting_text(s.effective), s.why, s.source.value) for s in plan.settings]
