@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import torch
@@ -34,6 +35,7 @@ class _CudnnRnn(torch.autograd.Function):
         reserve = torch.empty(plan["reserve_bytes"] if plan["train"] else 0, dtype=torch.uint8, device=META)
         flat = weights if plan["flat"] else [data.new_empty(sum(w.numel() for w in weights))]
         ctx.plan, ctx.count = plan, len(weights)
+        plan["ran"](backward=False)
         ctx.save_for_backward(data, hidden, cell, output, reserve, *flat, *weights)
         return (output, last_hidden) if last_cell is None else (output, last_hidden, last_cell)
 
@@ -41,6 +43,7 @@ class _CudnnRnn(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         saved = ctx.saved_tensors
         data, hidden, cell = saved[:3]
+        ctx.plan["ran"](backward=True)
         weights = saved[len(saved) - ctx.count :]
         grad_data, grad_hidden = torch.empty_like(data), torch.empty_like(hidden)
         grad_cell = torch.empty_like(cell) if cell is not None else None
@@ -69,9 +72,40 @@ def _run(gpu: ImaginaryGpu, kind: str, data: Tensor, hx: Any, weights: List[Tens
     if options["dropout"] and options["train"]:
         reserve += steps * width * (options["num_layers"] - 1)
     train = torch.is_grad_enabled() and any(t.requires_grad for t in (data, hidden, *weights))
-    plan = {"output_shape": (*data.shape[:-1], width), "reserve_bytes": reserve, "train": train, "flat": flat}
+    lengths = options.get("batch_sizes")
+    length = len(lengths) if lengths is not None else data.shape[1 if options.get("batch_first") else 0]
+    sizes = (data.shape[-1], hidden.shape[-1], GATES[kind] * units)
+    ran = partial(_tell, gpu, data.dtype, steps, max(1, length), sizes, options["num_layers"], directions)
+    plan = {"output_shape": (*data.shape[:-1], width), "reserve_bytes": reserve, "train": train, "flat": flat, "ran": ran}
     gpu.approximate("cudnn rnn reserve space")
     return _CudnnRnn.apply(plan, data, hidden, cell, *weights)
+
+
+def _tell(
+    gpu: ImaginaryGpu,
+    dtype: torch.dtype,
+    rows: int,
+    length: int,
+    sizes: Tuple[int, int, int],
+    layers: int,
+    directions: int,
+    backward: bool,
+) -> None:
+    """To the clock: each layer has one product over all rows (samples x time steps) for what comes in, and one a time step for
+    what comes from the step before; backward each has its gradient for data and for weights."""
+    width, hidden, gates = sizes
+    kind, size = gpu.clock.kind_of(dtype), dtype.itemsize
+    a_step = max(1, rows // length)
+    for layer in range(layers):
+        inner = width if layer == 0 else hidden * directions
+        for _ in range(directions):
+            moved = size * (rows * (inner + gates) + inner * gates)
+            again = size * (rows * (hidden + gates) + hidden * gates)
+            gpu.clock.add("cudnn_rnn", kind, 2 * rows * inner * gates, moved, 1, (1, rows, gates, inner))
+            gpu.clock.add("cudnn_rnn", kind, 2 * rows * hidden * gates, again, length, (1, a_step, gates, hidden))
+            if backward:
+                both = inner + hidden
+                gpu.clock.add("cudnn_rnn", kind, 2 * rows * both * gates, moved + again, 1, (1, gates, both, rows))
 
 
 def _cast_flat(weights: List[Tensor], dtype: torch.dtype) -> List[Tensor]:

@@ -32,7 +32,7 @@ class Kernel(NamedTuple):
     bytes: int  # read and written
     launches: int = 1  # kernels
     engine: int = 0  # 1: dispatched by the autograd engine, 0: by the script, 2: by a CUDA graph
-    shape: Tuple[int, ...] = ()  # of a product: (batch, m, n, k); () for all else
+    shape: Tuple[int, ...] = ()  # of a product, of each launch: (batch, m, n, k); () for all else
 
 
 class Rates(NamedTuple):
@@ -117,7 +117,7 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
     if kernel.shape and kernel.shape[0] > 1 and "convolution" in kernel.op:
         compute = _grouped_time(kernel, rates, efficiency)
     elif kernel.shape:
-        compute = product_time(kernel.shape, kind, rates, efficiency)
+        compute = max(1, kernel.launches) * product_time(kernel.shape, kind, rates, efficiency)
     elif kernel.flops:
         share = efficiency.attention if kind in TENSOR_CORES else efficiency.cuda_cores
         compute = kernel.flops / (rates.peak(kind) * share)
