@@ -9,7 +9,18 @@ from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple
 
 import torch
-from brimful_inside.imaginary import attention, composites, convolutions, devices, operations, rnn, shapes, shortcuts, values
+from brimful_inside.imaginary import (
+    attention,
+    composites,
+    convolutions,
+    devices,
+    engine,
+    operations,
+    rnn,
+    shapes,
+    shortcuts,
+    values,
+)
 from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
 from brimful_inside.imaginary.clock import Clock
 from brimful_inside.imaginary.compiler import bring_dynamo_back, leave_uncompiled
@@ -65,6 +76,7 @@ class ImaginaryGpu:
             **operations.handlers(),
             **shapes.handlers(),
         }
+        self.operation_handlers = engine.in_its_place(self.operation_handlers)
         rooms = (devices, values, composites, attention, rnn)
         self.function_handlers: Dict[Any, Callable] = handlers_under_autocast(
             {func: handler for room in rooms for func, handler in room.handlers().items()}
@@ -92,6 +104,7 @@ class ImaginaryGpu:
 
     def enter(self) -> None:
         """Put everything in place, in the current thread and in every thread started later."""
+        engine.measure_owners()
         put_cuda_in_place(self, self.patches)
         if self.notes is not None:
             self.notes.put_in_place(self.patches)
