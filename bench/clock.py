@@ -28,9 +28,9 @@ from typing import Any
 
 from bench.clock_cards import PUBLISHED
 from bench.clock_traces import laws_of
-from brimful.decide.intervals import STEP_TIME, evidence_from, evidence_json
+from brimful.decide.intervals import STEP_TIME, STEP_TIME_GROUPED, evidence_from, evidence_json
 from brimful.decide.kernel_laws import StepKernels
-from brimful.decide.predicted_speed import rates_of
+from brimful.decide.predicted_speed import rates_of, situation_of
 from brimful.measure.gpus import find_gpu, to_card
 from brimful_inside.laws.roofline import DEFAULT, Efficiency, Rates, kernel_time, step_time
 
@@ -58,6 +58,10 @@ class Row:
         times = [kernel_time(kernel, self.rates, efficiency) for kernel in self.step.kernels]
         kernels = [self.step.kernels[i] for i in self.step.order]
         return step_time(kernels, [times[i] for i in self.step.order], efficiency).seconds
+
+    @property
+    def situation(self) -> str:
+        return situation_of(self.step, [kernel_time(kernel, self.rates) for kernel in self.step.kernels])
 
     def log_ratio(self, efficiency: Efficiency = DEFAULT) -> float:
         """Above 0: the prediction is too slow."""
@@ -162,14 +166,15 @@ def write_evidence(judged: list[Row], date: str, folder: Path) -> None:
         "timm's training benchmark in mixed precision, channels last, of models that no constant was made with; traced with "
         f"torch {version('torch')}, timm {version('timm')}"
     )
-    errors = [math.exp(-row.log_ratio()) - 1 for row in judged]  # measured over predicted
-    evidence = evidence_from(errors, STEP_TIME, date, f"one {find_gpu(CARD).name}", basis)
-    (folder / f"clock-{CARD}.json").write_text(evidence_json(evidence), encoding="utf-8")
+    for situation, name in ((STEP_TIME, "clock"), (STEP_TIME_GROUPED, "clock-grouped")):
+        errors = [math.exp(-row.log_ratio()) - 1 for row in judged if row.situation == situation]  # measured over predicted
+        evidence = evidence_from(errors, situation, date, f"one {find_gpu(CARD).name}", basis)
+        (folder / f"{name}-{CARD}.json").write_text(evidence_json(evidence), encoding="utf-8")
 
 
 def print_table(result: dict[str, Any]) -> None:
-    for name in ("held_out", "seen"):
-        print(f"{name:9}" + "  ".join(f"{key} {value:.3g}" for key, value in result[name].items()))
+    for name, of in {"held out": result["held_out"], **result["held_out_by_situation"], "seen": result["seen"]}.items():
+        print(f"{name:34}" + "  ".join(f"{key} {value:.3g}" for key, value in of.items()))
     for one in result["other_cards"]:
         what = f"  {one['model']:22}{one['card']:12}{one['precision']:6}{one['batch_size']:>5}"
         speeds = f"  measured {one['images_per_s']:>6}  predicted {one['predicted_images_per_s']:>7}"
@@ -193,6 +198,7 @@ def main() -> None:
     fitted_on, judged = [row for row in rows if row.model in seen], [row for row in rows if row.model not in seen]
     others = rows_of_other_cards(args.cache)
     fits_others = [r for one, r in zip(PUBLISHED, others, strict=True) if one.model == FITS_OTHERS and one.precision != "fp32"]
+    situations = (STEP_TIME, STEP_TIME_GROUPED)
     result = {
         "bench": "clock",
         "what": "time of a training step, predicted from each kernel's arithmetic and bytes, against timm's benchmark",
@@ -204,6 +210,7 @@ def main() -> None:
         "in_force": {name: getattr(DEFAULT, name) for name in (*GRID, *OTHER_GRID)},
         "fitted": {**fit(fitted_on, GRID), **fit(fits_others, OTHER_GRID)},
         "held_out": figures(judged),
+        "held_out_by_situation": {name: figures([row for row in judged if row.situation == name]) for name in situations},
         "seen": figures(fitted_on),
         "other_cards": told(others),
         "failed": failed,

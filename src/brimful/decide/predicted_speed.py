@@ -6,16 +6,16 @@ predicted. Where the knee lies rests on how kernels grow with the batch, the lev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from brimful.decide.intervals import STEP_TIME, Evidence, committed_evidence
+from brimful.decide.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence, committed_evidence
 from brimful.decide.kernel_laws import KernelLaws, ScaledKernels, StepKernels
 from brimful.decide.speed import TOLERANCE
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
-from brimful_inside.laws.roofline import DEFAULT, SYNC, Efficiency, Rates, Step, Timed, kernel_time, step_time
+from brimful_inside.laws.roofline import DEFAULT, SYNC, Efficiency, Rates, Step, Timed, is_grouped, kernel_time, step_time
 
-__all__ = ["StepInterval", "predict_speed", "rates_of", "samples_law", "sizes_up_to", "step_interval"]
+__all__ = ["StepInterval", "predict_speed", "rates_of", "samples_law", "situation_of", "sizes_up_to", "step_interval"]
 
 # How far the host that will dispatch may differ from an ordinary one, either way (assumed: processors of servers and of
 # desktops differ by that much in a single thread, and so do scripts in what they do between operations).
@@ -24,6 +24,7 @@ HOST_FACTOR = 2.0
 # other cards in bench/results/clock-*.json the medians lie within this).
 OTHER_CARD = 0.25
 ASSUMED_ERROR = 0.5  # without evidence
+GROUPED_SHARE = 0.05  # of a step's time: from here on convolutions by groups decide how far a prediction may be off
 TOP = 10
 
 
@@ -44,9 +45,15 @@ def rates_of(gpu: Gpu) -> Rates | None:
     return Rates(gpu.bandwidth_bytes_per_s.value, gpu.fp32_flops.value, tf32, fp16, bf16, gpu.multiprocessors, gpu.capability)
 
 
-def step_interval(gpu: Gpu, evidence: tuple[Evidence, ...] | None = None) -> StepInterval:
+def situation_of(step: StepKernels, times: Sequence[Timed]) -> str:
+    """Which evidence speaks for a step."""
+    grouped = sum(times[i].seconds for i in step.order if is_grouped(step.kernels[i]))
+    return STEP_TIME_GROUPED if grouped > GROUPED_SHARE * sum(times[i].seconds for i in step.order) else STEP_TIME
+
+
+def step_interval(gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence, ...] | None = None) -> StepInterval:
     """How far a predicted step time may be off, by the committed evidence."""
-    found = [one for one in (committed_evidence() if evidence is None else evidence) if one.situation == STEP_TIME]
+    found = [one for one in (committed_evidence() if evidence is None else evidence) if one.situation == situation]
     if not found:
         return StepInterval(
             -ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), f"assumed, within a factor of {1 / ASSUMED_ERROR:g}"
@@ -92,8 +99,9 @@ def predict_speed(
     rates = rates_of(gpu)
     if rates is None:
         return None
-    clock, interval = _Clock(laws, rates), interval or step_interval(gpu)
+    clock = _Clock(laws, rates)
     at = batch_size if batch_size is not None else laws.fitted_at[0]
+    interval = interval or step_interval(gpu, situation_of(*clock.kernels(at)))
     step, estimate = clock.step(at), _estimate(clock, at, interval)
     curve: tuple[Point, ...] = ()
     if largest is not None and batch_size is not None and samples_at is not None and len(laws.fitted_at) > 1:

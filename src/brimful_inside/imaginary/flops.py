@@ -236,9 +236,9 @@ def _copies(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Clas
     nbytes = _nbytes(source)
     if is_meta(source) and is_meta(target):
         return [("memory", 0, nbytes + _nbytes(target), 1, ())]
-    parts: List[Part] = [("link", 0, nbytes, 1, ())]
-    waits = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True))
-    return [*parts, ("sync", 0, 0, 0, ())] if waits else parts
+    if kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True):
+        return [("pinned", 0, nbytes, 1, ())]
+    return [("link", 0, nbytes, 1, ()), ("sync", 0, 0, 0, ())]
 
 
 def _waits(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:

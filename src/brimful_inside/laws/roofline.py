@@ -15,7 +15,9 @@ from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 # Rate classes of a kernel (`Kernel.kind`). The first group has a peak rate of arithmetic; the rest have none.
 ARITHMETIC = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 TENSOR_CORES = frozenset(("tf32", "fp16", "bf16", "fp8", "int8"))
-MEMORY, LINK, SYNC = "memory", "link", "sync"  # bytes of the card; bytes over the bus to the host; the host waits for the card
+MEMORY = "memory"  # bytes of the card
+LINK, PINNED = "link", "pinned"  # bytes over the bus, of ordinary memory of the host and of pinned
+SYNC = "sync"  # the host waits for the card
 
 # What bounds a kernel.
 COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER = "compute", "bandwidth", "launches", "transfer"
@@ -77,7 +79,8 @@ class Efficiency(NamedTuple):
     script_s: float = 25e-6  # host time of an operation that Python calls, with its module's and autograd's bookkeeping
     engine_s: float = 15e-6  # the same of one that the autograd engine calls
     launch_s: float = 4e-6  # host time of each further kernel of an operation
-    link_bytes_per_s: float = 6e9  # assumed: memory that is not pinned goes through a buffer at half of the bus's rate
+    pinned_bytes_per_s: float = 12e9  # assumed: 16 lanes of PCIe 3.0 carry 12 GB/s, of later ones twice and four times that
+    link_bytes_per_s: float = 6e9  # assumed: memory that is not pinned goes through a buffer at half of that
 
     def with_host(self, factor: float) -> Efficiency:
         """The same card with a host that is `factor` times as slow."""
@@ -110,11 +113,12 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
     if kind == SYNC:
         return Timed(0.0, LAUNCHES, 0.0)
     start = kernel.launches * efficiency.kernel_s
-    if kind == LINK:
-        return Timed(start + kernel.bytes / efficiency.link_bytes_per_s, TRANSFER, start)
+    if kind in (LINK, PINNED):
+        rate = efficiency.link_bytes_per_s if kind == LINK else efficiency.pinned_bytes_per_s
+        return Timed(start + kernel.bytes / rate, TRANSFER, start)
     memory = kernel.bytes / (rates.bandwidth_bytes_per_s * efficiency.bandwidth)
     compute = 0.0
-    if kernel.shape and kernel.shape[0] > 1 and "convolution" in kernel.op:
+    if is_grouped(kernel):
         compute = _grouped_time(kernel, rates, efficiency)
     elif kernel.shape:
         compute = max(1, kernel.launches) * product_time(kernel.shape, kind, rates, efficiency)
@@ -123,6 +127,11 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
         compute = kernel.flops / (rates.peak(kind) * share)
     work, bound = (compute, COMPUTE) if compute > memory else (memory, BANDWIDTH)
     return Timed(start + work, bound if work > start else LAUNCHES, start)
+
+
+def is_grouped(kernel: Kernel) -> bool:
+    """A convolution by groups: what is known least of all (cuDNN has kernels for some of them and not for others)."""
+    return bool(kernel.shape) and kernel.shape[0] > 1 and "convolution" in kernel.op
 
 
 def _grouped_time(kernel: Kernel, rates: Rates, efficiency: Efficiency) -> float:
