@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 import torch
 
@@ -43,12 +43,36 @@ class _TensorType(type):
 
 
 class _Generator(torch.Generator):
-    """A generator of the card. Its numbers come from the host's algorithm; nobody sees them."""
+    """A generator of the card. It makes no numbers; its state has a seed and an offset, 16 bytes as Philox's on CUDA."""
 
-    device = torch.device("cuda:0")
+    def __new__(cls, index: int = 0) -> _Generator:
+        return super().__new__(cls)
+
+    def __init__(self, index: int = 0):
+        self._index = index
+        self._state: Optional[torch.Tensor] = None
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self._index)
+
+    def get_state(self) -> torch.Tensor:
+        if self._state is not None:
+            return self._state.clone()
+        seed = self.initial_seed() & ((1 << 63) - 1)
+        return torch.tensor([seed, 0], dtype=torch.int64, device="cpu").view(torch.uint8)
+
+    def set_state(self, new_state: torch.Tensor) -> _Generator:
+        self._state = new_state.detach().cpu().clone()
+        return self
+
+    def manual_seed(self, seed: int) -> _Generator:
+        super().manual_seed(seed)
+        self._state = None
+        return self
 
     def clone_state(self) -> torch.Generator:
-        other = _Generator()
+        other = _Generator(self._index)
         other.set_state(self.get_state())
         return other
 
@@ -60,7 +84,7 @@ class _GeneratorFactory(type):
         if device is None:
             return _Real()
         kind = device if isinstance(device, torch.device) else torch.device(device)
-        return _Generator() if kind.type == "cuda" else _Real(device=device)
+        return _Generator(kind.index or 0) if kind.type == "cuda" else _Real(device=device)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, _Real)
@@ -73,4 +97,4 @@ def put_types_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     for name, dtype in _DTYPES.items():
         patches.set(torch.cuda, name, _TensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda", "is_cuda": True}))
     patches.set(torch, "Generator", _GeneratorFactory("Generator", (), {"__module__": "torch"}))
-    patches.set(torch.cuda, "default_generators", (_Generator(),))
+    patches.set(torch.cuda, "default_generators", tuple(_Generator(index) for index in range(gpu.count)))

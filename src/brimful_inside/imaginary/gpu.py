@@ -6,7 +6,8 @@ import gc
 import json
 import os
 from collections import Counter
-from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple
+from contextlib import nullcontext
+from typing import Any, Callable, ContextManager, Dict, List, Optional, TextIO, Tuple
 
 import torch
 from brimful_inside.imaginary import (
@@ -25,6 +26,7 @@ from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, pu
 from brimful_inside.imaginary.clock import Clock
 from brimful_inside.imaginary.compiler import bring_dynamo_back, leave_uncompiled
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
+from brimful_inside.imaginary.distributed import put_distributed_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
 from brimful_inside.imaginary.graphs import Captures
 from brimful_inside.imaginary.known import Known
@@ -32,7 +34,7 @@ from brimful_inside.imaginary.ledger import Ledger
 from brimful_inside.imaginary.notes import Notes
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.pinned import Pinned
-from brimful_inside.imaginary.raw import is_meta
+from brimful_inside.imaginary.raw import is_meta, plain_parts
 from brimful_inside.imaginary.storages import put_storages_in_place
 from brimful_inside.imaginary.streams import CurrentStreams
 from brimful_inside.imaginary.threads import Modes, follow_threads
@@ -116,6 +118,7 @@ class ImaginaryGpu:
         let_bodies_run(self.patches)
         leave_uncompiled(self, self.patches)
         follow_threads(self.modes, self.patches)
+        put_distributed_in_place(self, self.patches)
         gc.freeze()  # what is there before the script starts need not be looked through at every step
         os.register_at_fork(before=self.flush, after_in_child=self._forked)
         self.modes.enter()
@@ -198,6 +201,12 @@ class ImaginaryGpu:
         """Of the first tensor of the card among the arguments."""
         return devices.CUDA
 
+    def named(self, device: Any) -> ContextManager[None]:
+        """A context in which what is made is made on the card that `device` names."""
+        self.index_of(device)
+        self.touch()
+        return nullcontext()
+
     def current_card(self) -> int:
         return 0
 
@@ -234,12 +243,14 @@ class ImaginaryGpu:
         """As `holds`, for callers within a mode, where `is_meta(tensor)` still means what it says."""
         if not is_meta(tensor):
             return False
-        return not self.has_user_meta or tensor.untyped_storage()._cdata in self.ledger.storages
+        if not self.has_user_meta:
+            return True
+        return any(part.untyped_storage()._cdata in self.ledger.storages for part in plain_parts(tensor))
 
     def see(self, made: Any, func: Any) -> Any:
         """`made` with its storage in the books, should nobody have seen it being born."""
-        if isinstance(made, Tensor) and is_meta(made):
-            storage = made.untyped_storage()
+        for part in plain_parts(made) if isinstance(made, Tensor) and is_meta(made) else ():
+            storage = part.untyped_storage()
             entry = self.ledger.storages.get(storage._cdata)
             if entry is None or entry() is None:
                 self.ledger.born(storage, getattr(func, "__name__", "unknown"))

@@ -11,7 +11,8 @@ import torch
 from brimful_inside.imaginary.errors import Unsupported, different_devices
 from brimful_inside.imaginary.kernels import TEMPORARIES, Held, Machine, Passing, uses_cublas
 from brimful_inside.imaginary.known import follows
-from brimful_inside.imaginary.raw import META, is_meta
+from brimful_inside.imaginary.raw import META, C, is_meta
+from brimful_inside.imaginary.shortcuts import itself
 from brimful_inside.laws.workspaces import bytes_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -59,8 +60,27 @@ class _Facts:
         )
 
 
+_fake_mode: Callable[[Any], Any] = C._get_dispatch_mode
+_FAKE = C._TorchDispatchModeKey.FAKE
+_subclasses: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False}
+
+
+def _says_itself(types: Any) -> bool:
+    """Whether an argument is of a class that says itself what operations do, by other operations. Fake tensors are none."""
+    for kind in types:
+        known = _subclasses.get(kind)
+        if known is None:
+            own = kind.__torch_dispatch__ is not C._disabled_torch_dispatch_impl
+            known = _subclasses[kind] = own and not kind.__module__.startswith("torch._subclasses")
+        if known:
+            return True
+    return False
+
+
 class Operations(TorchDispatchMode):
     """Plays storages into the ledger. One instance a thread; all share the gpu's ledger and tables."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, gpu: ImaginaryGpu):
         super().__init__()
@@ -76,7 +96,18 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            return self._higher_order(func, args, kwargs)
+        if types and _says_itself(types):
+            return NotImplemented  # a DTensor, say: the operations on its parts come here
+        if kwargs:
+            device = kwargs.get("device")
+            if device is not None and device.type == "cuda":  # named where no function mode listens: in C++, within a DTensor
+                with self.gpu.named(device):
+                    return self.__torch_dispatch__(func, types, args, {**kwargs, "device": META})
         with torch._C.DisableTorchFunction():
+            if _fake_mode(_FAKE) is not None:  # somebody works out shapes
+                return args[0] if self.handlers.get(func) is itself else func(*args, **kwargs)
             facts = self.facts.get(func)
             if facts is None:
                 facts = self.facts[func] = _Facts(func, self.handlers)
@@ -90,6 +121,13 @@ class Operations(TorchDispatchMode):
             if not on_card:
                 return func(*args, **kwargs)
             return self._run(func, facts, args, kwargs)
+
+    def _higher_order(self, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        """DTensor fills its share of a random tensor under another offset of the generator; others belong to compiled code."""
+        if func.name() != "run_dtensor_rng_op":
+            raise Unsupported(func.name(), "operators of higher order are not modelled")
+        with self:
+            return args[2](*args[3:], **kwargs)
 
     def _run(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         gpu = self.gpu

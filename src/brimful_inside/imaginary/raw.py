@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
-__all__ = ["META", "C", "TensorBase", "is_meta", "like"]
+__all__ = ["META", "C", "TensorBase", "is_meta", "like", "plain_parts"]
 
 C: Any = torch._C  # what is compiled, of which the type stubs know a part
 TensorBase: Any = torch._C.TensorBase
@@ -23,3 +23,18 @@ def like(tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Ten
     if tensor.is_contiguous():
         return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=META)
     return torch.empty_like(tensor, dtype=dtype or tensor.dtype)
+
+
+def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that have storages: the tensor itself, or the parts of one that is made of others (a DTensor's share).
+
+    A fake tensor has none.
+    """
+    kind = type(tensor)
+    if hasattr(kind, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            part = getattr(tensor, name)
+            if isinstance(part, torch.Tensor):
+                yield from plain_parts(part)
+    elif not kind.__module__.startswith("torch._subclasses"):
+        yield tensor

@@ -14,14 +14,15 @@ from brimful_inside.imaginary.raw import META, C, is_meta, like
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
-__all__ = ["handlers"]
+__all__ = ["handlers", "itself"]
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
 Shaped = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 
 
-def _itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+def itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """An operation that fills its tensor with something."""
     return args[0]
 
 
@@ -201,11 +202,11 @@ def handlers() -> Dict[Any, Callable]:
             packet = getattr(aten, name)
             table.update({getattr(packet, overload): handler for overload in overloads if hasattr(packet, overload)})
     for name in ("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_"):
-        table[getattr(aten, name).default] = _itself
+        table[getattr(aten, name).default] = itself
     for name in ("default", "from", "to"):
-        table[getattr(aten.random_, name)] = _itself
+        table[getattr(aten.random_, name)] = itself
     for name in ("float", "Tensor"):
-        table[getattr(aten.bernoulli_, name)] = _itself
+        table[getattr(aten.bernoulli_, name)] = itself
     for name in dir(C._VariableFunctions):
         if name.startswith("_foreach_") and name not in _LISTS_OF_THEIR_OWN:
             packet = getattr(aten, name)

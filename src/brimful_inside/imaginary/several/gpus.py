@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, TextIO, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Optional, TextIO, Tuple
 
 import torch
 
@@ -12,7 +12,7 @@ from brimful_inside.imaginary import devices
 from brimful_inside.imaginary.clock import Clock
 from brimful_inside.imaginary.gpu import ImaginaryGpu
 from brimful_inside.imaginary.ledger import Ledger
-from brimful_inside.imaginary.raw import is_meta
+from brimful_inside.imaginary.raw import is_meta, plain_parts
 from brimful_inside.imaginary.several.data_parallel import put_transfers_in_place
 from brimful_inside.imaginary.several.moves import DevicesOfCards, group_by_card
 from brimful_inside.imaginary.several.operations import OperationsOnCards, tensors_in
@@ -147,8 +147,11 @@ class ImaginaryGpus(ImaginaryGpu):
 
     def index_of_tensor(self, tensor: Tensor) -> Optional[int]:
         """The card that a tensor on the meta device is on; None for the script's own meta tensors."""
-        entry = self._ledgers[0].storages.get(tensor.untyped_storage()._cdata)
-        return None if entry is None else entry.ledger.index
+        for part in plain_parts(tensor):
+            entry = self._ledgers[0].storages.get(part.untyped_storage()._cdata)
+            if entry is not None:
+                return entry.ledger.index
+        return None
 
     def device_of(self, tensor: Tensor) -> torch.device:
         with torch._C.DisableTorchFunction():
@@ -161,6 +164,10 @@ class ImaginaryGpus(ImaginaryGpu):
 
     def device_of_any(self, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
         return next((self.device_of(tensor) for tensor in tensors_in(args, kwargs) if is_meta(tensor)), devices.CUDA)
+
+    def named(self, device: Any) -> ContextManager[None]:
+        self.touch()
+        return self.places.on(self.index_of(device))
 
     def current_card(self) -> int:
         return self.places.current

@@ -1,0 +1,149 @@
+"""One rank of many, started alone: `--ranks 64 --as-rank 0`. No other process is there, so nothing waits.
+
+On the card collectives act on shapes as always. On the host and for objects the rank answers for the others what it knows of
+itself: each of them is taken to have the same value. That is counted as an approximation.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from brimful_inside.imaginary.distributed.names import replace_everywhere
+from brimful_inside.imaginary.distributed.nccl import replace_plugins, stand_in
+from brimful_inside.imaginary.distributed.work import done
+from brimful_inside.imaginary.patches import Patches
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["ALONE_VARIABLE", "is_alone", "put_alone_in_place"]
+
+ALONE_VARIABLE = "BRIMFUL_ALONE"  # set for a rank that is started without the others
+Tensor = torch.Tensor
+_APPROXIMATION = "collectives of the host, whose other ranks were not started"
+
+
+def is_alone() -> bool:
+    return bool(os.environ.get(ALONE_VARIABLE))
+
+
+class _Store(dist.Store):
+    """What ranks would tell each other. What nobody has set is empty, and nothing waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: Dict[str, bytes] = {}
+
+    def set(self, key: str, value: Any) -> None:
+        self._known[key] = value if isinstance(value, bytes) else str(value).encode()
+
+    def get(self, key: str) -> bytes:
+        return self._known.get(key, b"")
+
+    def add(self, key: str, number: int) -> int:
+        value = int(self._known.get(key, b"0")) + number
+        self._known[key] = b"%d" % value
+        return value
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        if self._known.get(key, b"") == expected.encode():
+            self._known[key] = desired.encode()
+        return self._known.get(key, b"")
+
+    def wait(self, keys: Any, timeout: Any = None) -> None:
+        return None
+
+    def check(self, keys: List[str]) -> bool:
+        return True
+
+    def delete_key(self, key: str) -> bool:
+        return self._known.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        return len(self._known)
+
+    def set_timeout(self, timeout: Any) -> None:
+        return None
+
+
+def put_alone_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
+    init = c10d.init_process_group
+
+    @functools.wraps(init)
+    def init_process_group(backend: Optional[str] = None, *args: Any, **kwargs: Any) -> None:
+        names = ("init_method", "timeout", "world_size", "rank", "store", "group_name", "pg_options", "device_id")
+        options = {**dict(zip(names, args)), **kwargs, "init_method": None, "store": _Store()}
+        for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
+            if options.get(name, -1) == -1:
+                options[name] = int(os.environ[variable])
+        init(backend, **options)
+
+    replace_everywhere(patches, "init_process_group", init_process_group)
+    replace_everywhere(patches, "_store_based_barrier", lambda *args, **kwargs: None)
+    replace_everywhere(patches, "ProcessGroupGloo", stand_in("ProcessGroupGloo"))
+    replace_plugins(patches, ("GLOO",))
+    for name, function in _objects(gpu).items():
+        replace_everywhere(patches, name, function)
+    replace_everywhere(patches, "all_reduce", _all_reduce(gpu, c10d.all_reduce))
+
+
+def _all_reduce(gpu: ImaginaryGpu, original: Callable) -> Callable:
+    """The sum over ranks that all have the same. All other collectives repeat a rank's own value already (FakeProcessGroup)."""
+
+    @functools.wraps(original)
+    def all_reduce(tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        work = original(tensor, op, group, async_op)
+        if not tensor.is_cuda:
+            gpu.approximate(_APPROXIMATION)
+            if op == dist.ReduceOp.SUM:
+                tensor.mul_((group or c10d._get_default_group()).size())
+        return work
+
+    return all_reduce
+
+
+def _objects(gpu: ImaginaryGpu) -> Dict[str, Callable]:
+    def approximate() -> None:
+        gpu.approximate(_APPROXIMATION)
+
+    def all_gather_object(object_list: List[Any], obj: Any, group: Any = None) -> None:
+        approximate()
+        object_list[:] = [obj] * len(object_list)
+
+    def gather_object(
+        obj: Any, object_gather_list: Optional[List[Any]] = None, dst: Any = None, group: Any = None, **_: Any
+    ) -> None:
+        approximate()
+        if object_gather_list is not None:
+            object_gather_list[:] = [obj] * len(object_gather_list)
+
+    def scatter_object_list(
+        scatter_object_output_list: List[Any], scatter_object_input_list: Optional[List[Any]] = None, *args: Any, **_: Any
+    ) -> None:
+        approximate()
+        if scatter_object_input_list:
+            place = dist.get_rank() % len(scatter_object_input_list)
+            scatter_object_output_list[0] = scatter_object_input_list[place]
+
+    def stays(object_list: Optional[List[Any]] = None, *args: Any, **_: Any) -> None:
+        approximate()
+
+    def barrier(group: Any = None, async_op: bool = False, *args: Any, **_: Any) -> Any:
+        return dist.Work.unbox(done([])) if async_op else None
+
+    return {
+        "all_gather_object": all_gather_object,
+        "gather_object": gather_object,
+        "scatter_object_list": scatter_object_list,
+        "broadcast_object_list": stays,
+        "send_object_list": stays,
+        "recv_object_list": stays,
+        "barrier": barrier,
+        "monitored_barrier": barrier,
+    }

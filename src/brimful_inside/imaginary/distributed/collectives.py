@@ -1,0 +1,54 @@
+"""The operations behind torch.distributed's collectives (c10d::*), where their tensors lie on the card.
+
+Outputs are there before the call, so nothing is allocated but what ProcessGroupNCCL.cpp allocates by itself: a list of outputs
+(all_gather) or of inputs (reduce_scatter) is flattened into one buffer for NCCL.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Tuple
+
+import torch
+
+from brimful_inside.imaginary.distributed.work import done
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["handlers", "tensors_of"]
+
+Tensor = torch.Tensor
+_NAMES = (
+    *("broadcast_", "allreduce_", "allreduce_coalesced_", "reduce_", "send", "recv_", "recv_any_source_", "barrier"),
+    *("allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_", "gather_", "scatter_"),
+    *("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_", "alltoall_", "alltoall_base_"),
+)
+_FLATTENED = {"allgather_": 0, "reduce_scatter_": 1}  # which argument is a list of tensors for each rank
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """The tensors in lists of lists."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_of(item)
+
+
+def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """The outputs as they are, and work that is done."""
+    name = func._schema.name.split("::")[-1]
+    if name in _FLATTENED:
+        flat = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(args[_FLATTENED[name]]))
+        if flat:
+            gpu.ledger.release(*gpu.ledger.reserve(flat, "c10d::%s (flattened)" % name))
+    work = done(tensors_of(args[0]))
+    returns = func._schema.returns
+    if not returns:
+        return None
+    return work if len(returns) == 1 else (args[0], work)
+
+
+def handlers() -> Dict[Any, Callable]:
+    c10d = torch.ops.c10d
+    return {getattr(c10d, name).default: _collective for name in _NAMES if hasattr(c10d, name)}

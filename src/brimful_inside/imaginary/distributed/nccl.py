@@ -1,0 +1,89 @@
+"""The backend "nccl": it is there, whatever PyTorch was built with. It connects nothing, for its collectives are answered
+before they come to it (`collectives`).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Sequence
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+from torch._C import _distributed_c10d  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C._distributed_c10d import FakeProcessGroup
+
+from brimful_inside.imaginary.distributed.names import replace_everywhere
+from brimful_inside.imaginary.patches import Patches
+
+__all__ = ["new_backend", "put_nccl_in_place", "replace_plugins", "stand_in"]
+
+_TEN_MINUTES = timedelta(minutes=10)  # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout
+
+
+class _Options:
+    """ProcessGroupNCCL.Options: kept, and without effect on memory that is known."""
+
+    def __init__(self, is_high_priority_stream: bool = False):
+        self.is_high_priority_stream = is_high_priority_stream
+        self._timeout = _TEN_MINUTES
+        self.config = _Config()
+        self.split_from: Any = None
+        self.split_color = 0
+        self.global_ranks_in_group: Any = []
+        self.group_name = ""
+        self.group_desc = ""
+
+
+class _Config:
+    """ncclConfig_t, of which any field may be set."""
+
+
+def new_backend(rank: int, size: int) -> Any:
+    """A backend that connects nothing: PyTorch's own for tests."""
+    make = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)
+    return make(rank, size)
+
+
+class _StandIn(type):
+    """The type of a class that is called as ProcessGroupNCCL or ProcessGroupGloo and connects nothing."""
+
+    def __call__(cls, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> Any:
+        return new_backend(rank, size)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, FakeProcessGroup)
+
+
+def stand_in(name: str) -> Any:
+    """A class for a backend that is not there."""
+    return _StandIn(name, (), {"Options": _Options, "__module__": "torch.distributed.distributed_c10d"})
+
+
+def put_nccl_in_place(patches: Patches) -> None:
+    for name in ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):  # torch 2.15 has three
+        if name == "ProcessGroupNCCL" or hasattr(c10d, name):
+            backend = stand_in(name)
+            replace_everywhere(patches, name, backend)
+            patches.set(_distributed_c10d, name, backend)
+    patches.set(torch.distributed, "ProcessGroupNCCL", c10d.ProcessGroupNCCL)
+    patches.set(FakeProcessGroup, "_set_sequence_number_for_group", lambda self: None)
+    replace_plugins(patches, ("NCCL", "NCCL2", "NCCL-LEGACY", "NCCL-LAZY"))
+    replace_everywhere(patches, "is_nccl_available", lambda: True)
+    replace_everywhere(patches, "_NCCL_AVAILABLE", True)
+    replace_everywhere(patches, "default_pg_nccl_timeout", _TEN_MINUTES)
+    patches.set(_distributed_c10d, "_DEFAULT_PG_NCCL_TIMEOUT", _TEN_MINUTES)
+
+
+def replace_plugins(patches: Patches, names: Sequence[str]) -> None:
+    """From torch 2.15 on all backends are in one table of functions that make them; before, only those of others."""
+    plugins = dict(c10d.Backend._plugins)
+    if "GLOO" not in plugins:
+        return
+    for name in names:
+        if name in plugins or name == "NCCL":
+            plugins[name] = c10d.Backend._BackendPlugin(_by_options, True)
+    patches.set(c10d.Backend, "_plugins", plugins)
+
+
+def _by_options(options: Any, backend_options: Any) -> Any:
+    return new_backend(options.group_rank, options.group_size)
