@@ -57,6 +57,17 @@ def test_where_batch_meets_batch_a_third_small_trace_gives_the_quadratic_term(we
     assert found.belief.exact
 
 
+def test_the_whole_dataset_traced_and_fitting_ends_the_search_though_other_events_happen_there():
+    plain, last = network(3), with_more(network(3), lambda b: 1000 * b)
+
+    def trace_of(b: int) -> Trace:
+        return (last if b > 150 else plain).trace(b)
+
+    found, asked = drive(search_largest(card(40 * GIB), Limits(dataset_length=200)), trace_of)
+    assert asked == [5, 12, 200]
+    assert (found.belief.largest_batch_size, found.belief.limited_by, found.notes) == (200, "dataset", ())
+
+
 def accumulating(effective: int):
     """As many micro-batches as fill the effective batch: the order of allocations depends on the batch size."""
 

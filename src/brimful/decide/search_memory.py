@@ -225,6 +225,8 @@ def _next_size(known: _Known) -> int | None:
         return None if lowest in known.order or (model is not None and model.verified) else lowest
     if candidate not in known.order:
         return candidate
+    if candidate == upper_limit(known.limits)[0] and known.fits(candidate):
+        return None  # its own trace is the proof, and no law is asked for more
     if model is not None and model.laws.exact and not model.verified:
         return _size_for_verification(known, candidate)
     return None

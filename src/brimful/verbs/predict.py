@@ -173,7 +173,7 @@ def _prediction(
         gpu=gpu,
         budget=tracer.budget,
         method="trace" if traced is not None else (belief.method if belief else "trace"),
-        exact=belief.exact if belief else True,
+        exact=traced is not None or belief is None or belief.exact,
         seconds=tracer.session.seconds(),
         approximations=report.approximations,
         worst_batch=report.worst_batch,
