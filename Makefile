@@ -60,7 +60,7 @@ bench-predict: $(STAMP) ## Predict measured rows: make bench-predict DATA=<folde
 TIMM_VENV ?= .venv-timm
 $(TIMM_VENV)/.set-up:
 	$$(tools/find_python.sh $(PYTHON)) -m venv $(TIMM_VENV)
-	$(TIMM_VENV)/bin/python -m pip install --quiet torch torchvision timm
+	$(TIMM_VENV)/bin/python -m pip install --quiet torch torchvision timm accelerate
 	@touch $@
 
 bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environment of their own (5 GB): make bench-timm DATA=<folder with timm_a100_40gb.csv>

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import accuracy
+from bench import accuracy, peers
 from brimful.decide.intervals import evidence_from, evidence_json, interval_for
 from brimful.measure.gpus import find_gpu
 from brimful.measure.launch import failure_text, launch
@@ -169,6 +169,11 @@ def main() -> None:
         "rows": lines,
     }
     print_table(result)
+    fitted = accuracy.halves(len(lines), args.seed)[0]
+    result["peers"] = peers.figures(peers.mlp_answers(lines, fitted))
+    ours = {**result["held_out"], "seconds_per_prediction": result["seconds_per_prediction"]}
+    print("\nbeside others, each with a constant of its own, on the rows held out:")
+    print("\n".join(peers.table({"brimful": ours, **result["peers"]})))
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / f"predict-{gpu.key}-{today:%Y-%m}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

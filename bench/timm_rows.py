@@ -31,7 +31,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import accuracy
+from bench import accuracy, peers
 from brimful.decide.allocation_laws import fit_laws
 from brimful.decide.context import context_of
 from brimful.decide.intervals import evidence_from, evidence_json, interval_for, kind_of
@@ -249,6 +249,25 @@ def print_table(result: dict[str, Any]) -> None:
         print(f"  {line['model']:40}{line['batch_size']:>5}{line['mib']:>8} MiB {line['error']:+.1%}")
 
 
+def compare(rows: list[Row], seen: frozenset[str], models: int, seed: int) -> dict[str, Any]:
+    """What the peers say of some models, and brimful's figures on the very rows that judge them; printed and returned."""
+    measured: dict[str, dict[int, int]] = {}
+    for row in rows:
+        measured.setdefault(row.model, {})[row.batch_size] = row.device_peak_mib
+    answers = peers.timm_answers(measured, seen, models, seed=seed)
+    judges, fitted = ({answer.model for answer in answers if answer.fitted is side} for side in (False, True))
+    if not judges or not fitted:
+        print("too few models to set others beside")
+        return {}
+    context = accuracy.context_bytes([row.pair for row in rows if row.model in fitted])
+    ours = figures([row for row in rows if row.model in judges], context)
+    ours["seconds_per_prediction"] = statistics.median(row.seconds for row in rows if row.model in judges)
+    found = {"brimful": ours, **peers.figures(answers)}
+    print(f"\nbeside others, each with a constant of its own, on {len(judges)} models never looked at:")
+    print("\n".join(peers.table(found)))
+    return found
+
+
 def _cell(key: str, value: float | None) -> str:
     if value is None:
         return "-"
@@ -262,6 +281,9 @@ def main() -> None:
     parser.add_argument("data", type=Path, help=f"the folder with {CSV}")
     parser.add_argument("--models", type=int, help="so many, drawn at random (default: all)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--peers", type=int, default=40, metavar="MODELS", help="ask others of so many models (10 minutes for 40)"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--evidence", action="store_true", help=f"also write what intervals rest on, to {EVIDENCE}")
     args = parser.parse_args()
@@ -282,6 +304,7 @@ def main() -> None:
         "rows": [asdict(row) for row in rows],
     }
     print_table(result)
+    result["peers"] = compare(rows, seen, args.peers, args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / f"timm-{gpu.key}-{today:%Y-%m}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
