@@ -21,6 +21,7 @@ from brimful_inside.imaginary import (
     shapes,
     shortcuts,
     values,
+    whole_kernels,
 )
 from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
 from brimful_inside.imaginary.clock import Clock
@@ -77,12 +78,17 @@ class ImaginaryGpu:
             **convolutions.handlers(),
             **operations.handlers(),
             **shapes.handlers(),
+            **whole_kernels.operation_handlers(),
         }
         self.operation_handlers = engine.in_its_place(self.operation_handlers)
         rooms = (devices, values, composites, attention, rnn)
         self.function_handlers: Dict[Any, Callable] = handlers_under_autocast(
-            {func: handler for room in rooms for func, handler in room.handlers().items()}
+            {
+                **{func: handler for room in rooms for func, handler in room.handlers().items()},
+                **whole_kernels.function_handlers(),
+            }
         )
+        self.whole_kernels = whole_kernels.WholeKernels()
         self.casts = Casts()
         self.workspaces = Workspaces(self)
         self.notes = Notes(self) if trace is not None and notes else None
@@ -107,6 +113,7 @@ class ImaginaryGpu:
     def enter(self) -> None:
         """Put everything in place, in the current thread and in every thread started later."""
         engine.measure_owners()
+        self.whole_kernels.put_in_place()
         put_cuda_in_place(self, self.patches)
         if self.notes is not None:
             self.notes.put_in_place(self.patches)
@@ -131,6 +138,7 @@ class ImaginaryGpu:
         self.patches.restore()
         if self.notes is not None:
             self.notes.leave()
+        self.whole_kernels.leave()
         bring_dynamo_back()
         self.ledger.forget()
         self.function_handlers.clear()

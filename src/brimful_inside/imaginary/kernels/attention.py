@@ -84,10 +84,32 @@ def _safe_softmax(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any])
     return [bytes_of_tensor(tensor), tensor.numel(), tensor.numel() // max(1, tensor.shape[-1])]
 
 
+def _in_projection(tensor: Tensor, width: int, heads: int, masked: bool) -> List[Held]:
+    """transformers/cuda/attention.cu, native_multi_head_attention_cuda: queries, keys and values as one and as three."""
+    batch, length = tensor.shape[:2]
+    sizes = [3 * batch * length * width * tensor.element_size()] * 2
+    return [Passing([*sizes, *([batch * heads * length * length * tensor.element_size()] if masked else [])])]
+
+
+def _native_attention(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    mask = args[9] if len(args) > 9 else kwargs.get("mask")
+    return _in_projection(args[0], args[3], args[4], mask is not None)
+
+
+def _encoder_layer(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """transformers/transformer.cpp, transformer_encoder_layer_forward: attention, then the wide layer. In evaluation alone."""
+    tensor, width, heads, wide = args[0], args[1], args[2], args[14]
+    mask = args[18] if len(args) > 18 else kwargs.get("mask")
+    held = _in_projection(tensor, width, heads, mask is not None)
+    return [*held, bytes_of_tensor(tensor), tensor.shape[:-1].numel() * wide.shape[0] * tensor.element_size()]
+
+
 KERNELS: Dict[str, Kernel] = {
     "_scaled_dot_product_flash_attention_backward": _flash_backward,
     "_scaled_dot_product_cudnn_attention_backward": _flash_backward,
     "_scaled_dot_product_efficient_attention": _efficient,
     "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
     "_safe_softmax": _safe_softmax,
+    "_native_multi_head_attention": _native_attention,
+    "_transformer_encoder_layer_fwd": _encoder_layer,
 }

@@ -17,11 +17,19 @@ def _embedding_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str,
     return copies(grad, indices) + _summed_by_index(grad.shape[-1], grad, indices, weights, bool(scale_by_freq))
 
 
-def _embedding_bag_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """The same for bags, however few the indices (cuda/EmbeddingBag.cu); of the greatest elements nothing is sorted."""
-    grad, indices = args[:2]
-    weights, mode = args[5], args[7]
-    return [] if mode == 2 else _summed_by_index(grad.shape[-1], grad, indices, weights, always=True)
+def _embedding_bag_backward(weights: int) -> Kernel:
+    """The same for bags, however few the indices (cuda/EmbeddingBag.cu); of the greatest elements nothing is sorted.
+
+    weights: the place of the number of weights among the arguments; the mode is two places on.
+    """
+
+    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+        grad, indices = args[:2]
+        if args[weights + 2] == 2:
+            return []
+        return _summed_by_index(grad.shape[-1], grad, indices, args[weights], always=True)
+
+    return kernel
 
 
 def _summed_by_index(features: int, grad: Tensor, indices: Tensor, weights: int, always: bool) -> List[Held]:
@@ -32,6 +40,12 @@ def _summed_by_index(features: int, grad: Tensor, indices: Tensor, weights: int,
     width = max(4, grad.element_size()) * features
     parts = [Law("embedding_partial", (per_part, count, weights, always_)) for per_part in (index, width)]
     return [each, each, Passing([each, twice]), each, segment, segment, *parts]
+
+
+def _embedding_renorm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """The indices sorted, and each of them once (cuda/Embedding.cu, embedding_renorm_cuda_)."""
+    size = bytes_of_tensor(args[1])
+    return [size, size, Passing([size, 2 * size])]
 
 
 def _index_put(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
@@ -82,9 +96,18 @@ def _multinomial(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) 
     return [bytes_of_tensor(args[0])]
 
 
+def _unique(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """The elements sorted, with their places where the script asks for them (cuda/Unique.cu, UniqueCub.cu)."""
+    tensor = args[0]
+    size, places = bytes_of_tensor(tensor), tensor.numel() * 8
+    return [size, places, Passing([size + places])]
+
+
 KERNELS: Dict[str, Kernel] = {
     "embedding_dense_backward": _embedding_backward,
-    "_embedding_bag_dense_backward": _embedding_bag_backward,
+    "embedding_renorm_": _embedding_renorm,
+    "_embedding_bag_backward": _embedding_bag_backward(6),
+    "_embedding_bag_dense_backward": _embedding_bag_backward(5),
     "index_put": _index_put,
     "index_put_": _index_put,
     "_index_put_impl_": _index_put,
@@ -92,4 +115,6 @@ KERNELS: Dict[str, Kernel] = {
     "argsort": _sort,
     "topk": _topk,
     "multinomial": _multinomial,
+    "_unique": _unique,
+    "_unique2": _unique,
 }

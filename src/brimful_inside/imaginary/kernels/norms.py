@@ -71,9 +71,16 @@ def _batch_norm_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str
     return [] if grad.is_contiguous(memory_format=layout) else [bytes_of_tensor(grad)]
 
 
+def _rms_norm_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    weights = [args[4]] if args[5][1] and args[4] is not None else []
+    return copies(args[0], args[1]) + layer_norm_partials(machine, args[1], args[2], weights)
+
+
 KERNELS: Dict[str, Kernel] = {
     "native_layer_norm": _layer_norm,
     "native_layer_norm_backward": _layer_norm_backward,
+    "_fused_rms_norm": _layer_norm,
+    "_fused_rms_norm_backward": _rms_norm_backward,
     "native_group_norm": _group_norm,
     "native_group_norm_backward": _group_norm_backward,
     "native_batch_norm_backward": _batch_norm_backward,

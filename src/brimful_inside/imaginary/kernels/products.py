@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence, Tuple
 
-from brimful_inside.imaginary.kernels.held import Held, Kernel, Machine, Tensor, bytes_of_tensor
+from brimful_inside.imaginary.kernels.held import Held, Kernel, Machine, Passing, Tensor, bytes_of_tensor
 
 __all__ = ["KERNELS", "uses_cublas", "uses_cublaslt"]
 
 _BLAS = frozenset(
     [
         *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "_addmm_activation", "_scaled_mm", "addr"),
+        *("_euclidean_dist", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_trilinear"),
         *("triangular_solve", "linalg_solve_triangular", "linalg_lu_factor_ex", "linalg_inv_ex", "_linalg_solve_ex"),
     ]
 )
@@ -48,4 +49,27 @@ def _of(first: int) -> Kernel:
     return kernel
 
 
-KERNELS: Dict[str, Kernel] = {"mm": _of(0), "bmm": _of(0), "addmm": _of(1), "baddbmm": _of(1), "_addmm_activation": _of(1)}
+def _euclidean_dist(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """Distance.cpp: both with their norms and ones beside them, so that one product gives all squares of distances."""
+    held: List[Held] = []
+    for tensor in args[:2]:
+        rows = tensor.numel() // max(1, tensor.shape[-1])
+        held.append((tensor.numel() + 2 * rows) * tensor.element_size())
+    return [*held, Passing([bytes_of_tensor(args[0])])]
+
+
+def _inverse(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """linalg/BatchLinearAlgebra.cpp: the factors and the pivots. What cuSOLVER takes beside them is not published."""
+    matrix = args[0]
+    return [bytes_of_tensor(matrix), matrix.numel() // max(1, matrix.shape[-1]) * 4]
+
+
+KERNELS: Dict[str, Kernel] = {
+    "_euclidean_dist": _euclidean_dist,
+    "linalg_inv_ex": _inverse,
+    "mm": _of(0),
+    "bmm": _of(0),
+    "addmm": _of(1),
+    "baddbmm": _of(1),
+    "_addmm_activation": _of(1),
+}

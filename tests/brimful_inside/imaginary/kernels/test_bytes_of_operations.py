@@ -1,0 +1,170 @@
+"""What operations ask for on the card, forward and backward, by hand from PyTorch's CUDA sources.
+
+Each row names the file (under aten/src/ATen/native) that its bytes come from. They are requests, in their order; a negative
+number lives no longer than the operation that takes it, and cuBLAS's workspaces are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+N = 64 * 1024 * 4  # bytes of a float32 tensor of 64 x 1024
+HALF = N // 2
+ROW = 64 * 4  # a number in float32 for each of 64 rows
+GATES, STATE = 32 * 4 * 128 * 4, 32 * 128 * 4  # of an LSTM cell with 128 units, for 32 samples
+C = 4 * 8 * 4  # a number for each of 8 channels of 4 samples
+IMAGE = 4 * 8 * 32 * 32 * 4
+
+
+def matrix(*shape, dtype=torch.float32, grad=True):
+    return torch.randn(shape or (64, 1024), device="cuda", dtype=dtype, requires_grad=grad)
+
+
+def target():
+    return matrix(grad=False).abs()
+
+
+def longs(*shape):
+    return torch.zeros(shape, dtype=torch.long, device="cuda")
+
+
+class Row(NamedTuple):
+    source: str
+    make: object  # of a function of the inputs, and the inputs
+    forward: list
+    backward: list
+
+
+def _lstm_cell():
+    cell = nn.LSTMCell(64, 128).cuda()
+    state = (torch.zeros(32, 128, device="cuda"),) * 2
+    return lambda x: cell(x, state)[0], matrix(32, 64)
+
+
+def _gru_cell():
+    cell, state = nn.GRUCell(64, 128).cuda(), torch.zeros(32, 128, device="cuda")
+    return lambda x: cell(x, state), matrix(32, 64)
+
+
+def _group_norm():
+    return nn.GroupNorm(4, 8).cuda(), matrix(4, 8, 32, 32)
+
+
+def _rms_norm():
+    return lambda x, w: F.rms_norm(x, (1024,), w), matrix(dtype=torch.half), matrix(1024, dtype=torch.half)
+
+
+def _layer_norm():
+    inputs = matrix(dtype=torch.half), matrix(1024, dtype=torch.half), matrix(1024, dtype=torch.half)
+    return lambda x, w, b: F.layer_norm(x, (1024,), w, b), *inputs
+
+
+def _sum_of_product():
+    weight = torch.ones(1024, 64, device="cuda")
+    return lambda x: (x @ weight).sum(), matrix()
+
+
+def _bag():
+    return nn.EmbeddingBag(50, 64).cuda(), longs(10, 4)
+
+
+LSTM_WEIGHTS = [512 * 128 * 4, 512 * 64 * 4, 32 * 64 * 4]
+GRU_WEIGHTS = [384 * 128 * 4, 384 * 64 * 4, 32 * 64 * 4]
+
+ROWS = {
+    "mish": Row("cuda/ActivationMishKernel.cu", lambda: (F.mish, matrix()), [N], [N]),
+    "silu": Row("cuda/ActivationSiluKernel.cu", lambda: (F.silu, matrix()), [N], [N]),
+    "logsigmoid": Row("Activation.cpp: no buffer on CUDA", lambda: (F.logsigmoid, matrix()), [N], [N]),
+    "softmax": Row("cuda/SoftMax.cu: grad * output", lambda: (lambda x: x.softmax(1), matrix()), [N], [-N, N]),
+    "log_softmax": Row("cuda/SoftMax.cu", lambda: (lambda x: x.log_softmax(1), matrix()), [N], [N]),
+    "cross_entropy": Row("cuda/NLLLoss.cu", lambda: (F.cross_entropy, matrix(), longs(64)), [N, 4, 4], [N, N]),
+    "mse_loss": Row("Loss.cpp, mse_loss_out", lambda: (F.mse_loss, matrix(), target()), [-N, 4], [N]),
+    "binary_cross_entropy": Row(
+        "cuda/Loss.cu: the loss keeps the memory of the unreduced one",
+        lambda: (lambda x, t: F.binary_cross_entropy(x, t), matrix(), target()),
+        [N],
+        [N],
+    ),
+    "multi_margin_loss": Row("cuda/MultiMarginLoss.cu", lambda: (F.multi_margin_loss, matrix(), longs(64)), [4], [N]),
+    "layer_norm of half": Row(
+        "cuda/layer_norm_kernel.cu: statistics in float32", _layer_norm, [HALF, ROW, ROW], [HALF, 2048, 2048]
+    ),
+    "rms_norm of half": Row("cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda", _rms_norm, [HALF, ROW], [HALF, 2048]),
+    "group_norm": Row(
+        "cuda/group_norm_kernel.cu: factors forward; sums, factors for groups and channels backward",
+        _group_norm,
+        [-C, -C, IMAGE, C // 2, C // 2],
+        [-C, -C, -C // 2, -C // 2, -C, IMAGE, 32, 32],
+    ),
+    "a product's sum": Row(
+        "cuda/Blas.cpp: an expanded gradient is copied for cuBLAS", _sum_of_product, [64 * 64 * 4, 4], [-64 * 64 * 4, N]
+    ),
+    "LSTM cell": Row(
+        "cuda/RNN.cu: states and gates; the gates' gradient, its sum for two biases",
+        _lstm_cell,
+        [GATES, GATES, STATE, STATE, GATES],
+        [GATES, STATE, 2048, 2048, *LSTM_WEIGHTS],
+    ),
+    "GRU cell": Row(
+        "cuda/RNN.cu: five numbers for each unit are kept",
+        _gru_cell,
+        [3 * STATE, 3 * STATE, STATE, 5 * STATE],
+        [3 * STATE, 3 * STATE, STATE, 1536, 1536, *GRU_WEIGHTS],
+    ),
+    "embedding bag": Row(
+        "cuda/EmbeddingBag.cu, cuda/EmbeddingBackwardKernel.cu: 40 indices sorted, in at most 40 + 4 parts",
+        _bag,
+        [80, 10 * 64 * 4, 320, 80],
+        [-320, -320, -320, -640, -320, -320, -320, -44 * 8, -44 * 64 * 4, 50 * 64 * 4],
+    ),
+    "cumsum": Row("cuda/ScanKernels.cpp", lambda: (lambda x: x.cumsum(1), matrix()), [N], [N, N, N]),
+    "max_pool2d": Row(
+        "cuda/DilatedMaxPool2d.cu: places of 8 bytes",
+        lambda: (lambda x: F.max_pool2d(x, 2), matrix(4, 8, 32, 32)),
+        [IMAGE // 4, IMAGE // 2],
+        [IMAGE],
+    ),
+    "cdist": Row(
+        "Distance.cpp, _euclidean_dist: both with norms and ones beside them",
+        lambda: (lambda x, y: torch.cdist(x, y), matrix(64, 32, grad=False), matrix(48, 32, grad=False)),
+        [-64 * 34 * 4, -48 * 34 * 4, -64 * 32 * 4, 64 * 48 * 4],
+        [],
+    ),
+}
+
+
+def requests(lines):
+    """Bytes of each malloc but cuBLAS's and those of nothing; negative where its operation ends it."""
+    rows = [json.loads(line) for line in lines]
+    sizes = []
+    for row in rows:
+        if row[0] == "malloc" and row[2] and not row[3].startswith("cublas"):
+            sizes.append(-row[2] if row[3].endswith("(temporary)") else row[2])
+    return sizes
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_operation_asks_for_what_its_cuda_kernel_asks_for(gpu, trace_file, name):
+    if name.startswith("rms_norm") and not hasattr(torch.ops.aten, "_fused_rms_norm"):
+        pytest.skip("this release of PyTorch composes it on CUDA as well")
+    row = ROWS[name]
+    function, *inputs = row.make()
+
+    def lines():
+        return trace_file.getvalue().splitlines()
+
+    start = len(lines())
+    out = function(*inputs)
+    middle = len(lines())
+    assert requests(lines()[start:middle]) == row.forward, row.source
+    if row.backward:
+        gradient = torch.ones_like(out)
+        middle = len(lines())
+        out.backward(gradient)
+        assert requests(lines()[middle:]) == row.backward, row.source
