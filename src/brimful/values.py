@@ -8,25 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from brimful.memory_values import Alike, Breakdown, ModuleShare, Moment, NoSaving, Saving, WhatIf
+from brimful.sources import Estimate, Source
 from brimful_inside.wire import Card, Failure, PhasePeak, Report, WorstBatch
 
 __all__ = [
-    "Advice", "Audit", "Budget", "Calibration", "Card", "Closed", "Command", "Device", "Effective", "Estimate", "Failure",
-    "Gpu", "KernelShare", "Limits", "Machine", "MemoryBelief", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak",
-    "Plan", "PlannedSetting", "Point", "PredictedSpeed", "Prediction", "Record", "Report", "Sample", "Setting", "Source",
-    "SpeedBelief", "Trial", "TrialKind", "WorstBatch",
+    "Advice", "Alike", "Audit", "Breakdown", "Budget", "Calibration", "Card", "Closed", "Command", "Device", "Effective",
+    "Estimate", "Failure", "Gpu", "KernelShare", "Limits", "Machine", "MemoryBelief", "ModuleShare", "Moment", "NoSaving",
+    "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point", "PredictedSpeed",
+    "Prediction", "Record", "Report", "Sample", "Saving", "Setting", "Source", "SpeedBelief", "Trial", "TrialKind", "WhatIf",
+    "WorstBatch",
 ]  # fmt: skip
 
 Setting = int | float | str | bool
-
-
-class Source(StrEnum):
-    """Where a number comes from."""
-
-    MEASURED = "measured"
-    PREDICTED = "predicted"
-    DATASHEET = "datasheet"
-    ASSUMED = "assumed"
 
 
 class Outcome(StrEnum):
@@ -57,17 +51,6 @@ class Objective(StrEnum):
     FASTEST = "fastest"
     LARGEST = "largest"
     FIT = "fit"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its source and, where it is not exact, an interval (95 %)."""
-
-    value: float
-    source: Source
-    low: float | None = None
-    high: float | None = None
-    note: str | None = None  # what it rests on: a bench's file, a datasheet's address, "4 repeats"
 
 
 @dataclass(frozen=True)
@@ -338,6 +321,9 @@ class Prediction:
     worst_batch: WorstBatch | None
     warnings: tuple[Advice, ...] = ()
     speed: PredictedSpeed | None = None  # None: the card's rates are not known, or no step was traced whole
+    breakdown: Breakdown | None = None  # of the device peak; None where no trace could be read
+    phase_breakdowns: dict[str, Breakdown] = field(default_factory=dict)  # of each phase's own peak
+    what_if: WhatIf | None = None  # None: it was not asked, and the batch size fits
 
 
 @dataclass(frozen=True)

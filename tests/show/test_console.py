@@ -29,6 +29,7 @@ SCREENS: dict[str, Callable[[Console], None]] = {
     "predict-speed": lambda c: screens.show_prediction(
         c, replace(pieces.prediction(), speed=pieces.predicted_speed(), warnings=())
     ),
+    "predict-where": lambda c: screens.show_prediction(c, replace(pieces.explained(), warnings=())),
     "audit": lambda c: screens.show_audit(c, records.audit()),
     "audit-clean": lambda c: screens.show_record(c, records.clean_audit_record()),
     "tune-cpu": lambda c: screens.show_record(c, records.tune_on_cpu()),

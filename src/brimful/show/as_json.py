@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from brimful.show.breakdown import breakdown_json
 from brimful.show.speed import speed_json
 from brimful.show.verdict import of_record, reason
+from brimful.show.what_if import what_if_json
 from brimful.show.words import source_of
 from brimful.values import (
     Advice,
@@ -53,6 +55,9 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
             "context_source": gpu.context_bytes.source.value,
         },
         "budget": _budget(prediction.budget),
+        "breakdown": None if prediction.breakdown is None else breakdown_json(prediction.breakdown),
+        "phase_breakdowns": {name: breakdown_json(one) for name, one in prediction.phase_breakdowns.items()},
+        "what_if": None if prediction.what_if is None else what_if_json(prediction.what_if),
         "method": prediction.method,
         "exact": prediction.exact,
         "approximations": dict(prediction.approximations),

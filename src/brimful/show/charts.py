@@ -40,7 +40,7 @@ def memory_chart(belief: MemoryBelief, budget: Budget | None, chosen: int | None
     `chosen` is the batch size of the plan or of the question, and `name` what its label says.
     Returns SVG text, `width` pixels wide and the axis.
     """
-    alt = _altair()
+    alt = altair()
     top, right = _memory_domain(belief, budget, chosen)
     curve = [_memory_row(p, "fit") for p in _within(belief.curve, right)]
     layers = []
@@ -63,7 +63,7 @@ def speed_chart(belief: SpeedBelief, baseline: tuple[int, Estimate] | None, widt
 
     `baseline` is the user's batch size and its measured samples per second. Returns SVG text.
     """
-    alt = _altair()
+    alt = altair()
     rows = [_speed_row(p.batch_size, p.value, "") for p in belief.points]
     values = [row["high"] or row["value"] for row in rows] + ([baseline[1].value] if baseline else [])
     top = max([*values, 1e-9]) * 1.18
@@ -90,7 +90,7 @@ def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int
 
     Level and shape are known unequally well: the interval is of the level, and moves the whole curve.
     """
-    alt = _altair()
+    alt = altair()
     rows = [_speed_row(p.batch_size, p.value, "") for p in speed.curve]
     top = max(max((row["value"] for row in rows), default=1e-9) * 1.5, 1e-9)
     for row in rows:
@@ -127,7 +127,7 @@ def _predicted_marks(alt: Any, speed: PredictedSpeed, largest: int | None) -> li
     return layers
 
 
-def _altair() -> Any:
+def altair() -> Any:
     import altair  # imported late: it costs most of a second, and only a page needs it
 
     return altair
@@ -304,9 +304,14 @@ def _ticks(sizes: list[int], width: int) -> list[int]:
 
 
 def _draw(alt: Any, axes: Any, layers: list[Any], width: int, summary: str) -> str:
+    return drawn(alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent"), summary)
+
+
+def drawn(chart: Any, summary: str) -> str:
+    """The SVG text of a chart, in the page's manner; `summary` is what it says to those who cannot see it."""
     import vl_convert
 
-    chart = alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent", description=summary)
+    chart = chart.properties(description=summary)
     chart = chart.configure(font="Helvetica, Arial, sans-serif", padding={"left": 2, "right": 10, "top": 8, "bottom": 2})
     chart = chart.configure_view(strokeWidth=0).configure_text(fontSize=11).configure_mark(aria=False)
     chart = chart.configure_axis(

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from rich import box
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -19,7 +18,9 @@ from rich.text import Text
 from brimful.errors import BrimfulError
 from brimful.show import facts, verdict
 from brimful.show.calibration import calibration_rows
+from brimful.show.console_memory import show_breakdown, show_what_if
 from brimful.show.speed import speed_rows, speed_sentence
+from brimful.show.tables import print_table, table_of
 from brimful.show.words import (
     Shown,
     approximation_text,
@@ -86,6 +87,10 @@ def show_prediction(console: Console, prediction: Prediction) -> None:
             )
             rows = [*rows, whole]
         _phases(console, rows, sources=False)
+    if prediction.breakdown is not None:
+        show_breakdown(console, prediction.breakdown)
+    if prediction.what_if is not None:
+        show_what_if(console, prediction, prediction.what_if)
     known = [
         facts.FactRow("largest that fits", _largest(prediction)),
         facts.FactRow("budget", Shown(bytes_text(prediction.budget.bytes), note=prediction.budget.why)),
@@ -141,10 +146,10 @@ def show_changes(console: Console, record: Record) -> None:
     rows = facts.change_rows(record)
     if not rows:
         return
-    table = _table("", "your settings", "the plan", "change")
+    table = table_of("", "your settings", "the plan", "change")
     for row in rows:
         table.add_row(_plain(row.quantity), _number(row.before), _number(row.after), _plain(row.change, "bold"))
-    _print(console, table)
+    print_table(console, table)
 
 
 def show_trials(console: Console, record: Record) -> None:
@@ -153,7 +158,7 @@ def show_trials(console: Console, record: Record) -> None:
     if not rows:
         return
     kind = next((row.memory for row in rows if row.memory), None)
-    table = _table("#", "for", "settings", "outcome", f"peak {kind}" if kind else "peak", "samples/s", "took")
+    table = table_of("#", "for", "settings", "outcome", f"peak {kind}" if kind else "peak", "samples/s", "took")
     for row in rows:
         outcome = Text(row.outcome, style="" if row.completed else "red")
         settings = row.settings + (" +env" if row.environment else "")
@@ -167,7 +172,7 @@ def show_trials(console: Console, record: Record) -> None:
             _plain(row.speed.text),
             _plain(row.duration),
         )
-    _print(console, table)
+    print_table(console, table)
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.why:
@@ -190,7 +195,7 @@ def show_record(console: Console, record: Record) -> None:
 
 def show_gpus(console: Console, gpus: Iterable[Gpu]) -> None:
     """The catalogue of cards. d: datasheet, m: measured, a: assumed."""
-    table = _table("card", "usable", "context", "bandwidth", "fp32", "fp16", "name", right=(1, 2, 3, 4, 5))
+    table = table_of("card", "usable", "context", "bandwidth", "fp32", "fp16", "name", right=(1, 2, 3, 4, 5))
     for gpu in gpus:
         peaks = [
             _short(None if v is None else v.value / 1e12, v.source if v else None) for v in (gpu.fp32_flops, gpu.fp16_flops)
@@ -198,7 +203,7 @@ def show_gpus(console: Console, gpus: Iterable[Gpu]) -> None:
         bandwidth = _short(gpu.bandwidth_bytes_per_s.value / 1e9, gpu.bandwidth_bytes_per_s.source)
         memory = [Text(f"{bytes_text(v.value)} {v.source.value[0]}") for v in (gpu.total_bytes, gpu.context_bytes)]
         table.add_row(Text(gpu.key, style="bold"), *memory, bandwidth, *peaks, _plain(gpu.name))
-    _print(console, table)
+    print_table(console, table)
     _line(
         console,
         "Bandwidth in GB/s, peaks in TFLOP/s. m: measured, d: from a datasheet, a: assumed; "
@@ -252,7 +257,7 @@ def _line(console: Console, text: str) -> None:
 
 
 def _settings(console: Console, plan: Plan) -> None:
-    table = _table("setting", "requested", "effective", "why", "source")
+    table = table_of("setting", "requested", "effective", "why", "source")
     for one in plan.settings:
         table.add_row(
             _plain(one.name),
@@ -261,7 +266,7 @@ def _settings(console: Console, plan: Plan) -> None:
             _plain(one.why),
             _plain(one.source.value, "dim"),
         )
-    _print(console, table)
+    print_table(console, table)
 
 
 def _phases(console: Console, rows: list[facts.PhaseRow], sources: bool = True) -> None:
@@ -269,7 +274,7 @@ def _phases(console: Console, rows: list[facts.PhaseRow], sources: bool = True) 
         return
     shown = [n for n in ("allocated", "reserved", "device", "host") if any(getattr(r, n).source for r in rows)]
     shares = any(row.share is not None for row in rows)
-    table = _table("phase", *shown, *(["of the budget"] if shares else []))
+    table = table_of("phase", *shown, *(["of the budget"] if shares else []))
     for row in rows:
         if not row.seen:
             table.add_row(_plain(row.name), Text("not seen", style="yellow"))
@@ -277,7 +282,7 @@ def _phases(console: Console, rows: list[facts.PhaseRow], sources: bool = True) 
         name = _plain(row.name).append(f" ({row.note})" if row.note else "", style="dim")
         share = [_plain(share_text(row.share))] if shares else []
         table.add_row(name, *(_number(getattr(row, column), sources) for column in shown), *share)
-    _print(console, table)
+    print_table(console, table)
 
 
 def _facts(console: Console, rows: Iterable[facts.FactRow]) -> None:
@@ -289,25 +294,13 @@ def _facts(console: Console, rows: Iterable[facts.FactRow]) -> None:
         if row.value.note:
             value.append(f"  {row.value.note}", style="dim")
         table.add_row(_plain(row.name), value)
-    _print(console, table)
+    print_table(console, table)
 
 
 def _largest(prediction: Prediction) -> Shown:
     if prediction.largest_batch_size is None:
         return Shown("none" if prediction.method != "trace" or prediction.batch_size is not None else "not searched")
     return Shown(count_text(prediction.largest_batch_size), Source.PREDICTED, note=limited_text(prediction.limited_by))
-
-
-def _table(*columns: str, right: tuple[int, ...] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index in right else "left", overflow="fold")
-    return table
-
-
-def _print(console: Console, table: Table) -> None:
-    console.print(table)
-    console.print()
 
 
 def _plain(text: str, style: str = "") -> Text:

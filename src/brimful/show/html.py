@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from brimful.show import facts, verdict
 from brimful.show.charts import WIDTHS, memory_chart, predicted_speed_chart, speed_chart
+from brimful.show.html_memory import breakdown_view, what_if_view
 from brimful.show.speed import speed_rows, speed_sentence
 from brimful.show.words import (
     Shown,
@@ -78,6 +79,8 @@ def _view(record: Record) -> dict[str, Any]:
         "plan": record.plan,
         "changes": facts.change_rows(record),
         "prediction": _prediction(record.prediction) if record.prediction else None,
+        "breakdown": breakdown_view(record.prediction) if record.prediction else None,
+        "what_if": what_if_view(record.prediction) if record.prediction else None,
         "memory": _memory(record, record.memory) if record.memory else None,
         "speed": _speed(record, record.speed) if record.speed and record.speed.points else None,
         "predicted_speed": _predicted_speed(record.prediction),

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from brimful.show import facts, verdict
+from brimful.show.breakdown import module_rows, moment_text, part_rows, share_rows
 from brimful.show.speed import speed_sentence
+from brimful.show.what_if import other_texts, saving_rows
 from brimful.show.words import Shown, setting_text, share_text
-from brimful.values import Advice, Record
+from brimful.values import Advice, Prediction, Record
 
 # A backslash keeps these from meaning something in a table's cell or in running text; < and & would start HTML.
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
@@ -33,12 +35,29 @@ def render_markdown(record: Record) -> str:
         parts.append(table(("what", "value"), [*asked, *done]))
         parts.append(_advice(audit.findings))
     parts += _phases(record)
+    parts += _where(record.prediction) if plan is None and record.prediction is not None else []
     warnings = [*record.notes, *(plan.warnings if plan else ()), *(record.prediction.warnings if record.prediction else ())]
     parts.append(_advice(dict.fromkeys(warnings)))
     parts += _folded("Trials", _trials(record))
     run = [*facts.run_rows(record), *(facts.machine_rows(opened.machine) if opened.machine else [])]
     parts += _folded("Where this was seen", table(("what", "value"), [(row.name, number(row.value)) for row in run]))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _where(prediction: Prediction) -> list[str]:
+    """Where the memory goes, and what would help most."""
+    parts = []
+    if prediction.breakdown is not None:
+        rows = [(name, size, share) for name, size, share, _ in share_rows(part_rows(prediction.breakdown))]
+        parts.append(f"Set by {escape(moment_text(prediction.breakdown.moment))}:")
+        parts.append(table(("at the peak, predicted", "bytes", "of the peak"), rows))
+        parts.append(table(("module", "bytes", "of the peak", "of which"), share_rows(module_rows(prediction.breakdown))))
+    if prediction.what_if is not None:
+        savings = saving_rows(prediction.what_if)
+        cells = [(row.what, row.saves, row.peak, row.fits, row.largest, row.source, row.how) for row in savings]
+        parts.append(table(("change", "saves", "new peak", "", "largest that fits", "source", "how"), cells))
+        parts += [escape(sentence) for sentence in other_texts(prediction.what_if)]
+    return parts
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

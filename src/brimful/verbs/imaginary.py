@@ -35,6 +35,7 @@ class Tracer:
     settings: Mapping[str, Setting]  # all but the batch size
     samples: dict[int | None, Sample] = field(default_factory=dict)  # None: the command as it stands
     gpu: Gpu | None = None  # the card with the context that this program has on it; known with the first trace
+    conclusion: MemoryConclusion | None = None  # of the search, once it is over
     _card: Card | None = None
     _runs: dict[int | None, Sequence[Kernel]] = field(default_factory=dict)
 
@@ -135,7 +136,8 @@ def search(tracer: Tracer, asked: int | None = None, max_traces: int = MAX_TRACE
             size = generator.send(tracer.traced(size))
     except StopIteration as end:
         conclusion: MemoryConclusion = end.value
-    return _told(tracer, conclusion)
+    tracer.conclusion = _told(tracer, conclusion)
+    return tracer.conclusion
 
 
 def _told(tracer: Tracer, conclusion: MemoryConclusion) -> MemoryConclusion:

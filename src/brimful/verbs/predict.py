@@ -11,7 +11,7 @@ from brimful.decide.search_memory import MemoryConclusion
 from brimful.errors import UsageError
 from brimful.units import format_bytes, parse_batch_size
 from brimful.values import Advice, Command, Outcome, PeakEstimate, Prediction, Record, Sample, Setting
-from brimful.verbs import devices, imaginary, interpreter, predicted_speed
+from brimful.verbs import devices, imaginary, interpreter, predicted_speed, where
 from brimful.verbs.session import Options, Session, opened
 
 PHASES = ("train", "eval")
@@ -49,6 +49,7 @@ def predict(
         others = {name: value for name, value in values_of(command, given).items() if name != "batch_size"}
         tracer = imaginary.Tracer(session, command, device, budget, others)
         said = _by_search(tracer, asked) if takes_a_batch_size(command) else _as_it_stands(tracer)
+        said, _ = where.with_breakdown(tracer, said)
         session.keep(predicted_speed.with_speed(tracer, said))
     return session.record()
 

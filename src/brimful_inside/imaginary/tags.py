@@ -83,7 +83,11 @@ class Tags:
             self._tell((tensor, OPTIMIZER_STATE, place) for tensor in _tensors(state))
 
     def _places(self) -> Dict[int, Place]:
-        return {id(tensor): place for tensor, _, place in self._owned()}
+        """The place of each parameter: of the first module that has it, where several share it."""
+        places: Dict[int, Place] = {}
+        for tensor, _, place in self._owned():
+            places.setdefault(id(tensor), place)
+        return places
 
     def _owned(self) -> Iterator[Owned]:
         for root, name in self._calls.living_roots():

@@ -148,6 +148,7 @@ def test_tied_weights_count_once_and_a_copy_of_a_model_is_claimed_by_nobody():
 
     read = Read(traced(work))
     assert read.tagged("parameter").count("layers.0.first") == 2 and "layers.1.first" not in read.tagged("parameter")
+    assert "layers.0.first" in read.tagged("optimizer_state") and "layers.1.first" not in read.tagged("optimizer_state")
     copies = [row.id for row, site in read.allocations if "deepcopy" in site.where]
     assert copies and not set(copies) & set(read.tags)
 

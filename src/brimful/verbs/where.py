@@ -1,0 +1,67 @@
+"""Where the memory went, at the batch size that a prediction is for: from its own trace, or by laws with a trace's notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from brimful.decide.allocation_laws import AllocationLaws
+from brimful.decide.annotated import Annotated, annotate
+from brimful.decide.breakdown import Breakdowns, break_down
+from brimful.decide.sequences import Program, program_of
+from brimful.values import Prediction
+from brimful.verbs.imaginary import Tracer
+
+
+@dataclass(frozen=True)
+class Found:
+    """The breakdowns at a batch size, and what they were made from."""
+
+    breakdowns: Breakdowns
+    annotated: Annotated
+    program: Program
+    laws: AllocationLaws | None  # that hold at that batch size; None: it is a trace of it
+
+
+def effective_batch_size(tracer: Tracer, batch_size: int | None) -> int | None:
+    """What the loader really gives: no more than the data set has."""
+    length = tracer.dataset_length()
+    return batch_size if batch_size is None or length is None else min(batch_size, length)
+
+
+def with_breakdown(tracer: Tracer, said: Prediction) -> tuple[Prediction, Found | None]:
+    """The prediction with its breakdowns, and what they were made from; as it is where no trace gives its peak."""
+    if said.peak is None:
+        return said, None
+    laws = tracer.conclusion.laws if tracer.conclusion is not None else None
+    found = find(tracer, laws, effective_batch_size(tracer, said.batch_size), said.peak.device_bytes)
+    if found is None:
+        return said, None
+    return replace(said, breakdown=found.breakdowns.whole, phase_breakdowns=found.breakdowns.phases), found
+
+
+def find(tracer: Tracer, laws: AllocationLaws | None, batch_size: int | None, device_bytes: int) -> Found | None:
+    """The breakdowns whose parts add up to `device_bytes`, the peak that was predicted; None where no trace gives it."""
+    for program, sizes, annotated, used in _sources(tracer, laws, batch_size):
+        if len(annotated.allocations) != len(sizes):
+            continue
+        card = tracer.card
+        breakdowns = break_down(program, sizes, annotated, card.context_bytes, card.settings)
+        if breakdowns is not None and sum(breakdowns.whole.parts.values()) == device_bytes:
+            return Found(breakdowns, annotated, program, used)
+    return None
+
+
+Origin = tuple[Program, Sequence[int], Annotated, AllocationLaws | None]
+
+
+def _sources(tracer: Tracer, laws: AllocationLaws | None, batch_size: int | None) -> Iterator[Origin]:
+    if laws is not None and batch_size is not None and batch_size >= min(laws.fitted_at):
+        trace = tracer.trace(laws.fitted_at[0])
+        if trace is not None:
+            yield laws.program, laws.sizes_at(batch_size), annotate(trace), laws
+    if batch_size in tracer.samples:
+        trace = tracer.trace(batch_size)
+        if trace is not None:
+            program = program_of(trace)
+            yield program, program.sizes, annotate(trace), None
