@@ -59,7 +59,9 @@ class ScaledKernels:
         if nearest == batch_size:
             return step
         grown = {kind: _growth(laws, nearest, batch_size) for kind, laws in self.totals.items()}
-        return StepKernels(tuple(_scaled(kernel, *grown.get(kernel.kind, (1.0, 1.0))) for kernel in step.kernels), step.order)
+        return StepKernels(
+            tuple(_scaled(kernel, nearest, *grown.get(kernel.kind, (1.0, 1.0))) for kernel in step.kernels), step.order
+        )
 
 
 def _growth(laws: tuple[Law, Law], old: int, new: int) -> tuple[float, float]:
@@ -68,12 +70,12 @@ def _growth(laws: tuple[Law, Law], old: int, new: int) -> tuple[float, float]:
     return flops, nbytes
 
 
-def _scaled(kernel: Kernel, flops: float, nbytes: float) -> Kernel:
-    """More of the same: a product grows in its rows, or in what it sums over where that is the longest."""
+def _scaled(kernel: Kernel, batch_size: int, flops: float, nbytes: float) -> Kernel:
+    """More of the same: a product grows in its rows, or in what it sums over: where the batch is a factor, or the longer."""
     shape = list(kernel.shape)
     if shape:
-        longest = max((1, 3), key=lambda place: shape[place])
-        shape[longest] = max(1, round(shape[longest] * flops))
+        place = max((1, 3), key=lambda at: (shape[at] % max(1, batch_size) == 0, shape[at]))
+        shape[place] = max(1, round(shape[place] * flops))
     return kernel._replace(flops=round(kernel.flops * flops), bytes=round(kernel.bytes * nbytes), shape=tuple(shape))
 
 
