@@ -1,8 +1,7 @@
 """Convolutions as cuDNN lays them out: channels last if the input or the weight is, and copies where they differ.
 
-Rules: aten/src/ATen/native/ConvUtils.h (cudnn_conv_suggest_memory_format) and Convolution.cpp. cuDNN's own workspaces depend on
-the algorithm that it picks. With ``torch.backends.cudnn.benchmark`` they follow a measured law (laws/workspaces.py); without it
-nobody has measured them, and none are taken.
+Rules: aten/src/ATen/native/ConvUtils.h (cudnn_conv_suggest_memory_format) and Convolution.cpp. What cuDNN takes beside the
+tensors is in cudnn.py: with ``torch.backends.cudnn.benchmark`` a law; without it nobody has measured it, and none is taken.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 import torch
 
+from brimful_inside.imaginary.cudnn import BACKWARD_DATA, BACKWARD_FILTER, FORWARD
 from brimful_inside.imaginary.raw import META
-from brimful_inside.laws import workspaces
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -73,47 +72,32 @@ def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, An
         )
     if shape is None or tensor.dtype != weight.dtype or (bias is not None and bias.dtype != tensor.dtype):
         return func(*args, **kwargs)
-    return torch.empty(shape, dtype=tensor.dtype, device=META, memory_format=layout_of(tensor, weight))
+    layout = layout_of(tensor, weight)
+    made = torch.empty(shape, dtype=tensor.dtype, device=META, memory_format=layout)
+    gpu.ledger.born(made.untyped_storage(), str(func))
+    gpu.plans.run(FORWARD, tensor, weight, shape, _rest(args[3:9]), layout)
+    return made
+
+
+def _rest(given: Sequence[Any]) -> Tuple[Any, ...]:
+    """Stride, padding, dilation, transposed, groups, to be compared and hashed; `given` has the output's padding too."""
+    stride, padding, dilation, transposed, _, groups = given
+    return tuple(stride), tuple(padding), tuple(dilation), bool(transposed), int(groups)
 
 
 def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
     grad, tensor, weight, _, _, _, _, transposed, _, groups, mask = args[:11]
     layout = layout_of(tensor, weight)
-    needs = layout == torch.contiguous_format and _needs_workspace(gpu, tensor, weight, transposed, groups)
     outs: List[Optional[Tensor]] = [None, None, None]
-    for place, like in enumerate((tensor, weight)):
+    for place, (like, operation) in enumerate(((tensor, BACKWARD_DATA), (weight, BACKWARD_FILTER))):
         if mask[place]:
             made = outs[place] = _laid_out(like, layout)
             gpu.ledger.born(made.untyped_storage(), str(func))
-            if needs:
-                _work(gpu, workspaces.CUDNN_BACKWARD[place], [t.numel() for t in (tensor, grad, weight)], tensor.element_size())
+            gpu.plans.run(operation, tensor, weight, grad.shape, _rest(args[4:10]), layout)
     if mask[2]:
         channels = weight.shape[1] * groups if transposed else weight.shape[0]
         outs[2] = torch.empty(channels, dtype=grad.dtype, device=META)
     return outs[0], outs[1], outs[2]
-
-
-def _needs_workspace(gpu: ImaginaryGpu, tensor: Tensor, weight: Tensor, transposed: bool, groups: int) -> bool:
-    """Whether tensor cores, which want channels last, get channels first: their kernels convert on the way in and out.
-
-    PyTorch has kernels of its own for what has a group for each channel (Convolution.cpp, is_depthwise), and for kernels of
-    one element nothing was seen to be taken.
-    """
-    cudnn = torch.backends.cudnn
-    if not cudnn.enabled or not cudnn.benchmark or tensor.dim() > 4 or weight[0][0].numel() == 1:
-        return False
-    if not transposed and groups > 1 and tensor.shape[1] == groups and weight.shape[0] % groups == 0:
-        return False
-    capability = tuple(gpu.card.capability)
-    if tensor.dtype == torch.float32:
-        return capability >= (8, 0) and cudnn.allow_tf32
-    return capability >= (7, 0) and tensor.dtype in (torch.float16, torch.bfloat16)
-
-
-def _work(gpu: ImaginaryGpu, law: str, counts: List[int], itemsize: int) -> None:
-    """A workspace comes and goes."""
-    args = [itemsize, *counts]
-    gpu.ledger.release(*gpu.ledger.reserve(workspaces.bytes_of(law, args), law, law, args))
 
 
 def _laid_out(tensor: Tensor, layout: torch.memory_format) -> Tensor:

@@ -27,6 +27,7 @@ from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, pu
 from brimful_inside.imaginary.clock import Clock
 from brimful_inside.imaginary.compiler import bring_dynamo_back, leave_uncompiled
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
+from brimful_inside.imaginary.cudnn import Plans
 from brimful_inside.imaginary.distributed import put_distributed_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
 from brimful_inside.imaginary.graphs import Captures
@@ -91,6 +92,7 @@ class ImaginaryGpu:
         self.whole_kernels = whole_kernels.WholeKernels()
         self.casts = Casts()
         self.workspaces = Workspaces(self)
+        self.plans = Plans(self)
         self.notes = Notes(self) if trace is not None and notes else None
         self.modes = Modes(lambda: (Functions(self), self._operations()))
         self._gc_was_on = gc.isenabled()

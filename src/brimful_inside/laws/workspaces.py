@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Callable, Dict, Mapping, Optional, Sequence
 
-from brimful_inside.laws import kernel_workspaces
+from brimful_inside.laws import cudnn_workspaces, kernel_workspaces
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -77,28 +77,10 @@ def _truth(text: Optional[str]) -> Optional[bool]:
     return {"1": True, "0": False}.get(text or "")
 
 
-def cudnn_backward_data_bytes(itemsize: int, inputs: int, outputs: int, weights: int) -> int:
-    """cuDNN's workspace for the gradient of a convolution's input under ``benchmark``, from numbers of elements. Measured.
-
-    Twice the tensors that take part. It is about what Winograd's algorithm with tiles of 4 x 4 would hold, 36/16 of input and
-    output (arXiv 1509.09308), but strided and grouped convolutions show it as well. The best of some seventy forms tried on
-    timm's models that GPUMemNet measured on an A100 (arXiv 2602.17817), judged on models not looked at before (docs/log.md).
-    """
-    return 2 * itemsize * (inputs + outputs + weights)
-
-
-def cudnn_backward_filter_bytes(itemsize: int, inputs: int, outputs: int, weights: int) -> int:
-    """The same for the gradient of the weight: all three tensors once more, as if each were converted to channels last."""
-    return itemsize * (inputs + outputs + weights)
-
-
-CUDNN_BACKWARD = ("cudnn_backward_data", "cudnn_backward_filter")  # by the place of the gradient among the results
-
 LAWS: Dict[str, Callable[..., int]] = {
     "cublas": cublas_default_bytes,  # args: major, minor, release
     "cublaslt": cublaslt_default_bytes,  # args: major, minor, release
-    "cudnn_backward_data": cudnn_backward_data_bytes,  # args: bytes of an element, elements of input, output and weight
-    "cudnn_backward_filter": cudnn_backward_filter_bytes,  # the same
+    **cudnn_workspaces.LAWS,
     **kernel_workspaces.LAWS,
 }
 

@@ -1,4 +1,4 @@
-"""Convolutions: the workspaces that cuDNN takes for their gradients while it tries out algorithms."""
+"""Convolutions: cuDNN's workspaces, and what its search for a plan does to cached memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from brimful_inside.laws.trace import Malloc, decode
+from brimful_inside.laws.cudnn_workspaces import FEW_CHANNELS, PARTIAL_SUMS
+from brimful_inside.laws.trace import EmptyCache, Malloc, decode
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +32,62 @@ def workspaces(gpu, trace_file) -> dict[str, int]:
     return {row.law: row.nbytes for row in rows if isinstance(row, Malloc) and row.law and row.law.startswith("cudnn")}
 
 
-def test_the_gradients_of_a_convolution_take_workspaces_that_follow_its_shapes(gpu, trace_file):
+def emptied(gpu, trace_file) -> int:
+    """How often the cache was given back so far."""
+    gpu.flush()
+    return sum(isinstance(row, EmptyCache) for row in decode(trace_file.getvalue().splitlines()).rows)
+
+
+def test_workspaces_hold_what_is_converted(gpu, trace_file):
     train(nn.Conv2d(16, 32, 3, padding=1, bias=False))
-    one = 4 * (4 * 16 * 32 * 32 + 4 * 32 * 32 * 32 + 32 * 16 * 9)
-    assert workspaces(gpu, trace_file) == {"cudnn_backward_data": 2 * one, "cudnn_backward_filter": one}
+    inputs, outputs, weights = 4 * (4 * 16 * 32 * 32), 4 * (4 * 32 * 32 * 32), 4 * (32 * 16 * 9)
+    assert workspaces(gpu, trace_file) == {
+        "cudnn_forward": inputs + weights,
+        "cudnn_backward_data": inputs + outputs + weights,
+        "cudnn_backward_filter": inputs + outputs + weights,
+    }
+
+
+def test_partial_sums_make_the_weights_workspace_the_larger_one_where_channels_are_many(gpu, trace_file):
+    train(nn.Conv2d(16, FEW_CHANNELS + 1, 3), torch.float32)
+    few = workspaces(gpu, trace_file)
+    train(nn.Sequential(nn.Conv2d(16, 64, 1), nn.Conv2d(64, FEW_CHANNELS + 1, 3)))
+    many = workspaces(gpu, trace_file)
+    assert few["cudnn_backward_filter"] == few["cudnn_backward_data"]
+    assert many["cudnn_backward_filter"] == many["cudnn_backward_data"] + PARTIAL_SUMS
+
+
+def test_each_new_convolution_gives_the_cache_back_once_for_each_of_its_operations(gpu, trace_file):
+    layer = nn.Conv2d(16, 32, 3)
+    train(layer)
+    assert emptied(gpu, trace_file) == 3
+    train(layer)
+    train(nn.Conv2d(16, 32, 3))  # the same shapes
+    assert emptied(gpu, trace_file) == 3
+    train(nn.Conv2d(16, 32, 3, stride=2))
+    assert emptied(gpu, trace_file) == 6
+
+
+def test_without_benchmark_the_cache_stays(gpu, trace_file):
+    torch.backends.cudnn.benchmark = False
+    train(nn.Conv2d(16, 32, 3))
+    assert emptied(gpu, trace_file) == 0
+
+
+def test_a_group_for_each_channel_is_pytorchs_own_kernel_unless_cudnn_is_better(gpu, trace_file):
+    train(nn.Conv2d(16, 16, 3, groups=16))
+    assert emptied(gpu, trace_file) == 0
+    train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, torch.channels_last)
+    assert emptied(gpu, trace_file) == 3
+
+
+def test_a_search_in_one_step_leaves_the_next_one_few_segments(gpu):
+    layer = nn.Conv2d(16, 32, 3).to("cuda")
+    held = torch.empty(64 << 20, device="cuda", dtype=torch.uint8)
+    del held
+    assert torch.cuda.memory_reserved() >= 64 << 20
+    layer(torch.randn(4, 16, 32, 32, device="cuda"))
+    assert torch.cuda.memory_reserved() < 64 << 20
 
 
 def test_a_workspace_is_given_back_before_the_next_one_is_taken(gpu, trace_file):
@@ -42,7 +95,7 @@ def test_a_workspace_is_given_back_before_the_next_one_is_taken(gpu, trace_file)
     gpu.flush()
     lines = trace_file.getvalue().splitlines()
     for at, line in enumerate(lines):
-        if '"cudnn_backward' in line:
+        if '"cudnn_' in line:
             number = line.split(",")[1]
             assert lines[at + 1] == f'["free",{number}]'
 
@@ -53,18 +106,32 @@ def test_without_benchmark_none_is_taken(gpu, trace_file):
     assert workspaces(gpu, trace_file) == {}
 
 
-@pytest.mark.parametrize("layer", [nn.Conv2d(16, 32, 1), nn.Conv2d(16, 16, 3, groups=16)], ids=["1x1", "depthwise"])
-def test_kernels_of_one_element_and_of_one_channel_take_none(gpu, trace_file, layer):
-    train(layer)
+NONE = {
+    "1x1": lambda: nn.Conv2d(16, 32, 1),
+    "depthwise": lambda: nn.Conv2d(16, 16, 3, groups=16),
+    "patches": lambda: nn.Conv2d(16, 32, 4, stride=4),
+}
+
+
+@pytest.mark.parametrize("kind", NONE)
+def test_kernels_of_one_element_of_one_channel_or_that_never_overlap_take_none(gpu, trace_file, kind):
+    train(NONE[kind]())
     assert workspaces(gpu, trace_file) == {}
 
 
 def test_groups_and_transposed_convolutions_take_theirs(gpu, trace_file):
     train(nn.Conv2d(16, 32, 3, groups=4, bias=False))
-    assert set(workspaces(gpu, trace_file)) == {"cudnn_backward_data", "cudnn_backward_filter"}
+    assert set(workspaces(gpu, trace_file)) == {"cudnn_forward", "cudnn_backward_data", "cudnn_backward_filter"}
+
+
+def test_a_transposed_convolution_is_the_gradient_of_another_one(gpu, trace_file):
     train(nn.ConvTranspose2d(16, 8, 3, bias=False))
-    one = 4 * (4 * 16 * 32 * 32 + 4 * 8 * 34 * 34 + 16 * 8 * 9)
-    assert workspaces(gpu, trace_file)["cudnn_backward_filter"] == one
+    inputs, outputs, weights = 4 * (4 * 16 * 32 * 32), 4 * (4 * 8 * 34 * 34), 4 * (16 * 8 * 9)
+    assert workspaces(gpu, trace_file) == {
+        "cudnn_backward_data": inputs + outputs + weights,
+        "cudnn_forward": outputs + weights,
+        "cudnn_backward_filter": inputs + outputs + weights,
+    }
 
 
 def test_what_is_channels_last_already_takes_none(gpu, trace_file):

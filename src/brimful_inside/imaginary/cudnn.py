@@ -1,0 +1,115 @@
+"""What cuDNN takes for a convolution beside its tensors, and what its search for a plan does to the allocator.
+
+With ``torch.backends.cudnn.benchmark`` PyTorch tries plans at the first meeting with a convolution (operation, shapes, layout,
+dtype, strides, ...) and gives all cached memory back before it runs the best one (aten/src/ATen/native/cudnn/Conv_v8.cpp,
+run_single_conv). So the segments of a first step are given back again and again, and a later step starts with few.
+The workspaces are a law (laws/cudnn_workspaces.py). What the tried plans ask for meanwhile is not known, and not taken.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, List, Sequence, Set, Tuple
+
+import torch
+
+from brimful_inside.laws import workspaces
+from brimful_inside.laws.cudnn_workspaces import partial_sums_bytes
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["BACKWARD_DATA", "BACKWARD_FILTER", "FORWARD", "Plans"]
+
+Tensor = torch.Tensor
+FORWARD, BACKWARD_DATA, BACKWARD_FILTER = "cudnn_forward", "cudnn_backward_data", "cudnn_backward_filter"
+
+
+class Plans:
+    """The plans that cuDNN has found, by thread and card: PyTorch keeps them for each thread by itself."""
+
+    def __init__(self, gpu: ImaginaryGpu):
+        self.gpu = gpu
+        self._found: Set[Tuple[Any, ...]] = set()
+
+    def run(
+        self,
+        operation: str,
+        tensor: Tensor,
+        weight: Tensor,
+        output: Sequence[int],
+        rest: Tuple[Any, ...],
+        layout: torch.memory_format,
+    ) -> None:
+        """A convolution, or one of its gradients: the search at the first meeting, then the workspace that comes and goes.
+
+        `output` is the shape of what the convolution gives, `rest` its stride, padding, dilation, transposed, groups.
+        """
+        cudnn = torch.backends.cudnn
+        if not cudnn.enabled or not cudnn.benchmark or _is_pytorchs_own(tensor, weight, rest, layout):
+            return
+        self._search(operation, tensor, weight, rest, layout)
+        if layout == torch.contiguous_format and _converts(self.gpu, tensor, weight, rest):
+            self._work(operation, tensor, weight, output, transposed=rest[3])
+
+    def _search(
+        self, operation: str, tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...], layout: torch.memory_format
+    ) -> None:
+        thread = 0 if torch._C._current_graph_task_id() != -1 else threading.get_ident()
+        shapes = (tuple(tensor.shape), tuple(weight.shape), tensor.dtype, layout)
+        key = (thread, self.gpu.ledger.index, operation, *shapes, *rest)
+        if key in self._found:
+            return
+        self._found.add(key)
+        self.gpu.ledger.empty_cache()
+
+    def _work(self, operation: str, tensor: Tensor, weight: Tensor, output: Sequence[int], transposed: bool) -> None:
+        counts = _elements(operation, tensor, weight, output, transposed)
+        args = [tensor.element_size(), *counts]
+        if operation == BACKWARD_FILTER:
+            args.append(partial_sums_bytes(tensor.shape[1], output[1]))
+        law = operation
+        if transposed and operation != BACKWARD_FILTER:  # its forward is the gradient of another convolution's input
+            law = BACKWARD_DATA if operation == FORWARD else FORWARD
+        ledger = self.gpu.ledger
+        ledger.release(*ledger.reserve(workspaces.bytes_of(law, args), law, law, args))
+
+
+def _elements(operation: str, tensor: Tensor, weight: Tensor, output: Sequence[int], transposed: bool) -> List[int]:
+    """Of input, output and weight, as the laws want them."""
+    outputs = 1
+    for size in output:
+        outputs *= size
+    if not transposed and operation == FORWARD:
+        return [tensor.numel(), weight.numel()]
+    if transposed and operation == BACKWARD_DATA:
+        return [outputs, weight.numel()]
+    return [tensor.numel(), outputs, weight.numel()]
+
+
+def _is_pytorchs_own(tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...], layout: torch.memory_format) -> bool:
+    """Whether PyTorch has a kernel of its own for it: a group for each channel (Convolution.cpp, use_cudnn_depthwise)."""
+    stride, _, dilation, transposed, groups = rest
+    if transposed or groups == 1 or tensor.shape[1] != groups or weight.shape[0] % groups:
+        return False
+    if layout != torch.contiguous_format:
+        return False
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    plain = tensor.dim() == 4 and len(set(stride)) == 1 and set(dilation) == {1} and groups >= 32
+    return not (half and plain)
+
+
+def _converts(gpu: ImaginaryGpu, tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...]) -> bool:
+    """Whether channels first go to tensor cores, with conversions on the way. Seen on measured rows: not for kernels of one
+    element, not for those that never overlap (they cut patches), not for images of up to four channels, not for one channel
+    a group, and nobody has looked at volumes."""
+    stride, padding, _, transposed, groups = rest
+    kernel = tuple(weight.shape[2:])
+    if tensor.dim() > 4 or set(kernel) == {1} or tensor.shape[1] <= 4:
+        return False
+    if not transposed and ((groups > 1 and tensor.shape[1] == groups) or (kernel == tuple(stride) and not any(padding))):
+        return False
+    capability = tuple(gpu.card.capability)
+    if tensor.dtype == torch.float32:
+        return capability >= (8, 0) and torch.backends.cudnn.allow_tf32
+    return capability >= (7, 0) and tensor.dtype in (torch.float16, torch.bfloat16)
