@@ -31,7 +31,8 @@ def install(hub: Hub) -> None:
     watch_frameworks(hub)
     watch_graphs(_probe)
     watch_backward(_before_backward)
-    watch_compilation(_disarm)
+    if hub.orders.device != "imaginary":  # where nothing is compiled, a hook breaks no graph
+        watch_compilation(_disarm)
     watch_exceptions(_uncaught, _raised_in_thread)
     watch_spawned(_uncaught)
     atexit.register(_at_exit)
