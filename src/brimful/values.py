@@ -13,7 +13,7 @@ from brimful.sources import Estimate, Source
 from brimful_inside.wire import Card, Failure, PhasePeak, Report, WorstBatch
 
 __all__ = [
-    "Advice", "Alike", "Audit", "Breakdown", "Budget", "Calibration", "Card", "Closed", "Command", "Device", "Effective",
+    "Advice", "Alike", "Audit", "Breakdown", "Budget", "Calibration", "Card", "CardPeak", "Closed", "Command", "Device", "Effective",
     "Estimate", "Failure", "Gpu", "KernelShare", "Limits", "Machine", "MemoryBelief", "ModuleShare", "Moment", "NoSaving",
     "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point", "PredictedSpeed",
     "Prediction", "Record", "Report", "Sample", "Saving", "Setting", "Source", "SpeedBelief", "Trial", "TrialKind", "WhatIf",
@@ -117,6 +117,9 @@ class Device:
     kind: str  # "cpu", "accelerator" or "imaginary"
     label: str  # "cpu", "cuda:0", "a100-40gb (imaginary)"
     gpu: Gpu | None = None  # imaginary only
+    cards: int = 1  # imaginary: so many of them in the machine
+    ranks: int | None = None  # imaginary: one rank of so many is started alone; None: the command starts its ranks itself
+    as_rank: int | None = None  # which one
 
 
 @dataclass(frozen=True)
@@ -294,11 +297,21 @@ class PredictedSpeed:
     curve: tuple[Point, ...]  # samples per second, up to the largest batch size that fits
     best_batch_size: int | None
     knee_batch_size: int | None  # the smallest within the tolerance of the best
+    knee_interval: tuple[int, int] | None  # where it lies with a host twice as fast, and half as fast
     tolerance: float
     bound_by: dict[str, float]  # shares of the step: "compute", "bandwidth", "launches" (the host is awaited), "transfer"
     kernels: tuple[KernelShare, ...]  # the operations that take longest
     exact: bool  # the same kernels ran in all traces
     notes: tuple[str, ...] = ()  # what is not in it: "talk between 4 ranks is not counted"
+
+
+@dataclass(frozen=True)
+class CardPeak:
+    """The predicted peak of one card of several."""
+
+    rank: int
+    index: int  # as in cuda:1
+    peak: PeakEstimate
 
 
 @dataclass(frozen=True)
@@ -320,6 +333,7 @@ class Prediction:
     approximations: dict[str, int]
     worst_batch: WorstBatch | None
     warnings: tuple[Advice, ...] = ()
+    cards: tuple[CardPeak, ...] = ()  # where there are several cards or ranks: all of them; `peak` is the worst one's
     speed: PredictedSpeed | None = None  # None: the card's rates are not known, or no step was traced whole
     breakdown: Breakdown | None = None  # of the device peak; None where no trace could be read
     phase_breakdowns: dict[str, Breakdown] = field(default_factory=dict)  # of each phase's own peak

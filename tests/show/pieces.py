@@ -453,6 +453,7 @@ def predicted_speed(batch_size: int | None = 1024, largest: int = 5543) -> Predi
         curve=tuple(Point(size, rate(size)) for size in sizes) if batch_size else (),
         best_batch_size=largest if batch_size else None,
         knee_batch_size=192 if batch_size else None,
+        knee_interval=(96, 256) if batch_size else None,
         tolerance=0.03,
         bound_by={"compute": 0.2, "bandwidth": 0.71, "launches": 0.085, "transfer": 0.005},
         kernels=(KernelShare("convolution_backward", 0.4, "bandwidth"), KernelShare("native_batch_norm", 0.2, "bandwidth")),

@@ -6,20 +6,20 @@ predicted. Where the knee lies rests on how kernels grow with the batch, the lev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from brimful.decide.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence, committed_evidence
 from brimful.decide.kernel_laws import KernelLaws, ScaledKernels, StepKernels
 from brimful.decide.speed import TOLERANCE
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
-from brimful_inside.laws.roofline import DEFAULT, SYNC, Efficiency, Rates, Step, Timed, is_grouped, kernel_time, step_time
+from brimful_inside.laws.roofline import DEFAULT, SYNC, Rates, Step, Timed, is_grouped, kernel_time, step_time
 
 __all__ = ["StepInterval", "predict_speed", "rates_of", "samples_law", "situation_of", "sizes_up_to", "step_interval"]
 
 # How far the host that will dispatch may differ from an ordinary one, either way (assumed: processors of servers and of
 # desktops differ by that much in a single thread, and so do scripts in what they do between operations).
-HOST_FACTOR = 2.0
+HOSTS = (0.5, 1.0, 2.0)
 # Wider on a card that is not the evidence's: how much of its peak a card reaches differs from one to the next (assumed; of five
 # other cards in bench/results/clock-*.json the medians lie within this).
 OTHER_CARD = 0.25
@@ -74,13 +74,15 @@ class _Clock:
     laws: KernelLaws | ScaledKernels
     rates: Rates
 
-    def kernels(self, batch_size: int, efficiency: Efficiency = DEFAULT) -> tuple[StepKernels, list[Timed]]:
+    def kernels(self, batch_size: int) -> tuple[StepKernels, list[Timed]]:
         step = self.laws.at(batch_size)
-        return step, [kernel_time(kernel, self.rates, efficiency) for kernel in step.kernels]
+        return step, [kernel_time(kernel, self.rates) for kernel in step.kernels]
 
-    def step(self, batch_size: int, efficiency: Efficiency = DEFAULT) -> Step:
-        step, times = self.kernels(batch_size, efficiency)
-        return step_time([step.kernels[i] for i in step.order], [times[i] for i in step.order], efficiency)
+    def steps(self, batch_size: int, hosts: Sequence[float] = (1.0,)) -> list[Step]:
+        """The step with each of these hosts: so many times as slow as an ordinary one."""
+        step, times = self.kernels(batch_size)
+        kernels, ordered = [step.kernels[i] for i in step.order], [times[i] for i in step.order]
+        return [step_time(kernels, ordered, DEFAULT.with_host(factor)) for factor in hosts]
 
 
 def predict_speed(
@@ -102,24 +104,21 @@ def predict_speed(
     clock = _Clock(laws, rates)
     at = batch_size if batch_size is not None else laws.fitted_at[0]
     interval = interval or step_interval(gpu, situation_of(*clock.kernels(at)))
-    step, estimate = clock.step(at), _estimate(clock, at, interval)
-    curve: tuple[Point, ...] = ()
+    step, estimate = clock.steps(at)[0], _estimate(clock.steps(at, HOSTS), interval)
+    curve = _Curve()
     if largest is not None and batch_size is not None and samples_at is not None and len(laws.fitted_at) > 1:
-        curve = tuple(
-            Point(size, _rate(samples_at(size), _estimate(clock, size, interval)))
-            for size in sizes_up_to(largest, {batch_size} & set(range(1, largest + 1)))
-        )
-    best, knee = _best_and_knee(curve)
+        curve = _curve(clock, largest, batch_size, samples_at, interval)
     own = None if samples_at is None else _rate(samples_at(at), estimate)
-    top = max((point.value.value for point in curve), default=None)
+    top = max((point.value.value for point in curve.points), default=None)
     return PredictedSpeed(
         batch_size=batch_size,
         step_s=estimate,
         samples_per_s=own,
         share_of_best=own.value / top if own is not None and top else None,
-        curve=curve,
-        best_batch_size=best,
-        knee_batch_size=knee,
+        curve=curve.points,
+        best_batch_size=curve.best,
+        knee_batch_size=curve.knees[1] if curve.knees else None,
+        knee_interval=(min(curve.knees), max(curve.knees)) if curve.knees else None,
         tolerance=TOLERANCE,
         bound_by={name: seconds / step.seconds for name, seconds in step.shares.items()} if step.seconds else {},
         kernels=_top(clock, at, step.seconds),
@@ -128,11 +127,28 @@ def predict_speed(
     )
 
 
-def _estimate(clock: _Clock, batch_size: int, interval: StepInterval) -> Estimate:
-    """Seconds of a step: what kernels take may be off by the evidence's interval, what the host takes by `HOST_FACTOR`."""
-    fast, middle, slow = (
-        clock.step(batch_size, DEFAULT.with_host(factor)).seconds for factor in (1 / HOST_FACTOR, 1.0, HOST_FACTOR)
-    )
+@dataclass(frozen=True)
+class _Curve:
+    """Samples per second by batch size, the fastest size, and the knee with each of `HOSTS`."""
+
+    points: tuple[Point, ...] = ()
+    best: int | None = None
+    knees: tuple[int, ...] = ()
+
+
+def _curve(clock: _Clock, largest: int, batch_size: int, samples_at: Callable[[int], float], interval: StepInterval) -> _Curve:
+    sizes = sizes_up_to(largest, {batch_size} if batch_size <= largest else ())
+    samples = {size: samples_at(size) for size in sizes}
+    steps = {size: clock.steps(size, HOSTS) for size in sizes}
+    points = tuple(Point(size, _rate(samples[size], _estimate(steps[size], interval))) for size in sizes)
+    rates = [{size: samples[size] / steps[size][host].seconds for size in sizes} for host in range(len(HOSTS))]
+    best = max(sizes, key=lambda size: (rates[1][size], -size))
+    return _Curve(points, best, tuple(_knee(of) for of in rates))
+
+
+def _estimate(steps: Sequence[Step], interval: StepInterval) -> Estimate:
+    """Seconds of a step with each of `HOSTS`: what kernels take may be off by the evidence's interval, the host as they are."""
+    fast, middle, slow = (step.seconds for step in steps)
     return Estimate(middle, Source.PREDICTED, fast * (1 + interval.low), slow * (1 + interval.high), interval.basis)
 
 
@@ -142,16 +158,13 @@ def _rate(samples: float, step: Estimate) -> Estimate:
     return Estimate(samples / step.value if step.value else 0.0, Source.PREDICTED, low, high, step.note)
 
 
-def _best_and_knee(curve: tuple[Point, ...]) -> tuple[int | None, int | None]:
-    """The fastest size, and the smallest within the tolerance of it."""
-    if not curve:
-        return None, None
-    best = max(curve, key=lambda point: (point.value.value, -point.batch_size))
-    within = best.value.value * (1 - TOLERANCE)
-    return best.batch_size, min(point.batch_size for point in curve if point.value.value >= within)
+def _knee(rates: Mapping[int, float]) -> int:
+    """The smallest size within the tolerance of the fastest."""
+    within = max(rates.values()) * (1 - TOLERANCE)
+    return min(size for size, rate in rates.items() if rate >= within)
 
 
-def sizes_up_to(largest: int, also: set[int] | frozenset[int] = frozenset()) -> list[int]:
+def sizes_up_to(largest: int, also: Iterable[int] = ()) -> list[int]:
     """1, 2, 3, 4, 6, 8, 12, 16, ... : powers of two and what lies half way between them, and the largest."""
     sizes, power = {1, largest} | set(also), 2
     while power <= largest:

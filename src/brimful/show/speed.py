@@ -18,6 +18,7 @@ BOUNDS = {
     "transfer": "copies from the host",
 }
 NAMED = 3  # operations in a line
+KNEE = "the smallest batch size that is nearly as fast; its interval: a host twice as fast, and half as fast"
 LEAST = 0.02  # shares below are not named
 
 
@@ -56,7 +57,7 @@ def speed_rows(prediction: Prediction) -> list[FactRow]:
     )
     knee = _knee(speed)
     if knee:
-        rows.append(FactRow("knee", Shown(knee, Source.PREDICTED, note="the smallest batch size that is nearly as fast")))
+        rows.append(FactRow("knee", Shown(knee, Source.PREDICTED, _knee_interval(speed), KNEE)))
     named = sorted(((share, BOUNDS.get(name, name)) for name, share in speed.bound_by.items() if share >= LEAST), reverse=True)
     rows.append(FactRow("bound by", Shown(", ".join(f"{name} {share_text(share)}" for share, name in named), Source.PREDICTED)))
     top = ", ".join(f"{kernel.op} {share_text(kernel.share)}" for kernel in speed.kernels[:NAMED])
@@ -82,6 +83,7 @@ def speed_json(speed: PredictedSpeed | None) -> dict[str, Any] | None:
         "share_of_best": speed.share_of_best,
         "best_batch_size": speed.best_batch_size,
         "knee_batch_size": speed.knee_batch_size,
+        "knee_interval": None if speed.knee_interval is None else list(speed.knee_interval),
         "tolerance": speed.tolerance,
         "bound_by": {**speed.bound_by, "loading": None},
         "kernels": [{"op": one.op, "share": one.share, "bound_by": one.bound_by} for one in speed.kernels],
@@ -98,6 +100,12 @@ def _knee(speed: PredictedSpeed) -> str:
     if knee is None or best is None or not rates.get(best):
         return ""
     return f"{knee:,}: {share_text(rates[knee] / rates[best])} of the best"
+
+
+def _knee_interval(speed: PredictedSpeed) -> str | None:
+    if speed.knee_interval is None or speed.knee_interval[0] == speed.knee_interval[1]:
+        return None
+    return "{:,} to {:,}".format(*speed.knee_interval)
 
 
 def _interval(value: Estimate) -> tuple[str, str]:

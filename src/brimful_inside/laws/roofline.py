@@ -69,7 +69,7 @@ class Efficiency(NamedTuple):
     `tensor_cores`, `halved` and `direct` are fitted on published training speeds (bench/clock.py), the rest cited or assumed.
     """
 
-    tensor_cores: float = 0.65  # of the peak, in large products
+    tensor_cores: float = 0.70  # of the peak, in large products
     halved: float = 1.0  # the same on GeForce cards: they add up in single precision at half the rate, so that operands keep up
     bandwidth: float = 0.80  # assumed: copies on an A100 or V100 reach 80 to 90 % of the datasheet's figure
     direct: float = 0.07  # of single precision's peak, in grouped convolutions that tensor cores do not serve

@@ -1,0 +1,156 @@
+"""Speed where nothing was run: the curve, the knee, what binds the step, and how far it may be off."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_kernel_laws import step
+
+from brimful.decide.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence
+from brimful.decide.kernel_laws import fit_kernels
+from brimful.decide.predicted_speed import predict_speed, rates_of, samples_law, sizes_up_to, step_interval
+from brimful.decide.speed import TOLERANCE
+from brimful.values import Estimate, Source
+from brimful_inside.laws.roofline import Kernel
+from tests.show import pieces
+
+EVIDENCE = Evidence(STEP_TIME, 0.0, -0.1, 0.2, 64, "2026-11-20", "one NVIDIA A100-PCIE-40GB", "a bench")
+
+
+def card():
+    return pieces.a100()
+
+
+def speed(laws=None, batch_size: int | None = 64, largest: int | None = 4096, samples=float, gpu=None):
+    laws = laws or fit_kernels({5: step(5), 12: step(12)})
+    found = predict_speed(laws, gpu or card(), batch_size, largest, samples)
+    assert found is not None
+    return found
+
+
+def wide(batch: int, grouped: bool = False) -> list[Kernel]:
+    """A network whose products fill a card from some batch size on."""
+    op, groups = ("aten.convolution.default", 4) if grouped else ("aten.mm.default", 1)
+    product = Kernel(op, "tf32", 2 * batch * 2048 * 2048 // groups, 4 * (2 * batch * 2048 + 2048 * 2048), 1, 0,
+                     (groups, batch, 2048 // groups, 2048))  # fmt: skip
+    return [product, Kernel("aten.relu.default", "memory", 0, 8 * batch * 2048)] * 10
+
+
+def test_speed_rises_to_a_knee_that_is_the_smallest_size_within_the_tolerance_of_the_best():
+    found = speed(fit_kernels({5: wide(5), 12: wide(12)}))
+    rates = {point.batch_size: point.value.value for point in found.curve}
+    assert found.best_batch_size is not None
+    best = rates[found.best_batch_size]
+    assert best == max(rates.values())
+    assert found.knee_batch_size == min(size for size, rate in rates.items() if rate >= best * (1 - TOLERANCE))
+    assert rates[1] < 0.1 * best
+    assert 100 < found.knee_batch_size < 4096
+    assert found.knee_interval is not None
+    assert found.knee_interval[0] <= found.knee_batch_size <= found.knee_interval[1]
+    assert found.share_of_best == pytest.approx(rates[64] / best)
+
+
+def test_a_step_of_small_kernels_is_bound_by_launches_and_a_large_one_is_not():
+    laws = fit_kernels({5: wide(5), 12: wide(12)})
+    small, large = speed(laws, 1), speed(laws, 4096)
+    assert max(small.bound_by, key=lambda name: small.bound_by[name]) in ("launches", "bandwidth")
+    assert small.bound_by["launches"] > 5 * large.bound_by["launches"]
+    assert large.bound_by["compute"] > 0.5
+    for found in (small, large):
+        assert sum(found.bound_by.values()) == pytest.approx(1.0)
+
+
+def test_everything_is_labelled_predicted_and_lies_within_its_interval():
+    found = speed()
+    assert found.samples_per_s is not None
+    for value in (found.step_s, found.samples_per_s, *(point.value for point in found.curve)):
+        assert value.source is Source.PREDICTED
+        assert value.low < value.value < value.high
+        assert value.note
+
+
+def test_a_launch_bound_step_is_known_less_well_for_the_host_is_not_known():
+    laws = fit_kernels({5: wide(5), 12: wide(12)})
+    small, large = speed(laws, 1).step_s, speed(laws, 4096).step_s
+    assert small.high / small.low > 1.5 * large.high / large.low
+
+
+def test_a_card_of_which_only_the_memory_is_known_has_no_clock():
+    gpu = replace(card(), bandwidth_bytes_per_s=Estimate(936e9, Source.ASSUMED))
+    assert rates_of(gpu) is None
+    assert predict_speed(fit_kernels({5: step(5), 12: step(12)}), gpu, 64, 100, float) is None
+
+
+def test_a_command_as_it_stands_has_a_step_and_no_curve():
+    found = speed(fit_kernels({0: step(8)}), None, None, samples_law({0: 8}))
+    assert found.curve == ()
+    assert found.knee_batch_size is None
+    assert found.samples_per_s is not None
+    assert found.samples_per_s.value == pytest.approx(8 / found.step_s.value)
+
+
+def test_a_size_that_does_not_fit_is_answered_and_not_drawn():
+    found = speed(batch_size=5000, largest=100)
+    assert found.batch_size == 5000
+    assert found.curve[-1].batch_size == 100
+    assert speed(largest=None).curve == ()
+
+
+def test_the_curve_ends_with_the_largest_and_holds_what_was_asked():
+    found = speed(batch_size=77, largest=1000)
+    sizes = [point.batch_size for point in found.curve]
+    assert sizes == sorted(sizes)
+    assert {1, 64, 77, 96, 512, 1000} <= set(sizes)
+
+
+@given(st.integers(1, 100_000))
+def test_sizes_are_within_the_largest_and_no_further_apart_than_half(largest):
+    sizes = sizes_up_to(largest)
+    assert sizes[0] == 1
+    assert sizes[-1] == largest
+    assert all(b <= math.ceil(1.5 * a) + 1 for a, b in pairwise(sizes))
+
+
+def test_the_operations_that_take_longest_come_first_with_their_share():
+    found = speed(fit_kernels({5: wide(5), 12: wide(12)}), 2048)
+    assert [one.op for one in found.kernels] == ["mm", "relu"]
+    assert found.kernels[0].bound_by == "compute"
+    assert 0.9 < sum(one.share for one in found.kernels) <= 1.0 + 1e-9
+
+
+def test_samples_in_a_step_follow_what_traces_showed():
+    accumulated = samples_law({5: 20, 12: 48})
+    assert accumulated is not None
+    assert accumulated(100) == 400
+    one = samples_law({5: 20, 12: None})
+    assert one is not None
+    assert one(10) == 40
+    assert samples_law({5: None}) is None
+    assert samples_law({0: 16})(0) == 16  # type: ignore[misc]
+
+
+def test_evidence_of_the_card_itself_is_taken_as_it_is_and_widened_for_another():
+    own = step_interval(card(), STEP_TIME, (EVIDENCE,))
+    assert (own.low, own.high) == (-0.1, 0.2)
+    other = step_interval(pieces.gpu(), STEP_TIME, (EVIDENCE,))
+    assert other.low < own.low
+    assert other.high > own.high
+    assert "another card" in other.basis
+    nothing = step_interval(card(), STEP_TIME, ())
+    assert nothing.low == -0.5
+    assert "assumed" in nothing.basis
+
+
+def test_grouped_convolutions_have_evidence_of_their_own():
+    def basis(grouped: bool) -> str | None:
+        return speed(fit_kernels({size: wide(size, grouped) for size in (5, 12)}), 256).step_s.note
+
+    ordinary, grouped = step_interval(card(), STEP_TIME), step_interval(card(), STEP_TIME_GROUPED)
+    assert basis(False) == ordinary.basis
+    assert basis(True) == grouped.basis
+    assert (grouped.high - grouped.low) > (ordinary.high - ordinary.low), "the committed evidence"
