@@ -47,7 +47,9 @@ CSV = "timm_a100_40gb.csv"
 EVIDENCE = HERE.parent / "src" / "brimful" / "decide" / "evidence"
 MIB = 1 << 20
 SIZES = (4, 11)  # the batch sizes that are traced, as a search for the largest one takes them
-STEPS = 2  # the second has all that later ones have: weights, momentum, and the segments that the first one left
+STEPS = 3  # the second has weights and momentum, the third the segments that it left
+# What the rows were measured with is not known; GPUMemNet's repository grew from September 2024 to May 2025 (PyTorch 2.5 to 2.7).
+TORCH_OF_THE_ROWS = 206  # cuBLAS's workspaces are kept, as until 2.14 (laws/workspaces.py)
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,14 @@ def trace(model: str, batch_size: int, card: Card) -> Program:
     import torch
 
     from brimful_inside import imaginary
+    from brimful_inside.imaginary.workspaces import Workspaces
 
     argv, file = sys.argv, io.StringIO()
     sys.argv = [str(SCRIPT), "--model", model, "--batch-size", str(batch_size), "--steps", str(STEPS)]
     benchmark = torch.backends.cudnn.benchmark
+    tf32 = torch.backends.cuda.matmul.allow_tf32
     gpu = imaginary.enter(card, None, file)
+    gpu.workspaces = Workspaces(gpu, TORCH_OF_THE_ROWS)
     try:
         with redirect_stdout(io.StringIO()), nothing_drawn():
             runpy.run_path(str(SCRIPT), run_name="__main__")
@@ -115,6 +120,7 @@ def trace(model: str, batch_size: int, card: Card) -> Program:
         gpu.leave()
         sys.argv = argv
         torch.backends.cudnn.benchmark = benchmark
+        torch.backends.cuda.matmul.allow_tf32 = tf32
     gc.collect()
     return program_of(decode(file.getvalue().splitlines()))
 

@@ -7,7 +7,7 @@ The autograd engine runs the backward pass of CUDA tensors in a thread of its ow
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import torch
 
@@ -24,10 +24,11 @@ __all__ = ["Workspaces"]
 class Workspaces:
     """The workspaces that are held, by handle, card and stream. Handle 0 stands for the autograd engine's."""
 
-    def __init__(self, gpu: ImaginaryGpu):
+    def __init__(self, gpu: ImaginaryGpu, release: Optional[int] = None):
+        """`release`: of PyTorch, 2.13 as 213; by default the one that runs."""
         capability = gpu.card.capability
         self.gpu = gpu
-        self.release = laws.torch_release(torch.__version__)
+        self.release = laws.torch_release(torch.__version__) if release is None else release
         self._args = (capability[0], capability[1], self.release)
         self._cublas = laws.cublas_bytes(capability, self.release, os.environ)
         self._cublaslt = laws.cublaslt_bytes(capability, self.release, os.environ)
