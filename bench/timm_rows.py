@@ -48,7 +48,7 @@ EVIDENCE = HERE.parent / "src" / "brimful" / "decide" / "evidence"
 MIB = 1 << 20
 SIZES = (4, 11)  # the batch sizes that are traced, as a search for the largest one takes them
 STEPS = 3  # the second has weights and momentum, the third the segments that it left
-# What the rows were measured with is not known; GPUMemNet's repository grew from September 2024 to May 2025 (PyTorch 2.5 to 2.7).
+# What the rows were measured with is not known; GPUMemNet grew from September 2024 to May 2025 (PyTorch 2.5 to 2.7).
 TORCH_OF_THE_ROWS = 206  # cuBLAS's workspaces are kept, as until 2.14 (laws/workspaces.py)
 
 
