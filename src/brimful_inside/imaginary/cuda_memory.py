@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
 from brimful_inside.laws.allocator import CachingAllocator
+from brimful_inside.laws.allocator_settings import spelled
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -34,7 +35,17 @@ def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         return nested(allocator(device).memory_stats())
 
     def set_fraction(fraction: float, device: int) -> None:
-        allocator(device).set_memory_fraction(fraction, gpu.card.total_bytes)
+        """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay obeys it too."""
+        if fraction > 0:
+            ledger = gpu.ledger_of(device)
+            ledger.change_settings(spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction))))
+        else:
+            allocator(device).set_memory_fraction(fraction, gpu.card.total_bytes)
+
+    def set_settings(settings: str) -> None:
+        """torch.cuda.memory._set_allocator_settings, for all cards."""
+        for ledger in gpu.ledgers:
+            ledger.change_settings(settings)
 
     def empty_cache(*args: Any) -> None:
         for ledger in gpu.ledgers:
@@ -66,7 +77,8 @@ def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         "_accelerator_resetPeakStats": lambda device: allocator(device).reset_peaks(),
         "_accelerator_resetAccumulatedStats": lambda device: gpu.index_of(device) and None,
         "_accelerator_getMemoryInfo": gpu.memory_info,
-        "_accelerator_setAllocatorSettings": lambda settings: None,
+        "_accelerator_setAllocatorSettings": set_settings,
+        "_cuda_cudaCachingAllocator_set_allocator_settings": set_settings,
     }
 
 

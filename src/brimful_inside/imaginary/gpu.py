@@ -42,6 +42,7 @@ from brimful_inside.imaginary.streams import CurrentStreams
 from brimful_inside.imaginary.threads import Modes, follow_threads
 from brimful_inside.imaginary.workspaces import Workspaces
 from brimful_inside.laws.allocator import CachingAllocator, settings_in
+from brimful_inside.laws.allocator_settings import conf_in
 from brimful_inside.laws.trace import TRACE_VERSION
 from brimful_inside.wire import Card
 
@@ -239,10 +240,18 @@ class ImaginaryGpu:
                 "multiprocessing, you must use the 'spawn' start method"
             )
         self.touched = True
+        self._read_settings()
         torch.cuda._initialized = True
         # Cycles would die whenever the collector happens to run; the trace must be the same at each run.
         gc.collect()
         gc.disable()
+
+    def _read_settings(self) -> None:
+        """PyTorch reads the allocator's settings at its first use: a script may have set them after it imported torch."""
+        text = conf_in(os.environ)
+        for ledger in self.ledgers:
+            if text is not None and ledger.allocator.settings != settings_in(os.environ):
+                ledger.change_settings(text)
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether `tensor` is on the card."""

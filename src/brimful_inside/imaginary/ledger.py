@@ -17,7 +17,19 @@ from brimful_inside.imaginary.out_of_memory import out_of_memory
 from brimful_inside.laws.allocator import CachingAllocator, CardFull
 from brimful_inside.laws.annotations import Note
 from brimful_inside.laws.roofline import Kernel
-from brimful_inside.laws.trace import EmptyCache, EmptyPool, Phase, Pool, Ready, ReleasePool, Retire, Step, Stream, encode_row
+from brimful_inside.laws.trace import (
+    EmptyCache,
+    EmptyPool,
+    Phase,
+    Pool,
+    Ready,
+    ReleasePool,
+    Retire,
+    Settings,
+    Step,
+    Stream,
+    encode_row,
+)
 from brimful_inside.wire import Card
 
 if TYPE_CHECKING:
@@ -183,6 +195,12 @@ class Ledger:
         """As `note`, for many that are encoded already."""
         if lines and self._trace is not None:
             self._mark("".join(lines)[:-1])
+
+    def change_settings(self, text: str) -> None:
+        """The allocator's settings are others from now on. Raises ValueError for what it does not know."""
+        with self._lock:
+            self.allocator.change_settings(text)
+        self._mark(encode_row(Settings(text)))
 
     def flush(self) -> None:
         if self._trace is not None:

@@ -21,7 +21,7 @@ from bisect import bisect_left, insort
 from typing import Dict, List, Optional
 
 from brimful_inside.laws import expandable, reclaim
-from brimful_inside.laws.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings, settings_from, settings_in
+from brimful_inside.laws.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings, changed, settings_from, settings_in
 from brimful_inside.laws.blocks import Block, Pool, Segment, merge, segment_from
 from brimful_inside.laws.counts import Counts, Gauge, flat_statistics
 from brimful_inside.laws.private_pools import PrivatePools
@@ -101,21 +101,14 @@ class CachingAllocator:
         self.num_device_alloc = self.num_device_free = 0
         self.oversize_allocations, self.oversize_segments = Gauge(), Gauge()
         self.allowed_bytes: Optional[int] = None
-        max_split = settings.max_split_size if settings.max_split_size is not None else NO_LIMIT
-        grows = settings.expandable_segments
-        self.oversize = max_split
         self.small = Pool(True, MIN_BLOCK, NO_LIMIT)
-        self.large = Pool(False, MIN_BLOCK if grows else MIB + 1, NO_LIMIT if grows else max_split)
+        self.large = Pool(False, MIB + 1, NO_LIMIT)
         self.private_pools = PrivatePools(self.small, self.large)
         self.next_address = FIRST_ADDRESS
         self._live: Dict[int, Block] = {}
         self._retired: Dict[int, Block] = {}
-        self._rounds_plainly = not settings.rounds_to_divisions
-        self._best_fit_always_serves = (
-            settings.max_split_size is None and not grows and not settings.garbage_collection_threshold
-        )
-        if settings.memory_fraction is not None:
-            self.set_memory_fraction(settings.memory_fraction, total_bytes if total_bytes is not None else capacity_bytes)
+        self._total_bytes = total_bytes if total_bytes is not None else capacity_bytes
+        self._obey(settings)
 
     allocated = property(lambda self: self.counts.allocated, doc="Live blocks, as rounded.")
     peak_allocated = property(lambda self: self.counts.peak_allocated)
@@ -123,6 +116,30 @@ class CachingAllocator:
     peak_reserved = property(lambda self: self.counts.peak_reserved)
     requested = property(lambda self: self.counts.requested, doc="Live blocks, as asked for.")
     peak_requested = property(lambda self: self.counts.peak_requested)
+
+    def change_settings(self, text: str) -> None:
+        """torch.cuda.memory._set_allocator_settings: what `text` names has its values from now on.
+
+        Raises ValueError as `settings_from` does, and NotImplementedError for another backend.
+        """
+        settings = changed(self.settings, text)
+        if not settings.native:
+            raise NotImplementedError("the allocator backend cudaMallocAsync is not modelled")
+        self._obey(settings)
+
+    def _obey(self, settings: AllocatorSettings) -> None:
+        self.settings = settings
+        max_split = settings.max_split_size if settings.max_split_size is not None else NO_LIMIT
+        grows = settings.expandable_segments
+        self.oversize = max_split
+        self.large.min_rest = MIN_BLOCK if grows else MIB + 1
+        self.large.max_split = NO_LIMIT if grows else max_split
+        self._rounds_plainly = not settings.rounds_to_divisions
+        self._best_fit_always_serves = (
+            settings.max_split_size is None and not grows and not settings.garbage_collection_threshold
+        )
+        if settings.memory_fraction is not None:
+            self.set_memory_fraction(settings.memory_fraction, self._total_bytes)
 
     def set_memory_fraction(self, fraction: float, total_bytes: Optional[int]) -> None:
         """torch.cuda.set_per_process_memory_fraction: `reserved` may not pass this share of `total_bytes`."""

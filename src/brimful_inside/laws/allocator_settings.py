@@ -1,19 +1,21 @@
 """The caching allocator's settings, as PYTORCH_ALLOC_CONF (or the older PYTORCH_CUDA_ALLOC_CONF) spells them.
 
-Keys, defaults and rules: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to 2.13.
+Keys, defaults and rules: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to 2.15.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 MIB = 1 << 20
 LARGE_SEGMENT = 20 * MIB  # kLargeBuffer; `large_segment_size_mb` changes it since 2.10
 ROUNDING_INTERVALS = 16  # roundup_power2_divisions: one per power of two from 1 MiB to 64 GiB
 
-# Keys that say nothing about how many bytes are held on the device: host memory, locks, graph capture, handle types.
+# Keys that say nothing about how many bytes are held on the device: host memory, locks, graph capture, handle types, and how
+# many addresses an expandable segment has.
 WITHOUT_EFFECT = {
+    "expandable_segments_handle_type", "expandable_segments_reserve", "expandable_segments_reserve_by_class",
     "graph_capture_record_stream_reuse", "pinned_free_catch_all", "pinned_max_cached_size_mb", "pinned_max_round_threshold_mb",
     "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
     "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
@@ -41,12 +43,20 @@ class AllocatorSettings(NamedTuple):
 DEFAULT_SETTINGS = AllocatorSettings()
 
 
-def settings_in(environment: Mapping[str, str]) -> AllocatorSettings:
-    """The settings in force in an environment. PYTORCH_CUDA_ALLOC_CONF is read first, as CUDAAllocatorConfig does."""
+def conf_in(environment: Mapping[str, str]) -> Optional[str]:
+    """The text in force in an environment; None without one.
+
+    The older names go before the newer one, even empty ones: so it is in every release to 2.15, read back from it.
+    """
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        if environment.get(name):
-            return settings_from(environment[name])
-    return DEFAULT_SETTINGS
+        if name in environment:
+            return environment[name]
+    return None
+
+
+def settings_in(environment: Mapping[str, str]) -> AllocatorSettings:
+    """The settings in force in an environment. Raises ValueError as `settings_from` does."""
+    return settings_from(conf_in(environment) or "")
 
 
 def settings_from(conf: str) -> AllocatorSettings:
@@ -54,27 +64,66 @@ def settings_from(conf: str) -> AllocatorSettings:
 
     Raises ValueError for an unknown key or a value that PyTorch refuses as well, naming the key.
     """
-    changed: Dict[str, object] = {}
+    return changed(DEFAULT_SETTINGS, conf)
+
+
+def changed(settings: AllocatorSettings, conf: str) -> AllocatorSettings:
+    """`settings` after `conf` was set at run time.
+
+    What is not named keeps its value, but for three settings that PyTorch puts back first. Raises ValueError as above.
+    """
+    kept = DEFAULT_SETTINGS
+    settings = settings._replace(
+        max_split_size=kept.max_split_size,
+        roundup_power2_divisions=kept.roundup_power2_divisions,
+        garbage_collection_threshold=kept.garbage_collection_threshold,
+    )
     for key, value in _pairs(conf):
-        if key in ("max_split_size_mb", "max_non_split_rounding_mb"):
-            name = "max_split_size" if key == "max_split_size_mb" else "max_non_split_rounding"
-            changed[name] = _mebibytes(key, value, at_least=20)
-        elif key == "large_segment_size_mb":
-            changed["large_segment"] = _mebibytes(key, value, at_least=2)
-        elif key == "roundup_power2_divisions":
-            changed[key] = _divisions(value)
-        elif key in ("garbage_collection_threshold", "per_process_memory_fraction"):
-            name = "memory_fraction" if key == "per_process_memory_fraction" else key
-            changed[name] = _share(key, value, one_too=name == "memory_fraction")
-        elif key == "expandable_segments":
-            changed[key] = _truth(key, value)
-        elif key == "backend":
-            if value not in ("native", "cudaMallocAsync", "hipMallocAsync"):
-                raise ValueError("backend:%s is neither native nor cudaMallocAsync" % value)
-            changed["native"] = value == "native"
-        elif key not in WITHOUT_EFFECT:
-            raise ValueError("%r is not a setting of PyTorch's caching allocator" % key)
-    return AllocatorSettings()._replace(**changed)
+        settings = settings._replace(**_setting(key, value, settings.large_segment // MIB))
+    return settings
+
+
+def spelled(settings: AllocatorSettings) -> str:
+    """The text that gives `settings`, whatever was in force before it."""
+    grows, native = settings.expandable_segments, settings.native
+    parts = ["backend:%s" % ("native" if native else "cudaMallocAsync"), "expandable_segments:%s" % grows]
+    parts.append("large_segment_size_mb:%d" % (settings.large_segment // MIB))
+    if settings.max_split_size is not None:
+        parts.append("max_split_size_mb:%d" % (settings.max_split_size // MIB))
+    parts.append("max_non_split_rounding_mb:%d" % (settings.max_non_split_rounding // MIB))
+    if settings.rounds_to_divisions:
+        divisions = ",".join("%d:%d" % (1 << at, count) for at, count in enumerate(settings.roundup_power2_divisions))
+        parts.append("roundup_power2_divisions:[%s]" % divisions)
+    if settings.garbage_collection_threshold:
+        parts.append("garbage_collection_threshold:%r" % settings.garbage_collection_threshold)
+    if settings.memory_fraction is not None:
+        parts.append("per_process_memory_fraction:%r" % settings.memory_fraction)
+    return ",".join(parts)
+
+
+def _setting(key: str, value: str, least: int) -> Dict[str, Any]:
+    """The field that ``key:value`` sets; `least`: MiB below which no block may be kept whole."""
+    if key == "max_split_size_mb":
+        return {"max_split_size": _mebibytes(key, value, least)}
+    if key == "max_non_split_rounding_mb":
+        return {"max_non_split_rounding": _mebibytes(key, value, least)}
+    if key == "large_segment_size_mb":
+        return {"large_segment": _mebibytes(key, value, 11)}  # above kMinLargeAlloc
+    if key == "roundup_power2_divisions":
+        return {key: _divisions(value)}
+    if key == "garbage_collection_threshold":
+        return {key: _share(key, value, one_too=False)}
+    if key == "per_process_memory_fraction":
+        return {"memory_fraction": _share(key, value, one_too=True)}
+    if key == "expandable_segments":
+        return {key: _truth(key, value)}
+    if key == "backend":
+        if value not in ("native", "cudaMallocAsync", "hipMallocAsync"):
+            raise ValueError("backend:%s is neither native nor cudaMallocAsync" % value)
+        return {"native": value == "native"}
+    if key not in WITHOUT_EFFECT:
+        raise ValueError("%r is not a setting of PyTorch's caching allocator" % key)
+    return {}
 
 
 def _pairs(conf: str) -> List[Tuple[str, str]]:

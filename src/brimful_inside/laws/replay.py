@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from brimful_inside.laws.allocator import CachingAllocator, CardFull
-from brimful_inside.laws.trace import EmptyCache, EmptyPool, Free, Malloc, Phase, Pool, Ready, ReleasePool, Retire, Row, Stream
+from brimful_inside.laws.trace import (
+    EmptyCache,
+    EmptyPool,
+    Free,
+    Malloc,
+    Phase,
+    Pool,
+    Ready,
+    ReleasePool,
+    Retire,
+    Row,
+    Settings,
+    Stream,
+)
 
-Code = Union[int, str, None, Tuple[str, int]]  # one event, as `play_code` takes it
+Code = Union[int, str, None, Tuple[str, Any]]  # one event, as `play_code` takes it
 FIRST_PHASE = "start"  # what comes before the first phase row
 
 
@@ -58,6 +71,8 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
             phase = row.name
         elif isinstance(row, EmptyCache):
             allocator.empty_cache()
+        elif isinstance(row, Settings):
+            allocator.change_settings(row.text)
         elif isinstance(row, Stream):
             stream = row.number
         elif isinstance(row, Pool):
@@ -76,7 +91,7 @@ def play_code(code: Sequence[Code], sizes: Sequence[int], allocator: CachingAllo
     """As `play`, for a program that is replayed many times: 0 is the next malloc (its bytes from `sizes`, in order), n the
     free of the n-th malloc (from 1 on), a string the start of a phase, None an emptied cache; ("stream", n) and
     ("pool", n) make later mallocs stream or private pool n's, ("retire", n) and ("ready", n) are of the n-th malloc (from 1
-    on), ("release_pool", n) and ("empty_pool", n) of pool n.
+    on), ("release_pool", n) and ("empty_pool", n) of pool n; ("settings", text) changes the allocator's.
     """
     malloc, free = allocator.malloc, allocator.free
     addresses: List[int] = []
@@ -96,6 +111,8 @@ def play_code(code: Sequence[Code], sizes: Sequence[int], allocator: CachingAllo
             phase = what
         elif isinstance(what, int):
             free(addresses[what - 1])
+        elif what[0] == "settings":
+            allocator.change_settings(what[1])
         elif what[0] == "stream":
             stream = what[1]
         elif what[0] == "pool":

@@ -16,6 +16,7 @@ segments and fragmentation are the allocator's business and are done anew at eac
     ["phase", name]                           from here on, peaks belong to this phase (reset at this moment)
     ["step", n]                               the n-th optimizer step is complete
     ["empty_cache"]                           cached segments are given back
+    ["settings", text]                        the allocator has other settings now, as PYTORCH_ALLOC_CONF spells them
 
 Between them stand notes (laws/annotations.py), which a replay does not need, and at the end what ran on the card in the last
 complete step, for the clock (laws/roofline.py has the words):
@@ -84,7 +85,11 @@ class EmptyCache(NamedTuple):
     pass
 
 
-Row = Union[Malloc, Free, Phase, Step, EmptyCache, Stream, Pool, ReleasePool, EmptyPool, Retire, Ready]
+class Settings(NamedTuple):
+    text: str
+
+
+Row = Union[Malloc, Free, Phase, Step, EmptyCache, Settings, Stream, Pool, ReleasePool, EmptyPool, Retire, Ready]
 
 _OF_A_NUMBER: Dict[str, Any] = {
     "stream": Stream,
@@ -123,6 +128,8 @@ def encode_row(row: Union[Row, Note, Kernel]) -> str:
         parts = ["phase", row.name]
     elif isinstance(row, Step):
         parts = ["step", row.number]
+    elif isinstance(row, Settings):
+        parts = ["settings", row.text]
     else:
         parts = ["empty_cache"]
     return json.dumps(parts, separators=(",", ":"))
@@ -145,6 +152,8 @@ def decode_row(parts: List[Any]) -> Row:
         return Step(parts[1])
     if kind == "empty_cache":
         return EmptyCache()
+    if kind == "settings":
+        return Settings(parts[1])
     raise ValueError("a trace has no row %r" % (kind,))
 
 
