@@ -13,11 +13,11 @@ from brimful.sources import Estimate, Source
 from brimful_inside.wire import Card, Failure, PhasePeak, Report, WorstBatch
 
 __all__ = [
-    "Advice", "Alike", "Audit", "Breakdown", "Budget", "Calibration", "Card", "CardPeak", "Closed", "Command", "Device", "Effective",
-    "Estimate", "Failure", "Gpu", "KernelShare", "Limits", "Machine", "MemoryBelief", "ModuleShare", "Moment", "NoSaving",
-    "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point", "PredictedSpeed",
-    "Prediction", "Record", "Report", "Sample", "Saving", "Setting", "Source", "SpeedBelief", "Trial", "TrialKind", "WhatIf",
-    "WorstBatch",
+    "Advice", "Alike", "Audit", "Breakdown", "Budget", "Calibration", "Card", "CardPeak", "Closed", "Command", "Device",
+    "Effective", "Estimate", "Failure", "Gpu", "KernelShare", "Limits", "Machine", "MemoryBelief", "ModuleShare", "Moment",
+    "NoSaving", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point",
+    "PredictedSpeed", "Prediction", "Record", "Report", "Sample", "Saving", "Setting", "Source", "SpeedBelief", "Trial",
+    "TrialKind", "WhatIf", "WorstBatch",
 ]  # fmt: skip
 
 Setting = int | float | str | bool

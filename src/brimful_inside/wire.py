@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Optional
 
 WIRE_VERSION = 1
 ORDERS_VARIABLE = "BRIMFUL_ORDERS"
+ALONE_VARIABLE = "BRIMFUL_ALONE"  # set for one rank of many that is started without the others
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Orders:
     device: str  # "cpu", "accelerator" (a real one) or "imaginary"
     card: Optional[Card] = None  # with device "imaginary"
     capacity_bytes: Optional[int] = None  # imaginary: raise OutOfMemoryError beyond this; None is without limit
+    cards: int = 1  # imaginary: how many of them each process sees
     steps: int = 3  # measured optimizer steps, after the warm-up
     warmup_steps: int = 1
     eval_batches: int = 2  # batches an evaluation loader gives before it is cut
@@ -175,6 +177,15 @@ class WorstBatch:
 
 
 @dataclass(frozen=True)
+class CardSeen:
+    """One of several imaginary cards that a process used."""
+
+    index: int  # as in cuda:1
+    peak: PhasePeak  # over the whole process
+    trace_file: Optional[str] = None  # name in the trial's folder
+
+
+@dataclass(frozen=True)
 class Report:
     """What one rank saw."""
 
@@ -204,6 +215,8 @@ class Report:
     notes: List[str]  # sentences: "no optimizer stepped", "steps skipped by the GradScaler: 3", ...
     wrote: List[str]  # files the script wanted to write and that went to the trial's folder
     first_step_unix_s: Optional[float] = None  # when the first step began: what was written before it was prepared, not learnt
+    cards: List[CardSeen] = field(default_factory=list)  # where a process has several imaginary cards: those that were used
+    communicators: List[int] = field(default_factory=list)  # ranks of each NCCL group that was used on an imaginary card
 
 
 EVENTS = {cls.__name__.lower(): cls for cls in (Hello, TorchSeen, Progress, Failure, Report)}

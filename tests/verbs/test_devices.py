@@ -8,7 +8,7 @@ from brimful.command import parse
 from brimful.errors import UsageError
 from brimful.measure.gpus import find_gpu
 from brimful.values import Device, TrialKind
-from brimful.verbs.devices import choose, require_that_card
+from brimful.verbs.devices import Cards, choose, require_that_card
 from tests.measure.test_outcome import REPORT
 from tests.show.pieces import sample
 
@@ -35,6 +35,6 @@ def test_the_same_card_and_ranks_on_cards_of_their_own_are_fine(labels):
 def test_an_allocator_that_is_not_modelled_is_told_before_any_trial(monkeypatch, conf, said):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
     with pytest.raises(UsageError, match=said):
-        choose(parse(("python", "train.py")), "auto", find_gpu("t4"))
+        choose(parse(("python", "train.py")), "auto", Cards(find_gpu("t4")))
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    assert choose(parse(("python", "train.py")), "auto", find_gpu("t4"))[0].kind == "imaginary"
+    assert choose(parse(("python", "train.py")), "auto", Cards(find_gpu("t4")))[0].kind == "imaginary"

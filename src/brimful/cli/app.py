@@ -36,9 +36,7 @@ def predict(*, card: Card | None = None, common: Common | None = None, words: Wo
 
     card, common = card or Card(), common or Common()
     with views.progress() as watcher:
-        record = verb(
-            words, gpu=card.gpu, gpu_memory=card.gpu_memory, settings=common.settings(), options=common.options(watcher)
-        )
+        record = verb(words, **card.chosen(), settings=common.settings(), options=common.options(watcher))
     return views.show_prediction(record, common.json)
 
 
@@ -52,8 +50,7 @@ def audit(*, card: Card | None = None, here: Here | None = None, common: Common 
     with views.progress() as watcher:
         record = verb(
             words,
-            gpu=card.gpu,
-            gpu_memory=card.gpu_memory,
+            **card.chosen(),
             device=here.device,
             settings=common.settings(),
             options=common.options(watcher),
@@ -76,7 +73,8 @@ def tune(
     Parameters
     ----------
     objective
-        fastest (the default), largest or fit. On an imaginary card, which has no clock, largest.
+        fastest (the default), largest or fit. On an imaginary card the fastest is predicted, and largest is the default where
+        nothing but the card's memory is known.
     page
         Write the page (report.html in the record).
     """
@@ -87,8 +85,7 @@ def tune(
     with views.progress() as watcher:
         record = verb(
             words,
-            gpu=card.gpu,
-            gpu_memory=card.gpu_memory,
+            **card.chosen(),
             device=here.device,
             objective=objective,
             settings=common.settings(),

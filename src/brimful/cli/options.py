@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
@@ -58,9 +58,17 @@ class Card:
     """An imaginary card."""
 
     gpu: Annotated[str | None, Parameter(group=WHERE)] = None
-    """An imaginary card of the catalogue (brimful gpus), for instance a100-40gb."""
+    """An imaginary card of the catalogue (brimful gpus), for instance a100-40gb; a100-40gb:3 are three of them."""
     gpu_memory: Annotated[str | None, Parameter(group=WHERE)] = None
-    """An imaginary card of your own with this much memory, for instance 20GiB."""
+    """An imaginary card of your own with this much memory, for instance 20GiB; 20GiB:3 are three of them."""
+    ranks: Annotated[int | None, Parameter(group=WHERE)] = None
+    """Start one rank of so many, without the others; collectives act on shapes."""
+    as_rank: Annotated[int | None, Parameter(group=WHERE)] = None
+    """Which one of --ranks; 0 if it is not said."""
+
+    def chosen(self) -> dict[str, Any]:
+        """The cards as the verbs take them."""
+        return {"gpu": self.gpu, "gpu_memory": self.gpu_memory, "ranks": self.ranks, "as_rank": self.as_rank}
 
 
 @Parameter(name="*")

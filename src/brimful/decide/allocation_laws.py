@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 from math import lcm
 
+from brimful.decide.cards import worst_of
 from brimful.decide.sequences import Program
 from brimful_inside.laws import workspaces
 from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
@@ -112,9 +113,28 @@ class AllocationLaws:
     def play_at(
         self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS, capacity_bytes: int | None = None
     ) -> Played:
-        """The peaks by phase at a batch size, on a card with `capacity_bytes` for segments (None: without limit)."""
-        allocator = CachingAllocator(capacity_bytes, settings, detailed=False)
-        return play_code(self.program.code, self.sizes_at(batch_size), allocator)
+        """The peaks by phase at a batch size, on a card with `capacity_bytes` for segments (None: without limit).
+
+        Of several cards the worst.
+        """
+        played = self.play_cards_at(batch_size, settings, capacity_bytes)
+        return played[0] if len(played) == 1 else worst_of(played)
+
+    def play_cards_at(
+        self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS, capacity_bytes: int | None = None
+    ) -> list[Played]:
+        """As `play_at`, for each card by itself."""
+        sizes = self.sizes_at(batch_size)
+        known: dict[tuple[int, tuple[int, ...]], Played] = {}
+        played, start = [], 0
+        for code, births in self.program.parts:
+            own = sizes[start : start + births]
+            start += births
+            key = (id(code), tuple(own))
+            if key not in known:
+                known[key] = play_code(code, own, CachingAllocator(capacity_bytes, settings, detailed=False))
+            played.append(known[key])
+        return played
 
     def reproduces(self, program: Program, batch_size: int) -> Reproduction:
         """Compare with a trace taken at `batch_size`, row by row."""

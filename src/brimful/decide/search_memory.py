@@ -22,13 +22,14 @@ from itertools import combinations
 from math import isqrt
 
 from brimful.decide.allocation_laws import AllocationLaws, Reproduction, fit_laws, needs_another_trace, second_size
+from brimful.decide.cards import joined, worst_of
 from brimful.decide.intervals import GROWTH_LAWS, GROWTH_PEAKS, growth
 from brimful.decide.memory import Card, LawPeaks, check_limits, curve_sizes, largest_that, upper_limit
 from brimful.decide.peaks import fit_peaks
 from brimful.decide.sequences import Program, program_of
 from brimful.values import Limits, MemoryBelief, Outcome, PeakEstimate, Point
 from brimful_inside.laws.replay import Played
-from brimful_inside.laws.trace import Trace
+from brimful_inside.laws.trace import CardTrace, Trace
 
 MAX_TRACES = 6
 GROWTH_STEP = 8  # where peaks alone are known, a size is at most this many times the largest that was traced
@@ -42,6 +43,13 @@ class Traced:
     outcome: Outcome
     trace: Trace | None = None
     dataset_length: int | None = None  # once it is known: no larger batch size is tried
+    cards: tuple[CardTrace, ...] = ()  # where there are several ranks or cards: all of them, `trace` being one
+
+    @property
+    def traces(self) -> list[Trace]:
+        """Of each card; [] where one is missing or cut off."""
+        traces = [card.trace for card in self.cards] or [trace for trace in (self.trace,) if trace is not None]
+        return traces if all(trace.whole for trace in traces) else []
 
 
 @dataclass(frozen=True)
@@ -80,11 +88,11 @@ class _Known:
         self.limits = replace(self.limits, dataset_length=min(lengths) if lengths else None)
         if traced.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
             self.full.add(batch_size)
-        elif traced.outcome is not Outcome.COMPLETED or traced.trace is None or not traced.trace.whole:
+        elif traced.outcome is not Outcome.COMPLETED or not traced.traces:
             self.failed = traced.outcome if traced.outcome is not Outcome.COMPLETED else Outcome.CRASHED
         else:
-            self.programs[batch_size] = program_of(traced.trace)
-            self.played[batch_size] = self.card.play(traced.trace)
+            self.programs[batch_size] = joined([program_of(trace) for trace in traced.traces])
+            self.played[batch_size] = worst_of([self.card.play(trace) for trace in traced.traces])
 
     def fits(self, batch_size: int) -> bool:
         return batch_size in self.played and self.card.fits(self.played[batch_size])

@@ -6,6 +6,7 @@ of birth for that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +22,7 @@ from brimful_inside.laws.trace import (
     Ready,
     ReleasePool,
     Retire,
+    Settings,
     Step,
     Stream,
     Trace,
@@ -28,6 +30,7 @@ from brimful_inside.laws.trace import (
 
 # What happens at one row, without bytes: ("malloc", op, law, number of its args), ("free", n-th birth), ("phase", name),
 # ("step", number), ("empty_cache",), ("retire", n-th birth), ("ready", n-th birth), or one of a stream or a private pool.
+# ("card", number) begins the program of another card, whose births are counted anew (`decide.cards`).
 Event = tuple[str | int | None, ...]
 _OF_A_NUMBER = {Stream: "stream", Pool: "pool", ReleasePool: "release_pool", EmptyPool: "empty_pool"}
 
@@ -59,22 +62,40 @@ class Program:
     @cached_property
     def code(self) -> tuple[Code, ...]:
         """The events as `replay.play_code` takes them."""
-        code: list[Code] = []
-        for event in self.events:
-            kind = event[0]
-            if kind == "malloc":
-                code.append(0)
-            elif kind == "free":
-                code.append(int(event[1] or 0) + 1)
-            elif kind == "phase":
-                code.append(str(event[1]))
-            elif kind == "empty_cache":
-                code.append(None)
-            elif kind in _OF_A_NUMBER.values():
-                code.append((str(kind), int(event[1] or 0)))
-            elif kind in ("retire", "ready"):
-                code.append((str(kind), int(event[1] or 0) + 1))
-        return tuple(code)
+        return tuple(_code_of(self.events))
+
+    @cached_property
+    def parts(self) -> tuple[tuple[tuple[Code, ...], int], ...]:
+        """The code of each card, and how many births are in it."""
+        starts = [at for at, event in enumerate(self.events) if event[0] == "card"] or [-1]
+        found: dict[tuple[Code, ...], tuple[Code, ...]] = {}  # ranks mostly do the same: then it is the same object
+        parts = []
+        for start, end in zip(starts, [*starts[1:], len(self.events)], strict=True):
+            events = self.events[start + 1 : end]
+            code = tuple(_code_of(events))
+            parts.append((found.setdefault(code, code), sum(event[0] == "malloc" for event in events)))
+        return tuple(parts)
+
+
+def _code_of(events: Sequence[Event]) -> list[Code]:
+    code: list[Code] = []
+    for event in events:
+        kind = event[0]
+        if kind == "malloc":
+            code.append(0)
+        elif kind == "free":
+            code.append(int(event[1] or 0) + 1)
+        elif kind == "phase":
+            code.append(str(event[1]))
+        elif kind == "empty_cache":
+            code.append(None)
+        elif kind == "settings":
+            code.append(("settings", str(event[1])))
+        elif kind in _OF_A_NUMBER.values():
+            code.append((str(kind), int(event[1] or 0)))
+        elif kind in ("retire", "ready"):
+            code.append((str(kind), int(event[1] or 0) + 1))
+    return code
 
 
 def program_of(trace: Trace) -> Program:
@@ -100,6 +121,8 @@ def program_of(trace: Trace) -> Program:
             events.append(("step", row.number))
         elif isinstance(row, EmptyCache):
             events.append(("empty_cache",))
+        elif isinstance(row, Settings):
+            events.append(("settings", row.text))
         elif isinstance(row, (Stream, Pool, ReleasePool, EmptyPool)):
             events.append((_OF_A_NUMBER[type(row)], row.number))
         elif isinstance(row, Retire):

@@ -46,21 +46,30 @@ def worst(peaks: Sequence[PhasePeak]) -> PhasePeak:
     )
 
 
+def trace_files(report: Report) -> list[str]:
+    """The traces of a rank, of each of its cards."""
+    files = [card.trace_file for card in report.cards] or [report.trace_file]
+    return [name for name in files if name]
+
+
 def whole_peak(reports: Sequence[Report]) -> PhasePeak | None:
     """The peak over whole processes, worst rank; None if no rank could tell."""
     peaks = [r.peak_unphased for r in reports if r.peak_unphased is not None]
     return worst(peaks) if peaks else None
 
 
-def samples_per_step(reports: Sequence[Report]) -> int | None:
-    """The effective batch: the median step's samples, summed over the ranks; None if a rank does not know."""
+def samples_per_step(reports: Sequence[Report], alone_of: int = 1) -> int | None:
+    """The effective batch: the median step's samples, summed over the ranks; None if a rank does not know.
+
+    Of `alone_of` ranks of which one was started, the others are taken to do as much.
+    """
     total = 0
     for report in reports:
         known = [s for s in _measured(report, report.samples_per_step) if s is not None]
         if not known:
             return None
         total += round(statistics.median(known))
-    return total if reports else None
+    return total * alone_of if reports else None
 
 
 def step_times(reports: Sequence[Report]) -> tuple[float, ...]:

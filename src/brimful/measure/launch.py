@@ -20,7 +20,7 @@ import brimful_inside
 from brimful import codec
 from brimful.command import fill
 from brimful.errors import DiskFull, NoSuchCommand
-from brimful.measure import gather, outcome
+from brimful.measure import alone, gather, outcome
 from brimful.measure.device import host
 from brimful.measure.gpus import to_card
 from brimful.measure.processes import Family, Scale
@@ -54,15 +54,25 @@ def launch(trial: Trial, folder: Path, record_folder: Path, heartbeat: Heartbeat
     An interrupt (Ctrl-C) ends the family and gives a sample with the outcome `interrupted`. Raises NoSuchCommand when the
     program cannot be started at all, UsageError for an open placeholder, DiskFull when the orders cannot be written.
     """
-    argv = fill(trial.command, trial.settings)
+    argv, of_launcher = _words(trial)
     _must_be_startable(argv[0])
     orders_path = _write_orders(trial, folder)
     kills_before = host.oom_kills()
     with open(folder / "stdout.txt", "wb") as out, open(folder / "stderr.txt", "wb") as err:
-        process = _start(argv, environment(trial, orders_path), out, err)
+        process = _start(argv, {**environment(trial, orders_path), **of_launcher}, out, err)
         waited = _wait(process, Family(process.pid, str(orders_path)), trial, folder, heartbeat)
     _must_have_had_room(folder)
     return _sample(trial, folder, record_folder, waited, host.oom_kills() - kills_before)
+
+
+def _words(trial: Trial) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The command, and what its launcher would add to the environment where one rank is started without it."""
+    argv = fill(trial.command, trial.settings)
+    device = trial.device
+    if device.ranks is None or device.as_rank is None:
+        return argv, {}
+    argv, of_launcher = alone.without_launcher(argv)
+    return argv, {**of_launcher, **alone.alone_environment(device.ranks, device.as_rank, device.cards)}
 
 
 def _must_be_startable(program: str) -> None:
@@ -82,6 +92,7 @@ def orders_of(trial: Trial, folder: Path) -> wire.Orders:
         device=trial.device.kind,
         card=to_card(trial.device.gpu) if imaginary and trial.device.gpu else None,
         capacity_bytes=trial.capacity_bytes,
+        cards=trial.device.cards,
         steps=trial.steps,
         warmup_steps=trial.warmup_steps,
         see_eval=trial.see_eval,
@@ -119,6 +130,8 @@ def _must_have_had_room(folder: Path) -> None:
 def environment(trial: Trial, orders_path: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """The child's environment: the user's own, the command's and the trial's additions, and the door in front of PYTHONPATH."""
     variables = dict(os.environ if base is None else base)
+    if trial.device.kind == "imaginary":
+        variables.pop("CUDA_VISIBLE_DEVICES", None)  # it is about this machine's cards; the command's own word stays
     variables.update(trial.command.environment)
     variables.update(trial.environment)
     door = str(Path(brimful_inside.__file__).resolve().parent / "door")
@@ -237,7 +250,7 @@ def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oo
     )
     how, failure, sentence = outcome.outcome_of(ending, reports, gather.failures(events))
     where = folder.resolve().relative_to(record_folder.resolve())
-    traces = [r.trace_file for r in reports if r.trace_file]
+    traces = [name for r in reports for name in gather.trace_files(r)]
     slowed = trial.device.kind == "cpu" and trial.kind is TrialKind.MEMORY  # what makes resident memory true costs time
     timed = how is not Outcome.INTERRUPTED and not slowed
     return Sample(
@@ -246,7 +259,7 @@ def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oo
         reports=reports,
         phases=gather.worst_phases(reports),
         peak=gather.whole_peak(reports),
-        samples_per_step=gather.samples_per_step(reports),
+        samples_per_step=gather.samples_per_step(reports, trial.device.ranks or 1),
         step_s=gather.step_times(reports) if timed else (),
         samples_per_s=gather.samples_per_second(reports) if timed else None,
         loading_share=gather.loading_share(reports),

@@ -3,19 +3,50 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
-from brimful.values import Sample
-from brimful_inside.laws.trace import Trace, decode
+from brimful.values import Report, Sample
+from brimful_inside.laws.trace import CardTrace, Trace, decode
 
 
 def read_trace(sample: Sample, record_folder: Path) -> Trace | None:
-    """The trace of the rank with the highest peak; None if the trial left none or it cannot be read."""
-    with_trace = [report for report in sample.reports if report.trace_file]
-    if not with_trace:
+    """The trace of the card, of any rank, with the highest peak; None if the trial left none or it cannot be read."""
+    files = [file for report in sample.reports for file in _files(report)]
+    if not files:
         return None
-    worst = max(with_trace, key=lambda r: (r.peak_unphased.reserved_bytes or 0) if r.peak_unphased else 0)
+    return _read(record_folder / sample.folder / max(files, key=lambda file: file.peak_bytes).name)
+
+
+def read_traces(sample: Sample, record_folder: Path) -> tuple[CardTrace, ...]:
+    """The traces of all cards that a trial used, by rank and card; () where there is but one, or one cannot be read."""
+    found = []
+    for report in sample.reports:
+        for file in _files(report):
+            trace = _read(record_folder / sample.folder / file.name)
+            if trace is None:
+                return ()
+            found.append(CardTrace(report.rank, file.index, trace))
+    return tuple(found) if len(found) > 1 else ()
+
+
+class _File(NamedTuple):
+    index: int  # of the card
+    name: str
+    peak_bytes: int
+
+
+def _files(report: Report) -> list[_File]:
+    if report.cards:
+        return [_File(c.index, c.trace_file, c.peak.reserved_bytes or 0) for c in report.cards if c.trace_file]
+    if not report.trace_file:
+        return []
+    peak = report.peak_unphased
+    return [_File(0, report.trace_file, (peak.reserved_bytes or 0) if peak else 0)]
+
+
+def _read(path: Path) -> Trace | None:
     try:
-        with open(record_folder / sample.folder / str(worst.trace_file), encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             return decode(file)
     except (OSError, ValueError):
         return None

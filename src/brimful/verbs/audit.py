@@ -24,6 +24,8 @@ def audit(
     *,
     gpu: str | None = None,
     gpu_memory: str | None = None,
+    ranks: int | None = None,
+    as_rank: int | None = None,
     device: str = "auto",
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
@@ -38,7 +40,8 @@ def audit(
     given = dict(settings or {})
     asked_batch_size(command, given)
     values = _values(command, given)
-    chosen, accelerator = devices.choose(command, device, devices.card(gpu, gpu_memory, options.home))
+    cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
+    chosen, accelerator = devices.choose(command, device, cards)
     budget = devices.budget_for(chosen, accelerator, options.budget)
     trial = Trial(
         command=command,

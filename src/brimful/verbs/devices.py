@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.device import accelerators, host
@@ -17,6 +18,60 @@ from brimful_inside.laws.allocator import settings_in
 DEFAULT_BUDGET = "90%"
 _KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerator
 _LEAST_BUDGET = 1 << 20
+MOST_CARDS = 64  # of one machine; PyTorch is compiled for 120 (c10/cuda/CUDAMacros.h)
+
+
+class Cards(NamedTuple):
+    """Imaginary cards as a command line asks for them."""
+
+    gpu: Gpu
+    count: int = 1  # in the machine
+    ranks: int | None = None  # of which one is started alone
+    as_rank: int | None = None
+
+
+def cards(
+    gpu: str | None,
+    gpu_memory: str | None = None,
+    home: Path | None = None,
+    ranks: int | None = None,
+    as_rank: int | None = None,
+) -> Cards | None:
+    """As `card`, and how many of them: "a100-40gb:3". None if no card is named.
+
+    With `ranks` one of so many is started alone, the first one unless `as_rank` says which. Raises UsageError for counts that
+    make no sense, NoSuchDevice for an unknown card.
+    """
+    asked = gpu or gpu_memory
+    name, colon, number = (asked or "").partition(":")
+    if colon and not (number.isdecimal() and 1 <= int(number) <= MOST_CARDS):
+        raise UsageError(
+            saw=f"{asked}: {number!r} cards",
+            means=f"a machine has from 1 to {MOST_CARDS} imaginary cards",
+            do=f"write their number behind the colon, as in {name}:8",
+        )
+    found = card(name if gpu else None, gpu_memory if gpu else name or None, home)
+    _require_sensible_ranks(ranks, as_rank, found)
+    if found is None:
+        return None
+    return Cards(found, int(number) if colon else 1, ranks, None if ranks is None else as_rank or 0)
+
+
+def _require_sensible_ranks(ranks: int | None, as_rank: int | None, found: Gpu | None) -> None:
+    if as_rank is not None and ranks is None:
+        raise UsageError(saw=f"--as-rank {as_rank}", means="of how many ranks?", do="give their number: --ranks 64")
+    if ranks is not None and found is None:
+        raise UsageError(
+            saw=f"--ranks {ranks} without a card",
+            means="one rank can be started without the others on imaginary cards alone",
+            do="name a card: --gpu a100-40gb:8",
+        )
+    if ranks is not None and not 0 <= (as_rank or 0) < ranks:
+        raise UsageError(
+            saw=f"--ranks {ranks} --as-rank {as_rank or 0}",
+            means="ranks are counted from 0, and there is one at least",
+            do=f"give one from 0 to {max(0, ranks - 1)}",
+        )
 
 
 def card(gpu: str | None, gpu_memory: str | None, home: Path | None = None) -> Gpu | None:
@@ -33,15 +88,17 @@ def card(gpu: str | None, gpu_memory: str | None, home: Path | None = None) -> G
     return find_calibrated(gpu, home) if gpu else None
 
 
-def choose(command: Command, device: str, gpu: Gpu | None) -> tuple[Device, accelerators.Accelerator | None]:
-    """The device to work on: an imaginary card if one is named, else `device`: "auto", "cpu" or "accelerator".
+def choose(command: Command, device: str, asked: Cards | None) -> tuple[Device, accelerators.Accelerator | None]:
+    """The device to work on: imaginary cards if they are named, else `device`: "auto", "cpu" or "accelerator".
 
     "auto" takes the accelerator that is there, else the CPU. Raises NoSuchDevice where an accelerator is asked for and
     there is none.
     """
-    if gpu is not None:
+    if asked is not None:
         _require_a_modelled_allocator(command)
-        return Device("imaginary", f"{gpu.key} (imaginary)", gpu), None
+        gpu, count = asked.gpu, asked.count
+        label = f"{gpu.key} (imaginary)" if count == 1 else f"{count} x {gpu.key} (imaginary)"
+        return Device("imaginary", label, gpu, count, asked.ranks, asked.as_rank), None
     device = "accelerator" if device in _KINDS else device
     if device not in ("auto", "cpu", "accelerator"):
         raise UsageError(

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from brimful.decide.context import context_of, slack_of
 from brimful.decide.intervals import interval_for, kind_of
 from brimful.decide.memory import Card
+from brimful.decide.nccl import with_nccl
 from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced, search_largest
 from brimful.errors import DoesNotFit, UsageError
-from brimful.measure.traces import read_trace
+from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
 from brimful.values import Budget, Command, Device, Gpu, Limits, Outcome, Sample, Setting, Trial, TrialKind
 from brimful.verbs import seen
@@ -19,7 +20,7 @@ from brimful.verbs.failures import require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful_inside.laws.allocator import settings_in
 from brimful_inside.laws.roofline import Kernel
-from brimful_inside.laws.trace import Malloc, Trace
+from brimful_inside.laws.trace import CardTrace, Malloc, Trace
 
 EXPECTED_TRACES = 3
 
@@ -77,6 +78,10 @@ class Tracer:
         self._runs[batch_size] = trace.runs if trace is not None else ()
         return trace
 
+    def cards(self, batch_size: int | None) -> tuple[CardTrace, ...]:
+        """The traces of all cards of all ranks, where there are several."""
+        return read_traces(self.samples[batch_size], self.session.folder)
+
     def runs(self, batch_size: int | None) -> Sequence[Kernel]:
         """What ran on the card in a step at a batch size that was traced."""
         if batch_size not in self._runs:
@@ -85,18 +90,23 @@ class Tracer:
 
     def traced(self, batch_size: int) -> Traced:
         sample = self.sample(batch_size, searching=True)
-        return Traced(sample.outcome, self.trace(batch_size), seen.dataset_length(sample))
+        return Traced(sample.outcome, self.trace(batch_size), seen.dataset_length(sample), self.cards(batch_size))
 
     def _capacity_bytes(self) -> int:
         gpu = self.device.gpu
         assert gpu is not None
         return int(gpu.total_bytes.value - gpu.context_bytes.value)
 
+    def _communicators(self) -> list[int]:
+        """The NCCL groups of the rank that has most of them."""
+        reports = [report for sample in self.samples.values() for report in sample.reports]
+        return max((report.communicators for report in reports), key=len, default=[])
+
     def _card_for(self, trace: Trace | None) -> Card:
         gpu = self.device.gpu
         assert gpu is not None
         ops = [row.op for row in trace.rows if isinstance(row, Malloc)] if trace else []
-        context = context_of(gpu, uses_cudnn=any("conv" in op for op in ops))
+        context = with_nccl(context_of(gpu, uses_cudnn=any("conv" in op for op in ops)), self._communicators())
         self.gpu = replace(gpu, context_bytes=context)
         return Card(
             budget_bytes=self.budget.bytes,

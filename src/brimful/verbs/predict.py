@@ -11,7 +11,7 @@ from brimful.decide.search_memory import MemoryConclusion
 from brimful.errors import UsageError
 from brimful.units import format_bytes, parse_batch_size
 from brimful.values import Advice, Command, Outcome, PeakEstimate, Prediction, Record, Sample, Setting
-from brimful.verbs import devices, imaginary, interpreter, predicted_speed, where
+from brimful.verbs import devices, imaginary, interpreter, predicted_speed, several, where
 from brimful.verbs.session import Options, Session, opened
 
 PHASES = ("train", "eval")
@@ -22,6 +22,8 @@ def predict(
     *,
     gpu: str | None = None,
     gpu_memory: str | None = None,
+    ranks: int | None = None,
+    as_rank: int | None = None,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
 ) -> Record:
@@ -34,14 +36,14 @@ def predict(
     command, advice = interpreter.settle(commands.parse(tuple(argv)))
     given = dict(settings or {})
     asked = asked_batch_size(command, given)
-    card = devices.card(gpu, gpu_memory, options.home)
-    if card is None:
+    cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
+    if cards is None:
         raise UsageError(
             saw="no card was named",
             means="a prediction is for a card that need not be here",
             do="name one: --gpu a100-40gb (see `brimful gpus`), or --gpu-memory 20GiB",
         )
-    device, _ = devices.choose(command, "auto", card)
+    device, _ = devices.choose(command, "auto", cards)
     budget = devices.budget_for(device, None, options.budget)
     with opened("predict", command, device, options, budget) as session:
         if advice:
@@ -125,10 +127,10 @@ def _peak_at(
         sample = tracer.sample(batch_size)
         if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
             tracer.sample(batch_size, limitless=True)
-        trace = tracer.trace(batch_size)
-        if trace is None:
+        shown = several.played_at(tracer, batch_size, card)
+        if shown is None:
             return None, {}
-        played = card.play(trace)
+        played = shown
     return card.estimate(played.peak), {name: card.estimate(peaks) for name, peaks in played.phases.items()}
 
 
@@ -137,11 +139,10 @@ def _as_it_stands(tracer: imaginary.Tracer) -> Prediction:
     sample = tracer.sample(None)
     if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
         sample = tracer.sample(None, limitless=True)
-    trace = tracer.trace(None)
+    card = replace(tracer.card, capacity_bytes=None)
+    played = several.played_at(tracer, None, card)
     peak, phases = None, {}
-    if trace is not None:
-        card = replace(tracer.card, capacity_bytes=None)
-        played = card.play(trace)
+    if played is not None:
         peak, phases = card.estimate(played.peak), {name: card.estimate(p) for name, p in played.phases.items()}
     why = commands.no_place_for_a_batch_size()
     prediction = _prediction(tracer, None, None, peak, phases)
@@ -179,6 +180,7 @@ def _prediction(
         approximations=report.approximations,
         worst_batch=report.worst_batch,
         warnings=_warnings(tracer, conclusion, batch_size, peak, fits),
+        cards=several.card_peaks(tracer, conclusion, batch_size) if peak is not None else (),
     )
 
 
@@ -211,6 +213,7 @@ def _warnings(
         )
     for note in conclusion.notes if conclusion else ():
         found.append(Advice("search", note, "the answer rests on trials, not on laws of each allocation", ""))
+    found += several.about_ranks(tracer.worst())
     found += _from_the_trial(tracer.worst(), tracer.session)
     return tuple(found)
 

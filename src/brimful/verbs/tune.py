@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from brimful import command as commands
 from brimful.decide.objective import default_objective
 from brimful.decide.plan import make_plan
+from brimful.decide.predicted_speed import rates_of
 from brimful.errors import UsageError
 from brimful.values import Advice, Estimate, Objective, Outcome, PeakEstimate, Plan, Record, Setting, Source
-from brimful.verbs import devices, imaginary, interpreter, tune_measured
+from brimful.verbs import devices, imaginary, interpreter, predicted_choice, several, tune_measured
 from brimful.verbs.predict import asked_batch_size, takes_a_batch_size, values_of
 from brimful.verbs.seen import rate_advice
 from brimful.verbs.session import Options, opened
@@ -20,6 +21,8 @@ def tune(
     *,
     gpu: str | None = None,
     gpu_memory: str | None = None,
+    ranks: int | None = None,
+    as_rank: int | None = None,
     device: str = "auto",
     objective: str | None = None,
     settings: Mapping[str, Setting] | None = None,
@@ -36,8 +39,9 @@ def tune(
     asked = asked_batch_size(command, given)
     if not takes_a_batch_size(command):
         raise commands.no_place_for_a_batch_size()
-    chosen, accelerator = devices.choose(command, device, devices.card(gpu, gpu_memory, options.home))
-    goal = _objective(objective, has_clock=chosen.kind != "imaginary")
+    cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
+    chosen, accelerator = devices.choose(command, device, cards)
+    goal = _objective(objective, has_clock=chosen.gpu is None or rates_of(chosen.gpu) is not None)
     budget = devices.budget_for(chosen, accelerator, options.budget)
     open_settings = {"num_workers"} & set(commands.placeholders(command)) - set(given)
     others = {n: v for n, v in values_of(command, dict.fromkeys(open_settings, 0) | given).items() if n != "batch_size"}
@@ -64,15 +68,15 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
         )
     if name == Objective.FASTEST and not has_clock:
         raise UsageError(
-            saw="--objective fastest on an imaginary card",
-            means="an imaginary card has no clock: nothing can be said about speed there",
-            do="leave the objective out (largest is taken), or tune on a real card",
+            saw="--objective fastest on a card of which only the memory is known",
+            means="it has no clock: nothing can be said about speed there",
+            do="name a card of the catalogue (see `brimful gpus`), leave the objective out, or tune on a real card",
         )
     return Objective(name)
 
 
 def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) -> Plan:
-    """Memory alone: the largest batch size (or the one asked for, if it fits), traced before it is named."""
+    """By memory and the predicted speed: the knee (or the size asked for, or the largest), traced before it is named."""
     session = tracer.session
     conclusion = imaginary.search(tracer, asked)
     session.keep(conclusion.belief)
@@ -81,56 +85,37 @@ def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) 
     largest = conclusion.belief.largest_batch_size
     if largest is None:
         raise imaginary.nothing_fits(tracer, conclusion)
-    size = min(asked, largest) if goal is Objective.FIT and asked else largest
-    confirmed = _confirm(tracer, size)
-    chosen = dict(tracer.settings) | {"batch_size": size}
+    limited_by = conclusion.belief.limited_by
+    choice = predicted_choice.choose(tracer, goal, asked, largest, limited_by)
+    confirmed = _confirm(tracer, choice.batch_size)
+    if confirmed is None and choice.batch_size != largest:  # memory is not monotone in the batch size
+        choice = predicted_choice.the_largest(tracer, largest, limited_by)
+        confirmed = _confirm(tracer, largest)
+    if choice.speed is not None:
+        session.keep(predicted_choice.belief_of(choice.speed))
+    size = choice.batch_size
     return make_plan(
         goal,
         tracer.command,
-        chosen,
+        dict(tracer.settings) | {"batch_size": size},
         session.samples,
-        {"batch_size": _why(goal, conclusion.belief.limited_by, size, asked)},
+        {"batch_size": choice.why},
         requested={"batch_size": asked} if asked else None,
         verified=confirmed is not None,
         source=Source.PREDICTED,
         peak=_estimate(confirmed or conclusion.peak),
-        warnings=[
-            *_notes(conclusion.notes),
-            *filter(
-                None, [_speed_was_not_judged(goal, size, tracer.dataset_length()), rate_advice(tracer.worst(), asked, size)]
-            ),
-        ],
+        speed=choice.samples_per_s,
+        warnings=[*_notes(conclusion.notes), *choice.warnings, *filter(None, [rate_advice(tracer.worst(), asked, size)])],
     )
 
 
 def _confirm(tracer: imaginary.Tracer, size: int) -> PeakEstimate | None:
     """The peak of a trace at the size itself, if it was seen to fit."""
     sample = tracer.sample(size)
-    trace = tracer.trace(size)
-    if sample.outcome is not Outcome.COMPLETED or trace is None:
+    played = several.played_at(tracer, size, tracer.card)
+    if sample.outcome is not Outcome.COMPLETED or played is None:
         return None
-    played = tracer.card.play(trace)
     return tracer.card.estimate(played.peak) if tracer.card.fits(played) else None
-
-
-def _why(goal: Objective, limited_by: str | None, size: int, asked: int | None) -> str:
-    if goal is Objective.FIT and size == asked:
-        return "it fits as asked"
-    limits = {"dataset": "the whole data set", "max_batch_size": "the maximum you gave"}
-    return limits.get(limited_by or "", "the largest whose upper bound is within the budget")
-
-
-def _speed_was_not_judged(goal: Objective, size: int, dataset_length: int | None) -> Advice | None:
-    """The largest batch size is seldom the fastest, and one of the whole data set leaves one step an epoch."""
-    if goal is not Objective.LARGEST:
-        return None
-    epoch = "; an epoch would be a single step" if dataset_length and size >= dataset_length else ""
-    return Advice(
-        "no-clock",
-        f"{size:,} is the largest batch size that fits{epoch}",
-        "an imaginary card has no clock: which size trains fastest, or learns best, was not judged",
-        "tune on the card itself when you have it, or keep to --max-batch-size",
-    )
 
 
 def _estimate(peak: PeakEstimate | None) -> Estimate | None:

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import Any, Callable, ContextManager, Dict, List, Optional, TextIO, Tuple
 
 import torch
+
 from brimful_inside.imaginary import (
     attention,
     composites,
@@ -61,6 +62,7 @@ class ImaginaryGpu:
         self.card = card
         self.allocator = CachingAllocator(capacity_bytes, settings_in(os.environ), card.total_bytes)
         self.approximations: Dict[str, int] = Counter()
+        self.communicators: Dict[str, int] = {}  # NCCL groups that were used: by name, how many ranks
         self.patches = Patches()
         self.pinned = Pinned()
         self.streams = CurrentStreams()

@@ -110,6 +110,14 @@ class Trace(NamedTuple):
     runs: Sequence[Kernel] = ()  # what ran on the card in the last complete step
 
 
+class CardTrace(NamedTuple):
+    """What one rank did on one card."""
+
+    rank: int
+    index: int  # as in cuda:1
+    trace: Trace
+
+
 def encode_row(row: Union[Row, Note, Kernel]) -> str:
     """One line, without the newline."""
     if isinstance(row, Kernel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import torch
 
@@ -32,22 +32,44 @@ def device_for(hub: Hub) -> Any:
 
 
 def _enter_imaginary(hub: Hub) -> ImaginaryDevice:
-    from brimful_inside.imaginary import enter
+    from brimful_inside.imaginary import enter, enter_several
 
     orders = hub.orders
     if orders.card is None:
         raise ValueError("the orders name an imaginary device and no card")
-    trace, name = _open_trace(hub) if orders.trace else (None, None)
-    gpu = enter(orders.card, orders.capacity_bytes, trace)
-    return ImaginaryDevice(gpu, orders.card.context_bytes, SharedPeaks.of("cuda"), name)
+    files: Dict[int, str] = {}
+
+    def open_trace(index: int) -> Any:
+        file, files[index] = _open_trace(hub, index if files else None)
+        return file
+
+    count = visible(orders.cards, os.environ)
+    if count == 1:
+        gpu = enter(orders.card, orders.capacity_bytes, open_trace(0) if orders.trace else None)
+    else:
+        gpu = enter_several(orders.card, count, orders.capacity_bytes, open_trace if orders.trace else None)
+    return ImaginaryDevice(gpu, orders.card.context_bytes, SharedPeaks.of("cuda"), files)
 
 
-def _open_trace(hub: Hub) -> Tuple[Any, str]:
-    """A rank's trace is trace-<rank>.jsonl; another process with that rank (a helper of the script) gets a name of its own."""
+def visible(cards: int, environment: Mapping[str, str]) -> int:
+    """How many of the cards CUDA_VISIBLE_DEVICES leaves, one at least: scripts and launchers set it for a card of their own."""
+    names = environment.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return cards
+    named = [name for name in names.split(",") if name.strip()]
+    return max(1, min(cards, len(named)))
+
+
+def _open_trace(hub: Hub, index: Optional[int]) -> Tuple[Any, str]:
+    """A rank's trace is trace-<rank>.jsonl, of its first card; of another card `index` it is trace-<rank>-cuda<index>.jsonl.
+
+    Another process with that rank (a helper of the script) gets a name of its own.
+    """
     rank = number_of("RANK")
-    names = ["trace-%d-%d.jsonl" % (rank, os.getpid())]
+    of_card = "" if index is None else "-cuda%d" % index
+    names = ["trace-%d%s-%d.jsonl" % (rank, of_card, os.getpid())]
     if hub.role == "rank":
-        names.insert(0, "trace-%d.jsonl" % rank)
+        names.insert(0, "trace-%d%s.jsonl" % (rank, of_card))
     for name in names:
         try:
             return open(os.path.join(hub.orders.folder, name), "x", encoding="utf-8", buffering=1 << 20), name

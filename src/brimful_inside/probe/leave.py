@@ -12,6 +12,7 @@ import weakref
 from typing import Any
 
 from brimful_inside.probe.hub import guarded
+from brimful_inside.wire import ALONE_VARIABLE
 
 OTHERS_S = 5.0
 REACHED_S = 2.0
@@ -24,7 +25,7 @@ def leave(probe: Any) -> None:
     One rank of several does not wait for its device: what it was given after the measured steps may hold a collective that
     another rank, which has left or does something else, never joins (NCCL's kernels poll for it).
     """
-    alone = world()[1] <= 1
+    alone = others() == 0
     if not alone:
         _wait_for_the_measured_steps(probe)
     probe.tell_end("steps_done", waits=alone)
@@ -53,6 +54,11 @@ def world() -> tuple[int, int]:
     return number_of("RANK"), number_of("WORLD_SIZE", 1)
 
 
+def others() -> int:
+    """How many other ranks were started: none where this one was started alone."""
+    return 0 if os.environ.get(ALONE_VARIABLE) else world()[1] - 1
+
+
 def _flag(folder: str, rank: int) -> str:
     return os.path.join(folder, "left-%d" % rank)
 
@@ -61,7 +67,7 @@ def _flag(folder: str, rank: int) -> str:
 def _say_and_wait_for_others(probe: Any) -> None:
     """A rank that vanishes breaks the others' collectives: so each says that it is leaving, and waits until all have."""
     rank, size = world()
-    if size <= 1:
+    if others() == 0:
         return
     folder = probe.orders.folder
     with open(_flag(folder, rank), "w"):

@@ -9,6 +9,7 @@ import torch
 from brimful_inside.probe.accelerator import accelerator_type, is_started
 from brimful_inside.probe.hub import guarded
 from brimful_inside.probe.peaks import SharedPeaks
+from brimful_inside.wire import CardSeen, PhasePeak
 
 Peaks = Tuple[Optional[int], Optional[int], Optional[int]]  # allocated, reserved, device; bytes
 
@@ -19,6 +20,8 @@ class NoDevice:
     context_bytes: Optional[int] = None
     trace_file: Optional[str] = None
     approximations: Dict[str, int] = {}  # noqa: RUF012
+    cards: List[CardSeen] = []  # noqa: RUF012
+    communicators: List[int] = []  # noqa: RUF012
 
     def start(self, name: str) -> None:
         pass
@@ -37,22 +40,54 @@ class NoDevice:
 
 
 class ImaginaryDevice:
-    """The imaginary card, which keeps the books itself and writes the trace."""
+    """The imaginary cards, which keep the books themselves and write the traces. Of several the fullest counts."""
 
-    def __init__(self, gpu: Any, context_bytes: int, peaks: SharedPeaks, trace_file: Optional[str]):
+    def __init__(self, gpu: Any, context_bytes: int, peaks: SharedPeaks, trace_files: Dict[int, str]):
         self._gpu = gpu
         self._peaks = peaks
+        self._trace_files = trace_files  # by card, as they are opened
+        self._highest: Dict[int, Tuple[int, int]] = {}  # (allocated, reserved) of each card until the last phase began
         self.context_bytes: Optional[int] = context_bytes
-        self.trace_file = trace_file
+
+    @property
+    def trace_file(self) -> Optional[str]:
+        """Of the card that was used first."""
+        return next(iter(self._trace_files.values()), None)
 
     def start(self, name: str) -> None:
+        for index in range(1, self._gpu.count):
+            self._keep(index)
+            self._peaks.reset_by_probe(index, lambda: None)
+        self._keep(0)
         self._peaks.reset_by_probe(0, lambda: self._gpu.phase(name))
+
+    def _keep(self, index: int) -> None:
+        before = self._highest.get(index, (0, 0))
+        now = self._peaks.peaks(index)
+        self._highest[index] = (max(before[0], now[0]), max(before[1], now[1]))
+
+    @property
+    def cards(self) -> List[CardSeen]:
+        """Each card that was used, where there are several."""
+        seen = []
+        for index in range(self._gpu.count) if self._gpu.count > 1 else ():
+            self._keep(index)
+            allocated, reserved = self._highest[index]
+            if reserved:
+                peak = PhasePeak(allocated, reserved, reserved + (self.context_bytes or 0), None)
+                seen.append(CardSeen(index, peak, self._trace_files.get(index)))
+        return seen
+
+    @property
+    def communicators(self) -> List[int]:
+        return sorted(self._gpu.communicators.values())
 
     def step(self, number: int) -> None:
         self._gpu.step(number)
 
     def peaks(self) -> Peaks:
-        allocated, reserved = self._peaks.peaks(0)
+        of_cards = [self._peaks.peaks(index) for index in range(self._gpu.count)]
+        allocated, reserved = (max(values) for values in zip(*of_cards))
         return allocated, reserved, reserved + (self.context_bytes or 0)
 
     @guarded
@@ -72,6 +107,8 @@ class AcceleratorDevice:
 
     trace_file: Optional[str] = None
     approximations: Dict[str, int] = {}  # noqa: RUF012
+    cards: List[CardSeen] = []  # noqa: RUF012
+    communicators: List[int] = []  # noqa: RUF012
 
     def __init__(self, peaks: SharedPeaks):
         self._peaks = peaks

@@ -236,7 +236,7 @@ class Probe:
     def _decide_end(self) -> None:
         before = self.ending.measured
         self.ending.stepped(self.steps.count, self.steps.attempts, self.loaders.any_trained)
-        if self.ending.measured and not before and self.orders.cut and leave.world()[1] > 1:
+        if self.ending.measured and not before and self.orders.cut and leave.others() > 0:
             leave.follow_others(self)
         self._leave_if_over()
 

@@ -59,6 +59,8 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         notes=[*probe.hub.notes, *(_notes(probe, micro) if over else [])],
         wrote=_wrote(probe),
         first_step_unix_s=probe.first_step_unix_s,
+        cards=probe.device.cards,
+        communicators=probe.device.communicators,
     )
 
 

@@ -18,13 +18,13 @@ from brimful_inside.imaginary.distributed.names import replace_everywhere
 from brimful_inside.imaginary.distributed.nccl import replace_plugins, stand_in
 from brimful_inside.imaginary.distributed.work import done
 from brimful_inside.imaginary.patches import Patches
+from brimful_inside.wire import ALONE_VARIABLE
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
-__all__ = ["ALONE_VARIABLE", "is_alone", "put_alone_in_place"]
+__all__ = ["is_alone", "put_alone_in_place"]
 
-ALONE_VARIABLE = "BRIMFUL_ALONE"  # set for a rank that is started without the others
 Tensor = torch.Tensor
 _APPROXIMATION = "collectives of the host, whose other ranks were not started"
 
@@ -85,12 +85,21 @@ def put_alone_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
         init(backend, **options)
 
     replace_everywhere(patches, "init_process_group", init_process_group)
+    patches.set(torch.multiprocessing, "spawn", _spawn)
     replace_everywhere(patches, "_store_based_barrier", lambda *args, **kwargs: None)
     replace_everywhere(patches, "ProcessGroupGloo", stand_in("ProcessGroupGloo"))
     replace_plugins(patches, ("GLOO",))
     for name, function in _objects(gpu).items():
         replace_everywhere(patches, name, function)
     replace_everywhere(patches, "all_reduce", _all_reduce(gpu, c10d.all_reduce))
+
+
+def _spawn(fn: Callable, args: Any = (), nprocs: int = 1, join: bool = True, **_: Any) -> Any:
+    """torch.multiprocessing.spawn, of the one rank: it runs here."""
+    rank = int(os.environ["RANK"])
+    if rank >= nprocs:
+        raise ValueError("the script starts %d processes, and rank %d is none of them" % (nprocs, rank))
+    fn(rank, *args)
 
 
 def _all_reduce(gpu: ImaginaryGpu, original: Callable) -> Callable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Tuple
 
 import torch
+from torch._C._distributed_c10d import ProcessGroup
 
 from brimful_inside.imaginary.distributed.work import done
 
@@ -38,6 +39,7 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """The outputs as they are, and work that is done."""
     name = func._schema.name.split("::")[-1]
+    _note_group(gpu, args)
     if name in _FLATTENED:
         flat = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(args[_FLATTENED[name]]))
         if flat:
@@ -47,6 +49,16 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     if not returns:
         return None
     return work if len(returns) == 1 else (args[0], work)
+
+
+def _note_group(gpu: ImaginaryGpu, args: Tuple) -> None:
+    """A group makes its communicator at its first collective, and with it buffers beside PyTorch's allocator."""
+    for arg in args:
+        if isinstance(arg, torch.ScriptObject) and arg._type().name() == "ProcessGroup":  # pyright: ignore
+            group = ProcessGroup.unbox(arg)
+            if group.size() > 1:
+                gpu.communicators.setdefault(group.group_name, group.size())
+            return
 
 
 def handlers() -> Dict[Any, Callable]:

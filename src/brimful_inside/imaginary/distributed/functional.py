@@ -5,9 +5,10 @@ Shapes and copies follow torch/csrc/distributed/c10d/Functional.cpp.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple, cast
 
 import torch
+from torch._C._distributed_c10d import _resolve_process_group
 
 from brimful_inside.imaginary.raw import META
 
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
 __all__ = ["handlers"]
 
 Tensor = torch.Tensor
+
+
+def _noting_group(handler: Callable) -> Callable:
+    """The group is the last argument, by its name."""
+
+    def noting(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if len(args) > 1 and isinstance(args[-1], str) and args[-1] not in gpu.communicators:
+            size = _resolve_process_group(cast(Any, args[-1])).size()
+            if size > 1:
+                gpu.communicators[args[-1]] = size
+        return handler(gpu, func, args, kwargs)
+
+    return noting
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -95,7 +109,10 @@ _TABLE: Sequence[Tuple[Sequence[str], Callable]] = (
 def handlers() -> Dict[Any, Callable]:
     operations = torch.ops._c10d_functional
     table = {
-        getattr(operations, name).default: handler for names, handler in _TABLE for name in names if hasattr(operations, name)
+        getattr(operations, name).default: _noting_group(handler)
+        for names, handler in _TABLE
+        for name in names
+        if hasattr(operations, name)
     }
     if hasattr(torch.ops._dtensor, "shard_dim_alltoall"):
         table[torch.ops._dtensor.shard_dim_alltoall.default] = _shard_dim_alltoall
