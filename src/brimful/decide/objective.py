@@ -24,7 +24,7 @@ class Choice:
 
 
 def default_objective(has_clock: bool) -> Objective:
-    """Speed where it can be measured; on an imaginary card, which has no clock yet, the largest batch size that fits."""
+    """Speed where it can be measured or predicted; else, on a card of which only the memory is known, the largest that fits."""
     return Objective.FASTEST if has_clock else Objective.LARGEST
 
 

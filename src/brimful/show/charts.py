@@ -79,7 +79,7 @@ def speed_chart(belief: SpeedBelief, baseline: tuple[int, Estimate] | None, widt
     layers.append(_layer(alt, rows).mark_line(color=PALETTE["fit"], strokeWidth=1.2, opacity=0.65).encode(y="value:Q"))
     if any(row["low"] is not None for row in rows):
         layers.append(_layer(alt, rows).mark_rule(color=PALETTE["fit"], strokeWidth=1.5).encode(y="low:Q", y2="high:Q"))
-    layers.append(_points(alt, rows, PALETTE["fit"], filled=True))
+    layers.append(_points(alt, rows, PALETTE["fit"], filled=all(p.value.source is Source.MEASURED for p in belief.points)))
     layers += _speed_marks(alt, belief, rows, baseline)
     return _draw(alt, _invisible(alt, x, y), layers, width, "Samples per second against batch size")
 

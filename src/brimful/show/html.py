@@ -231,4 +231,12 @@ def _speed(record: Record, belief: SpeedBelief) -> dict[str, Any]:
     points = [(count_text(p.batch_size), shown_speed(p.value)) for p in belief.points]
     charts = _charts(lambda width: speed_chart(belief, before, width))
     interval = any(p.value.low is not None for p in belief.points)
-    return {"charts": charts, "text": " ".join(text), "points": points, "interval": interval, "before": before is not None}
+    source = belief.points[0].value.source.value  # all measured, or on an imaginary card all predicted
+    return {
+        "charts": charts,
+        "text": " ".join(text),
+        "points": points,
+        "interval": interval,
+        "before": before is not None,
+        "source": source,
+    }

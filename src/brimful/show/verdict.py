@@ -37,7 +37,7 @@ def of_plan(plan: Plan, record: Record | None = None) -> Verdict:
     if chosen.effective is None:
         return Verdict("bad", "No batch size fits: not even the smallest stays within the budget.")
     size = setting_text(chosen.effective)
-    # It is the fastest only if speed was measured; an imaginary card has no clock.
+    # It is the fastest only if speed is known: not on a card of which only the memory is.
     objective = plan.objective
     if objective is Objective.FASTEST and plan.samples_per_s is None:
         objective = Objective.LARGEST
@@ -155,7 +155,7 @@ def _speed_part(plan: Plan) -> str:
     now, before = plan.samples_per_s, plan.baseline_samples_per_s
     if now is None:
         return ""
-    text = f"{speed_text(now.value)} samples/s"
+    text = f"{'' if now.source is Source.MEASURED else f'a {now.source.value} '}{speed_text(now.value)} samples/s"
     if before is None or not before.value:
         return text
     if now == before:

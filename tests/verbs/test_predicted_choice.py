@@ -1,0 +1,107 @@
+"""`tune` and `predict` on an imaginary card with a clock, in worlds where the truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from world import GIB, MIB, World, work
+
+from brimful.errors import UsageError
+from brimful.values import Objective, Source
+from brimful.verbs import predict, tune
+from brimful_inside.laws.roofline import Kernel
+from brimful_inside.laws.trace import Row
+
+
+@dataclass
+class Clocked(World):
+    """Its steps run 200 small kernels, and one that grows with the batch: 1 ms at about 1000 samples on an A100."""
+
+    bytes_per_sample: int = 1_200_000
+
+    def rows(self, size: int) -> list[Row]:
+        small = [Kernel("aten.add.Tensor", "memory", 0, 1000)] * 200
+        large = Kernel("aten.relu.default", "memory", 0, self.bytes_per_sample * size)
+        return [*super().rows(size), *small, large]  # type: ignore[list-item]
+
+
+def chosen(record) -> int:
+    return next(row.effective for row in record.plan.settings if row.name == "batch_size")
+
+
+def test_the_predicted_knee_is_the_plan_where_it_fits():
+    record = work(Clocked(dataset=None), tune, gpu="a100-40gb")
+    plan = record.plan
+    size = chosen(record)
+    assert record.memory.largest_batch_size > 20_000
+    assert 10_000 < size < 30_000, "200 launches of 25 us are 3 % of a step of about 170 ms"
+    assert plan.objective is Objective.FASTEST
+    assert plan.verified, "the size itself was traced"
+    assert plan.samples_per_s.source is Source.PREDICTED
+    assert plan.samples_per_s.low < plan.samples_per_s.value < plan.samples_per_s.high
+    assert record.speed.knee_batch_size == size
+    row = next(row for row in plan.settings if row.name == "batch_size")
+    assert row.source is Source.PREDICTED
+    assert row.why.startswith("predicted")
+    assert "predicted-speed" in {warning.code for warning in plan.warnings}
+
+
+def test_a_knee_beyond_what_fits_leaves_the_largest():
+    record = work(Clocked(dataset=None, linear=200 * MIB), tune, gpu="a100-40gb")
+    assert chosen(record) == record.memory.largest_batch_size
+    assert "fastest" in next(row.why for row in record.plan.settings if row.name == "batch_size")
+
+
+def test_the_largest_and_the_size_asked_for_can_still_be_had():
+    largest = work(Clocked(dataset=300), tune, gpu="a100-40gb", objective="largest")
+    assert chosen(largest) == 300
+    assert largest.plan.samples_per_s is None
+    fit = work(Clocked(), tune, ("my-train", "--batch-size", "37"), gpu="a100-40gb", objective="fit")
+    assert chosen(fit) == 37
+
+
+def test_without_rows_of_a_clock_the_largest_is_taken_and_told():
+    record = work(World(dataset=300), tune, gpu="a100-40gb")
+    assert chosen(record) == 300
+    codes = {warning.code for warning in record.plan.warnings}
+    assert {"no-clock", "speed-not-judged"} <= codes
+
+
+def test_a_card_of_which_only_the_memory_is_known_cannot_be_asked_for_the_fastest():
+    with pytest.raises(UsageError, match="only the memory"):
+        work(Clocked(), tune, gpu_memory="20GiB", objective="fastest")
+    record = work(Clocked(dataset=300), tune, gpu_memory="20GiB")
+    assert chosen(record) == 300
+    assert record.plan.objective is Objective.LARGEST
+
+
+def test_predict_answers_speed_knee_and_what_binds():
+    said = work(Clocked(dataset=4096), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").prediction
+    speed = said.speed
+    assert speed is not None
+    assert speed.batch_size == 64
+    assert speed.curve[-1].batch_size == said.largest_batch_size == 4096
+    assert speed.bound_by["launches"] > 0.8
+    assert speed.step_s.value == pytest.approx(201 * 25e-6, rel=0.05)
+    assert speed.samples_per_s.value == pytest.approx(64 / speed.step_s.value)
+    assert {"add", "relu"} == {kernel.op for kernel in speed.kernels}
+
+
+def test_predict_says_why_there_is_no_speed():
+    on_any = work(Clocked(), predict, ("my-train", "--batch-size", "64"), gpu_memory="20GiB").prediction
+    assert on_any.speed is None
+    assert "no-clock" in {warning.code for warning in on_any.warnings}
+    no_step = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").prediction
+    assert no_step.speed is None
+    assert any("no step was seen" in warning.saw for warning in no_step.warnings)
+
+
+def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():
+    said = work(
+        Clocked(dataset=None, linear=20 * MIB), predict, ("my-train", "--batch-size", "9000"), gpu="a100-40gb"
+    ).prediction
+    assert said.verdict == "out_of_memory"
+    assert said.speed.batch_size == 9000
+    assert said.speed.curve[-1].batch_size == said.largest_batch_size < 9000
+    assert 9000 * 20 * MIB > 40 * GIB
