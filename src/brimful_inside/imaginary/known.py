@@ -28,6 +28,7 @@ MANY = 1 << 20  # elements: of one dimension and whole numbers; some millisecond
 
 _UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_", "set_")
 _OVERWRITES = ("fill_", "zero_", "copy_")
+_DECIDED_BY = {"bitwise_and": 0, "logical_and": 0, "bitwise_or": 1, "logical_or": 1}  # whatever the other operand is
 _OF_A_SHAPE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")  # values do not matter
 
 
@@ -42,7 +43,7 @@ def is_small(tensor: Tensor) -> bool:
 class follows:
     """How an operation is followed; found out once for each."""
 
-    __slots__ = ("makes", "of_a_shape", "overwrites", "written")
+    __slots__ = ("decided_by", "makes", "of_a_shape", "overwrites", "written")
 
     def __init__(self, func: Any):
         schema = func._schema
@@ -53,6 +54,7 @@ class follows:
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         own = schema.name.startswith("aten::")  # what others' kernels do to values nobody knows
         self.makes = own and not is_view and not is_random and short not in _UNSET
+        self.decided_by = _DECIDED_BY.get(short.rstrip("_"))
         self.overwrites = short in _OVERWRITES
         self.of_a_shape = short in _OF_A_SHAPE
 
@@ -91,7 +93,7 @@ class Known:
         if how.makes and all(is_small(made) for made in _tensors((out,))):
             numbers = self._done_on_host(func, how, args, kwargs)
             if numbers is not _UNKNOWN:
-                if not how.written:
+                if not how.written or how.decided_by is not None:
                     for made, number in zip(_tensors((out,)), _tensors((numbers,))):
                         if is_meta(made):
                             self.keep(made, number)
@@ -110,9 +112,19 @@ class Known:
             named = {name: self._on_host(arg, how) for name, arg in kwargs.items() if name != "pin_memory"}
             return func(*plain, **named)
         except _NotKnown:
-            return _UNKNOWN
+            return _UNKNOWN if how.decided_by is None else self._decided(how.decided_by, args)
         except Exception:  # no kernel for it on the host, or a value it refuses: a card would not be asked here
             return _UNKNOWN
+
+    def _decided(self, by: int, args: Tuple) -> Any:
+        """``finished | True`` is true and ``unfinished & False`` false, whoever does not know the other side."""
+        for arg in args[:2]:
+            values = self.values(arg) if isinstance(arg, Tensor) and is_meta(arg) and arg.dtype == torch.bool else None
+            if values is not None and bool((values == by).all()):
+                shape = torch.broadcast_shapes(*(other.shape for other in args[:2] if isinstance(other, Tensor)))
+                dtype = torch.result_type(*args[:2]) if by == 0 else torch.bool
+                return torch.full(shape, by, dtype=dtype, device="cpu")
+        return _UNKNOWN
 
     def _on_host(self, arg: Any, how: follows) -> Any:
         if isinstance(arg, Tensor):

@@ -100,3 +100,24 @@ def test_nothing_of_it_is_in_the_books(gpu):
 def test_large_and_broken_numbers_are_not_kept(gpu):
     assert torch.ones(5, 5, device="cuda").sum().item() == 0
     assert torch.linspace(0, 1, 100, device="cuda").sum().item() == 0
+
+
+def test_what_one_side_decides_is_known_whatever_the_other_is(gpu):
+    unknown, unfinished = torch.randn(3, device="cuda") > 0, torch.randint(0, 2, (3,), device="cuda")
+    yes = torch.ones(3, dtype=torch.bool, device="cuda")
+    assert (unknown | yes).all().item() is True and (yes & unknown).any().item() is False
+    assert (unfinished & ~(unknown | yes)).max().item() == 0 and bool((unfinished & ~yes).max() == 0)
+    assert not bool((unfinished & yes).max() == 0), "this side decides nothing"
+    unknown |= yes
+    assert unknown.all()
+
+
+def test_a_generation_that_watches_its_length_ends(gpu):
+    unfinished, length = torch.ones(2, dtype=torch.int64, device="cuda"), 0
+    while not bool(unfinished.max() == 0):
+        length += 1
+        ended = torch.full((2,), False, device="cuda") | (torch.randint(0, 9, (2,), device="cuda") == 1)
+        ended = ended | torch.full((2,), length >= 5, device="cuda")
+        unfinished = unfinished & ~ended
+        assert length <= 5
+    assert length == 5
