@@ -158,3 +158,5 @@ def test_the_gradient_of_softmax_takes_gradient_times_output(gpu):
     alone = peak_of(lambda: torch.ops.aten._softmax_backward_data(weights, weights, -1, torch.float32))
     of_logarithms = peak_of(lambda: torch.ops.aten._log_softmax_backward_data(weights, weights, -1, torch.float32))
     assert (alone, of_logarithms) == (32 * MIB, 16 * MIB)
+    turned = torch.empty(1024, 4096, device="cuda").T
+    assert peak_of(lambda: torch.ops.aten._softmax_backward_data(turned, weights, -1, torch.float32)) == 48 * MIB

@@ -38,10 +38,12 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _softmax_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """cuda/SoftMax.cu, softmax_backward_cuda_out: gradient times output, as a tensor of its own."""
+    """cuda/SoftMax.cu, softmax_backward_cuda_out: gradient times output, as a tensor of its own, laid out as the gradient is;
+    then that and the output are made contiguous."""
     grad, output = args[:2]
-    held: List[Held] = [torch.broadcast_shapes(grad.shape, output.shape).numel() * grad.element_size()]
-    return held + ([] if output.is_contiguous() else [bytes_of_tensor(output)])
+    product = torch.broadcast_shapes(grad.shape, output.shape).numel() * grad.element_size()
+    held: List[Held] = [product] if grad.is_contiguous() else [product, product]
+    return held if output.is_contiguous() else [*held, bytes_of_tensor(output)]
 
 
 def _foreach_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
