@@ -47,6 +47,7 @@ class Orders:
     eval_batches: int = 2  # batches an evaluation loader gives before it is cut
     see_eval: bool = True  # go on after the measured steps until the script's own evaluation was seen
     trace: bool = False  # imaginary: write every allocation to trace-<rank>.jsonl
+    what_if: Optional[str] = None  # imaginary: one thing is done otherwise than in the script (imaginary/what_if.py)
     measure_host_memory: bool = False  # tune malloc so that the resident high-water mark is true (slower steps)
     worst_batch: bool = True  # scan the samples, and make the batches of the largest ones
     checksums: bool = False  # a checksum of each batch (for audit)

@@ -97,6 +97,7 @@ def orders_of(trial: Trial, folder: Path) -> wire.Orders:
         warmup_steps=trial.warmup_steps,
         see_eval=trial.see_eval,
         trace=imaginary and trial.kind in (TrialKind.TRACE, TrialKind.MEMORY),
+        what_if=trial.what_if,
         measure_host_memory=trial.device.kind == "cpu" and trial.kind is TrialKind.MEMORY,
         worst_batch=trial.kind in (TrialKind.TRACE, TrialKind.MEMORY),
         checksums=trial.kind is TrialKind.AUDIT,

@@ -58,7 +58,14 @@ class ImaginaryGpu:
     `allocator` has its books (bytes), `approximations` counts by name how often an upper bound stood in for a shape.
     """
 
-    def __init__(self, card: Card, capacity_bytes: Optional[int] = None, trace: Optional[TextIO] = None, notes: bool = True):
+    def __init__(
+        self,
+        card: Card,
+        capacity_bytes: Optional[int] = None,
+        trace: Optional[TextIO] = None,
+        notes: bool = True,
+        what_if: Optional[str] = None,
+    ):
         self.card = card
         self.allocator = CachingAllocator(capacity_bytes, settings_in(os.environ), card.total_bytes)
         self.approximations: Dict[str, int] = Counter()
@@ -96,7 +103,9 @@ class ImaginaryGpu:
         self.casts = Casts()
         self.workspaces = Workspaces(self)
         self.plans = Plans(self)
-        self.notes = Notes(self) if trace is not None and notes else None
+        self.notes = Notes(self, what_if) if trace is not None and notes else None
+        if what_if is not None and self.notes is None:
+            raise ValueError("a what-if needs a trace with notes")
         self.modes = Modes(lambda: (Functions(self), self._operations()))
         self._gc_was_on = gc.isenabled()
         if trace is not None:

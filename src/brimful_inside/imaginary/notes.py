@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, List, Optional
 
 import torch
 
@@ -10,6 +10,7 @@ from brimful_inside.imaginary.module_calls import ModuleCalls
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.sites import Sites
 from brimful_inside.imaginary.tags import Tags
+from brimful_inside.imaginary.what_if import WHAT_IFS, put_what_if_in_place
 from brimful_inside.laws.annotations import Uses
 
 if TYPE_CHECKING:
@@ -23,8 +24,12 @@ _FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
 class Notes:
     """Who asks for memory (`sites`) and what it becomes (`tags`)."""
 
-    def __init__(self, gpu: ImaginaryGpu) -> None:
+    def __init__(self, gpu: ImaginaryGpu, what_if: Optional[str] = None) -> None:
+        if what_if is not None and what_if not in WHAT_IFS:
+            raise ValueError("no what-if is called %r" % what_if)
         self._gpu = gpu
+        self._what_if = what_if
+        self._handles: List[Any] = []
         self._used: set = set()
         self.calls = ModuleCalls()
         self.sites = Sites(self.calls)
@@ -35,10 +40,16 @@ class Notes:
         self.tags.put_in_place()
         for ledger in self._gpu.ledgers:
             ledger.sites = self.sites
+        if self._what_if is not None:
+            self._handles = put_what_if_in_place(self._gpu, self, self._what_if, patches)
+        else:
+            self._see_autocast(patches)
 
     def leave(self) -> None:
         self.sites.leave()
         self.tags.leave()
+        for handle in self._handles:
+            handle.remove()
 
     def made(self, tensor: Any, func: Any) -> None:
         """`tensor` was made by `func`, which may have read it from the host."""
@@ -55,3 +66,14 @@ class Notes:
             self._used.add(name)
             for ledger in self._gpu.ledgers:
                 ledger.note(Uses(name))
+
+    def _see_autocast(self, patches: Patches) -> None:
+        autocast = torch.amp.autocast_mode.autocast
+        enter = autocast.__enter__
+
+        def __enter__(context: Any) -> Any:
+            if context.device == "cuda" and context._enabled:
+                self.uses("autocast")
+            return enter(context)
+
+        patches.set(autocast, "__enter__", __enter__)

@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from brimful_inside.imaginary.module_calls import NOWHERE, ModuleCalls, Place
-from brimful_inside.imaginary.raw import TensorBase, is_meta
+from brimful_inside.imaginary.raw import C, TensorBase, is_meta
 from brimful_inside.laws.annotations import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, Backward
 
 if TYPE_CHECKING:
@@ -101,33 +101,36 @@ class Tags:
                         yield tensor, BUFFER, place
 
     def _tell(self, owned: Iterable[Owned]) -> None:
+        lines: Dict[Ledger, List[str]] = {}
         with torch._C.DisableTorchFunction():
-            owned = list(owned)
-            for card, ledger in enumerate(self._ledgers()):
-                lines = [self._line(card, ledger, *one) for one in owned]
-                ledger.note_lines([line for line in lines if line])
+            for one in owned:
+                self._add(lines, *one)
+        for ledger, rows in lines.items():
+            ledger.note_lines(rows)
 
-    def _line(self, card: int, ledger: Ledger, tensor: Any, category: str, place: Place) -> str:
-        """The row that tells what `tensor` is; "" where nothing is to be told."""
+    def _add(self, lines: Dict[Ledger, List[str]], tensor: Any, category: str, place: Place) -> None:
+        """The row that tells what `tensor` is, where that is to be told."""
         if not isinstance(tensor, torch.Tensor):
-            return ""
+            return
         if not is_meta(tensor):
             tensor = getattr(tensor, "_local_tensor", None)  # a DTensor's part that lies on this card
             if tensor is None or not is_meta(tensor):
-                return ""
-        if tensor.layout != torch.strided:
-            return ""
-        entry = ledger.storages.get(tensor.untyped_storage()._cdata)
+                return
+        if tensor.layout != torch.strided or C._functorch.is_functorch_wrapped_tensor(tensor):
+            return
+        entry = self._ledgers()[0].storages.get(tensor.untyped_storage()._cdata)
         if entry is None or not entry.id:
-            return ""
-        before = self._told.get((card, entry.id))
+            return
+        key = (entry.ledger.index, entry.id)
+        before = self._told.get(key)
         if before is not None and (before != INPUT or category == INPUT):
-            return ""
-        self._told[card, entry.id] = category
+            return
+        self._told[key] = category
         of_place = self._rows.get(place)
         if of_place is None:
             of_place = self._rows[place] = json.dumps([place.path, place.model])[1:-1]
-        return '["tag",%d,"%s",%s,%d]\n' % (entry.id, category, of_place, tensor.element_size())
+        row = '["tag",%d,"%s",%s,%d]\n' % (entry.id, category, of_place, tensor.element_size())
+        lines.setdefault(entry.ledger, []).append(row)
 
 
 def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:

@@ -45,9 +45,9 @@ def _enter_imaginary(hub: Hub) -> ImaginaryDevice:
 
     count = visible(orders.cards, os.environ)
     if count == 1:
-        gpu = enter(orders.card, orders.capacity_bytes, open_trace(0) if orders.trace else None)
+        gpu = enter(orders.card, orders.capacity_bytes, open_trace(0) if orders.trace else None, orders.what_if)
     else:
-        gpu = enter_several(orders.card, count, orders.capacity_bytes, open_trace if orders.trace else None)
+        gpu = enter_several(orders.card, count, orders.capacity_bytes, open_trace if orders.trace else None, orders.what_if)
     return ImaginaryDevice(gpu, orders.card.context_bytes, SharedPeaks.of("cuda"), files)
 
 
