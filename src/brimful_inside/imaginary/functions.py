@@ -47,7 +47,7 @@ class Functions(TorchFunctionMode):
         if not kwargs:
             return func(*args)
         device = kwargs.get("device")
-        if device is not None:
+        if device is not None and self.gpu.is_open:  # a thread may outlive the card
             return self.gpu.devices.call(func, args, kwargs, device)
         return func(*args, **kwargs)
 

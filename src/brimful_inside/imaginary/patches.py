@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any, Callable, List, Tuple
 
 _ABSENT = object()
 
@@ -12,6 +12,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._replaced: List[Tuple[Any, str, Any]] = []
+        self._undo: List[Callable[[], Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> Any:
         """Put `value` at ``owner.name``; the answer is what stood there (None if nothing did)."""
@@ -25,6 +26,10 @@ class Patches:
         if hasattr(owner, name):
             self.set(owner, name, value)
 
+    def undo_by(self, action: Callable[[], Any]) -> None:
+        """`action` takes something back that is no attribute."""
+        self._undo.append(action)
+
     def restore(self) -> None:
         """Everything is as it was before the first `set`."""
         while self._replaced:
@@ -33,3 +38,5 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+        while self._undo:
+            self._undo.pop()()

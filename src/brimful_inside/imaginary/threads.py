@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from torch.utils import _python_dispatch
 
 from brimful_inside.imaginary.patches import Patches
 
@@ -16,8 +18,13 @@ class Modes:
     def __init__(self, make: Callable[[], Tuple[Any, ...]]):
         self._make = make
         self._thread = threading.local()
+        self._first: Optional[int] = None  # the thread that entered first: when it leaves, the card is gone
+        self._flags: Dict[str, bool] = {}
+        self._over = False
 
     def enter(self) -> None:
+        if self._first is None:
+            self._first, self._flags = threading.get_ident(), _flags()
         entered: List[Any] = []
         for mode in self._make():
             mode.__enter__()
@@ -29,6 +36,24 @@ class Modes:
         for mode in reversed(getattr(self._thread, "entered", [])):
             mode.__exit__(None, None, None)
         self._thread.entered = []
+        self._over = self._over or threading.get_ident() == self._first
+        if self._over:
+            _set_flags(self._flags)
+
+
+def _flags() -> Dict[str, bool]:
+    """Whether any dispatch mode is on: to PyTorch that is one fact for all threads, which each mode keeps and gives back.
+
+    A thread that outlives the card (a loader's, that pins memory) would give back that one is on.
+    """
+    return {
+        name: value for name, value in vars(_python_dispatch).items() if name.startswith("_is_in_") and value in (True, False)
+    }
+
+
+def _set_flags(flags: Dict[str, bool]) -> None:
+    for name, value in flags.items():
+        setattr(_python_dispatch, name, value)
 
 
 def follow_threads(modes: Modes, patches: Patches) -> None:

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
 
 import torch
+from torch import _weights_only_unpickler
 from torch._utils import _rebuild_parameter
 
 from brimful_inside.imaginary.errors import no_numpy
@@ -110,7 +111,9 @@ def put_values_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(Tensor, "__deepcopy__", __deepcopy__)
     patches.set(torch.nn.Parameter, "__deepcopy__", __deepcopy__)
     patches.set(torch.nn.Parameter, "__reduce_ex__", __reduce_ex__)
-    torch.serialization.add_safe_globals([_rebuild])
+    if _rebuild not in torch.serialization.get_safe_globals():
+        torch.serialization.add_safe_globals([_rebuild])
+        patches.undo_by(lambda: _weights_only_unpickler._remove_safe_globals([_rebuild]))
 
 
 def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:

@@ -1,0 +1,76 @@
+"""Nothing of the imaginary card stays when it is gone: not after a training, nor after an error, nor out of memory."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.brimful_inside.imaginary import leaving  # noqa: E402
+
+SCRIPT = Path(__file__).with_name("leaving.py")
+SOURCE = Path(__file__).parents[3] / "src"
+
+
+@pytest.fixture(scope="module")
+def told() -> dict:
+    variables = {**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, str(SCRIPT)], env=variables, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_card_was_used_and_left_in_three_ways(told):
+    finished, failed, filled = told["ends"]
+    assert finished == "no error"
+    assert failed == "RuntimeError: the script fails"
+    assert filled.startswith("OutOfMemoryError: CUDA out of memory.")
+
+
+def test_every_attribute_mode_hook_and_switch_of_torch_is_as_it_was(told):
+    assert told["changed"] == []
+
+
+def test_torch_computes_and_fails_as_it_did(told):
+    first, *later = told["answers"]
+    assert len(later) == 4
+    for answers in later:
+        assert answers == first
+    assert first["available"][:2] == [False, 0] and "no error" not in first["cuda fails"][:5]
+
+
+def test_a_thread_that_outlives_the_card_computes_on_the_host_and_has_no_card(told):
+    assert told["late"] == [2.0, told["answers"][0]["cuda fails"][0]]
+
+
+def test_what_stays_behind_would_be_seen(monkeypatch):
+    before, registry = leaving.snapshot(), {"one": 1}
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: self)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.nn.Module, "left_behind", 1, raising=False)
+    monkeypatch.delattr(torch.cuda, "synchronize")
+    changed = leaving.differences(before, leaving.snapshot(), set(sys.modules))
+    for name in ("torch.Tensor.cpu", "torch.cuda.is_available", "torch.nn.Module.left_behind", "torch.cuda.synchronize"):
+        assert name in changed
+    assert leaving.sizes({"registry": registry}) == {"registry": 1}
+
+
+def test_a_switch_that_is_left_on_would_be_seen():
+    before = leaving.state()
+    gc.disable()
+    torch.set_autocast_enabled("cuda", True)
+    torch._C._push_on_torch_function_stack(torch.overrides.BaseTorchFunctionMode())
+    try:
+        after = leaving.state()
+    finally:
+        torch._C._pop_torch_function_stack()
+        torch.set_autocast_enabled("cuda", False)
+        gc.enable()
+    assert {name for name in before if before[name] != after[name]} >= {"gc", "autocast", "function modes"}
