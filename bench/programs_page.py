@@ -17,9 +17,10 @@ brimful. Each was predicted as it stands, by `brimful predict`, on a machine wit
 CUDA build.
 
 *Peak* is the predicted device memory at the batch size shown, with its interval; *largest* the predicted largest batch size
-that fits the card, and what limits it (both on the first build). *Seconds* is the whole prediction, measured, with all its
-trials; *beyond imports* is that without the script's own imports, which every trial pays: what stays is the script's data, and
-brimful. What cannot be run is told in [imaginary.md](imaginary.md).
+that fits the card, and what limits it (both on the first build). *Seconds* are
+measured processor time of the whole prediction, with all its trials, each in one thread; *beyond imports* is that without the
+script's own imports, which every trial pays: what stays is the script's data, and brimful. What cannot be run is told in
+[imaginary.md](imaginary.md).
 """
 
 
