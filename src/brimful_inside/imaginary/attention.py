@@ -7,12 +7,14 @@ pass, which is where the difference in memory lies.
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 
 from brimful_inside.imaginary.raw import META, C, is_meta
+from brimful_inside.laws.workspaces import torch_release
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -23,6 +25,9 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # torch.nn.attention.SDPBackend
+# The efficient kernel takes groups of heads, and all kernels one head of key and value without enable_gqa (pull request 191085
+# of PyTorch): there in 2.15, not in 2.13.
+SINGLE_HEAD_SINCE = 215
 
 
 class _Call(NamedTuple):
@@ -57,19 +62,28 @@ def _priority(capability: Tuple[int, int]) -> List[int]:
     default = [FLASH, EFFICIENT, MATH, CUDNN]
     if order and order[: len(default)] != default:
         return order
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return [CUDNN, FLASH, EFFICIENT, MATH] if capability[0] in (9, 10) and release >= (2, 10) else default
+    prefers_cudnn = capability[0] in (9, 10) and _release() >= 210 and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+    return [CUDNN, FLASH, EFFICIENT, MATH] if prefers_cudnn else default
 
 
-def _dense(call: _Call) -> bool:
-    """Four dimensions each, the same batch, heads that go together, nothing empty."""
+def _release() -> int:
+    return torch_release(torch.__version__)
+
+
+def _dense(call: _Call, takes_groups: bool = True) -> bool:
+    """Four dimensions each, the same batch, heads that go together, nothing empty.
+
+    takes_groups: whether one head of key and value may serve several of the query (check_batch_size_and_num_heads_dense).
+    """
     query, key, value = call[:3]
     if not query.dim() == key.dim() == value.dim() == 4:
         return False
     if not query.shape[0] == key.shape[0] == value.shape[0] or 0 in (query.shape[2], key.shape[2], value.shape[2]):
         return False
     heads = query.shape[1], key.shape[1], value.shape[1]
-    if call.enable_gqa:
+    if takes_groups and heads[1] == heads[2] == 1 and _release() >= SINGLE_HEAD_SINCE:
+        return True
+    if call.enable_gqa and takes_groups:
         return heads[0] % heads[1] == 0 and heads[0] % heads[2] == 0
     return heads[0] == heads[1] == heads[2]
 
@@ -116,7 +130,7 @@ def _alignment(call: _Call, capability: Tuple[int, int]) -> int:
 def _efficient_fits(call: _Call, capability: Tuple[int, int]) -> bool:
     if not torch._C._get_mem_efficient_sdp_enabled() or capability < (5, 0):
         return False
-    if not _dense(call) or not _last_dim_is_dense(call, ignore_singleton=False):
+    if not _dense(call, _release() >= SINGLE_HEAD_SINCE) or not _last_dim_is_dense(call, ignore_singleton=False):
         return False
     dtypes = (torch.float16, torch.float32, torch.bfloat16) if capability[0] >= 8 else (torch.float16, torch.float32)
     if call.query.dtype not in dtypes or not call.query.dtype == call.key.dtype == call.value.dtype:
@@ -166,7 +180,7 @@ def _float_mask(call: _Call) -> Optional[Tensor]:
         return mask
     if not is_meta(mask):
         mask = mask.to(META)
-    return torch.where(mask, 0.0, float("-inf")).to(call.query.dtype)
+    return torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=call.query.dtype, device=META))
 
 
 def _padded(tensor: Tensor, multiple: int) -> Tensor:
@@ -194,9 +208,6 @@ def _efficient(call: _Call) -> Tensor:
         if mask.shape[-1] % 8 or any(stride % 8 for stride in mask.stride()[:-1]):
             mask = _padded(mask, 8)[..., : mask.shape[-1]]
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    heads = query.shape[1]
-    if key.shape[1] != heads or value.shape[1] != heads:
-        key, value = key.repeat_interleave(heads // key.shape[1], 1), value.repeat_interleave(heads // value.shape[1], 1)
     keeps_sums = call.needs_grad
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, keeps_sums, call.dropout_p, call.is_causal, scale=call.scale
@@ -205,9 +216,6 @@ def _efficient(call: _Call) -> Tensor:
 
 def _cudnn(call: _Call) -> Tensor:
     query, key, value = call[:3]
-    heads = query.shape[1]
-    if key.shape[1] != heads or value.shape[1] != heads:
-        key, value = key.repeat_interleave(heads // key.shape[1], 1), value.repeat_interleave(heads // value.shape[1], 1)
     return aten._scaled_dot_product_cudnn_attention(
         query, key, value, _float_mask(call), call.needs_grad, call.dropout_p, call.is_causal, False, scale=call.scale
     )[0]
@@ -228,7 +236,7 @@ def _math(call: _Call) -> Tensor:
     if call.is_causal:
         shape = query.shape[-2], key.shape[-2]
         causal = torch.ones(shape, dtype=torch.bool, device=META).tril()
-        mask = torch.where(causal, 0.0, float("-inf")).to(query.dtype)
+        mask = torch.where(causal, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=META))
         del causal
     weights = torch.matmul(query, key.transpose(-2, -1) * factor)
     if mask is not None:

@@ -29,6 +29,7 @@ class _CudnnRnn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: Dict[str, Any], data: Tensor, hidden: Tensor, cell: Optional[Tensor], *weights: Tensor) -> Any:
+        by_time = data.new_empty(data.shape) if plan["batch_first"] else None  # cuDNN wants time first: a copy while it runs
         output = data.new_empty(plan["output_shape"])
         last_hidden = torch.empty_like(hidden)
         last_cell = torch.empty_like(cell) if cell is not None else None
@@ -36,6 +37,7 @@ class _CudnnRnn(torch.autograd.Function):
         flat = weights if plan["flat"] else [data.new_empty(sum(w.numel() for w in weights))]
         ctx.plan, ctx.count = plan, len(weights)
         plan["ran"](backward=False)
+        del by_time
         ctx.save_for_backward(data, hidden, cell, output, reserve, *flat, *weights)
         return (output, last_hidden) if last_cell is None else (output, last_hidden, last_cell)
 
@@ -45,6 +47,8 @@ class _CudnnRnn(torch.autograd.Function):
         data, hidden, cell = saved[:3]
         ctx.plan["ran"](backward=True)
         weights = saved[len(saved) - ctx.count :]
+        shapes = (data.shape, ctx.plan["output_shape"]) if ctx.plan["batch_first"] else ()
+        by_time = [data.new_empty(shape) for shape in shapes]  # the input and the output's gradient
         grad_data, grad_hidden = torch.empty_like(data), torch.empty_like(hidden)
         grad_cell = torch.empty_like(cell) if cell is not None else None
         flat = data.new_empty(sum(weight.numel() for weight in weights))
@@ -52,6 +56,7 @@ class _CudnnRnn(torch.autograd.Function):
         for weight in weights:
             grad_weights.append(flat[start : start + weight.numel()].view(weight.shape))
             start += weight.numel()
+        del by_time
         return (None, grad_data, grad_hidden, grad_cell, *grad_weights)
 
 
@@ -70,13 +75,20 @@ def _run(gpu: ImaginaryGpu, kind: str, data: Tensor, hx: Any, weights: List[Tens
     steps = data.shape[:-1].numel()
     reserve = KEPT[kind] * steps * units * directions * options["num_layers"] * data.element_size()
     if options["dropout"] and options["train"]:
+        _hold_dropout_states(gpu)
         reserve += steps * width * (options["num_layers"] - 1)
-    train = torch.is_grad_enabled() and any(t.requires_grad for t in (data, hidden, *weights))
     lengths = options.get("batch_sizes")
     length = len(lengths) if lengths is not None else data.shape[1 if options.get("batch_first") else 0]
     sizes = (data.shape[-1], hidden.shape[-1], GATES[kind] * units)
     ran = partial(_tell, gpu, data.dtype, steps, max(1, length), sizes, options["num_layers"], directions)
-    plan = {"output_shape": (*data.shape[:-1], width), "reserve_bytes": reserve, "train": train, "flat": flat, "ran": ran}
+    plan = {
+        "output_shape": (*data.shape[:-1], width),
+        "reserve_bytes": reserve,
+        "train": bool(options["train"]),
+        "flat": flat,
+        "batch_first": lengths is None and bool(options.get("batch_first")),
+        "ran": ran,
+    }
     gpu.approximate("cudnn rnn reserve space")
     return _CudnnRnn.apply(plan, data, hidden, cell, *weights)
 
@@ -106,6 +118,17 @@ def _tell(
             if backward:
                 both = inner + hidden
                 gpu.clock.add("cudnn_rnn", kind, 2 * rows * both * gates, moved + again, 1, (1, gates, both, rows))
+
+
+def _hold_dropout_states(gpu: ImaginaryGpu) -> None:
+    """The generator's states, made at the first use and kept (RNN.cpp, dropout_state_cache).
+
+    Of 48 bytes each for 1024 threads of each multiprocessor: cuDNN does not document how many; assumed.
+    """
+    held = gpu.__dict__.setdefault("dropout_states", {})
+    index = gpu.ledger.index
+    if index not in held:
+        held[index] = gpu.ledger.reserve(gpu.card.multiprocessors * 1024 * 48, "cudnn dropout states")
 
 
 def _cast_flat(weights: List[Tensor], dtype: torch.dtype) -> List[Tensor]:

@@ -121,3 +121,25 @@ def test_grouped_queries_run(gpu):
     key = torch.randn(2, 2, 64, 64, device="cuda", dtype=torch.half)
     assert F.scaled_dot_product_attention(query, key, key, enable_gqa=True).shape == query.shape
     assert F.scaled_dot_product_attention(query.float(), key.float(), key.float(), enable_gqa=True).shape == query.shape
+
+
+def test_groups_of_heads_are_for_the_efficient_kernel_since_the_release_that_has_them():
+    query = torch.empty((2, 8, 64, 64), device="meta")
+    key = torch.empty((2, 2, 64, 64), device="meta")
+    newer = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 15)
+    assert choose(_Call(query, key, key, enable_gqa=True), A100) == (EFFICIENT if newer else MATH)
+    single = key[:, :1]
+    assert choose(_Call(query, single, single), A100) == (EFFICIENT if newer else MATH)
+
+
+def test_a_boolean_mask_becomes_one_of_the_querys_dtype_at_once(gpu):
+    """attention.cpp, convert_boolean_attn_mask: no mask in float32 on the way."""
+    query = torch.randn(1, 2, 256, 64, device="cuda", dtype=torch.half)
+    mask = torch.ones(256, 256, dtype=torch.bool, device="cuda")
+    out = F.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    del out
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    F.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    beside = 2 * 512 + 512  # seed and offset, and the scalar that fills the mask
+    assert torch.cuda.max_memory_allocated() - before <= 256 * 256 * 2 + query.numel() * 2 + beside + 2 * 512

@@ -133,6 +133,24 @@ def test_a_recurrent_network_runs_as_cudnn_would(gpu, kind):
     assert gpu.approximations["cudnn rnn reserve space"] == 3
 
 
+def test_the_dropout_of_a_recurrent_network_keeps_its_generators_states(gpu):
+    """cuDNN's, for 1024 threads of each of 108 multiprocessors; made once, however many networks there are."""
+    models = [nn.LSTM(8, 16, 2, dropout=0.5).to("cuda") for _ in range(2)]
+    data = torch.randn(10, 4, 8, device="cuda")
+    before = torch.cuda.memory_allocated()
+    with torch.no_grad():
+        for model in models:
+            model(data)
+    assert torch.cuda.memory_allocated() - before == 108 * 1024 * 48
+
+
+def test_a_recurrent_network_with_the_batch_first_copies_its_input_while_it_runs(gpu):
+    data = torch.randn(64, 64, 256, device="cuda")
+    first, second = (nn.GRU(256, 8, batch_first=order).to("cuda").eval() for order in (True, False))
+    with torch.no_grad():
+        assert peak_of(lambda: first(data)) - peak_of(lambda: second(data)) == data.numel() * 4
+
+
 def test_foreach_is_the_default_of_optimizers_and_its_temporaries_count(gpu):
     parameters = [nn.Parameter(torch.randn(1 << 20, device="cuda")) for _ in range(4)]
     for parameter in parameters:

@@ -49,6 +49,8 @@ def _efficient_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str,
     batch, heads, queries, size = query.shape
     value_size = value.shape[3]
     held = _copied_by_row(args[0])
+    if key.shape[1] != heads:  # grouped queries: the gradients of key and value for every head, before they are summed
+        held += [batch * key.shape[2] * heads * width * key.element_size() for width in (size, value_size)]
     half = query.element_size() == 2
     if not half:  # (grad * out).sum(-1), then laid out by head; half types do it in the kernel
         held.append(Passing([batch * heads * queries * value_size * 4, _row_sums(batch, heads, queries)]))
