@@ -335,6 +335,7 @@ class Prediction:
     worst_batch: WorstBatch | None
     warnings: tuple[Advice, ...] = ()
     cards: tuple[CardPeak, ...] = ()  # where there are several cards or ranks: all of them; `peak` is the worst one's
+    alone_of: int | None = None  # one rank of so many was started, without the others
     speed: PredictedSpeed | None = None  # None: the card's rates are not known, or no step was traced whole
     breakdown: Breakdown | None = None  # of the device peak; None where no trace could be read
     phase_breakdowns: dict[str, Breakdown] = field(default_factory=dict)  # of each phase's own peak

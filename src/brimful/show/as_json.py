@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from brimful.show.breakdown import breakdown_json
+from brimful.show.cards import cards_json
 from brimful.show.speed import speed_json
 from brimful.show.verdict import of_record, reason
 from brimful.show.what_if import what_if_json
@@ -43,6 +44,8 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "batch_size": prediction.batch_size,
         "peak": None if prediction.peak is None else _peak_estimate(prediction.peak),
         "phases": {name: _peak_estimate(peak) for name, peak in prediction.phases.items()},
+        "cards": cards_json(prediction.cards),
+        "ranks": prediction.alone_of or max(1, len({card.rank for card in prediction.cards})),
         "not_seen": list(prediction.not_seen),
         "largest_batch_size": prediction.largest_batch_size,
         "limited_by": prediction.limited_by,

@@ -6,6 +6,7 @@ import datetime
 import statistics
 from dataclasses import dataclass
 
+from brimful.show.cards import card_groups
 from brimful.show.verdict import reason
 from brimful.show.words import (
     ABSENT,
@@ -147,6 +148,7 @@ def phase_rows(record: Record) -> tuple[str, list[PhaseRow]]:
 def predicted_phases(prediction: Prediction) -> tuple[str, list[PhaseRow]]:
     rows = [_estimated_phase(name, peak, prediction.budget.bytes) for name, peak in prediction.phases.items()]
     rows += [_unseen(name) for name in prediction.not_seen]
+    rows += [_estimated_phase(name, peak, prediction.budget.bytes) for name, peak in card_groups(prediction.cards)]
     where = (
         f"at batch size {count_text(prediction.batch_size)}" if prediction.batch_size is not None else "as the command stands"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brimful.show.cards import cards_text
 from brimful.show.words import OUTCOMES, bytes_interval_text, bytes_text, count_text, setting_text, speed_text
 from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Sample, Source
 
@@ -56,7 +57,7 @@ def of_plan(plan: Plan, record: Record | None = None) -> Verdict:
 def of_prediction(prediction: Prediction) -> Verdict:
     fits = prediction.verdict == "fits"
     largest = prediction.largest_batch_size
-    peak, card = prediction.peak, prediction.gpu.name
+    peak, card = prediction.peak, cards_text(prediction)
     allowed = f"of {bytes_text(prediction.budget.bytes)} allowed"
     if prediction.batch_size is None and peak is None:
         return Verdict(

@@ -181,6 +181,7 @@ def _prediction(
         worst_batch=report.worst_batch,
         warnings=_warnings(tracer, conclusion, batch_size, peak, fits),
         cards=several.card_peaks(tracer, conclusion, batch_size) if peak is not None else (),
+        alone_of=tracer.device.ranks,
     )
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Reducer
 
+from brimful_inside.imaginary.distributed.alone import is_alone
 from brimful_inside.imaginary.distributed.objects import host_group
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.raw import is_meta
@@ -71,6 +72,8 @@ def _keeping(copy: Callable, kept: _Kept) -> Callable:
 
 def _verify_params_across_processes(group: Any, params: Sequence[Tensor], logger: Any = None) -> None:
     """Raises RuntimeError in PyTorch's words where ranks have different parameters (reducer.cpp)."""
+    if is_alone():
+        return
     shapes: List[Tuple[int, ...]] = [tuple(param.shape) for param in params]
     of_all: List[Any] = [None] * group.size()
     dist.all_gather_object(of_all, shapes, group=host_group(group))
