@@ -21,6 +21,7 @@ TRAIN = "train"  # the phase whose steps are timed
 # How many rows of a step are kept; a step of more kernels is not timed (its rows would fill the host's memory).
 MOST_ROWS = 2_000_000
 
+_graph_task = torch._C._current_graph_task_id  # -1 outside of a backward pass
 Row = Tuple[str, str, int, int, int, int, Tuple[int, ...]]  # the fields of a Kernel
 
 
@@ -57,18 +58,21 @@ class Clock:
         free, cost = known
         if free:
             return
-        engine = 0 if torch._C._current_graph_task_id() == -1 else 1
+        engine = 0 if _graph_task() == -1 else 1
         rows = self._rows
-        if cost is None:
-            rows.append((name, "memory", 0, plain(args, kwargs, out), 1, engine, ()))
-            return
-        for kind, flops, nbytes, launches, shape in cost(args, kwargs, out, self._classes):
-            rows.append((name, kind, flops, nbytes, launches, engine, shape))
+        try:
+            if cost is None:
+                rows.append((name, MEMORY, 0, plain(args, kwargs, out), 1, engine, ()))
+                return
+            for kind, flops, nbytes, launches, shape in cost(args, kwargs, out, self._classes):
+                rows.append((name, kind, flops, nbytes, launches, engine, shape))
+        except Exception:  # a tensor of a kind that nobody thought of: its launch is counted, and the script goes on
+            rows.append((name, MEMORY, 0, 0, 1, engine, ()))
 
     def add(self, op: str, kind: str, flops: int, nbytes: int, launches: int = 1, shape: Tuple[int, ...] = ()) -> None:
         """Kernels of an operation that is none of ATen's."""
         if self.on:
-            engine = 0 if torch._C._current_graph_task_id() == -1 else 1
+            engine = 0 if _graph_task() == -1 else 1
             self._rows.append((op, kind, flops, nbytes, launches, engine, shape))
 
     def kind_of(self, dtype: torch.dtype) -> str:

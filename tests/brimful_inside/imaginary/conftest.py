@@ -17,7 +17,8 @@ GIB = 1 << 30
 
 
 def card(capability: tuple = (8, 0), total_bytes: int = 40 * GIB) -> Card:
-    return Card("an imaginary card", total_bytes, GIB // 2, list(capability), 108)
+    rates = {"fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12, "bf16": 312e12}
+    return Card("an imaginary card", total_bytes, GIB // 2, list(capability), 108, 1555e9, rates)
 
 
 @pytest.fixture

@@ -277,6 +277,16 @@ def test_events_tell_a_time_that_grows_with_the_work_and_is_the_same_at_each_run
     assert 5.0 < large < 12.0, "milliseconds: 137 GFLOP at 19.5 TFLOP/s"
 
 
+def test_an_operation_that_the_clock_cannot_judge_costs_its_launch_and_disturbs_nothing(clocked):
+    def broken(*args):
+        raise IndexError("no such argument")
+
+    a = torch.randn(8, 8, device="cuda")
+    clocked.clock._costs["aten.mm.default"] = (False, broken)
+    (kernel,) = ran(clocked, lambda: a @ a)
+    assert (kernel.launches, kernel.bytes, kernel.flops) == (1, 0, 0)
+
+
 def test_an_event_of_a_card_without_rates_says_zero():
     gpu = imaginary.enter(Card("no rates", 40 * GIB, GIB // 2, [8, 0], 108))
     try:
