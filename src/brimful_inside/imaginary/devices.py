@@ -12,7 +12,7 @@ import torch.utils._device
 from brimful_inside.imaginary.errors import invalid_ordinal
 from brimful_inside.imaginary.known import is_small
 from brimful_inside.imaginary.patches import Patches
-from brimful_inside.imaginary.raw import META, TensorBase, is_meta
+from brimful_inside.imaginary.raw import META, C, TensorBase, is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -107,6 +107,8 @@ def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
     device = kwargs.get("device")
     if args and isinstance(args[0], (list, tuple)) and func in _FROM_DATA:
         args = (_read(gpu, args[0]), *args[1:])
+    if kwargs.get("pin_memory") and not gpu.devices.is_card(device):
+        return gpu.pinned.pin(func(*args, **{**kwargs, "pin_memory": False}))
     if device is None:
         return func(*args, **_without_card_generator(gpu, kwargs))
     return gpu.devices.call(func, args, kwargs, device)
@@ -129,6 +131,13 @@ def _torch_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, A
     """torch.device(0) means the accelerator, which a CPU build does not know of."""
     if len(args) == 1 and not kwargs and isinstance(args[0], int) and not isinstance(args[0], bool):
         return func("cuda", args[0])
+    return func(*args, **kwargs)
+
+
+def _parse_to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """What nn.Module.to makes of its arguments; a number is a card, which a CPU build does not know of."""
+    if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+        args = (torch.device("cuda", args[0]), *args[1:])
     return func(*args, **kwargs)
 
 
@@ -288,6 +297,7 @@ def handlers() -> Dict[Any, Callable]:
         TensorBase.is_cuda.__get__: _is_cuda,
         TensorBase.is_meta.__get__: _is_meta,
         torch.device: _torch_device,
+        C._nn._parse_to: _parse_to,
         TensorBase.data.__set__: _set_data,
         torch._has_compatible_shallow_copy_type: _shallow_copy_fits,
         Tensor.get_device: _get_device,
