@@ -14,7 +14,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-probe bench-gpu bench-scripts clean
+.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-clock bench-probe bench-gpu bench-scripts clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,11 @@ venv-cuda: $(TIMM_VENV)/.set-up ## Put into TIMM_VENV what the programs need bes
 
 bench-gpu: $(STAMP) ## Train a fixed set of jobs on this machine's CUDA card and predict them (8 minutes; BENCH_SECONDS=… for less)
 	$(PY) -m bench.measure_gpu $(if $(BENCH_SECONDS),--seconds $(BENCH_SECONDS))
+
+bench-clock: $(TIMM_VENV)/.set-up ## Predict step times that others measured, in bench-timm's environment: make bench-clock DATA=<results/ of pytorch-image-models>
+	@[ -n "$(DATA)" ] || { echo "Say where they are: make bench-clock DATA=<folder with benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv>" >&2; exit 2; }
+	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.clock "$(DATA)" --models 140
+	$(PY) -m bench.clock_cost
 
 bench-probe: $(STAMP) ## What the probe costs a training step
 	$(PY) -m bench.probe_cost

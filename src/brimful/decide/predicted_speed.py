@@ -64,7 +64,7 @@ def step_interval(gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence
     if own:
         return StepInterval(best.low_error, best.high_error, basis)
     low, high = (1 + best.low_error) / (1 + OTHER_CARD) - 1, (1 + best.high_error) * (1 + OTHER_CARD) - 1
-    return StepInterval(low, high, basis + f"; widened by {OTHER_CARD:.0%}, for this is another card")
+    return StepInterval(low, high, basis + f"; widened by {100 * OTHER_CARD:.0f} %, for this is another card")
 
 
 @dataclass
