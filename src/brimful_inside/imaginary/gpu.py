@@ -31,6 +31,7 @@ from brimful_inside.imaginary.cuda_api import put_cuda_in_place
 from brimful_inside.imaginary.cudnn import Plans
 from brimful_inside.imaginary.distributed import put_distributed_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
+from brimful_inside.imaginary.grouping import group_by_card
 from brimful_inside.imaginary.graphs import Captures
 from brimful_inside.imaginary.known import Known
 from brimful_inside.imaginary.ledger import Ledger
@@ -136,6 +137,7 @@ class ImaginaryGpu:
         values.put_values_in_place(self, self.patches)
         put_cache_in_place(self.casts, self.patches)
         rnn.flatten_weights_as_on_cuda(self.patches)
+        group_by_card(self, self.patches)
         let_bodies_run(self.patches)
         leave_uncompiled(self, self.patches)
         follow_threads(self.modes, self.patches)
