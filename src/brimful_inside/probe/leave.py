@@ -40,15 +40,21 @@ def leave(probe: Any) -> None:
     os._exit(0)
 
 
+_last_world: tuple[int, int] | None = None  # as the process group said it; scripts destroy that at their end
+
+
 def world() -> tuple[int, int]:
-    """(rank, world size) as the process group says, else as the environment does."""
+    """(rank, world size) as the process group says, or said while it was there, else as the environment does."""
+    global _last_world
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return int(distributed.get_rank()), int(distributed.get_world_size())
+            _last_world = int(distributed.get_rank()), int(distributed.get_world_size())
     except Exception:
         pass
+    if _last_world is not None:
+        return _last_world
     from brimful_inside.probe.hub import number_of
 
     return number_of("RANK"), number_of("WORLD_SIZE", 1)

@@ -200,6 +200,7 @@ class Probe:
     def step_begins(self) -> None:
         if self.first_step_unix_s is None:
             self.first_step_unix_s = time.time()
+            leave.world()  # the process group may be gone when the report is written
         self.failures.script_goes_on()
         self._sign_of_training()
 
