@@ -1,0 +1,79 @@
+"""The clock's bench: what fits, what judges, and the committed result."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from bench.clock import GRID, OTHER_GRID, Row, figures, fit, seen_models
+from bench.clock_cards import PUBLISHED
+from brimful.decide.intervals import STEP_TIME, STEP_TIME_GROUPED, committed_evidence
+from brimful.decide.kernel_laws import StepKernels
+from brimful.decide.predicted_speed import rates_of
+from brimful.measure.gpus import find_gpu
+from brimful_inside.laws.roofline import DEFAULT, Efficiency, Kernel
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+
+
+def row(model: str, efficiency: Efficiency, factor: float = 1.0, groups: int = 1) -> Row:
+    """A model whose step takes what the clock says with these constants, times a factor."""
+    rates = rates_of(find_gpu("rtx3090"))
+    assert rates is not None
+    op = "aten.convolution.default"
+    kernel = Kernel(op, "fp16", 2 * 200_000 * 512 * 2304 // groups, 10**8, 1, 0, (groups, 200_000, 512 // groups, 2304))
+    step = StepKernels((kernel, Kernel("aten.relu.default", "memory", 0, 10**8)), (0, 1, 1))
+    unknown = Row(model, 64, 1.0, step, rates)
+    return Row(model, 64, unknown.predicted_s(efficiency) * factor, step, rates)
+
+
+def test_the_fit_finds_the_constants_that_made_the_times():
+    truth = DEFAULT._replace(halved=0.9, direct=0.05)
+    found = fit([row("a", truth), row("b", truth, groups=4)], GRID)
+    assert found == {"halved": 0.9, "direct": 0.05}
+
+
+def test_figures_are_of_predicted_over_measured():
+    told = figures([row("a", DEFAULT, 2.0), row("b", DEFAULT, 1.0), row("c", DEFAULT, 1.1)])
+    assert told["median_ratio"] == pytest.approx(1 / 1.1)
+    assert told["worst_error"] == pytest.approx(1.0)
+    assert told["within_25_percent"] == pytest.approx(2 / 3)
+    assert row("a", DEFAULT, 2.0).log_ratio() == pytest.approx(-math.log(2))
+
+
+def test_grouped_convolutions_are_judged_by_themselves():
+    assert row("a", DEFAULT).situation == STEP_TIME
+    assert row("a", DEFAULT, groups=4).situation == STEP_TIME_GROUPED
+
+
+def committed() -> dict:
+    (path,) = RESULTS.glob("clock-rtx3090-*.json")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_committed_result_was_made_with_the_constants_in_force_and_they_are_those_that_fit():
+    result = committed()
+    for name in (*GRID, *OTHER_GRID):
+        assert result["in_force"][name] == result["fitted"][name] == getattr(DEFAULT, name)
+
+
+def test_no_model_that_was_looked_at_judges():
+    result, seen = committed(), seen_models()
+    judges = [row["model"] for row in result["rows"] if not row["seen"]]
+    assert not seen & set(judges)
+    assert len(judges) == len(set(judges)) == result["held_out"]["models"] >= 100
+    assert {row["model"] for row in result["rows"] if row["seen"]} <= seen
+
+
+def test_the_committed_evidence_is_the_committed_results():
+    counts = {one.situation: one.count for one in committed_evidence() if one.situation in (STEP_TIME, STEP_TIME_GROUPED)}
+    told = committed()["held_out_by_situation"]
+    assert counts == {name: told[name]["models"] for name in (STEP_TIME, STEP_TIME_GROUPED)}
+
+
+def test_the_published_speeds_are_of_cards_in_the_catalogue():
+    assert {find_gpu(one.card).key for one in PUBLISHED} == {one.card for one in PUBLISHED}
+    assert all(("--channels-first" in one.options) == (one.precision != "amp") for one in PUBLISHED)
