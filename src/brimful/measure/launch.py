@@ -30,6 +30,7 @@ from brimful_inside import wire
 _POLL_S = 0.05
 _POLL_UNDER_LIMIT_S = 0.01  # at 3 GiB/s, which is what one thread can fill, 30 MiB
 _HOST_EVERY_S = 0.2  # reading PSS of a family costs some milliseconds
+_HOST_OF_A_TRACE_EVERY_S = 0.5  # which holds no data, and whose limit is the card's
 _TAIL_BYTES = 20_000
 _HELLO_BYTES = 4096  # enough for the roles that a process tells first
 _PATIENCE_S = 20.0  # for a rank's hello, after some process could not be entered
@@ -158,7 +159,8 @@ def _start(argv: tuple[str, ...], variables: dict[str, str], out, err) -> subpro
 def _wait(process: subprocess.Popen[bytes], family: Family, trial: Trial, folder: Path, heartbeat: Heartbeat) -> _Waited:
     """Waits for the command's end, or for the limit of time or host memory; then ends the family in every case."""
     started = time.monotonic()
-    scale = Scale(family, trial.host_limit_bytes, _HOST_EVERY_S)
+    traces = trial.device.kind == "imaginary" and trial.host_limit_bytes is None
+    scale = Scale(family, trial.host_limit_bytes, _HOST_OF_A_TRACE_EVERY_S if traces else _HOST_EVERY_S)
     poll_s = _POLL_S if trial.host_limit_bytes is None else _POLL_UNDER_LIMIT_S
     timed_out = interrupted = blind = False
     try:

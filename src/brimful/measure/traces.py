@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,7 +47,17 @@ def _files(report: Report) -> list[_File]:
 
 def _read(path: Path) -> Trace | None:
     try:
-        with open(path, encoding="utf-8") as file:
-            return decode(file)
+        there = path.stat()
+        return (_read_again if there.st_size <= _KEPT_BYTES else _decoded)(path, there.st_mtime_ns, there.st_size)
     except (OSError, ValueError):
         return None
+
+
+def _decoded(path: Path, changed_ns: int, size: int) -> Trace:
+    with open(path, encoding="utf-8") as file:
+        return decode(file)
+
+
+# One prediction asks for the same few traces many times over; decoded, a trace takes some twenty times its file's bytes.
+_KEPT_BYTES = 4 << 20
+_read_again = lru_cache(maxsize=4)(_decoded)

@@ -29,6 +29,7 @@ complete step, for the clock (laws/roofline.py has the words):
 from __future__ import annotations
 
 import json
+from itertools import chain, islice
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from brimful_inside.laws.annotations import KINDS, At, Backward, Note, Site, Tag, Uses, decode_note, note_parts
@@ -171,22 +172,48 @@ def decode(lines: Iterable[str]) -> Trace:
     notes: List[Tuple[int, Note]] = []
     runs: List[Kernel] = []
     header: Optional[Dict[str, Any]] = None
-    iterator: Iterator[str] = iter(lines)
-    for line in iterator:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            if any(rest.strip() for rest in iterator):
-                raise ValueError("a trace is damaged in its middle: %r" % line[:80]) from None
+    for value in _values(iter(lines)):
+        kind = value[0] if value.__class__ is list else None
+        if kind == "free" and header is not None:  # with mallocs, nearly all there is
+            rows.append(Free(value[1]))
+        elif value is _TORN:
             return Trace(header or {}, rows, whole=False, notes=tuple(notes), runs=tuple(runs))
-        if header is None:
+        elif header is None:
             if not isinstance(value, dict) or value.get("trace_version") != TRACE_VERSION:
-                raise ValueError("not a trace of version %d: it starts with %r" % (TRACE_VERSION, line[:80]))
+                raise ValueError("not a trace of version %d: it starts with %r" % (TRACE_VERSION, str(value)[:80]))
             header = value
-        elif value[0] in KINDS:
+        elif kind in KINDS:
             notes.append((len(rows), decode_note(value)))
-        elif value[0] == "run":
+        elif kind == "run":
             runs.append(Kernel(*value[1:7], shape=tuple(value[7])))
         else:
             rows.append(decode_row(value))
     return Trace(header or {}, rows, notes=tuple(notes), runs=tuple(runs))
+
+
+_TORN = object()
+_AT_ONCE = 2000  # lines that are parsed by one call
+
+
+def _values(lines: Iterator[str]) -> Iterator[Any]:
+    """The value of each line; `_TORN` for a last line that cannot be read. Raises ValueError for such a line elsewhere."""
+    while True:
+        some = list(islice(lines, _AT_ONCE))
+        if not some:
+            return
+        try:
+            values = json.loads("[%s]" % ",".join(some))
+        except ValueError:
+            values = None
+        if values is not None and len(values) == len(some):
+            yield from values
+            continue
+        for number, line in enumerate(some):
+            try:
+                value = json.loads(line)
+            except ValueError:
+                if any(rest.strip() for rest in chain(some[number + 1 :], lines)):
+                    raise ValueError("a trace is damaged in its middle: %r" % line[:80]) from None
+                yield _TORN
+                return
+            yield value
