@@ -6,7 +6,8 @@ Needs torch, torchvision and timm in one environment, and brimful's src on its p
 (bench/scripts/timm_train.py) runs on the imaginary card at two small batch sizes, in this process; the laws of its allocations,
 replayed, predict all its rows. Where the order of allocations differs between the sizes, each row is traced by itself.
 The measurements hold a CUDA context that depends on the driver: one constant is fitted, on the models of timm_seen.txt, whose
-errors were looked at while the laws were sought. All other models judge, and they alone are evidence.
+errors were looked at while the laws were sought. All other models judge; what intervals rest on are the errors of all.
+The whole takes an hour on two cores; `--models 60` a quarter of that.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from bench import accuracy, peers
+from bench.timm_figures import Row, figures, judge, print_table, seen_models, write_evidence
 from brimful.decide.allocation_laws import fit_laws
 from brimful.decide.context import context_of
-from brimful.decide.intervals import evidence_from, evidence_json, interval_for, kind_of
+from brimful.decide.intervals import kind_of
 from brimful.decide.sequences import Program, program_of
 from brimful.measure.gpus import find_gpu, to_card
 from brimful_inside.laws.trace import decode
@@ -42,7 +44,6 @@ from brimful_inside.wire import Card
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "scripts" / "timm_train.py"
-SEEN = HERE / "timm_seen.txt"
 CSV = "timm_a100_40gb.csv"
 EVIDENCE = HERE.parent / "src" / "brimful" / "decide" / "evidence"
 MIB = 1 << 20
@@ -50,23 +51,6 @@ SIZES = (4, 11)  # the batch sizes that are traced, as a search for the largest 
 STEPS = 3  # the second has weights and momentum, the third the segments that it left
 # What the rows were measured with is not known; GPUMemNet grew from September 2024 to May 2025 (PyTorch 2.5 to 2.7).
 TORCH_OF_THE_ROWS = 206  # cuBLAS's workspaces are kept, as until 2.14 (laws/workspaces.py)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measured run and its prediction."""
-
-    model: str
-    kind: str  # of network, as intervals go by it
-    batch_size: int
-    device_peak_mib: int
-    reserved_bytes: int
-    seconds: float  # of the model's traces and replays, divided by its rows
-    own_trace: bool  # traced at its own batch size
-
-    @property
-    def pair(self) -> accuracy.Pair:
-        return accuracy.Pair(self.device_peak_mib * MIB, self.reserved_bytes)
 
 
 def read_measured(folder: Path, count: int | None, seed: int) -> dict[str, dict[int, int]]:
@@ -136,7 +120,8 @@ def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Pro
         assert of is not None
         reserved[batch_size] = of.play_at(batch_size).peak.reserved
     seconds = (time.perf_counter() - begun) / len(measured)
-    kind = kind_of(str(event[1]) for event in programs[SIZES[0]].events if event[0] == "malloc")
+    events = programs[SIZES[0]].events
+    kind = kind_of((str(event[1]) for event in events if event[0] == "malloc"), ("empty_cache",) in events)
     return [
         Row(model, kind, size, peak, reserved[size], round(seconds, 3), laws is None) for size, peak in sorted(measured.items())
     ]
@@ -156,105 +141,6 @@ def predict_all(measured: dict[str, dict[int, int]], card: Card) -> tuple[list[R
     return rows, failed
 
 
-def seen_models() -> frozenset[str]:
-    """The models that cannot judge any more."""
-    lines = SEEN.read_text(encoding="utf-8").splitlines()
-    return frozenset(line for line in lines if line and not line.startswith("#"))
-
-
-def split(rows: list[Row], seen: frozenset[str]) -> tuple[list[Row], list[Row]]:
-    """The rows to fit on, and those of models never looked at, to judge on. All rows twice where one side has none."""
-    fitted, judged = [row for row in rows if row.model in seen], [row for row in rows if row.model not in seen]
-    return (fitted, judged) if fitted and judged else (rows, rows)
-
-
-def slope_errors(rows: list[Row]) -> list[float]:
-    """Of each model: MiB per added sample from its smallest to its largest batch size, predicted against measured."""
-    errors = []
-    for model in sorted({row.model for row in rows}):
-        of = sorted((row for row in rows if row.model == model), key=lambda row: row.batch_size)
-        grown = of[-1].device_peak_mib - of[0].device_peak_mib
-        if grown > 0:
-            errors.append((of[-1].reserved_bytes - of[0].reserved_bytes) / MIB / grown - 1)
-    return errors
-
-
-def figures(rows: list[Row], context: int) -> dict[str, Any]:
-    """How good the predictions of `rows` are under a given context, in bytes."""
-    slopes = [abs(error) for error in slope_errors(rows)]
-    return {
-        "context_bytes": context,
-        **asdict(accuracy.accuracy([row.pair for row in rows], context)),
-        "slope_median_absolute": statistics.median(slopes) if slopes else None,
-    }
-
-
-def judge(rows: list[Row], seen: frozenset[str]) -> dict[str, Any]:
-    """The figures of the models never looked at, of those that were, and of each kind of network among the former."""
-    fitted, judged = split(rows, seen)
-    context = accuracy.context_bytes([row.pair for row in fitted])
-    kinds = sorted({row.kind for row in judged})
-    return {
-        "held_out": figures(judged, context),
-        "seen": figures(fitted, context),
-        "by_kind": {kind: figures([row for row in judged if row.kind == kind], context) for kind in kinds},
-        "worst": worst(judged, context),
-        "seconds_per_prediction": statistics.median(row.seconds for row in rows),
-    }
-
-
-def worst(rows: list[Row], context: int, count: int = 20) -> list[dict[str, Any]]:
-    """Of the models that err most, the row that errs most; errors as (predicted - measured) / measured."""
-    errors = dict(zip(rows, accuracy.signed_errors([row.pair for row in rows], context), strict=True))
-    by_model: dict[str, Row] = {}
-    for row in sorted(rows, key=lambda row: -abs(errors[row])):
-        by_model.setdefault(row.model, row)
-    first = list(by_model.values())[:count]
-    return [{"model": r.model, "batch_size": r.batch_size, "mib": r.device_peak_mib, "error": errors[r]} for r in first]
-
-
-def write_evidence(rows: list[Row], context: int, hardware: str, date: str, seen: frozenset[str], folder: Path) -> None:
-    """The errors of the models never looked at, under the context (bytes) that brimful predicts with."""
-    basis = (
-        "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), none of which any law or constant was "
-        f"made with; traced with torch {version('torch')}, timm {version('timm')}"
-    )
-    _, judged = split(rows, seen)
-    for kind in sorted({row.kind for row in judged}):
-        pairs = [row.pair for row in judged if row.kind == kind]
-        if len(pairs) < 20:
-            print(f"{kind}: {len(pairs)} rows are too few for evidence")
-            continue
-        evidence = evidence_from(accuracy.relative_to_predicted(pairs, context), kind, date, hardware, basis)
-        (folder / f"{kind}-a100-40gb.json").write_text(evidence_json(evidence), encoding="utf-8")
-        interval = interval_for(kind, [evidence])
-        share = accuracy.coverage(
-            [interval.around(pair.predicted_reserved_bytes + context) for pair in pairs],
-            [pair.measured_device_bytes for pair in pairs],
-        )
-        print(f"{kind}: {len(pairs)} rows, {interval.low:+.1%} to {interval.high:+.1%}, which holds {share:.1%} of them")
-
-
-def print_table(result: dict[str, Any]) -> None:
-    columns = {"held out": result["held_out"], "seen": result["seen"], **result["by_kind"]}
-    names = {
-        "rows": "rows",
-        "context_bytes": "context",
-        "median_absolute": "median error",
-        "p90_absolute": "90th percentile",
-        "p95_absolute": "95th percentile",
-        "worst_absolute": "worst",
-        "share_under_by_5_percent": "under by more than 5 %",
-        "slope_median_absolute": "slope's median error",
-    }
-    print(f"{'':24}" + "".join(f"{name:>13}" for name in columns))
-    for key, name in names.items():
-        print(f"{name:24}" + "".join(f"{_cell(key, column[key]):>13}" for column in columns.values()))
-    print(f"seconds per prediction  {result['seconds_per_prediction']:>13.2f}")
-    for line in result["worst"]:
-        print(f"  {line['model']:40}{line['batch_size']:>5}{line['mib']:>8} MiB {line['error']:+.1%}")
-
-
 def compare(rows: list[Row], seen: frozenset[str], models: int, seed: int) -> dict[str, Any]:
     """What the peers say of some models, and brimful's figures on the very rows that judge them; printed and returned."""
     measured: dict[str, dict[int, int]] = {}
@@ -272,14 +158,6 @@ def compare(rows: list[Row], seen: frozenset[str], models: int, seed: int) -> di
     print(f"\nbeside others, each with a constant of its own, on {len(judges)} models never looked at:")
     print("\n".join(peers.table(found)))
     return found
-
-
-def _cell(key: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if key == "rows":
-        return str(value)
-    return f"{value / MIB:.0f} MiB" if key == "context_bytes" else f"{value:.2%}"
 
 
 def main() -> None:
@@ -305,7 +183,7 @@ def main() -> None:
         "date": today.isoformat(),
         "seed": args.seed,
         "versions": {**{name: version(name) for name in ("torch", "timm")}, "python": platform.python_version()},
-        **judge(rows, seen),
+        **judge(rows, seen, int(gpu.total_bytes.value)),
         "failed": failed,
         "rows": [asdict(row) for row in rows],
     }
@@ -317,7 +195,7 @@ def main() -> None:
     print(f"written to {path}")
     if args.evidence:
         in_force = round(context_of(gpu, uses_cudnn=True).value)  # each of these models has a convolution
-        write_evidence(rows, in_force, f"one {gpu.name}", today.isoformat(), seen, EVIDENCE)
+        write_evidence(rows, in_force, f"one {gpu.name}", today.isoformat(), EVIDENCE)
 
 
 if __name__ == "__main__":

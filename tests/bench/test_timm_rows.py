@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from bench import timm_rows
-from bench.timm_rows import Row
+from bench import timm_figures, timm_rows
+from bench.timm_figures import Row
 from brimful.decide.intervals import interval_for, read_evidence
 from brimful.decide.sequences import Program, program_of
 from brimful_inside.laws.trace import Free, Malloc, Trace
 
 MIB = 1 << 20
+CARD = 40_000 * MIB
 SEEN = frozenset(f"net{number}" for number in range(10))
 
 
@@ -39,7 +40,7 @@ def program(batch_size: int, op: str = "aten.convolution.default") -> Program:
 
 
 def test_a_perfect_prediction_leaves_a_context_and_no_error():
-    result = timm_rows.judge(made_rows(20), SEEN)
+    result = timm_figures.judge(made_rows(20), SEEN, CARD)
     assert result["held_out"]["context_bytes"] == 1800 * MIB
     assert result["held_out"]["worst_absolute"] == 0.0
     assert result["held_out"]["slope_median_absolute"] == pytest.approx(0.0)
@@ -47,17 +48,57 @@ def test_a_perfect_prediction_leaves_a_context_and_no_error():
 
 
 def test_a_slope_is_judged_free_of_the_context():
-    assert timm_rows.slope_errors(made_rows(3, factor=2.0)) == pytest.approx([-0.5] * 3, abs=0.01)
+    assert timm_figures.slope_errors(made_rows(3, factor=2.0)) == pytest.approx([-0.5] * 3, abs=0.01)
+
+
+def test_figures_tell_of_the_intervals_too():
+    result = timm_figures.figures(made_rows(20), 1800 * MIB)
+    assert result["share_within_interval"] == 1.0
+    interval = interval_for("convolution")
+    assert result["interval_median_width"] == pytest.approx(interval.high - interval.low, abs=1e-3)
+    assert timm_figures.figures(made_rows(20), 3600 * MIB)["share_within_interval"] < 1.0
+
+
+def rows_of(points: list[tuple[int, int]], reserved_mib: int = 1000) -> list[Row]:
+    return [Row("net", "convolution", size, mib, reserved_mib * MIB, 1.0, False) for size, mib in points]
+
+
+@pytest.mark.parametrize(
+    ("points", "reserved_mib", "reason"),
+    [
+        ([(8, 2500), (16, 3200), (32, 8900)], 1000, "88 MiB a sample from 8 to 16, 356 from 16 to 32"),
+        ([(8, 27_300), (16, 27_700), (64, 31_400)], 1000, "MiB without any sample"),
+        ([(8, 10_500), (16, 12_600)], 39_000, "more than the card has"),
+    ],
+)
+def test_models_whose_rows_look_broken_are_named_with_the_reason(points, reserved_mib, reason):
+    (found,) = timm_figures.odd_models(rows_of(points, reserved_mib), CARD, 1800 * MIB).values()
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    "points", [[(8, 6591), (16, 6601), (32, 7613), (64, 9815)], [(8, 2875), (16, 3733), (32, 5229)], [(8, 3000)]]
+)
+def test_a_model_whose_weights_outweigh_its_activations_is_sound(points):
+    assert timm_figures.odd_models(rows_of(points), CARD, 1800 * MIB) == {}
+
+
+def test_rows_that_look_broken_stay_in_the_figures_and_are_left_out_of_the_sound_ones_alone():
+    rows = made_rows(20)
+    rows[-1] = replace(rows[-1], device_peak_mib=60_000)
+    result = timm_figures.judge(rows, SEEN, CARD)
+    assert set(result["odd"]) == {"net19"}
+    assert result["held_out"]["rows"] == 40 and result["sound"]["rows"] == 36
 
 
 def test_no_model_is_both_fitted_on_and_judged():
-    fitted, judged = timm_rows.split(made_rows(21), SEEN)
+    fitted, judged = timm_figures.split(made_rows(21), SEEN)
     assert {row.model for row in fitted} == SEEN
     assert {row.model for row in judged} == {f"net{number}" for number in range(10, 21)}
 
 
 def test_the_models_that_were_looked_at_are_listed():
-    seen = timm_rows.seen_models()
+    seen = timm_figures.seen_models()
     assert "resnet18" in seen and "resnet34d" not in seen
     assert not any(" " in name or "#" in name for name in seen)
 
@@ -65,7 +106,7 @@ def test_the_models_that_were_looked_at_are_listed():
 def test_one_row_of_each_of_the_worst_models_is_named():
     rows = made_rows(5)
     rows[3] = Row("net0", "convolution", 64, 5000, rows[3].reserved_bytes, 1.0, False)
-    named = timm_rows.worst(rows, 1800 * MIB, count=3)
+    named = timm_figures.worst(rows, 1800 * MIB, count=3)
     assert named[0]["model"] == "net0" and named[0]["error"] < 0
     assert len({line["model"] for line in named}) == 3
 
@@ -97,9 +138,9 @@ def test_where_the_order_changes_with_the_batch_size_each_row_has_a_trace_of_its
 
 
 def test_evidence_is_written_for_kinds_with_rows_enough(tmp_path, monkeypatch):
-    monkeypatch.setattr(timm_rows, "version", lambda name: "0")
+    monkeypatch.setattr(timm_figures, "version", lambda name: "0")
     rows = made_rows(20) + [replace(row, model="other") for row in made_rows(2, kind="attention")]
-    timm_rows.write_evidence(rows, 1800 * MIB, "one card", "2026-01-31", SEEN, tmp_path)
+    timm_figures.write_evidence(rows, 1800 * MIB, "one card", "2026-01-31", tmp_path)
     (path,) = tmp_path.iterdir()
     evidence = read_evidence(path.read_text())
     assert evidence.situation == "convolution" and evidence.count >= 20

@@ -20,7 +20,7 @@ from brimful.verbs.failures import require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful_inside.laws.allocator import settings_in
 from brimful_inside.laws.roofline import Kernel
-from brimful_inside.laws.trace import CardTrace, Malloc, Trace
+from brimful_inside.laws.trace import CardTrace, EmptyCache, Malloc, Trace
 
 EXPECTED_TRACES = 3
 
@@ -106,13 +106,14 @@ class Tracer:
         gpu = self.device.gpu
         assert gpu is not None
         ops = [row.op for row in trace.rows if isinstance(row, Malloc)] if trace else []
+        searched = trace is not None and any(isinstance(row, EmptyCache) for row in trace.rows)
         context = with_nccl(context_of(gpu, uses_cudnn=any("conv" in op for op in ops)), self._communicators())
         self.gpu = replace(gpu, context_bytes=context)
         return Card(
             budget_bytes=self.budget.bytes,
             context_bytes=int(context.value),
             context_slack_bytes=slack_of(context),
-            interval=interval_for(kind_of(ops)),
+            interval=interval_for(kind_of(ops, searched)),
             settings=settings_in({**os.environ, **self.command.environment}),
             capacity_bytes=self._capacity_bytes(),
             calibration=gpu.calibration,
