@@ -47,6 +47,20 @@ def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp
     assert peak["allocated_bytes"] == pytest.approx(3 * 4000 * 65536 * 4 + 2 * 65536 * 66 * 4, rel=0.02)
     assert 1 <= said["largest_batch_size"] < 4000
     assert "train" in said["phases"]
+    where = said["breakdown"]
+    parts = where["categories_bytes"]
+    assert sum(parts.values()) == peak["device_bytes"]
+    assert parts["parameters"] == pytest.approx(65536 * 66 * 4, rel=0.02)
+    assert parts["activations"] == pytest.approx(4000 * 65536 * 4, rel=0.02), "relu's result; what it read is its own now"
+    assert where["phase"] == "train"
+    assert where["peak_set_by"]["where"].endswith("in <module>: loss.backward()")
+    assert where["peak_set_by"]["during"] == "backward"
+    assert {share["module"] for share in where["modules"]} <= {"0", "1", "2", "Sequential (itself)"}
+    savings = {saving["code"]: saving for saving in said["what_if"]["savings"]}
+    assert savings["accumulation-2"]["source"] == "estimate" and savings["accumulation-2"]["saved_bytes"] > GIB
+    assert savings["mixed-precision"]["source"] == "predicted" and savings["mixed-precision"]["saved_bytes"] > GIB / 2
+    others = {other["code"]: other["why"] for other in said["what_if"]["others"]}
+    assert "no blocks that repeat" in others["gradient-checkpointing"]
 
 
 def test_an_evaluation_that_takes_more_than_the_training_gives_the_peak(tmp_path):

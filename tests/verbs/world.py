@@ -14,8 +14,9 @@ from brimful.values import Outcome, PhasePeak, Record, Report, Sample, Trial
 from brimful.verbs import session as session_module
 from brimful.verbs.session import Options
 from brimful_inside.laws.allocator import CachingAllocator
+from brimful_inside.laws.annotations import Uses
 from brimful_inside.laws.replay import play
-from brimful_inside.laws.trace import Free, Malloc, Phase, Row, Step, encode_row
+from brimful_inside.laws.trace import Free, Malloc, Phase, Row, Step, decode, encode_row
 from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen
 
 MIB = 1 << 20
@@ -40,6 +41,7 @@ class World:
     overhead_s: float = 0.01
     sample_s: float = 0.001
     device_bytes: int = 80 * GIB  # what the (real) device or host can hold before it is out of memory
+    helps: dict[str, float] = field(default_factory=dict)  # what-if -> what is left of a batch's memory
     steps_taken: int | None = None  # None: as many as asked
     outcome_of: Callable[[Trial, int], Outcome | None] = lambda trial, size: None  # None: as memory says
     launched: list[Trial] = field(default_factory=list)
@@ -83,9 +85,12 @@ class World:
         return sample
 
     def _imaginary(self, trial: Trial, size: int, folder: Path) -> Sample:
-        rows = self.rows(size)
-        played = play(rows, CachingAllocator(trial.capacity_bytes))
+        rows = [*_notes(trial), *self.rows(size)]
+        if trial.what_if in self.helps:
+            rows = [_shrunk(row, self.helps[trial.what_if]) for row in rows]
         lines = ['{"trace_version": 1}', *map(encode_row, rows)]
+        rows = decode(lines).rows
+        played = play(rows, CachingAllocator(trial.capacity_bytes))
         (folder / "trace-0.jsonl").write_text("\n".join(lines) + "\n")
         outcome = Outcome.COMPLETED if played.full is None else Outcome.OUT_OF_DEVICE_MEMORY
         assert trial.device.gpu is not None
@@ -135,6 +140,15 @@ class World:
             peak_unphased=peak, context_bytes=None, trace_file="trace-0.jsonl" if trial.device.kind == "imaginary" else None,
             approximations={}, notes=[], wrote=[],
         )  # fmt: skip
+
+
+def _shrunk(row, left: float):
+    return row._replace(nbytes=int(row.nbytes * left)) if isinstance(row, Malloc) and row.op == "aten.mm" else row
+
+
+def _notes(trial: Trial) -> list[Uses]:
+    """What the child tells of a what-if that it switched."""
+    return [Uses("what_if: 3 blocks of layers")] if trial.what_if == "checkpointing" else []
 
 
 def _label(trial: Trial) -> str:

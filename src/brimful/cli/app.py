@@ -29,14 +29,21 @@ app = App(
 
 
 @app.command(usage="Usage: brimful predict --gpu NAME [OPTIONS] -- COMMAND...")
-def predict(*, card: Card | None = None, common: Common | None = None, words: Words = ()) -> int:
-    """Will it fit: memory by phase on a card that need not be here, and the largest batch size that fits."""
+def predict(*, card: Card | None = None, common: Common | None = None, what_if: bool | None = None, words: Words = ()) -> int:
+    """Will it fit: memory by phase on a card that need not be here, and the largest batch size that fits.
+
+    Parameters
+    ----------
+    what_if
+        Try what would save memory (mixed precision, gradient checkpointing, ...), and what batch size would fit then. Without
+        it, it is tried where the batch size asked for does not fit; --no-what-if never tries it.
+    """
     from brimful.cli import views
     from brimful.verbs.predict import predict as verb
 
     card, common = card or Card(), common or Common()
     with views.progress() as watcher:
-        record = verb(words, **card.chosen(), settings=common.settings(), options=common.options(watcher))
+        record = verb(words, **card.chosen(), settings=common.settings(), options=common.options(watcher), what_if=what_if)
     return views.show_prediction(record, common.json)
 
 

@@ -250,6 +250,7 @@ def _trial(number: int, sample: Sample) -> dict[str, Any]:
         "kind": sample.trial.kind.value,
         "device": sample.trial.device.label,
         "settings": dict(sample.trial.settings),
+        "what_if": sample.trial.what_if,
         "environment": dict(sample.trial.environment),
         "outcome": sample.outcome.value,
         "reason": reason(sample) or None,

@@ -40,11 +40,26 @@ from brimful.values import (
     Record,
     Sample,
     Source,
+    Trial,
     TrialKind,
 )
 
 #: What a trial was for, as a person reads it.
 KINDS = {TrialKind.TRACE: "trace", TrialKind.MEMORY: "memory", TrialKind.SPEED: "speed", TrialKind.AUDIT: "audit"}
+
+#: What was done otherwise than the script does it.
+WHAT_IFS = {
+    "autocast": "mixed precision",
+    "checkpointing": "gradient checkpointing",
+    "foreach_off": "foreach=False",
+    "zero_grad": "zero_grad() after the step",
+}
+
+
+def kind_text(trial: Trial) -> str:
+    """ "trace", "trace with gradient checkpointing"."""
+    what_if = f" with {WHAT_IFS.get(trial.what_if, trial.what_if)}" if trial.what_if else ""
+    return KINDS[trial.kind] + what_if
 
 
 @dataclass(frozen=True)
@@ -110,7 +125,7 @@ def _trial_row(number: int, sample: Sample, memory: str | None) -> TrialRow:
         speed = Shown(speed_text(sample.samples_per_s), Source.MEASURED, note=f"{len(sample.step_s)} steps")
     return TrialRow(
         number=number,
-        kind=KINDS[sample.trial.kind],
+        kind=kind_text(sample.trial),
         settings=settings_text(sample.trial.settings),
         environment=environment_text(sample.trial.environment),
         device=sample.trial.device.label,

@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from brimful.show.console import make_console
-from brimful.show.facts import KINDS
+from brimful.show.facts import kind_text
 from brimful.show.words import OUTCOMES, bytes_text, memory_of, seconds_text, settings_text, speed_text
 from brimful.values import Outcome, Sample, Trial
 from brimful_inside import wire
@@ -143,4 +143,4 @@ def ended_line(number: int, sample: Sample) -> str:
 def _tried(trial: Trial) -> str:
     environment = f" with {', '.join(trial.environment)}" if trial.environment else ""
     how = f"at {settings_text(trial.settings)}" if trial.settings else "of the command as it stands"
-    return f"{KINDS[trial.kind]} {how} on {trial.device.label}{environment}"
+    return f"{kind_text(trial)} {how} on {trial.device.label}{environment}"

@@ -13,6 +13,7 @@ from brimful.units import format_bytes, parse_batch_size
 from brimful.values import Advice, Command, Outcome, PeakEstimate, Prediction, Record, Sample, Setting
 from brimful.verbs import devices, imaginary, interpreter, predicted_speed, several, where
 from brimful.verbs.session import Options, Session, opened
+from brimful.verbs.what_if import with_what_if
 
 PHASES = ("train", "eval")
 
@@ -26,9 +27,11 @@ def predict(
     as_rank: int | None = None,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
+    what_if: bool | None = None,
 ) -> Record:
     """Runs the command for a few steps on an imaginary card. Returns the record, whose `prediction` is the answer.
 
+    `what_if`: whether what would save memory is tried; None tries it where the batch size that was asked for does not fit.
     With ``{batch_size}`` left open it answers for the largest that fits. Raises UsageError without a card, NoSuchDevice
     for an unknown one, DoesNotFit when no batch size fits and none was asked for, and the errors of `verbs.failures`.
     """
@@ -51,7 +54,8 @@ def predict(
         others = {name: value for name, value in values_of(command, given).items() if name != "batch_size"}
         tracer = imaginary.Tracer(session, command, device, budget, others)
         said = _by_search(tracer, asked) if takes_a_batch_size(command) else _as_it_stands(tracer)
-        said, _ = where.with_breakdown(tracer, said)
+        said, found = where.with_breakdown(tracer, said)
+        said = with_what_if(tracer, said, found, what_if)
         session.keep(predicted_speed.with_speed(tracer, said))
     return session.record()
 

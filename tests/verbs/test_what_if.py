@@ -1,0 +1,125 @@
+"""What would help most, in worlds where the truth is known."""
+
+from __future__ import annotations
+
+import pytest
+from world import COMMAND, GIB, MIB, World, work
+
+from brimful.values import Outcome, Source
+from brimful.verbs import predict
+
+ASKED = ("my-train", "--batch-size", "100")
+
+
+def run(world, argv=ASKED, memory="4GiB", **more):
+    return work(world, predict, argv, gpu_memory=memory, **more).prediction
+
+
+def world(**more):
+    return World(linear=100 * MIB, helps={"checkpointing": 0.25, "autocast": 0.5}, **more)
+
+
+def test_what_does_not_fit_is_told_what_would_help_the_largest_saving_first():
+    there = world()
+    said = run(there)
+    assert said.verdict == "out_of_memory" and said.what_if is not None
+    by_code = {saving.code: saving for saving in said.what_if.savings}
+    saved = [saving.saved_bytes for saving in said.what_if.savings]
+    assert saved == sorted(saved, reverse=True) and min(saved) > 0
+    for code, left in (("gradient-checkpointing", 0.25), ("mixed-precision", 0.5)):
+        saving = by_code[code]
+        assert saving.source is Source.PREDICTED
+        assert saving.saved_bytes == pytest.approx(there.activations(100) * (1 - left), rel=0.02)
+        assert saving.new_peak_bytes == said.peak.device_bytes - saving.saved_bytes
+        assert saving.fits == (saving.new_peak_bytes * 1.2 <= said.budget.bytes)
+    assert [trial.what_if for trial in there.launched if trial.what_if] == ["autocast", "checkpointing"]
+    assert all(trial.capacity_bytes is None for trial in there.launched if trial.what_if)
+
+
+def test_micro_batches_are_an_estimate_by_the_laws_that_keeps_the_effective_batch():
+    said = run(world())
+    halves, quarters = (next(s for s in said.what_if.savings if s.code == f"accumulation-{n}") for n in (2, 4))
+    assert halves.source is quarters.source is Source.ESTIMATE
+    assert halves.saved_bytes == pytest.approx(50 * 100 * MIB, rel=0.02)
+    assert quarters.saved_bytes == pytest.approx(75 * 100 * MIB, rel=0.02)
+    assert "batches of 25, optimizer.step() after every 4" in quarters.how
+
+
+def test_what_fits_is_not_tried_further_unless_it_is_asked():
+    there = world()
+    assert run(there, memory="40GiB").what_if is None
+    assert not any(trial.what_if for trial in there.launched)
+    asked = run(world(), memory="40GiB", what_if=True).what_if
+    assert asked is not None and all(saving.fits for saving in asked.savings)
+
+
+def test_nothing_is_tried_where_that_is_forbidden():
+    there = world()
+    assert run(there, what_if=False).what_if is None
+    assert not any(trial.what_if for trial in there.launched)
+
+
+def test_asked_for_the_largest_batch_size_that_would_fit_is_told_and_does_fit():
+    there = world()
+    said = run(there, what_if=True)
+    saving = next(s for s in said.what_if.savings if s.code == "gradient-checkpointing")
+    assert said.largest_batch_size < saving.largest_batch_size
+    at = there.fixed + 0.25 * there.activations(saving.largest_batch_size)
+    assert at < said.budget.bytes < 2 * at, "the interval keeps a margin"
+    assert next(s for s in run(world()).what_if.savings if s.code == "gradient-checkpointing").largest_batch_size is None
+
+
+def test_the_largest_obeys_the_limits():
+    said = run(world(dataset=110), what_if=True)
+    assert all(s.largest_batch_size is None or s.largest_batch_size <= 110 for s in said.what_if.savings)
+
+
+def test_a_change_that_changes_nothing_says_so_and_saves_nothing():
+    said = run(World(linear=100 * MIB, helps={"autocast": 1.5}))
+    others = {other.code: other.why for other in said.what_if.others}
+    assert others["gradient-checkpointing"] == "it was run, and the peak is no lower"
+    assert others["mixed-precision"] == "it was run, and the peak is higher"
+    assert {s.code for s in said.what_if.savings} == {"accumulation-2", "accumulation-4"}
+
+
+def test_a_change_under_which_the_command_fails_says_so():
+    said = run(world(outcome_of=lambda trial, size: Outcome.CRASHED if trial.what_if == "autocast" else None))
+    others = {other.code: other.why for other in said.what_if.others}
+    assert others["mixed-precision"] == "the command fails with it: crashed"
+    assert "mixed-precision" not in {s.code for s in said.what_if.savings}
+
+
+def test_where_evaluation_sets_the_peak_its_batch_is_what_helps():
+    class Evaluates(World):
+        def rows(self, size):
+            rows = super().rows(size)
+            return [
+                row._replace(nbytes=200 * MIB * size) if getattr(row, "id", 0) == 90 and len(row) > 1 else row for row in rows
+            ]
+
+    said = run(Evaluates(linear=10 * MIB))
+    assert said.breakdown.phase == "eval"
+    saving = next(s for s in said.what_if.savings if s.code == "eval-batch")
+    assert saving.source is Source.ESTIMATE and saving.saved_bytes == pytest.approx(100 * 100 * MIB, rel=0.05)
+    assert not any(s.code.startswith("accumulation") for s in said.what_if.savings)
+
+
+def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
+    class Evaluates(World):
+        def launch(self, trial, folder, record_folder, heartbeat=None):
+            self.eval_bytes = 100 * MIB * int(trial.settings.get("eval_batch_size", 1))
+            return super().launch(trial, folder, record_folder, heartbeat)
+
+    command = (*COMMAND[:2], "20", "--eval-batch-size", "{eval_batch_size}")
+    there = Evaluates(linear=MIB)
+    said = run(there, command, settings={"eval_batch_size": 80})
+    saving = next(s for s in said.what_if.savings if s.code == "eval-batch")
+    assert saving.source is Source.PREDICTED and saving.saved_bytes == pytest.approx(40 * 100 * MIB, rel=0.02)
+    assert there.launched[-1].settings["eval_batch_size"] == 40
+
+
+def test_a_command_as_it_stands_is_told_too():
+    there = world(fixed=6 * GIB)
+    said = run(there, ("my-train", "--epochs", "3"))
+    assert said.batch_size is None and said.verdict == "out_of_memory"
+    assert {trial.what_if for trial in there.launched} == {None, "autocast", "checkpointing"}
