@@ -9,7 +9,7 @@ from brimful.decide.sequences import program_of
 from brimful_inside.laws import workspaces
 from brimful_inside.laws.allocator import CachingAllocator, settings_from
 from brimful_inside.laws.replay import play
-from brimful_inside.laws.trace import Malloc, Trace
+from brimful_inside.laws.trace import Malloc, Ready, Retire, Trace
 from tests.decide.programs import Script, affine, network
 
 
@@ -110,3 +110,19 @@ def test_a_broken_law_is_caught_by_the_trace_that_was_not_fitted():
     broken = type(laws)(laws.program, (Law(first.constant + 1), *laws.laws[1:]), laws.law_of, laws.arg_laws, laws.fitted_at)
     assert laws.law_of[0] == 0
     assert not broken.reproduces(program_of(script.trace(30)), 30).exact
+
+
+@given(seed=st.integers(0, 10**6), batch_size=st.integers(1, 300))
+@settings(max_examples=40, deadline=None)
+def test_what_is_alive_at_once_is_no_more_than_any_replay_allocates(seed, batch_size):
+    script = network(seed, layers=5)
+    laws = fit_laws({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert laws is not None
+    played = laws.play_at(batch_size)
+    assert played.peak.requested == laws.least_at(batch_size) <= played.peak.allocated <= played.peak.reserved
+
+
+def test_what_is_retired_is_alive_until_it_is_ready():
+    rows = [Malloc(1, 1000, "a"), Retire(1), Malloc(2, 500, "b"), Ready(1), Malloc(3, 900, "c")]
+    laws = fit_laws({4: program_of(Trace({}, rows))})
+    assert laws is not None and laws.least_at(4) == 1500

@@ -3,13 +3,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.memory import check_limits, curve_sizes, largest_that, upper_limit
+from brimful.decide.allocation_laws import fit_laws
+from brimful.decide.memory import LawPeaks, check_limits, curve_sizes, largest_that, upper_limit
+from brimful.decide.sequences import program_of
 from brimful.values import Limits, Source
 from brimful_inside.laws.replay import Peaks, Played
-from tests.decide.programs import GIB, MIB, card
+from tests.decide.programs import GIB, MIB, card, network
 
 
 @given(edge=st.integers(1, 5000), upper=st.one_of(st.none(), st.integers(1, 6000)))
@@ -80,3 +82,20 @@ def test_a_picture_reaches_beyond_the_largest_size_and_not_beyond_the_limits():
     assert sizes == sorted(set(sizes)) and 100 in sizes and max(sizes) > 100
     assert max(curve_sizes(100, 1, 100)) == 100
     assert curve_sizes(1, 1, 1) == [1]
+
+
+@given(seed=st.integers(0, 10**6), budget=st.integers(1, 20), size=st.integers(1, 2000), high=st.sampled_from([0.0, 0.05]))
+@settings(max_examples=40, deadline=None)
+def test_what_is_not_replayed_because_it_holds_too_much_would_not_fit(seed, budget, size, high):
+    script, chosen = network(seed, layers=4), card(budget * GIB, high=high)
+    laws = fit_laws({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert laws is not None
+    assert LawPeaks(laws, chosen).fits(size) == chosen.fits(laws.play_at(size))
+
+
+def test_sizes_far_above_the_edge_are_not_replayed(monkeypatch):
+    script, chosen = network(3), card(20 * GIB)
+    laws = fit_laws({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert laws is not None
+    peaks = LawPeaks(laws, chosen)
+    assert not peaks.fits(100_000) and not peaks._played

@@ -53,6 +53,10 @@ class Card:
     def fits(self, played: Played, growth: float = 0.0) -> bool:
         return self.upper(played, growth) <= self.budget_bytes
 
+    def may_fit(self, least_bytes: int) -> bool:
+        """Whether a program of which so much is alive at once could fit: an allocator reserves no less."""
+        return self.around(least_bytes + self.context_bytes)[1] <= self.budget_bytes
+
     def estimate(self, peaks: Peaks, growth: float = 0.0) -> PeakEstimate:
         device = self.device_bytes(peaks)
         basis = self.interval.basis
@@ -91,6 +95,8 @@ class LawPeaks:
         return self._played[batch_size]
 
     def fits(self, batch_size: int) -> bool:
+        if batch_size not in self._played and not self.card.may_fit(self.laws.least_at(batch_size)):
+            return False
         return self.card.fits(self.at(batch_size))
 
     def largest(self, lower: int, upper: int | None) -> int | None:

@@ -76,6 +76,24 @@ class Program:
             parts.append((found.setdefault(code, code), sum(event[0] == "malloc" for event in events)))
         return tuple(parts)
 
+    @cached_property
+    def moves(self) -> tuple[tuple[int, ...], ...]:
+        """Of each card's code the births and deaths alone: n for the n-th birth, from 1 on, -n for its end."""
+        return tuple(_moves_of(code) for code, _ in self.parts)
+
+
+def _moves_of(code: Sequence[Code]) -> tuple[int, ...]:
+    moves, births = [], 0
+    for what in code:
+        if what == 0:
+            births += 1
+            moves.append(births)
+        elif isinstance(what, int):
+            moves.append(-what)
+        elif isinstance(what, tuple) and what[0] == "ready":  # what is retired is held until then
+            moves.append(-int(what[1]))
+    return tuple(moves)
+
 
 def _code_of(events: Sequence[Event]) -> list[Code]:
     code: list[Code] = []

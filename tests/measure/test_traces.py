@@ -1,0 +1,33 @@
+"""Traces are read once, and again when they have changed."""
+
+from __future__ import annotations
+
+import os
+
+from brimful.measure import traces
+
+HEADER = '{"trace_version": 1}\n'
+
+
+def test_a_trace_is_decoded_once(tmp_path, monkeypatch):
+    path = tmp_path / "trace-0.jsonl"
+    path.write_text(HEADER + '["malloc",1,512,"op"]\n')
+    first = traces._read(path)
+    assert first is not None and traces._read(path) is first
+    monkeypatch.setattr(traces, "_KEPT_BYTES", 0)
+    assert traces._read(path) == first and traces._read(path) is not first, "a large one is not kept in memory"
+
+
+def test_a_trace_that_has_changed_is_read_anew(tmp_path):
+    path = tmp_path / "trace-0.jsonl"
+    path.write_text(HEADER)
+    assert traces._read(path).rows == []
+    path.write_text(HEADER + '["malloc",1,512,"op"]\n')
+    os.utime(path, ns=(1, 1))
+    assert len(traces._read(path).rows) == 1
+
+
+def test_a_trace_that_cannot_be_read_is_none(tmp_path):
+    assert traces._read(tmp_path / "none.jsonl") is None
+    (tmp_path / "odd.jsonl").write_text('["malloc",1,512,"op"]\n')
+    assert traces._read(tmp_path / "odd.jsonl") is None
