@@ -84,7 +84,7 @@ def _breakdown(
         alike=_alike(shares),
         outside_bytes=highest.allocated - sum(share.bytes for share in shares),
         moment=moment,
-        grown=grown if largest.reserved_at != highest.allocated_at else None,
+        grown=grown if grown != moment else None,
     )
 
 
@@ -116,7 +116,7 @@ def _alike(shares: list[ModuleShare]) -> tuple[Alike, ...]:
     groups: dict[str, list[int]] = {}
     for share in shares:
         pattern = re.sub(r"(?<![^. ])\d+(?![^.])", "*", share.module)
-        if pattern != share.module:
+        if pattern != share.module and not pattern.endswith("*"):  # what stands in one list alone need not be of one kind
             groups.setdefault(pattern, []).append(share.bytes)
     found = [Alike(pattern, len(sizes), sum(sizes)) for pattern, sizes in groups.items() if len(sizes) > 1]
     return tuple(sorted(found, key=lambda group: -group.bytes)[:TOP_GROUPS])

@@ -26,16 +26,18 @@ def show_breakdown(console: Console, breakdown: Breakdown) -> None:
     print_table(console, table)
     rows = share_rows(module_rows(breakdown))
     if rows:
-        table = table_of("module", "bytes", "of the peak", "of which", right=(1, 2))
-        for name, size, share, held in rows:
-            table.add_row(Text(name), Text(size), Text(share), Text(held, style="dim"))
-        print_table(console, table)
+        _by_module(console, "module, by itself", rows)
     repeated = share_rows(alike_rows(breakdown))
     if repeated:
-        table = table_of("modules that repeat, together", "bytes", "of the peak", right=(1, 2))
-        for name, size, share, _ in repeated:
-            table.add_row(Text(name), Text(size), Text(share))
-        print_table(console, table)
+        _by_module(console, "modules that repeat, together", repeated)
+
+
+def _by_module(console: Console, title: str, rows: list[tuple[str, str, str, str]]) -> None:
+    """Paths are long, so they come last."""
+    table = table_of("bytes", "of the peak", title, right=(0, 1))
+    for name, size, share, held in rows:
+        table.add_row(Text(size), Text(share), Text(name).append(f"  {held}" if held else "", style="dim"))
+    print_table(console, table)
 
 
 def show_what_if(console: Console, prediction: Prediction, what_if: WhatIf) -> None:
