@@ -12,7 +12,6 @@ import datetime
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -65,16 +64,13 @@ def predicted(program: Program, python: str) -> dict[str, Any]:
 
 
 def import_seconds(program: Program, python: str) -> float:
-    """Processor seconds of the script's own imports in a fresh process: the middle of three."""
+    """Processor seconds of the script's own imports in a fresh process."""
     tree = ast.parse((SCRIPTS / program.script).read_text())
     lines = [ast.unparse(node) for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
     source = "\n".join(line for line in lines if "__future__" not in line)
-    taken = []
-    for _ in range(3):
-        before = processor_seconds()
-        subprocess.run([python, "-c", source], capture_output=True, check=True, cwd=SCRIPTS, timeout=TIME_LIMIT_S)
-        taken.append(processor_seconds() - before)
-    return statistics.median(taken)
+    before = processor_seconds()
+    subprocess.run([python, "-c", source], capture_output=True, check=True, cwd=SCRIPTS, timeout=TIME_LIMIT_S)
+    return processor_seconds() - before
 
 
 def versions(python: str, modules: list[str]) -> dict[str, str]:

@@ -60,9 +60,8 @@ def error_of(session: Session, sample: Sample) -> BrimfulError:
             do="ask with a smaller batch size, or a larger --budget",
         )
     if sample.outcome is Outcome.UNSUPPORTED:
-        where = f" at {sample.failure.where}" if sample.failure and sample.failure.where else ""
         return Unsupported(
-            saw=f"the imaginary GPU does not have what the script called{where}: {_last_line(text)}",
+            saw=_what_is_lacking(sample, text),
             means="this script cannot be predicted without a card",
             do="see the limits in docs/imaginary.md; on a machine with a card, tune and audit work without prediction",
             traceback=text,
@@ -90,6 +89,15 @@ def error_of(session: Session, sample: Sample) -> BrimfulError:
             traceback=text,
         )
     return _crashed(sample, text, logs)
+
+
+def _what_is_lacking(sample: Sample, text: str) -> str:
+    """The call and its place in the user's code, in one sentence."""
+    failure = sample.failure
+    if failure is not None and failure.type.endswith("imaginary.errors.Unsupported"):
+        return failure.message.splitlines()[0]  # says both
+    where = f" at {failure.where}" if failure and failure.where else ""
+    return f"the imaginary GPU does not have what the script called{where}: {failure.message if failure else _last_line(text)}"
 
 
 def _door_error(sample: Sample, logs: str) -> DoorDidNotOpen:

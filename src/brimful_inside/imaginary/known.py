@@ -35,8 +35,10 @@ _OF_A_SHAPE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", 
 def is_small(tensor: Tensor) -> bool:
     """Whether values of such a tensor are kept."""
     count = tensor.numel()
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return False
     if count <= FEW:
-        return tensor.layout == torch.strided and not tensor.is_quantized
+        return True
     return tensor.dim() == 1 and count <= MANY and not (tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -67,7 +69,7 @@ class Known:
 
     def values(self, tensor: Tensor) -> Optional[Tensor]:
         """The numbers of a tensor of the card, as a tensor of the host that shares them with its views; None: unknown."""
-        entry = self.gpu.ledger.storages.get(tensor.untyped_storage()._cdata)
+        entry = self._entry(tensor)
         if entry is None or entry.values is None:
             return None
         shared = torch.empty(0, dtype=tensor.dtype, device="cpu")
@@ -75,7 +77,7 @@ class Known:
 
     def keep(self, tensor: Tensor, numbers: Tensor) -> None:
         """`tensor` of the card has these numbers, where it is small and has its storage for itself."""
-        entry = self.gpu.ledger.storages.get(tensor.untyped_storage()._cdata)
+        entry = self._entry(tensor)
         if entry is None or tensor.shape != numbers.shape or tensor.dtype != numbers.dtype or not is_small(tensor):
             return
         if entry.nbytes != tensor.numel() * tensor.element_size():
@@ -84,9 +86,13 @@ class Known:
         entry.values = mine.copy_(numbers).untyped_storage()
 
     def forget(self, tensor: Tensor) -> None:
-        entry = self.gpu.ledger.storages.get(tensor.untyped_storage()._cdata)
+        entry = self._entry(tensor)
         if entry is not None:
             entry.values = None
+
+    def _entry(self, tensor: Tensor) -> Any:
+        """The books' entry of its storage; a sparse tensor has none of its own."""
+        return self.gpu.ledger.storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
 
     def follow(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any) -> None:
         """An operation was done on the card: what it made is known where all that it was made of is."""

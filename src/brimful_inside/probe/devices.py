@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, Dict, Mapping, Optional, Tuple
 
@@ -11,6 +12,7 @@ from brimful_inside.probe.accelerator import accelerator_type
 from brimful_inside.probe.hub import Hub, number_of
 from brimful_inside.probe.meters import AcceleratorDevice, ImaginaryDevice, NoDevice
 from brimful_inside.probe.peaks import SharedPeaks
+from brimful_inside.probe.waiting import waiting
 
 _imaginary: Optional[ImaginaryDevice] = None  # one a process: a forked rank keeps the one it was born with
 
@@ -33,6 +35,7 @@ def device_for(hub: Hub) -> Any:
 
 def _enter_imaginary(hub: Hub) -> ImaginaryDevice:
     from brimful_inside.imaginary import enter, enter_several
+    from brimful_inside.imaginary.triton_kernels import CLASSES, pass_over
 
     orders = hub.orders
     if orders.card is None:
@@ -48,6 +51,8 @@ def _enter_imaginary(hub: Hub) -> ImaginaryDevice:
         gpu = enter(orders.card, orders.capacity_bytes, open_trace(0) if orders.trace else None, orders.what_if)
     else:
         gpu = enter_several(orders.card, count, orders.capacity_bytes, open_trace if orders.trace else None, orders.what_if)
+    for module in CLASSES:
+        waiting.wait_for(module, functools.partial(pass_over, gpu))
     return ImaginaryDevice(gpu, orders.card.context_bytes, SharedPeaks.of("cuda"), files)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Callable, List, Optional
 
 from brimful_inside.laws.faces import face_of
 from brimful_inside.probe.hub import guarded
+from brimful_inside.probe.unsupported import is_ours, lacking
 from brimful_inside.wire import Failure
 
 UNSUPPORTED, CRASHED = "unsupported", "crashed"
@@ -18,9 +19,8 @@ UNSUPPORTED, CRASHED = "unsupported", "crashed"
 
 def kind_of(error: BaseException) -> str:
     """Out of device memory, out of host memory, a call the imaginary card lacks, or a crash of the script's own."""
-    for one in (error, error.__cause__):
-        if any(c.__name__ == "Unsupported" and c.__module__.startswith("brimful_inside.imaginary") for c in type(one).__mro__):
-            return UNSUPPORTED
+    if any(is_ours(one) for one in (error, error.__cause__) if one is not None):
+        return UNSUPPORTED
     face = face_of(qualified_name(type(error)), _message(error))
     return face.kind if face is not None else CRASHED
 
@@ -109,10 +109,12 @@ class Failures:
 
     def _failure(self, error: BaseException, caught: bool) -> Failure:
         phase, step, after = self._now()
+        kind, message = kind_of(error), _message(error)
+        lacks = lacking(error, is_users) if kind == CRASHED and self._imaginary() else None
         return Failure(
-            kind=kind_of(error),
+            kind=kind if lacks is None else UNSUPPORTED,
             type=qualified_name(type(error)),
-            message=_message(error),
+            message=message if lacks is None else lacks,
             traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
             where=where_in_users_code(error.__traceback__),
             phase=phase,
@@ -120,6 +122,10 @@ class Failures:
             caught=caught,
             after_measured=after,
         )
+
+    @staticmethod
+    def _imaginary() -> bool:
+        return "brimful_inside.imaginary.gpu" in sys.modules  # imported where there is an imaginary card, and only there
 
 
 def watch_exceptions(uncaught: Callable[[BaseException], None], in_thread: Callable[[BaseException], None]) -> None:
