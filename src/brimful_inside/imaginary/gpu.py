@@ -18,6 +18,7 @@ from brimful_inside.imaginary import (
     devices,
     engine,
     operations,
+    plain_shapes,
     rnn,
     shapes,
     shortcuts,
@@ -86,6 +87,7 @@ class ImaginaryGpu:
         self.is_open = True
         self.facts: Dict[Any, Any] = {}
         self.operation_handlers: Dict[Any, Callable] = {
+            **plain_shapes.handlers(),
             **shortcuts.handlers(),
             **convolutions.handlers(),
             **operations.handlers(),

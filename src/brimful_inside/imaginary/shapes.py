@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
+from brimful_inside.imaginary.plain_shapes import broadcast
 from brimful_inside.imaginary.raw import META, is_meta
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _nonzero(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 def _masked_select(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     gpu.approximate("masked_select")
-    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+    shape = broadcast(args[0].shape, args[1].shape)
     return args[0].new_empty(shape.numel())
 
 

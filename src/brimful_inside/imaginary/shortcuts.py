@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 import torch
 
+from brimful_inside.imaginary.plain_shapes import broadcast
 from brimful_inside.imaginary.raw import META, C, is_meta, like
 
 if TYPE_CHECKING:
@@ -98,16 +99,17 @@ def _unary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
 
 
 def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """Arithmetic where nothing is promoted and nothing is laid out in an unusual way; PyTorch decides on all else."""
+    """Arithmetic of floating point numbers where nothing is laid out in an unusual way; PyTorch decides on all else."""
     first, second = args[:2]
     if not first.is_floating_point() or not first.is_contiguous() or not is_meta(first):
         return func(*args, **kwargs)
     if type(second) in (int, float):
         return torch.empty(first.shape, dtype=first.dtype, device=META)
-    if not isinstance(second, Tensor) or second.dtype != first.dtype or not second.is_contiguous() or not is_meta(second):
+    if not isinstance(second, Tensor) or not second.is_floating_point() or not second.is_contiguous() or not is_meta(second):
         return func(*args, **kwargs)
-    shape = first.shape if first.shape == second.shape else torch.broadcast_shapes(first.shape, second.shape)
-    return torch.empty(shape, dtype=first.dtype, device=META)
+    dtype = first.dtype if first.dtype == second.dtype else torch.result_type(first, second)
+    shape = first.shape if first.shape == second.shape else broadcast(first.shape, second.shape)
+    return torch.empty(shape, dtype=dtype, device=META)
 
 
 def _in_place(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:

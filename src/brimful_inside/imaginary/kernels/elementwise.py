@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Sequence
 import torch
 
 from brimful_inside.imaginary.kernels.held import Held, Kernel, Law, Machine, Tensor, bytes_of_tensor
+from brimful_inside.imaginary.plain_shapes import broadcast
 
 __all__ = ["KERNELS"]
 
@@ -41,7 +42,7 @@ def _softmax_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, A
     """cuda/SoftMax.cu, softmax_backward_cuda_out: gradient times output, as a tensor of its own, laid out as the gradient is;
     then that and the output are made contiguous."""
     grad, output = args[:2]
-    product = torch.broadcast_shapes(grad.shape, output.shape).numel() * grad.element_size()
+    product = broadcast(grad.shape, output.shape).numel() * grad.element_size()
     held: List[Held] = [product] if grad.is_contiguous() else [product, product]
     return held if output.is_contiguous() else [*held, bytes_of_tensor(output)]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence
 
-import torch
-
 from brimful_inside.imaginary.kernels.held import Held, Kernel, Law, Machine, Passing, Tensor, bytes_of_tensor, copies
+from brimful_inside.imaginary.plain_shapes import broadcast
 
 __all__ = ["KERNELS"]
 
@@ -54,7 +53,7 @@ def _index_put(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) ->
     if not accumulate:
         return []
     shapes = [index.shape for index in args[1] if index is not None]
-    count = torch.broadcast_shapes(*shapes).numel() if shapes else 0
+    count = broadcast(*shapes).numel() if shapes else 0
     return [*copies(args[2]), count * 8, count * 8, count * 8, Passing([count * 8, count * 16])]
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence
 
-import torch
-
 from brimful_inside.imaginary.kernels.held import Held, Kernel, Machine, Tensor, bytes_of_tensor, copies
+from brimful_inside.imaginary.plain_shapes import broadcast
 
 __all__ = ["KERNELS"]
 
 
 def _broadcast_bytes(first: Tensor, second: Tensor) -> int:
-    return torch.broadcast_shapes(first.shape, second.shape).numel() * first.element_size()
+    return broadcast(first.shape, second.shape).numel() * first.element_size()
 
 
 def _unreduced(at: int) -> Kernel:

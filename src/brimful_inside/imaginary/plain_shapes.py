@@ -1,0 +1,221 @@
+"""Shapes said directly for more operations whose meta kernel is slow Python, in their plain case: contiguous, nothing unusual.
+
+PyTorch's own meta kernels serve all other cases. The first of them that runs imports sympy, a quarter of a second of a
+processor's time; a network of the usual layers never calls one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Tuple
+
+import torch
+
+from brimful_inside.imaginary.raw import META, is_meta
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.gpu import ImaginaryGpu
+
+__all__ = ["broadcast", "handlers"]
+
+Tensor = torch.Tensor
+Args = Tuple[Any, ...]
+Kwargs = Dict[str, Any]
+Shaped = Callable[..., Optional[Any]]
+aten = torch.ops.aten
+
+
+def broadcast(*shapes: Sequence[int]) -> torch.Size:
+    """torch.broadcast_shapes, which imports sympy. Raises RuntimeError in PyTorch's words where shapes do not go together."""
+    result = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for at, size in enumerate(shape, len(result) - len(shape)):
+            if result[at] == 1:
+                result[at] = size
+            elif size not in (1, result[at]):
+                return torch.broadcast_shapes(*shapes)  # raises
+    return torch.Size(result)
+
+
+def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(tuple(shape), dtype=dtype, device=META)
+
+
+def _is_plain(*tensors: Any) -> bool:
+    """Contiguous tensors of the card that hold floating point numbers."""
+    return all(isinstance(t, Tensor) and is_meta(t) and t.is_contiguous() and t.is_floating_point() for t in tensors)
+
+
+def _or_pytorch(shaped: Shaped) -> Callable:
+    """`shaped` answers for a plain call and gives None for any other, which goes to PyTorch's meta kernel."""
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        if not kwargs:
+            out = shaped(*args)
+            if out is not None:
+                return out
+        return func(*args, **kwargs)
+
+    return handler
+
+
+def _like_first(first: Any, *_: Any) -> Optional[Tensor]:
+    return _empty(first.shape, first.dtype) if _is_plain(first) else None
+
+
+def _like_both(first: Any, second: Any, *_: Any) -> Optional[Tensor]:
+    """Gradients: of the shape and dtype that the gradient and the input share."""
+    same = _is_plain(first, second) and first.shape == second.shape and first.dtype == second.dtype
+    return _empty(first.shape, first.dtype) if same else None
+
+
+def _itself(first: Any, *_: Any) -> Optional[Tensor]:
+    return first if _is_plain(first) else None
+
+
+def _softmax(tensor: Any, dim: int, to_float: bool) -> Optional[Tensor]:
+    if not _is_plain(tensor) or not -tensor.dim() <= dim < tensor.dim():
+        return None
+    return _empty(tensor.shape, torch.float32 if to_float else tensor.dtype)
+
+
+def _softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> Optional[Tensor]:
+    return _empty(grad.shape, dtype) if _is_plain(grad, output) and grad.shape == output.shape else None
+
+
+def _compare(first: Any, second: Any) -> Optional[Tensor]:
+    if isinstance(second, Tensor):
+        same = is_meta(second) and second.is_contiguous() and first.shape == second.shape
+        return _empty(first.shape, torch.bool) if same and is_meta(first) and first.is_contiguous() else None
+    return _empty(first.shape, torch.bool) if is_meta(first) and first.is_contiguous() else None
+
+
+def _where(condition: Any, first: Any, second: Any) -> Optional[Tensor]:
+    if not _is_plain(first, second) or not is_meta(condition) or not condition.is_contiguous() or first.dtype != second.dtype:
+        return None
+    return _empty(broadcast(condition.shape, first.shape, second.shape), first.dtype)
+
+
+def _nll_loss(tensor: Any, target: Any, weight: Any, reduction: int, ignore: int) -> Optional[Tuple[Tensor, Tensor]]:
+    if not _is_plain(tensor) or tensor.dim() < 2 or target.shape != tensor.shape[:1] + tensor.shape[2:]:
+        return None
+    return _empty(() if reduction else target.shape, tensor.dtype), _empty((), tensor.dtype)
+
+
+def _nll_loss_backward(grad: Any, tensor: Any, *_: Any) -> Optional[Tensor]:
+    return _like_first(tensor)
+
+
+def _loss(first: Any, second: Any, reduction: int = 1, *_: Any) -> Optional[Tensor]:
+    if not _is_plain(first, second) or first.shape != second.shape or first.dtype != second.dtype:
+        return None
+    return _empty(() if reduction else first.shape, first.dtype)
+
+
+def _loss_backward(grad: Any, first: Any, second: Any, *_: Any) -> Optional[Tensor]:
+    return _like_both(first, second)
+
+
+def _elu_backward(grad: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, tensor: Any) -> Optional[Tensor]:
+    return _like_both(grad, tensor)
+
+
+def _cat(tensors: Any, dim: int = 0) -> Optional[Tensor]:
+    first = tensors[0]
+    count = first.dim()
+    if not count or not -count <= dim < count or not _is_plain(*tensors):
+        return None
+    dim %= count
+    rest = first.shape[:dim] + first.shape[dim + 1 :]
+    for other in tensors[1:]:
+        if other.dim() != count or other.dtype != first.dtype or other.shape[:dim] + other.shape[dim + 1 :] != rest:
+            return None
+    return _empty((*first.shape[:dim], sum(t.shape[dim] for t in tensors), *first.shape[dim + 1 :]), first.dtype)
+
+
+def _stack(tensors: Any, dim: int = 0) -> Optional[Tensor]:
+    first = tensors[0]
+    if dim or not _is_plain(*tensors) or any(t.shape != first.shape or t.dtype != first.dtype for t in tensors):
+        return None
+    return _empty((len(tensors), *first.shape), first.dtype)
+
+
+def _max_pool(tensor: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False) -> Any:
+    layout = torch.channels_last if tensor.dim() == 4 and not tensor.is_contiguous() else torch.contiguous_format
+    if ceil or tensor.dim() != 4 or not tensor.is_floating_point() or not tensor.is_contiguous(memory_format=layout):
+        return None
+    shape = list(tensor.shape[:2])
+    for at, size in enumerate(tensor.shape[2:]):
+        reach = _at(dilation, at) * (_at(kernel, at) - 1) + 1
+        shape.append((size + 2 * _at(padding, at) - reach) // _at(stride or kernel, at) + 1)
+    if min(shape) < 1:
+        return None
+    return tuple(torch.empty(shape, dtype=dtype, device=META, memory_format=layout) for dtype in (tensor.dtype, torch.int64))
+
+
+def _at(value: Any, place: int) -> int:
+    return value if isinstance(value, int) else value[place if len(value) > 1 else 0]
+
+
+def _max_pool_backward(grad: Any, tensor: Any, *_: Any) -> Optional[Tensor]:
+    return _like_first(tensor)
+
+
+def _vector_norm(tensor: Any, order: Any = 2, dims: Any = None, keeps: bool = False, *_: Any) -> Optional[Tensor]:
+    whole = dims is None and not keeps and _is_plain(tensor)
+    return _empty((), tensor.dtype) if whole else None
+
+
+def _mv(matrix: Any, vector: Any) -> Optional[Tensor]:
+    fits = _is_plain(vector) and is_meta(matrix) and matrix.dim() == 2 and vector.shape == matrix.shape[1:]
+    return _empty(matrix.shape[:1], matrix.dtype) if fits and matrix.dtype == vector.dtype else None
+
+
+_LIKE_FIRST = (
+    *("hardtanh", "elu", "leaky_relu", "softplus", "clamp", "clamp_min", "clamp_max", "tril", "triu", "sgn", "softshrink"),
+    *("hardshrink", "celu"),
+)
+_LIKE_BOTH = (
+    *(
+        "hardtanh_backward",
+        "leaky_relu_backward",
+        "softplus_backward",
+        "hardswish_backward",
+        "sigmoid_backward",
+    ),
+    *("hardsigmoid_backward", "tanh_backward", "log_sigmoid_backward"),
+)
+_IN_PLACE = ("clamp_", "clamp_min_", "clamp_max_")
+_SHAPED: Dict[str, Shaped] = {
+    "_softmax": _softmax,
+    "_log_softmax": _softmax,
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _softmax_backward,
+    "where.self": _where,
+    "nll_loss_forward": _nll_loss,
+    "nll_loss2d_forward": _nll_loss,
+    "nll_loss_backward": _nll_loss_backward,
+    "nll_loss2d_backward": _nll_loss_backward,
+    "mse_loss": _loss,
+    "mse_loss_backward": _loss_backward,
+    "smooth_l1_loss": _loss,
+    "smooth_l1_loss_backward": _loss_backward,
+    "cat": _cat,
+    "stack": _stack,
+    "max_pool2d_with_indices": _max_pool,
+    "max_pool2d_with_indices_backward": _max_pool_backward,
+    "linalg_vector_norm": _vector_norm,
+    "mv": _mv,
+    "elu_backward": _elu_backward,
+    **dict.fromkeys(_LIKE_FIRST, _like_first),
+    **dict.fromkeys(_LIKE_BOTH, _like_both),
+    **dict.fromkeys(_IN_PLACE, _itself),
+    **{"%s.%s" % (name, kind): _compare for name in ("eq", "ne", "gt", "ge", "lt", "le") for kind in ("Scalar", "Tensor")},
+}
+
+
+def handlers() -> Dict[Any, Callable]:
+    table: Dict[Any, Callable] = {}
+    for name, shaped in _SHAPED.items():
+        packet, _, overload = name.partition(".")
+        table[getattr(getattr(aten, packet), overload or "default")] = _or_pytorch(shaped)
+    return table
