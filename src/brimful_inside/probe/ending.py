@@ -11,6 +11,8 @@ MAX_SKIPPED = 50  # steps that a GradScaler may skip beyond those asked for befo
 MAX_EPOCHS, MAX_EPOCHS_S = 64, 30.0  # one batch each, so that scripts that use `loss` after their loop live
 MAX_EMPTY, MAX_EMPTY_S = 10_000, 10.0  # then passes without a batch, for evaluations that come after all epochs
 MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no evaluation is seen
+# The same on an imaginary card, where a trace must be as long at every batch size, whatever the clock says.
+MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
 
 
 class Ending:
@@ -18,6 +20,7 @@ class Ending:
 
     def __init__(self, orders: Orders):
         self._orders = orders
+        self._traced = orders.device == "imaginary"
         self._target = orders.warmup_steps + orders.steps
         self.measured = False  # all steps that were asked for are made
         self.lent = False  # batches were given beyond the script's own epochs: what fails now may be for that
@@ -57,8 +60,13 @@ class Ending:
             self.over = not self._orders.see_eval or self.evaluated
             return
         self._extra_steps += 1
-        limit_s = MAX_EPOCHS_S if has_loader else MAX_STEPS_S
-        self.over = self.over or self.evaluated or self._extra_steps >= MAX_STEPS or self._elapsed_s > limit_s
+        self.over = self.over or self.evaluated or self._too_many(has_loader)
+
+    def _too_many(self, has_loader: bool) -> bool:
+        """Whether the script has trained on for long enough without an evaluation being seen."""
+        if self._traced:
+            return self._extra_steps >= (MAX_STEPS if has_loader else MAX_STEPS_TRACED)
+        return self._extra_steps >= MAX_STEPS or self._elapsed_s > (MAX_EPOCHS_S if has_loader else MAX_STEPS_S)
 
     def evaluation_begins(self, steps: int) -> None:
         self._evaluated_before = self.evaluated
@@ -81,7 +89,9 @@ class Ending:
         if given > 0:
             return True
         self._epochs += 1
-        if self._epochs <= MAX_EPOCHS and self._elapsed_s < MAX_EPOCHS_S:
+        if self._traced and self._epochs <= MAX_EPOCHS_TRACED:
+            return False
+        if not self._traced and self._epochs <= MAX_EPOCHS and self._elapsed_s < MAX_EPOCHS_S:
             return False
         self._empty += 1
         if self._empty_since is None:

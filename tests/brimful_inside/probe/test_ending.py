@@ -105,3 +105,18 @@ def test_a_whole_run_is_never_cut():
     end.evaluation_begins(10)
     end.training_resumes()
     assert end.measured and not end.over and not end.stops_training(10) and not end.stops_evaluation(10, 10)
+
+
+def test_on_an_imaginary_card_no_clock_decides_how_long_a_trace_is(monkeypatch):
+    monkeypatch.setattr(ending_module.time, "monotonic", iter(range(0, 10**9, 10**5)).__next__)
+    end = ending(device="imaginary")
+    make_steps(end, 3 + ending_module.MAX_STEPS_TRACED - 1, has_loader=False)
+    assert end.measured and not end.over
+    make_steps(end, 1, has_loader=False, first=99)
+    assert end.over
+    end = ending(device="imaginary")
+    make_steps(end, 3)
+    assert [end.stops_training(given=0) for _ in range(ending_module.MAX_EPOCHS_TRACED)] == [
+        False
+    ] * ending_module.MAX_EPOCHS_TRACED
+    assert end.stops_training(given=0), "and the passes that follow give nothing"
