@@ -6,7 +6,7 @@ from brimful_inside.wire import Orders
 
 
 def ending(**orders):
-    return Ending(Orders(folder="", device="cpu", **{"steps": 2, "warmup_steps": 1, **orders}))
+    return Ending(Orders(folder="", **{"device": "cpu", "steps": 2, "warmup_steps": 1, **orders}))
 
 
 def make_steps(end, count, has_loader=True, first=1):
