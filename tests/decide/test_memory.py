@@ -99,3 +99,8 @@ def test_sizes_far_above_the_edge_are_not_replayed(monkeypatch):
     assert laws is not None
     peaks = LawPeaks(laws, chosen)
     assert not peaks.fits(100_000) and not peaks._played
+
+
+def test_a_picture_of_a_long_program_has_fewer_points():
+    assert len(curve_sizes(100, 1, None, rows=1_000)) > len(curve_sizes(100, 1, None, rows=12_000)) == 11
+    assert len(curve_sizes(100, 1, None, rows=10**9)) >= 8

@@ -110,9 +110,19 @@ class AllocationLaws:
         """The bytes of each allocation, by order of birth; never below 0."""
         values = [max(0, law.at(batch_size)) for law in self.laws]
         sizes = [values[index] for index in self.law_of]
-        for birth, (name, laws) in self.arg_laws.items():
-            sizes[birth] = workspaces.bytes_of(name, [law.at(batch_size) for law in laws])
+        for (name, laws), births in self._alike.items():
+            nbytes = workspaces.bytes_of(name, [law.at(batch_size) for law in laws])
+            for birth in births:
+                sizes[birth] = nbytes
         return sizes
+
+    @cached_property
+    def _alike(self) -> dict[tuple[str, tuple[Law, ...]], list[int]]:
+        """Births by the workspace law and its args: the same ones come again in each layer and step."""
+        found: dict[tuple[str, tuple[Law, ...]], list[int]] = {}
+        for birth, law in self.arg_laws.items():
+            found.setdefault(law, []).append(birth)
+        return found
 
     def play_at(
         self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS, capacity_bytes: int | None = None
@@ -176,12 +186,18 @@ def fit_laws(programs: dict[int, Program]) -> AllocationLaws | None:
     cache: dict[tuple[int, ...], int] = {}
     law_of: list[int] = []
     arg_laws: dict[int, tuple[str, tuple[Law, ...]]] = {}
+    args_cache: dict[tuple, tuple[str, tuple[Law, ...]]] = {}
     names = [event[2] for event in first.events if event[0] == "malloc"]
     for birth, values in enumerate(zip(*(programs[size].sizes for size in sizes), strict=True)):
         name = names[birth]
         if name is not None:
-            columns = zip(*(programs[size].args[birth] for size in sizes), strict=True)
-            arg_laws[birth] = (str(name), tuple(law_through(list(zip(sizes, column, strict=True))) for column in columns))
+            args = tuple(programs[size].args[birth] for size in sizes)
+            known = args_cache.get((name, args))
+            if known is None:
+                columns = zip(*args, strict=True)
+                known = (str(name), tuple(law_through(list(zip(sizes, column, strict=True))) for column in columns))
+                args_cache[name, args] = known
+            arg_laws[birth] = known
             law_of.append(-1)
             continue
         index = cache.get(values)

@@ -21,7 +21,8 @@ REACH = 1.3  # in random programs on small cards, sizes up to 1.28 times a first
 FEWEST_LOOKS, MOST_LOOKS = 64, 600
 LOOKED_AT_ROWS = 400_000  # all looks together: a second or two
 ENDLESS = 1 << 24  # a batch size that nobody has
-CURVE_POINTS = 24
+FEWEST_POINTS, CURVE_POINTS = 8, 24
+DRAWN_ROWS = 120_000  # all points of a curve together: a third of a second
 
 
 @dataclass(frozen=True)
@@ -161,12 +162,13 @@ def _above(edge: int, upper: int | None, looks: int) -> list[int]:
     return sorted((size for size in near | spread if size > edge and (upper is None or size <= upper)), reverse=True)
 
 
-def curve_sizes(largest: int | None, lower: int, upper: int | None) -> list[int]:
-    """Batch sizes for a picture: evenly spread up to somewhat beyond the largest that fits."""
+def curve_sizes(largest: int | None, lower: int, upper: int | None, rows: int = 0) -> list[int]:
+    """Batch sizes for a picture: evenly spread to somewhat beyond the largest that fits, fewer for a program of many rows."""
     end = max(lower + 1, round((largest or lower) * 1.25))
     if upper is not None:
         end = min(end, max(upper, lower))
-    count = min(CURVE_POINTS, end - lower + 1)
+    points = max(FEWEST_POINTS, min(CURVE_POINTS, DRAWN_ROWS // max(1, rows)))
+    count = min(points, end - lower + 1)
     if count <= 1:
         return [lower]
     return sorted({lower + round(i * (end - lower) / (count - 1)) for i in range(count)} | ({largest} if largest else set()))

@@ -334,8 +334,8 @@ def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
     sizes = sorted(known.programs)
     models = [best_laws(known.programs, frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
     found = [model for model in models if model is not None]
-    points = []
-    for size in curve_sizes(largest, known.limits.min_batch_size, upper_limit(known.limits)[0]) if found else []:
+    points, rows = [], max((len(model.laws.program.events) for model in found), default=0)
+    for size in curve_sizes(largest, known.limits.min_batch_size, upper_limit(known.limits)[0], rows) if found else []:
         model = min(found, key=lambda m, size=size: min(abs(size - seen) for seen in m.reproduced))
         played = known.peaks_of(model.laws).at(size)
         if played.full is not None:
