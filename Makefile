@@ -6,6 +6,7 @@ SHELL := /bin/bash
 PYTHON ?=
 TORCH_INDEX_URL ?=
 DATA ?=
+MODELS ?=
 PYTEST_WORKERS ?= 2
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -53,19 +54,22 @@ format: $(STAMP) ## Let ruff format and repair what it can
 demo: $(STAMP) ## Audit, predict, tune and train the captcha example, and print before and after, measured
 	$(PY) examples/demo.py
 
-bench-predict: $(STAMP) ## Predict measured rows: make bench-predict DATA=<folder with mlp_a100_40gb.csv>
+bench-predict: $(STAMP) ## Predict measured rows, perceptrons and image models: make bench-predict DATA=<folder with mlp_a100_40gb.csv and timm_a100_40gb.csv> (MODELS=20 for some 10 minutes instead of an hour and a half)
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-predict DATA=<folder with mlp_a100_40gb.csv>" >&2; exit 2; }
 	$(PY) -m bench.predict "$(DATA)"
+	if [ -f "$(DATA)/timm_a100_40gb.csv" ]; then $(MAKE) --no-print-directory bench-timm; fi
 
 TIMM_VENV ?= .venv-timm
+# An environment that has timm already is taken as it is.
 $(TIMM_VENV)/.set-up:
-	$$(tools/find_python.sh $(PYTHON)) -m venv $(TIMM_VENV)
-	$(TIMM_VENV)/bin/python -m pip install --quiet torch torchvision timm accelerate
+	@$(TIMM_VENV)/bin/python -c 'import timm, torchvision' 2>/dev/null || { \
+	    "$$(tools/find_python.sh $(PYTHON))" -m venv $(TIMM_VENV) && \
+	    $(TIMM_VENV)/bin/python -m pip install --quiet torch torchvision timm accelerate; }
 	@touch $@
 
-bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environment of their own (5 GB): make bench-timm DATA=<folder with timm_a100_40gb.csv>
+bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environment of their own (5 GB): make bench-timm DATA=<folder with timm_a100_40gb.csv> (MODELS=20 for so many)
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-timm DATA=<folder with timm_a100_40gb.csv>" >&2; exit 2; }
-	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)"
+	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)" $(if $(MODELS),--models $(MODELS) --peers $(MODELS))
 
 bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs/programs.md (in TIMM_VENV too where it exists: make venv-cuda; ONLY="names")
 	$(PY) -m bench.run_scripts --python CPU=$(abspath $(PY)) \
