@@ -29,6 +29,7 @@ _BODIES = (
     "torch.overrides",
     "torch._lobpcg",
     "torch._linalg_utils",
+    "torch.distributed.distributed_c10d",
 )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from brimful_inside.imaginary.module_calls import NOWHERE, ModuleCalls, Place
-from brimful_inside.imaginary.raw import C, TensorBase, is_meta
+from brimful_inside.imaginary.raw import C, TensorBase, is_meta, plain_parts
 from brimful_inside.laws.annotations import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, Backward
 
 if TYPE_CHECKING:
@@ -112,10 +112,10 @@ class Tags:
         """The row that tells what `tensor` is, where that is to be told."""
         if not isinstance(tensor, torch.Tensor):
             return
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            tensor = next(plain_parts(tensor), tensor)  # a DTensor's share, which lies on this card
         if not is_meta(tensor):
-            tensor = getattr(tensor, "_local_tensor", None)  # a DTensor's part that lies on this card
-            if tensor is None or not is_meta(tensor):
-                return
+            return
         if tensor.layout != torch.strided or C._functorch.is_functorch_wrapped_tensor(tensor):
             return
         entry = self._ledgers()[0].storages.get(tensor.untyped_storage()._cdata)

@@ -1,0 +1,47 @@
+"""One rank of eight, started alone, on one imaginary card or on three; gone at the test's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from brimful_inside import imaginary  # noqa: E402
+from brimful_inside.wire import ALONE_VARIABLE, Card  # noqa: E402
+
+GIB = 1 << 30
+RANKS, RANK = 8, 3
+CARD = Card("an imaginary card", 40 * GIB, GIB // 2, [8, 0], 108)
+
+
+@pytest.fixture(autouse=True)
+def no_workspaces(monkeypatch):
+    """cuBLAS's workspaces would stand in every sum."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "0")
+
+
+@pytest.fixture
+def alone(monkeypatch) -> Iterator[imaginary.ImaginaryGpu]:
+    """Rank 3 of 8 with a group that was made as scripts make it."""
+    variables = {"RANK": RANK, "WORLD_SIZE": RANKS, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 29500}
+    for name, value in {**variables, "MASTER_ADDR": "127.0.0.1", ALONE_VARIABLE: 1}.items():
+        monkeypatch.setenv(name, str(value))
+    gpu = imaginary.enter(CARD)
+    try:
+        dist.init_process_group("nccl")
+        yield gpu
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        gpu.leave()
+
+
+@pytest.fixture
+def requested() -> Callable[[], int]:
+    """Bytes asked for that are in use."""
+    return lambda: torch.cuda.memory_stats()["requested_bytes.all.current"]

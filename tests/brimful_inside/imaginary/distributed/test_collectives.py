@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+from .conftest import RANK, RANKS
+
+
+def test_a_group_of_the_asked_size_is_there_and_says_nccl(alone):
+    assert dist.get_rank() == RANK and dist.get_world_size() == RANKS
+    assert dist.get_backend() == "nccl" and dist.is_nccl_available()
+
+
+def test_collectives_write_into_what_is_there_and_take_nothing(alone, requested):
+    tensor = torch.ones(RANKS * 4, device="cuda")
+    share, all_of_them = torch.ones(4, device="cuda"), torch.ones(RANKS * RANKS * 4, device="cuda")
+    before, peak = requested(), torch.cuda.max_memory_allocated()
+    dist.all_reduce(tensor)
+    dist.broadcast(tensor, 0)
+    dist.reduce(tensor, 1)
+    dist.all_gather_into_tensor(all_of_them, tensor)
+    dist.reduce_scatter_tensor(share, tensor)
+    dist.all_to_all_single(torch.empty_like(tensor), tensor)
+    dist.send(tensor, 0)
+    dist.recv(tensor, 0)
+    dist.barrier()
+    assert requested() == before
+    assert torch.cuda.max_memory_allocated() <= peak + 512  # what all_to_all_single wrote into
+
+
+def test_lists_for_each_rank_are_flattened_for_nccl(alone, requested):
+    tensor = torch.ones(1 << 18, device="cuda")
+    outputs = [torch.empty_like(tensor) for _ in range(RANKS)]
+    before = requested()
+    torch.cuda.reset_peak_memory_stats()
+    dist.all_gather(outputs, tensor)
+    assert torch.cuda.memory_stats()["requested_bytes.all.peak"] - before == RANKS * tensor.nbytes
+    torch.cuda.reset_peak_memory_stats()
+    dist.reduce_scatter(tensor, outputs)
+    assert torch.cuda.memory_stats()["requested_bytes.all.peak"] - before == RANKS * tensor.nbytes
+    assert requested() == before
+
+
+def test_work_can_be_waited_for_and_has_its_tensors(alone):
+    tensor = torch.ones(3, device="cuda")
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work.wait() and work.is_completed()
+    assert work.get_future().value()[0] is tensor
+
+
+def test_functional_collectives_make_their_outputs(alone, requested):
+    tensor = torch.ones(RANKS, 16, device="cuda")
+    before = requested()
+    gathered = functional.all_gather_tensor(tensor, 0, dist.group.WORLD)
+    scattered = functional.reduce_scatter_tensor(tensor, "sum", 0, dist.group.WORLD)
+    reduced = functional.all_reduce(tensor, "sum", dist.group.WORLD)
+    assert gathered.shape == (RANKS * RANKS, 16) and scattered.shape == (1, 16) and reduced.shape == tensor.shape
+    del gathered, scattered, reduced
+    assert requested() == before
+
+
+def test_groups_are_made_within_groups_and_their_communicators_counted(alone):
+    tensor = torch.ones(3, device="cuda")
+    dist.all_reduce(tensor)
+    assert sorted(alone.communicators.values()) == [RANKS]
+    mine = dist.new_group([2, 3])
+    dist.new_group([4, 5])  # of others
+    assert dist.get_world_size(mine) == 2 and dist.get_rank(mine) == 1
+    dist.all_reduce(tensor, group=mine)
+    dist.all_reduce(tensor, group=mine)
+    assert sorted(alone.communicators.values()) == [2, RANKS]
+
+
+def test_what_others_would_say_is_what_the_rank_knows_itself(alone):
+    said = [None] * RANKS
+    dist.all_gather_object(said, {"rank": RANK})
+    assert said == [{"rank": RANK}] * RANKS
+    names = ["mine"]
+    dist.broadcast_object_list(names, src=0)
+    assert names == ["mine"]
+    taken = [None]
+    dist.scatter_object_list(taken, list(range(RANKS)), src=0)
+    assert taken == [RANK]
+    count = torch.tensor([5.0])
+    host = dist.new_group(backend="gloo")
+    dist.all_reduce(count, group=host)
+    assert count.item() == 5 * RANKS
+    dist.all_reduce(count, op=dist.ReduceOp.MAX, group=host)
+    assert count.item() == 5 * RANKS
+    assert sum(alone.approximations.values()) == 5
+
+
+def test_a_sampler_gives_the_rank_its_share(alone):
+    sampler = torch.utils.data.DistributedSampler(range(80), shuffle=False)
+    assert list(sampler) == list(range(RANK, 80, RANKS))
+
+
+def test_spawning_runs_the_one_rank(alone):
+    seen = []
+    torch.multiprocessing.spawn(lambda rank, extra: seen.append((rank, extra)), args=("x",), nprocs=RANKS)
+    assert seen == [(RANK, "x")]
+    with pytest.raises(ValueError, match="rank 3 is none of them"):
+        torch.multiprocessing.spawn(seen.append, nprocs=2)
+
+
+def test_torch_distributed_is_as_before_when_the_card_is_gone():
+    from brimful_inside import imaginary
+
+    from .conftest import CARD
+
+    names = ("init_process_group", "barrier", "all_gather_object", "is_nccl_available", "ProcessGroupGloo")
+    before = [getattr(dist.distributed_c10d, name) for name in names]
+    table = dict(vars(dist))
+    imaginary.enter(CARD).leave()
+    assert [getattr(dist.distributed_c10d, name) for name in names] == before
+    assert {name for name in vars(dist) if vars(dist)[name] is not table.get(name)} == set()

@@ -1,0 +1,193 @@
+"""DDP, ZeRO and FSDP run as PyTorch has them; what they hold is checked against sums done by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from .conftest import RANKS
+
+WIDTH, DEPTH = 512, 4
+LAYER = WIDTH * WIDTH * 4  # bytes of one weight in float32
+PARAMETERS = DEPTH * LAYER
+
+
+def net(device: str = "cuda") -> nn.Sequential:
+    with torch.device(device):
+        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(DEPTH)))
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, rows: int = 2) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(rows, WIDTH, device="cuda")).sum().backward()
+    optimizer.step()
+
+
+def test_ddp_keeps_a_bucket_for_each_gradient(alone, requested):
+    model = net()
+    assert requested() == PARAMETERS
+    parallel = DistributedDataParallel(model, device_ids=[0])
+    assert requested() == 2 * PARAMETERS
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    for _ in range(3):
+        step(parallel, optimizer)
+        assert requested() == 3 * PARAMETERS  # weights, buckets, gradients
+    optimizer.zero_grad()
+    assert requested() == 2 * PARAMETERS
+
+
+def test_gradients_can_be_views_of_the_buckets(alone, requested):
+    parallel = DistributedDataParallel(net(), device_ids=[0], gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    for _ in range(3):
+        step(parallel, optimizer)
+        assert requested() == 2 * PARAMETERS
+
+
+def test_buckets_are_rebuilt_by_the_order_of_gradients_and_their_size(alone, requested):
+    """By default the first bucket has 1 MiB, one layer here, and the next ones 25 MiB; a size that is asked for is for all."""
+    for options, sizes in (({}, [LAYER, 3 * LAYER]), ({"bucket_cap_mb": 2}, [2 * LAYER, 2 * LAYER])):
+        parallel = DistributedDataParallel(net(), device_ids=[0], **options)
+        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+        for _ in range(3):
+            step(parallel, optimizer)
+        data = parallel._get_ddp_logging_data()
+        assert data["has_rebuilt_buckets"]
+        assert [int(size) for size in str(data["rebuilt_bucket_sizes"]).split(",")] == sizes
+
+
+@pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}])
+def test_ddp_runs_with_its_options(alone, options):
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(WIDTH, WIDTH).cuda(), nn.Linear(WIDTH, WIDTH).cuda()
+
+        def forward(self, x):
+            return self.used(x)
+
+    parallel = DistributedDataParallel(Branches(), device_ids=[0], **options)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    for _ in range(3):
+        step(parallel, optimizer)
+    assert parallel.module.used.weight.grad is not None and parallel.module.unused.weight.grad is None
+
+
+def test_gradients_pile_up_without_a_reduction_under_no_sync(alone, requested):
+    parallel = DistributedDataParallel(net(), device_ids=[0])
+    with parallel.no_sync():
+        for _ in range(2):
+            parallel(torch.randn(2, WIDTH, device="cuda")).sum().backward()
+    assert requested() == 3 * PARAMETERS
+
+
+def test_zero_keeps_the_states_of_one_share(alone, requested):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    parallel = DistributedDataParallel(net(), device_ids=[0], gradient_as_bucket_view=True)
+    optimizer = ZeroRedundancyOptimizer(parallel.parameters(), optimizer_class=torch.optim.Adam, lr=1e-3)
+    for _ in range(2):
+        step(parallel, optimizer)
+        shares = 2 * LAYER if dist.get_rank() < DEPTH else 0  # four layers over eight ranks: one each, or none
+        assert requested() == 2 * PARAMETERS + shares
+
+
+def test_fsdp2_keeps_its_share_of_weights_gradients_and_states(alone, requested):
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cuda", (RANKS,))
+    model = net()
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    assert requested() == PARAMETERS // RANKS
+    optimizer = torch.optim.AdamW(model.parameters())
+    step(model, optimizer)
+    assert requested() == 4 * PARAMETERS // RANKS  # weight, gradient, and two states
+    optimizer.zero_grad()
+    assert requested() == 3 * PARAMETERS // RANKS
+
+
+def test_fsdp2_gathers_one_layer_at_a_time_and_the_next_ahead(alone, requested):
+    """Forward: the gathered layer, its all-gather's output for the copy-out, and the next layer's all-gather under way."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    for layer in model:
+        fully_shard(layer, mesh=init_device_mesh("cuda", (RANKS,)), reshard_after_forward=True)
+    fully_shard(model, mesh=init_device_mesh("cuda", (RANKS,)))
+    before = requested()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        model(torch.randn(2, WIDTH, device="cuda"))
+    peak = torch.cuda.memory_stats()["requested_bytes.all.peak"] - before
+    assert requested() - before <= 0 + 2 * LAYER
+    assert 2 * LAYER <= peak < 4 * LAYER + (1 << 20)
+
+
+def test_fsdp2_in_lower_precision_gathers_half_the_bytes(alone):
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    peaks = []
+    for policy in (MixedPrecisionPolicy(), MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)):
+        mesh, model = init_device_mesh("cuda", (RANKS,)), net()
+        for layer in model:
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+        torch.cuda.reset_peak_memory_stats()
+        with torch.no_grad():
+            model(torch.randn(2, WIDTH, device="cuda"))
+        peaks.append(torch.cuda.memory_stats()["requested_bytes.all.peak"] - before)
+        del model
+    assert peaks[1] == pytest.approx(peaks[0] / 2, rel=0.05)
+
+
+def test_a_model_of_no_memory_is_filled_when_it_is_sharded(alone, requested):
+    from torch.distributed.fsdp import fully_shard
+
+    model = net("meta")
+    fully_shard(model, mesh=init_device_mesh("cuda", (RANKS,)))
+    assert requested() == 0
+    model.to_empty(device="cuda")
+    assert requested() == PARAMETERS // RANKS
+    for layer in model:
+        layer.reset_parameters()
+    assert next(model.parameters()).device.type == "cuda" and requested() == PARAMETERS // RANKS
+
+
+def test_a_mesh_of_two_dimensions_shards_within_its_rows(alone, requested):
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    fully_shard(model, mesh=init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard")))
+    assert requested() == PARAMETERS // 4
+
+
+def test_fsdp1_keeps_its_share_as_well(alone):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(net(), device_id=torch.cuda.current_device())
+    assert torch.cuda.memory_allocated() == PARAMETERS // RANKS
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        step(model, optimizer)
+    optimizer.zero_grad()
+    torch.cuda.synchronize()  # blocks that another stream used come back when the host has waited
+    torch.empty(1, device="cuda")
+    assert torch.cuda.memory_allocated() == 3 * PARAMETERS // RANKS
+
+
+def test_columns_and_rows_of_a_layer_on_a_rank_each(alone, requested):
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = net()[:2]
+    parallelize_module(model, init_device_mesh("cuda", (RANKS,)), {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    torch.cuda.empty_cache()
+    assert requested() == 2 * LAYER // RANKS
+    out = model(torch.randn(2, WIDTH, device="cuda"))
+    out.sum().backward()
+    assert out.shape == (2, WIDTH)
