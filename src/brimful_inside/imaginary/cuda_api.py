@@ -103,6 +103,8 @@ def put_cuda_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage", "device_memory_used"):
         patches.set_existing(cuda, name, _idle(gpu, name))
     patches.set(cuda.nvtx, "_nvtx", _NoMarks())
+    patches.set(torch.autograd.profiler.emit_nvtx, "__enter__", lambda self: self)
+    patches.set(torch.autograd.profiler.emit_nvtx, "__exit__", lambda self, *error: None)
     put_types_in_place(gpu, patches)
     put_streams_in_place(gpu, patches)
     put_graphs_in_place(gpu, patches)

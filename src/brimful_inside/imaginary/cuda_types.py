@@ -90,11 +90,28 @@ class _GeneratorFactory(type):
         return isinstance(instance, _Real)
 
 
+def _default_type_setter(original: Any) -> Any:
+    """torch.set_default_tensor_type, for which there are no types of the card: a default dtype and a default device."""
+
+    def set_default_tensor_type(t: Any) -> None:
+        name = t if isinstance(t, str) else "%s.%s" % (getattr(t, "__module__", ""), getattr(t, "__name__", ""))
+        if name.startswith("torch.cuda."):
+            torch.set_default_dtype(_DTYPES[name.split(".")[-1]])
+            torch.set_default_device("cuda")
+            return
+        if torch.get_default_device().type == "cuda":
+            torch.set_default_device(None)
+        original(t)
+
+    return set_default_tensor_type
+
+
 _Real = torch.Generator
 
 
 def put_types_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     for name, dtype in _DTYPES.items():
         patches.set(torch.cuda, name, _TensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda", "is_cuda": True}))
+    patches.set(torch, "set_default_tensor_type", _default_type_setter(torch.set_default_tensor_type))
     patches.set(torch, "Generator", _GeneratorFactory("Generator", (), {"__module__": "torch"}))
     patches.set(torch.cuda, "default_generators", tuple(_Generator(index) for index in range(gpu.count)))

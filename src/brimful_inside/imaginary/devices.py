@@ -30,6 +30,7 @@ class Devices:
     def __init__(self, gpu: ImaginaryGpu):
         self.gpu = gpu
         self._thread = threading.local()
+        self.moves_script = False  # a scripted module is moving: its tensors are held in C++ as well, so they are replaced
         self._known: Dict[Any, Any] = {"cuda": META, "cuda:0": META, CUDA: META, torch.device("cuda"): META}
         self._known.update({"cpu": "cpu", torch.device("cpu"): torch.device("cpu")})
 
@@ -141,6 +142,20 @@ def _parse_to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
     return func(*args, **kwargs)
 
 
+def _let_scripts_move(devices: Devices, patches: Patches) -> None:
+    scripted: Any = torch.jit.RecursiveScriptModule
+    original = scripted._apply
+
+    def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before, devices.moves_script = devices.moves_script, True
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            devices.moves_script = before
+
+    patches.set(scripted, "_apply", _apply)
+
+
 def put_devices_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     """What tensors say of their device, also where no mode listens (in hooks that C++ calls), and the default device."""
     raw_device, raw_is_meta = TensorBase.device.__get__, TensorBase.is_meta.__get__
@@ -161,6 +176,7 @@ def put_devices_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(Tensor, "device", property(device))
     patches.set(Tensor, "is_cuda", property(is_cuda))
     patches.set(Tensor, "is_meta", property(is_meta))
+    _let_scripts_move(gpu.devices, patches)
     context = torch.utils._device.DeviceContext
     real = context.__torch_function__
 
@@ -253,7 +269,7 @@ def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
 def _shallow_copy_fits(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     """nn.Module.to asks whether ``parameter.data = moved`` will do. From host to card it does on a real card."""
     if is_meta(args[0]) != is_meta(args[1]) and args[0].layout == args[1].layout == torch.strided:
-        return True
+        return not gpu.devices.moves_script
     return func(*args, **kwargs)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from brimful_inside.imaginary.convolutions import layout_of
-from brimful_inside.imaginary.raw import is_meta
+from brimful_inside.imaginary.raw import is_meta, sparse_parts
 from brimful_inside.laws.roofline import TENSOR_CORES
 
 __all__ = ["COSTS", "Classes", "Cost", "cost_of", "is_free", "plain"]
@@ -37,7 +37,9 @@ def is_free(func: Any, short: str) -> bool:
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Of an expanded tensor the bytes that are there."""
+    """Of an expanded tensor the bytes that are there; of a sparse one its numbers and their places."""
+    if tensor.layout != torch.strided:
+        return sum(part.nbytes for part in sparse_parts(tensor))
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
@@ -55,11 +57,11 @@ def plain(args: Sequence[Any], kwargs: Dict[str, Any], out: Any) -> int:
     nbytes = 0
     for arg in args:
         if isinstance(arg, Tensor):
-            nbytes += min(arg.nbytes, arg.untyped_storage().nbytes())
+            nbytes += _nbytes(arg)
         elif isinstance(arg, (list, tuple)):
             nbytes += total(arg)
     if isinstance(out, Tensor):
-        return nbytes + min(out.nbytes, out.untyped_storage().nbytes())
+        return nbytes + _nbytes(out)
     return nbytes + total(out)
 
 

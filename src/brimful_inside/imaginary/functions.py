@@ -78,6 +78,9 @@ def let_bodies_run(patches: Patches) -> None:
     def variadic(*args: Any) -> bool:
         return _has_override(args)
 
+    jit: Any = sys.modules["torch.jit._builtins"]
+    known = dict.fromkeys((id(_has_override), id(unary), id(variadic)), "aten::has_torch_function")
+    patches.set(jit, "_builtin_table", {**jit._get_builtin_table(), **known})  # for scripted modules that call those bodies
     for module_name in _BODIES:
         module = sys.modules.get(module_name)
         if module is None:

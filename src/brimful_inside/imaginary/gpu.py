@@ -22,6 +22,7 @@ from brimful_inside.imaginary import (
     rnn,
     shapes,
     shortcuts,
+    spectral,
     values,
     whole_kernels,
 )
@@ -32,14 +33,16 @@ from brimful_inside.imaginary.cuda_api import put_cuda_in_place
 from brimful_inside.imaginary.cudnn import Plans
 from brimful_inside.imaginary.distributed import put_distributed_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
-from brimful_inside.imaginary.grouping import group_by_card
 from brimful_inside.imaginary.graphs import Captures
+from brimful_inside.imaginary.grouping import group_by_card
 from brimful_inside.imaginary.known import Known
 from brimful_inside.imaginary.ledger import Ledger
+from brimful_inside.imaginary.nested import refuse_nested_tensors
 from brimful_inside.imaginary.notes import Notes
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.pinned import Pinned
 from brimful_inside.imaginary.raw import is_meta, plain_parts
+from brimful_inside.imaginary.sparse import with_sparse_products
 from brimful_inside.imaginary.storages import put_storages_in_place
 from brimful_inside.imaginary.streams import CurrentStreams
 from brimful_inside.imaginary.threads import Modes, follow_threads
@@ -94,8 +97,8 @@ class ImaginaryGpu:
             **shapes.handlers(),
             **whole_kernels.operation_handlers(),
         }
-        self.operation_handlers = engine.in_its_place(self.operation_handlers)
-        rooms = (devices, values, composites, attention, rnn)
+        self.operation_handlers = engine.in_its_place(with_sparse_products(self.operation_handlers))
+        rooms = (devices, values, composites, attention, rnn, spectral)
         self.function_handlers: Dict[Any, Callable] = handlers_under_autocast(
             {
                 **{func: handler for room in rooms for func, handler in room.handlers().items()},
@@ -142,6 +145,7 @@ class ImaginaryGpu:
         group_by_card(self, self.patches)
         let_bodies_run(self.patches)
         leave_uncompiled(self, self.patches)
+        refuse_nested_tensors(self, self.patches)
         follow_threads(self.modes, self.patches)
         put_distributed_in_place(self, self.patches)
         gc.freeze()  # what is there before the script starts need not be looked through at every step

@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from brimful_inside.imaginary import sparse
 from brimful_inside.imaginary.errors import Unsupported, different_devices
 from brimful_inside.imaginary.kernels import TEMPORARIES, Held, Machine, Passing, uses_cublas
 from brimful_inside.imaginary.known import follows
-from brimful_inside.imaginary.raw import META, C, is_meta
+from brimful_inside.imaginary.raw import META, SPARSE, C, is_meta
 from brimful_inside.imaginary.shortcuts import itself
 from brimful_inside.laws.workspaces import bytes_of
-from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
@@ -118,7 +120,9 @@ class Operations(TorchDispatchMode):
                 if parts is not NotImplemented:
                     return parts
             on_card = self._on_card(args, kwargs, facts)
-            if not on_card:
+            if not on_card or not self.gpu.is_open:  # a thread may outlive the card
+                if kwargs.get("pin_memory"):
+                    return self.gpu.pinned.pin(func(*args, **{**kwargs, "pin_memory": False}))
                 return func(*args, **kwargs)
             return self._run(func, facts, args, kwargs)
 
@@ -144,7 +148,7 @@ class Operations(TorchDispatchMode):
                 raise
             if facts.in_place:  # what has no meta kernel and changes a tensor in its place takes no memory of its own
                 return args[0] if func._schema.returns else None
-            raise Unsupported(facts.name, str(error).splitlines()[0]) from error
+            raise Unsupported(facts.name, str(error).splitlines()[0].split(". ")[0]) from error
         finally:
             for number, address in taken:
                 gpu.ledger.release(number, address)
@@ -156,6 +160,8 @@ class Operations(TorchDispatchMode):
         """The memory that the operation holds while it runs."""
         taken: List[Tuple[int, int]] = []
         try:
+            if facts.blas and any(isinstance(arg, Tensor) and arg.layout != torch.strided for arg in args):
+                return taken  # cuSPARSE's part (sparse.py)
             if facts.blas:
                 taken += self.gpu.workspaces.for_product(facts.short, args)
             if facts.temporaries is not None:
@@ -253,6 +259,8 @@ def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
         gpu.host_waits()
     if device is not None and device.type != "meta" and is_meta(args[0]):
         return gpu.read(args[0], kwargs.get("dtype"))
+    if args[0].layout in SPARSE and device is not None and device.type == "meta" and not is_meta(args[0]):
+        return sparse.to_card(gpu, args[0], kwargs.get("dtype"))
     if not is_meta(args[0]) and not kwargs.get("pin_memory"):
         return func(*args, **{**kwargs, "non_blocking": False})
     return func(*args, **kwargs)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 import torch
 
-__all__ = ["META", "C", "TensorBase", "is_meta", "like", "plain_parts"]
+__all__ = ["META", "SPARSE", "C", "TensorBase", "is_meta", "like", "plain_parts", "sparse_parts"]
 
 C: Any = torch._C  # what is compiled, of which the type stubs know a part
 TensorBase: Any = torch._C.TensorBase
@@ -26,7 +26,8 @@ def like(tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Ten
 
 
 def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors that have storages: the tensor itself, or the parts of one that is made of others (a DTensor's share).
+    """The tensors that have storages: the tensor itself, or the parts of one that is made of others (a DTensor's share, the
+    places and numbers of a sparse tensor).
 
     A fake tensor has none.
     """
@@ -36,5 +37,19 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             part = getattr(tensor, name)
             if isinstance(part, torch.Tensor):
                 yield from plain_parts(part)
+    elif tensor.layout in SPARSE:
+        yield from sparse_parts(tensor)
     elif not kind.__module__.startswith("torch._subclasses"):
         yield tensor
+
+
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def sparse_parts(tensor: torch.Tensor) -> Tuple[torch.Tensor, ...]:
+    """Of a sparse tensor the places and the numbers, which have the storages."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    by_rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    places = (tensor.crow_indices(), tensor.col_indices()) if by_rows else (tensor.ccol_indices(), tensor.row_indices())
+    return (*places, tensor.values())
