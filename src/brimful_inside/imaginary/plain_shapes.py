@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Tuple
 import torch
 
 from brimful_inside.imaginary.raw import META, is_meta
+from brimful_inside.laws.workspaces import torch_release
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
-__all__ = ["broadcast", "handlers"]
+__all__ = ["broadcast", "handlers", "in_its_order", "keeps_order"]
 
 Tensor = torch.Tensor
 Args = Tuple[Any, ...]
 Kwargs = Dict[str, Any]
 Shaped = Callable[..., Optional[Any]]
 aten = torch.ops.aten
+FLASH_KEEPS_TWO_SINCE = 209
 
 
 def broadcast(*shapes: Sequence[int]) -> torch.Size:
@@ -34,6 +36,17 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
             elif size not in (1, result[at]):
                 return torch.broadcast_shapes(*shapes)  # raises
     return torch.Size(result)
+
+
+def keeps_order(tensor: Tensor) -> bool:
+    """Whether what is computed from `tensor` element by element is contiguous: no dimension lies inside an earlier one's step.
+
+    Repeated elements (stride 0) have no place of their own (TensorIteratorBase::reorder_dimensions).
+    """
+    if tensor.is_contiguous():
+        return True
+    steps = [step for step, size in zip(tensor.stride(), tensor.shape) if step and size != 1]
+    return all(outer >= inner for outer, inner in zip(steps, steps[1:]))
 
 
 def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -213,8 +226,38 @@ _SHAPED: Dict[str, Shaped] = {
 }
 
 
+def in_its_order(tensor: Tensor) -> Tensor:
+    """torch.empty_like of a tensor without repeated elements: dense, its dimensions in the order of their strides."""
+    strides, step = [0] * tensor.dim(), 1
+    for dim in sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), -dim)):
+        strides[dim] = step
+        step *= tensor.shape[dim]
+    given = tensor.stride()
+    if all(mine == theirs for mine, theirs, size in zip(strides, given, tensor.shape) if size != 1):
+        strides = list(given)  # dense itself: also what dimensions of one element say of their step
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=META)
+
+
+def _flash(gpu: ImaginaryGpu, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """_scaled_dot_product_flash_attention of releases that keep seed and offset as one tensor of two numbers."""
+    query, key = args[:2]
+    if torch_release(torch.__version__) < FLASH_KEEPS_TWO_SINCE or (len(args) > 5 and args[5]) or query.requires_grad:
+        return func(*args, **kwargs)
+    sums = _empty(query.shape[:3], torch.float32)
+    random = _empty((2,), torch.uint64), _empty((), torch.uint64)
+    out = in_its_order(query)
+    return out, sums, None, None, query.shape[2], key.shape[2], *random, _empty((0,), query.dtype)
+
+
+def _flash_backward(gpu: ImaginaryGpu, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    return tuple(in_its_order(tensor) for tensor in args[1:4])
+
+
 def handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {}
+    table: Dict[Any, Callable] = {
+        aten._scaled_dot_product_flash_attention.default: _flash,
+        aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
+    }
     for name, shaped in _SHAPED.items():
         packet, _, overload = name.partition(".")
         table[getattr(getattr(aten, packet), overload or "default")] = _or_pytorch(shaped)

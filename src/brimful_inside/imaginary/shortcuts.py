@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.plain_shapes import broadcast
+from brimful_inside.imaginary.plain_shapes import broadcast, keeps_order
 from brimful_inside.imaginary.raw import META, C, is_meta, like
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ def _unary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
 def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """Arithmetic of floating point numbers where nothing is laid out in an unusual way; PyTorch decides on all else."""
     first, second = args[:2]
-    if not first.is_floating_point() or not first.is_contiguous() or not is_meta(first):
+    if not first.is_floating_point() or not is_meta(first) or not keeps_order(first):
         return func(*args, **kwargs)
     if type(second) in (int, float):
         return torch.empty(first.shape, dtype=first.dtype, device=META)
-    if not isinstance(second, Tensor) or not second.is_floating_point() or not second.is_contiguous() or not is_meta(second):
+    if not isinstance(second, Tensor) or not second.is_floating_point() or not is_meta(second) or not keeps_order(second):
         return func(*args, **kwargs)
     dtype = first.dtype if first.dtype == second.dtype else torch.result_type(first, second)
     shape = first.shape if first.shape == second.shape else broadcast(first.shape, second.shape)

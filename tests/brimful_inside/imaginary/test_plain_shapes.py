@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import brimful_inside
-from brimful_inside.imaginary.plain_shapes import _SHAPED, broadcast
+from brimful_inside.imaginary.plain_shapes import _SHAPED, broadcast, handlers, in_its_order, keeps_order
 
 aten = torch.ops.aten
 
@@ -103,6 +103,53 @@ def test_the_answer_is_that_of_pytorch(name):
             answered += 1
             assert shown(out) == shown(func(*args)), args
     assert answered, "its plain case is answered"
+
+
+LAYOUTS = {
+    "transposed": lambda: tensor(2, 8, 4, 16).transpose(1, 2),
+    "a third of a product": lambda: tensor(2, 8, 3 * 64).split(64, 2)[1].view(2, 8, 4, 16).transpose(1, 2),
+    "channels last": lambda: tensor(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "one head": lambda: tensor(2, 8, 1, 16).transpose(1, 2),
+    "contiguous": lambda: tensor(2, 3, 4),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_tensor_in_the_order_of_another_is_laid_out_as_pytorch_lays_it_out(name):
+    given = LAYOUTS[name]()
+    assert shown(in_its_order(given)) == shown(torch.empty_like(given))
+
+
+@pytest.mark.parametrize(
+    ("given", "keeps"),
+    [
+        (tensor(3, 5), True),
+        (tensor(3, 1).expand(3, 5), True),
+        (tensor(2, 4, 1, 1).expand(2, 4, 3, 3), True),
+        (tensor(3, 6)[:, :5], True),
+        (tensor().expand(3, 5), True),
+        (tensor(3, 5).t(), False),
+        (tensor(2, 3, 4, 5).to(memory_format=torch.channels_last), False),
+    ],
+)
+def test_what_keeps_its_order_gives_contiguous_results(given, keeps):
+    assert keeps_order(given) is keeps
+    assert (given * 2).is_contiguous() is keeps
+
+
+@pytest.mark.parametrize("layout", ["transposed", "a third of a product", "contiguous"])
+def test_flash_attention_has_the_shapes_of_pytorchs_own(layout):
+    query = LAYOUTS[layout]() if layout != "contiguous" else tensor(2, 4, 8, 16)
+    query = query.to(torch.half) if layout != "a third of a product" else query
+    given = (query, query, query, 0.0, True)
+    func = aten._scaled_dot_product_flash_attention.default
+    ours, theirs = handlers()[func](None, func, given, {"scale": 1.0}), func(*given, scale=1.0)
+    assert [shown(o) if isinstance(o, torch.Tensor) else o for o in ours] == [
+        shown(t) if isinstance(t, torch.Tensor) else t for t in theirs
+    ]
+    back = aten._scaled_dot_product_flash_attention_backward.default
+    passed = (ours[0], query, query, query, ours[0], ours[1], None, None, 8, 8, 0.0, True, ours[6], ours[7])
+    assert shown(handlers()[back](None, back, passed, {})) == shown(back(*passed))
 
 
 def test_shapes_that_do_not_go_together_are_refused_in_pytorchs_words():
