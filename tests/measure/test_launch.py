@@ -276,3 +276,28 @@ def test_a_trial_that_filled_the_disk_is_not_taken_for_a_closed_door(tmp_path, m
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result([*real[:3], 1, 1, *real[5:10]]))
     with pytest.raises(DiskFull, match="disk is full"):
         launch(trial("true"), tmp_path / "t1", tmp_path)
+
+
+def imaginary_device(**more) -> Device:
+    from brimful.measure.gpus import find_gpu
+
+    return Device("imaginary", "t4 (imaginary)", find_gpu("t4"), **more)
+
+
+def test_imaginary_cards_are_not_hidden_by_what_is_said_of_real_ones(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert "CUDA_VISIBLE_DEVICES" not in environment(trial("true", device=imaginary_device()), Path("orders.json"))
+    said = replace(
+        trial("true", device=imaginary_device()), command=Command(("true",), environment={"CUDA_VISIBLE_DEVICES": "0"})
+    )
+    assert environment(said, Path("orders.json"))["CUDA_VISIBLE_DEVICES"] == "0"
+    assert orders_of(trial("true", device=imaginary_device(cards=3)), Path()).cards == 3
+
+
+def test_one_rank_is_started_without_its_launcher_and_believes_in_all(tmp_path):
+    script = "import os\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['LOCAL_RANK'], sys.argv[1:])"
+    (tmp_path / "script.py").write_text("import sys\n" + script)
+    words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "8", str(tmp_path / "script.py"), "--lr", "3")
+    device = imaginary_device(cards=8, ranks=64, as_rank=10)
+    launch(trial(*words, device=device), tmp_path / "record" / "t1", tmp_path / "record")
+    assert (tmp_path / "record" / "t1" / "stdout.txt").read_text().split("\n")[0] == "10 64 2 ['--lr', '3']"

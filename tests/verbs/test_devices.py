@@ -8,7 +8,7 @@ from brimful.command import parse
 from brimful.errors import UsageError
 from brimful.measure.gpus import find_gpu
 from brimful.values import Device, TrialKind
-from brimful.verbs.devices import Cards, choose, require_that_card
+from brimful.verbs.devices import Cards, cards, choose, require_that_card
 from tests.measure.test_outcome import REPORT
 from tests.show.pieces import sample
 
@@ -38,3 +38,31 @@ def test_an_allocator_that_is_not_modelled_is_told_before_any_trial(monkeypatch,
         choose(parse(("python", "train.py")), "auto", Cards(find_gpu("t4")))
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     assert choose(parse(("python", "train.py")), "auto", Cards(find_gpu("t4")))[0].kind == "imaginary"
+
+
+def test_several_cards_are_asked_for_behind_a_colon():
+    assert cards("t4:3").count == 3 and cards("t4").count == 1 and cards(None, "20GiB:2").count == 2
+    assert cards("t4:3").gpu.key == "t4" and cards(None) is None
+    device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:3"))
+    assert (device.cards, device.label) == (3, "3 x t4 (imaginary)")
+
+
+@pytest.mark.parametrize("text", ["t4:", "t4:0", "t4:x", "t4:-1", "t4:65"])
+def test_a_number_of_cards_that_makes_no_sense_is_refused(text):
+    with pytest.raises(UsageError, match="cards"):
+        cards(text)
+
+
+def test_one_rank_of_many_is_the_first_unless_it_is_said():
+    assert cards("t4:8", ranks=64)[2:] == (64, 0)
+    assert cards("t4:8", ranks=64, as_rank=63)[2:] == (64, 63)
+    device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:8", ranks=64, as_rank=9))
+    assert (device.cards, device.ranks, device.as_rank) == (8, 64, 9)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"as_rank": 3}, {"ranks": 4, "as_rank": 4}, {"ranks": 0}, {"ranks": 2, "as_rank": -1}, {"gpu": None, "ranks": 2}]
+)
+def test_ranks_that_make_no_sense_are_refused(asked):
+    with pytest.raises(UsageError):
+        cards(**{"gpu": "t4", **asked})

@@ -7,6 +7,8 @@ import torch.distributed._functional_collectives as functional
 
 from .conftest import RANK, RANKS
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # names that scripts of today use
+
 
 def test_a_group_of_the_asked_size_is_there_and_says_nccl(alone):
     assert dist.get_rank() == RANK and dist.get_world_size() == RANKS
