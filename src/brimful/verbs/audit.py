@@ -98,6 +98,6 @@ def effective(sample: Sample) -> Effective:
     return Effective(
         loader_batch_size=max(seen, default=train.batch_size if train else None),
         batches_per_step=statistics.median(batches) if batches else None,
-        ranks=len(sample.reports),
+        ranks=sample.trial.device.ranks or len(sample.reports),
         samples_per_step=sample.samples_per_step,
     )
