@@ -241,7 +241,7 @@ def in_its_order(tensor: Tensor) -> Tensor:
 def _flash(gpu: ImaginaryGpu, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """_scaled_dot_product_flash_attention of releases that keep seed and offset as one tensor of two numbers."""
     query, key = args[:2]
-    if torch_release(torch.__version__) < FLASH_KEEPS_TWO_SINCE or (len(args) > 5 and args[5]) or query.requires_grad:
+    if torch_release(torch.__version__) < FLASH_KEEPS_TWO_SINCE or (len(args) > 5 and args[5]):
         return func(*args, **kwargs)
     sums = _empty(query.shape[:3], torch.float32)
     random = _empty((2,), torch.uint64), _empty((), torch.uint64)
