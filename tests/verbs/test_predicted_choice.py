@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from world import GIB, MIB, World, work
@@ -105,3 +105,17 @@ def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():
     assert said.speed.batch_size == 9000
     assert said.speed.curve[-1].batch_size == said.largest_batch_size < 9000
     assert 9000 * 20 * MIB > 40 * GIB
+
+
+class Miscounting(Clocked):
+    """Its loader is not seen, and what stands for the samples is another dimension."""
+
+    def _sample(self, trial, size, *rest):
+        return replace(super()._sample(trial, size, *rest), samples_per_step=35)
+
+
+def test_samples_that_do_not_change_with_the_batch_while_the_work_does_are_not_believed():
+    speed = work(Miscounting(dataset=4096), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").prediction.speed
+    assert speed.samples_per_s.value == pytest.approx(64 / speed.step_s.value)
+    assert any("counted as the batch size" in note for note in speed.notes)
+    assert speed.curve[-1].value.value > speed.curve[0].value.value

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from brimful.decide.kernel_laws import fit_kernels
+from brimful.decide.kernel_laws import KernelLaws, ScaledKernels, fit_kernels
 from brimful.decide.predicted_speed import predict_speed, rates_of, samples_law
 from brimful.values import Advice, Outcome, PredictedSpeed, Prediction, Sample
 from brimful.verbs.imaginary import Tracer
@@ -40,10 +41,22 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     fitted = fit_kernels({size or 0: tracer.runs(size) for size in done})
     if fitted is None:
         return Advice("no-clock", "no step was seen from its beginning to its end", "so no speed is predicted", "")
-    samples = {size or 0: sample.samples_per_step for size, sample in done.items()}
-    speed = predict_speed(fitted, gpu, batch_size, largest, samples_law(samples), notes=tuple(_left_out(tracer.worst())))
+    samples, notes = (
+        samples_law({size or 0: sample.samples_per_step for size, sample in done.items()}),
+        _left_out(tracer.worst()),
+    )
+    if samples is not None and batch_size is not None and _miscounted(fitted, samples):
+        samples = float
+        notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
+    speed = predict_speed(fitted, gpu, batch_size, largest, samples, notes=tuple(notes))
     assert speed is not None
     return speed
+
+
+def _miscounted(fitted: KernelLaws | ScaledKernels, samples: Callable[[int], float]) -> bool:
+    """Whether the work of a step grows with the batch size and the samples in it are said not to."""
+    sizes = fitted.fitted_at
+    return samples(sizes[0]) == samples(sizes[-1]) and fitted.at(sizes[0]) != fitted.at(sizes[-1])
 
 
 def _left_out(sample: Sample) -> list[str]:
