@@ -296,6 +296,15 @@ PROGRAMS: tuple[Program, ...] = (
         light=False,
         phases=("train",),
     ),
+    Program(
+        "timm_benchmark.py",
+        "timm's own training benchmark: amp, channels last, cudnn.benchmark, no loader",
+        32,
+        flags=("--model", "resnet18"),
+        needs=("timm",),
+        light=False,
+        phases=("train",),
+    ),
 )
 
 

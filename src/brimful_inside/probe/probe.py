@@ -155,7 +155,7 @@ class Probe:
         """The first forward pass of a module since a step, or since a batch whose use is not known."""
         self.loaders.consumption.worked_on()
         if self.first_dimension is None and not self.loaders.any:
-            self.first_dimension = _samples_in(args)
+            self.first_dimension = _samples_in(args, self.orders.settings.get("batch_size"))
         if torch.is_grad_enabled() and module.training:
             self._trains_forward()
             return
@@ -274,6 +274,9 @@ class Probe:
                 self.hub.emit(report.bare_report(self, how))
 
 
-def _samples_in(args: Any) -> Optional[int]:
+def _samples_in(args: Any, asked: Any = None) -> Optional[int]:
+    """The first dimension of the model's input; the second where that is the batch size asked for (recurrent networks)."""
     first = next((a for a in args if isinstance(a, torch.Tensor)), None) if isinstance(args, tuple) else None
-    return int(first.shape[0]) if first is not None and first.dim() > 0 else None
+    if first is None or first.dim() == 0:
+        return None
+    return int(asked if asked in tuple(first.shape[:2]) else first.shape[0])
