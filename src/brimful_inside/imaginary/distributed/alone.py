@@ -88,7 +88,7 @@ def put_alone_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(torch.multiprocessing, "spawn", _spawn)
     replace_everywhere(patches, "_store_based_barrier", lambda *args, **kwargs: None)
     replace_everywhere(patches, "ProcessGroupGloo", stand_in("ProcessGroupGloo"))
-    replace_plugins(patches, ("GLOO",))
+    replace_plugins(patches, "gloo")
     for name, function in _objects(gpu).items():
         replace_everywhere(patches, name, function)
     replace_everywhere(patches, "all_reduce", _all_reduce(gpu, c10d.all_reduce))

@@ -5,7 +5,7 @@ before they come to it (`collectives`).
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -67,21 +67,22 @@ def put_nccl_in_place(patches: Patches) -> None:
             patches.set(_distributed_c10d, name, backend)
     patches.set(torch.distributed, "ProcessGroupNCCL", c10d.ProcessGroupNCCL)
     patches.set(FakeProcessGroup, "_set_sequence_number_for_group", lambda self: None)
-    replace_plugins(patches, ("NCCL", "NCCL2", "NCCL-LEGACY", "NCCL-LAZY"))
+    replace_plugins(patches, "nccl")
     replace_everywhere(patches, "is_nccl_available", lambda: True)
     replace_everywhere(patches, "_NCCL_AVAILABLE", True)
     replace_everywhere(patches, "default_pg_nccl_timeout", _TEN_MINUTES)
     patches.set(_distributed_c10d, "_DEFAULT_PG_NCCL_TIMEOUT", _TEN_MINUTES)
 
 
-def replace_plugins(patches: Patches, names: Sequence[str]) -> None:
-    """From torch 2.15 on all backends are in one table of functions that make them; before, only those of others."""
-    plugins = dict(c10d.Backend._plugins)
-    if "GLOO" not in plugins:
-        return
-    for name in names:
-        if name in plugins or name == "NCCL":
-            plugins[name] = c10d.Backend._BackendPlugin(_by_options, True)
+def replace_plugins(patches: Patches, kind: str) -> None:
+    """From torch 2.15 on backends are entered, when they are first asked for, in a table of functions that make them."""
+    makers = [name for name in vars(c10d) if name.startswith("_create_%s" % kind) and name.endswith("_process_group")]
+    for name in makers:
+        replace_everywhere(patches, name, _by_options)
+    plugins = {
+        name: c10d.Backend._BackendPlugin(_by_options, True) if makers and name.lower().startswith(kind) else plugin
+        for name, plugin in c10d.Backend._plugins.items()
+    }
     patches.set(c10d.Backend, "_plugins", plugins)
 
 

@@ -114,7 +114,10 @@ def test_fsdp2_keeps_its_share_of_weights_gradients_and_states(alone, requested)
 
 @pytest.mark.parametrize("depth", [4, 8])
 def test_fsdp2_holds_three_layers_at_most_in_the_forward_pass(alone, requested, depth):
-    """A layer's weights, the all-gather's output that they are copied from, and that of the layer before, still held."""
+    """A layer's weights, the all-gather's output that they are copied from, and that of the layer before, still held.
+
+    From torch 2.14 or 2.15 on weights of whole rows are gathered in their place, without a copy.
+    """
     from torch.distributed.fsdp import fully_shard
 
     with torch.device("cuda"):
@@ -127,7 +130,9 @@ def test_fsdp2_holds_three_layers_at_most_in_the_forward_pass(alone, requested, 
     with torch.no_grad():
         model(rows)
     peak = torch.cuda.memory_stats()["requested_bytes.all.peak"] - before
-    assert 3 * LAYER <= peak <= 3 * LAYER + 2 * rows.nbytes
+    layers = peak // LAYER
+    assert layers == 3 or (layers == 2 and torch.__version__ >= "2.14")
+    assert peak <= layers * LAYER + 2 * rows.nbytes
     assert requested() == before
 
 
