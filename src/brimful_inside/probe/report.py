@@ -118,7 +118,7 @@ def _notes(probe: Any, micro: List[int]) -> List[str]:
     if not probe.loaders.any:
         notes.append("no DataLoader was used")
         if probe.inputs:
-            notes.append("samples are counted by the model's input: its first dimension, or second where that is the batch size")
+            notes.append("samples are counted by the model's input: dimension 0, or 1 where that is the batch size")
     if steps.all_skipped:
         notes.append("steps skipped by the GradScaler: %d" % steps.all_skipped)
     if steps.optimizers > 1:
