@@ -90,6 +90,7 @@ class Gpu:
     bf16_flops: Estimate | None
     cudnn_bytes: Estimate | None = None  # what cuDNN adds to the context once a convolution has run; None: not known
     calibration: str | None = None  # "context measured on 2026-11-20 on this machine (...)"; None: as the catalogue has it
+    reached: dict[str, float] = field(default_factory=dict)  # rates measured with it, by the names of Calibration.rates
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from test_kernel_laws import step
 
 from brimful.decide.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence
 from brimful.decide.kernel_laws import fit_kernels
-from brimful.decide.predicted_speed import predict_speed, rates_of, samples_law, sizes_up_to, step_interval
+from brimful.decide.predicted_speed import efficiency_of, predict_speed, rates_of, samples_law, sizes_up_to, step_interval
 from brimful.decide.speed import TOLERANCE
 from brimful.values import Estimate, Source
-from brimful_inside.laws.roofline import Kernel
+from brimful_inside.laws.roofline import DEFAULT, Kernel
 from tests.show import pieces
 
 EVIDENCE = Evidence(STEP_TIME, 0.0, -0.1, 0.2, 64, "2026-11-20", "one NVIDIA A100-PCIE-40GB", "a bench")
@@ -154,3 +154,39 @@ def test_grouped_convolutions_have_evidence_of_their_own():
     assert basis(False) == ordinary.basis
     assert basis(True) == grouped.basis
     assert (grouped.high - grouped.low) > (ordinary.high - ordinary.low), "the committed evidence"
+
+
+REACHED = {
+    "bandwidth_bytes_per_s": 1300e9,
+    "fp32_flops": 18e12,
+    "bf16_flops": 250e12,
+    "kernel_s": 2e-6,
+    "dispatch_s": 10e-6,
+    "link_bytes_per_s": 9e9,
+}
+
+
+def test_rates_that_a_card_reached_take_the_place_of_the_datasheets_and_of_its_shares():
+    gpu = replace(card(), reached=REACHED)
+    rates, efficiency = rates_of(gpu), efficiency_of(gpu)
+    assert rates is not None
+    assert (rates.bandwidth_bytes_per_s, rates.fp32, rates.bf16) == (1300e9, 18e12, 250e12)
+    assert rates.tf32 == card().tf32_flops.value, "not measured"
+    assert efficiency.bandwidth == efficiency.cuda_cores == 1.0
+    assert (efficiency.kernel_s, efficiency.link_bytes_per_s) == (2e-6, 9e9)
+    assert efficiency.script_s == 2 * DEFAULT.script_s, "a host that dispatches half as fast"
+    assert efficiency_of(card()) == DEFAULT
+
+
+def test_a_card_that_the_catalogue_lacks_has_a_clock_once_its_rates_were_measured():
+    assumed = {
+        name: Estimate(1e12, Source.ASSUMED) for name in ("bandwidth_bytes_per_s", "fp32_flops", "tf32_flops", "fp16_flops")
+    }
+    gpu = replace(card(), reached=REACHED, **assumed)
+    rates = rates_of(gpu)
+    assert rates is not None
+    assert rates.tf32 is None, "an assumed rate is none"
+    assert rates_of(replace(gpu, reached={})) is None
+    assert "measured on this card" in step_interval(gpu, STEP_TIME, (EVIDENCE,)).basis
+    found = speed(gpu=gpu)
+    assert found.step_s.value > 0

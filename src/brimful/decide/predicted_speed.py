@@ -13,9 +13,18 @@ from brimful.decide.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence, com
 from brimful.decide.kernel_laws import KernelLaws, ScaledKernels, StepKernels
 from brimful.decide.speed import TOLERANCE
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
-from brimful_inside.laws.roofline import DEFAULT, SYNC, Rates, Step, Timed, is_grouped, kernel_time, step_time
+from brimful_inside.laws.roofline import DEFAULT, SYNC, Efficiency, Rates, Step, Timed, is_grouped, kernel_time, step_time
 
-__all__ = ["StepInterval", "predict_speed", "rates_of", "samples_law", "situation_of", "sizes_up_to", "step_interval"]
+__all__ = [
+    "StepInterval",
+    "efficiency_of",
+    "predict_speed",
+    "rates_of",
+    "samples_law",
+    "situation_of",
+    "sizes_up_to",
+    "step_interval",
+]
 
 # How far the host that will dispatch may differ from an ordinary one, either way (assumed: processors of servers and of
 # desktops differ by that much in a single thread, and so do scripts in what they do between operations).
@@ -24,6 +33,10 @@ HOSTS = (0.5, 1.0, 2.0)
 # other cards in bench/results/clock-*.json the medians lie within this).
 OTHER_CARD = 0.25
 ASSUMED_ERROR = 0.5  # without evidence
+# Host time of one small operation without modules and gradients, where `Efficiency.script_s` is that of a script's (assumed).
+ORDINARY_DISPATCH_S = 5e-6
+# What a network's products reach of what products of 8192 x 8192 do (assumed: 0.70 of the peak against 0.80 to 0.85).
+OF_LARGE_SQUARES = 0.85
 GROUPED_SHARE = 0.05  # of a step's time: from here on convolutions by groups decide how far a prediction may be off
 TOP = 10
 
@@ -38,11 +51,39 @@ class StepInterval:
 
 
 def rates_of(gpu: Gpu) -> Rates | None:
-    """The card's peaks; None where nothing is known of it but its memory."""
-    if gpu.bandwidth_bytes_per_s.source is Source.ASSUMED:
+    """The card's peaks, or what it reached where that was measured; None where nothing is known of it but its memory."""
+    known = gpu.bandwidth_bytes_per_s.source is not Source.ASSUMED
+    reached = gpu.reached
+    if not known and not ("bandwidth_bytes_per_s" in reached and "fp32_flops" in reached):
         return None
-    tf32, fp16, bf16 = (None if rate is None else rate.value for rate in (gpu.tf32_flops, gpu.fp16_flops, gpu.bf16_flops))
-    return Rates(gpu.bandwidth_bytes_per_s.value, gpu.fp32_flops.value, tf32, fp16, bf16, gpu.multiprocessors, gpu.capability)
+
+    def rate(name: str, peak: Estimate | None) -> float | None:
+        return reached.get(name) or (peak.value if peak is not None and known else None)
+
+    bandwidth, fp32 = rate("bandwidth_bytes_per_s", gpu.bandwidth_bytes_per_s), rate("fp32_flops", gpu.fp32_flops)
+    tf32, fp16, bf16 = (rate(f"{kind}_flops", peak) for kind, peak in _tensor_peaks(gpu).items())
+    assert bandwidth and fp32
+    return Rates(bandwidth, fp32, tf32, fp16, bf16, gpu.multiprocessors, gpu.capability)
+
+
+def _tensor_peaks(gpu: Gpu) -> dict[str, Estimate | None]:
+    return {"tf32": gpu.tf32_flops, "fp16": gpu.fp16_flops, "bf16": gpu.bf16_flops}
+
+
+def efficiency_of(gpu: Gpu) -> Efficiency:
+    """What is reached of `rates_of`: all of what was measured to be reached, the fitted shares of a datasheet's peaks."""
+    found, reached = DEFAULT, gpu.reached
+    if "bandwidth_bytes_per_s" in reached:
+        found = found._replace(bandwidth=1.0)
+    if "fp32_flops" in reached:
+        found = found._replace(cuda_cores=1.0)
+    if any(f"{kind}_flops" in reached for kind in _tensor_peaks(gpu)):
+        found = found._replace(tensor_cores=OF_LARGE_SQUARES, halved=1.0)
+    seconds_and_links = {name: reached[name] for name in ("kernel_s", "link_bytes_per_s") if name in reached}
+    found = found._replace(**seconds_and_links)
+    if "dispatch_s" in reached:
+        found = found.with_host(reached["dispatch_s"] / ORDINARY_DISPATCH_S)
+    return found
 
 
 def situation_of(step: StepKernels, times: Sequence[Timed]) -> str:
@@ -61,7 +102,8 @@ def step_interval(gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence
     own = [one for one in found if gpu.name in one.hardware]
     best = max(own or found, key=lambda one: one.count)
     basis = f"{best.basis} ({best.count} models, {best.hardware}, {best.date})"
-    if own:
+    if own or "bandwidth_bytes_per_s" in gpu.reached:
+        basis += "; by rates measured on this card" if gpu.reached else ""
         return StepInterval(best.low_error, best.high_error, basis)
     low, high = (1 + best.low_error) / (1 + OTHER_CARD) - 1, (1 + best.high_error) * (1 + OTHER_CARD) - 1
     return StepInterval(low, high, basis + f"; widened by {100 * OTHER_CARD:.0f} %, for this is another card")
@@ -73,16 +115,17 @@ class _Clock:
 
     laws: KernelLaws | ScaledKernels
     rates: Rates
+    efficiency: Efficiency = DEFAULT
 
     def kernels(self, batch_size: int) -> tuple[StepKernels, list[Timed]]:
         step = self.laws.at(batch_size)
-        return step, [kernel_time(kernel, self.rates) for kernel in step.kernels]
+        return step, [kernel_time(kernel, self.rates, self.efficiency) for kernel in step.kernels]
 
     def steps(self, batch_size: int, hosts: Sequence[float] = (1.0,)) -> list[Step]:
         """The step with each of these hosts: so many times as slow as an ordinary one."""
         step, times = self.kernels(batch_size)
         kernels, ordered = [step.kernels[i] for i in step.order], [times[i] for i in step.order]
-        return [step_time(kernels, ordered, DEFAULT.with_host(factor)) for factor in hosts]
+        return [step_time(kernels, ordered, self.efficiency.with_host(factor)) for factor in hosts]
 
 
 def predict_speed(
@@ -101,7 +144,7 @@ def predict_speed(
     rates = rates_of(gpu)
     if rates is None:
         return None
-    clock = _Clock(laws, rates)
+    clock = _Clock(laws, rates, efficiency_of(gpu))
     at = batch_size if batch_size is not None else laws.fitted_at[0]
     interval = interval or step_interval(gpu, situation_of(*clock.kernels(at)))
     step, estimate = clock.steps(at)[0], _estimate(clock.steps(at, HOSTS), interval)

@@ -9,7 +9,7 @@ import pytest
 
 from brimful.decide.context import context_of, slack_of
 from brimful.errors import NoSuchDevice, UsageError
-from brimful.measure.gpus import calibrations, find_gpu
+from brimful.measure.gpus import calibrations, find_gpu, to_card
 from brimful.values import Calibration, Source
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -101,3 +101,15 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path):
 
 def test_the_file_says_its_schema(tmp_path):
     assert json.loads(calibrations.keep(MEASURED, tmp_path).read_text())["schema"] == calibrations.SCHEMA
+
+
+def test_rates_that_were_reached_come_along_and_give_a_clock_to_a_card_that_the_catalogue_lacks(tmp_path):
+    rates = {"bandwidth_bytes_per_s": 1.1e12, "fp32_flops": 2e13, "bf16_flops": 1e14}
+    calibrations.keep(replace(MEASURED, rates=rates), tmp_path)
+    calibrations.keep(replace(MEASURED, name="NVIDIA Unheard Of", rates=rates), tmp_path)
+    assert calibrations.calibrated(find_gpu("h200"), tmp_path).reached == rates
+    unknown = calibrations.find_calibrated("NVIDIA Unheard Of", tmp_path)
+    card = to_card(unknown)
+    assert card.bandwidth_bytes_per_s == 1.1e12
+    assert card.flops == {"fp32": 2e13, "bf16": 1e14}
+    assert to_card(replace(unknown, reached={})).bandwidth_bytes_per_s is None

@@ -71,7 +71,10 @@ def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
 
 
 def calibrated(gpu: Gpu, home: Path | str | None = None) -> Gpu:
-    """`gpu` with what was measured of it here: its context, cuDNN's share, its usable memory. As it is, where nothing was."""
+    """`gpu` with what was measured of it here: its context, cuDNN's share, its usable memory, the rates that it reached.
+
+    As it is, where nothing was.
+    """
     found = _read(_path_of(gpu.name, home))
     return gpu if found is None else _with(gpu, found)
 
@@ -90,6 +93,7 @@ def _with(gpu: Gpu, found: Calibration) -> Gpu:
         context_bytes=measured(found.context_bytes),
         cudnn_bytes=measured(found.cudnn_bytes),
         calibration=note,
+        reached=dict(found.rates),
     )
 
 

@@ -100,9 +100,11 @@ def to_card(gpu: Gpu) -> Card:
 
 def _rates(gpu: Gpu) -> dict[str, Any]:
     """What the card's clock runs by; nothing where the rates are another card's."""
-    if gpu.bandwidth_bytes_per_s.source is Source.ASSUMED:
-        return {}
     peaks = {"fp32": gpu.fp32_flops, "tf32": gpu.tf32_flops, "fp16": gpu.fp16_flops, "bf16": gpu.bf16_flops}
+    if gpu.bandwidth_bytes_per_s.source is Source.ASSUMED:
+        reached = {kind: gpu.reached[kind + "_flops"] for kind in peaks if kind + "_flops" in gpu.reached}
+        bandwidth = gpu.reached.get("bandwidth_bytes_per_s")
+        return {"bandwidth_bytes_per_s": bandwidth, "flops": reached} if bandwidth else {}
     return {
         "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s.value,
         "flops": {kind: rate.value for kind, rate in peaks.items() if rate is not None},
