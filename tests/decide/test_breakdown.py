@@ -172,11 +172,19 @@ def test_several_models_keep_their_names_and_one_needs_none():
     assert {share.module for share in broken_down(trace("Critic")).whole.modules} == {"Net: layers.0", "Critic: layers.0"}
 
 
-def test_modules_that_repeat_are_taken_together():
-    tags = [row for n in range(12) for row in (Malloc(n, MIB, "aten.mm"), Tag(n, "parameter", f"h.{n}.mlp.fc2", "Net"))]
+def test_modules_that_repeat_are_taken_together_and_layers_of_one_list_are_not():
+    paths = [f"h.{n}.mlp.{layer}" for n in range(6) for layer in (0, 2)]
+    tags = [
+        row for n, path in enumerate(paths) for row in (Malloc(n, (n % 2 + 1) * MIB, "aten.mm"), Tag(n, "parameter", path, "N"))
+    ]
     whole = broken_down(traced(*tags)).whole
-    assert [(group.pattern, group.count, group.bytes) for group in whole.alike] == [("h.*.mlp.fc2", 12, 12 * MIB)]
+    assert [(group.pattern, group.count, group.bytes) for group in whole.alike] == [
+        ("h.*.mlp.2", 6, 12 * MIB),
+        ("h.*.mlp.0", 6, 6 * MIB),
+    ]
     assert len(whole.modules) == 10
+    several = broken_down(traced(*tags, Malloc(99, 512, "aten.mm"), Tag(99, "parameter", "main.0", "Critic"))).whole
+    assert several.alike[0].pattern == "N: h.*.mlp.2"
 
 
 def test_a_trace_without_notes_is_broken_down_all_the_same():

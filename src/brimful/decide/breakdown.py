@@ -115,8 +115,9 @@ def _alike(shares: list[ModuleShare]) -> tuple[Alike, ...]:
     """Modules whose paths differ in their numbers alone."""
     groups: dict[str, list[int]] = {}
     for share in shares:
-        pattern = re.sub(r"(?<![^. ])\d+(?![^.])", "*", share.module)
-        if pattern != share.module and not pattern.endswith("*"):  # what stands in one list alone need not be of one kind
+        # The last number stays: the layers of one list are of different kinds (nn.Sequential).
+        pattern = re.sub(r"(?<![^. ])\d+(?=\.)", "*", share.module)
+        if pattern != share.module:
             groups.setdefault(pattern, []).append(share.bytes)
     found = [Alike(pattern, len(sizes), sum(sizes)) for pattern, sizes in groups.items() if len(sizes) > 1]
     return tuple(sorted(found, key=lambda group: -group.bytes)[:TOP_GROUPS])

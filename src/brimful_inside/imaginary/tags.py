@@ -37,6 +37,8 @@ class Tags:
         self._told: Dict[Tuple[int, int], str] = {}  # by card and allocation
         self._roots_told = 0
         self._rows: Dict[Place, str] = {}  # its part of a row
+        self._modules: List[Tuple[Any, Place]] = []
+        self._strange: Any = weakref.WeakKeyDictionary()  # whether an optimizer has parameters that no module has
         self._steps: Any = weakref.WeakKeyDictionary()  # of each optimizer
         self._handles: List[Any] = []
         calls.on_backward.append(self._backward)
@@ -57,6 +59,7 @@ class Tags:
     def _outermost(self, module: torch.nn.Module, begins: bool) -> None:
         if self._calls.roots_seen != self._roots_told:
             self._roots_told = self._calls.roots_seen
+            self._modules = []
             self._tell(self._owned())
 
     def _backward(self, begins: bool) -> None:
@@ -67,15 +70,20 @@ class Tags:
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Of functional models no module tells."""
-        places = self._places()
-        strange = [parameter for parameter in _parameters(optimizer) if id(parameter) not in places]
-        self._tell((parameter, PARAMETER, NOWHERE) for parameter in strange)
-        self._tell((_grad_of(parameter), GRADIENT, NOWHERE) for parameter in strange)
+        if self._steps.get(optimizer, 0) < FIRST_STEPS:
+            places = self._places()
+            self._strange[optimizer] = any(id(parameter) not in places for parameter in _parameters(optimizer))
+        if self._strange.get(optimizer, False):
+            places = self._places()
+            strange = [parameter for parameter in _parameters(optimizer) if id(parameter) not in places]
+            self._tell((parameter, PARAMETER, NOWHERE) for parameter in strange)
+            self._tell((_grad_of(parameter), GRADIENT, NOWHERE) for parameter in strange)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         steps = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         if steps > FIRST_STEPS:
             return
+        self._modules = []  # some may have come since
         self._tell(self._owned())
         places = self._places()
         for parameter, state in list(getattr(optimizer, "state", {}).items()):
@@ -90,15 +98,26 @@ class Tags:
         return places
 
     def _owned(self) -> Iterator[Owned]:
-        for root, name in self._calls.living_roots():
-            for path, module in root.named_modules():
-                place = Place(name, path)
+        for reference, place in self._owners():
+            module = reference()
+            if module is not None:
                 for tensor in module._parameters.values():
                     if tensor is not None:
                         yield tensor, PARAMETER, place
                 for tensor in module._buffers.values():
                     if tensor is not None:
                         yield tensor, BUFFER, place
+
+    def _owners(self) -> List[Tuple[Any, Place]]:
+        """The modules that have parameters or buffers of their own."""
+        if not self._modules:
+            self._modules = [
+                (weakref.ref(module), Place(name, path))
+                for root, name in self._calls.living_roots()
+                for path, module in root.named_modules()
+                if module._parameters or module._buffers
+            ]
+        return self._modules
 
     def _tell(self, owned: Iterable[Owned]) -> None:
         lines: Dict[Ledger, List[str]] = {}
