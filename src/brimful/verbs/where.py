@@ -11,6 +11,7 @@ from brimful.decide.breakdown import Breakdowns, break_down
 from brimful.decide.sequences import Program, program_of
 from brimful.values import Prediction
 from brimful.verbs.imaginary import Tracer
+from brimful_inside.laws.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,25 @@ Origin = tuple[Program, Sequence[int], Annotated, AllocationLaws | None]
 
 def _sources(tracer: Tracer, laws: AllocationLaws | None, batch_size: int | None) -> Iterator[Origin]:
     if laws is not None and batch_size is not None and batch_size >= min(laws.fitted_at):
-        trace = tracer.trace(laws.fitted_at[0])
-        if trace is not None:
-            yield laws.program, laws.sizes_at(batch_size), annotate(trace), laws
+        fitted = laws.fitted_at[0]
+        sizes = laws.sizes_at(batch_size)
+        cards = tracer.cards(fitted)
+        trace = tracer.trace(fitted)
+        if cards:
+            yield from _by_card([one.trace for one in cards], sizes, [births for _, births in laws.program.parts])
+        elif trace is not None:
+            yield laws.program, sizes, annotate(trace), laws
     if batch_size in tracer.samples:
         trace = tracer.trace(batch_size)
-        if trace is not None:
-            program = program_of(trace)
-            yield program, program.sizes, annotate(trace), None
+        traces = [one.trace for one in tracer.cards(batch_size)] or ([trace] if trace is not None else [])
+        for one in traces:
+            program = program_of(one)
+            yield program, program.sizes, annotate(one), None
+
+
+def _by_card(traces: Sequence[Trace], sizes: Sequence[int], births: Sequence[int]) -> Iterator[Origin]:
+    """Of several cards each by itself: `sizes` are of all of them, one after another."""
+    start = 0
+    for trace, count in zip(traces, births, strict=False):
+        yield program_of(trace), sizes[start : start + count], annotate(trace), None
+        start += count
