@@ -1,0 +1,257 @@
+"""What a prediction costs: seconds and host memory beyond what the script itself takes before it touches the card.
+
+    python -m bench.prediction_cost [--only mlp billion] [--out bench/results]
+
+Each script goes through `brimful predict` as a user calls it, its largest batch size included, in a process of its own. The
+script's own share is measured apart: the same script, ended at the moment when it first asks anything of the card, so after its
+imports and what data it loads before that. A prediction runs it several times, and that share is taken off as many times.
+
+Told are processor seconds, which need no quiet machine, and the clock's, which do; and the most memory that brimful and all its
+processes held at once, less the most that the script's own share held. Two limits are checked: 4 s of processor time in the
+median, and 1 GiB for a model of a billion parameters that is made on the card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import platform
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.probe_cost import cpu_name
+from bench.scripts_table import PROGRAMS
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+BILLION = Path(__file__).parent / "cost" / "billion.py"
+LIMIT_S, LIMIT_BYTES = 4.0, 1 << 30
+# Two of a billion parameters, and programs of each kind; many of the table's do the same in other words.
+CHOSEN = (
+    "billion", "billion --empty", "mlp", "lstm_lm", "checkpointed_transformer", "trainer_gpt2", "accelerate_images",
+    "lightning_unet", "peft_lora", "dcgan", "contrastive", "vit_ema", "unet_segmentation", "ddpm_unet",
+)  # fmt: skip
+TIME_LIMIT_S = 600
+LOOK_EVERY_S = 0.02
+MIB = 1 << 20
+
+# Ends the process when the script first asks anything of the card.
+UNTIL_THE_CARD = """
+import os, runpy, sys
+from brimful_inside import imaginary
+from brimful_inside.wire import Card
+imaginary.ImaginaryGpu.touch = lambda self: os._exit(0)
+imaginary.enter(Card("a card", 80 << 30, 1 << 30, [8, 0], 108))
+sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What a command and all its processes took together."""
+
+    code: int
+    processor_s: float
+    wall_s: float
+    peak_bytes: int  # resident, of all processes at one moment
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One script's prediction, and its own share of it (`own_*`, of one run until it asks for the card)."""
+
+    name: str
+    traces: int
+    processor_s: float
+    wall_s: float
+    peak_bytes: int
+    own_processor_s: float
+    own_wall_s: float
+    own_peak_bytes: int
+    largest_batch_size: int | None
+    error: str | None = None
+
+    @property
+    def beyond_s(self) -> float:
+        """Processor seconds beyond the script's own."""
+        return self.processor_s - self.traces * self.own_processor_s
+
+    @property
+    def over_bytes(self) -> int:
+        return self.peak_bytes - self.own_peak_bytes
+
+
+def weigh(words: list[str], environment: dict[str, str], folder: str) -> Weighed:
+    """Runs a command, and looks at the memory of its family fifty times a second."""
+    before, begun, peak = _processor_s(), time.perf_counter(), 0
+    with open(Path(folder, "out"), "w+") as out, open(Path(folder, "err"), "w+") as err:
+        process = subprocess.Popen(words, cwd=folder, env=environment, stdout=out, stderr=err)
+        while process.poll() is None and time.perf_counter() - begun < TIME_LIMIT_S:
+            peak = max(peak, family_bytes(process.pid))
+            time.sleep(LOOK_EVERY_S)
+        if process.poll() is None:
+            process.kill()
+        code, wall = process.wait(), time.perf_counter() - begun
+        out.seek(0)
+        err.seek(0)
+        return Weighed(code, _processor_s() - before, wall, peak, out.read(), err.read())
+
+
+def _weigh_apart(words: list[str], environment: dict[str, str]) -> Weighed:
+    """In a folder of its own: scripts write, and may not like what the last one wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        return weigh(words, environment, folder)
+
+
+def family_bytes(pid: int) -> int:
+    """Resident bytes of a process and its descendants."""
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        for process in [root, *root.children(recursive=True)]:
+            try:
+                total += process.memory_info().rss
+            except psutil.Error:
+                continue
+    except psutil.Error:
+        return 0
+    return total
+
+
+def _processor_s() -> float:
+    """Of ended children, theirs included."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def environment(home: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_ORDERS")}
+    source = str(ROOT / "src")
+    return {**kept, "BRIMFUL_HOME": home, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def cost_of(name: str, command: list[str], gpu: str, repeats: int = 3) -> Cost:
+    """`command` is the script and its arguments, its batch size given."""
+    with tempfile.TemporaryDirectory() as home:
+        variables = environment(home)
+        own = [_weigh_apart([sys.executable, "-c", UNTIL_THE_CARD, *command], variables) for _ in range(repeats)]
+        words = [sys.executable, "-m", "brimful", "predict", "--gpu", gpu, "--json", "--", sys.executable, *command]
+        whole = _weigh_apart(words, variables)
+        traces = len(list(Path(home).rglob("orders.json")))
+    failed = next((one.err.strip().splitlines()[-1:] for one in own if one.code), None)
+    try:
+        answer = json.loads(whole.out)
+    except ValueError:
+        answer, failed = {}, failed or whole.err.strip().splitlines()[-1:]
+    if "error" in answer:
+        failed = [answer["error"].get("saw", "")]
+    return Cost(
+        name,
+        traces,
+        whole.processor_s,
+        whole.wall_s,
+        whole.peak_bytes,
+        statistics.median(one.processor_s for one in own),
+        statistics.median(one.wall_s for one in own),
+        max(one.peak_bytes for one in own),
+        answer.get("largest_batch_size"),
+        " ".join(failed) if failed is not None else None,
+    )
+
+
+def scripts() -> dict[str, tuple[list[str], str]]:
+    """(script with its arguments, card) by name: the programs of bench/scripts that run here, and the billion parameters."""
+    found = {
+        f"billion{' '.join(['', *more])}": ([str(BILLION), "--batch-size", "4", *more], "a100-80gb")
+        for more in ([], ["--empty"])
+    }
+    for program in PROGRAMS:
+        words = program.command("python")
+        here = all(importlib.util.find_spec(module) is not None for module in program.needs)
+        if here and not program.prepare and not program.launcher:
+            found[program.key] = (list(words[1:]), program.gpu)
+    return found
+
+
+def summary(costs: list[Cost]) -> dict[str, Any]:
+    """The two figures that have a limit, over the scripts that could be predicted."""
+    done = [cost for cost in costs if cost.error is None]
+    large = [cost.over_bytes for cost in done if cost.name.startswith("billion")]
+    return {
+        "scripts": len(done),
+        "median_beyond_s": statistics.median(cost.beyond_s for cost in done) if done else None,
+        "billion_over_bytes": max(large) if large else None,
+    }
+
+
+def holds(figures: dict[str, Any]) -> bool:
+    """Whether what was measured is within the limits."""
+    seconds, over = figures["median_beyond_s"], figures["billion_over_bytes"]
+    return (seconds is None or seconds <= LIMIT_S) and (over is None or over <= LIMIT_BYTES)
+
+
+def table(costs: list[Cost]) -> list[str]:
+    lines = [f"{'script':28}{'traces':>7}{'own s':>8}{'beyond s':>10}{'wall s':>8}{'own MiB':>9}{'over MiB':>10}"]
+    for cost in costs:
+        numbers = f"{cost.traces:>7}{cost.own_processor_s:>8.2f}{cost.beyond_s:>10.2f}{cost.wall_s:>8.1f}"
+        memory = f"{cost.own_peak_bytes / MIB:>9.0f}{cost.over_bytes / MIB:>10.0f}"
+        lines.append(f"{cost.name:28}{numbers}{memory}" + (f"  {cost.error[:60]}" if cost.error else ""))
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"scripts by name (default: {', '.join(CHOSEN)})")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    known = scripts()
+    names = args.only or [name for name in CHOSEN if name in known]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        sys.exit(f"There is no script {', '.join(unknown)}. There are {', '.join(known)}.")
+    costs = []
+    for name in names:
+        costs.append(cost_of(name, *known[name]))
+        print(table(costs)[-1], file=sys.stderr, flush=True)
+    figures = summary(costs)
+    today = datetime.date.today()
+    result = {
+        "bench": "prediction_cost",
+        "what": "processor seconds and host memory of predictions beyond what the script takes until it asks for the card",
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "date": today.isoformat(),
+        "limits": {"median_beyond_s": LIMIT_S, "billion_over_bytes": LIMIT_BYTES},
+        "figures": figures,
+        "rows": [{**asdict(cost), "beyond_s": cost.beyond_s, "over_bytes": cost.over_bytes} for cost in costs],
+    }
+    print("\n".join(table(costs)))
+    print(", ".join(f"{name}: {value}" for name, value in figures.items()))
+    args.out.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
+    path = args.out / f"prediction_cost-{name}-{today:%Y-%m}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {path}")
+    return 0 if holds(figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
