@@ -217,6 +217,7 @@ class Report:
     wrote: List[str]  # files the script wanted to write and that went to the trial's folder
     first_step_unix_s: Optional[float] = None  # when the first step began: what was written before it was prepared, not learnt
     cards: List[CardSeen] = field(default_factory=list)  # where a process has several imaginary cards: those that were used
+    split_over: int = 1  # imaginary: a batch is split over so many cards of this process (nn.DataParallel)
     communicators: List[int] = field(default_factory=list)  # ranks of each NCCL group that was used on an imaginary card
 
 

@@ -82,6 +82,7 @@ class AllocationLaws:
     law_of: tuple[int, ...]  # by order of birth: which of `laws` gives the bytes; -1: a workspace computed from `arg_laws`
     arg_laws: dict[int, tuple[str, tuple[Law, ...]]]  # by order of birth: the workspace law and the laws of its args
     fitted_at: tuple[int, ...]  # batch sizes
+    per: int = 1  # the laws are of the batch's share of so many cards of a process; of an uneven batch that of the first
 
     @property
     def exact(self) -> bool:
@@ -108,6 +109,7 @@ class AllocationLaws:
 
     def sizes_at(self, batch_size: int) -> list[int]:
         """The bytes of each allocation, by order of birth; never below 0."""
+        batch_size = -(-batch_size // self.per)
         values = [max(0, law.at(batch_size)) for law in self.laws]
         sizes = [values[index] for index in self.law_of]
         for (name, laws), births in self._alike.items():

@@ -10,7 +10,8 @@ from brimful.decide.context import context_of, slack_of
 from brimful.decide.intervals import interval_for, kind_of
 from brimful.decide.memory import Card
 from brimful.decide.nccl import with_nccl
-from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced, search_largest
+from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced
+from brimful.decide.units import search_in_units
 from brimful.errors import DoesNotFit, UsageError
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
@@ -97,6 +98,11 @@ class Tracer:
         assert gpu is not None
         return int(gpu.total_bytes.value - gpu.context_bytes.value)
 
+    def split_over(self, batch_size: int) -> int:
+        """Over how many cards of a process a traced batch was split; 1 where it could not be split evenly."""
+        over = max((report.split_over for report in self.samples[batch_size].reports), default=1)
+        return over if batch_size % over == 0 else 1
+
     def _communicators(self) -> list[int]:
         """The NCCL groups of the rank that has most of them."""
         reports = [report for sample in self.samples.values() for report in sample.reports]
@@ -129,18 +135,23 @@ class Tracer:
         return (completed or list(self.samples.values()))[-1]
 
 
-def first_size(asked: int | None, max_batch_size: int | None) -> int:
-    """The first batch size to trace: small, and within what the user allows."""
-    return max(1, min(n for n in (FIRST_SIZE, asked, max_batch_size) if n is not None))
+def first_size(asked: int | None, max_batch_size: int | None, cards: int = 1) -> int:
+    """The first batch size to trace: small, and within what the user allows.
+
+    Of several cards each gets two samples at least and as many as the others, should they share the batch.
+    """
+    least = FIRST_SIZE if cards == 1 else cards * max(2, -(-FIRST_SIZE // cards))
+    size = max(1, min(n for n in (least, asked, max_batch_size) if n is not None))
+    return size - size % cards if size > cards else size
 
 
 def search(tracer: Tracer, asked: int | None = None, max_traces: int = MAX_TRACES) -> MemoryConclusion:
     """The largest batch size for the command, by few traces. Raises the errors of a command that does not train."""
     options = tracer.session.options
-    start = first_size(asked, options.max_batch_size)
+    start = first_size(asked, options.max_batch_size, tracer.device.cards)
     tracer.sample(start)
     limits = Limits(dataset_length=tracer.dataset_length(), max_batch_size=options.max_batch_size)
-    generator = search_largest(tracer.card, limits, max_traces, start)
+    generator = search_in_units(tracer.card, limits, max_traces, start, tracer.split_over(start))
     try:
         size = next(generator)
         while True:

@@ -27,6 +27,7 @@ from brimful_inside.imaginary import (
     whole_kernels,
 )
 from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
+from brimful_inside.imaginary.bounds import Bounds
 from brimful_inside.imaginary.clock import Clock
 from brimful_inside.imaginary.compiler import bring_dynamo_back, leave_uncompiled
 from brimful_inside.imaginary.cuda_api import put_cuda_in_place
@@ -74,11 +75,13 @@ class ImaginaryGpu:
         self.card = card
         self.allocator = CachingAllocator(capacity_bytes, settings_in(os.environ), card.total_bytes)
         self.approximations: Dict[str, int] = Counter()
+        self.split_over = 1  # so many cards share a batch (nn.DataParallel)
         self.communicators: Dict[str, int] = {}  # NCCL groups that were used: by name, how many ranks
         self.patches = Patches()
         self.pinned = Pinned()
         self.streams = CurrentStreams()
         self.captures = Captures()
+        self.bounds = Bounds(self)
         self.ledger = Ledger(self.allocator, card, trace, lambda: self.streams.current)
         self.clock = Clock(card)
         self._trace = trace

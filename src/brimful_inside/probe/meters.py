@@ -22,6 +22,7 @@ class NoDevice:
     approximations: Dict[str, int] = {}  # noqa: RUF012
     cards: List[CardSeen] = []  # noqa: RUF012
     communicators: List[int] = []  # noqa: RUF012
+    split_over = 1
 
     def start(self, name: str) -> None:
         pass
@@ -79,6 +80,10 @@ class ImaginaryDevice:
         return seen
 
     @property
+    def split_over(self) -> int:
+        return self._gpu.split_over
+
+    @property
     def communicators(self) -> List[int]:
         return sorted(self._gpu.communicators.values())
 
@@ -109,6 +114,7 @@ class AcceleratorDevice:
     approximations: Dict[str, int] = {}  # noqa: RUF012
     cards: List[CardSeen] = []  # noqa: RUF012
     communicators: List[int] = []  # noqa: RUF012
+    split_over = 1
 
     def __init__(self, peaks: SharedPeaks):
         self._peaks = peaks

@@ -61,6 +61,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         first_step_unix_s=probe.first_step_unix_s,
         cards=probe.device.cards,
         communicators=probe.device.communicators,
+        split_over=probe.device.split_over,
     )
 
 

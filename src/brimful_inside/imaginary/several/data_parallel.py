@@ -5,7 +5,7 @@ The memory that they take follows torch/csrc/cuda/comm.cpp and torch/csrc/utils/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 import torch.cuda.nccl
@@ -23,8 +23,9 @@ Tensor = torch.Tensor
 
 def put_transfers_in_place(gpu: ImaginaryGpus, patches: Patches) -> None:
     """torch._C's functions between cards, and torch.cuda.nccl, which reduces gradients to the first card."""
-    for function in (_broadcast, _broadcast_out, _broadcast_coalesced, _scatter, _scatter_out, _gather, _gather_out):
+    for function in (_broadcast, _broadcast_out, _broadcast_coalesced, _scatter_out, _gather, _gather_out):
         patches.set(torch._C, function.__name__, function)
+    patches.set(torch._C, "_scatter", _noting_how_many(gpu))
     nccl: Any = torch.cuda.nccl
 
     def is_available(tensors: Sequence[Tensor]) -> bool:
@@ -35,6 +36,14 @@ def put_transfers_in_place(gpu: ImaginaryGpus, patches: Patches) -> None:
     patches.set(nccl, "is_available", is_available)
     for name in ("reduce", "all_reduce", "broadcast", "all_gather", "reduce_scatter"):
         patches.set(nccl, name, lambda *args, **kwargs: None)  # into tensors that are there already
+
+
+def _noting_how_many(gpu: ImaginaryGpus) -> Callable[..., List[Tensor]]:
+    def scatter(tensor: Tensor, devices: Sequence[int], *args: Any, **kwargs: Any) -> List[Tensor]:
+        gpu.split_over = max(gpu.split_over, len(devices))
+        return _scatter(tensor, devices, *args, **kwargs)
+
+    return scatter
 
 
 def _on(index: int) -> torch.device:

@@ -1,0 +1,73 @@
+"""Searching among the batch sizes that split evenly over the cards of a process (nn.DataParallel).
+
+Uneven sizes leave cards with shares that are rounded, and no allocation is a law of them; the last card's may be empty. So the
+search goes by samples on each card: its sizes, here called units, stand for so many times as many samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+
+from brimful.decide.memory import Card
+from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced, search_largest
+from brimful.values import Limits, MemoryBelief, Point
+
+__all__ = ["search_in_units"]
+
+
+def search_in_units(
+    card: Card, limits: Limits, max_traces: int = MAX_TRACES, first_size: int = FIRST_SIZE, unit: int = 1
+) -> Generator[int, Traced, MemoryConclusion]:
+    """As `search_largest`, among the multiples of `unit`. Raises ValueError as that does, in units."""
+    if unit == 1:
+        return (yield from search_largest(card, limits, max_traces, first_size))
+    search = search_largest(card, _limits_in(limits, unit), max_traces, max(1, first_size // unit))
+    size = next(search)
+    while True:
+        traced = yield size * unit
+        length = traced.dataset_length
+        try:
+            size = search.send(replace(traced, dataset_length=None if length is None else max(1, length // unit)))
+        except StopIteration as end:
+            return _in_samples(end.value, unit)
+
+
+def _limits_in(limits: Limits, unit: int) -> Limits:
+    def units(samples: int | None) -> int | None:
+        return None if samples is None else max(1, samples // unit)
+
+    least = -(-limits.min_batch_size // unit)
+    return replace(
+        limits,
+        dataset_length=units(limits.dataset_length),
+        max_batch_size=units(limits.max_batch_size),
+        min_batch_size=least,
+    )
+
+
+def _in_samples(conclusion: MemoryConclusion, unit: int) -> MemoryConclusion:
+    laws = conclusion.laws
+    if laws is not None:
+        laws = replace(laws, per=unit, fitted_at=tuple(size * unit for size in laws.fitted_at))
+    evenly = f"a batch is split over {unit} cards: sizes that split evenly were searched, and are told here per card"
+    return replace(
+        conclusion,
+        belief=_belief_in_samples(conclusion.belief, unit),
+        traced=tuple(size * unit for size in conclusion.traced),
+        laws=laws,
+        notes=(evenly, *conclusion.notes) if conclusion.notes else (),
+    )
+
+
+def _belief_in_samples(belief: MemoryBelief, unit: int) -> MemoryBelief:
+    def points(of: tuple[Point, ...]) -> tuple[Point, ...]:
+        return tuple(replace(point, batch_size=point.batch_size * unit) for point in of)
+
+    largest = belief.largest_batch_size
+    return replace(
+        belief,
+        curve=points(belief.curve),
+        probes=points(belief.probes),
+        largest_batch_size=None if largest is None else largest * unit,
+    )
