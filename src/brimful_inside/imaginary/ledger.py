@@ -45,7 +45,7 @@ RUN_AHEAD = 1024
 class _Storage(weakref.ref):
     """A living storage: the books' entry, and by its callback the news of its death."""
 
-    __slots__ = ("address", "id", "key", "known_true", "ledger", "nbytes", "stream", "used_by", "values")
+    __slots__ = ("address", "id", "key", "known_true", "ledger", "most", "nbytes", "stream", "used_by", "values")
 
 
 class Ledger:
@@ -91,6 +91,7 @@ class Ledger:
         entry.ledger = self
         entry.nbytes = nbytes
         entry.known_true = False
+        entry.most = None
         entry.values = None  # its numbers, where they came from the host (known.py)
         entry.stream, entry.used_by = self._stream(), None
         entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)

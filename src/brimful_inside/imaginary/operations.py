@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful_inside.imaginary import sparse
+from brimful_inside.imaginary import detection, sparse
+from brimful_inside.imaginary.bounds import RULES
 from brimful_inside.imaginary.errors import Unsupported, different_devices
 from brimful_inside.imaginary.kernels import TEMPORARIES, Held, Machine, Passing, uses_cublas
 from brimful_inside.imaginary.known import follows
@@ -42,7 +43,19 @@ MIXING = frozenset(
 class _Facts:
     """What is known of an operation, asked for once."""
 
-    __slots__ = ("blas", "composite", "follows", "fresh", "handler", "in_place", "mixes", "name", "short", "temporaries")
+    __slots__ = (
+        "blas",
+        "bounds",
+        "composite",
+        "follows",
+        "fresh",
+        "handler",
+        "in_place",
+        "mixes",
+        "name",
+        "short",
+        "temporaries",
+    )
 
     def __init__(self, func: Any, handlers: Dict[Any, Callable]):
         self.name = str(func)  # "aten.mm.default"
@@ -50,7 +63,8 @@ class _Facts:
         self.short = schema.split("::")[-1]
         overload = schema + "." + func._overloadname
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
-        self.handler = handlers.get(func)
+        self.bounds = func in RULES
+        self.handler = handlers.get(func) or detection.by_name().get(schema)
         self.follows = follows(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
         self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
@@ -141,6 +155,8 @@ class Operations(TorchDispatchMode):
             out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)
             self._track(out, facts.name)
             gpu.known.follow(func, facts.follows, args, kwargs, out)
+            if facts.bounds or (gpu.bounds.any and facts.in_place):
+                gpu.bounds.ran(func, facts.in_place, args, out)
             if gpu.clock.on:
                 gpu.clock.ran(func, facts.name, facts.short, args, kwargs, out)
         except NotImplementedError as error:

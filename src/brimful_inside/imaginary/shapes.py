@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
+from brimful_inside.imaginary.detection import goes_class_by_class
 from brimful_inside.imaginary.plain_shapes import broadcast
 from brimful_inside.imaginary.raw import META, is_meta
 
@@ -23,9 +24,10 @@ def _indices(*shape: int) -> Tensor:
 
 
 def _nonzero(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    most = gpu.bounds.of(args[0])
     gpu.approximate("nonzero")
     # The kernel lays its result out by dimension (at::nonzero: transposed, contiguous columns).
-    return _indices(args[0].dim(), args[0].numel()).t()
+    return _indices(args[0].dim(), args[0].numel() if most is None else most).t()
 
 
 def _masked_select(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -38,6 +40,8 @@ def _unique(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     """_unique, _unique2, unique_consecutive (flattened): every element may be another."""
     gpu.approximate("unique")
     values = args[0]
+    if goes_class_by_class():
+        return (values.new_empty(1), _indices(0), _indices(0))[: len(func._schema.returns)]
     options = dict(zip([a.name for a in func._schema.arguments], args))
     options.update(kwargs)
     inverse = _indices(*values.shape) if options.get("return_inverse") else _indices(0)
