@@ -323,6 +323,14 @@ PROGRAMS: tuple[Program, ...] = (
         light=False,
     ),
     Program(
+        "torchvision_maskrcnn.py",
+        "torchvision's detection tutorial: Mask R-CNN, images of many sizes, sampled proposals, suppression of boxes",
+        2,
+        needs=("torchvision",),
+        light=False,
+        approximations=("nonzero", "non-maximum suppression"),
+    ),
+    Program(
         "timm_train.py",
         "a network of timm with cudnn.benchmark, no loader",
         32,
