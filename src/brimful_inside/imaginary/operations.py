@@ -78,6 +78,7 @@ class _Facts:
 
 _fake_mode: Callable[[Any], Any] = C._get_dispatch_mode
 _FAKE = C._TorchDispatchModeKey.FAKE
+_HIGHER_ORDER = torch._ops.HigherOrderOperator
 _subclasses: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False}
 
 
@@ -112,7 +113,7 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, _HIGHER_ORDER):
             return self._higher_order(func, args, kwargs)
         if types and _says_itself(types):
             return NotImplemented  # a DTensor, say: the operations on its parts come here

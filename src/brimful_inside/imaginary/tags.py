@@ -56,6 +56,15 @@ class Tags:
         """`tensor` was filled from the host."""
         self._tell([(tensor, INPUT, NOWHERE)])
 
+    def buckets(self, entries: Iterable[Any]) -> None:
+        """The books' `entries` are buckets in which DistributedDataParallel gathers gradients, of 4 bytes an element."""
+        lines: Dict[Ledger, List[str]] = {}
+        for entry in entries:
+            if entry.id:
+                self._add_entry(lines, entry, GRADIENT, NOWHERE, 4)
+        for ledger, rows in lines.items():
+            ledger.note_lines(rows)
+
     def _outermost(self, module: torch.nn.Module, begins: bool) -> None:
         if self._calls.roots_seen != self._roots_told:
             self._roots_told = self._calls.roots_seen
@@ -140,6 +149,9 @@ class Tags:
         entry = self._ledgers()[0].storages.get(tensor.untyped_storage()._cdata)
         if entry is None or not entry.id:
             return
+        self._add_entry(lines, entry, category, place, tensor.element_size())
+
+    def _add_entry(self, lines: Dict[Ledger, List[str]], entry: Any, category: str, place: Place, element_bytes: int) -> None:
         key = (entry.ledger.index, entry.id)
         before = self._told.get(key)
         if before is not None and (before != INPUT or category == INPUT):
@@ -148,7 +160,7 @@ class Tags:
         of_place = self._rows.get(place)
         if of_place is None:
             of_place = self._rows[place] = json.dumps([place.path, place.model])[1:-1]
-        row = '["tag",%d,"%s",%s,%d]\n' % (entry.id, category, of_place, tensor.element_size())
+        row = '["tag",%d,"%s",%s,%d]\n' % (entry.id, category, of_place, element_bytes)
         lines.setdefault(entry.ledger, []).append(row)
 
 

@@ -48,8 +48,24 @@ def put_reducer_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
         finally:
             kept.values = None
 
-    patches.set(Reducer, "_rebuild_buckets", _rebuild_buckets)
+    patches.set(Reducer, "_rebuild_buckets", _telling_buckets(gpu, _rebuild_buckets))
+    patches.set(Reducer, "__init__", _telling_buckets(gpu, Reducer.__init__))
     patches.set(dist, "_verify_params_across_processes", _verify_params_across_processes)
+
+
+def _telling_buckets(gpu: ImaginaryGpu, function: Callable) -> Callable:
+    """`function` makes buckets; the trace is told that they hold gradients."""
+
+    @functools.wraps(function)
+    def telling(*args: Any, **kwargs: Any) -> Any:
+        storages = gpu.ledger.storages
+        before = set(storages)
+        result = function(*args, **kwargs)
+        if gpu.notes is not None:
+            gpu.notes.tags.buckets([entry for key, entry in list(storages.items()) if key not in before])
+        return result
+
+    return telling
 
 
 def _keeping(copy: Callable, kept: _Kept) -> Callable:

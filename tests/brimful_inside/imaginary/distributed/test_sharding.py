@@ -198,3 +198,27 @@ def test_columns_and_rows_of_a_layer_on_a_rank_each(alone, requested):
     out = model(torch.randn(2, WIDTH, device="cuda"))
     out.sum().backward()
     assert out.shape == (2, WIDTH)
+
+
+def test_buckets_are_told_as_gradients(monkeypatch):
+    import io
+
+    from brimful_inside import imaginary
+    from brimful_inside.wire import ALONE_VARIABLE
+
+    from .conftest import CARD
+
+    for name, value in {"RANK": 0, "WORLD_SIZE": RANKS, "LOCAL_RANK": 0, ALONE_VARIABLE: 1}.items():
+        monkeypatch.setenv(name, str(value))
+    trace = io.StringIO()
+    gpu = imaginary.enter(CARD, None, trace)
+    try:
+        dist.init_process_group("nccl")
+        before = trace.getvalue().count('"gradient"')
+        parallel = DistributedDataParallel(net(), device_ids=[0])
+        gpu.flush()
+        assert trace.getvalue().count('"gradient"') == before + 1  # one for all, until the order of gradients is known
+        del parallel
+    finally:
+        dist.destroy_process_group()
+        gpu.leave()
