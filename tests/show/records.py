@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from brimful.values import (
     Advice,
+    Alike,
     Audit,
     Closed,
     Command,
@@ -13,13 +14,19 @@ from brimful.values import (
     Effective,
     Estimate,
     Gpu,
+    ModuleShare,
+    Moment,
+    NoSaving,
     Objective,
     Outcome,
     Plan,
     PlannedSetting,
+    Prediction,
     Record,
+    Saving,
     Source,
     TrialKind,
+    WhatIf,
 )
 from tests.show.pieces import (
     GIB,
@@ -27,6 +34,7 @@ from tests.show.pieces import (
     STARTED,
     crashed,
     device_budget,
+    explained,
     gpu,
     machine,
     measured_belief,
@@ -256,9 +264,21 @@ def hostile_record() -> Record:
             settings=(PlannedSetting(nasty, nasty, nasty, nasty, Source.MEASURED),),
             warnings=(advice,),
         ),
+        prediction=hostile_prediction(),
         notes=(advice,),
         closed=Closed(1, STARTED + 1, nasty),
     )
+
+
+def hostile_prediction() -> Prediction:
+    """Paths, lines of source, phases and failures come from the script."""
+    nasty, said = HOSTILE, explained()
+    assert said.breakdown is not None
+    moment = Moment(nasty, nasty, nasty, nasty, nasty)
+    share = ModuleShare(nasty, 3, {"activations": 3})
+    bad = replace(said.breakdown, phase=nasty, modules=(share,), alike=(Alike(nasty, 2, 3),), moment=moment, grown=moment)
+    what_if = WhatIf((Saving(nasty, nasty, nasty, Source.ESTIMATE, 3, 3, True, 3, nasty),), (NoSaving(nasty, nasty, nasty),))
+    return replace(said, breakdown=bad, phase_breakdowns={nasty: bad}, what_if=what_if)
 
 
 ALL = {
@@ -266,6 +286,7 @@ ALL = {
     "tune-card": tune_on_card,
     "tune-failures": tune_with_failures,
     "predict-fits": predict_record,
+    "predict-where": lambda: replace(predict_record(1600, gpu()), prediction=explained()),
     "predict-oom": lambda: predict_record(1600, gpu()),
     "audit": audit_record,
     "audit-clean": clean_audit_record,

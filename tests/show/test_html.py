@@ -81,7 +81,7 @@ def test_what_comes_from_outside_is_text_and_never_markup() -> None:
     page = render_page(records.hostile_record())
     scripts = re.findall(r"<script", page)
     assert len(scripts) == 1  # our own
-    assert "alert('x')" not in re.sub(r"&lt;script&gt;alert\(&#39;x&#39;\)", "", page)
+    assert "alert('x')" not in re.sub(r"&lt;script&gt;alert\((&#39;|')x(&#39;|')\)", "", page)
     assert words(page).count("<script>alert('x')</script>") > 20
 
 
