@@ -91,6 +91,17 @@ def _smoothed(
     return (1 - smoothing) * loss + smooth * (smoothing / classes)
 
 
+def _linear(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """Linear.cpp: a product to which the bias is added in its place, where the input is not flat and not contiguous.
+
+    While somebody listens below autograd PyTorch makes another tensor of the sum, as for a subclass (isTensorSubclassLike).
+    """
+    tensor, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)
+    if bias is None or not is_meta(tensor) or tensor.dim() == 2 or tensor.is_contiguous() or weight.dim() != 2:
+        return func(*args, **kwargs)
+    return torch.matmul(tensor, weight.t()).add_(bias)
+
+
 def _never_left_aligned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     """Whether padding can be left out depends on the mask's values; the upper bound is that it cannot."""
     if not is_meta(args[0]):
@@ -117,6 +128,7 @@ def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
 def handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {
         torch.dropout: _dropout,
+        C._nn.linear: _linear,
         torch.ctc_loss: _ctc_loss,
         torch._nested_tensor_from_mask_left_aligned: _never_left_aligned,
         C._nn.cross_entropy_loss: _cross_entropy,

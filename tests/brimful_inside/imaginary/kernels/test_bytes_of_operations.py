@@ -74,6 +74,10 @@ def _bag():
     return nn.EmbeddingBag(50, 64).cuda(), longs(10, 4)
 
 
+def _linear_of_transposed():
+    return nn.Linear(16, 32).cuda(), matrix(4, 16, 8).transpose(1, 2)
+
+
 LSTM_WEIGHTS = [512 * 128 * 4, 512 * 64 * 4, 32 * 64 * 4]
 GRU_WEIGHTS = [384 * 128 * 4, 384 * 64 * 4, 32 * 64 * 4]
 
@@ -104,6 +108,12 @@ ROWS = {
     ),
     "a product's sum": Row(
         "cuda/Blas.cpp: an expanded gradient is copied for cuBLAS", _sum_of_product, [64 * 64 * 4, 4], [-64 * 64 * 4, N]
+    ),
+    "a linear layer's of what is transposed": Row(
+        "Linear.cpp: the input in rows, the product, the bias added in its place; a gradient laid out as its leaf",
+        _linear_of_transposed,
+        [4 * 8 * 16 * 4, 4 * 8 * 32 * 4],
+        [32 * 4, 32 * 16 * 4, 4 * 8 * 16 * 4, 4 * 8 * 16 * 4],
     ),
     "LSTM cell": Row(
         "cuda/RNN.cu: states and gates; the gates' gradient, its sum for two biases",
