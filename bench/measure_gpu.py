@@ -23,18 +23,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.gpu import figures, machine
 from bench.gpu.jobs import JOBS, Job, in_order
 from brimful.decide.context import context_of
+from brimful.decide.predicted_speed import efficiency_of, rates_of
 from brimful.errors import NoSuchDevice
-from brimful.measure.gpus import find_gpu
+from brimful.measure.gpus import find_gpu, to_card
 from brimful.measure.gpus.numbers import context as assumed_context
 from brimful.values import Estimate, Gpu
+from brimful_inside.laws.roofline import Kernel, kernel_time, step_time
 from brimful_inside.laws.trace import Malloc, decode
 
 ROOT = Path(__file__).parents[1]
@@ -97,7 +100,7 @@ def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> di
     """One run on the imaginary card, in a process of its own."""
     base = folder / f"{job.name}-{batch_size}"
     gpu = catalogued(card)
-    described = {**card, "context_bytes": int(context_for(gpu, False).value)}
+    described = {**(asdict(to_card(gpu)) if gpu else {}), **card, "context_bytes": int(context_for(gpu, False).value)}
     described["capacity_bytes"] = described["total_bytes"] - described["context_bytes"]
     base.with_suffix(".card").write_text(json.dumps(described), encoding="utf-8")
     words = [str(base.with_suffix(".card")), str(base), str(job.script), *job.arguments(batch_size)]
@@ -105,13 +108,22 @@ def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> di
     trace = Path(f"{base}.trace.gz")
     if "reserved_bytes" in told and trace.is_file():
         with gzip.open(trace, "rt", encoding="utf-8") as lines:
-            ops = {row.op for row in decode(lines).rows if isinstance(row, Malloc)}
-        context = context_for(gpu, any("conv" in op for op in ops))
+            seen = decode(lines)
+        context = context_for(gpu, any("conv" in row.op for row in seen.rows if isinstance(row, Malloc)))
         told |= {"context_bytes": int(context.value), "context_source": str(context.source)}
         told["device_bytes"] = told["reserved_bytes"] + told["context_bytes"]
+        told["step_s"] = step_seconds(gpu, seen.runs) if gpu else None
     for path in (base, trace, base.with_suffix(".card")):
         path.unlink(missing_ok=True)
     return told
+
+
+def step_seconds(gpu: Gpu, kernels: Sequence[Kernel]) -> float | None:
+    """The time of the step that ran these kernels, by the predicted clock; None where the card's rates are not known."""
+    rates, efficiency = rates_of(gpu), efficiency_of(gpu)
+    if rates is None or not kernels:
+        return None
+    return step_time(kernels, [kernel_time(kernel, rates, efficiency) for kernel in kernels], efficiency).seconds
 
 
 def catalogued(card: dict[str, Any]) -> Gpu | None:

@@ -63,7 +63,7 @@ def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_mont
         assert measured["reserved_bytes"] == predicted["reserved_bytes"]
         assert measured["device_bytes"] == measured["reserved_bytes"] + 600 * MIB
         assert predicted["device_bytes"] == predicted["reserved_bytes"] + predicted["context_bytes"]
-        assert predicted["context_source"] == "assumed"
+        assert predicted["context_source"] == "assumed" and predicted["step_s"] > 0
         assert len(measured["step_times_s"]) == 3 and measured["step_spread_s"] == [0.0, 0.0]
     assert result["figures"]["allocated_bytes"]["worst_absolute"] == 0.0
     assert result["figures"]["device_bytes"]["median_absolute"] > 0.0
@@ -127,6 +127,7 @@ def test_a_child_that_dies_is_an_error_of_its_run(tmp_path):
 def test_a_card_that_the_catalogue_lacks_is_named_by_its_own_words_and_its_context_assumed():
     result = {"card": {"name": "NVIDIA Foo 9000 (X)"}, "date": "2026-11-20"}
     assert measure_gpu.path_of(result, Path("r")).name == "measured-nvidia-foo-9000-x-2026-11.json"
+    assert measure_gpu.step_seconds(measure_gpu.find_gpu("h200"), ()) is None
     assert measure_gpu.context_for(measure_gpu.catalogued(result["card"]), True).source == "assumed"
 
 
