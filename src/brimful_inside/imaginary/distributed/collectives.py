@@ -44,11 +44,30 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
         flat = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(args[_FLATTENED[name]]))
         if flat:
             gpu.ledger.release(*gpu.ledger.reserve(flat, "c10d::%s (flattened)" % name))
+    _tell_what_is_known(gpu, name, args)
     work = done(tensors_of(args[0]))
     returns = func._schema.returns
     if not returns:
         return None
     return work if len(returns) == 1 else (args[0], work)
+
+
+def _tell_what_is_known(gpu: ImaginaryGpu, name: str, args: Tuple) -> None:
+    """Sizes and counts that ranks tell each other: every rank has the numbers that this one has, as far as they are known."""
+    if name == "allgather_":
+        for outputs, given in zip(args[0], args[1]):
+            for output in outputs:
+                _is_like(gpu, output, given)
+    elif name == "_allgather_base_":
+        _is_like(gpu, *args[:2])
+
+
+def _is_like(gpu: ImaginaryGpu, output: Tensor, given: Tensor) -> None:
+    """`output` holds the numbers of `given`, once or for each rank; where those are not known, its own are no more."""
+    values = gpu.known.values(given)
+    gpu.known.forget(output)
+    if values is not None and given.numel():
+        gpu.known.keep(output, values.flatten().repeat(output.numel() // given.numel()).view(output.shape))
 
 
 def _note_group(gpu: ImaginaryGpu, args: Tuple) -> None:
