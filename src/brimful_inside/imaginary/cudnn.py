@@ -49,7 +49,8 @@ class Plans:
         if not cudnn.enabled or not cudnn.benchmark or _is_pytorchs_own(tensor, weight, rest, layout):
             return
         self._search(operation, tensor, weight, rest, layout)
-        if layout == torch.contiguous_format and _converts(self.gpu, tensor, weight, rest):
+        wants = _converts if layout == torch.contiguous_format else _converts_channels_last
+        if wants(self.gpu, operation, tensor, weight, rest):
             self._work(operation, tensor, weight, output, transposed=rest[3])
 
     def _search(
@@ -99,17 +100,32 @@ def _is_pytorchs_own(tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...], layo
     return not (half and plain)
 
 
-def _converts(gpu: ImaginaryGpu, tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...]) -> bool:
+def _converts(gpu: ImaginaryGpu, operation: str, tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...]) -> bool:
     """Whether channels first go to tensor cores, with conversions on the way. Seen on measured rows: not for kernels of one
     element, not for those that never overlap (they cut patches), not for images of up to four channels, not for one channel
     a group, and nobody has looked at volumes."""
-    stride, padding, _, transposed, groups = rest
+    transposed, groups = rest[3:]
+    if tensor.shape[1] <= 4 or (not transposed and groups > 1 and tensor.shape[1] == groups):
+        return False
+    half = tensor.dtype in (torch.float16, torch.bfloat16) and tuple(gpu.card.capability) >= (7, 0)
+    return _overlaps(tensor, weight, rest) and (half or _as_tf32(gpu, tensor))
+
+
+def _converts_channels_last(gpu: ImaginaryGpu, operation: str, tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...]) -> bool:
+    """Gradients in float32 take as much in channels last: seen on networks with depthwise convolutions in that layout, for
+    which cuDNN seems to have no kernels of its own. Half types have them."""
+    return operation != FORWARD and _overlaps(tensor, weight, rest) and _as_tf32(gpu, tensor)
+
+
+def _overlaps(tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...]) -> bool:
+    """A kernel in at most two dimensions that sees an element more than once."""
+    stride, padding, _, transposed, _ = rest
     kernel = tuple(weight.shape[2:])
-    if tensor.dim() > 4 or set(kernel) == {1} or tensor.shape[1] <= 4:
+    cuts = not transposed and kernel == tuple(stride) and not any(padding)
+    return tensor.dim() <= 4 and set(kernel) != {1} and not cuts
+
+
+def _as_tf32(gpu: ImaginaryGpu, tensor: Tensor) -> bool:
+    if tensor.dtype != torch.float32 or tuple(gpu.card.capability) < (8, 0):
         return False
-    if not transposed and ((groups > 1 and tensor.shape[1] == groups) or (kernel == tuple(stride) and not any(padding))):
-        return False
-    capability = tuple(gpu.card.capability)
-    if tensor.dtype == torch.float32:
-        return capability >= (8, 0) and torch.backends.cudnn.allow_tf32
-    return capability >= (7, 0) and tensor.dtype in (torch.float16, torch.bfloat16)
+    return torch.backends.cudnn.allow_tf32

@@ -139,6 +139,11 @@ def test_what_is_channels_last_already_takes_none(gpu, trace_file):
     assert workspaces(gpu, trace_file) == {}
 
 
+def test_in_float32_the_gradients_of_channels_last_take_theirs(gpu, trace_file):
+    train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, torch.channels_last)
+    assert set(workspaces(gpu, trace_file)) == {"cudnn_backward_data", "cudnn_backward_filter"}
+
+
 def test_float32_takes_none_where_it_does_not_go_to_tensor_cores(gpu, trace_file):
     torch.backends.cudnn.allow_tf32 = False
     train(nn.Conv2d(16, 32, 3))
