@@ -151,21 +151,26 @@ def main() -> int:
     environments = dict(one.split("=", 1) for one in args.python or [f"CPU={sys.executable}"])
     chosen = [program for program in PROGRAMS if not args.only or program.key in args.only]
     modules = sorted({name for program in PROGRAMS for name in program.needs} | {"torch", "numpy"})
+    builds = {label: versions(python, modules) for label, python in environments.items()}
     rows = []
     for program in chosen:
         for label, python in environments.items():
             rows.append(row_of(program, label, python))
             print(json.dumps({k: v for k, v in rows[-1].items() if k != "warnings"}), file=sys.stderr)
-    builds = {label: versions(python, modules) for label, python in environments.items()}
-    before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    result = merged(before, rows, builds)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    PAGE.write_text(page(result))
+            keep(rows[-1:], builds)  # what was measured stays, whatever comes next
     failed = [f"{row['program']} ({row['build']})" for row in rows if "error" in row or row.get("troubles")]
     print(f"{len(rows) - len(failed)} of {len(rows)} as expected; {PAGE.relative_to(ROOT)} is written")
     for name in failed:
         print(f"  not as expected: {name}")
     return 1 if failed else 0
+
+
+def keep(rows: list[dict[str, Any]], builds: dict[str, Any]) -> None:
+    """Writes the rows into the result file, and the page anew."""
+    before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    result = merged(before, rows, builds)
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    PAGE.write_text(page(result))
 
 
 if __name__ == "__main__":

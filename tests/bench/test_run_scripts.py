@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
+from bench import run_scripts
 from bench.programs_page import page
 from bench.run_scripts import merged, troubles
 from bench.scripts_table import PROGRAMS, by_key
@@ -56,3 +58,18 @@ def test_a_program_that_was_stopped_is_told_as_such():
 
 def test_every_program_of_the_table_can_be_found_by_its_name():
     assert [by_key(program.key) for program in PROGRAMS] == list(PROGRAMS)
+
+
+def test_each_row_is_kept_at_once_beside_those_of_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_scripts, "RESULT", tmp_path / "programs.json")
+    monkeypatch.setattr(run_scripts, "PAGE", tmp_path / "programs.md")
+    run_scripts.keep([row()], {"CPU": {"torch": "2.13.0"}})
+    run_scripts.keep([row("CUDA", seconds=7.7)], {"CUDA": {"torch": "2.15.0"}})
+    kept = json.loads((tmp_path / "programs.json").read_text())
+    assert [(r["build"], r["seconds"]) for r in kept["rows"]] == [("CPU", 4.6), ("CUDA", 7.7)]
+    assert "torch 2.15.0" in (tmp_path / "programs.md").read_text()
+
+
+def test_the_page_in_the_docs_is_the_one_of_the_results():
+    if run_scripts.RESULT.exists():
+        assert run_scripts.PAGE.read_text() == page(json.loads(run_scripts.RESULT.read_text()))
