@@ -7,6 +7,7 @@ from world import COMMAND, GIB, MIB, World, work
 
 from brimful.values import Outcome, Source
 from brimful.verbs import predict
+from brimful_inside.laws.annotations import Uses
 
 ASKED = ("my-train", "--batch-size", "100")
 
@@ -123,3 +124,19 @@ def test_a_command_as_it_stands_is_told_too():
     said = run(there, ("my-train", "--epochs", "3"))
     assert said.batch_size is None and said.verdict == "out_of_memory"
     assert {trial.what_if for trial in there.launched} == {None, "autocast", "checkpointing"}
+
+
+@pytest.mark.parametrize(
+    ("note", "how"),
+    [
+        ("own model.set_grad_checkpointing()", "model.set_grad_checkpointing(); each forward pass is done twice then"),
+        (
+            "3 blocks of layers",
+            "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the 3 blocks of layers",
+        ),
+    ],
+)
+def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
+    monkeypatch.setattr("world._notes", lambda trial: [Uses("what_if: " + note)] if trial.what_if == "checkpointing" else [])
+    saving = next(s for s in run(world()).what_if.savings if s.code == "gradient-checkpointing")
+    assert saving.how.startswith(how)

@@ -17,6 +17,7 @@ from brimful_inside.laws.annotations import Uses
 from brimful_inside.laws.trace import Trace
 
 _NOTE = "what_if: "  # how the child's notes of what it switched begin
+_OWN = "own "  # and where that is a switch of the model's own
 
 
 def with_what_if(tracer: Tracer, said: Prediction, found: Found | None, wanted: bool | None) -> Prediction:
@@ -83,8 +84,9 @@ def _checkpointing(trace: Trace) -> str:
     """What to write, by what the child found to switch; "" where it found nothing."""
     found = [note.name.removeprefix(_NOTE) for _, note in trace.notes if isinstance(note, Uses) and note.name.startswith(_NOTE)]
     costs = "; each forward pass is done twice then"
-    if any("own" in name for name in found):
-        return "model.gradient_checkpointing_enable()" + costs
+    own = next((name.removeprefix(_OWN) for name in found if name.startswith(_OWN)), "")
+    if own:
+        return own + costs
     if not found:
         return ""
     return f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the {', '.join(found)}{costs}"

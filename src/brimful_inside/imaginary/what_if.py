@@ -96,7 +96,7 @@ def _in_float32(value: Any, dtype: torch.dtype) -> Any:
 
 
 class Checkpointing:
-    """A model's own gradient checkpointing where it has one (Hugging Face's), else its blocks that repeat."""
+    """A model's own gradient checkpointing where it has one (Hugging Face's, timm's), else its blocks that repeat."""
 
     def __init__(self, notes: Notes):
         self._notes = notes
@@ -116,10 +116,9 @@ class Checkpointing:
         if self._calls.thread.backward:
             return
         self._seen.add(id(module))
-        own: Any = next((part for part in module.modules() if getattr(part, "supports_gradient_checkpointing", False)), None)
-        if own is not None and hasattr(own, "gradient_checkpointing_enable"):
-            own.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            self._notes.uses("what_if: the model's own gradient checkpointing")
+        call = _switch_of_its_own(module)
+        if call:
+            self._notes.uses("what_if: own %s" % call)
             return
         for path, children in blocks_that_repeat(module):
             self._blocks.update((id(child), child) for child in children)
@@ -140,6 +139,22 @@ class Checkpointing:
                 inside.discard(id(module))
 
         return torch.utils.checkpoint.checkpoint(run, *args, use_reentrant=False, **kwargs)
+
+
+def _switch_of_its_own(root: Module) -> str:
+    """Switches a model's own gradient checkpointing on: the call that a script would write; "" where there is none."""
+    for module in root.modules():
+        part: Any = module
+        if getattr(part, "supports_gradient_checkpointing", False) and hasattr(part, "gradient_checkpointing_enable"):
+            part.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            return "model.gradient_checkpointing_enable()"
+        if hasattr(type(part), "set_grad_checkpointing"):
+            try:
+                part.set_grad_checkpointing(True)
+            except AssertionError:  # timm's way to say that this model has none
+                continue
+            return "model.set_grad_checkpointing()"
+    return ""
 
 
 def blocks_that_repeat(root: Module) -> Iterator[Tuple[str, List[Module]]]:

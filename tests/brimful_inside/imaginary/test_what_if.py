@@ -117,7 +117,19 @@ def test_a_models_own_checkpointing_is_taken_where_it_has_one():
 
     trace, peak = traced(work, "checkpointing")
     assert peak < traced(work)[1]
-    assert Uses("what_if: the model's own gradient checkpointing") in [note for _, note in trace.notes]
+    assert Uses("what_if: own model.gradient_checkpointing_enable()") in [note for _, note in trace.notes]
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_timms_switch_is_taken_unless_the_model_refuses_it(has_it):
+    class Timm(Net):
+        def set_grad_checkpointing(self, enable=True):
+            assert has_it, "gradient checkpointing not supported"
+            self.checkpoints = enable
+
+    trace, _ = traced(lambda: Timm().cuda()(torch.randn(512, 64).cuda()).sum().backward(), "checkpointing")
+    told = "own model.set_grad_checkpointing()" if has_it else "4 blocks of layers"
+    assert Uses("what_if: " + told) in [note for _, note in trace.notes]
 
 
 def test_the_blocks_that_repeat_are_those_that_have_parts_the_innermost():
