@@ -56,11 +56,12 @@ def predicted(program: Program, python: str) -> dict[str, Any]:
         )
         seconds = processor_seconds() - before
         traces = len(list(Path(folder, "records").rglob("orders.json")))
+        imports = sum(wire.read_text().count('"torchseen"') for wire in Path(folder, "records").rglob("wire-*.jsonl"))
     try:
         answer = json.loads(done.stdout)
     except ValueError:
         answer = {"error": {"saw": done.stderr.strip().splitlines()[-1:] or "no words"}}
-    return {"exit_code": done.returncode, "seconds": seconds, "traces": traces, "answer": answer}
+    return {"exit_code": done.returncode, "seconds": seconds, "traces": traces, "imports": imports, "answer": answer}
 
 
 def import_seconds(program: Program, python: str) -> float:
@@ -109,7 +110,7 @@ def row_of(program: Program, label: str, python: str) -> dict[str, Any]:
         **row,
         "exit_code": seen["exit_code"],
         "seconds": round(seen["seconds"], 1),
-        "beyond_imports_s": round(seen["seconds"] - seen["traces"] * import_seconds(program, python), 1),
+        "beyond_imports_s": round(seen["seconds"] - seen["imports"] * import_seconds(program, python), 1),
         "traces": seen["traces"],
         "peak": answer["peak"],
         "phases": {name: peak["reserved_bytes"] for name, peak in answer["phases"].items()},
