@@ -76,7 +76,7 @@ bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs
 	    $(if $(wildcard $(TIMM_VENV)/bin/python),--python CUDA=$(abspath $(TIMM_VENV)/bin/python)) $(if $(ONLY),--only $(ONLY))
 
 venv-cuda: $(TIMM_VENV)/.set-up ## Put into TIMM_VENV what the programs need beside the CUDA build of torch
-	$(TIMM_VENV)/bin/python -m pip install --quiet transformers accelerate lightning peft tensorboard
+	$(TIMM_VENV)/bin/python -m pip install --quiet transformers accelerate lightning peft tensorboard torch_geometric diffusers
 
 bench-gpu: $(STAMP) ## Train a fixed set of jobs on this machine's CUDA card and predict them (8 minutes; BENCH_SECONDS=… for less)
 	$(PY) -m bench.measure_gpu $(if $(BENCH_SECONDS),--seconds $(BENCH_SECONDS))
