@@ -22,10 +22,11 @@ def put_distributed_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.distributed knows NCCL, and its collectives know the card. Does nothing where PyTorch was built without it."""
     if not torch.distributed.is_available():
         return
-    from brimful_inside.imaginary.distributed import alone, collectives, functional, nccl, objects, reducer
+    from brimful_inside.imaginary.distributed import alone, collectives, functional, nccl, objects, reducer, sync_batch_norm
 
     gpu.operation_handlers.update(collectives.handlers())
     gpu.operation_handlers.update(functional.handlers())
+    gpu.operation_handlers.update(sync_batch_norm.handlers())
     nccl.put_nccl_in_place(patches)
     objects.put_objects_in_place(gpu, patches)
     reducer.put_reducer_in_place(gpu, patches)

@@ -20,6 +20,9 @@ __all__ = ["new_backend", "put_nccl_in_place", "replace_plugins", "stand_in"]
 _TEN_MINUTES = timedelta(minutes=10)  # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout
 
 
+_VERSION = (2 << 32) | (27 << 16) | 7  # 2.27.7, as torch._C packs it
+
+
 class _Options:
     """ProcessGroupNCCL.Options: kept, and without effect on memory that is known."""
 
@@ -70,6 +73,9 @@ def put_nccl_in_place(patches: Patches) -> None:
     replace_plugins(patches, "nccl")
     replace_everywhere(patches, "is_nccl_available", lambda: True)
     replace_everywhere(patches, "_NCCL_AVAILABLE", True)
+    if not hasattr(torch._C, "_nccl_version"):
+        patches.set(torch._C, "_nccl_version", lambda: _VERSION)
+        patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
     replace_everywhere(patches, "default_pg_nccl_timeout", _TEN_MINUTES)
     patches.set(_distributed_c10d, "_DEFAULT_PG_NCCL_TIMEOUT", _TEN_MINUTES)
 

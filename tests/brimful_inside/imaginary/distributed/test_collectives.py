@@ -52,6 +52,16 @@ def test_work_can_be_waited_for_and_has_its_tensors(alone):
     assert work.get_future().value()[0] is tensor
 
 
+def test_sends_and_receives_go_together_in_a_batch(alone):
+    sent, received = torch.ones(4, device="cuda"), torch.empty(4, device="cuda")
+    operations = [dist.P2POp(dist.isend, sent, 4), dist.P2POp(dist.irecv, received, 2)]
+    assert all(work.wait() for work in dist.batch_isend_irecv(operations))
+    with dist._coalescing_manager(device=torch.device("cuda:0"), async_ops=True) as manager:
+        dist.all_reduce(sent)
+        dist.all_reduce(received)
+    manager.wait()
+
+
 def test_functional_collectives_make_their_outputs(alone, requested):
     tensor = torch.ones(RANKS, 16, device="cuda")
     before = requested()

@@ -222,3 +222,29 @@ def test_buckets_are_told_as_gradients(monkeypatch):
     finally:
         dist.destroy_process_group()
         gpu.leave()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_statistics_of_a_batch_are_shared_by_all_ranks(alone, requested, dtype):
+    norm = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(64)).cuda()
+    images = torch.randn(4, 64, 8, 8, device="cuda", dtype=dtype, requires_grad=True)
+    before = requested()
+    out = norm(images)
+    # The output; mean and inverse deviation of all ranks in float32; the counts of all ranks, for the backward pass.
+    assert requested() - before == out.nbytes + 2 * 64 * 4 + RANKS * 4
+    out.sum().backward()
+    assert images.grad.shape == images.shape and norm.weight.grad.shape == (64,)
+
+
+def test_states_are_gathered_and_saved(alone, tmp_path):
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    fully_shard(model, mesh=init_device_mesh("cuda", (RANKS,)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    step(model, optimizer)
+    states, _ = get_state_dict(model, optimizer)
+    assert {name: share.full_tensor().shape for name, share in states.items()} == dict.fromkeys(states, (WIDTH, WIDTH))
+    checkpoint.save({"model": states}, checkpoint_id=str(tmp_path / "saved"))
