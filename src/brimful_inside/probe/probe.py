@@ -127,7 +127,8 @@ class Probe:
             self._put_in_eval = weakref.ref(module)
 
     def _in_eval_mode(self) -> bool:
-        module = self._put_in_eval() if self._put_in_eval is not None else None
+        """Before the first step it may be a copy for averages that was put there for good: the forward pass will tell."""
+        module = self._put_in_eval() if self._put_in_eval is not None and self.steps.count else None
         return module is not None and not module.training
 
     @guarded

@@ -364,3 +364,18 @@ print(torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated())
     assert told.stdout == "True\nTrue\n", told.stderr
     assert phases["eval"]["allocated_bytes"] < phases["train"]["allocated_bytes"]
     assert phases["train"]["device_bytes"] == phases["train"]["reserved_bytes"] + (500 << 20)
+
+
+def test_a_copy_for_averages_in_eval_mode_makes_no_evaluation_of_the_first_batch(run_trial):
+    told = run_trial(
+        HEAD
+        + """
+import copy
+average = copy.deepcopy(model).requires_grad_(False).eval()
+for x, y in loader:
+    step(x, y)
+    average.load_state_dict(model.state_dict())
+"""
+    )
+    assert list(told.report["phases"]) == ["setup", "train"] and told.failures == []
+    assert told.report["phases"]["train"]["visits"] == 1
