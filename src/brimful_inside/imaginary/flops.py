@@ -33,7 +33,8 @@ FREE = frozenset(
 
 def is_free(func: Any, short: str) -> bool:
     """Whether an operation starts no kernel: views and what only makes room."""
-    return short in FREE or bool(getattr(func, "is_view", False))
+    returns = func._schema.returns
+    return short in FREE or (bool(returns) and all(each.alias_info and not each.alias_info.is_write for each in returns))
 
 
 def _nbytes(tensor: Tensor) -> int:
