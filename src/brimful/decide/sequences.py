@@ -116,23 +116,34 @@ def _code_of(events: Sequence[Event]) -> list[Code]:
     return code
 
 
+_ends: list[Event] = []  # by the number of the birth: programs of one command share them
+
+
+def _end_of(birth: int) -> Event:
+    while len(_ends) <= birth:
+        _ends.append(("free", len(_ends)))
+    return _ends[birth]
+
+
 def program_of(trace: Trace) -> Program:
     """Take a trace apart. Ends of storages older than the trace are left out, as they free nothing in a replay."""
     events: list[Event] = []
     sizes: list[int] = []
     args: list[tuple[int, ...]] = []
     births: dict[int, int] = {}
+    seen: dict[Event, Event] = {}  # the same few births come again and again: one object for each
     for row in trace.rows:
         if isinstance(row, Malloc):
             births[row.id] = len(sizes)
             law = row.law if row.law is not None and _law_holds(row) else None
             sizes.append(row.nbytes)
             args.append(row.args if law is not None else ())
-            events.append(("malloc", row.op, law, len(row.args) if law is not None else 0))
+            event = ("malloc", row.op, law, len(row.args) if law is not None else 0)
+            events.append(seen.setdefault(event, event))
         elif isinstance(row, Free):
             birth = births.pop(row.id, None)
             if birth is not None:
-                events.append(("free", birth))
+                events.append(_end_of(birth))
         elif isinstance(row, Phase):
             events.append(("phase", row.name))
         elif isinstance(row, Step):
