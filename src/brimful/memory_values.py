@@ -1,4 +1,4 @@
-"""Where the memory went and what would save some: values without logic. (`brimful.values` has them too.)"""
+"""Peaks, where the memory went, and what would save some: values without logic. (`brimful.values` has them too.)"""
 
 from __future__ import annotations
 
@@ -79,3 +79,24 @@ class WhatIf:
 
     savings: tuple[Saving, ...] = ()  # the largest first
     others: tuple[NoSaving, ...] = ()
+
+
+@dataclass(frozen=True)
+class PeakEstimate:
+    """A peak of device memory in its three names (docs/quantities.md)."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    device_interval_bytes: tuple[int, int]  # 95 %
+    source: Source
+    interval_basis: str  # the bench result it rests on, or why it is assumed
+
+
+@dataclass(frozen=True)
+class CardPeak:
+    """The predicted peak of one card of several."""
+
+    rank: int
+    index: int  # as in cuda:1
+    peak: PeakEstimate

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from brimful.memory_values import Alike, Breakdown, ModuleShare, Moment, NoSaving, Saving, WhatIf
+from brimful.memory_values import Alike, Breakdown, CardPeak, ModuleShare, Moment, NoSaving, PeakEstimate, Saving, WhatIf
 from brimful.sources import Estimate, Source
 from brimful_inside.wire import Card, Failure, PhasePeak, Report, WorstBatch
 
@@ -267,18 +267,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class PeakEstimate:
-    """A peak of device memory in its three names (docs/quantities.md)."""
-
-    allocated_bytes: int
-    reserved_bytes: int
-    device_bytes: int
-    device_interval_bytes: tuple[int, int]  # 95 %
-    source: Source
-    interval_basis: str  # the bench result it rests on, or why it is assumed
-
-
-@dataclass(frozen=True)
 class KernelShare:
     """An operation's part of a step's time."""
 
@@ -307,15 +295,6 @@ class PredictedSpeed:
     kernels: tuple[KernelShare, ...]  # the operations that take longest
     exact: bool  # the same kernels ran in all traces
     notes: tuple[str, ...] = ()  # what is not in it: "talk between 4 ranks is not counted"
-
-
-@dataclass(frozen=True)
-class CardPeak:
-    """The predicted peak of one card of several."""
-
-    rank: int
-    index: int  # as in cuda:1
-    peak: PeakEstimate
 
 
 @dataclass(frozen=True)
@@ -369,6 +348,7 @@ class Audit:
     not_seen: tuple[str, ...]
     peak_source: Source = Source.MEASURED  # of all peaks; predicted on an imaginary card
     notes: tuple[str, ...] = ()  # what the trial said besides: "the script used no accelerator"
+    cards: dict[str, PhasePeak] = field(default_factory=dict)  # where there are several imaginary ones: "rank 0, cuda:0"
 
 
 @dataclass(frozen=True)

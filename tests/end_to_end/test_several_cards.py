@@ -53,6 +53,10 @@ def test_each_rank_has_a_card_and_talks_to_the_other(tmp_path):
     first, second = (report.cards[0].peak.allocated_bytes for report in sample.reports)
     assert first < second == sample.peak.allocated_bytes
     assert [report.communicators for report in sample.reports] == [[2], [2]]
+    assert {name: peak["allocated_bytes"] for name, peak in done.json["cards"].items()} == {
+        "rank 0, cuda:0": first,
+        "rank 1, cuda:1": second,
+    }
     assert not left_over(done.home)
 
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.show.as_json import prediction_json
+from brimful.show.as_json import audit_json, prediction_json
 from brimful.show.cards import card_groups, cards_text
-from brimful.show.facts import predicted_phases
+from brimful.show.facts import audited_phases, predicted_phases
 from brimful.show.verdict import of_prediction
 from brimful.values import CardPeak
-from tests.show import pieces
+from tests.show import pieces, records
 
 SAID = pieces.prediction()
 PEAK = SAID.peak
@@ -51,3 +51,11 @@ def test_json_has_each_card_and_how_many_ranks_it_is_for(change, ranks):
     assert [(card["rank"], card["card"], card["device_bytes"]) for card in said["cards"]] == [
         (card.rank, f"cuda:{card.index}", card.peak.device_bytes) for card in change.get("cards", ())
     ]
+
+
+def test_an_audit_has_a_row_for_each_card():
+    seen = records.audit()
+    peaks = {"rank 0, cuda:0": seen.peak, "rank 1, cuda:1": seen.peak}
+    assert [row.name for row in audited_phases(replace(seen, cards=peaks))[-2:]] == list(peaks)
+    assert list(audit_json(replace(seen, cards=peaks))["cards"]) == list(peaks)
+    assert audit_json(seen)["cards"] == {}

@@ -88,6 +88,7 @@ def audit_json(audit: Audit) -> dict[str, Any]:
         "peak": _phase_peak(audit.peak),
         "peak_source": audit.peak_source.value,
         "phases": {name: _phase_peak(peak) for name, peak in audit.phases.items()},
+        "cards": {name: _phase_peak(peak) for name, peak in audit.cards.items()},
         "not_seen": list(audit.not_seen),
         "notes": list(audit.notes),
     }

@@ -171,7 +171,8 @@ def predicted_phases(prediction: Prediction) -> tuple[str, list[PhaseRow]]:
 
 
 def audited_phases(audit: Audit) -> list[PhaseRow]:
-    return _seen_phases(audit.phases, audit.not_seen, audit.peak_source, None)
+    phases = _seen_phases(audit.phases, audit.not_seen, audit.peak_source, None)
+    return phases + _seen_phases(audit.cards, (), audit.peak_source, None)
 
 
 def _estimated_phase(name: str, peak: PeakEstimate, budget_bytes: int) -> PhaseRow:

@@ -9,7 +9,7 @@ from brimful import command as commands
 from brimful.decide.findings import findings
 from brimful.errors import UsageError
 from brimful.values import Audit, Command, Effective, Record, Sample, Setting, Source, Trial, TrialKind
-from brimful.verbs import devices, interpreter
+from brimful.verbs import devices, interpreter, several
 from brimful.verbs.failures import require_steps
 from brimful.verbs.predict import asked_batch_size, refuse_unreachable
 from brimful.verbs.session import Options, Session, opened
@@ -83,6 +83,7 @@ def _audit(session: Session, sample: Sample, requested: dict[str, Setting], budg
         step_s=statistics.median(sample.step_s) if sample.step_s else None,
         peak=sample.peak,
         phases=sample.phases,
+        cards=several.peaks_seen(sample),
         not_seen=tuple(name for name in PHASES if name not in sample.phases),
         peak_source=Source.PREDICTED if sample.trial.device.kind == "imaginary" else Source.MEASURED,
         notes=sample.notes,

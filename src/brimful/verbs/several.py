@@ -9,13 +9,13 @@ from brimful.decide.cards import worst_of
 from brimful.decide.memory import Card
 from brimful.decide.search_memory import MemoryConclusion
 from brimful.units import format_bytes
-from brimful.values import Advice, CardPeak, Sample
+from brimful.values import Advice, CardPeak, PhasePeak, Sample
 from brimful_inside.laws.replay import Played
 
 if TYPE_CHECKING:
     from brimful.verbs.imaginary import Tracer
 
-__all__ = ["about_ranks", "card_peaks", "played_at"]
+__all__ = ["about_ranks", "card_peaks", "peaks_seen", "played_at"]
 
 
 def played_at(tracer: Tracer, batch_size: int | None, card: Card) -> Played | None:
@@ -40,6 +40,12 @@ def card_peaks(tracer: Tracer, conclusion: MemoryConclusion | None, batch_size: 
     if len(played) != len(labels):
         return ()
     return tuple(CardPeak(one.rank, one.index, card.estimate(p.peak)) for one, p in zip(labels, played, strict=True))
+
+
+def peaks_seen(sample: Sample) -> dict[str, PhasePeak]:
+    """The peak of every imaginary card of every rank in a trial, where there are several."""
+    seen = {f"rank {r.rank}, cuda:{card.index}": card.peak for r in sample.reports for card in r.cards}
+    return seen if len(seen) > 1 else {}
 
 
 def about_ranks(sample: Sample) -> list[Advice]:
