@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["BACKWARD_DATA", "BACKWARD_FILTER", "FORWARD", "Plans"]
 
 Tensor = torch.Tensor
+LARGEST_DEPTHWISE = 5  # assumed: between the 3 x 3 and the 7 x 7 that were seen
 FORWARD, BACKWARD_DATA, BACKWARD_FILTER = "cudnn_forward", "cudnn_backward_data", "cudnn_backward_filter"
 
 
@@ -112,8 +113,12 @@ def _converts(gpu: ImaginaryGpu, operation: str, tensor: Tensor, weight: Tensor,
 
 
 def _converts_channels_last(gpu: ImaginaryGpu, operation: str, tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...]) -> bool:
-    """Gradients in float32 take as much in channels last: seen on networks with depthwise convolutions in that layout, for
-    which cuDNN seems to have no kernels of its own. Half types have them."""
+    """Gradients in float32 take as much in channels last: seen on networks with depthwise convolutions of 7 x 7 in that layout,
+    for which cuDNN seems to have no kernels of its own, and not on one of 3 x 3. Half types have them."""
+    groups = rest[4]
+    depthwise = groups > 1 and tensor.shape[1] == groups
+    if depthwise and max(weight.shape[2:]) <= LARGEST_DEPTHWISE:
+        return False
     return operation != FORWARD and _overlaps(tensor, weight, rest) and _as_tf32(gpu, tensor)
 
 

@@ -139,8 +139,10 @@ def test_what_is_channels_last_already_takes_none(gpu, trace_file):
     assert workspaces(gpu, trace_file) == {}
 
 
-def test_in_float32_the_gradients_of_channels_last_take_theirs(gpu, trace_file):
+def test_in_float32_the_gradients_of_large_depthwise_kernels_in_channels_last_take_theirs(gpu, trace_file):
     train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, torch.channels_last)
+    assert workspaces(gpu, trace_file) == {}
+    train(nn.Conv2d(16, 16, 7, groups=16), torch.float32, torch.channels_last)
     assert set(workspaces(gpu, trace_file)) == {"cudnn_backward_data", "cudnn_backward_filter"}
 
 
