@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -216,9 +217,33 @@ def table(costs: list[Cost]) -> list[str]:
     return lines
 
 
+def keep(costs: list[Cost], folder: Path) -> Path:
+    """Writes what there is so far."""
+    today = datetime.date.today()
+    result = {
+        "bench": "prediction_cost",
+        "what": "processor seconds and host memory of predictions beyond what the script takes until it asks for the card",
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "date": today.isoformat(),
+        "limits": {"median_beyond_s": LIMIT_S, "billion_over_bytes": LIMIT_BYTES},
+        "figures": summary(costs),
+        "rows": [{**asdict(cost), "beyond_s": cost.beyond_s, "over_bytes": cost.over_bytes} for cost in costs],
+    }
+    name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
+    path = folder / f"prediction_cost-{name}-{today:%Y-%m}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"scripts by name (default: {', '.join(CHOSEN)})")
+    parser.add_argument("--repeats", type=int, default=3, help="of the script's own share, whose middle counts")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     known = scripts()
@@ -226,29 +251,14 @@ def main() -> int:
     unknown = [name for name in names if name not in known]
     if unknown:
         sys.exit(f"There is no script {', '.join(unknown)}. There are {', '.join(known)}.")
-    costs = []
+    costs: list[Cost] = []
     for name in names:
-        costs.append(cost_of(name, *known[name]))
+        costs.append(cost_of(name, *known[name], repeats=args.repeats))
         print(table(costs)[-1], file=sys.stderr, flush=True)
+        path = keep(costs, args.out)
     figures = summary(costs)
-    today = datetime.date.today()
-    result = {
-        "bench": "prediction_cost",
-        "what": "processor seconds and host memory of predictions beyond what the script takes until it asks for the card",
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "date": today.isoformat(),
-        "limits": {"median_beyond_s": LIMIT_S, "billion_over_bytes": LIMIT_BYTES},
-        "figures": figures,
-        "rows": [{**asdict(cost), "beyond_s": cost.beyond_s, "over_bytes": cost.over_bytes} for cost in costs],
-    }
     print("\n".join(table(costs)))
     print(", ".join(f"{name}: {value}" for name, value in figures.items()))
-    args.out.mkdir(parents=True, exist_ok=True)
-    name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
-    path = args.out / f"prediction_cost-{name}-{today:%Y-%m}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"written to {path}")
     return 0 if holds(figures) else 1
 
