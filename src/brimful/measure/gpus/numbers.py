@@ -15,10 +15,10 @@ GIB = 1024**3
 BARE_CONTEXT_MIB = 426
 ASSUMED_CONTEXT_MIB = 700
 # GPUMemNet's measured peaks on an A100 40 GB (arXiv 2602.17817), less what the allocator model replays for the same jobs:
-# 1429 MiB is left for its MLPs (cuBLAS alone; bench/results/predict-a100-40gb-*.json) and 1789 MiB for its timm models (cuDNN
+# 1429 MiB is left for its MLPs (cuBLAS alone; bench/results/predict-a100-40gb-*.json) and 1707 MiB for its timm models (cuDNN
 # as well; bench/results/timm-a100-40gb-*.json).
 A100_CONTEXT_MIB = 1429
-A100_CONTEXT_WITH_CUDNN_MIB = 1789
+A100_CONTEXT_WITH_CUDNN_MIB = 1707
 
 
 def as_reported(total_bytes: float, where: str, low: float | None = None, high: float | None = None) -> Estimate:
