@@ -28,13 +28,13 @@ from brimful.values import (
     TrialKind,
     WhatIf,
 )
+from tests.show.memory_pieces import explained
 from tests.show.pieces import (
     GIB,
     MALLOC,
     STARTED,
     crashed,
     device_budget,
-    explained,
     gpu,
     machine,
     measured_belief,

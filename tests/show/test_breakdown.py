@@ -14,7 +14,7 @@ from brimful.show.breakdown_chart import COLOURS, breakdown_chart
 from brimful.show.html import render_page
 from brimful.show.markdown import render_markdown
 from brimful.values import Moment, WhatIf
-from tests.show import pieces, records
+from tests.show import memory_pieces, pieces, records
 
 
 def record_of(prediction):
@@ -33,7 +33,7 @@ def test_every_category_has_a_name_and_a_colour_for_light_and_dark():
 
 
 def test_the_parts_are_shown_largest_first_and_nothing_is_left_out():
-    breakdown = pieces.explained().breakdown
+    breakdown = memory_pieces.explained().breakdown
     assert breakdown
     rows = part_rows(breakdown)
     assert [row.share for row in rows] == sorted((row.share for row in rows), reverse=True)
@@ -57,7 +57,7 @@ def test_the_moment_reads_as_a_place():
 
 
 def test_json_has_bytes_by_category_that_add_up_and_every_saving():
-    said = pieces.explained()
+    said = memory_pieces.explained()
     assert said.peak
     told = prediction_json(said)
     assert sum(told["breakdown"]["categories_bytes"].values()) == said.peak.device_bytes == told["peak"]["device_bytes"]
@@ -69,7 +69,7 @@ def test_json_has_bytes_by_category_that_add_up_and_every_saving():
 
 
 def test_the_record_keeps_it_and_old_records_are_read():
-    said = pieces.explained()
+    said = memory_pieces.explained()
     assert decode_entry(encode_entry(said)) == said
     old = encode_entry(pieces.prediction()).decode()
     for name in ("breakdown", "phase_breakdowns", "what_if"):
@@ -79,7 +79,7 @@ def test_the_record_keeps_it_and_old_records_are_read():
 
 
 def test_the_page_has_the_bars_the_tables_and_the_savings():
-    page = render_page(record_of(pieces.explained()))
+    page = render_page(record_of(memory_pieces.explained()))
     assert "Where the memory goes" in page and "What would help most" in page
     assert page.count('class="chart wide"') >= 1 and "encoder.layers.0.mlp" in page
     assert "train: activations" in page, "the tooltip of a bar"
@@ -87,7 +87,7 @@ def test_the_page_has_the_bars_the_tables_and_the_savings():
 
 
 def test_the_chart_has_one_bar_for_each_phase_in_the_colours_of_the_page():
-    said = pieces.explained()
+    said = memory_pieces.explained()
     svg = breakdown_chart({"the whole run": said.breakdown, **said.phase_breakdowns}, 450)
     for name in ("the whole run", *said.phase_breakdowns):
         assert f">{name}<" in svg
@@ -96,10 +96,10 @@ def test_the_chart_has_one_bar_for_each_phase_in_the_colours_of_the_page():
 
 
 def test_markdown_has_the_categories_and_the_savings():
-    text = render_markdown(record_of(pieces.explained()))
+    text = render_markdown(record_of(memory_pieces.explained()))
     assert "| activations |" in text and "| gradient checkpointing |" in text and "foreach=False" in text
 
 
 def test_where_nothing_helps_it_is_said():
-    page = render_page(record_of(replace(pieces.explained(), what_if=WhatIf())))
+    page = render_page(record_of(replace(memory_pieces.explained(), what_if=WhatIf())))
     assert "Nothing that brimful tried would lower the peak" in page

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from brimful.errors import CommandFailed, DoorDidNotOpen, NoSuchDevice
 from brimful.show import console as screens
-from tests.show import pieces, records
+from tests.show import memory_pieces, pieces, records
 
 FOLDER = Path(__file__).parent / "screens"
 WIDTH = 80
@@ -29,7 +29,7 @@ SCREENS: dict[str, Callable[[Console], None]] = {
     "predict-speed": lambda c: screens.show_prediction(
         c, replace(pieces.prediction(), speed=pieces.predicted_speed(), warnings=())
     ),
-    "predict-where": lambda c: screens.show_prediction(c, replace(pieces.explained(), warnings=())),
+    "predict-where": lambda c: screens.show_prediction(c, replace(memory_pieces.explained(), warnings=())),
     "audit": lambda c: screens.show_audit(c, records.audit()),
     "audit-clean": lambda c: screens.show_record(c, records.clean_audit_record()),
     "tune-cpu": lambda c: screens.show_record(c, records.tune_on_cpu()),
