@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from brimful import record
 from brimful.decide.context import context_of, slack_of
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus import calibrations, find_gpu, to_card
@@ -91,6 +92,10 @@ def test_it_is_kept_in_brimful_home_or_else_in_the_users_configuration(tmp_path,
     assert calibrations.folder_of() == tmp_path / "config" / "brimful" / "cards"
     monkeypatch.delenv("XDG_CONFIG_HOME")
     assert calibrations.folder_of() == Path("~/.config/brimful/cards").expanduser()
+
+
+def test_the_variable_is_that_of_the_records():
+    assert calibrations.HOME_VARIABLE == record.HOME_VARIABLE
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path):
