@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -137,8 +138,9 @@ def worst(rows: list[Row], context: int, count: int = 20) -> list[dict[str, Any]
     return [{"model": r.model, "batch_size": r.batch_size, "mib": r.device_peak_mib, "error": errors[r]} for r in first]
 
 
-def write_evidence(rows: list[Row], context: int, hardware: str, date: str, folder: Path) -> None:
-    """The errors of all models, under the context (bytes) that brimful predicts with, for each kind of network."""
+def write_evidence(rows: list[Row], context: int, hardware: str, date: str, folder: Path, odd: Collection[str] = ()) -> None:
+    """The errors of all models but the `odd` ones, under the context (bytes) that brimful predicts with, by kind of network."""
+    rows = [row for row in rows if row.model not in odd]
     basis = (
         "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), two constants of the laws and the context "
         f"fitted to them; traced with torch {version('torch')}, timm {version('timm')}"

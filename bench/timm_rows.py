@@ -195,7 +195,7 @@ def main() -> None:
     print(f"written to {path}")
     if args.evidence:
         in_force = round(context_of(gpu, uses_cudnn=True).value)  # each of these models has a convolution
-        write_evidence(rows, in_force, f"one {gpu.name}", today.isoformat(), EVIDENCE)
+        write_evidence(rows, in_force, f"one {gpu.name}", today.isoformat(), EVIDENCE, result["odd"])
 
 
 if __name__ == "__main__":

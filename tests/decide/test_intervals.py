@@ -53,7 +53,7 @@ def test_an_interval_grows_with_each_doubling_beyond_what_was_seen():
 def test_evidence_comes_from_signed_errors_and_survives_its_json():
     found = evidence_from([i / 1000 for i in range(-40, 41)], "dense", "2026-01-01", "one card", "a bench")
     assert (found.median_error, found.count) == (0.0, 81)
-    assert found.low_error == pytest.approx(-0.0388) and found.high_error == pytest.approx(0.0388)
+    assert found.low_error == pytest.approx(-0.0384) and found.high_error == pytest.approx(0.0384)
     assert read_evidence(evidence_json(found)) == found
 
 
@@ -89,10 +89,10 @@ def test_convolutions_without_workspaces_are_told_apart_where_cudnn_searched_for
     assert kind_of(ops) == "convolution"  # nobody knows what they take without a search
 
 
-def test_an_interval_takes_97_of_100_runs_of_its_bench():
+def test_an_interval_takes_96_of_100_runs_of_its_bench():
     errors = [i / 1000 for i in range(1000)]
     found = evidence_from(errors, "dense", "2026-01-01", "one card", "a bench")
-    assert sum(found.low_error <= error <= found.high_error for error in errors) == 970
+    assert sum(found.low_error <= error <= found.high_error for error in errors) == 960
 
 
 def test_the_kind_of_network_is_read_from_its_operations():
