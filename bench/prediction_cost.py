@@ -102,7 +102,7 @@ class Cost:
 def weigh(words: list[str], environment: dict[str, str], folder: str) -> Weighed:
     """Runs a command, and looks at the memory of its family fifty times a second."""
     before, begun, peak = _processor_s(), time.perf_counter(), 0
-    with open(Path(folder, "out"), "w+") as out, open(Path(folder, "err"), "w+") as err:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(words, cwd=folder, env=environment, stdout=out, stderr=err)
         while process.poll() is None and time.perf_counter() - begun < TIME_LIMIT_S:
             peak = max(peak, family_bytes(process.pid))
