@@ -102,3 +102,22 @@ def test_a_host_that_is_out_of_memory_says_nothing_about_a_card(asked):
 def test_without_a_card_there_is_nothing_to_predict_for():
     with pytest.raises(UsageError, match="no card"):
         work(World(), predict)
+
+
+def test_a_script_that_takes_pairs_alone_is_searched_among_even_sizes():
+    world = World(outcome_of=lambda trial, size: Outcome.CRASHED if size % 2 else None, linear=20 * MIB)
+    record = work(world, predict, ("my-train", "--batch-size", "{batch_size}"), gpu_memory="4GiB")
+    said = record.prediction
+    assert said.largest_batch_size and said.largest_batch_size % 8 == 0 and said.exact
+    assert not any(int(trial.settings["batch_size"]) % 2 for trial in world.launched[1:])
+    largest = int(said.largest_batch_size)
+    assert said.peak.device_interval_bytes[1] <= said.budget.bytes < said.peak.device_interval_bytes[1] + 2 * 8 * world.linear
+    assert world.peak(largest) <= said.budget.bytes
+    assert "multiples" in {note.code for note in record.notes}
+
+
+def test_a_script_that_fails_at_every_small_size_is_told_with_its_first_failure():
+    world = World(outcome_of=lambda trial, size: Outcome.CRASHED)
+    with pytest.raises(CommandFailed):
+        work(world, predict, ("my-train", "--batch-size", "64"), gpu_memory="4GiB")
+    assert [trial.settings["batch_size"] for trial in world.launched] == [5, 8]

@@ -1,4 +1,5 @@
-"""Searching among the batch sizes that split evenly over the cards of a process (nn.DataParallel).
+"""Searching among the multiples of some size: those that split evenly over the cards of a process (nn.DataParallel), or those
+that a script takes at all (timm's Mixup wants pairs).
 
 Uneven sizes leave cards with shares that are rounded, and no allocation is a law of them; the last card's may be empty. So the
 search goes by samples on each card: its sizes, here called units, stand for so many times as many samples.
@@ -17,9 +18,14 @@ __all__ = ["search_in_units"]
 
 
 def search_in_units(
-    card: Card, limits: Limits, max_traces: int = MAX_TRACES, first_size: int = FIRST_SIZE, unit: int = 1
+    card: Card,
+    limits: Limits,
+    max_traces: int = MAX_TRACES,
+    first_size: int = FIRST_SIZE,
+    unit: int = 1,
+    why: str = "multiples alone were searched",
 ) -> Generator[int, Traced, MemoryConclusion]:
-    """As `search_largest`, among the multiples of `unit`. Raises ValueError as that does, in units."""
+    """As `search_largest`, among the multiples of `unit`, `why` in words. Raises ValueError as that does, in units."""
     if unit == 1:
         return (yield from search_largest(card, limits, max_traces, first_size))
     search = search_largest(card, _limits_in(limits, unit), max_traces, max(1, first_size // unit))
@@ -30,7 +36,7 @@ def search_in_units(
         try:
             size = search.send(replace(traced, dataset_length=None if length is None else max(1, length // unit)))
         except StopIteration as end:
-            return _in_samples(end.value, unit)
+            return _in_samples(end.value, unit, why)
 
 
 def _limits_in(limits: Limits, unit: int) -> Limits:
@@ -46,17 +52,17 @@ def _limits_in(limits: Limits, unit: int) -> Limits:
     )
 
 
-def _in_samples(conclusion: MemoryConclusion, unit: int) -> MemoryConclusion:
+def _in_samples(conclusion: MemoryConclusion, unit: int, why: str) -> MemoryConclusion:
     laws = conclusion.laws
     if laws is not None:
         laws = replace(laws, per=unit, fitted_at=tuple(size * unit for size in laws.fitted_at))
-    evenly = f"a batch is split over {unit} cards: sizes that split evenly were searched, and are told here per card"
+    told = f"{why}; the sizes in what follows count {unit} samples each"
     return replace(
         conclusion,
         belief=_belief_in_samples(conclusion.belief, unit),
         traced=tuple(size * unit for size in conclusion.traced),
         laws=laws,
-        notes=(evenly, *conclusion.notes) if conclusion.notes else (),
+        notes=(told, *conclusion.notes) if conclusion.notes else (),
     )
 
 

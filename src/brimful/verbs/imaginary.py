@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,10 +13,10 @@ from brimful.decide.memory import Card
 from brimful.decide.nccl import with_nccl
 from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced
 from brimful.decide.units import search_in_units
-from brimful.errors import DoesNotFit, UsageError
+from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
-from brimful.values import Budget, Command, Device, Gpu, Limits, Outcome, Sample, Setting, Trial, TrialKind
+from brimful.values import Advice, Budget, Command, Device, Gpu, Limits, Outcome, Sample, Setting, Trial, TrialKind
 from brimful.verbs import seen
 from brimful.verbs.failures import require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
@@ -24,6 +25,7 @@ from brimful_inside.laws.roofline import Kernel
 from brimful_inside.laws.trace import CardTrace, EmptyCache, Malloc, Trace
 
 EXPECTED_TRACES = 3
+GROUP = 8  # what batch sizes are multiples of, where a script takes no others
 
 
 @dataclass
@@ -148,10 +150,9 @@ def first_size(asked: int | None, max_batch_size: int | None, cards: int = 1) ->
 def search(tracer: Tracer, asked: int | None = None, max_traces: int = MAX_TRACES) -> MemoryConclusion:
     """The largest batch size for the command, by few traces. Raises the errors of a command that does not train."""
     options = tracer.session.options
-    start = first_size(asked, options.max_batch_size, tracer.device.cards)
-    tracer.sample(start)
+    start, unit, why = _first_that_trains(tracer, asked)
     limits = Limits(dataset_length=tracer.dataset_length(), max_batch_size=options.max_batch_size)
-    generator = search_in_units(tracer.card, limits, max_traces, start, tracer.split_over(start))
+    generator = search_in_units(tracer.card, limits, max_traces, start, unit, why)
     try:
         size = next(generator)
         while True:
@@ -160,6 +161,41 @@ def search(tracer: Tracer, asked: int | None = None, max_traces: int = MAX_TRACE
         conclusion: MemoryConclusion = end.value
     tracer.conclusion = _told(tracer, conclusion)
     return tracer.conclusion
+
+
+def _first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int, str]:
+    """(a small batch size that was traced, the size whose multiples are to be searched, and why those).
+
+    Scripts that want pairs, or groups of four or eight, fail at the usual first size; then multiples of eight are looked at,
+    or of the largest power of two below that in the size asked for. Raises the first failure where that is none of the reasons.
+    """
+    options = tracer.session.options
+    start = first_size(asked, options.max_batch_size, tracer.device.cards)
+    try:
+        tracer.sample(start)
+    except CommandFailed:
+        unit = math.gcd(asked or GROUP, GROUP)
+        if start % unit == 0 or unit > (options.max_batch_size or unit) or not _trains(tracer, unit):
+            raise
+        tracer.session.note(
+            Advice(
+                "multiples",
+                f"the command fails by itself at batch size {start} and trains at {unit}",
+                f"multiples of {unit} alone are looked at; the largest that fits is one of them",
+                "",
+            )
+        )
+        return unit, unit, f"the command failed at batch size {start}: multiples of {unit} were searched"
+    over = tracer.split_over(start)
+    return start, over, f"a batch is split over {over} cards: sizes that split evenly were searched"
+
+
+def _trains(tracer: Tracer, batch_size: int) -> bool:
+    try:
+        tracer.sample(batch_size)
+    except BrimfulError:
+        return False
+    return True
 
 
 def _told(tracer: Tracer, conclusion: MemoryConclusion) -> MemoryConclusion:
