@@ -168,7 +168,7 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     def synchronize(device: Any) -> None:
         gpu.captures.check_waiting()
         gpu.ledger_of(device).synchronized()
-        gpu.clock.synchronized()
+        gpu.clock_of(gpu.index_of(device)).synchronized()
 
     card = torch.device("cuda")
     nothing = _nothing

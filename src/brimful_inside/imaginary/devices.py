@@ -214,6 +214,8 @@ def _to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> An
         target = args[1]
         if isinstance(target, (str, torch.device)) or (isinstance(target, int) and not isinstance(target, bool)):
             return gpu.devices.call(func, args[:1] + args[2:], kwargs, target) if len(args) < 3 else _long_to(gpu, args, kwargs)
+        if gpu.count > 1 and isinstance(target, Tensor) and gpu.is_imaginary(target):
+            return _to_other(gpu, args, kwargs)
         return func(*args, **kwargs)
     device = kwargs.get("device")
     return func(*args, **kwargs) if device is None else gpu.devices.call(func, args, kwargs, device)
@@ -223,6 +225,13 @@ def _long_to(gpu: ImaginaryGpu, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """to(device, dtype, non_blocking, copy): by name from here on."""
     names = ("dtype", "non_blocking", "copy")
     return _to(gpu, Tensor.to, args[:1], {"device": args[1], **dict(zip(names, args[2:])), **kwargs})
+
+
+def _to_other(gpu: ImaginaryGpu, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """to(other, non_blocking, copy): to the card where `other` is, and to its dtype."""
+    other = args[1]
+    options = {**dict(zip(("non_blocking", "copy"), args[2:])), **kwargs, "dtype": other.dtype}
+    return gpu.devices.call(Tensor.to, args[:1], options, gpu.device_of(other))
 
 
 def _cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:

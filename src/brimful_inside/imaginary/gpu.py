@@ -223,6 +223,9 @@ class ImaginaryGpu:
         """The books of the card that `device` names (None: the current one)."""
         return self.ledgers[self.index_of(device)]
 
+    def clock_of(self, index: int) -> Clock:
+        return self.clock
+
     def device_of(self, tensor: Tensor) -> torch.device:
         """What a tensor of the card says of its device."""
         return devices.CUDA

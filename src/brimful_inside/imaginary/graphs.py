@@ -54,10 +54,10 @@ class Captures:
 
     def __init__(self) -> None:
         self.by_stream: Dict[Stream, _Captured] = {}  # streams under capture; others join by waiting for one of them
-        self._users: Dict[PoolId, int] = {}
+        self._users: Dict[Tuple[int, PoolId], int] = {}  # by card, each of which has pools of its own
         self._own, self._handles = itertools.count(1), itertools.count(1)
-        self._with_generator: List[_Captured] = []
-        self._generator_state: List[Tuple[int, int]] = []
+        self._with_generator: Dict[int, List[_Captured]] = {}  # by card, as the generators are
+        self._generator_state: Dict[int, List[Tuple[int, int]]] = {}
 
     def new_pool(self) -> PoolId:
         """The id of a pool that a capture makes for itself."""
@@ -67,17 +67,17 @@ class Captures:
         """The id of a pool that a script asks for (torch.cuda.graph_pool_handle, torch.cuda.MemPool)."""
         return 0, next(self._handles)
 
-    def users(self, pool: PoolId) -> int:
-        return self._users.get(pool, 0)
+    def users(self, ledger: Ledger, pool: PoolId) -> int:
+        return self._users.get((ledger.index, pool), 0)
 
     def retain(self, ledger: Ledger, pool: PoolId) -> None:
-        self._users[pool] = self._users.get(pool, 0) + 1
+        self._users[ledger.index, pool] = self.users(ledger, pool) + 1
 
     def release(self, ledger: Ledger, pool: PoolId, empty: bool = False) -> None:
         """One user of `pool` less. After the last one its memory may go; with `empty` it goes now."""
-        self._users[pool] -= 1
-        if self._users[pool] == 0:
-            del self._users[pool]
+        left = self._users[ledger.index, pool] = self.users(ledger, pool) - 1
+        if left == 0:
+            del self._users[ledger.index, pool]
             ledger.release_pool(pool, empty)
 
     def join(self, stream: Stream, captured: Optional[_Captured]) -> None:
@@ -92,15 +92,18 @@ class Captures:
 
     def register_generator(self, captured: _Captured) -> None:
         """Seed and offset of the generator lie on the card while a graph lives (CUDAGeneratorState::register_graph)."""
-        if not self._with_generator:
-            ask = captured.ledger.reserve
-            self._generator_state = [ask(_GENERATOR_STATE_BYTES, "state of the generator for CUDA graphs") for _ in range(2)]
-        self._with_generator.append(captured)
+        ledger = captured.ledger
+        registered = self._with_generator.setdefault(ledger.index, [])
+        if not registered:
+            op = "state of the generator for CUDA graphs"
+            self._generator_state[ledger.index] = [ledger.reserve(_GENERATOR_STATE_BYTES, op) for _ in range(2)]
+        registered.append(captured)
 
     def forget(self, captured: _Captured) -> None:
-        self._with_generator.remove(captured)
-        if not self._with_generator:
-            for number, address in self._generator_state:
+        registered = self._with_generator[captured.ledger.index]
+        registered.remove(captured)
+        if not registered:
+            for number, address in self._generator_state.pop(captured.ledger.index):
                 captured.ledger.release(number, address)
         self.end(captured)
 
@@ -239,18 +242,19 @@ def _pool_class(gpu: ImaginaryGpu) -> Any:
                 )
             gpu.touch()
             self.id = captures.new_handle()
-            captures.retain(gpu.ledger, self.id)
-            weakref.finalize(self, captures.release, gpu.ledger, self.id, True).atexit = False
+            self._ledger = gpu.ledger  # of the card where it was made (MemPool.cpp)
+            captures.retain(self._ledger, self.id)
+            weakref.finalize(self, captures.release, self._ledger, self.id, True).atexit = False
 
         allocator = None
 
         def use_count(self) -> int:
-            return captures.users(self.id)
+            return captures.users(self._ledger, self.id)
 
         def snapshot(self, include_traces: bool = True) -> Any:
-            number = gpu.ledger.pool_number(self.id)
-            segments = torch.cuda.memory_snapshot()
-            return [segment for segment in segments if segment["segment_pool_id"] == (0, number)]
+            number = self._ledger.pool_number(self.id)
+            place = self._ledger.index, (0, number)
+            return [one for one in torch.cuda.memory_snapshot() if (one["device"], one["segment_pool_id"]) == place]
 
     MemPool.__qualname__ = "MemPool"
     MemPool.__module__ = "torch.cuda"
@@ -260,7 +264,7 @@ def _pool_class(gpu: ImaginaryGpu) -> Any:
 def _use_mem_pool(gpu: ImaginaryGpu) -> Any:
     @contextmanager
     def use_mem_pool(pool: Any, device: Any = None) -> Iterator[None]:
-        ledger, thread = gpu.ledger, threading.get_ident()
+        ledger, thread = gpu.ledger_of(device), threading.get_ident()
         gpu.captures.retain(ledger, pool.id)
         ledger.divert(pool.id, lambda stream: threading.get_ident() == thread)
         try:

@@ -76,7 +76,7 @@ def _event_class(gpu: ImaginaryGpu) -> Any:
             number = gpu.streams.of(self._index) if stream is None else stream.stream_id
             self._moment = (number, gpu.ledgers[self._index].launches)
             self._captured = gpu.captures.by_stream.get((self._index, number))
-            self._at_s = gpu.clock.now_s()
+            self._at_s = gpu.clock_of(self._index).now_s()
 
         def wait(self, stream: Any = None) -> None:
             waiting = gpu.current_stream() if stream is None else (stream.device_index, stream.stream_id)
@@ -146,6 +146,7 @@ def _stream_class(gpu: ImaginaryGpu, Event: Any) -> Any:
         def synchronize(self) -> None:
             gpu.captures.check_waiting((self.device_index, self.stream_id))
             gpu.ledgers[self.device_index].synchronized(self.stream_id)
+            gpu.clock_of(self.device_index).synchronized()
 
         def __enter__(self) -> Any:
             index = self.device_index

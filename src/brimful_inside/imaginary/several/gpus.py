@@ -14,7 +14,7 @@ from brimful_inside.imaginary.gpu import ImaginaryGpu
 from brimful_inside.imaginary.ledger import Ledger
 from brimful_inside.imaginary.raw import is_meta, plain_parts
 from brimful_inside.imaginary.several.data_parallel import put_transfers_in_place
-from brimful_inside.imaginary.several.moves import DevicesOfCards, group_by_card
+from brimful_inside.imaginary.several.moves import DevicesOfCards
 from brimful_inside.imaginary.several.operations import OperationsOnCards, tensors_in
 from brimful_inside.imaginary.several.places import Places
 from brimful_inside.imaginary.several.streams import StreamsOfCards
@@ -61,8 +61,6 @@ class ImaginaryGpus(ImaginaryGpu):
                 trace.write(self._header())
 
     def enter(self) -> None:
-        real = torch._C._group_tensors_by_device_and_dtype
-        self.patches.set(torch._C, "_group_tensors_by_device_and_dtype", group_by_card(self, real))
         super().enter()
         put_transfers_in_place(self, self.patches)
 
@@ -99,6 +97,9 @@ class ImaginaryGpus(ImaginaryGpu):
     @clock.setter
     def clock(self, first: Clock) -> None:
         self._clocks[0] = first
+
+    def clock_of(self, index: int) -> Clock:
+        return self._clocks[index]
 
     # --- all of them ------------------------------------------------------------------------------------------------------
 

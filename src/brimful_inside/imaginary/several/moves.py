@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import torch
 
@@ -13,7 +13,7 @@ from brimful_inside.imaginary.raw import META
 if TYPE_CHECKING:
     from brimful_inside.imaginary.several.gpus import ImaginaryGpus
 
-__all__ = ["DevicesOfCards", "group_by_card", "moved"]
+__all__ = ["DevicesOfCards", "moved"]
 
 Tensor = torch.Tensor
 _TAKE_A_TENSOR = (torch.as_tensor, torch.asarray, torch.tensor)
@@ -87,26 +87,3 @@ class _Move(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Tuple[Any, ...]:
         gpu, index, dtype = ctx.way_back
         return _copied(gpu, grads[0], index, {"dtype": dtype}), None, None, None
-
-
-def group_by_card(gpu: ImaginaryGpus, real: Any) -> Any:
-    """torch._C._group_tensors_by_device_and_dtype, for which all cards would be one device.
-
-    The first list decides: its tensors are grouped, and those at the same places of the other lists go with them.
-    """
-
-    def group(lists: Sequence[Sequence[Optional[Tensor]]], with_indices: bool = False) -> Any:
-        if not any(isinstance(tensor, Tensor) and gpu.holds(tensor) for tensor in lists[0]):
-            return real(lists, with_indices)
-        grouped: Dict[Any, Tuple[List[List[Any]], List[int]]] = {}
-        for at, tensor in enumerate(lists[0]):
-            assert tensor is not None
-            key = (tensor.device, tensor.dtype)
-            columns, places = grouped.setdefault(key, ([[] for _ in lists], []))
-            for column, values in zip(columns, lists):
-                if values:
-                    column.append(values[at])
-            places.append(at)
-        return {key: (columns, places if with_indices else []) for key, (columns, places) in grouped.items()}
-
-    return group

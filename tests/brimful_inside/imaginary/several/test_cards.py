@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import gc
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from brimful_inside import imaginary
 from brimful_inside.laws.allocator import CachingAllocator
 from brimful_inside.laws.replay import play
 from brimful_inside.laws.trace import decode
+from brimful_inside.wire import Card
 
 from .conftest import CARD, GIB
 
@@ -124,5 +127,50 @@ def test_one_card_is_no_slower_for_the_others():
     try:
         assert type(gpu).__mro__[0] is imaginary.ImaginaryGpu
         assert type(gpu._operations()).__name__ == "Operations"
+    finally:
+        gpu.leave()
+
+
+def test_a_tensor_goes_to_the_card_of_another_and_takes_its_dtype(three):
+    other = torch.zeros(1, dtype=torch.float16, device="cuda:2")
+    for tensor in (torch.zeros(3), torch.zeros(3, device="cuda:0")):
+        moved = tensor.to(other)
+        assert moved.device.index == 2 and moved.dtype == torch.float16
+    assert other.to(torch.zeros(1, device="cuda:2")).dtype == torch.float32
+
+
+def test_graphs_of_two_cards_leave_nothing_behind_on_either(three, allocated):
+    graphs = []
+    for index in (0, 1):
+        with torch.cuda.device(index):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(index)):
+                torch.zeros(1024, device="cuda")
+            graphs.append(graph)
+            del graph
+    assert all(allocated()[:2])  # seed and offset of each card's generator
+    graphs.clear()
+    gc.collect()
+    assert allocated() == [0, 0, 0]
+
+
+def test_a_pool_may_be_used_on_the_card_that_is_named(three, allocated):
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool, device=1):
+        held = torch.zeros(MIB, dtype=torch.uint8, device="cuda:1")
+    pools = {segment["device"]: segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot()}
+    assert pools == {1: (0, 1)} and allocated() == [0, held.nbytes, 0]
+
+
+def test_an_event_reads_the_clock_of_its_own_card():
+    rates = Card(*dataclasses.astuple(CARD)[:5], 1.5e12, {"fp32": 19e12})
+    gpu = imaginary.enter_several(rates, 2)
+    try:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        stream = torch.cuda.Stream(1)
+        begin.record(stream)
+        torch.zeros(2048, 2048, device="cuda:1") @ torch.zeros(2048, 2048, device="cuda:1")
+        end.record(stream)  # while card 0 is the current one, which did nothing
+        assert begin.elapsed_time(end) > 0.5
     finally:
         gpu.leave()
