@@ -15,7 +15,7 @@ from brimful.decide.breakdown import break_down
 from brimful.decide.sequences import program_of
 from brimful.values import NoSaving, Saving, Source
 from brimful_inside.laws.annotations import At, Backward, Site, Tag, Uses
-from brimful_inside.laws.trace import Free, Malloc, Phase, Step
+from brimful_inside.laws.trace import Free, Malloc, Phase, Ready, Retire, Step
 
 CARD = card(4 * GIB, context=CONTEXT)
 
@@ -116,3 +116,11 @@ def test_micro_batches_hold_a_part_of_the_activations_and_all_of_the_gradients()
     assert (halves.saved_bytes, quarters.saved_bytes) == (32 * MIB, 48 * MIB)
     assert (halves.code, halves.what) == ("accumulation-2", "2 micro-batches of 32")
     assert [s.code for s in savings.micro_batches(CARD, laws, annotated, 12, before)] == ["accumulation-2"], "5 is the smallest"
+
+
+def test_gradients_that_another_stream_used_last_are_gone_as_well():
+    rows = [Phase("train")]
+    for number in (1, 2, 3):
+        rows += [Malloc(number, 8 * MIB, "aten.mm"), Tag(number, "gradient", "h", "Net", 4), Retire(number), Ready(number)]
+    program, annotated = program_of(traced(*rows)), annotate(traced(*rows))
+    assert savings.most_gradients(program, program.sizes, annotated) == 8 * MIB

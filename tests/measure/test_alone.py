@@ -12,6 +12,7 @@ from brimful.measure.alone import alone_environment, without_launcher
         ("torchrun --nproc-per-node 8 --nnodes=8 train.py --lr 1e-3", "python train.py --lr 1e-3"),
         ("torchrun --standalone --nproc_per_node=gpu -m package.train -x", "python -m package.train -x"),
         ("torchrun --nproc-per-node 2 --no-python ./train.sh 5", "./train.sh 5"),
+        ("torchrun --run-path train.py 5", "python train.py 5"),
         ("torchrun --rdzv-backend c10d --rdzv-endpoint host:0 --nnodes 1:4 train.py", "python train.py"),
         ("python3 -m torch.distributed.run --nproc-per-node 2 train.py --nproc 3", "python3 train.py --nproc 3"),
         ("python -m torch.distributed.launch --use_env --nproc_per_node 2 train.py", "python train.py"),

@@ -139,7 +139,7 @@ def most_gradients(program: Program, sizes: Sequence[int], annotated: Annotated)
             alive += sizes[birth] if gradient[birth] else 0
             most = max(most, alive)
             birth += 1
-        elif event[0] == "free":
+        elif event[0] in ("free", "retire"):
             alive -= sizes[int(event[1] or 0)] if gradient[int(event[1] or 0)] else 0
     return most
 

@@ -17,7 +17,9 @@ _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 _ACCELERATE = ("accelerate.commands.launch",)
 # Options without a value of torchrun (torch/distributed/run.py), and of `accelerate launch` those that change nothing for the
 # rank itself. All other options of torchrun take a value.
-_TORCHRUN_FLAGS = {"--standalone", "--use-env", "--use_env", "--virtual-local-rank", "--virtual_local_rank"}
+_TORCHRUN_FLAGS = {
+    *("--standalone", "--use-env", "--use_env", "--virtual-local-rank", "--virtual_local_rank", "--run-path", "--run_path"),
+}
 _ACCELERATE_FLAGS = {"--multi_gpu", "--multi-gpu", "--same_network", "--quiet", "-q", "--debug"}
 _ACCELERATE_VALUES = {
     *("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "rdzv_backend", "gpu_ids"),
