@@ -41,9 +41,7 @@ def _nms(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> t
     kept = torch.empty(count, dtype=torch.int64, device=META)
     gpu.ledger.born(kept.untyped_storage(), "torchvision.nms")
     pairs = 0 if goes_class_by_class() else count * -(-count // _BITS) * 8
-    held = [gpu.ledger.reserve(n, "torchvision.nms (temporary)") for n in (count * 8, boxes.nbytes, pairs) if n]
-    for number, address in held:
-        gpu.ledger.release(number, address)
+    gpu.ledger.pass_by((count * 8, boxes.nbytes, pairs), "torchvision.nms (temporary)")
     return kept
 
 

@@ -130,6 +130,17 @@ class Ledger:
             self._free(number, address)
         self._bury()
 
+    def pass_by(self, sizes: Sequence[int], op: str) -> None:
+        """Memory of these sizes is there together, and gone again; also where there is not room for all of it."""
+        held: List[Tuple[int, int]] = []
+        try:
+            for nbytes in sizes:
+                if nbytes:
+                    held.append(self.reserve(nbytes, op))
+        finally:
+            for number, address in held:
+                self.release(number, address)
+
     def forget(self) -> None:
         """The imaginary card is gone: later deaths are not written."""
         self._open = False

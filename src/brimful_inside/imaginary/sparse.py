@@ -63,9 +63,7 @@ def _dense_result(gpu: ImaginaryGpu, first: Tensor, second: Tensor) -> Tensor:
     columns = () if second.dim() == 1 else second.shape[-1:]
     out = torch.empty((*first.shape[:-1], *columns), dtype=first.dtype, device=META)
     gpu.ledger.born(out.untyped_storage(), "a product with a sparse tensor")
-    held = [gpu.ledger.reserve(n, "a product with a sparse tensor (temporary)") for n in _copies(first) + _copies(second) if n]
-    for number, address in held:
-        gpu.ledger.release(number, address)
+    gpu.ledger.pass_by(_copies(first) + _copies(second), "a product with a sparse tensor (temporary)")
     return out
 
 

@@ -48,7 +48,12 @@ class Workspaces:
             if key not in self._held:
                 self._held[key] = self._reserve("cublas", self._cublas)
         if self._cublaslt and uses_cublaslt(short, args):
-            taken += self._reserve("cublaslt", self._cublaslt)
+            try:
+                taken += self._reserve("cublaslt", self._cublaslt)
+            except torch.OutOfMemoryError:
+                for number, address in taken:
+                    self.gpu.ledger.release(number, address)
+                raise
         return taken
 
     def clear(self) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from brimful_inside.imaginary.out_of_memory import format_size
+from brimful_inside.imaginary.workspaces import Workspaces
 
 GIB = 1 << 30
 
@@ -89,6 +90,27 @@ def test_after_out_of_memory_nothing_of_the_failed_step_stays(enter):
 )
 def test_sizes_are_written_as_pytorch_writes_them(nbytes, words):
     assert format_size(nbytes) == words
+
+
+def test_temporaries_of_which_not_all_had_room_are_given_back(enter):
+    gpu = enter(capacity_bytes=64 << 20)
+    gpu.ledger.pass_by((30 << 20, 0, 30 << 20), "fits")
+    assert (gpu.allocator.allocated, gpu.allocator.peak_allocated) == (0, 60 << 20)
+    with pytest.raises(torch.OutOfMemoryError):
+        gpu.ledger.pass_by((40 << 20, 40 << 20), "does not")
+    assert gpu.allocator.allocated == 0
+
+
+def test_a_workspace_of_cublas_is_given_back_where_that_of_cublaslt_has_no_room(enter, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16384:2")
+    monkeypatch.setenv("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "0")
+    monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "65536")
+    gpu = enter(capacity_bytes=60 << 20)
+    gpu.workspaces = Workspaces(gpu, release=215)
+    bias, first, second = torch.zeros(4), torch.zeros(4, 4), torch.zeros(4, 4)
+    with pytest.raises(torch.OutOfMemoryError):
+        gpu.workspaces.for_product("addmm", (bias, first, second))
+    assert gpu.allocator.allocated == 0 and gpu.allocator.peak_allocated == 32 << 20
 
 
 def test_free_memory_of_private_pools_is_told_apart(enter):

@@ -88,8 +88,7 @@ def _shard_dim_alltoall(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[
     shape[gather_dim] *= ranks
     shape[shard_dim] //= ranks
     nbytes = tensor.numel() * tensor.element_size()
-    for number, address in [gpu.ledger.reserve(nbytes, "_dtensor::shard_dim_alltoall") for _ in range(2)]:
-        gpu.ledger.release(number, address)
+    gpu.ledger.pass_by((nbytes, nbytes), "_dtensor::shard_dim_alltoall")
     return torch.empty(shape, dtype=tensor.dtype, device=META)
 
 
