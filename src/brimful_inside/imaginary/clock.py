@@ -20,6 +20,8 @@ __all__ = ["Clock", "rates_of"]
 TRAIN = "train"  # the phase whose steps are timed
 # How many rows of a step are kept; a step of more kernels is not timed (its rows would fill the host's memory).
 MOST_ROWS = 2_000_000
+# Outside of the training rows are for events alone, and gone once those were told the time.
+MOST_ROWS_AWAY = 50_000
 
 _graph_task = torch._C._current_graph_task_id  # -1 outside of a backward pass
 Row = Tuple[str, str, int, int, int, int, Tuple[int, ...]]  # the fields of a Kernel
@@ -43,6 +45,8 @@ class Clock:
         self._classes = Classes((card.capability[0], card.capability[1]))
         self._costs: Dict[str, Tuple[bool, Optional[Cost]]] = {}  # by name: starts no kernel; how its cost is found
         self._rows: List[Row] = []  # since the last step
+        self._most = MOST_ROWS
+        self._whole = True  # all rows of the step in hand are there
         self._step: List[Row] = []  # of the last complete one
         self._phase = TRAIN
         self._away: Optional[int] = None  # rows of the step in hand before the script left the training for another phase
@@ -60,6 +64,8 @@ class Clock:
             return
         engine = 0 if _graph_task() == -1 else 1
         rows = self._rows
+        if len(rows) > self._most:
+            self._drop()
         try:
             if cost is None:
                 rows.append((name, MEMORY, 0, plain(args, kwargs, out), 1, engine, ()))
@@ -103,9 +109,9 @@ class Clock:
         """An optimizer step is complete."""
         self._catch_up()
         rows, self._rows, self._read = self._rows, [], 0
-        self._step = rows if len(rows) <= MOST_ROWS else []
+        self._step, self._whole = rows if self._whole else [], True
         if self._away is not None:
-            self._away = 0
+            self._away, self._most = 0, MOST_ROWS_AWAY
 
     def phase(self, name: str) -> None:
         """Another phase begins: what runs outside of the training is no part of a step."""
@@ -114,10 +120,19 @@ class Clock:
         if name == TRAIN and self._away is not None:
             self._catch_up()
             del self._rows[self._away :]
-            self._read, self._away = min(self._read, self._away), None
+            self._read, self._away, self._most = min(self._read, self._away), None, MOST_ROWS
         elif self._phase == TRAIN:
             self._away = len(self._rows)
+            self._most = self._away + MOST_ROWS_AWAY
         self._phase = name
+
+    def _drop(self) -> None:
+        """There are too many rows: those of another phase go, or those of a step that is then not timed."""
+        self._catch_up()
+        self._whole = self._whole and self._away is not None
+        first = self._away or 0
+        del self._rows[first:]
+        self._read = min(self._read, first)
 
     def now_s(self) -> float:
         """The time at which the card is done with all it was given, in seconds since somebody first asked."""

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from brimful_inside import imaginary
+from brimful_inside.imaginary import clock
 from brimful_inside.laws.roofline import Kernel
 from brimful_inside.laws.trace import decode
 from brimful_inside.wire import Card
@@ -248,6 +249,52 @@ def test_what_runs_in_another_phase_is_no_part_of_the_step_that_it_interrupts(cl
 
     clocked.phase("train")
     assert short(ran(clocked, work)) == ["add", "mul"]
+
+
+def test_rows_of_another_phase_are_dropped_by_the_way_and_events_tell_the_same_time(clocked, monkeypatch):
+    x = torch.randn(64, 64, device="cuda")
+
+    def encode() -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(100):
+            x.relu()
+        end.record()
+        return begin.elapsed_time(end)
+
+    def step() -> None:
+        x.sigmoid()
+        clocked.phase("encoding")
+        encode()
+        clocked.phase("train")
+        x.tanh()
+
+    encode()  # the clock starts with the first event
+    kept = encode()
+    monkeypatch.setattr(clock, "MOST_ROWS_AWAY", 10)
+    assert short(ran(clocked, step)) == ["sigmoid", "tanh"]
+    clocked.phase("encoding")
+    assert encode() == pytest.approx(kept)
+    assert len(clocked.clock._rows) <= 11
+
+
+def long(x: torch.Tensor, gpu: imaginary.ImaginaryGpu) -> None:
+    """Too many kernels for a step, and for the evaluation that interrupts it."""
+    for phase in ("train", "eval", "train"):
+        gpu.phase(phase)
+        for _ in range(30):
+            x.relu()
+
+
+def test_a_step_of_too_many_kernels_is_not_timed_and_the_next_one_is(clocked, monkeypatch):
+    x = torch.randn(8, device="cuda")
+    clocked.phase("eval")
+    monkeypatch.setattr(clock, "MOST_ROWS", 10)
+    clocked.phase("train")
+    monkeypatch.setattr(clock, "MOST_ROWS_AWAY", 10)
+    assert ran(clocked, lambda: [x.relu() for _ in range(30)]) == []
+    assert ran(clocked, lambda: long(x, clocked)) == []
+    assert short(ran(clocked, x.relu)) == ["relu"]
 
 
 def test_rows_of_the_clock_change_nothing_of_the_memory(trace_file):
