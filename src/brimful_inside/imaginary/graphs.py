@@ -196,7 +196,7 @@ def _graph_class(gpu: ImaginaryGpu) -> Any:
     return CUDAGraph
 
 
-def _graph_context(Graph: Any) -> Any:
+def _graph_context() -> Any:
     class graph:
         """torch.cuda.graph: a capture on a side stream, after the cache was emptied."""
 
@@ -280,7 +280,7 @@ def put_graphs_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.cuda's graphs and pools; make_graphed_callables is PyTorch's own, on top of them."""
     captures, cuda = gpu.captures, torch.cuda
     Graph = _graph_class(gpu)
-    graph, MemPool, use_mem_pool = _graph_context(Graph), _pool_class(gpu), _use_mem_pool(gpu)
+    graph, MemPool, use_mem_pool = _graph_context(), _pool_class(gpu), _use_mem_pool(gpu)
 
     def capturing() -> bool:
         return bool(captures.by_stream) and gpu.current_stream() in captures.by_stream

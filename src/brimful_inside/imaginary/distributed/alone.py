@@ -7,6 +7,7 @@ itself: each of them is taken to have the same value. That is counted as an appr
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
@@ -91,7 +92,8 @@ def put_alone_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
     replace_plugins(patches, "gloo")
     for name, function in _objects(gpu).items():
         replace_everywhere(patches, name, function)
-    replace_everywhere(patches, "all_reduce", _all_reduce(gpu, c10d.all_reduce))
+    for name in ("all_reduce", "reduce"):
+        replace_everywhere(patches, name, _summing(gpu, getattr(c10d, name)))
 
 
 def _spawn(fn: Callable, args: Any = (), nprocs: int = 1, join: bool = True, **_: Any) -> Any:
@@ -100,21 +102,35 @@ def _spawn(fn: Callable, args: Any = (), nprocs: int = 1, join: bool = True, **_
     if rank >= nprocs:
         raise ValueError("the script starts %d processes, and rank %d is none of them" % (nprocs, rank))
     fn(rank, *args)
+    return None if join else _Ended()
 
 
-def _all_reduce(gpu: ImaginaryGpu, original: Callable) -> Callable:
-    """The sum over ranks that all have the same. All other collectives repeat a rank's own value already (FakeProcessGroup)."""
+class _Ended:
+    """What spawn(join=False) gives: processes to wait for, of which none is left."""
+
+    processes: List[Any] = []  # noqa: RUF012
+
+    def join(self, timeout: Optional[float] = None, grace_period: Optional[float] = None) -> bool:
+        return True
+
+
+def _summing(gpu: ImaginaryGpu, original: Callable) -> Callable:
+    """The sum over ranks that all have the same. What repeats a rank's own value does so already (FakeProcessGroup)."""
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def all_reduce(tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        work = original(tensor, op, group, async_op)
-        if not tensor.is_cuda:
+    def summing(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        work = original(*args, **kwargs)
+        tensor, group = bound.arguments["tensor"], bound.arguments["group"] or c10d._get_default_group()
+        if not tensor.is_cuda and isinstance(group, dist.ProcessGroup):  # else this rank is not in it
             gpu.approximate(_APPROXIMATION)
-            if op == dist.ReduceOp.SUM:
-                tensor.mul_((group or c10d._get_default_group()).size())
+            if bound.arguments["op"] == dist.ReduceOp.SUM:
+                tensor.detach().mul_(group.size())
         return work
 
-    return all_reduce
+    return summing
 
 
 def _objects(gpu: ImaginaryGpu) -> Dict[str, Callable]:

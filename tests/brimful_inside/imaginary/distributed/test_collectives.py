@@ -104,6 +104,17 @@ def test_what_others_would_say_is_what_the_rank_knows_itself(alone):
     assert sum(alone.approximations.values()) == 5
 
 
+def test_sums_on_the_host_count_all_ranks_also_of_parameters_and_not_of_groups_of_others(alone):
+    weight, lost = torch.nn.Parameter(torch.ones(2)), torch.tensor([3.0])
+    host, others = dist.new_group(backend="gloo"), dist.new_group([0, 1], backend="gloo")
+    dist.all_reduce(weight, group=host)
+    dist.reduce(lost, RANK, group=host)
+    assert weight.tolist() == [RANKS] * 2 and lost.item() == 3 * RANKS
+    with pytest.warns(UserWarning, match="does not belong"):
+        dist.all_reduce(lost, group=others)
+    assert lost.item() == 3 * RANKS
+
+
 def test_a_sampler_gives_the_rank_its_share(alone):
     sampler = torch.utils.data.DistributedSampler(range(80), shuffle=False)
     assert list(sampler) == list(range(RANK, 80, RANKS))
@@ -113,6 +124,7 @@ def test_spawning_runs_the_one_rank(alone):
     seen = []
     torch.multiprocessing.spawn(lambda rank, extra: seen.append((rank, extra)), args=("x",), nprocs=RANKS)
     assert seen == [(RANK, "x")]
+    assert torch.multiprocessing.spawn(seen.append, nprocs=RANKS, join=False).join() and seen[1] == RANK
     with pytest.raises(ValueError, match="rank 3 is none of them"):
         torch.multiprocessing.spawn(seen.append, nprocs=2)
 
