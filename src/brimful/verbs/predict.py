@@ -12,7 +12,7 @@ from brimful.errors import UsageError
 from brimful.units import format_bytes, parse_batch_size
 from brimful.values import Advice, Command, Outcome, PeakEstimate, Prediction, Record, Sample, Setting
 from brimful.verbs import devices, imaginary, interpreter, predicted_speed, several, where
-from brimful.verbs.session import Options, Session, opened
+from brimful.verbs.session import Options, opened
 from brimful.verbs.what_if import with_what_if
 
 PHASES = ("train", "eval")
@@ -219,11 +219,11 @@ def _warnings(
     for note in conclusion.notes if conclusion else ():
         found.append(Advice("search", note, "the answer rests on trials, not on laws of each allocation", ""))
     found += several.about_ranks(tracer.worst())
-    found += _from_the_trial(tracer.worst(), tracer.session)
+    found += _from_the_trial(tracer.worst())
     return tuple(found)
 
 
-def _from_the_trial(sample: Sample, session: Session) -> list[Advice]:
+def _from_the_trial(sample: Sample) -> list[Advice]:
     report = sample.reports[0]
     found = [Advice("trial-note", note, "", "") for note in sample.notes]
     if report.approximations:

@@ -75,6 +75,10 @@ def _like_first(first: Any, *_: Any) -> Optional[Tensor]:
     return _empty(first.shape, first.dtype) if _is_plain(first) else None
 
 
+def _triangle(first: Any, *_: Any) -> Optional[Tensor]:
+    return _like_first(first) if first.dim() > 1 else None
+
+
 def _like_both(first: Any, second: Any, *_: Any) -> Optional[Tensor]:
     """Gradients: of the shape and dtype that the gradient and the input share."""
     same = _is_plain(first, second) and first.shape == second.shape and first.dtype == second.dtype
@@ -159,6 +163,8 @@ def _max_pool(tensor: Any, kernel: Any, stride: Any = (), padding: Any = 0, dila
     shape = list(tensor.shape[:2])
     for at, size in enumerate(tensor.shape[2:]):
         reach = _at(dilation, at) * (_at(kernel, at) - 1) + 1
+        if 2 * _at(padding, at) > reach:
+            return None
         shape.append((size + 2 * _at(padding, at) - reach) // _at(stride or kernel, at) + 1)
     if min(shape) < 1:
         return None
@@ -184,7 +190,7 @@ def _mv(matrix: Any, vector: Any) -> Optional[Tensor]:
 
 
 _LIKE_FIRST = (
-    *("hardtanh", "elu", "leaky_relu", "softplus", "clamp", "clamp_min", "clamp_max", "tril", "triu", "sgn", "softshrink"),
+    *("hardtanh", "elu", "leaky_relu", "softplus", "clamp", "clamp_min", "clamp_max", "sgn", "softshrink"),
     *("hardshrink", "celu"),
 )
 _LIKE_BOTH = (
@@ -213,6 +219,8 @@ _SHAPED: Dict[str, Shaped] = {
     "smooth_l1_loss": _loss,
     "smooth_l1_loss_backward": _loss_backward,
     "cat": _cat,
+    "tril": _triangle,
+    "triu": _triangle,
     "stack": _stack,
     "max_pool2d_with_indices": _max_pool,
     "max_pool2d_with_indices_backward": _max_pool_backward,

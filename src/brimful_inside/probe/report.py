@@ -56,7 +56,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         context_bytes=probe.device.context_bytes,
         trace_file=probe.device.trace_file,
         approximations=probe.device.approximations,
-        notes=[*probe.hub.notes, *(_notes(probe, micro) if over else [])],
+        notes=[*probe.hub.notes, *(_notes(probe) if over else [])],
         wrote=_wrote(probe),
         first_step_unix_s=probe.first_step_unix_s,
         cards=probe.device.cards,
@@ -109,7 +109,7 @@ def device_facts(probe: Any) -> Tuple[Optional[str], Optional[int]]:
     return None, None
 
 
-def _notes(probe: Any, micro: List[int]) -> List[str]:
+def _notes(probe: Any) -> List[str]:
     """Sentences about what was not as usual."""
     steps, notes = probe.steps, []
     if probe.orders.device == "accelerator" and not is_started():

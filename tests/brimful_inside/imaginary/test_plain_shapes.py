@@ -158,6 +158,19 @@ def test_shapes_that_do_not_go_together_are_refused_in_pytorchs_words():
         broadcast((3,), (4,))
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x: torch.nn.functional.max_pool2d(x, 2, 2, padding=2), "pad should be at most half"),
+        (lambda x: x.flatten().tril(), "at least 2 dimensions"),
+    ],
+)
+def test_what_the_host_refuses_the_card_refuses(gpu, call, words):
+    for device in ("cpu", "cuda"):
+        with pytest.raises(RuntimeError, match=words):
+            call(torch.zeros(1, 1, 9, 9, device=device))
+
+
 NETWORK = """
 import io, sys
 import torch
