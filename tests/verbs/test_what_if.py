@@ -83,6 +83,12 @@ def test_a_change_that_changes_nothing_says_so_and_saves_nothing():
     assert {s.code for s in said.what_if.savings} == {"accumulation-2", "accumulation-4"}
 
 
+def test_no_largest_batch_size_is_looked_for_under_a_change_that_saves_nothing():
+    there = World(linear=100 * MIB, helps={"autocast": 1.5})
+    run(there, what_if=True)
+    assert [trial.what_if for trial in there.launched].count("autocast") == 1
+
+
 def test_a_change_under_which_the_command_fails_says_so():
     said = run(world(outcome_of=lambda trial, size: Outcome.CRASHED if trial.what_if == "autocast" else None))
     others = {other.code: other.why for other in said.what_if.others}

@@ -75,9 +75,7 @@ def already(annotated: Annotated) -> list[NoSaving]:
     return found
 
 
-def judged(
-    card: Card, code: str, how: str, before: int, after: int, source: Source, largest: int | None = None, basis: str = ""
-) -> Saving | NoSaving:
+def judged(card: Card, code: str, how: str, before: int, after: int, source: Source, basis: str = "") -> Saving | NoSaving:
     """A change by the device peaks (bytes) before and after it."""
     saved = before - after
     what = NAMES.get(code, code)
@@ -86,7 +84,7 @@ def judged(
         changed = "higher" if -saved >= max(MIB, WORTH_SHARE * before) else "no lower"
         return NoSaving(code, what, f"{found} the peak is {changed}")
     fits = card.around(after)[1] <= card.budget_bytes
-    return Saving(code, what, how, source, saved, after, fits, largest, basis)
+    return Saving(code, what, how, source, saved, after, fits, basis=basis)
 
 
 def eight_bit_states(card: Card, breakdowns: Breakdowns, optimizers: Sequence[str], before: int) -> Saving | NoSaving | None:
@@ -121,7 +119,8 @@ def micro_batches(card: Card, laws: AllocationLaws, annotated: Annotated, batch_
         if made is None:
             continue
         kept = max(0, most_gradients(laws.program, sizes, annotated) - made.whole.parts[GRADIENTS])
-        how = f"batches of {size}, optimizer.step() after every {parts}, the loss divided by {parts}: the same effective batch"
+        step = f"optimizer.step() after every {parts} of them"
+        how = f"batches of {size}, {step}, the loss divided by {parts}: the same effective batch"
         basis = f"laws at batch size {size}, with all gradients alive"
         after = sum(made.whole.parts.values()) + kept
         saving = judged(card, f"accumulation-{parts}", how, before, after, Source.ESTIMATE, basis=basis)

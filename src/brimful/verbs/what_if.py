@@ -61,8 +61,10 @@ def _run(tracer: Tracer, change: Change, asked: int | None, before: int, searche
         return NoSaving(change.code, what, "no blocks that repeat were found, and no switch of the model's own")
     card = tracer.card
     after = card.device_bytes(replace(card, capacity_bytes=None).play(trace).peak)
-    largest = _largest(tracer, change, asked, trace) if searches else None
-    return savings.judged(card, change.code, how, before, after, Source.PREDICTED, largest)
+    told = savings.judged(card, change.code, how, before, after, Source.PREDICTED)
+    if not searches or not isinstance(told, Saving):
+        return told
+    return replace(told, largest_batch_size=_largest(tracer, change, asked, trace))
 
 
 def _trial(tracer: Tracer, batch_size: int | None, what_if: str | None, **settings: Setting) -> tuple[Sample, Trace | None]:
