@@ -151,7 +151,7 @@ def write_evidence(rows: list[Row], context: int, hardware: str, date: str, fold
             print(f"{kind}: {len(pairs)} rows are too few for evidence")
             continue
         evidence = evidence_from(accuracy.relative_to_predicted(pairs, context), kind, date, hardware, basis)
-        (folder / f"{kind}-a100-40gb.json").write_text(evidence_json(evidence), encoding="utf-8")
+        (folder / f"{kind.replace(' ', '-')}-a100-40gb.json").write_text(evidence_json(evidence), encoding="utf-8")
         print(f"{kind}: {len(pairs)} rows, {evidence.low_error:+.1%} to {evidence.high_error:+.1%}")
 
 

@@ -120,8 +120,7 @@ def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Pro
         assert of is not None
         reserved[batch_size] = of.play_at(batch_size).peak.reserved
     seconds = (time.perf_counter() - begun) / len(measured)
-    events = programs[SIZES[0]].events
-    kind = kind_of((str(event[1]) for event in events if event[0] == "malloc"), ("empty_cache",) in events)
+    kind = kind_of(programs[SIZES[0]])
     return [
         Row(model, kind, size, peak, reserved[size], round(seconds, 3), laws is None) for size, peak in sorted(measured.items())
     ]

@@ -17,7 +17,7 @@ CARD = 40_000 * MIB
 SEEN = frozenset(f"net{number}" for number in range(10))
 
 
-def made_rows(models: int, context_mib: int = 1800, factor: float = 1.0, kind: str = "convolution") -> list[Row]:
+def made_rows(models: int, context_mib: int = 1800, factor: float = 1.0, kind: str = "workspaces") -> list[Row]:
     """Measured is `factor` times what is predicted, and the context."""
     return [
         Row(
@@ -54,13 +54,13 @@ def test_a_slope_is_judged_free_of_the_context():
 def test_figures_tell_of_the_intervals_too():
     result = timm_figures.figures(made_rows(20), 1800 * MIB)
     assert result["share_within_interval"] == 1.0
-    interval = interval_for("convolution")
+    interval = interval_for("workspaces")
     assert result["interval_median_width"] == pytest.approx(interval.high - interval.low, abs=1e-3)
     assert timm_figures.figures(made_rows(20), 3600 * MIB)["share_within_interval"] < 1.0
 
 
 def rows_of(points: list[tuple[int, int]], reserved_mib: int = 1000) -> list[Row]:
-    return [Row("net", "convolution", size, mib, reserved_mib * MIB, 1.0, False) for size, mib in points]
+    return [Row("net", "workspaces", size, mib, reserved_mib * MIB, 1.0, False) for size, mib in points]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_models_that_were_looked_at_are_listed():
 
 def test_one_row_of_each_of_the_worst_models_is_named():
     rows = made_rows(5)
-    rows[3] = Row("net0", "convolution", 64, 5000, rows[3].reserved_bytes, 1.0, False)
+    rows[3] = Row("net0", "workspaces", 64, 5000, rows[3].reserved_bytes, 1.0, False)
     named = timm_figures.worst(rows, 1800 * MIB, count=3)
     assert named[0]["model"] == "net0" and named[0]["error"] < 0
     assert len({line["model"] for line in named}) == 3
@@ -122,7 +122,7 @@ def test_laws_through_two_traces_predict_every_row_of_a_model():
     assert [(row.batch_size, row.device_peak_mib) for row in rows] == [(32, 1900), (64, 2000)]
     assert [row.reserved_bytes for row in rows] == [(20 + 32) * MIB, (20 + 64) * MIB]
     assert taken == list(timm_rows.SIZES)
-    assert {row.kind for row in rows} == {"convolution"} and not any(row.own_trace for row in rows)
+    assert {row.kind for row in rows} == {"no workspaces"} and not any(row.own_trace for row in rows)
 
 
 def test_where_the_order_changes_with_the_batch_size_each_row_has_a_trace_of_its_own():
@@ -139,9 +139,9 @@ def test_where_the_order_changes_with_the_batch_size_each_row_has_a_trace_of_its
 
 def test_evidence_is_written_for_kinds_with_rows_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(timm_figures, "version", lambda name: "0")
-    rows = made_rows(20) + [replace(row, model="other") for row in made_rows(2, kind="attention")]
+    rows = made_rows(20) + [replace(row, model="other") for row in made_rows(2, kind="no workspaces")]
     timm_figures.write_evidence(rows, 1800 * MIB, "one card", "2026-01-31", tmp_path)
     (path,) = tmp_path.iterdir()
     evidence = read_evidence(path.read_text())
-    assert evidence.situation == "convolution" and evidence.count >= 20
-    assert interval_for("convolution", [evidence]).high == pytest.approx(0.0, abs=1e-6)
+    assert evidence.situation == "workspaces" and evidence.count >= 20
+    assert interval_for("workspaces", [evidence]).high == pytest.approx(0.0, abs=1e-6)

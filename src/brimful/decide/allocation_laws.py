@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate
 from math import lcm
 
 from brimful.decide.cards import worst_of
@@ -154,13 +153,7 @@ class AllocationLaws:
 
     def least_at(self, batch_size: int) -> int:
         """What is alive at once, at most, in bytes as asked for: no allocator gets by with less. Much quicker than a replay."""
-        sizes, start, least = self.sizes_at(batch_size), 0, 0
-        for (_, births), moves in zip(self.program.parts, self.program.moves, strict=True):
-            own = sizes[start : start + births]
-            start += births
-            steps = [own[move - 1] if move > 0 else -own[-move - 1] for move in moves]
-            least = max(least, max(accumulate(steps), default=0))
-        return least
+        return self.program.most_alive(self.sizes_at(batch_size))
 
     def reproduces(self, program: Program, batch_size: int) -> Reproduction:
         """Compare with a trace taken at `batch_size`, row by row."""

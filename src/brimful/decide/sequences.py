@@ -6,6 +6,7 @@ of birth for that.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,6 +81,19 @@ class Program:
     def moves(self) -> tuple[tuple[int, ...], ...]:
         """Of each card's code the births and deaths alone: n for the n-th birth, from 1 on, -n for its end."""
         return tuple(_moves_of(code) for code, _ in self.parts)
+
+    def most_alive(self, sizes: Sequence[int]) -> int:
+        """Bytes alive at once at most, on the card that holds most, where births take `sizes`."""
+        start, most = 0, 0
+        for (_, births), moves in zip(self.parts, self.moves, strict=True):
+            own = sizes[start : start + births]
+            start += births
+            steps = [own[move - 1] if move > 0 else -own[-move - 1] for move in moves]
+            most = max(most, max(itertools.accumulate(steps), default=0))
+        return most
+
+
+NOTHING = Program((), (), ())
 
 
 def _moves_of(code: Sequence[Code]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from brimful.decide.intervals import interval_for, kind_of
 from brimful.decide.memory import Card
 from brimful.decide.nccl import with_nccl
 from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced
+from brimful.decide.sequences import NOTHING, program_of
 from brimful.decide.units import search_in_units
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.measure.traces import read_trace, read_traces
@@ -22,7 +23,7 @@ from brimful.verbs.failures import require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful_inside.laws.allocator import settings_in
 from brimful_inside.laws.roofline import Kernel
-from brimful_inside.laws.trace import CardTrace, EmptyCache, Malloc, Trace
+from brimful_inside.laws.trace import CardTrace, Trace
 
 EXPECTED_TRACES = 3
 GROUP = 8  # what batch sizes are multiples of, where a script takes no others
@@ -113,15 +114,15 @@ class Tracer:
     def _card_for(self, trace: Trace | None) -> Card:
         gpu = self.device.gpu
         assert gpu is not None
-        ops = [row.op for row in trace.rows if isinstance(row, Malloc)] if trace else []
-        searched = trace is not None and any(isinstance(row, EmptyCache) for row in trace.rows)
-        context = with_nccl(context_of(gpu, uses_cudnn=any("conv" in op for op in ops)), self._communicators())
+        program = program_of(trace) if trace is not None else NOTHING
+        convolves = any("conv" in str(event[1]) for event in program.events if event[0] == "malloc")
+        context = with_nccl(context_of(gpu, uses_cudnn=convolves), self._communicators())
         self.gpu = replace(gpu, context_bytes=context)
         return Card(
             budget_bytes=self.budget.bytes,
             context_bytes=int(context.value),
             context_slack_bytes=slack_of(context),
-            interval=interval_for(kind_of(ops, searched)),
+            interval=interval_for(kind_of(program)),
             settings=settings_in({**os.environ, **self.command.environment}),
             capacity_bytes=self._capacity_bytes(),
             calibration=gpu.calibration,

@@ -1,7 +1,7 @@
 """Convolutions as cuDNN lays them out: channels last if the input or the weight is, and copies where they differ.
 
 Rules: aten/src/ATen/native/ConvUtils.h (cudnn_conv_suggest_memory_format) and Convolution.cpp. What cuDNN takes beside the
-tensors is in cudnn.py: with ``torch.backends.cudnn.benchmark`` a law; without it nobody has measured it, and none is taken.
+tensors is in cudnn.py.
 """
 
 from __future__ import annotations

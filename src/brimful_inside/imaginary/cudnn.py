@@ -4,6 +4,9 @@ With ``torch.backends.cudnn.benchmark`` PyTorch tries plans at the first meeting
 dtype, strides, ...) and gives all cached memory back before it runs the best one (aten/src/ATen/native/cudnn/Conv_v8.cpp,
 run_single_conv). So the segments of a first step are given back again and again, and a later step starts with few.
 The workspaces are a law (laws/cudnn_workspaces.py). What the tried plans ask for meanwhile is not known, and not taken.
+
+Without ``benchmark`` cuDNN's heuristics choose the plan. The measured runs all had it on; that the same tensors are converted
+without it is assumed, as tensor cores want them so either way, and each use is counted.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["BACKWARD_DATA", "BACKWARD_FILTER", "FORWARD", "Plans"]
 
 Tensor = torch.Tensor
+UNMEASURED = "cudnn workspace without benchmark"
 LARGEST_DEPTHWISE = 5  # assumed: between the 3 x 3 and the 7 x 7 that were seen
 FORWARD, BACKWARD_DATA, BACKWARD_FILTER = "cudnn_forward", "cudnn_backward_data", "cudnn_backward_filter"
 
@@ -47,11 +51,14 @@ class Plans:
         `output` is the shape of what the convolution gives, `rest` its stride, padding, dilation, transposed, groups.
         """
         cudnn = torch.backends.cudnn
-        if not cudnn.enabled or not cudnn.benchmark or _is_pytorchs_own(tensor, weight, rest, layout):
+        if not cudnn.enabled or _is_pytorchs_own(tensor, weight, rest, layout):
             return
-        self._search(operation, tensor, weight, rest, layout)
+        if cudnn.benchmark:
+            self._search(operation, tensor, weight, rest, layout)
         wants = _converts if layout == torch.contiguous_format else _converts_channels_last
         if wants(self.gpu, operation, tensor, weight, rest):
+            if not cudnn.benchmark:
+                self.gpu.approximate(UNMEASURED)
             self._work(operation, tensor, weight, output, transposed=rest[3])
 
     def _search(

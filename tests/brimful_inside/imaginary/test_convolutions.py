@@ -100,9 +100,22 @@ def test_a_workspace_is_given_back_before_the_next_one_is_taken(gpu, trace_file)
             assert lines[at + 1] == f'["free",{number}]'
 
 
-def test_without_benchmark_none_is_taken(gpu, trace_file):
+def test_without_benchmark_as_much_is_assumed_and_counted(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3))
+    measured = workspaces(gpu, trace_file)
+    assert measured and not gpu.approximations
     torch.backends.cudnn.benchmark = False
     train(nn.Conv2d(16, 32, 3))
+    assert workspaces(gpu, trace_file) == measured
+    assert gpu.approximations == {"cudnn workspace without benchmark": 3}
+
+
+def test_without_cudnn_there_are_none(gpu, trace_file):
+    torch.backends.cudnn.enabled = False
+    try:
+        train(nn.Conv2d(16, 32, 3))
+    finally:
+        torch.backends.cudnn.enabled = True
     assert workspaces(gpu, trace_file) == {}
 
 
@@ -157,8 +170,8 @@ def test_float32_takes_none_where_it_does_not_go_to_tensor_cores(gpu, trace_file
 def test_an_older_card_has_no_tensor_cores_for_float32(enter):
     gpu = enter(capability=(7, 0))
     peaks = []
-    for on in (False, True):
-        torch.backends.cudnn.benchmark = on
+    for allowed in (False, True):
+        torch.backends.cudnn.allow_tf32 = allowed
         gpu.reset_peaks()
         train(nn.Conv2d(16, 32, 3))
         peaks.append(gpu.allocator.peak_allocated)
