@@ -33,8 +33,8 @@ DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES = "dense", "no workspaces", "
 KINDS = (DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)
 SMALL = 0.0175  # of the most bytes alive at once
 
-# Of a bench's runs an interval takes the shortest stretch that holds so many. Intervals made of 186 of timm's models held 95.4 %
-# of the runs of 72 others (docs/log.md).
+# Of a bench's runs an interval takes the shortest stretch that holds so many. Made of 186 of timm's models, intervals held
+# 95.4 % of the runs of 72 others (docs/log.md).
 SHARE_HELD = 0.955
 # Situations of their own: errors of predicted step times (predicted_speed.py), where convolutions by groups matter and not.
 STEP_TIME, STEP_TIME_GROUPED = "step time", "step time, grouped convolutions"
