@@ -70,6 +70,9 @@ def put_nccl_in_place(patches: Patches) -> None:
             patches.set(_distributed_c10d, name, backend)
     patches.set(torch.distributed, "ProcessGroupNCCL", c10d.ProcessGroupNCCL)
     patches.set(FakeProcessGroup, "_set_sequence_number_for_group", lambda self: None)
+    for name in ("_shutdown", "_abort", "shutdown", "abort"):  # the end of a group; 2.6 has it in NCCL's class alone
+        if not hasattr(FakeProcessGroup, name):
+            patches.set(FakeProcessGroup, name, lambda self: None)
     replace_plugins(patches, "nccl")
     replace_everywhere(patches, "is_nccl_available", lambda: True)
     replace_everywhere(patches, "_NCCL_AVAILABLE", True)

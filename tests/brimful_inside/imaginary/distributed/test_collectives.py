@@ -129,6 +129,13 @@ def test_spawning_runs_the_one_rank(alone):
         torch.multiprocessing.spawn(seen.append, nprocs=2)
 
 
+def test_a_group_ends_whether_its_class_knows_of_an_end_or_not(alone):
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
+    assert all(callable(getattr(backend, name)) for name in ("_shutdown", "abort"))
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
+
+
 def test_torch_distributed_is_as_before_when_the_card_is_gone():
     from brimful_inside import imaginary
 
