@@ -201,6 +201,7 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         "_accelerator_maybeExchangeDevice": exchange,
         "_accelerator_synchronizeDevice": synchronize,
         "_accelerator_hooks_device_count": lambda: gpu.count,
+        "_accelerator_deviceCount": lambda: gpu.count,  # its name in 2.6
         "_accelerator_hooks_get_current_device": get_device,
         "_accelerator_hooks_set_current_device": set_device,
         "_accelerator_hooks_exchange_device": exchange,

@@ -129,6 +129,23 @@ def _fused_gru_cell_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: 
     return (_summed(kept, gates), _summed(kept, gates), _contiguous_like(grad), *biases)
 
 
+def _native_attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+    """transformers/cuda/attention.cu, native_multi_head_attention_cuda: the output, and the weights where they are wanted."""
+    query, heads = args[0], args[4]
+    given = {**dict(zip(("need_weights", "average_attn_weights"), args[10:12])), **kwargs}
+    wanted, averaged = given.get("need_weights", True), given.get("average_attn_weights", True)
+    batch, length = query.shape[:2]
+    shape = (0,) if not wanted else (batch, length, length) if averaged else (batch, heads, length, length)
+    return _contiguous_like(query), _summed(query, shape)
+
+
+# Of the fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention: 2.6 has no shapes for them.
+_FAST_PATH: Dict[str, Callable] = {
+    "_transformer_encoder_layer_fwd": _like_argument(0),
+    "_native_multi_head_attention": _native_attention,
+}
+
+
 def _summed(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return torch.empty(tuple(shape), dtype=tensor.dtype, device=META)
 
@@ -150,6 +167,9 @@ def operation_handlers() -> Dict[Any, Callable]:
         aten._cummax_helper.default: _nothing,
         aten._cummin_helper.default: _nothing,
     }
+    for name, handler in _FAST_PATH.items():
+        if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::" + name, "Meta"):
+            table[getattr(aten, name).default] = handler
     for name, kernel in _TAKEN_APART.items():
         if hasattr(aten, name):
             table[getattr(aten, name).default] = _of_parts(kernel)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from brimful_inside.imaginary.grouping import _split
+from brimful_inside.imaginary.whole_kernels import _FAST_PATH
 
 
 def has_meta_kernel(name):
@@ -71,3 +73,32 @@ def test_one_group_of_two_cards_becomes_one_for_each_with_what_belongs_together(
     assert places == [5, 7] and other == [6]
     assert zero[0] == [first[0], first[2]] and [len(t) for t in zero[1]] == [3, 4] and zero[2] == []
     assert one[0] == [first[1]] and one[1] == [None]
+
+
+@pytest.mark.skipif(not has_meta_kernel("_native_multi_head_attention"), reason="this release of PyTorch has no shapes for it")
+@pytest.mark.parametrize("weights", [(), (False,), (True, True), (True, False)])
+def test_the_fast_path_has_the_shapes_that_later_releases_give_it(weights):
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True).to("meta"), torch.empty(3, 5, 8, device="meta")
+    given = (
+        x,
+        x,
+        x,
+        8,
+        2,
+        layer.in_proj_weight,
+        layer.in_proj_bias,
+        layer.out_proj.weight,
+        layer.out_proj.bias,
+        None,
+        *weights,
+    )
+    with torch.no_grad():
+        theirs = torch._native_multi_head_attention(*given)
+        ours = _FAST_PATH["_native_multi_head_attention"](None, None, given, {})
+    assert [t.shape for t in ours] == [t.shape for t in theirs]
+
+
+def test_a_transformers_layer_evaluates_by_the_fast_path(gpu):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).cuda().eval()
+    with torch.no_grad():
+        assert layer(torch.zeros(3, 5, 16, device="cuda")).shape == (3, 5, 16)
