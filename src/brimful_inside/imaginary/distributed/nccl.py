@@ -13,6 +13,7 @@ from torch._C import _distributed_c10d  # pyright: ignore[reportAttributeAccessI
 from torch._C._distributed_c10d import FakeProcessGroup
 
 from brimful_inside.imaginary.distributed.names import replace_everywhere
+from brimful_inside.imaginary.distributed.work import done
 from brimful_inside.imaginary.patches import Patches
 
 __all__ = ["new_backend", "put_nccl_in_place", "replace_plugins", "stand_in"]
@@ -73,6 +74,8 @@ def put_nccl_in_place(patches: Patches) -> None:
     for name in ("_shutdown", "_abort", "shutdown", "abort"):  # the end of a group; 2.6 has it in NCCL's class alone
         if not hasattr(FakeProcessGroup, name):
             patches.set(FakeProcessGroup, name, lambda self: None)
+    patches.set(c10d.ProcessGroup, "_start_coalescing", _start_coalescing(c10d.ProcessGroup._start_coalescing))
+    patches.set(c10d.ProcessGroup, "_end_coalescing", _end_coalescing(c10d.ProcessGroup._end_coalescing))
     replace_plugins(patches, "nccl")
     replace_everywhere(patches, "is_nccl_available", lambda: True)
     replace_everywhere(patches, "_NCCL_AVAILABLE", True)
@@ -81,6 +84,23 @@ def put_nccl_in_place(patches: Patches) -> None:
         patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
     replace_everywhere(patches, "default_pg_nccl_timeout", _TEN_MINUTES)
     patches.set(_distributed_c10d, "_DEFAULT_PG_NCCL_TIMEOUT", _TEN_MINUTES)
+
+
+def _start_coalescing(original: Any) -> Any:
+    """A batch of collectives on the card begins: each is answered by itself, and the backend of 2.6 refuses to be asked."""
+
+    def start(self: Any, device: torch.device) -> None:
+        if device.type == "cpu":
+            original(self, device)
+
+    return start
+
+
+def _end_coalescing(original: Any) -> Any:
+    def end(self: Any, device: torch.device) -> Any:
+        return original(self, device) if device.type == "cpu" else c10d.Work.unbox(done([]))
+
+    return end
 
 
 def replace_plugins(patches: Patches, kind: str) -> None:
