@@ -295,6 +295,7 @@ class PredictedSpeed:
     kernels: tuple[KernelShare, ...]  # the operations that take longest
     exact: bool  # the same kernels ran in all traces
     notes: tuple[str, ...] = ()  # what is not in it: "talk between 4 ranks is not counted"
+    ranks: int = 1  # whose talk to each other is not in it
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,12 @@ def test_samples_in_a_step_follow_what_traces_showed():
     assert samples_law({0: 16})(0) == 16  # type: ignore[misc]
 
 
+def test_samples_in_a_step_are_capped_where_a_larger_trace_showed_it():
+    capped = samples_law({5: 20, 12: 48, 5000: 1024})  # four batches a step, none larger than 256
+    assert capped is not None
+    assert [capped(size) for size in (1, 12, 64, 256, 1024, 5000, 9000)] == [4, 48, 256, 1024, 1024, 1024, 1024]
+
+
 def test_evidence_of_the_card_itself_is_taken_as_it_is_and_widened_for_another():
     own = step_interval(card(), STEP_TIME, (EVIDENCE,))
     assert (own.low, own.high) == (-0.1, 0.2)

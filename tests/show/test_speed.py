@@ -22,6 +22,11 @@ def test_the_sentence_says_level_interval_knee_and_what_binds():
     )
 
 
+def test_a_speed_of_several_ranks_says_at_once_that_their_talk_is_not_in_it():
+    said = speed_sentence(replace(pieces.predicted_speed(), ranks=64))
+    assert "(predicted, 790 to 1,440; without the talk between 64 ranks)" in said
+
+
 def test_a_command_as_it_stands_has_a_speed_and_no_knee():
     said = speed_sentence(pieces.predicted_speed(None))
     assert "knee" not in said

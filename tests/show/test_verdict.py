@@ -91,3 +91,10 @@ def test_a_speed_within_the_noise_of_the_users_own_is_not_called_faster() -> Non
     assert "×" not in of_plan(near).sentence
     same = replace(plan, baseline_samples_per_s=plan.samples_per_s)
     assert "as with your own settings" in of_plan(same).sentence
+
+
+def test_a_command_that_puts_nothing_on_the_card_does_not_fit_it_and_says_so() -> None:
+    said = pieces.prediction()
+    assert said.peak is not None
+    verdict = of_prediction(replace(said, peak=replace(said.peak, reserved_bytes=0)))
+    assert (verdict.tone, "trains on the host" in verdict.sentence) == ("note", True)

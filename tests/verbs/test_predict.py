@@ -75,6 +75,14 @@ def test_a_hidden_cap_is_not_taken_for_a_script_that_ignores_its_batch_size():
     assert "ignores-batch-size" not in {warning.code for warning in said.warnings}
 
 
+@pytest.mark.parametrize(("asked", "told"), [("64", True), ("{batch_size}", True), ("8", False)])
+def test_a_hidden_cap_is_told_to_those_who_ask_beyond_it(asked, told):
+    said = work(World(cap=9), predict, ("my-train", "--batch-size", asked), gpu_memory="4GiB").prediction
+    caps = [warning for warning in said.warnings if warning.code == "hidden-cap"]
+    assert bool(caps) is told
+    assert not caps or "gives batches of 9" in caps[0].saw
+
+
 def test_a_command_without_a_place_for_the_batch_size_is_predicted_as_it_stands():
     world = World()
     said = work(world, predict, ("my-train", "--epochs", "3"), gpu_memory="4GiB").prediction

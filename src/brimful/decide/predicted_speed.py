@@ -39,6 +39,7 @@ ORDINARY_DISPATCH_S = 5e-6
 OF_LARGE_SQUARES = 0.85
 GROUPED_SHARE = 0.05  # of a step's time: from here on convolutions by groups decide how far a prediction may be off
 TOP = 10
+ROUNDING = 0.01  # of a step's samples: batches at the end of an epoch are smaller
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ def predict_speed(
     samples_at: Callable[[int], float] | None,
     interval: StepInterval | None = None,
     notes: tuple[str, ...] = (),
+    ranks: int = 1,
 ) -> PredictedSpeed | None:
     """The speed at `batch_size` (None: of the command as it stands) and the curve up to `largest`, the largest that fits.
 
@@ -167,6 +169,7 @@ def predict_speed(
         kernels=_top(clock, at, step.seconds),
         exact=laws.exact,
         notes=notes,
+        ranks=ranks,
     )
 
 
@@ -238,12 +241,22 @@ def _name(op: str) -> str:
 
 
 def samples_law(seen: Mapping[int, float | None]) -> Callable[[int], float] | None:
-    """Samples in a step by batch size, through what traces at two sizes or more showed; None where they did not."""
-    known = {size: samples for size, samples in seen.items() if samples}
+    """Samples in a step by batch size, from what traces showed; None where they showed none.
+
+    In proportion to the batch size, as far as that was seen; from there on no more than the next larger trace showed: a script
+    may cap its batch, and a data set ends.
+    """
+    known = {size: float(samples) for size, samples in sorted(seen.items()) if samples}
     if not known:
         return None
-    first, last = min(known), max(known)
-    if first == last:
-        return lambda size: known[first] * (size / first if first else 1.0)
-    slope = (known[last] - known[first]) / (last - first)
-    return lambda size: max(1.0, known[first] + slope * (size - first))
+    first = min(known)
+    each = known[first] / first if first else 0.0
+    capped = {size: samples for size, samples in known.items() if samples < each * size * (1 - ROUNDING)}
+
+    def samples_at(size: int) -> float:
+        if size in known:
+            return known[size]
+        beyond = [samples for at, samples in capped.items() if at >= size] or list(capped.values())[-1:]
+        return max(1.0, min([each * size if first else known[first], *beyond[:1]]))
+
+    return samples_at

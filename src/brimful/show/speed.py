@@ -28,9 +28,9 @@ def speed_sentence(speed: PredictedSpeed) -> str:
     parts = []
     if speed.samples_per_s is not None:
         low, high = _interval(speed.samples_per_s)
-        parts.append(f"about {speed_text(speed.samples_per_s.value)} samples/s{at} (predicted, {low} to {high})")
+        parts.append(f"about {speed_text(speed.samples_per_s.value)} samples/s{at} (predicted, {low} to {high}{_alone(speed)})")
     else:
-        parts.append(f"about {seconds_text(speed.step_s.value)} a step{at} (predicted)")
+        parts.append(f"about {seconds_text(speed.step_s.value)} a step{at} (predicted{_alone(speed)})")
     knee = _knee(speed)
     if knee:
         parts.append(f"the knee is at {knee}")
@@ -39,6 +39,10 @@ def speed_sentence(speed: PredictedSpeed) -> str:
         parts.append(f"bound by {BOUNDS.get(bound, bound).split(' (')[0]} ({share_text(speed.bound_by[bound])})")
     sentence = "; ".join(parts) + "."
     return sentence[:1].upper() + sentence[1:]
+
+
+def _alone(speed: PredictedSpeed) -> str:
+    return f"; without the talk between {speed.ranks} ranks" if speed.ranks > 1 else ""
 
 
 def speed_rows(prediction: Prediction) -> list[FactRow]:

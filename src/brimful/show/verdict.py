@@ -64,6 +64,8 @@ def of_prediction(prediction: Prediction) -> Verdict:
             "bad", f"No batch size fits {card}: not even the smallest stays within {bytes_text(prediction.budget.bytes)}."
         )
     what = "The command as it stands" if prediction.batch_size is None else f"Batch size {prediction.batch_size:,}"
+    if peak is not None and peak.reserved_bytes == 0:
+        return Verdict("note", f"Nothing was put on {card}: the command trains on the host.")
     near = peak is not None and not fits and peak.device_bytes <= prediction.budget.bytes
     sentence = f"{what} {'fits' if fits else 'may not fit' if near else 'does not fit'} {card}"
     if peak is not None:

@@ -118,9 +118,22 @@ def _crashed(sample: Sample, text: str, logs: str) -> CommandFailed:
         do = f"the script does not know one of its flags; brimful wrote only the value behind {flag}"
     elif unknown:
         do = "the script does not know one of its flags: check the command"
+    elif sample.failure is not None and "invalid device ordinal" in sample.failure.message:
+        do = "name as many cards as the command's processes use: --gpu NAME:2"
     else:
         do = "run the command by itself first: brimful changes nothing in it but the settings"
-    return CommandFailed(saw=f"the command failed by itself{code}: {_last_line(text)}", means=logs, do=do, traceback=text)
+    saw = f"the command failed by itself{code}{_settings_of(sample)}: {_in_its_words(sample, text)}"
+    return CommandFailed(saw=saw, means=logs, do=do, traceback=text)
+
+
+def _in_its_words(sample: Sample, text: str) -> str:
+    """The exception that ended the script and where, as far as the probe saw it; else the last line of what it printed."""
+    failure = sample.failure
+    if failure is None or failure.caught or not failure.message.strip():
+        return _last_line(text)
+    name = failure.type.rsplit(".", 1)[-1]
+    where = f" ({failure.where})" if failure.where else ""
+    return f"{name}: {failure.message.strip().splitlines()[0]}{where}"
 
 
 def _last_line(text: str) -> str:

@@ -11,7 +11,7 @@ from brimful.decide.search_memory import MemoryConclusion
 from brimful.errors import UsageError
 from brimful.units import format_bytes, parse_batch_size
 from brimful.values import Advice, Command, Outcome, PeakEstimate, Prediction, Record, Sample, Setting
-from brimful.verbs import devices, imaginary, interpreter, predicted_speed, several, where
+from brimful.verbs import devices, imaginary, interpreter, predicted_speed, seen, several, where
 from brimful.verbs.session import Options, opened
 from brimful.verbs.what_if import with_what_if
 
@@ -203,6 +203,18 @@ def _warnings(
                 f"a batch size of {length} or less says what is meant",
             )
         )
+    if peak is not None and peak.reserved_bytes == 0:
+        found.append(
+            Advice(
+                "nothing-on-the-card",
+                "the script put nothing on the card",
+                "it trains on the host, so no batch size says anything about the card",
+                'move the model and its batches there: .to("cuda")',
+            )
+        )
+    cap = seen.hidden_cap(tracer.samples, asked)
+    if cap is not None:
+        found.append(cap)
     if conclusion and conclusion.belief.ignores_batch_size:
         told = imaginary.ignores_the_batch_size(tracer.command)
         found.append(Advice("ignores-batch-size", told.saw, told.means, told.do))

@@ -48,7 +48,8 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     if samples is not None and batch_size is not None and _miscounted(fitted, samples):
         samples = float
         notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
-    speed = predict_speed(fitted, gpu, batch_size, largest, samples, notes=tuple(notes))
+    ranks = tracer.worst().reports[0].world_size
+    speed = predict_speed(fitted, gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks)
     assert speed is not None
     return speed
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from brimful.decide.findings import findings
 from brimful.decide.learning_rate import learning_rate_advice
-from brimful.values import Advice, Sample
+from brimful.values import Advice, Outcome, Sample
 from brimful_inside.wire import OptimizerSeen
 
 
@@ -14,6 +17,26 @@ def dataset_length(sample: Sample) -> int | None:
             if loader.role == "train":
                 return loader.sampler_samples or loader.dataset_length
     return None
+
+
+def hidden_cap(samples: Mapping[int | None, Sample], asked: int | None) -> Advice | None:
+    """What to say where the loader gave less than a trial asked for and the batch size in question is above that."""
+    completed = {size: sample for size, sample in samples.items() if size and sample.outcome is Outcome.COMPLETED}
+    if not completed:
+        return None
+    size, sample = max(completed.items())
+    if not any(advice.code == "hidden-cap" for advice in findings(sample, {"batch_size": size})):
+        return None
+    batches = [batch.samples or 0 for loader in sample.reports[0].loaders if loader.role == "train" for batch in loader.batches]
+    given = max(batches, default=0)
+    if not given or (asked is not None and asked <= given):
+        return None
+    return Advice(
+        "hidden-cap",
+        f"at a batch size of {size:,} the loader gives batches of {given:,}",
+        f"something between the flag and the loader caps it: above {given:,} neither memory nor speed changes",
+        "look for min(), max() or a fixed number where the DataLoader is made; `brimful audit` shows what the loader gives",
+    )
 
 
 def rate_advice(sample: Sample, before: int | None, after: int) -> Advice | None:
