@@ -108,5 +108,9 @@ def test_an_interval_is_the_shortest_that_holds_its_share_of_the_runs_of_its_ben
 
 def test_networks_of_linear_layers_alone_are_dense():
     assert kind_of(of(("aten.addmm", 10), ("aten.relu", 10))) == "dense"
+    classifier = of(
+        ("aten.addmm.default", 10), ("aten._log_softmax.default", 10), ("aten._log_softmax_backward_data.default", 10)
+    )
+    assert kind_of(classifier) == "dense", "its loss has a softmax, and that is no attention"
     assert kind_of(of(("aten.bmm", 10), ("aten.relu", 10))) == "no workspaces"
-    assert kind_of(of(("aten.addmm", 10), ("aten._softmax", 10))) == "no workspaces"
+    assert kind_of(of(("aten.addmm", 10), ("aten._softmax.default", 10))) == "no workspaces"

@@ -79,7 +79,7 @@ def interval_for(kind: str, evidence: Iterable[Evidence] | None = None) -> Relat
         for one in sorted((e for e in found if e.situation == situation), key=lambda e: -e.count):
             basis = f"{one.basis} ({one.count} runs, {one.hardware}, {one.date})"
             return RelativeInterval(min(one.low_error, 0.0), max(one.high_error, 0.0), basis, Source.MEASURED)
-    basis = f"assumed ±{ASSUMED_ERROR:.1%}: no bench has measured {kind} networks"
+    basis = f"assumed ±{ASSUMED_ERROR:.1%}: no bench has measured networks of this kind ({kind})"
     return RelativeInterval(-ASSUMED_ERROR, ASSUMED_ERROR, basis, Source.ASSUMED)
 
 
@@ -90,7 +90,7 @@ def kind_of(program: Program) -> str:
     them, as a share of the most bytes alive at once.
     """
     names = [str(event[1]) for event in program.events if event[0] == "malloc"]
-    if not any(word in name for name in names for word in ("conv", "attention", "softmax", "bmm")):
+    if not any(word in name for name in names for word in ("conv", "attention", "bmm", "._softmax", "_safe_softmax")):
         return DENSE
     largest = max((size for name, size in zip(names, program.sizes, strict=True) if name.startswith("cudnn_")), default=0)
     if not largest:

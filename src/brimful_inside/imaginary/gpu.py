@@ -156,8 +156,14 @@ class ImaginaryGpu:
         self.modes.enter()
 
     def leave(self) -> None:
-        """torch behaves as before. Tensors of the card that are left are meta tensors from now on."""
-        self.end_trace()
+        """torch behaves as before, also where the trace cannot be written. Tensors of the card that are left are meta
+        tensors from now on. Raises OSError for a full disk, once torch is as it was."""
+        try:
+            self.end_trace()
+        finally:
+            self._put_back()
+
+    def _put_back(self) -> None:
         self.is_open = False
         self.modes.leave()
         self.patches.restore()

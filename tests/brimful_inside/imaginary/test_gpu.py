@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 
+import pytest
 import torch
 from torch import nn
 
@@ -138,3 +140,29 @@ def test_moving_a_model_keeps_nothing_of_it_on_the_host(gpu):
     storage = weakref.ref(model.weight.untyped_storage())
     model.to("cuda")
     assert storage() is None
+
+
+class FullDisk(io.StringIO):
+    """Takes what is written until it is full."""
+
+    full = False
+
+    def write(self, text: str) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+    def flush(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_torch_is_as_before_though_the_trace_could_not_be_written():
+    disk = FullDisk()
+    gpu = imaginary.enter(card(), None, disk)
+    torch.ones(3, device="cuda")
+    disk.full = True
+    with pytest.raises(OSError):
+        gpu.leave()
+    assert not torch.cuda.is_available()
+    assert torch.ones(3).device.type == "cpu"
