@@ -83,6 +83,11 @@ class Ledger:
         self._next_id = 0
         self._open = True
 
+    @property
+    def births(self) -> int:
+        """How often memory was taken so far."""
+        return self._next_id
+
     def born(self, storage: torch.UntypedStorage, op: str) -> None:
         """`storage` is new on the card."""
         nbytes = storage.nbytes()

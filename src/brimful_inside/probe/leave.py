@@ -17,6 +17,7 @@ from brimful_inside.wire import ALONE_VARIABLE
 OTHERS_S = 5.0
 REACHED_S = 2.0
 WATCH_S = 0.1
+IDLE_S = 2.0  # less than what a rank that leaves waits for the others
 
 
 def leave(probe: Any) -> None:
@@ -107,15 +108,37 @@ def _remove_temporary_folders() -> None:
 
 
 def follow_others(probe: Any) -> None:
-    """Leaves when another rank has left and this one has measured its steps: it may be waiting for that rank for ever."""
+    """Leaves when another rank has left and this one has measured its steps: it may be waiting for that rank for ever.
+
+    On an imaginary card collectives wait for nobody, so a rank that still takes memory goes on to its own end: cut off
+    anywhere, its trace would be of another length each time.
+    """
 
     def watch() -> None:
+        idle = _Idle(probe)
         while not probe.reported_end:
             time.sleep(WATCH_S)
-            if probe.ending.measured and probe.phases.current != "eval" and _another_left(probe):
+            if probe.ending.measured and probe.phases.current != "eval" and _another_left(probe) and idle.long_enough():
                 leave(probe)
 
     threading.Thread(target=watch, name="brimful-ranks", daemon=True).start()
+
+
+class _Idle:
+    """Whether this rank may be waiting for another: always on a real device, else after a time without anything new."""
+
+    def __init__(self, probe: Any):
+        self._births_of = lambda: getattr(probe.device, "births", None)
+        self._births: Any = None
+        self._since = 0.0
+
+    def long_enough(self) -> bool:
+        births = self._births_of()
+        if births is None:
+            return True
+        if births != self._births:
+            self._births, self._since = births, time.monotonic()
+        return time.monotonic() - self._since > IDLE_S
 
 
 def _wait_for_the_measured_steps(probe: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -29,6 +30,9 @@ class NoDevice:
 
     def step(self, number: int) -> None:
         pass
+
+    def alive_bytes(self, settle: bool) -> Optional[int]:
+        return None
 
     def peaks(self) -> Peaks:
         return None, None, None
@@ -90,6 +94,17 @@ class ImaginaryDevice:
     def step(self, number: int) -> None:
         self._gpu.step(number)
 
+    @property
+    def births(self) -> Optional[int]:
+        """How often memory was taken on the cards: while it changes, the process is at work."""
+        return sum(ledger.births for ledger in self._gpu.ledgers)
+
+    def alive_bytes(self, settle: bool) -> Optional[int]:
+        """Of the fullest card, now. With `settle` garbage is collected first, where brimful has the collector wait."""
+        if settle and not gc.isenabled():
+            gc.collect()
+        return max(ledger.allocator.allocated for ledger in self._gpu.ledgers)
+
     def peaks(self) -> Peaks:
         of_cards = [self._peaks.peaks(index) for index in range(self._gpu.count)]
         allocated, reserved = (max(values) for values in zip(*of_cards))
@@ -138,6 +153,9 @@ class AcceleratorDevice:
 
     def step(self, number: int) -> None:
         pass
+
+    def alive_bytes(self, settle: bool) -> Optional[int]:
+        return None
 
     def peaks(self) -> Peaks:
         read = self._read()

@@ -1,6 +1,10 @@
 """Several ranks: each reports, all end at the same step, and none waits for another."""
 
+import types
+
 import pytest
+
+from brimful_inside.probe import leave
 
 pytestmark = pytest.mark.heavy
 
@@ -87,3 +91,26 @@ def test_what_a_forked_child_raises_is_told_once_it_has_stepped(run_trial):
     )
     assert [failure["type"] for failure in told.failures] == ["KeyError"]
     assert told.report["steps"] == 1 and told.report["ended"] == "crashed"
+
+
+class Busy:
+    """A device on which memory is taken three times, and then no more."""
+
+    def __init__(self) -> None:
+        self._births = iter([1, 2, 3, 3, 3])
+
+    @property
+    def births(self) -> int:
+        return next(self._births)
+
+
+def test_a_rank_of_imaginary_cards_that_is_at_work_does_not_follow_another_out(monkeypatch):
+    seconds = iter([0, 0, 1, 1, 2, 2, 3, 5])  # read once more where births are new
+    monkeypatch.setattr(leave.time, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(leave, "IDLE_S", 0.5)
+    idle = leave._Idle(types.SimpleNamespace(device=Busy()))
+    assert [idle.long_enough() for _ in range(5)] == [False, False, False, True, True]
+
+
+def test_a_rank_of_real_cards_may_be_waiting_from_the_beginning():
+    assert leave._Idle(types.SimpleNamespace(device=object())).long_enough()
