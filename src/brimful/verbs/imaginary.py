@@ -176,7 +176,8 @@ def _first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int, str
         tracer.sample(start)
     except CommandFailed:
         unit = math.gcd(asked or GROUP, GROUP)
-        if start % unit == 0 or unit > (options.max_batch_size or unit) or not _trains(tracer, unit):
+        ran = start in tracer.samples  # else there is no such command
+        if not ran or start % unit == 0 or unit > (options.max_batch_size or unit) or not _trains(tracer, unit):
             raise
         tracer.session.note(
             Advice(
