@@ -219,6 +219,9 @@ class Report:
     cards: List[CardSeen] = field(default_factory=list)  # where a process has several imaginary cards: those that were used
     split_over: int = 1  # imaginary: a batch is split over so many cards of this process (nn.DataParallel)
     communicators: List[int] = field(default_factory=list)  # ranks of each NCCL group that was used on an imaginary card
+    # Imaginary: what piles up. "train": bytes that each step leaves on the card; "eval": bytes that each batch of an evaluation
+    # leaves, which gave "eval_seen" batches of "eval_length" (absent where not known). What does not grow is absent.
+    growth: Dict[str, int] = field(default_factory=dict)
 
 
 EVENTS = {cls.__name__.lower(): cls for cls in (Hello, TorchSeen, Progress, Failure, Report)}

@@ -42,7 +42,7 @@ def test_a_trial_without_a_report_gives_no_finding():
 def test_the_codes_are_those_of_the_promise():
     assert CODES == (
         "hidden-cap", "hidden-accumulation", "batch-exceeds-dataset", "repeated-batches", "loader-bound", "remainder",
-        "learning-rate", "memory-idle",
+        "learning-rate", "memory-idle", "memory-grows",
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def test_an_idle_card_is_found(tmp_path):
 
 
 def test_every_code_has_a_trap():
-    assert sorted(CODES) == sorted([trap.replace("_", "-") for trap in ON_CPU] + ["memory-idle"])
+    assert sorted(CODES) == sorted([trap.replace("_", "-") for trap in ON_CPU] + ["memory-idle", "memory-grows"])
 
 
 @pytest.mark.parametrize("where", [("--device", "cpu"), ("--gpu-memory", "1200MiB")])

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from brimful.decide.growth import memory_that_grows
 from brimful.decide.loading import loading_of
 from brimful.units import format_bytes, format_share
 from brimful.values import Advice, Budget, Machine, Report, Sample, Setting
@@ -270,6 +271,23 @@ def memory_idle(seen: _Seen) -> Advice | None:
     )
 
 
+def memory_grows(seen: _Seen) -> Advice | None:
+    """On an imaginary card, each step or each batch of the evaluation leaves memory behind, and it is worth telling
+    (`brimful.decide.growth`)."""
+    peak = seen.sample.peak
+    if peak is None or not peak.device_bytes:
+        return None
+    found = memory_that_grows(seen.report.growth, peak.device_bytes)
+    if not found:
+        return None
+    saw, means, do = ("; ".join(getattr(one, part) for one in found) for part in ("saw", "means", "do"))
+    return Advice("memory-grows", _sentence(saw), _sentence(means), _sentence(do))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
 _FINDERS: tuple[Callable[[_Seen], Advice | None], ...] = (
     hidden_cap,
     hidden_accumulation,
@@ -279,6 +297,7 @@ _FINDERS: tuple[Callable[[_Seen], Advice | None], ...] = (
     remainder,
     learning_rate,
     memory_idle,
+    memory_grows,
 )
 CODES = tuple(find.__name__.replace("_", "-") for find in _FINDERS)
 

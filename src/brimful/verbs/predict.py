@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from brimful import command as commands
+from brimful.decide.growth import memory_that_grows
 from brimful.decide.search_memory import MemoryConclusion
 from brimful.errors import UsageError
 from brimful.units import format_bytes, parse_batch_size
@@ -183,7 +185,7 @@ def _prediction(
         seconds=tracer.session.seconds(),
         approximations=report.approximations,
         worst_batch=report.worst_batch,
-        warnings=_warnings(tracer, conclusion, batch_size, peak, fits),
+        warnings=(*_warnings(tracer, conclusion, batch_size, peak, fits), *_growth(tracer, batch_size, peak, phases, fits)),
         cards=several.card_peaks(tracer, conclusion, batch_size) if peak is not None else (),
         alone_of=tracer.device.ranks,
     )
@@ -233,6 +235,27 @@ def _warnings(
     found += several.about_ranks(tracer.worst())
     found += _from_the_trial(tracer.worst())
     return tuple(found)
+
+
+def _growth(
+    tracer: imaginary.Tracer, asked: int | None, peak: PeakEstimate | None, phases: Mapping[str, PeakEstimate], fits: bool
+) -> list[Advice]:
+    """What piles up from step to step or over an evaluation, by the completed trial whose batch size is nearest. What a whole
+    evaluation keeps is much the same at every batch size."""
+    completed = {size: one for size, one in tracer.samples.items() if one.outcome is Outcome.COMPLETED and one.reports}
+    if not completed:
+        return []
+    size = min(completed, key=lambda n: abs(math.log((n or 1) / (asked or 1))))
+    sample = completed[size]
+    seen_bytes = sample.peak.device_bytes if sample.peak else None
+    if not seen_bytes:
+        return []
+    other = f" (at a batch size of {size})" if size != asked else ""
+    evaluation = phases.get("eval")
+    holds = evaluation.allocated_bytes + peak.device_bytes - peak.reserved_bytes if evaluation and peak else None
+    budget_bytes = tracer.budget.bytes if fits else None
+    found = memory_that_grows(sample.reports[0].growth, seen_bytes, holds, budget_bytes)
+    return [replace(advice, saw=advice.saw + other) for advice in found]
 
 
 def _from_the_trial(sample: Sample) -> list[Advice]:

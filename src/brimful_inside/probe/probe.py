@@ -15,6 +15,7 @@ from brimful_inside.probe.ending import Ending
 from brimful_inside.probe.failures import Failures
 from brimful_inside.probe.forward import ForwardWatch
 from brimful_inside.probe.graphs import Captures
+from brimful_inside.probe.growth import Growth
 from brimful_inside.probe.hub import Hub, guarded, tell_own_error
 from brimful_inside.probe.iterations import EVAL, TRAIN, Iteration
 from brimful_inside.probe.loaders import Loaders
@@ -47,6 +48,7 @@ class Probe:
         self.worst = worst
         self.steps = Steps(self.step_begins, self.step_made, self.step_skipped)
         self.ending = Ending(orders)
+        self.growth = Growth(device.alive_bytes, orders.steps)
         self.captures = Captures(self.steps, self.step_captured, self.loaders.consumption.worked_on)
         self.warmup_steps = orders.warmup_steps
         self.first_step_unix_s: Optional[float] = None
@@ -102,6 +104,11 @@ class Probe:
     @guarded
     def stops(self, iteration: Iteration) -> bool:
         """Whether this pass ends before its next batch."""
+        ends = self._ends(iteration)
+        self.growth.batch(iteration, ends)
+        return ends
+
+    def _ends(self, iteration: Iteration) -> bool:
         if self.phases.named:
             return False
         role = self._role_now(iteration)
@@ -220,6 +227,8 @@ class Probe:
         self.backwards = 0
         self.batch_since_step = False
         self.device.step(number)
+        if number >= self.warmup_steps:
+            self.growth.step(self.loaders.latest)
         self.forward.arm()
         self._progress()
         self._decide_end()
@@ -230,6 +239,7 @@ class Probe:
         self.times.begin_anew(self.warmup_steps)
         self.ending.begins_anew(self.steps.count)
         self.loading_s.clear()
+        self.growth.begin_anew()
         self.first_dimension, self.backwards = None, 0
 
     def step_skipped(self) -> None:

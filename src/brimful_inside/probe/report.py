@@ -62,6 +62,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         cards=probe.device.cards,
         communicators=probe.device.communicators,
         split_over=probe.device.split_over,
+        growth=probe.growth.read(),
     )
 
 

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from builders import GIB, peak, report, sample
+
+from brimful.decide.findings import findings
+from brimful.decide.growth import memory_that_grows
+
+MIB = 1 << 20
+EVALUATION = {"eval": 75 * MIB, "eval_seen": 2, "eval_length": 125}
+
+
+def test_an_evaluation_that_keeps_its_outputs_is_told_with_what_it_comes_to():
+    (advice,) = memory_that_grows(EVALUATION, 10 * GIB)
+    assert advice.code == "memory-grows"
+    assert "75.0 MiB" in advice.saw and "2 of 125 batches" in advice.saw
+    assert "9.01 GiB" in advice.means and "does not fit" not in advice.means
+
+
+def test_an_evaluation_that_does_not_fit_at_its_end_is_said_not_to():
+    assert "does not fit" in memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, 13 * GIB)[0].means
+    assert "does not fit" not in memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, 14 * GIB)[0].means
+
+
+def test_what_is_small_beside_the_peak_is_not_told():
+    assert memory_that_grows({}, GIB) == []
+    assert memory_that_grows({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 1000}, GIB) == []
+    assert memory_that_grows({"eval": 75 * MIB, "eval_seen": 2, "eval_length": 2}, GIB) == [], "all of it was seen"
+    assert memory_that_grows({"eval": 512, "eval_seen": 2}, GIB) == []
+
+
+def test_an_evaluation_of_unknown_length_is_told_by_the_batch():
+    (advice,) = memory_that_grows({"eval": 75 * MIB, "eval_seen": 2}, 10 * GIB)
+    assert advice.saw.endswith("the trial saw 2 batches") and "1,000 more" in advice.means
+
+
+def test_steps_that_leave_memory_are_told_and_an_audit_tells_both():
+    (advice,) = memory_that_grows({"train": 34 * MIB}, 10 * GIB)
+    assert "34.0 MiB" in advice.saw and "33.2 GiB" in advice.means
+    seen = sample([report(growth={"train": 34 * MIB, **EVALUATION})], peak=peak(10 * GIB))
+    (found,) = [one for one in findings(seen, {}) if one.code == "memory-grows"]
+    assert found.saw.startswith("Each step leaves 34.0 MiB") and "each evaluation batch leaves 75.0 MiB" in found.saw
