@@ -128,6 +128,7 @@ def approximation_text(name: str, count: int) -> str:
     return times + {
         "torch.compile": ": not compiled here; compiled code takes less as a rule",
         "bincount": ": its length depends on data, and the least was taken",
+        "cudnn workspace without benchmark": ": assumed to be as large as it was measured with it",
         "cudnn rnn reserve space": ": its size is not documented, and assumed",
         "nested tensors in TransformerEncoder": ": padded tensors were taken, which are larger",
     }.get(name, ": an upper bound of a shape that only data can tell")

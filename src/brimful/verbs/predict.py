@@ -268,7 +268,7 @@ def _from_the_trial(sample: Sample) -> list[Advice]:
                 "upper-bounds",
                 f"what only data or a card can tell: {shown}",
                 "an upper bound or an assumption was taken in its place",
-                "the true peak can be lower",
+                "the true peak can differ, and is lower as a rule",
             )
         )
     return found
