@@ -11,6 +11,7 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).parent / "scripts"
 BOTH = ("train", "eval")
+ORDINARY = ("cudnn workspace without benchmark",)  # named wherever there are convolutions
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Program:
     gpu: str = "a100-40gb"
     launcher: tuple[str, ...] = ()  # what stands before the script: ("-m", "torch.distributed.run", "--nproc-per-node", "2")
     batch_flag: str = "--batch-size"
-    approximations: tuple[str, ...] = ()  # the upper bounds and assumptions that the prediction may name, and no others
+    approximations: tuple[str, ...] = ()  # upper bounds and assumptions that a prediction may name, besides `ORDINARY`
     accumulation: int = 1  # batches that go into one step
     prepare: tuple[str, ...] = ()  # arguments with which the script is run before, for real, on the CPU, in the same folder
     name: str = ""  # in the table; the script's stem where there is one line of it
@@ -35,6 +36,10 @@ class Program:
     @property
     def key(self) -> str:
         return self.name or Path(self.script).stem
+
+    @property
+    def may_be_approximated(self) -> set[str]:
+        return {*self.approximations, *ORDINARY}
 
     @property
     def samples_per_step(self) -> int:
