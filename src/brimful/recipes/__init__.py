@@ -1,0 +1,1 @@
+"""Whole trainings, written on `brimful.train`: each one is run as `python -m brimful.recipes.NAME`."""

@@ -1,0 +1,56 @@
+"""What a recipe hands to the engine: a model, a loss on a batch, data, and how an evaluation is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from brimful.errors import UsageError
+
+__all__ = ["Batch", "Sum", "Task"]
+
+Batch = Any  # a tree of tensors (tuples, lists, dicts) whose first dimension counts samples
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum over `count` units (samples, tokens, characters), whose mean over any number of batches is exact.
+
+    `total` is a scalar tensor on the device, or a number; `count` likewise, and of 1 or more for a loss.
+    """
+
+    total: torch.Tensor | float
+    count: torch.Tensor | float
+
+
+@dataclass(frozen=True)
+class Task:
+    """A training, without its settings (those are `Config`'s).
+
+    loss(model, batch): the mean over the samples of the batch, a scalar tensor; or a `Sum` where it is a mean over
+        something else (tokens), which is then weighed by its count over the whole effective batch.
+    measure(model, batch): for evaluation, named sums, each reported as total / count. None: the loss alone, as "loss".
+    prepare(batch): what is done to a batch once it is on the device, before loss and measure (uint8 images to floats).
+    decomposes: False says that the loss is no mean over samples (all pairs in a batch): its batch cannot be split without
+        another result, so that after an out-of-memory error the effective batch is made smaller, and that is said.
+    """
+
+    name: str
+    model: nn.Module
+    loss: Callable[[nn.Module, Batch], torch.Tensor | Sum]
+    train_data: Dataset
+    eval_data: Dataset | None = None
+    measure: Callable[[nn.Module, Batch], Mapping[str, Sum]] | None = None
+    best: tuple[str, str] = ("loss", "min")  # the measure that tells the best checkpoint, and whether "min" or "max" is best
+    prepare: Callable[[Batch], Batch] | None = None
+    decomposes: bool = True
+
+    def __post_init__(self) -> None:
+        name, direction = self.best
+        if direction not in ("min", "max"):
+            raise UsageError(f"task.best = {self.best!r}", f'{name} can be best at its "min" or its "max"', "name one of them")
