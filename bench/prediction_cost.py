@@ -14,6 +14,7 @@ median, and 1 GiB for a model of a billion parameters that is made on the card.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import importlib.util
 import json
@@ -108,7 +109,7 @@ def weigh(words: list[str], environment: dict[str, str], folder: str) -> Weighed
             peak = max(peak, family_bytes(process.pid))
             time.sleep(LOOK_EVERY_S)
         if process.poll() is None:
-            process.kill()
+            _end_family(process.pid)
         code, wall = process.wait(), time.perf_counter() - begun
         out.seek(0)
         err.seek(0)
@@ -119,6 +120,14 @@ def _weigh_apart(words: list[str], environment: dict[str, str]) -> Weighed:
     """In a folder of its own: scripts write, and may not like what the last one wrote."""
     with tempfile.TemporaryDirectory() as folder:
         return weigh(words, environment, folder)
+
+
+def _end_family(pid: int) -> None:
+    """Kills a process that took too long, and what it started: its trials have sessions of their own."""
+    root = psutil.Process(pid)
+    for process in [*root.children(recursive=True), root]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def family_bytes(pid: int) -> int:

@@ -84,7 +84,7 @@ def _seconds(row: dict[str, Any] | None) -> list[str]:
     if "missing" in row:
         return [f"without {', '.join(row['missing'])}", "–"]
     if "error" in row:
-        return [f"stopped (exit {row['exit_code']})", "–"]
+        return ["not done in time" if row["exit_code"] is None else f"stopped (exit {row['exit_code']})", "–"]
     return [f"{row['seconds']:.0f} ({row['traces']} trials)", f"{max(0.0, row['beyond_imports_s']):.1f}"]
 
 

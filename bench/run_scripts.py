@@ -102,7 +102,10 @@ def row_of(program: Program, label: str, python: str) -> dict[str, Any]:
     missing = lacks(program, python)
     if missing:
         return {**row, "missing": missing}
-    seen = predicted(program, python)
+    try:
+        seen = predicted(program, python)
+    except subprocess.TimeoutExpired:
+        return {**row, "exit_code": None, "error": {"saw": f"not done after {TIME_LIMIT_S} s"}}
     answer = seen["answer"]
     if seen["exit_code"] not in (0, 3) or "error" in answer:
         return {**row, "exit_code": seen["exit_code"], "error": answer.get("error")}

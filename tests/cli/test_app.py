@@ -177,6 +177,13 @@ def test_a_reader_that_has_gone_is_no_error(words):
     assert process.wait(60) == 0
 
 
+def test_a_reader_that_has_gone_leaves_an_error_its_words_and_its_exit_code():
+    process = brimful("report", "nothing-of-that-name", "--json")
+    process.stdout.close()
+    assert b"Traceback" not in (said := process.stderr.read()) and b"no record" in said.lower()
+    assert process.wait(60) == 2
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("words", [["gpus"], ["gpus", "--json"]])
 def test_standard_output_on_a_full_disk_is_said_and_is_no_defect(words):

@@ -230,5 +230,9 @@ def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
 def _tell(error: BrimfulError, json: bool) -> int:
     from brimful.cli import views
 
-    views.show_error(error, json)
+    try:
+        views.show_error(error, json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _nobody_reads()
     return error.exit_code

@@ -29,6 +29,10 @@ class Captures:
             self._taken[graph] = taken
             self._on_capture()
 
+    def failed(self, graph: Any) -> None:
+        """The capture came to nothing: steps are counted as they are made again."""
+        self._steps.captured = None
+
     def replayed(self, graph: Any) -> None:
         taken: List[Any] = self._taken.get(graph) or []
         if taken:
@@ -50,13 +54,22 @@ def watch_graphs(probe_of: Callable[[], Any]) -> None:
 def _telling(original: Any, told: str, probe_of: Callable[[], Any]) -> Any:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        probe = probe_of()
-        if probe is not None:
-            try:
-                getattr(probe.captures, told)(self)
-            except Exception:
-                tell_own_error("a CUDA graph's %s" % original.__name__)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            if told == "ends":
+                _tell(probe_of(), "failed", self)
+            raise
+        _tell(probe_of(), told, self)
         return result
 
     return method
+
+
+def _tell(probe: Any, told: str, graph: Any) -> None:
+    if probe is None:
+        return
+    try:
+        getattr(probe.captures, told)(graph)
+    except Exception:
+        tell_own_error("a CUDA graph (%s)" % told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from brimful_inside.probe.clock import HostClock, StepTimes
 from brimful_inside.probe.ending import Ending
-from brimful_inside.probe.graphs import Captures
+from brimful_inside.probe.graphs import Captures, watch_graphs
 from brimful_inside.probe.steps import Steps
 from brimful_inside.wire import Orders
 
@@ -94,3 +95,26 @@ def test_times_of_the_warm_up_are_not_kept():
     times.begin_anew(4)
     assert [times.end_step(number) for number in (4, 5, 6, 7)] == [False, True, True, False]
     assert len(times.read(wait=True)) == 2
+
+
+def test_steps_count_again_after_a_capture_that_failed(watched, monkeypatch):
+    steps, captures, _ = watched
+
+    class Broken:
+        def capture_begin(self): ...
+        def capture_end(self):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        def replay(self): ...
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Broken)
+    probe = SimpleNamespace(captures=captures)
+    watch_graphs(lambda: probe)
+    one, graph = optimizer(), Broken()
+    graph.capture_begin()
+    one.step()
+    with pytest.raises(RuntimeError, match="not permitted"):
+        graph.capture_end()
+    assert steps.count == 0
+    one.step()
+    assert steps.count == 1
