@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 __all__ = [
-    "BrimfulError", "CommandFailed", "DiskFull", "DoesNotFit", "DoorDidNotOpen", "Interrupted", "NewerRecord", "NoSuchCommand",
-    "NoSuchDevice", "NoSuchRecord", "PlanMismatch", "RecordUnreadable", "Terminated", "TrialFailed", "Unsupported",
-    "UsageError",
-    "WireUnreadable", "nearest",
+    "BrimfulError", "CheckpointDamaged", "CheckpointUnreadable", "CommandFailed", "DiskFull", "DoesNotFit",
+    "DoorDidNotOpen", "Interrupted", "NewerCheckpoint", "NewerRecord", "NoSuchCommand", "NoSuchDevice", "NoSuchRecord",
+    "PlanMismatch", "RecordUnreadable", "Terminated", "TrialFailed", "Unsupported", "UsageError", "WireUnreadable",
+    "nearest",
 ]  # fmt: skip
 
 
@@ -144,13 +144,13 @@ class DiskFull(BrimfulError):
         """Whether `error` is one of a full disk (or a used-up quota)."""
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
-    def __init__(self, path: str, kept: str, saw: str = "") -> None:
+    def __init__(self, path: str, kept: str, saw: str = "", do: str = "") -> None:
         self.path = path
         self.kept = kept
         super().__init__(
             saw or f"The disk is full: {path} could not be written.",
             f"Kept: {kept}",
-            "Free some space, or set BRIMFUL_HOME to a folder on another disk.",
+            do or "Free some space, or set BRIMFUL_HOME to a folder on another disk.",
         )
 
 
@@ -164,6 +164,24 @@ class NewerRecord(RecordUnreadable):
     """A record was written by a newer brimful than this one."""
 
     code = "newer-record"
+
+
+class CheckpointUnreadable(BrimfulError):
+    """A checkpoint is there and cannot be used: of a newer format, forbidden to this user, or damaged."""
+
+    code = "checkpoint-unreadable"
+
+
+class CheckpointDamaged(CheckpointUnreadable):
+    """A checkpoint is incomplete, or its bytes are not those that were written."""
+
+    code = "checkpoint-damaged"
+
+
+class NewerCheckpoint(CheckpointUnreadable):
+    """A checkpoint was written by a newer brimful than this one."""
+
+    code = "newer-checkpoint"
 
 
 class WireUnreadable(BrimfulError):

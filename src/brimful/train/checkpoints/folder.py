@@ -1,0 +1,270 @@
+"""A folder of checkpoints: written so that whatever happens, a whole one is left.
+
+A checkpoint is written into a folder aside (.writing-…), synced, and renamed into its place, so that one under its own name was
+whole when it got it. Old ones are renamed (.removing-…) before they are deleted. What a killed writer left is removed at the
+next start. Names carry the step and the number of the save, which orders them: step-0000000500-save-00012.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from brimful.errors import BrimfulError, CheckpointDamaged, CheckpointUnreadable, DiskFull, UsageError
+from brimful.train.checkpoints import whole
+from brimful.train.checkpoints.config import CheckpointConfig
+from brimful.train.checkpoints.disk import Disk
+from brimful.train.checkpoints.keeping import Kept, best_of, to_remove
+from brimful.train.checkpoints.whole import Loaded
+
+__all__ = ["Checkpoints"]
+
+_NAME = re.compile(r"step-(\d+)-save-(\d+)")
+_WRITING, _REMOVING, _LOCK = ".writing-", ".removing-", ".lock"
+
+
+class Checkpoints:
+    """The checkpoints in `folder`, which the first save makes. One process saves (rank 0); any number may read.
+
+    `warn` gets one sentence for each damaged checkpoint that is skipped.
+    """
+
+    def __init__(self, folder: Path, config: CheckpointConfig, warn: Callable[[str], None], disk: Disk | None = None):
+        self.folder = Path(folder)
+        self.config = config
+        self._warn = warn
+        self._disk = disk or Disk()
+        self._known: dict[Path, Kept | None] = {}  # None: neither ours to count nor to remove
+        self._verified: set[Path] = set()  # whole to the last byte
+        with contextlib.suppress(OSError), self._lock(wait=False) as is_mine:
+            # Where another process is writing, its half-written folder is no leftover.
+            if is_mine:
+                self._remove_leftovers()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def save(self, state: Mapping[str, Any], *, step: int, score: float | None, best: str = "min") -> Path:
+        """Writes a checkpoint, then removes those that are too many, and returns its folder.
+
+        score: of the evaluation at this step, None where there was none. best: whether its "min" or its "max" is best.
+        Raises DiskFull, which names what is left, and BrimfulError where the folder cannot be written otherwise.
+        """
+        if best not in ("min", "max"):
+            raise UsageError(f'best = {best!r} is neither "min" nor "max".')
+        try:
+            self._make_own_folder()
+            with self._lock(wait=True):
+                self._remove_leftovers()
+                path = self._write_with_room(state, step=step, score=score, best=best)
+                self._prune(self.config.keep_last, best)
+                return path
+        except OSError as error:
+            raise self._unwritable(error, step) from error
+
+    def _write_with_room(self, state: Mapping[str, Any], *, step: int, score: float | None, best: str) -> Path:
+        try:
+            return self._write(state, step=step, score=score, best=best)
+        except OSError as error:
+            if not (DiskFull.caused(error) and self._make_room(best)):
+                raise
+        return self._write(state, step=step, score=score, best=best)
+
+    def _write(self, state: Mapping[str, Any], *, step: int, score: float | None, best: str) -> Path:
+        number = max((_numbers(path)[1] for path in self._paths()), default=0) + 1
+        path = self.folder / f"step-{step:010d}-save-{number:05d}"
+        aside = self.folder / f"{_WRITING}{path.name}"
+        try:
+            facts = whole.write(self._disk, aside, state, step=step, score=score, best=best)
+            self._disk.rename(aside, path)
+        except BaseException:
+            self._disk.remove(aside)
+            raise
+        self._disk.sync(self.folder)
+        self._known[path] = Kept(number, facts.step, facts.score, whole=True)
+        self._verified.add(path)
+        return path
+
+    def _make_room(self, best: str) -> bool:
+        """Removes those that the next save would have removed, if one that is whole to the last byte stays. Whether any was."""
+        for path in self._newest_first():
+            with contextlib.suppress(CheckpointUnreadable):
+                self._verify(path)
+                break
+        else:
+            return False
+        return self._prune(max(1, self.config.keep_last - 1), best) > 0
+
+    def _verify(self, path: Path) -> None:
+        if path not in self._verified:
+            try:
+                whole.verify(path)
+            except CheckpointDamaged:
+                self._set_damaged(path)
+                raise
+            self._verified.add(path)
+
+    def _prune(self, keep_last: int, best: str) -> int:
+        found = {one.save: path for path in self._paths() if (one := self._look(path)) is not None}
+        kept = [one for path in found.values() if (one := self._known[path]) is not None]
+        gone = to_remove(kept, keep_last=keep_last, keep_best=self.config.keep_best, best=best)
+        for one in gone:
+            path = found[one.save]
+            aside = self.folder / f"{_REMOVING}{path.name}"
+            self._disk.rename(path, aside)
+            self._disk.remove(aside)
+            self._known.pop(path, None)
+        return len(gone)
+
+    def _make_own_folder(self) -> None:
+        missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            self._disk.sync(path.parent)
+
+    def _remove_leftovers(self) -> None:
+        for path in [*self.folder.glob(f"{_WRITING}*"), *self.folder.glob(f"{_REMOVING}*")]:
+            self._disk.remove(path)
+
+    @contextlib.contextmanager
+    def _lock(self, *, wait: bool) -> Iterator[bool]:
+        """Held while a checkpoint is written; the kernel lets go of it when the writer dies. Whether it was got."""
+        with (self.folder / _LOCK).open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            except OSError:
+                pass  # a file system without locks: one writer a folder is what the engine has
+            yield True
+
+    def _unwritable(self, error: OSError, step: int) -> BrimfulError:
+        kept = ", ".join(str(path) for path in self._newest_first() if (one := self._look(path)) and one.whole)
+        kept = kept or "no checkpoint; none was written before"
+        if DiskFull.caused(error):
+            return DiskFull(
+                str(self.folder),
+                kept,
+                f"The disk is full: the checkpoint of step {step} could not be written to {self.folder}.",
+                "Free some space or have checkpoints written to another disk, and go on from the newest one.",
+            )
+        return BrimfulError(
+            f"The checkpoint of step {step} could not be written to {self.folder}: {error.strerror} ({error.filename}).",
+            f"Kept: {kept}",
+            "Make the folder writable or choose another one, and go on from the newest checkpoint.",
+        )
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def resume(self, device: str | torch.device = "cpu") -> Loaded | None:
+        """What config.resume asks for: the newest whole checkpoint, nothing, or the one at a path."""
+        if self.config.resume == "no":
+            return None
+        return self.newest(device) if self.config.resume == "auto" else self.load(Path(self.config.resume), device)
+
+    def newest(self, device: str | torch.device = "cpu") -> Loaded | None:
+        """The newest whole checkpoint; None only where there is none at all. Damaged ones are warned about and skipped.
+
+        Raises CheckpointDamaged where every one is damaged, NewerCheckpoint and CheckpointUnreadable for one that may be whole.
+        """
+        return self._first_whole(self._newest_first(), device)
+
+    def best(self, device: str | torch.device = "cpu") -> Loaded | None:
+        """The whole checkpoint with the best score; None where none has a score. Raises as `newest`."""
+        tried: list[Path] = []
+        while (path := self._best_path(tried)) is not None:
+            tried.append(path)
+            with contextlib.suppress(CheckpointDamaged):
+                return self._first_whole([path], device)
+        return None
+
+    def load(self, path: Path, device: str | torch.device = "cpu") -> Loaded:
+        """The checkpoint in the folder `path`, wherever it lies. Raises UsageError where there is none."""
+        path = Path(path)
+        if not path.is_dir():
+            raise UsageError(f"There is no checkpoint at {path}.", do=self._others())
+        if not (path / whole.INDEX).exists():
+            raise UsageError(f"{path} is no checkpoint: it has no {whole.INDEX}.", do=self._others())
+        return whole.read(path, device)
+
+    def _first_whole(self, paths: list[Path], device: str | torch.device) -> Loaded | None:
+        wrong = []
+        for path in paths:
+            try:
+                loaded = whole.read(path, device)
+            except CheckpointDamaged as error:
+                self._set_damaged(path)
+                self._warn(f"{error} It is skipped, and the one before it is looked at.")
+                wrong.append(str(error))
+                continue
+            self._verified.add(path)
+            return loaded
+        if not wrong:
+            return None
+        raise CheckpointDamaged(
+            f"None of the {len(wrong)} checkpoints in {self.folder} is whole. {' '.join(wrong)}",
+            "Training does not begin anew unless it is asked to.",
+            'Copy one back from elsewhere, or set resume to "no" to begin anew.',
+        )
+
+    def _best_path(self, tried: list[Path]) -> Path | None:
+        found = [path for path in self._newest_first() if path not in tried]
+        facts = next((facts for path in found if (facts := _facts_or_none(path)) is not None), None)
+        kept = {one.save: path for path in found if (one := self._look(path)) is not None}
+        winner = best_of([one for path in kept.values() if (one := self._known[path])], facts.best if facts else "min")
+        return None if winner is None else kept[winner.save]
+
+    def _others(self) -> str:
+        names = ", ".join(str(path) for path in self._newest_first())
+        return f"These are there: {names}." if names else f"There is none in {self.folder} either."
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    def _paths(self) -> list[Path]:
+        if not self.folder.exists():
+            return []
+        return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+
+    def _newest_first(self) -> list[Path]:
+        try:
+            return sorted(self._paths(), key=lambda path: -_numbers(path)[1])
+        except PermissionError as error:
+            raise CheckpointUnreadable(
+                f"{self.folder} may not be read by this user.",
+                "There may be checkpoints in it.",
+                "Give yourself the right to read it (chmod, chown), or choose another folder.",
+            ) from error
+
+    def _look(self, path: Path) -> Kept | None:
+        if path not in self._known:
+            step, save = _numbers(path)
+            try:
+                self._known[path] = Kept(save, step, whole.read_facts(path).score, whole=True)
+            except CheckpointDamaged:
+                self._set_damaged(path)
+            except CheckpointUnreadable:
+                self._known[path] = None
+        return self._known[path]
+
+    def _set_damaged(self, path: Path) -> None:
+        step, save = _numbers(path)
+        self._known[path] = Kept(save, step, None, whole=False)
+
+
+def _numbers(path: Path) -> tuple[int, int]:
+    """Step and number of the save."""
+    found = _NAME.fullmatch(path.name)
+    assert found is not None, path
+    return int(found[1]), int(found[2])
+
+
+def _facts_or_none(path: Path) -> whole.Facts | None:
+    with contextlib.suppress(CheckpointUnreadable):
+        return whole.read_facts(path)
+    return None

@@ -1,0 +1,188 @@
+"""One checkpoint: a folder with model.safetensors, state.safetensors and state.json, and how it is known to be whole.
+
+state.json holds the format's version, the step, the score, size and checksum of the two other files, and the tree of the
+state (`tree.py`). Its last field is the checksum of all that stands before it. That field's place and kind stay the same in
+every version of the format, so that a damaged version number is not taken for a newer version.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from brimful.errors import CheckpointDamaged, CheckpointUnreadable, NewerCheckpoint
+from brimful.train.checkpoints.disk import Disk
+from brimful.train.checkpoints.tree import MODEL, STATE, pack, unpack
+
+__all__ = ["FORMAT", "Facts", "Loaded", "read", "read_facts", "verify", "write"]
+
+FORMAT = 1
+INDEX = "state.json"
+_END = re.compile(rb',"crc32":"([0-9a-f]{8})"}\n\Z')
+_BLOCK_BYTES = 4 << 20  # assumed: large enough that reading is no slower than in one piece
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint in memory. `state` is what was saved."""
+
+    folder: Path
+    state: dict[str, Any]
+    step: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What state.json says. `score` is None where none was given; `best` says whether a "min" or a "max" is the best one."""
+
+    step: int
+    score: float | None
+    best: str
+    files: dict[str, tuple[int, str]]  # name -> bytes, CRC-32
+    tree: Any
+
+
+def write(disk: Disk, folder: Path, state: Mapping[str, Any], *, step: int, score: float | None, best: str) -> Facts:
+    """Makes `folder` and writes the three files and syncs them, and the folder. Raises OSError."""
+    packed = pack(state)
+    disk.make_folder(folder)
+    files = {}
+    for file, tensors in packed.tensors.items():
+        path = folder / f"{file}.safetensors"
+        # "pt" is what libraries expect of PyTorch's tensors; a tied weight's other names are told as safetensors' own do.
+        disk.write_tensors(path, tensors, {"format": "pt", **(packed.tied if file == MODEL else {})})
+        disk.sync(path)
+        files[path.name] = (path.stat().st_size, _checksum(path))
+    facts = Facts(step, score, best, files, packed.tree)
+    disk.write_bytes(folder / INDEX, _index(facts))
+    disk.sync(folder / INDEX)
+    disk.sync(folder)
+    return facts
+
+
+def _index(facts: Facts) -> bytes:
+    content = {
+        "format": FORMAT,
+        "step": facts.step,
+        "score": facts.score if facts.score is None or math.isfinite(facts.score) else str(facts.score),
+        "best": facts.best,
+        "files": {name: {"bytes": size, "crc32": crc32} for name, (size, crc32) in facts.files.items()},
+        "tree": facts.tree,
+    }
+    body = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()[:-1]
+    return body + b',"crc32":"%08x"}\n' % zlib.crc32(body)
+
+
+def read_facts(folder: Path) -> Facts:
+    """What state.json says, and that the other files are there in their full size; their bytes are not read.
+
+    Raises CheckpointDamaged, NewerCheckpoint, or CheckpointUnreadable where this user may not read it.
+    """
+    facts = _facts(folder / INDEX, _bytes(folder / INDEX))
+    for name, (size, _) in facts.files.items():
+        with _reading(folder / name):
+            seen = (folder / name).stat().st_size
+        if seen != size:
+            raise _damaged(folder / name, f"it has {seen:,} bytes, and {size:,} were written")
+    return facts
+
+
+def verify(folder: Path) -> Facts:
+    """As `read_facts`, and every byte is read and compared with its checksum."""
+    facts = read_facts(folder)
+    for name, (_, crc32) in facts.files.items():
+        with _reading(folder / name):
+            seen = _checksum(folder / name)
+        if seen != crc32:
+            raise _damaged(folder / name, f"its checksum is {seen}, and was {crc32} when it was written")
+    return facts
+
+
+def read(folder: Path, device: str | torch.device = "cpu") -> Loaded:
+    """The state, with its tensors on `device`, if every byte is as it was written. Raises as `read_facts`."""
+    facts = verify(folder)
+    try:
+        tensors = {file: _tensors(folder / f"{file}.safetensors", device) for file in (MODEL, STATE)}
+        return Loaded(folder, unpack(facts.tree, tensors), facts.step)
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(folder, f"its parts do not belong together ({type(error).__name__}: {error})") from error
+
+
+def _tensors(path: Path, device: str | torch.device) -> dict[str, torch.Tensor]:
+    with _reading(path):
+        tensors = load_file(path, device=str(device))
+    if torch.device(device).type != "cpu":
+        return tensors
+    # On the CPU they are the file itself, mapped: a removed checkpoint would take up disk space until the training ends.
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def _facts(path: Path, content: bytes) -> Facts:
+    end = _END.search(content[-32:])
+    body = content[: -len(end[0])] if end else b""
+    if end is None or f"{zlib.crc32(body):08x}" != end[1].decode():
+        raise _damaged(path, "it is cut off or changed: its checksum is missing or wrong")
+    try:
+        index = json.loads(body + b"}")
+        if index["format"] > FORMAT:
+            raise NewerCheckpoint(
+                f"{path} is of format {index['format']}, and this brimful reads up to format {FORMAT}.",
+                "A newer brimful wrote this checkpoint.",
+                "Train on with that version, or give the path of an older checkpoint.",
+            )
+        files = {name: (file["bytes"], file["crc32"]) for name, file in index["files"].items()}
+        score = None if index["score"] is None else float(index["score"])
+        return Facts(index["step"], score, index["best"], files, index["tree"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(path, f"it is no checkpoint's index ({type(error).__name__}: {error})") from error
+
+
+def _bytes(path: Path) -> bytes:
+    with _reading(path):
+        return path.read_bytes()
+
+
+def _checksum(path: Path) -> str:
+    block, crc32 = memoryview(bytearray(_BLOCK_BYTES)), 0
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            crc32 = zlib.crc32(block[:count], crc32)
+    return f"{crc32:08x}"
+
+
+def _damaged(path: Path, what: str) -> CheckpointDamaged:
+    return CheckpointDamaged(f"{path} is damaged: {what}.", do="Go on from another checkpoint, or copy this one anew.")
+
+
+class _reading:
+    """Tells what an OSError means for a checkpoint: one that this user may not read is not taken for a damaged one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, PermissionError):
+            raise CheckpointUnreadable(
+                f"{self.path} may not be read by this user.",
+                "The checkpoint may be whole; an older one is not used in its place without being asked for.",
+                "Give yourself the right to read it (chmod, chown), or give the path of the checkpoint to go on from.",
+            ) from error
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise _damaged(self.path, "it is missing") from error
+        if isinstance(error, OSError):
+            name = errno.errorcode.get(error.errno or 0, "unknown")
+            raise _damaged(self.path, f"it cannot be read ({name}: {error.strerror})") from error
