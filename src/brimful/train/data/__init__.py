@@ -1,0 +1,3 @@
+"""Which samples each step trains on, where they live, and how they get to the device."""
+
+from __future__ import annotations

@@ -1,0 +1,183 @@
+"""The feed: the samples of each step, on the device.
+
+All batches come through a torch DataLoader, those of arrays as well, whose loader gives no more than the indices of a batch.
+What watches loaders sees a training by brimful as it sees any other, and may end a pass early or give other batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from brimful.errors import UsageError
+from brimful.train.data.arrays import Arrays
+from brimful.train.data.config import DataConfig
+from brimful.train.data.course import Course, Position, StepIndices
+from brimful.train.data.resident import Resident, decide_residence
+from brimful.train.data.trees import cut, samples_in, to_device
+from brimful.train.effective import Effective
+from brimful.train.task import Batch
+
+__all__ = ["DataConfig", "Feed", "StepData"]
+
+
+class StepData(Protocol):
+    """The data of one step on this rank."""
+
+    @property
+    def indices(self) -> StepIndices: ...
+    @property
+    def samples(self) -> int:
+        """Over all ranks."""
+        ...
+
+    @property
+    def parts(self) -> Sequence[int]:
+        """Samples in each micro-batch of this rank."""
+        ...
+
+    def load(self, part: int, start: int, stop: int) -> Batch:
+        """Samples ``start..stop`` of a micro-batch, on the device. The same each time."""
+        ...
+
+
+class Feed:
+    """Gives the steps of a `Course` their samples.
+
+    share(number): rank 0's number, on every rank; needed with more than one rank.
+    A data set may have `collate(samples) -> batch`; PyTorch's default_collate is used otherwise.
+
+    Raises UsageError for an IterableDataset, and where the data set has another length than the course.
+    """
+
+    def __init__(
+        self,
+        data: Dataset,
+        course: Course,
+        device: torch.device,
+        config: DataConfig,
+        seed: int,
+        share: Callable[[int], int] | None = None,
+    ) -> None:
+        _check(data, course)
+        self.course = course
+        self._device = device
+        self.residence: Effective = decide_residence(data, device, config)
+        self.workers: Effective = Effective("workers", config.workers, 0, "the data is in arrays: no sample has to be made")
+        self._batches: Any = _RankBatches(course)  # indices as arrays, where torch has lists in mind
+        self._resident = Resident(data, str(self.residence.effective), device) if isinstance(data, Arrays) else None
+        self._loader = self._make_loader(data, config, seed)
+
+    def steps(self, start: Position) -> Iterator[StepData]:
+        """One epoch's rest. Ends before, with a part of a step perhaps, where the loader does."""
+        self._batches.start = start = self.course.place(start)
+        batches = iter(self._loader)
+        waiting: list[Any] = []
+        while True:
+            for indices in self.course.steps(start):
+                planned = len(indices.micro_batches)
+                drawn = waiting + list(itertools.islice(batches, planned - len(waiting)))
+                waiting = []
+                if drawn or not planned:
+                    yield _Step(indices, drawn, self._load)
+                if len(drawn) < planned:
+                    return
+            waiting = list(itertools.islice(batches, 1))  # the loader ends here; a trial's may go on, over the same samples
+            if not waiting:
+                return
+
+    def _load(self, drawn: Any, start: int, stop: int, samples: int) -> Batch:
+        if isinstance(drawn, Chosen):
+            assert self._resident is not None
+            return self._resident.take(drawn.indices[start:stop])
+        return to_device(cut(drawn, start, stop, samples), self._device)
+
+    def _make_loader(self, data: Dataset, config: DataConfig, seed: int) -> DataLoader:
+        if self._resident is not None:
+            return DataLoader(_Rows(data), batch_sampler=self._batches, collate_fn=_chosen_or_collated)
+        collate = getattr(data, "collate", default_collate)
+        return DataLoader(data, batch_sampler=self._batches, collate_fn=collate, num_workers=config.workers or 0)
+
+
+class _Step:
+    def __init__(self, indices: StepIndices, drawn: list[Any], load: Callable[[Any, int, int, int], Batch]) -> None:
+        self.indices = indices
+        self.samples = indices.samples
+        planned = [len(part) for part in indices.micro_batches]
+        self.parts = [_samples(batch, planned[n]) for n, batch in enumerate(drawn)]
+        self._drawn = drawn
+        self._load = load
+
+    def load(self, part: int, start: int, stop: int) -> Batch:
+        return self._load(self._drawn[part], start, stop, self.parts[part])
+
+
+class Chosen:
+    """What the loader of a resident data set gives: rows to be taken where the data lives."""
+
+    def __init__(self, indices: numpy.ndarray) -> None:
+        self.indices = indices
+
+
+class _Rows(Dataset):
+    """Arrays for a loader: whole batches by their indices; single samples for who asks for them."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.data[index]
+
+    def __getitems__(self, indices: Any) -> Chosen:
+        return Chosen(numpy.asarray(indices, dtype=numpy.int64))
+
+
+class _RankBatches:
+    """The batch sampler: this rank's micro-batches from `start` to the end of its epoch."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        self.start = Position()
+
+    def __iter__(self) -> Iterator[numpy.ndarray]:
+        for step in self._course.steps(self.start):
+            yield from step.micro_batches
+
+    def __len__(self) -> int:
+        return sum(len(step.micro_batches) for step in self._course.steps(self.start))
+
+
+def _chosen_or_collated(taken: Any) -> Any:
+    return taken if isinstance(taken, Chosen) else default_collate(taken)
+
+
+def _samples(batch: Any, planned: int) -> int:
+    if isinstance(batch, Chosen):
+        return len(batch.indices)
+    found = samples_in(batch)
+    return planned if found is None else found
+
+
+def _check(data: Dataset, course: Course) -> None:
+    if isinstance(data, IterableDataset):
+        raise UsageError(
+            f"{type(data).__name__} is an IterableDataset",
+            "it gives its samples in an order of its own, so that a training could neither go on exactly where it was stopped "
+            "nor meet each sample once on any number of ranks",
+            "give a data set with __len__ and __getitem__",
+        )
+    length = len(data)  # type: ignore[arg-type]
+    if length != course.length:
+        raise UsageError(
+            f"the data set has {length:,} samples, and the course goes through {course.length:,}",
+            "",
+            "make the course with the length of the data set",
+        )
