@@ -119,7 +119,8 @@ def test_progress_is_picked_out_of_a_line_and_anything_else_is_none():
 
 
 def test_an_entry_of_a_newer_schema_asks_for_an_upgrade():
-    line = codec.encode_entry(values.Advice("a", "b", "c", "d")).replace(b'"schema":1', b'"schema":2')
+    now, later = (b'"schema":%d' % number for number in (codec.SCHEMA, codec.SCHEMA + 1))
+    line = codec.encode_entry(values.Advice("a", "b", "c", "d")).replace(now, later)
     with pytest.raises(NewerRecord, match="newer brimful") as caught:
         codec.decode_entry(line)
     assert "pgrade" in caught.value.hint

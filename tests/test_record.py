@@ -97,7 +97,7 @@ def test_a_damaged_line_in_the_middle_is_told_with_its_number(tmp_path):
 def test_a_record_of_a_newer_brimful_asks_for_an_upgrade(tmp_path):
     folder = tmp_path / "r"
     folder.mkdir()
-    line = codec.encode_entry(opened()).replace(b'"schema":1', b'"schema":7')
+    line = codec.encode_entry(opened()).replace(b'"schema":%d' % codec.SCHEMA, b'"schema":7')
     (folder / record.FILE_NAME).write_bytes(line)
     with pytest.raises(NewerRecord, match="schema 7"):
         record.read_record(folder)

@@ -16,26 +16,31 @@ import msgspec
 from brimful.errors import NewerRecord, RecordUnreadable, WireUnreadable
 from brimful.values import (
     Advice,
+    Attempt,
     Audit,
     Closed,
     MemoryBelief,
     Opened,
     Plan,
     Prediction,
+    RunEnded,
+    RunStarted,
     Sample,
     SpeedBelief,
 )
 from brimful_inside import wire
 
 __all__ = [
-    "ENTRIES", "SCHEMA", "Entry", "decode", "decode_entry", "encode", "encode_entry", "progress_of", "read_wire", "to_builtins",
-    "to_json", "write_orders",
+    "ENTRIES", "SCHEMA", "Entry", "decode", "decode_entry", "encode", "encode_entry", "progress_of", "read_wire",
+    "read_wire_leniently", "to_builtins", "to_json", "write_orders",
 ]  # fmt: skip
 
-SCHEMA = 1  # of the entries of a record; raised when an older brimful could not read what a newer one writes
+SCHEMA = 2  # of the entries of a record; raised when an older brimful could not read what a newer one writes
 T = TypeVar("T")
 
-Entry = Opened | Sample | Prediction | Audit | MemoryBelief | SpeedBelief | Plan | Advice | Closed
+Entry = (
+    Opened | Sample | Prediction | Audit | MemoryBelief | SpeedBelief | Plan | RunStarted | Attempt | RunEnded | Advice | Closed
+)
 ENTRIES: dict[str, type] = {
     "opened": Opened,
     "sample": Sample,
@@ -44,6 +49,9 @@ ENTRIES: dict[str, type] = {
     "memory": MemoryBelief,
     "speed": SpeedBelief,
     "plan": Plan,
+    "run_started": RunStarted,
+    "attempt": Attempt,
+    "run_ended": RunEnded,
     "note": Advice,
     "closed": Closed,
 }
@@ -120,6 +128,24 @@ def read_wire(path: Path | str) -> list[Any]:
         if line.strip():
             events.append(_event(line, f"{path}, line {number}"))
     return events
+
+
+def read_wire_leniently(path: Path | str) -> tuple[list[Any], bool]:
+    """(events, whether all of them could be read): of a whole run, whose result does not hang on a line that was damaged.
+
+    A disk that was full for a while leaves such lines. What cannot be read is left out.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")[:-1]
+    except OSError:
+        return [], False
+    events, whole = [], True
+    for line in filter(None, map(bytes.strip, lines)):
+        try:
+            events.append(_event(line, str(path)))
+        except WireUnreadable:
+            whole = False
+    return events, whole
 
 
 def progress_of(line: bytes) -> wire.Progress | None:

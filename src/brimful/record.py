@@ -18,6 +18,7 @@ from brimful.codec import SCHEMA, Entry, decode_entry, encode_entry
 from brimful.errors import BrimfulError, DiskFull, NewerRecord, NoSuchRecord, RecordUnreadable, UsageError, nearest
 from brimful.values import (
     Advice,
+    Attempt,
     Audit,
     Closed,
     Command,
@@ -26,6 +27,9 @@ from brimful.values import (
     Plan,
     Prediction,
     Record,
+    Run,
+    RunEnded,
+    RunStarted,
     Sample,
     SpeedBelief,
 )
@@ -90,6 +94,10 @@ class RecordWriter:
     def trial_folder(self, number: int) -> Path:
         """Where the `number`-th trial (from 1) keeps its wire files, output and traces. Not made yet."""
         return self.folder / f"trial-{number:03d}"
+
+    def attempt_folder(self, number: int) -> Path:
+        """Where the `number`-th attempt (from 1) of a run keeps its wire files and output. Not made yet."""
+        return self.folder / f"attempt-{number:03d}"
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -170,10 +178,20 @@ def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> 
         memory=last.get(MemoryBelief),  # type: ignore[arg-type]
         speed=last.get(SpeedBelief),  # type: ignore[arg-type]
         plan=last.get(Plan),  # type: ignore[arg-type]
+        run=_run_of(entries),
         notes=tuple(entry for entry in entries if isinstance(entry, Advice)),
         closed=last.get(Closed),  # type: ignore[arg-type]
         torn=torn,
     )
+
+
+def _run_of(entries: list[Entry]) -> Run | None:
+    """The run that these entries tell of, None where they tell of none."""
+    started = next((entry for entry in entries if isinstance(entry, RunStarted)), None)
+    if started is None:
+        return None
+    ended = [entry for entry in entries if isinstance(entry, RunEnded)]
+    return Run(started, tuple(e for e in entries if isinstance(e, Attempt)), ended[-1] if ended else None)
 
 
 def _find(path_or_id: Path | str, home: Path | str | None) -> Path:

@@ -8,34 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from brimful.basic_values import Advice, Outcome, PlannedSetting, Setting
 from brimful.memory_values import Alike, Breakdown, CardPeak, ModuleShare, Moment, NoSaving, PeakEstimate, Saving, WhatIf
+from brimful.run_values import Attempt, Run, RunBeat, RunEnded, RunStarted
 from brimful.sources import Estimate, Source
-from brimful_inside.wire import Card, Failure, PhasePeak, Report, WorstBatch
+from brimful_inside.wire import Card, Failure, PhasePeak, Report, Tally, WorstBatch
 
 __all__ = [
-    "Advice", "Alike", "Audit", "Breakdown", "Budget", "Calibration", "Card", "CardPeak", "Closed", "Command", "Device",
-    "Effective", "Estimate", "Failure", "Gpu", "KernelShare", "Limits", "Machine", "MemoryBelief", "ModuleShare", "Moment",
-    "NoSaving", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point",
-    "PredictedSpeed", "Prediction", "Record", "Report", "Sample", "Saving", "Setting", "Source", "SpeedBelief", "Trial",
-    "TrialKind", "WhatIf", "WorstBatch",
+    "Advice", "Alike", "Attempt", "Audit", "Breakdown", "Budget", "Calibration", "Card", "CardPeak", "Closed", "Command",
+    "Device", "Effective", "Estimate", "Failure", "Gpu", "KernelShare", "Limits", "Machine", "MemoryBelief", "ModuleShare",
+    "Moment", "NoSaving", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point",
+    "PredictedSpeed", "Prediction", "Record", "Report", "Run", "RunBeat", "RunEnded", "RunStarted", "Sample", "Saving",
+    "Setting", "Source", "SpeedBelief", "Tally", "Trial", "TrialKind", "WhatIf", "WorstBatch",
 ]  # fmt: skip
-
-Setting = int | float | str | bool
-
-
-class Outcome(StrEnum):
-    """How a trial ended. Only the two out-of-memory outcomes make a search go smaller."""
-
-    COMPLETED = "completed"
-    OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
-    OUT_OF_HOST_MEMORY = "out_of_host_memory"
-    TIMED_OUT = "timed_out"
-    KILLED = "killed"  # by a signal that nobody can explain; 9 is "probably for memory"
-    CRASHED = "crashed"  # by itself, with the script's own traceback
-    UNSUPPORTED = "unsupported"  # the imaginary GPU met a call it does not have
-    DOOR_CLOSED = "door_closed"  # no rank said hello
-    NO_STEP = "no_step"  # it ended well and no optimizer ever stepped
-    INTERRUPTED = "interrupted"
 
 
 class TrialKind(StrEnum):
@@ -61,16 +46,6 @@ class Command:
     found_flags: dict[str, str] = field(default_factory=dict)  # placeholder -> the flag it was found behind, for telling
     given: dict[str, Setting] = field(default_factory=dict)  # placeholder -> what stood there in the user's own command
     environment: dict[str, str] = field(default_factory=dict)  # added to the child's environment
-
-
-@dataclass(frozen=True)
-class Advice:
-    """A finding of audit, or a warning: what was seen, what it means, what to do."""
-
-    code: str
-    saw: str
-    means: str
-    do: str
 
 
 @dataclass(frozen=True)
@@ -239,17 +214,6 @@ class SpeedBelief:
 
 
 @dataclass(frozen=True)
-class PlannedSetting:
-    """One setting of a plan. `requested` and `effective` stand side by side, with the reason."""
-
-    name: str
-    requested: Setting | None  # what the user's command said; None if it said nothing
-    effective: Setting | None
-    why: str
-    source: Source
-
-
-@dataclass(frozen=True)
 class Plan:
     """The chosen settings, and the command to paste."""
 
@@ -389,6 +353,7 @@ class Record:
     memory: MemoryBelief | None = None
     speed: SpeedBelief | None = None
     plan: Plan | None = None
+    run: Run | None = None
     notes: tuple[Advice, ...] = ()
     closed: Closed | None = None
     torn: bool = False  # the last line was cut off and left out

@@ -4,6 +4,8 @@ The orders are one JSON file whose path stands in the environment (`ORDERS_VARIA
 file of its own, ``wire-<pid>.jsonl`` in the trial's folder: one event a line, ``{"event": NAME, ...fields}``. A line is
 written whole or not at all, so a process killed at any moment leaves a readable file. Of several reports the last counts.
 
+In a whole run, which may last for days, snapshots replace each other in files of their own, ``latest-<event>-<pid>.jsonl``.
+
 Units are in the names; absent is ``None``. Both sides import this module; it needs the standard library alone.
 """
 
@@ -83,12 +85,28 @@ class TorchSeen:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """What a rank of a whole run (`cut` is False) has done and holds. Counted to its end, unlike the lists of a report."""
+
+    samples: Optional[int]  # trained on by this rank; None where nobody can count them
+    train_s: float  # of training by the host's clock: steps end to end, evaluations not counted
+    loading_s: float  # of it, waited for data
+    loss: Optional[float]  # the latest; None where reading it would wait for a device
+    allocated_bytes: Optional[int]  # now, of the fullest card; None on a CPU
+    reserved_bytes: Optional[int]
+    alloc_retries: Optional[int]  # how often the allocator gave back its cache and tried again, of all cards
+    retry_streak: int = 0  # looks running (each a step or more) in which that number grew, the longest so far
+
+
+@dataclass(frozen=True)
 class Progress:
     """Now and then (at most twice a second): for the parent's display and its patience."""
 
     phase: str
     steps: int
     unix_s: float
+    tally: Optional[Tally] = None  # of a whole run
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -222,6 +240,7 @@ class Report:
     # Imaginary: what piles up. "train": bytes that each step leaves on the card; "eval": bytes that each batch of an evaluation
     # leaves, which gave "eval_seen" batches of "eval_length" (absent where not known). What does not grow is absent.
     growth: Dict[str, int] = field(default_factory=dict)
+    tally: Optional[Tally] = None  # of a whole run
 
 
 EVENTS = {cls.__name__.lower(): cls for cls in (Hello, TorchSeen, Progress, Failure, Report)}
@@ -244,6 +263,22 @@ class Writer:
 
     def write(self, event: Any) -> None:
         os.write(self._descriptor, encode_event(event))
+
+    def replace(self, event: Any) -> None:
+        """Keeps `event` as the latest of its kind, in a file of its own, so that a run of many days takes no room for it.
+
+        Another process sees the one before or this one, never a part (rename(2) is atomic).
+        """
+        place = latest_path(self.path, type(event).__name__.lower())
+        with open(place + ".new", "wb") as file:
+            file.write(encode_event(event))
+        os.replace(place + ".new", place)
+
+
+def latest_path(wire_path: str, event: str) -> str:
+    """Where the process of this wire file keeps its latest `event` ("progress" or "report") of a whole run."""
+    folder, name = os.path.split(wire_path)
+    return os.path.join(folder, name.replace("wire-", "latest-%s-" % event, 1))
 
 
 def read_orders(path: str) -> Orders:

@@ -22,6 +22,7 @@ OUTCOMES = {
     Outcome.DOOR_CLOSED: "the door did not open",
     Outcome.NO_STEP: "no optimizer stepped",
     Outcome.INTERRUPTED: "interrupted",
+    Outcome.TERMINATED: "terminated",
 }
 
 #: Which of the four memories a peak can show, the one that a budget is held against first.
