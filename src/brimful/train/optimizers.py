@@ -7,7 +7,6 @@ batch does to learning rate and beta2 (scaling.py), and that memory for the stat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +18,11 @@ from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
 from brimful.errors import UsageError
 from brimful.train.absolute_adafactor import AbsoluteAdafactor
 from brimful.train.effective import Effective
+from brimful.train.optimizer_state import load_optimizer_state, prepare_state
 from brimful.train.parameter_groups import split_by_decay
 from brimful.train.scaling import ScalingConfig, scale
 
-__all__ = ["OPTIMIZERS", "OptimizerConfig", "load_optimizer_state", "make_optimizer", "set_lr"]
+__all__ = ["OPTIMIZERS", "OptimizerConfig", "load_optimizer_state", "make_optimizer", "prepare_state", "set_lr"]
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
 _ADAMS = ("adamw", "adam")
@@ -99,6 +99,12 @@ def make_optimizer(
     scaled = scale(config.name, config.lr, config.beta2, scaling, effective_batch)
     groups = split_by_decay(model, config.weight_decay)
     parameters = [p for group in groups for p in group["params"]]
+    if config.name == "adafactor" and any(isinstance(p, DTensor) for p in parameters):
+        raise UsageError(
+            "config.optimizer.name = 'adafactor' with parameters sharded over ranks (FSDP2)",
+            "PyTorch's Adafactor takes means over whole rows and columns, which a rank does not have.",
+            "Choose adamw or sgd, or train with DDP.",
+        )
     fused, why = _fused(config.name, parameters, device)
     optimizer = _build(config, groups, scaled.lr, scaled.beta2, fused)
     allocated_bytes = prepare_state(optimizer)
@@ -109,7 +115,7 @@ def make_optimizer(
             "weight decay",
             config.weight_decay,
             config.weight_decay,
-            f"on {len(parameters) - kept_out} parameters; not on {kept_out}: biases, normalization layers, all of one dimension",
+            f"on {len(parameters) - kept_out} parameters; not on {kept_out}: biases, normalization layers, one dimension",
         ),
         Effective("fused optimizer", None, fused, why),
         Effective("optimizer state", None, allocated_bytes, "bytes on this rank, allocated before the first step"),
@@ -123,62 +129,6 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
     """The learning rate of the next step, for all groups."""
     for group in optimizer.param_groups:
         group["lr"] = lr
-
-
-def load_optimizer_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
-    """Loads what was learned (moments, step counters) and keeps the settings that `optimizer` was made with.
-
-    torch's load_state_dict takes the settings over as well: a training that goes on with another weight decay, batch (and so
-    beta2) or on a device without the fused kernel would silently go on with the old ones.
-    """
-    saved = state_dict["param_groups"]
-    now = optimizer.param_groups
-    sizes = [len(group["params"]) for group in saved], [len(group["params"]) for group in now]
-    if sizes[0] != sizes[1]:
-        raise UsageError(
-            f"The saved optimizer has groups of {sizes[0]} parameters, this one has {sizes[1]}.",
-            "The state is of another model, or of one with other layers frozen.",
-            "Resume with the model that the checkpoint was made with.",
-        )
-    kept = [{**group, "params": old["params"]} for group, old in zip(now, saved, strict=True)]
-    optimizer.load_state_dict({"state": state_dict["state"], "param_groups": kept})
-
-
-def prepare_state(optimizer: Optimizer) -> int:
-    """Allocates what the first step would, and returns its bytes on this rank.
-
-    Moments are zero and step counters 0, so that every later step has the same result as without this (a zero may carry the
-    other sign under SGD, whose first step otherwise copies the gradient instead of adding it to a zero). One difference: a
-    parameter that never gets a gradient has a state too. Adafactor's factors have the sizes of its gradient's rows and columns.
-    """
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if not optimizer.state.get(parameter):
-                _prepare(optimizer, group, parameter)
-    tensors = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
-    return sum((t.to_local() if isinstance(t, DTensor) else t).nbytes for t in tensors)
-
-
-def _prepare(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tensor) -> None:
-    if isinstance(optimizer, SGD):
-        if group["momentum"]:
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        return
-    if not isinstance(optimizer, (Adam, Adafactor)):
-        raise TypeError(f"the first step of {type(optimizer).__name__} is not known")
-    gradient, parameter.grad = parameter.grad, _stand_in(parameter)
-    try:  # each of them makes its state in _init_group(group, lists that it fills...), whose lists are of no use here
-        lists: list[list] = [[] for _ in range(6)]
-        optimizer._init_group({**group, "params": [parameter]}, *lists)
-    finally:
-        parameter.grad = gradient
-
-
-def _stand_in(parameter: torch.Tensor) -> torch.Tensor:
-    """A gradient whose shape, type and device are looked at and whose values are not. It takes no memory but for a DTensor."""
-    if isinstance(parameter, DTensor):
-        return torch.empty_like(parameter)
-    return parameter.detach().new_zeros(()).expand(parameter.shape)
 
 
 def _build(config: OptimizerConfig, groups: list[dict[str, Any]], lr: float, beta2: float, fused: bool) -> Optimizer:
