@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -50,7 +51,8 @@ class Disk:
 
     def remove(self, folder: Path) -> None:
         """A folder with all that is in it; no error where it is gone already."""
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
 
 
 def _os_error(error: SafetensorError, path: Path) -> Exception:

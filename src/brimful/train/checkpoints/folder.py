@@ -32,7 +32,7 @@ _WRITING, _REMOVING, _LOCK = ".writing-", ".removing-", ".lock"
 class Checkpoints:
     """The checkpoints in `folder`, which the first save makes. One process saves (rank 0); any number may read.
 
-    `warn` gets one sentence for each damaged checkpoint that is skipped.
+    `warn` gets a sentence for each damaged checkpoint, when it is first met, and for each folder that could not be removed.
     """
 
     def __init__(self, folder: Path, config: CheckpointConfig, warn: Callable[[str], None], disk: Disk | None = None):
@@ -42,10 +42,11 @@ class Checkpoints:
         self._disk = disk or Disk()
         self._known: dict[Path, Kept | None] = {}  # None: neither ours to count nor to remove
         self._verified: set[Path] = set()  # whole to the last byte
-        with contextlib.suppress(OSError), self._lock(wait=False) as is_mine:
-            # Where another process is writing, its half-written folder is no leftover.
-            if is_mine:
-                self._remove_leftovers()
+        if self._leftovers():
+            with contextlib.suppress(OSError), self._lock(wait=False) as is_mine:
+                # Where another process is writing, its half-written folder is no leftover.
+                if is_mine:
+                    self._remove_leftovers()
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -57,6 +58,9 @@ class Checkpoints:
         """
         if best not in ("min", "max"):
             raise UsageError(f'best = {best!r} is neither "min" nor "max".')
+        if step < 0:
+            raise UsageError(f"step = {step} is below 0.")
+        score = None if score is None else float(score)
         try:
             self._make_own_folder()
             with self._lock(wait=True):
@@ -83,7 +87,8 @@ class Checkpoints:
             facts = whole.write(self._disk, aside, state, step=step, score=score, best=best)
             self._disk.rename(aside, path)
         except BaseException:
-            self._disk.remove(aside)
+            with contextlib.suppress(OSError):
+                self._disk.remove(aside)
             raise
         self._disk.sync(self.folder)
         self._known[path] = Kept(number, facts.step, facts.score, whole=True)
@@ -104,8 +109,8 @@ class Checkpoints:
         if path not in self._verified:
             try:
                 whole.verify(path)
-            except CheckpointDamaged:
-                self._set_damaged(path)
+            except CheckpointDamaged as error:
+                self._set_damaged(path, error)
                 raise
             self._verified.add(path)
 
@@ -113,13 +118,18 @@ class Checkpoints:
         found = {one.save: path for path in self._paths() if (one := self._look(path)) is not None}
         kept = [one for path in found.values() if (one := self._known[path]) is not None]
         gone = to_remove(kept, keep_last=keep_last, keep_best=self.config.keep_best, best=best)
-        for one in gone:
-            path = found[one.save]
-            aside = self.folder / f"{_REMOVING}{path.name}"
+        return sum(self._removed(found[one.save]) for one in gone)
+
+    def _removed(self, path: Path) -> bool:
+        aside = self.folder / f"{_REMOVING}{path.name}"
+        try:
             self._disk.rename(path, aside)
-            self._disk.remove(aside)
             self._known.pop(path, None)
-        return len(gone)
+            self._disk.remove(aside)
+        except OSError as error:
+            self._warn(f"{path} is no longer needed and could not be removed: {error.strerror} ({error.filename}).")
+            return False
+        return True
 
     def _make_own_folder(self) -> None:
         missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
@@ -127,9 +137,15 @@ class Checkpoints:
         for path in missing:
             self._disk.sync(path.parent)
 
+    def _leftovers(self) -> list[Path]:
+        return [*self.folder.glob(f"{_WRITING}*"), *self.folder.glob(f"{_REMOVING}*")]
+
     def _remove_leftovers(self) -> None:
-        for path in [*self.folder.glob(f"{_WRITING}*"), *self.folder.glob(f"{_REMOVING}*")]:
-            self._disk.remove(path)
+        for path in self._leftovers():
+            try:
+                self._disk.remove(path)
+            except OSError as error:
+                self._warn(f"{path} was left by a killed writer and could not be removed: {error.strerror} ({error.filename}).")
 
     @contextlib.contextmanager
     def _lock(self, *, wait: bool) -> Iterator[bool]:
@@ -176,21 +192,23 @@ class Checkpoints:
         return self._first_whole(self._newest_first(), device)
 
     def best(self, device: str | torch.device = "cpu") -> Loaded | None:
-        """The whole checkpoint with the best score; None where none has a score. Raises as `newest`."""
-        tried: list[Path] = []
-        while (path := self._best_path(tried)) is not None:
-            tried.append(path)
-            with contextlib.suppress(CheckpointDamaged):
-                return self._first_whole([path], device)
-        return None
+        """The whole checkpoint with the best score; None where none has a score. Warns and raises as `newest`."""
+        paths = self._newest_first()
+        facts = next((facts for path in paths if (facts := _facts_or_none(path)) is not None), None)
+        left = {one.save: path for path in paths if (one := self._look(path)) is not None}
+        ordered = []
+        while winner := best_of([one for path in left.values() if (one := self._known[path])], facts.best if facts else "min"):
+            ordered.append(left.pop(winner.save))
+        return self._first_whole(ordered, device)
 
     def load(self, path: Path, device: str | torch.device = "cpu") -> Loaded:
-        """The checkpoint in the folder `path`, wherever it lies. Raises UsageError where there is none."""
+        """The checkpoint in the folder `path`, wherever it lies. Raises UsageError where there is none, else as `newest`."""
         path = Path(path)
-        if not path.is_dir():
-            raise UsageError(f"There is no checkpoint at {path}.", do=self._others())
-        if not (path / whole.INDEX).exists():
-            raise UsageError(f"{path} is no checkpoint: it has no {whole.INDEX}.", do=self._others())
+        with whole.reading(path):
+            if not path.is_dir():
+                raise UsageError(f"There is no checkpoint at {path}.", do=self._others())
+            if not (path / whole.INDEX).exists():
+                raise UsageError(f"{path} is no checkpoint: it has no {whole.INDEX}.", do=self._others())
         return whole.read(path, device)
 
     def _first_whole(self, paths: list[Path], device: str | torch.device) -> Loaded | None:
@@ -199,8 +217,7 @@ class Checkpoints:
             try:
                 loaded = whole.read(path, device)
             except CheckpointDamaged as error:
-                self._set_damaged(path)
-                self._warn(f"{error} It is skipped, and the one before it is looked at.")
+                self._set_damaged(path, error)
                 wrong.append(str(error))
                 continue
             self._verified.add(path)
@@ -212,13 +229,6 @@ class Checkpoints:
             "Training does not begin anew unless it is asked to.",
             'Copy one back from elsewhere, or set resume to "no" to begin anew.',
         )
-
-    def _best_path(self, tried: list[Path]) -> Path | None:
-        found = [path for path in self._newest_first() if path not in tried]
-        facts = next((facts for path in found if (facts := _facts_or_none(path)) is not None), None)
-        kept = {one.save: path for path in found if (one := self._look(path)) is not None}
-        winner = best_of([one for path in kept.values() if (one := self._known[path])], facts.best if facts else "min")
-        return None if winner is None else kept[winner.save]
 
     def _others(self) -> str:
         names = ", ".join(str(path) for path in self._newest_first())
@@ -234,11 +244,11 @@ class Checkpoints:
     def _newest_first(self) -> list[Path]:
         try:
             return sorted(self._paths(), key=lambda path: -_numbers(path)[1])
-        except PermissionError as error:
+        except OSError as error:
             raise CheckpointUnreadable(
-                f"{self.folder} may not be read by this user.",
+                f"{self.folder} cannot be read: {error.strerror}.",
                 "There may be checkpoints in it.",
-                "Give yourself the right to read it (chmod, chown), or choose another folder.",
+                "Make it a folder that this user may read (chmod, chown), or choose another one.",
             ) from error
 
     def _look(self, path: Path) -> Kept | None:
@@ -246,15 +256,19 @@ class Checkpoints:
             step, save = _numbers(path)
             try:
                 self._known[path] = Kept(save, step, whole.read_facts(path).score, whole=True)
-            except CheckpointDamaged:
-                self._set_damaged(path)
+            except CheckpointDamaged as error:
+                self._set_damaged(path, error)
             except CheckpointUnreadable:
                 self._known[path] = None
         return self._known[path]
 
-    def _set_damaged(self, path: Path) -> None:
+    def _set_damaged(self, path: Path, error: CheckpointDamaged) -> None:
         step, save = _numbers(path)
+        known = self._known.get(path)
+        if known is None or known.whole:
+            self._warn(f"{error} The checkpoint of step {step} is skipped.")
         self._known[path] = Kept(save, step, None, whole=False)
+        self._verified.discard(path)
 
 
 def _numbers(path: Path) -> tuple[int, int]:

@@ -75,6 +75,7 @@ class _Packer:
         self.tensors: dict[str, dict[str, torch.Tensor]] = {MODEL: {}, STATE: {}}
         self.tied: dict[str, str] = {}
         self._nodes: dict[Any, dict[str, Any]] = {}
+        self._storages: set[int] = set()
         self._alive: list[torch.Tensor] = []  # so that no storage's address is given to another one meanwhile
 
     def packed(self, value: Any, file: str, path: tuple[Any, ...], depth: int) -> Any:
@@ -96,12 +97,20 @@ class _Packer:
         name = self._free_name(file, path)
         if same not in self._nodes:
             stored, note = _storable(tensor)
-            self.tensors[file][name] = stored
+            self.tensors[file][name] = self._unshared(stored)
             self._nodes[same] = {"$tensor": [file, name], **note}
             self._alive.append(tensor)
         elif file == MODEL:
             self.tied[name] = self._nodes[same]["$tensor"][1]
         return self._nodes[same]
+
+    def _unshared(self, stored: torch.Tensor) -> torch.Tensor:
+        """safetensors refuses tensors that overlap: only the first one that is its whole storage goes without a copy."""
+        storage = stored.untyped_storage()
+        if storage._cdata in self._storages or storage.nbytes() != stored.nbytes:
+            stored = stored.clone()
+        self._storages.add(stored.untyped_storage()._cdata)
+        return stored
 
     def _free_name(self, file: str, path: tuple[Any, ...]) -> str:
         """The dotted path; where {"a.b": …} and {"a": {"b": …}} stand side by side, the second one gets a number."""

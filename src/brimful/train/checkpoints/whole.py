@@ -25,7 +25,7 @@ from brimful.errors import CheckpointDamaged, CheckpointUnreadable, NewerCheckpo
 from brimful.train.checkpoints.disk import Disk
 from brimful.train.checkpoints.tree import MODEL, STATE, pack, unpack
 
-__all__ = ["FORMAT", "Facts", "Loaded", "read", "read_facts", "verify", "write"]
+__all__ = ["FORMAT", "INDEX", "Facts", "Loaded", "read", "read_facts", "reading", "verify", "write"]
 
 FORMAT = 1
 INDEX = "state.json"
@@ -61,7 +61,7 @@ def write(disk: Disk, folder: Path, state: Mapping[str, Any], *, step: int, scor
     for file, tensors in packed.tensors.items():
         path = folder / f"{file}.safetensors"
         # "pt" is what libraries expect of PyTorch's tensors; a tied weight's other names are told as safetensors' own do.
-        disk.write_tensors(path, tensors, {"format": "pt", **(packed.tied if file == MODEL else {})})
+        disk.write_tensors(path, tensors, {**(packed.tied if file == MODEL else {}), "format": "pt"})
         disk.sync(path)
         files[path.name] = (path.stat().st_size, _checksum(path))
     facts = Facts(step, score, best, files, packed.tree)
@@ -91,7 +91,7 @@ def read_facts(folder: Path) -> Facts:
     """
     facts = _facts(folder / INDEX, _bytes(folder / INDEX))
     for name, (size, _) in facts.files.items():
-        with _reading(folder / name):
+        with reading(folder / name):
             seen = (folder / name).stat().st_size
         if seen != size:
             raise _damaged(folder / name, f"it has {seen:,} bytes, and {size:,} were written")
@@ -102,7 +102,7 @@ def verify(folder: Path) -> Facts:
     """As `read_facts`, and every byte is read and compared with its checksum."""
     facts = read_facts(folder)
     for name, (_, crc32) in facts.files.items():
-        with _reading(folder / name):
+        with reading(folder / name):
             seen = _checksum(folder / name)
         if seen != crc32:
             raise _damaged(folder / name, f"its checksum is {seen}, and was {crc32} when it was written")
@@ -120,7 +120,7 @@ def read(folder: Path, device: str | torch.device = "cpu") -> Loaded:
 
 
 def _tensors(path: Path, device: str | torch.device) -> dict[str, torch.Tensor]:
-    with _reading(path):
+    with reading(path):
         tensors = load_file(path, device=str(device))
     if torch.device(device).type != "cpu":
         return tensors
@@ -149,7 +149,7 @@ def _facts(path: Path, content: bytes) -> Facts:
 
 
 def _bytes(path: Path) -> bytes:
-    with _reading(path):
+    with reading(path):
         return path.read_bytes()
 
 
@@ -165,7 +165,7 @@ def _damaged(path: Path, what: str) -> CheckpointDamaged:
     return CheckpointDamaged(f"{path} is damaged: {what}.", do="Go on from another checkpoint, or copy this one anew.")
 
 
-class _reading:
+class reading:
     """Tells what an OSError means for a checkpoint: one that this user may not read is not taken for a damaged one."""
 
     def __init__(self, path: Path) -> None:

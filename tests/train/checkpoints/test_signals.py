@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from brimful.train.checkpoints import Stop
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_noted_and_the_program_goes_on(number):
+    with Stop() as stop:
+        assert stop.is_caught and stop.signal is None
+        os.kill(os.getpid(), number)
+        assert stop.signal == number
+
+
+def test_a_second_interrupt_is_for_those_who_do_not_want_to_wait():
+    with Stop() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signal == signal.SIGINT
+
+
+def test_clusters_repeat_a_termination_and_that_changes_nothing():
+    with Stop() as stop:
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        assert stop.signal == signal.SIGTERM
+
+
+def test_the_handlers_that_were_there_are_put_back_also_after_an_error():
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append("mine"))
+    try:
+        with pytest.raises(ValueError), Stop():
+            raise ValueError
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert seen == ["mine"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_in_a_thread_nothing_is_caught_and_that_is_said():
+    said = []
+
+    def work():
+        with Stop() as stop:
+            said.append(stop.is_caught)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert said == [False] and signal.getsignal(signal.SIGTERM) is before
