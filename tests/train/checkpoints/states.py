@@ -17,7 +17,7 @@ DTYPES = [
 
 
 def bits(tensor: torch.Tensor) -> bytes:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    plain = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).reshape(-1)
     return bytes(plain.view(torch.uint8).tolist()) if plain.numel() else b""
 
 
@@ -30,7 +30,7 @@ def same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, dict):
         pairs = zip(one.items(), other.items(), strict=False)
-        return len(one) == len(other) and all(same(k, l) and same(a, b) for (k, a), (l, b) in pairs)
+        return len(one) == len(other) and all(same(k, m) and same(a, b) for (k, a), (m, b) in pairs)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return struct.pack(">d", one) == struct.pack(">d", other) if isinstance(one, float) else one == other

@@ -14,7 +14,6 @@ from torch import nn
 
 from brimful.errors import UsageError
 from brimful.train.checkpoints.tree import pack, unpack
-
 from tests.train.checkpoints.states import DTYPES, STATES, bits, same
 
 

@@ -152,7 +152,8 @@ def _storable(tensor: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
     if plain.dtype in NATIVE:
         return _on_cpu(plain), {}
     note = {"dtype": str(plain.dtype).removeprefix("torch."), "shape": list(plain.shape)}
-    return _on_cpu(plain).reshape(-1).view(torch.uint8), note
+    # Cloned, since a single element of a wider tensor keeps its stride, and then it cannot be seen as bytes.
+    return _on_cpu(plain).clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8), note
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import errno
+import math
+import os
+import subprocess
+
+import pytest
+import torch
+
+from brimful.errors import BrimfulError, CheckpointDamaged, CheckpointUnreadable, DiskFull, NewerCheckpoint, UsageError
+from brimful.train.checkpoints import CheckpointConfig, Checkpoints, whole
+from brimful.train.checkpoints.disk import Disk
+from tests.train.checkpoints.states import same, training_state
+from tests.train.checkpoints.test_whole import sealed
+
+
+def of(folder, warn=pytest.fail, disk=None, **config):
+    return Checkpoints(folder, CheckpointConfig(**config), warn, disk)
+
+
+def save(checkpoints, step, score=None, best="min"):
+    return checkpoints.save(training_state(step), step=step, score=score, best=best)
+
+
+def steps(folder):
+    return sorted(int(path.name.split("-")[1]) for path in folder.glob("step-*"))
+
+
+def spoil(path, name="state.safetensors"):
+    content = bytearray((path / name).read_bytes())
+    content[-5] ^= 1
+    (path / name).write_bytes(content)
+
+
+def hidden(folder):
+    return sorted(path.name for path in folder.glob(".*") if path.name != ".lock")
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_is_what_was_saved_last(tmp_path):
+    checkpoints = of(tmp_path / "a" / "b")
+    assert checkpoints.newest() is None and checkpoints.best() is None
+    path = save(checkpoints, 7)
+    save(checkpoints, 12)
+    loaded = of(tmp_path / "a" / "b").newest()
+    assert loaded.step == 12 and same(loaded.state, training_state(12))
+    assert "0000000007" in path.name
+
+
+def test_the_last_ones_and_the_best_stay(tmp_path):
+    checkpoints = of(tmp_path, keep_last=2)
+    for step, score in [(1, 0.9), (2, 0.3), (3, 0.8), (4, 0.7), (5, math.nan), (6, None)]:
+        save(checkpoints, step, score)
+    assert steps(tmp_path) == [2, 5, 6]
+    assert checkpoints.best().step == 2 and checkpoints.newest().step == 6
+    assert hidden(tmp_path) == []
+
+
+def test_the_best_of_an_accuracy_is_its_largest_also_for_who_comes_later(tmp_path):
+    checkpoints = of(tmp_path, keep_last=1)
+    for step, score in [(1, 0.3), (2, 0.9), (3, 0.5)]:
+        save(checkpoints, step, score, best="max")
+    assert steps(tmp_path) == [2, 3] and of(tmp_path).best().step == 2
+
+
+def test_without_keep_best_only_the_last_ones_stay(tmp_path):
+    checkpoints = of(tmp_path, keep_last=1, keep_best=False)
+    for step, score in [(1, 0.1), (2, 0.9)]:
+        save(checkpoints, step, score)
+    assert steps(tmp_path) == [2]
+
+
+def test_who_comes_later_knows_the_scores_of_those_before(tmp_path):
+    save(of(tmp_path, keep_last=1), 1, 0.1)
+    for step in (2, 3):
+        save(of(tmp_path, keep_last=1), step, 0.5)
+    assert steps(tmp_path) == [1, 3]
+
+
+def test_who_begins_anew_in_a_used_folder_does_not_go_on_from_the_old_run(tmp_path):
+    for step in (800, 900, 1000):
+        save(of(tmp_path), step)
+    assert of(tmp_path, resume="no").resume() is None
+    save(of(tmp_path, resume="no"), 10)
+    assert of(tmp_path).newest().step == 10 and steps(tmp_path) == [10, 900, 1000]
+
+
+def test_the_same_step_can_be_saved_again(tmp_path):
+    first, second = save(of(tmp_path), 5), save(of(tmp_path), 5)
+    assert first != second and of(tmp_path).newest().folder == second
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.safetensors", "state.json"])
+def test_a_damaged_one_is_skipped_with_a_warning_and_the_one_before_is_used(tmp_path, name):
+    checkpoints, warnings = of(tmp_path), []
+    for step in (1, 2):
+        path = save(checkpoints, step)
+    spoil(path, name)
+    loaded = of(tmp_path, warnings.append).newest()
+    assert loaded.step == 1 and same(loaded.state, training_state(1))
+    (warning,) = warnings
+    assert str(path / name) in warning and "damaged" in warning and "step 2" in warning
+
+
+def test_where_all_are_damaged_nothing_begins_from_zero(tmp_path):
+    for step in (1, 2):
+        spoil(save(of(tmp_path), step))
+    warnings = []
+    with pytest.raises(CheckpointDamaged, match="None of the 2 checkpoints") as raised:
+        of(tmp_path, warnings.append).newest()
+    assert "step-0000000001" in raised.value.saw and "step-0000000002" in raised.value.saw and raised.value.do
+    assert len(warnings) == 2
+
+
+def test_an_emptied_checkpoint_is_a_damaged_one(tmp_path):
+    (tmp_path / "step-0000000003-save-00001").mkdir()
+    with pytest.raises(CheckpointDamaged, match="None of the 1"):
+        of(tmp_path, lambda _: None).newest()
+
+
+def test_damaged_ones_do_not_push_out_whole_ones(tmp_path):
+    save(of(tmp_path, keep_last=2), 1)
+    spoil(save(of(tmp_path, keep_last=2), 2), "state.json")
+    warnings = []
+    save(of(tmp_path, warnings.append, keep_last=2), 3)
+    assert steps(tmp_path) == [1, 2, 3] and len(warnings) == 1
+    save(of(tmp_path, warnings.append, keep_last=2), 4)
+    assert steps(tmp_path) == [3, 4]
+
+
+def test_a_damaged_best_is_told_and_the_next_best_is_given(tmp_path):
+    paths = {step: save(of(tmp_path), step, score) for step, score in [(1, 0.5), (2, 0.1), (3, 0.9)]}
+    spoil(paths[2])
+    warnings = []
+    assert of(tmp_path, warnings.append).best().step == 1
+    assert len(warnings) == 1 and str(paths[2]) in warnings[0]
+
+
+def test_the_same_damage_is_told_once(tmp_path):
+    save(of(tmp_path), 1)
+    spoil(save(of(tmp_path), 2))
+    warnings = []
+    checkpoints = of(tmp_path, warnings.append)
+    assert [checkpoints.newest().step for _ in range(3)] == [1, 1, 1] and len(warnings) == 1
+
+
+def test_a_newer_format_is_refused_and_nothing_older_used_in_its_place(tmp_path):
+    save(of(tmp_path), 1)
+    path = save(of(tmp_path), 2)
+    (path / "state.json").write_bytes(sealed(b'{"format":2}'))
+    with pytest.raises(NewerCheckpoint):
+        of(tmp_path).newest()
+
+
+def test_one_of_a_newer_format_is_neither_counted_nor_removed(tmp_path):
+    (save(of(tmp_path), 1) / "state.json").write_bytes(sealed(b'{"format":2}'))
+    checkpoints = of(tmp_path, keep_last=1)
+    for step in (2, 3):
+        save(checkpoints, step)
+    assert steps(tmp_path) == [1, 3]
+
+
+# --- which one to go on from ------------------------------------------------------------------------------------------
+
+
+def test_resume_takes_the_newest_none_or_the_one_named(tmp_path):
+    first = save(of(tmp_path), 1)
+    save(of(tmp_path), 2)
+    assert of(tmp_path).resume().step == 2
+    assert of(tmp_path, resume="no").resume() is None
+    assert of(tmp_path, resume=str(first)).resume().step == 1
+
+
+def test_a_copy_under_any_name_can_be_loaded(tmp_path):
+    path = save(of(tmp_path / "a"), 4)
+    path.rename(tmp_path / "my favourite")
+    assert of(tmp_path / "b").load(tmp_path / "my favourite").step == 4
+
+
+def test_a_path_without_a_checkpoint_is_answered_with_those_that_are_there(tmp_path):
+    path = save(of(tmp_path), 4)
+    for wrong in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(UsageError) as raised:
+            of(tmp_path).load(wrong)
+        assert str(wrong) in raised.value.saw and str(path) in raised.value.do
+    with pytest.raises(UsageError):
+        of(tmp_path).load(path / "state.json")
+
+
+def test_tensors_come_to_the_device_asked_for(tmp_path):
+    save(of(tmp_path), 4)
+    assert of(tmp_path).newest(torch.device("cpu")).state["model"]["norm.bias"].device == torch.device("cpu")
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_nobody(tmp_path):
+    """Root may read everything: there the test goes on as another user."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("closed", ["state.json", "model.safetensors", "."])
+def test_one_that_may_not_be_read_is_not_taken_for_a_damaged_one(tmp_path, request, closed):
+    save(of(tmp_path), 1)
+    path = save(of(tmp_path), 2)
+    (path / closed).chmod(0)
+    request.getfixturevalue("as_nobody")
+    for read in (lambda: of(tmp_path).newest(), lambda: of(tmp_path).load(path)):
+        with pytest.raises(CheckpointUnreadable, match="may not be read") as raised:
+            read()
+        assert type(raised.value) is CheckpointUnreadable and "chmod" in raised.value.do
+
+
+def test_a_folder_that_may_not_be_listed_is_not_taken_for_an_empty_one(tmp_path, request):
+    save(of(tmp_path / "all"), 1)
+    (tmp_path / "all").chmod(0)
+    request.getfixturevalue("as_nobody")
+    with pytest.raises(CheckpointUnreadable, match="cannot be read"):
+        of(tmp_path / "all").newest()
+
+
+def test_a_folder_that_may_not_be_written_says_so_and_names_what_is_kept(tmp_path, request):
+    path = save(of(tmp_path), 1)
+    tmp_path.chmod(0o555)
+    request.getfixturevalue("as_nobody")
+    with pytest.raises(BrimfulError, match="could not be written") as raised:
+        save(of(tmp_path), 2)
+    assert str(path) in raised.value.means
+
+
+def test_a_file_in_the_folder_s_place_says_so(tmp_path):
+    (tmp_path / "all").write_text("")
+    with pytest.raises(CheckpointUnreadable):
+        of(tmp_path / "all").newest()
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------------
+
+
+class Full(Disk):
+    """Says that the disk is full at each writing while more than `room` checkpoints are there."""
+
+    def __init__(self, folder, room, number=errno.ENOSPC, where="write_tensors"):
+        self.folder, self.room, self.number, self.where = folder, room, number, where
+
+    def _check(self, what):
+        if what == self.where and len(list(self.folder.glob("*step-*"))) > self.room:
+            raise OSError(self.number, os.strerror(self.number), str(self.folder))
+
+    def write_tensors(self, path, tensors, metadata):
+        path.write_bytes(b"half")
+        self._check("write_tensors")
+        super().write_tensors(path, tensors, metadata)
+
+    def write_bytes(self, path, content):
+        path.write_bytes(content[:5])
+        self._check("write_bytes")
+        super().write_bytes(path, content)
+
+    def sync(self, path):
+        if path.is_file():
+            self._check("sync")
+        super().sync(path)
+
+
+@pytest.mark.parametrize("where", ["write_tensors", "write_bytes", "sync"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_leaves_what_was_there_and_names_it(tmp_path, where, number):
+    kept = save(of(tmp_path, keep_last=1), 1)
+    with pytest.raises(DiskFull) as raised:
+        save(of(tmp_path, keep_last=1, disk=Full(tmp_path, 1, number, where)), 2)
+    assert "step 2" in raised.value.saw and raised.value.kept == str(kept)
+    assert "BRIMFUL_HOME" not in raised.value.do
+    assert hidden(tmp_path) == [] and steps(tmp_path) == [1]
+    assert same(of(tmp_path).newest().state, training_state(1))
+
+
+def test_a_full_disk_with_nothing_on_it_says_that_nothing_is_kept(tmp_path):
+    with pytest.raises(DiskFull, match="The disk is full") as raised:
+        save(of(tmp_path, disk=Full(tmp_path, 0)), 2)
+    assert "no checkpoint" in raised.value.kept and of(tmp_path).newest() is None
+
+
+def test_old_ones_make_room_where_a_whole_one_stays(tmp_path):
+    for step in (1, 2, 3):
+        save(of(tmp_path), step)
+    save(of(tmp_path, disk=Full(tmp_path, 3)), 4)  # three and the one being written are too many
+    assert steps(tmp_path) == [2, 3, 4]
+
+
+def test_the_best_makes_no_room(tmp_path):
+    for step, score in [(1, 0.1), (2, 0.5)]:
+        save(of(tmp_path, keep_last=1), step, score)
+    with pytest.raises(DiskFull):
+        save(of(tmp_path, keep_last=1, disk=Full(tmp_path, 2)), 3)
+    assert steps(tmp_path) == [1, 2]
+
+
+def test_the_only_whole_one_makes_no_room_for_the_next_even_if_damage_is_newer(tmp_path):
+    save(of(tmp_path, keep_last=2), 1)
+    spoil(save(of(tmp_path, keep_last=2), 2))  # its sizes are right: only reading all of it tells
+    warnings = []
+    with pytest.raises(DiskFull) as raised:
+        save(of(tmp_path, warnings.append, keep_last=2, disk=Full(tmp_path, 2)), 3)
+    assert of(tmp_path, warnings.append).newest().step == 1
+    assert "step-0000000001" in raised.value.kept and "step-0000000002" not in raised.value.kept
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("no right to mount a small disk here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_disk_that_is_really_full_is_told_and_harms_nothing(small_disk):
+    def big(step):
+        return {"model": {"weight": torch.full((100_000,), float(step))}}  # 400 kB; two of them fit
+
+    checkpoints = of(small_disk, keep_last=1)
+    checkpoints.save(big(1), step=1, score=None)
+    checkpoints.save(big(2), step=2, score=None)
+    (small_disk / "other").write_bytes(bytes(300_000))
+    with pytest.raises(DiskFull) as raised:
+        checkpoints.save(big(3), step=3, score=None)
+    assert "step-0000000002" in raised.value.kept and hidden(small_disk) == []
+    assert same(of(small_disk).newest().state, big(2))
+    (small_disk / "other").unlink()
+    checkpoints.save(big(4), step=4, score=None)
+    assert of(small_disk).newest().step == 4
+
+
+def test_on_a_disk_for_two_old_ones_make_room(small_disk):
+    checkpoints = of(small_disk, keep_last=2)
+    for step in range(1, 6):
+        checkpoints.save({"model": {"weight": torch.full((100_000,), float(step))}}, step=step, score=None)
+    assert steps(small_disk) == [4, 5]
+
+
+# --- what cannot be removed -------------------------------------------------------------------------------------------
+
+
+def test_an_old_one_that_cannot_be_removed_is_told_and_the_save_stands(tmp_path):
+    class Sticky(Disk):
+        def remove(self, folder):
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    warnings = []
+    checkpoints = of(tmp_path, warnings.append, keep_last=1, disk=Sticky())
+    save(checkpoints, 1)
+    save(checkpoints, 2)
+    assert of(tmp_path).newest().step == 2
+    assert "could not be removed" in warnings[0] and "step-0000000001" in warnings[0]
+
+
+@pytest.mark.parametrize("wrong", [{"best": "smallest"}, {"step": -1}])
+def test_a_save_that_cannot_be_meant_is_refused(tmp_path, wrong):
+    with pytest.raises(UsageError):
+        of(tmp_path).save({}, **{"step": 1, "score": None, **wrong})
+
+
+def test_a_state_that_cannot_be_held_leaves_nothing_behind(tmp_path):
+    with pytest.raises(UsageError, match=r"state\.model\.x"):
+        of(tmp_path).save({"model": {"x": object()}}, step=1, score=None)
+    assert steps(tmp_path) == [] and hidden(tmp_path) == []
+
+
+def test_facts_stand_in_the_index(tmp_path):
+    facts = whole.read_facts(save(of(tmp_path), 3, 0.25, "max"))
+    assert (facts.step, facts.score, facts.best) == (3, 0.25, "max")
