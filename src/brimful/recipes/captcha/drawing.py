@@ -1,0 +1,107 @@
+"""Draws parts of a data set in several processes. No torch, here and in the processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait as wait_for_sentinels
+from typing import TYPE_CHECKING
+
+from brimful.errors import BrimfulError
+from brimful.recipes.captcha.images import Painter, texts
+
+if TYPE_CHECKING:
+    from brimful.recipes.captcha.cache import Key
+
+SAY_EVERY_S = 5.0
+
+_painter: Painter | None = None
+
+
+def draw_parts(
+    key: Key, starts: Sequence[int], part: int, processes: int, say: Callable[[str], None]
+) -> Iterator[tuple[int, bytes]]:
+    """(start, pixels) of each part of `part` images that begins at one of `starts`, as they are finished."""
+    if not starts:
+        return
+    Painter(key.look)  # what is missing (package, font) is said here, once
+    shown = texts(key.seed, key.count, key.look)
+    jobs = {start: shown[start : start + part] for start in starts}
+    total = sum(map(len, jobs.values()))
+    processes = max(1, min(processes, len(jobs)))
+    before = f", {key.count - total:,} of them drawn before" if total < key.count else ""
+    say(f"Drawing {key.count:,} images{before}: once, in {processes} {'process' if processes == 1 else 'processes'}.")
+    progress = _Progress(total, say)
+    for start, pixels in (_alone if processes == 1 else _several)(key, jobs, processes):
+        yield start, pixels
+        progress.add(len(jobs[start]))
+
+
+def draw_part(key: Key, start: int, shown: list[str]) -> bytes:
+    global _painter
+    if _painter is None or _painter.look != key.look:
+        _painter = Painter(key.look)
+    return b"".join(_painter.draw(key.seed, start + index, text).tobytes() for index, text in enumerate(shown))
+
+
+def _alone(key: Key, jobs: dict[int, list[str]], processes: int) -> Iterator[tuple[int, bytes]]:
+    for start, shown in jobs.items():
+        yield start, draw_part(key, start, shown)
+
+
+def _several(key: Key, jobs: dict[int, list[str]], processes: int) -> Iterator[tuple[int, bytes]]:
+    """Spawned, not forked: the parent may have threads of torch's."""
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_begin)
+    left = iter(jobs.items())
+    waiting: dict[Future[bytes], int] = {}
+    try:
+        while True:
+            # Two a process are handed out: the rest is cheap to drop when the run is interrupted.
+            while len(waiting) < 2 * processes and (job := next(left, None)) is not None:
+                waiting[pool.submit(draw_part, key, *job)] = job[0]
+            if not waiting:
+                return
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                yield waiting.pop(future), future.result()
+    except BrokenProcessPool as error:
+        raise BrimfulError(
+            "A process that draws images ended before its time.",
+            "It was killed, perhaps for memory. What was drawn is kept.",
+            "Run the same command again, with --draw-processes 1 if this happens again.",
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin() -> None:
+    """Ctrl-C is the parent's to answer; and a child whose parent was killed ends too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait_for_sentinels([sentinel])
+    os._exit(1)
+
+
+class _Progress:
+    def __init__(self, total: int, say: Callable[[str], None]) -> None:
+        self._total, self._say = total, say
+        self._done, self._begun = 0, time.monotonic()
+        self._next = self._begun + SAY_EVERY_S
+
+    def add(self, count: int) -> None:
+        self._done += count
+        now = time.monotonic()
+        if now >= self._next and self._done < self._total:
+            self._next = now + SAY_EVERY_S
+            left = (now - self._begun) / self._done * (self._total - self._done)
+            self._say(f"  {self._done:,} of {self._total:,} images drawn, {left:.0f} s left")

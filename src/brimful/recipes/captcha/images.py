@@ -1,0 +1,151 @@
+"""Captcha images: what they look like, and how one is drawn. No torch: the processes that draw import this alone.
+
+An image depends on (seed, number, look) and nothing else, so images can be drawn in any order by any number of processes. At
+60 × 160 they are those of examples/captcha/train.py, pixel by pixel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import random
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import UsageError
+
+__all__ = ["ALPHABET", "DIGITS", "Look", "Painter", "package_versions", "texts"]
+
+DIGITS = "0123456789"
+ALPHABET = DIGITS + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# The size at which the package's noise and fonts were made to be seen; other sizes are scaled from it.
+DRAWN_HEIGHT, DRAWN_WIDTH = 60, 160
+LEAST_PIXELS = 8  # the network halves height and width three times
+
+
+@dataclass(frozen=True)
+class Look:
+    """What all images of a data set have in common. `fonts`: TrueType files; none is the captcha package's own font."""
+
+    alphabet: str = ALPHABET
+    length: int = 4
+    height: int = DRAWN_HEIGHT
+    width: int = DRAWN_WIDTH
+    fonts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.alphabet or len(set(self.alphabet)) != len(self.alphabet):
+            raise UsageError(
+                f"--alphabet {self.alphabet!r} has no character, or one twice",
+                "each character is a class of its own",
+                "give each once",
+            )
+        if len(self.alphabet) > 256:
+            raise UsageError(f"--alphabet has {len(self.alphabet)} characters", "labels are kept in a byte", "give 256 at most")
+        if self.length < 1:
+            raise UsageError(f"--length {self.length}", "an image shows 1 character at least", "give 1 or more")
+        for name, pixels in (("--height", self.height), ("--width", self.width)):
+            if pixels < LEAST_PIXELS:
+                raise UsageError(
+                    f"{name} {pixels}",
+                    "the network halves height and width three times",
+                    f"give {LEAST_PIXELS} or more",
+                )
+
+
+def texts(seed: str, count: int, look: Look) -> list[str]:
+    """What the images numbered 0 to count - 1 show."""
+    source = random.Random(seed)
+    return ["".join(source.choices(look.alphabet, k=look.length)) for _ in range(count)]
+
+
+def package_versions() -> dict[str, str]:
+    """Of the packages that draw: another version may draw other pixels."""
+    try:
+        return {"captcha": version("captcha"), "pillow": version("pillow")}
+    except PackageNotFoundError as error:
+        raise _no_package(str(error.name)) from None
+
+
+class Painter:
+    """Draws images of one look. Make one a process: it holds the fonts."""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+        self._module = _captcha_package()
+        fonts = list(look.fonts or self._module.DEFAULT_FONTS)
+        for font in fonts:
+            _check_font(font)
+        self._captcha = self._module.ImageCaptcha(width=DRAWN_WIDTH, height=DRAWN_HEIGHT, fonts=fonts)
+
+    def draw(self, seed: str, number: int, text: str) -> np.ndarray:
+        """(height, width) uint8, grey. What another size was asked for is scaled down or up from 60 × 160."""
+        before = self._module.secrets
+        self._module.secrets = _Seeded(f"{seed}/{number}")
+        try:
+            picture = self._captcha.generate_image(text).convert("L")
+        finally:
+            self._module.secrets = before
+        if picture.size != (self.look.width, self.look.height):
+            picture = scaled(picture, self.look.height, self.look.width)
+        return np.asarray(picture, dtype=np.uint8)
+
+
+def scaled(picture: Any, height: int, width: int) -> Any:
+    """A Pillow image in another size, as the data sets of that size are made: averaged over what each pixel covers."""
+    from PIL.Image import Resampling
+
+    return picture.resize((width, height), Resampling.BOX if width < picture.width else Resampling.BILINEAR)
+
+
+class _Seeded:
+    """Stands in for the `secrets` module inside the captcha package, so that a seed gives the same image again."""
+
+    def __init__(self, seed: str) -> None:
+        source = random.Random(seed)
+        self.randbelow, self.randbits, self.choice = source.randrange, source.getrandbits, source.choice
+
+
+def font_digest(look: Look) -> str:
+    """Of the contents of the look's own fonts; "" for the package's."""
+    if not look.fonts:
+        return ""
+    digest = hashlib.blake2b(digest_size=8)
+    for font in look.fonts:
+        _check_font(font)
+        digest.update(Path(font).read_bytes())
+    return digest.hexdigest()
+
+
+def _captcha_package() -> Any:
+    try:
+        return importlib.import_module("captcha.image")
+    except ImportError as error:
+        raise _no_package((error.name or "captcha").partition(".")[0]) from error
+
+
+def _no_package(name: str) -> UsageError:
+    return UsageError(
+        f"The Python package {name} is not installed.",
+        "The captcha recipe draws its images with it.",
+        "pip install 'brimful[captcha]'",
+    )
+
+
+def _check_font(font: str) -> None:
+    if not Path(font).is_file():
+        raise UsageError(
+            f"The font {font} is not there.",
+            "Images are drawn with TrueType files; without --font it is the captcha package's own.",
+            "Name a .ttf file that exists, or install the captcha package anew (pip install --force-reinstall captcha).",
+        )
+    from PIL import ImageFont
+
+    try:
+        ImageFont.truetype(font, 20)
+    except OSError as error:
+        raise UsageError(f"The font {font} cannot be read: {error}.", "It is no TrueType file.", "Name another one.") from error

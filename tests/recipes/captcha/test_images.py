@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("captcha")
+
+import captcha.image
+from PIL import Image
+
+from brimful.errors import UsageError
+from brimful.recipes.captcha import images
+from brimful.recipes.captcha.images import ALPHABET, Look, Painter, font_digest, texts
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "captcha"
+
+
+def test_images_are_those_of_the_example_script_pixel_by_pixel(tmp_path: Path):
+    program = "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import train\n"
+    program += "train.draw_captchas(pathlib.Path('drawn'), 6, 'train 0')\n"
+    subprocess.run([sys.executable, "-c", program, str(EXAMPLE)], cwd=tmp_path, check=True, timeout=120)
+    files = sorted((tmp_path / "drawn").glob("*.png"), key=lambda path: path.stem[-6:])
+    look = Look()
+    painter, shown = Painter(look), texts("train 0", 6, look)
+    assert [file.name[:4] for file in files] == shown
+    for number, (file, text) in enumerate(zip(files, shown, strict=True)):
+        with Image.open(file) as picture:
+            assert np.array_equal(np.asarray(picture), painter.draw("train 0", number, text))
+
+
+def test_an_image_depends_on_seed_and_number_alone():
+    painter = Painter(Look())
+    first = painter.draw("a", 3, "AB12")
+    painter.draw("b", 1, "9999")
+    assert np.array_equal(first, painter.draw("a", 3, "AB12"))
+    assert not np.array_equal(first, painter.draw("a", 4, "AB12"))
+    assert not np.array_equal(first, painter.draw("b", 3, "AB12"))
+    assert captcha.image.secrets.__name__ == "secrets"  # put back as it was
+
+
+def test_a_smaller_data_set_is_the_beginning_of_a_larger_one():
+    assert texts("s", 5, Look()) == texts("s", 9, Look())[:5]
+    assert {len(text) for text in texts("s", 9, Look(length=6))} == {6}
+
+
+def test_another_size_is_the_same_image_scaled():
+    small = Painter(Look(height=30, width=80)).draw("a", 0, "AB12")
+    large = Painter(Look()).draw("a", 0, "AB12").astype(float)
+    assert small.shape == (30, 80) and small.dtype == np.uint8
+    assert np.abs(large.reshape(30, 2, 80, 2).mean((1, 3)) - small).max() <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"alphabet": ""}, "--alphabet"),
+        ({"alphabet": "AAB"}, "--alphabet"),
+        ({"alphabet": "".join(map(chr, range(200, 500)))}, "--alphabet"),
+        ({"length": 0}, "--length"),
+        ({"height": 7}, "--height"),
+        ({"width": 3}, "--width"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_by_the_name_of_its_flag(settings: dict, word: str):
+    with pytest.raises(UsageError) as caught:
+        Look(**settings)
+    assert word in caught.value.saw and caught.value.do
+
+
+def test_a_missing_font_is_named(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"nowhere\.ttf is not there"):
+        Painter(Look(fonts=(str(tmp_path / "nowhere.ttf"),)))
+
+
+def test_the_missing_font_of_the_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(captcha.image, "DEFAULT_FONTS", [str(tmp_path / "DroidSansMono.ttf")])
+    with pytest.raises(UsageError, match=r"DroidSansMono\.ttf is not there"):
+        Painter(Look())
+
+
+def test_a_file_that_is_no_font_is_named(tmp_path: Path):
+    (tmp_path / "font.ttf").write_text("no font")
+    with pytest.raises(UsageError, match=r"font\.ttf cannot be read"):
+        Painter(Look(fonts=(str(tmp_path / "font.ttf"),)))
+
+
+def test_own_fonts_draw_other_images_and_count_by_their_contents(tmp_path: Path):
+    own = tmp_path / "own.ttf"
+    own.write_bytes(Path(captcha.image.DEFAULT_FONTS[0]).read_bytes())
+    look = Look(fonts=(str(own),))
+    assert np.array_equal(Painter(look).draw("a", 0, "AB12"), Painter(Look()).draw("a", 0, "AB12"))
+    before = font_digest(look)
+    own.write_bytes(own.read_bytes() + b"\0")
+    assert before and font_digest(look) != before
+    assert font_digest(Look()) == ""
+
+
+def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "captcha.image", None)
+    monkeypatch.setitem(sys.modules, "captcha", None)
+    with pytest.raises(UsageError) as caught:
+        Painter(Look())
+    assert "captcha is not installed" in caught.value.saw and "brimful[captcha]" in caught.value.do
+
+
+def test_a_missing_version_is_the_same_error(monkeypatch: pytest.MonkeyPatch):
+    def missing(name: str) -> str:
+        raise images.PackageNotFoundError(name)
+
+    monkeypatch.setattr(images, "version", missing)
+    with pytest.raises(UsageError, match="captcha is not installed"):
+        images.package_versions()
+
+
+def test_drawing_needs_no_torch():
+    program = "import sys, brimful.recipes.captcha.cache; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def test_the_alphabet_has_36_characters():
+    assert len(ALPHABET) == 36 and Look().alphabet == ALPHABET
