@@ -50,7 +50,6 @@ class Ending:
     def stepped(self, steps: int, attempts: int, has_loader: bool) -> None:
         """After each step of the one that sets the pace, and after each that a GradScaler skipped."""
         if not self._orders.cut:
-            self.measured = self.measured or steps >= self._target
             return
         if not self.measured:
             if steps < self._target and attempts < self._target + MAX_SKIPPED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any
 
@@ -20,7 +21,7 @@ def open_door() -> None:
     hub = Hub(orders, role_of(own_argv(), os.environ))
     hub_module.hub = hub
     hub.say_hello()
-    end_with(orders.parent_pid)
+    end_with(orders.parent_pid, signal.SIGKILL if orders.cut else signal.SIGTERM)
     if hub.role == "launcher":
         return  # it trains nothing, and what it writes are logs of its own; its children come through the door themselves
     if orders.keep_out:

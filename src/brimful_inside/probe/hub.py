@@ -38,6 +38,15 @@ class Hub:
         except OSError:
             pass
 
+    def keep_latest(self, event: Any) -> None:
+        """The latest event of its kind, in place of the one before (a whole run would fill the disk with them)."""
+        try:
+            if self._writer is None:
+                self._writer = Writer(self.orders.folder)
+            self._writer.replace(event)
+        except OSError:
+            pass
+
     def say_hello(self) -> None:
         argv = list(getattr(sys, "orig_argv", None) or getattr(sys, "argv", None) or [])
         self.emit(

@@ -142,6 +142,7 @@ class Consumption:
         self._fresh: Deque[Tuple[Iteration, Optional[int]]] = deque()
         self._ahead: Dict[int, int] = {}  # iteration -> batches given when its first batch was worked on
         self._active: Dict[int, Iteration] = {}  # those that the last steps drew from
+        self.latest: Optional[int] = None  # samples that were drawn for the latest step (or ahead of it)
 
     def given(self, iteration: Iteration, samples: Optional[int]) -> None:
         self._fresh.append((iteration, samples))
@@ -153,6 +154,9 @@ class Consumption:
 
     def step(self) -> None:
         """A step is complete: what training loaders gave belongs to it or is ahead of it."""
+        drawn = [samples for iteration, samples in self._fresh if iteration.role != EVAL]
+        known = [samples for samples in drawn if samples is not None]
+        self.latest = sum(known) if drawn and len(known) == len(drawn) else None
         if len(self._marks) >= KEPT_STEPS:
             self._fresh.clear()
             return

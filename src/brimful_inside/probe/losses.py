@@ -11,19 +11,28 @@ KEPT = 512
 
 
 class Losses:
-    def __init__(self, imaginary: bool):
+    """With `whole`, of a run that is not cut, losses on a device are left alone: nothing of ours lives there."""
+
+    def __init__(self, imaginary: bool, whole: bool = False):
         self._imaginary = imaginary
+        self._whole = whole
         self._kept: List[Any] = []
+        self.latest: Any = None  # of a whole run, where it is on the host
 
     def saw(self, tensors: Any) -> None:
         """The first of the tensors that backward() was called on, where it is a single number."""
-        if self._imaginary or len(self._kept) >= KEPT:
+        if self._imaginary or (len(self._kept) >= KEPT and not self._whole):
             return
         loss = tensors if isinstance(tensors, torch.Tensor) else (tensors[0] if tensors else None)
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            if self._whole and loss.device.type != "cpu":
+                return
             kept = loss.detach()
             # a view into something large would keep all of it alive
-            self._kept.append(kept.clone() if kept.untyped_storage().nbytes() > 1024 else kept)
+            kept = kept.clone() if kept.untyped_storage().nbytes() > 1024 else kept
+            self.latest = kept if self._whole else None
+            if len(self._kept) < KEPT:
+                self._kept.append(kept)
 
     def read(self, waits: bool) -> List[float]:
         """Their values, at the end of a trial alone. Those on a device wait for it: with `waits` only."""

@@ -10,6 +10,7 @@ import torch
 from brimful_inside.probe.accelerator import accelerator_type, is_started
 from brimful_inside.probe.hub import guarded
 from brimful_inside.probe.peaks import SharedPeaks
+from brimful_inside.probe.tally import Held
 from brimful_inside.wire import CardSeen, PhasePeak
 
 Peaks = Tuple[Optional[int], Optional[int], Optional[int]]  # allocated, reserved, device; bytes
@@ -36,6 +37,9 @@ class NoDevice:
 
     def peaks(self) -> Peaks:
         return None, None, None
+
+    def held(self) -> Optional[Held]:
+        return None
 
     def flush(self) -> None:
         pass
@@ -110,6 +114,11 @@ class ImaginaryDevice:
         allocated, reserved = (max(values) for values in zip(*of_cards))
         return allocated, reserved, reserved + (self.context_bytes or 0)
 
+    def held(self) -> Optional[Held]:
+        cards = [ledger.allocator for ledger in self._gpu.ledgers]
+        retries = sum(card.num_alloc_retries for card in cards)
+        return Held(max(card.allocated for card in cards), max(card.reserved for card in cards), retries)
+
     @guarded
     def flush(self) -> None:
         self._gpu.end_trace()
@@ -172,6 +181,15 @@ class AcceleratorDevice:
         except RuntimeError:
             self._untold = True
             return []
+
+    def held(self) -> Optional[Held]:
+        """None where no card was started, or torch does not tell."""
+        try:
+            cards = [self._peaks.now(device) for device in self._devices()]
+        except RuntimeError:
+            self._untold = True
+            return None
+        return Held(max(c[0] for c in cards), max(c[1] for c in cards), sum(c[2] for c in cards)) if cards else None
 
     @property
     def context_bytes(self) -> Optional[int]:

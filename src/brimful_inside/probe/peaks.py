@@ -71,6 +71,11 @@ class SharedPeaks:
     def reset_on(self, device: int) -> None:
         self.reset_by_probe(device, lambda: self._reset(device))
 
+    def now(self, device: int) -> Tuple[int, int, int]:
+        """(allocated bytes, reserved bytes, how often the allocator gave back its cache and tried again)."""
+        stats = self._stats(device)
+        return _now(stats, "allocated_bytes"), _now(stats, "reserved_bytes"), int(stats.get("num_alloc_retries", 0))
+
     def peaks(self, device: int) -> Tuple[int, int]:
         """(allocated, reserved) bytes, since the probe's last reset."""
         stats = _with_peaks(self._stats(device), self._probe.get(device))
@@ -79,6 +84,10 @@ class SharedPeaks:
 
 def _peak(stats: Tree, name: str) -> int:
     return int(stats.get(name, {}).get("all", {}).get("peak", 0))
+
+
+def _now(stats: Tree, name: str) -> int:
+    return int(stats.get(name, {}).get("all", {}).get("current", 0))
 
 
 def _keep(view: Dict[int, Tree], device: int, stats: Any) -> None:

@@ -17,15 +17,17 @@ from brimful_inside.probe.forward import ForwardWatch
 from brimful_inside.probe.graphs import Captures
 from brimful_inside.probe.growth import Growth
 from brimful_inside.probe.hub import Hub, guarded, tell_own_error
-from brimful_inside.probe.iterations import EVAL, TRAIN, Iteration
+from brimful_inside.probe.iterations import EVAL, KEPT_STEPS, TRAIN, Iteration
 from brimful_inside.probe.loaders import Loaders
 from brimful_inside.probe.losses import Losses
 from brimful_inside.probe.phases import Phases, Visit
 from brimful_inside.probe.steps import Steps
-from brimful_inside.wire import Progress
+from brimful_inside.probe.tally import Counting
+from brimful_inside.wire import Progress, Tally
 
 PROGRESS_S = 0.5
 REPORT_S = 1.0
+RUN_REPORT_S = 30.0  # of a whole run: what is lost at most where it is killed (assumed to be little of a night)
 REPORT_SHARE = 0.05  # later snapshots come at most this often, as a share of the time that passed,
 REPORT_PAUSE = 500  # and this many times as long after the last one as that took
 
@@ -43,7 +45,8 @@ class Probe:
         self.times = StepTimes(clock_for(orders.device), orders.warmup_steps, orders.steps if orders.cut else None)
         self.loading_s: list = []
         self.backwards = 0
-        self.losses = Losses(imaginary)
+        self.losses = Losses(imaginary, not orders.cut)
+        self.counting = None if orders.cut else Counting(device.held)
         self.loaders = Loaders(orders.checksums, imaginary)
         self.worst = worst
         self.steps = Steps(self.step_begins, self.step_made, self.step_skipped)
@@ -85,6 +88,8 @@ class Probe:
         self.phases.to(TRAIN, closing_as)
         if resumed:
             self.times.begin()
+            if self.counting is not None:
+                self.counting.begin()
 
     def _evaluate(self, iteration: Optional[Iteration]) -> None:
         if self.phases.to(EVAL):
@@ -220,9 +225,13 @@ class Probe:
         if measured and self.orders.device != "imaginary":
             self.loading_s.append(waited_s)
         self.loaders.consumption.step()
-        if not self.loaders.any_trained and len(self.inputs) < 2000:
-            per_backward = max(1, self.backwards)
-            self.inputs.append((self.backwards, None if self.first_dimension is None else self.first_dimension * per_backward))
+        samples = self.loaders.consumption.latest
+        if not self.loaders.any_trained:
+            samples = None if self.first_dimension is None else self.first_dimension * max(1, self.backwards)
+            if len(self.inputs) < KEPT_STEPS:
+                self.inputs.append((self.backwards, samples))
+        if self.counting is not None:
+            self.counting.step(samples, waited_s)
         self.first_dimension = None
         self.backwards = 0
         self.batch_since_step = False
@@ -260,13 +269,19 @@ class Probe:
 
     def _progress(self) -> None:
         now = time.monotonic()
+        tell = self.hub.emit if self.orders.cut else self.hub.keep_latest
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_S
-            self.hub.emit(Progress(self.phases.current, self.steps.count, time.time()))
+            tell(Progress(self.phases.current, self.steps.count, time.time(), self.tally(), leave.world()[0]))
         if now >= self._next_report:
-            self.hub.emit(report.report_of(self, "running"))
+            tell(report.report_of(self, "running"))
             after = time.monotonic()
-            self._next_report = after + max(REPORT_S, REPORT_SHARE * (after - self._started), REPORT_PAUSE * (after - now))
+            pause = max(REPORT_S, REPORT_SHARE * (after - self._started), REPORT_PAUSE * (after - now))
+            self._next_report = after + (pause if self.orders.cut else min(pause, RUN_REPORT_S))
+
+    def tally(self) -> Optional[Tally]:
+        """Of a whole run; None of a trial."""
+        return None if self.counting is None else self.counting.read(self.losses.latest)
 
     @guarded
     def tell_end(self, ended: Optional[str] = None, waits: bool = True) -> None:

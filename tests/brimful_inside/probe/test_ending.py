@@ -104,7 +104,7 @@ def test_a_whole_run_is_never_cut():
     make_steps(end, 10)
     end.evaluation_begins(10)
     end.training_resumes()
-    assert end.measured and not end.over and not end.stops_training(10) and not end.stops_evaluation(10, 10)
+    assert not end.measured and not end.over and not end.stops_training(10) and not end.stops_evaluation(10, 10)
 
 
 def test_on_an_imaginary_card_no_clock_decides_how_long_a_trace_is(monkeypatch):
