@@ -16,7 +16,7 @@ from typing import ClassVar
 __all__ = [
     "BrimfulError", "CheckpointDamaged", "CheckpointUnreadable", "CommandFailed", "DiskFull", "DoesNotFit",
     "DoorDidNotOpen", "Interrupted", "NewerCheckpoint", "NewerRecord", "NoSuchCommand", "NoSuchDevice", "NoSuchRecord",
-    "PlanMismatch", "RecordUnreadable", "Terminated", "TrialFailed", "Unsupported", "UsageError", "WireUnreadable",
+    "PlanMismatch", "RecordUnreadable", "Terminated", "TrainingDiverged", "TrialFailed", "Unsupported", "UsageError", "WireUnreadable",
     "nearest",
 ]  # fmt: skip
 
@@ -98,6 +98,12 @@ class NoSuchCommand(CommandFailed):
 
     exit_code = 2
     code = "no-such-command"
+
+
+class TrainingDiverged(CommandFailed):
+    """A loss or a gradient became NaN or infinite; says in which step, at which learning rate, on which samples."""
+
+    code = "training-diverged"
 
 
 class TrialFailed(CommandFailed):

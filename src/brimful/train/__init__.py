@@ -1,7 +1,70 @@
 """The engine: train a model under a plan, fast, exact and hard to kill.
 
 A recipe makes a `Task` (model, loss, data) and a `Config` (settings) and calls `fit`. `engine.py`, read from top to bottom,
-is how it trains.
+is how it trains. Names are loaded when they are first used: the settings alone need little of it.
 """
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from brimful.train.batching import BatchingConfig
+    from brimful.train.checkpoints.config import CheckpointConfig
+    from brimful.train.config import Config
+    from brimful.train.data.arrays import Arrays
+    from brimful.train.data.config import DataConfig
+    from brimful.train.engine import Result, fit
+    from brimful.train.memory import Peaks
+    from brimful.train.optimizers import OptimizerConfig
+    from brimful.train.scaling import ScalingConfig
+    from brimful.train.schedules import ScheduleConfig
+    from brimful.train.task import Batch, Sum, Task
+
+_HOMES = {
+    "Arrays": "data.arrays",
+    "Batch": "task",
+    "BatchingConfig": "batching",
+    "CheckpointConfig": "checkpoints.config",
+    "Config": "config",
+    "DataConfig": "data.config",
+    "OptimizerConfig": "optimizers",
+    "Peaks": "memory",
+    "Result": "engine",
+    "ScalingConfig": "scaling",
+    "ScheduleConfig": "schedules",
+    "Sum": "task",
+    "Task": "task",
+    "fit": "engine",
+}
+
+__all__ = [
+    "Arrays",
+    "Batch",
+    "BatchingConfig",
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "OptimizerConfig",
+    "Peaks",
+    "Result",
+    "ScalingConfig",
+    "ScheduleConfig",
+    "Sum",
+    "Task",
+    "fit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'brimful.train' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"brimful.train.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,85 @@
+"""A loss that is NaN or infinite: noticed without waiting for the device, and before any checkpoint holds what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy
+import torch
+
+from brimful.errors import TrainingDiverged
+
+__all__ = ["Facts", "Finite", "all_finite"]
+
+INDICES_NAMED = 8  # of the batch, in the error
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of one update, for the error about it."""
+
+    step: int
+    samples_seen: int
+    lr: float
+    indices: numpy.ndarray  # of its samples, over all ranks
+
+    def error(self, what: str) -> TrainingDiverged:
+        named = ", ".join(str(index) for index in self.indices[:INDICES_NAMED].tolist())
+        more = len(self.indices) - INDICES_NAMED
+        named += f" and {more:,} more" if more > 0 else ""
+        return TrainingDiverged(
+            f"{what} in step {self.step:,}, after {self.samples_seen:,} samples, at learning rate {self.lr:.4g}; "
+            f"its batch: samples {named}",
+            "Weights that follow from it are of no use; the last checkpoint was written before.",
+            "Look at these samples; try a lower learning rate, clipping (clip_norm) or bf16 in place of fp16. "
+            'on_nan="skip" leaves such updates out and counts them.',
+        )
+
+
+class Finite:
+    """Watches the loss of each update.
+
+    "stop": on the host the loss is read at once, so that the update is never made; on an accelerator one step later, by when
+    it has long arrived. "skip": read at once everywhere, which makes an accelerator wait, and the update is left out.
+    """
+
+    def __init__(self, on_nan: str, device: torch.device):
+        self.skips = on_nan == "skip"
+        self._at_once = self.skips or device.type == "cpu"
+        self._pending: Facts | None = None
+        if not self._at_once:
+            self._flag = torch.zeros((), dtype=torch.bool, pin_memory=True)
+            self._arrived = getattr(torch, device.type).Event()
+
+    def allows(self, loss: torch.Tensor, norm: torch.Tensor | None, facts: Facts) -> bool:
+        """Whether the update is to be made. Raises TrainingDiverged under "stop"."""
+        values = loss if norm is None else loss + norm.to(loss.dtype)
+        if self._at_once:
+            if bool(torch.isfinite(values)):
+                return True
+            if self.skips:
+                return False
+            raise facts.error("The loss became NaN or infinite" if not bool(torch.isfinite(loss)) else "The gradients did")
+        self.settle()
+        self._flag.copy_(~torch.isfinite(values), non_blocking=True)
+        self._arrived.record()
+        self._pending = facts
+        return True
+
+    def settle(self) -> None:
+        """Reads what is still on its way. Before a checkpoint, and at the end."""
+        if self._pending is not None:
+            self._arrived.synchronize()
+            facts, self._pending = self._pending, None
+            if bool(self._flag):
+                raise facts.error("The loss became NaN or infinite")
+
+
+def all_finite(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether no value is NaN or infinite. Waits for the device."""
+    floats = [t.detach() for t in tensors if t.is_floating_point() and t.numel()]
+    if not floats:
+        return True
+    norms = torch._foreach_norm(floats, float("inf"))
+    return bool(torch.stack([torch.isfinite(norm).to(norms[0].device) for norm in norms]).all())

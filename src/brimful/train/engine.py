@@ -1,0 +1,378 @@
+"""How brimful trains, from top to bottom: put together, resume, probe, epochs of steps, evaluation, checkpoint, statistics."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal as signals
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from brimful.errors import DiskFull, Interrupted, Terminated
+from brimful.train import saved
+from brimful.train.checkpoints import Checkpoints, Loaded, Stop
+from brimful.train.config import Config
+from brimful.train.data.course import Position
+from brimful.train.data.feed import StepData
+from brimful.train.divergence import Facts, all_finite
+from brimful.train.effective import Effective
+from brimful.train.log import Log
+from brimful.train.memory import EVAL, TRAIN, Peaks
+from brimful.train.optimizers import load_optimizer_state
+from brimful.train.parts import put_together
+from brimful.train.progress import crossed, epochs_done
+from brimful.train.randomness import Randomness, RandomState
+from brimful.train.ranks import BROKEN, Ranks, device_for
+from brimful.train.statistics import Statistics, peaks_of_all_ranks, write_json
+from brimful.train.step import Asks, Counts, Done, Stepper
+from brimful.train.task import Task
+from brimful.train.update import Update
+
+__all__ = ["Result", "fit"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a training. Measures are those of the evaluation data; empty without any."""
+
+    measures: Mapping[str, float]
+    best: Mapping[str, float] | None  # of the evaluation that was best by task.best
+    best_step: int | None
+    steps: int
+    samples: int
+    checkpoints: Path
+    statistics: Path
+
+
+def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
+    """Trains `task` under `config`, from the newest checkpoint in `config.out` if there is one.
+
+    `peaks` of phases before the training (encoding) go into its statistics. Under torchrun every rank calls this alike.
+
+    Raises UsageError for settings that contradict the data or the checkpoint, DoesNotFit where a single sample does not fit,
+    TrainingDiverged for a NaN loss, Terminated and Interrupted after a checkpoint that a signal asked for, DiskFull where the
+    last checkpoint could not be written.
+    """
+    device = device_for(config.device)
+    ranks = Ranks(device)
+    try:
+        config.out.mkdir(parents=True, exist_ok=True)
+        log = Log(config.out, writes=ranks.first, tensorboard=config.tensorboard)
+        with Stop() as stop:
+            training = _Training(task, config, device, ranks, log, stop, peaks or Peaks(device))
+            try:
+                training.resume()
+                return training.run()
+            finally:
+                training.close()
+    except BaseException:
+        ranks.tell(BROKEN)
+        raise
+    finally:
+        ranks.close()
+
+
+class _Training:
+    """One training in this process: its parts, and where it stands."""
+
+    def __init__(self, task: Task, config: Config, device: torch.device, ranks: Ranks, log: Log, stop: Stop, peaks: Peaks):
+        self.task, self.config, self.device, self.ranks, self.log, self.stop, self.peaks = (
+            task, config, device, ranks, log, stop, peaks,
+        )  # fmt: skip
+        self.randomness = Randomness(device)
+        self.randomness.seed(config.seed, ranks.rank)
+        self.parts = put_together(task, config, device, ranks, log)
+        self.checkpoints = Checkpoints(config.out / "checkpoints", config.checkpoints, log.say)
+        self.position = Position()
+        self.statistics = Statistics()
+        self.measures: dict[str, float] = {}
+        self.best: dict[str, Any] | None = None
+        self.stepper: Stepper
+        self.survived_in_update = 0
+
+    # --- before the first step --------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Goes on from the checkpoint that the config asks for; then says what is in force."""
+        parts = self.parts
+        found = self.checkpoints.resume() if self.ranks.first else None
+        folder = self.ranks.from_first(found.folder if found is not None else None)
+        counts = Counts()
+        if folder is not None:
+            loaded = found if found is not None else self.checkpoints.load(folder)
+            counts = self._load(loaded)
+        update = Update(parts.optimizer, self.device, self._update_survived)
+        self.stepper = Stepper(
+            self.task, parts.model, parts.module, update, parts.precision, self.ranks, parts.split,
+            device=self.device, clip_norm=self.config.clip_norm, on_nan=self.config.on_nan, say=self.log.say,
+            replays_graphs=self.config.cuda_graphs,
+        )  # fmt: skip
+        self.stepper.counts = counts
+        self.sums = torch.tensor([self.statistics.epoch_loss, self.statistics.epoch_count], dtype=torch.float64)
+        self.sums = self.sums.to(self.device, self.stepper.sum_type)
+        if self.ranks.first:
+            write_json(self.config.out / "config.json", self.config.as_json())
+        self.log.settings(parts.rows)
+
+    def _load(self, loaded: Loaded) -> Counts:
+        state, where = loaded.state, str(loaded.folder)
+        saved.check_data(state["settings"], self.parts.course.length, where)
+        for sentence in saved.changed_settings(state["settings"]["config"], self.config):
+            self.log.line(sentence)
+        saved.load_model(self.parts.module, state["model"], where)
+        load_optimizer_state(self.parts.optimizer, state["optimizer"])
+        told = self.parts.precision.load_state_dict(state["precision"])
+        if told:
+            self.log.line(told)
+        self.position = self.parts.course.place(Position(**state["position"]))
+        self.statistics = Statistics.from_tree(state["statistics"])
+        self.statistics.resumed += 1
+        self.measures, self.best = state["measures"], state["best"]
+        self._adopt_learned(state["learned"])
+        self._adopt_randomness(state["random"])
+        self.log.line(f"Resumed from {where}: epoch {self.position.epoch}, sample {self.position.samples:,} of it.")
+        return Counts(**state["counts"])
+
+    def _adopt_learned(self, learned: dict[str, Any]) -> None:
+        """Batches that out-of-memory errors had made smaller stay so, unless another size is asked for now."""
+        parts = self.parts
+        if learned["micro_batch"] == parts.batching.micro_batch and learned["limit"] < parts.split.micro_batch:
+            parts.split = parts.split.agreed(learned["limit"])
+            why = "it ran out of memory with more before the checkpoint; the effective batch is as planned"
+            parts.rows.append(Effective("micro_batch", learned["micro_batch"], parts.split.limit, why))
+        evaluation = parts.evaluation
+        if evaluation is not None and learned["eval_batch"] == evaluation.split.micro_batch:
+            evaluation.split = evaluation.split.agreed(learned["eval_limit"])
+
+    def _adopt_randomness(self, states: list[dict[str, Any]]) -> None:
+        if self.ranks.rank < len(states):
+            self.randomness.put_back(RandomState.from_tree(states[self.ranks.rank]))
+        else:
+            self.log.say(f"Rank {self.ranks.rank} was not there when the checkpoint was made: its random state is a new one.")
+
+    # --- the training -----------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        with self.peaks.phase(TRAIN):
+            self._probe_evaluation()
+            self.clock = time.perf_counter()
+            self.begun, self.begun_at = self.clock, self._epochs()
+            self.logged_at, self.saved_at = self.clock, self.clock
+            self.logged_sums, self.logged_samples = self._read_sums(), self.stepper.counts.samples
+            while not self._is_over():
+                self._epoch()
+            self._write_statistics()
+        return self._result()
+
+    def _epoch(self) -> None:
+        epoch = self.position.epoch
+        for data in self.parts.feed.steps(self.position):
+            before = self._epochs()
+            done = None
+            for done in self.stepper.train_on(data, self.parts.schedule.lr, self._asks):
+                self.sums += done.sums
+                self.statistics.timed_samples += done.samples
+            assert done is not None
+            self.position = data.indices.after
+            self._after_step(before, done, data)
+            if self._is_over():
+                return
+        if self.position.epoch == epoch:  # the loader ended early
+            self.position = Position(epoch + 1, 0)
+
+    def _after_step(self, before: float, done: Done, data: StepData) -> None:
+        now, config = self._epochs(), self.config.checkpoints
+        over, epoch_ends = self._is_over(), self.position.epoch > data.indices.before.epoch
+        evaluates = over or crossed(self.config.eval_every_epochs, before, now)
+        score = self._evaluate() if evaluates and self.parts.evaluation is not None else None
+        if epoch_ends or evaluates or time.perf_counter() - self.logged_at > self.config.log_every_s:
+            self._log(done, epoch_ends, evaluates)
+        if epoch_ends:
+            self._end_epoch()
+        by_steps = config.every_steps is not None and self.stepper.counts.updates % config.every_steps == 0
+        if over or done.signal or done.save or by_steps or crossed(config.every_epochs, before, now):
+            self._save(score, Facts(self.stepper.counts.updates, self.stepper.counts.samples, done.lr, data.indices.indices),
+                       must=bool(over or done.signal))  # fmt: skip
+        if done.signal:
+            self._write_statistics()
+            raise _ended_by(done.signal, self.config.out)
+
+    def _is_over(self) -> bool:
+        steps = self.config.max_steps
+        return self._epochs() >= self.config.epochs - 1e-9 or (steps is not None and self.stepper.counts.updates >= steps)
+
+    def _epochs(self) -> float:
+        return epochs_done(self.position, self.parts.course.length)
+
+    def _asks(self) -> Asks:
+        minutes = self.config.checkpoints.every_minutes
+        due = minutes is not None and time.perf_counter() - self.saved_at > 60 * minutes
+        return Asks(self.stop.signal or 0, due)
+
+    # --- evaluation -------------------------------------------------------------------------------------------------
+
+    def _probe_evaluation(self) -> None:
+        evaluation = self.parts.evaluation
+        if evaluation is None:
+            return
+        asked = evaluation.split.limit
+        with self.peaks.phase(EVAL):
+            evaluation.probe()
+        if evaluation.split.limit < asked:
+            why = "the first evaluation batch, tried before the training, ran out of memory with more"
+            self.log.settings([Effective("eval_batch", asked, evaluation.split.limit, why)])
+
+    def _evaluate(self) -> float | None:
+        """Measures, and gives the score by which the best checkpoint is told."""
+        assert self.parts.evaluation is not None
+        self._stop_the_clock("train_time_s")
+        self.ranks.spread(list(self.parts.module.buffers()))
+        with self.peaks.phase(EVAL):
+            self.measures = self.parts.evaluation.measure()
+        self._stop_the_clock("eval_time_s")
+        name, direction = self.task.best
+        score = self.measures.get(name)
+        if score is not None and (self.best is None or _better(score, self.best["measures"][name], direction)):
+            self.best = {"measures": dict(self.measures), "step": self.stepper.counts.updates}
+        return score
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _save(self, score: float | None, facts: Facts, must: bool) -> None:
+        """Writes a checkpoint. Where it cannot be written the training goes on, unless nothing is to follow (`must`)."""
+        self._stop_the_clock("train_time_s")
+        self.stepper.finite.settle()
+        if not all_finite(self.parts.module.parameters()):
+            raise facts.error("The weights became NaN or infinite")
+        self.ranks.spread(list(self.parts.module.buffers()))
+        state = self._state()
+        if self.ranks.first:
+            try:
+                path = self.checkpoints.save(state, step=self.stepper.counts.updates, score=score, best=self.task.best[1])
+                self.log.event("checkpoint", path=str(path), step=self.stepper.counts.updates, score=score)
+            except DiskFull as error:
+                if must:
+                    raise
+                self.log.say(" ".join([*error.sentences(), "The training goes on, and tries again when the next one is due."]))
+        self.saved_at = time.perf_counter()
+        self._stop_the_clock("checkpoint_time_s")
+        if not must:
+            self._write_statistics()
+
+    def _state(self) -> dict[str, Any]:
+        parts, split = self.parts, self.stepper.split
+        self.statistics.epoch_loss, self.statistics.epoch_count = self._read_sums()
+        evaluation = parts.evaluation.split if parts.evaluation is not None else None
+        return {
+            "model": parts.module.state_dict(),
+            "optimizer": parts.optimizer.state_dict(),
+            "precision": parts.precision.state_dict(),
+            "position": dataclasses.asdict(self.position),
+            "counts": dataclasses.asdict(self.stepper.counts),
+            "random": [state.as_tree() for state in self.ranks.gather(self.randomness.take())],
+            "learned": {
+                "micro_batch": split.micro_batch,
+                "limit": split.limit,
+                "eval_batch": evaluation.micro_batch if evaluation else None,
+                "eval_limit": evaluation.limit if evaluation else None,
+            },
+            "statistics": self.statistics.as_tree(),
+            "measures": self.measures,
+            "best": self.best,
+            "settings": {"config": self.config.as_json(), "train_samples": parts.course.length, "ranks": self.ranks.size},
+        }  # fmt: skip
+
+    # --- what is told -----------------------------------------------------------------------------------------------
+
+    def _stop_the_clock(self, name: str) -> None:
+        """What passed since the last stop goes to `name`."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+        now = time.perf_counter()
+        setattr(self.statistics, name, getattr(self.statistics, name) + now - self.clock)
+        self.statistics.this_epoch_s += now - self.clock
+        self.clock = now
+
+    def _read_sums(self) -> tuple[float, float]:
+        total, count = self.sums.tolist()
+        return total, count
+
+    def _log(self, done: Done, epoch_ends: bool, evaluates: bool) -> None:
+        self._stop_the_clock("train_time_s")
+        total, count = self._read_sums()
+        since = (0.0, 0.0) if epoch_ends else self.logged_sums
+        loss = (total - since[0]) / (count - since[1]) if count > since[1] else float("nan")
+        epochs, counts = self._epochs(), self.stepper.counts
+        passed = max(self.clock - self.begun, 1e-9)
+        trained = epochs - self.begun_at
+        rate = (counts.samples - self.logged_samples) / max(self.clock - self.logged_at, 1e-9)
+        left = passed / trained * (self.config.epochs - epochs) if trained > 0 and self.config.max_steps is None else None
+        peak = self.peaks.read(TRAIN)
+        self.log.progress(
+            epoch=epochs, step=counts.updates, loss=loss, lr=done.lr, samples_per_s=rate, memory_bytes=self.peaks.now_bytes(),
+            peak_bytes=peak.allocated_bytes if peak.allocated_bytes is not None else peak.host_bytes,
+            elapsed_s=passed, left_s=left, measures=self.measures if evaluates else {},
+        )  # fmt: skip
+        self.log.event(
+            "epoch" if epoch_ends else "progress", epoch=epochs, step=counts.updates, samples=counts.samples, loss=loss,
+            lr=done.lr, samples_per_s=rate, measures=self.measures if evaluates else {},
+        )  # fmt: skip
+        self.logged_at, self.logged_sums, self.logged_samples = self.clock, (total, count), counts.samples
+
+    def _end_epoch(self) -> None:
+        self.statistics.epoch_times_s.append(self.statistics.this_epoch_s)
+        self.statistics.this_epoch_s = 0.0
+        self.sums.zero_()
+        self.logged_sums = (0.0, 0.0)
+
+    def _write_statistics(self) -> None:
+        self.statistics.epoch_loss, self.statistics.epoch_count = self._read_sums()
+        self.peaks.read(TRAIN)
+        peaks = peaks_of_all_ranks(self.peaks.of, self.ranks)
+        counts, parts = self.stepper.counts, self.parts
+        if self.ranks.first:
+            evaluation = parts.evaluation
+            told = self.statistics.told(
+                peaks,
+                device=str(self.device), ranks=self.ranks.size, effective_batch=parts.batching.effective,
+                micro_batch=self.stepper.split.limit, micro_batch_requested=self.config.batch.micro_batch,
+                eval_batch=evaluation.split.limit if evaluation is not None else None,
+                updates=counts.updates, samples=counts.samples, epochs=self._epochs(),
+                recoveries=counts.recoveries, eval_recoveries=evaluation.recoveries if evaluation is not None else 0,
+                update_recoveries=self.survived_in_update, skipped_nan=counts.skipped_nan,
+                skipped_by_scaler=parts.precision.skipped, measures=self.measures, best=self.best,
+                settings=[dataclasses.asdict(row) for row in parts.rows],
+            )  # fmt: skip
+            write_json(self.config.out / "training_stats.json", told)
+
+    def _update_survived(self, missing: Any) -> None:
+        self.survived_in_update += 1
+        self.log.say(
+            f"Out of memory in the optimizer's update ({missing.face}): it is done in smaller pieces; nothing is lost."
+        )
+
+    def _result(self) -> Result:
+        counts = self.stepper.counts
+        best = self.best or {"measures": None, "step": None}
+        return Result(
+            dict(self.measures), best["measures"], best["step"], counts.updates, counts.samples,
+            self.config.out / "checkpoints", self.config.out / "training_stats.json",
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.parts.precision.close()
+        self.log.close()
+
+
+def _better(score: float, than: float, direction: str) -> bool:
+    return score < than if direction == "min" else score > than
+
+
+def _ended_by(number: int, out: Path) -> Terminated | Interrupted:
+    kind = Interrupted if number == signals.SIGINT else Terminated
+    name = signals.Signals(number).name
+    return kind(f"Stopped by {name} after a checkpoint.", do=f"The same command goes on from it: {out / 'checkpoints'}.")

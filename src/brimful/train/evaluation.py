@@ -1,0 +1,160 @@
+"""Evaluation: every sample once over all ranks, with a batch size of its own.
+
+An out-of-memory error here makes the evaluation batch smaller and nothing else, and the batch that failed is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from brimful.errors import DoesNotFit, UsageError
+from brimful.train.batching import Batching, BatchingConfig, Split
+from brimful.train.data.config import DataConfig
+from brimful.train.data.course import Course, Position
+from brimful.train.data.feed import Feed, StepData
+from brimful.train.missing_memory import attempt, free_what_is_cached
+from brimful.train.precision import Precision
+from brimful.train.randomness import Randomness
+from brimful.train.ranks import GIVES_UP, Ranks, Vote
+from brimful.train.task import Sum, Task
+
+__all__ = ["Evaluation"]
+
+Sums = dict[str, list[torch.Tensor]]  # name: [total, count], on the device
+
+
+class Evaluation:
+    """Measures `task` on its evaluation data. `model` runs forward; it is back in training mode afterwards if it was before."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        precision: Precision,
+        ranks: Ranks,
+        feed: Feed,
+        split: Split,
+        *,
+        device: torch.device,
+        say: Callable[[str], None],
+    ):
+        self.split = split
+        self.recoveries = 0
+        self._task, self._model, self._precision, self._ranks, self._feed = task, model, precision, ranks, feed
+        self._device, self._say = device, say
+        self._sum_type = torch.float32 if device.type == "mps" else torch.float64
+        self._running = (0, 0)
+
+    @staticmethod
+    def feed(
+        task: Task, batching: Batching, config: BatchingConfig, data: DataConfig, seed: int, ranks: Ranks, device: torch.device
+    ) -> Feed:
+        """The evaluation data in a fixed order, a batch of each rank at a time."""
+        assert task.eval_data is not None
+        sizes = getattr(task.eval_data, "sizes", None) if config.max_tokens is not None else None
+        course = Course(
+            len(task.eval_data),  # type: ignore[arg-type]
+            seed=seed, micro_batch=batching.eval_batch, accumulation=1, ranks=ranks.size, rank=ranks.rank, shuffle=False,
+            sizes=sizes, max_tokens=config.max_tokens if sizes is not None else None,
+        )  # fmt: skip
+        return Feed(task.eval_data, course, device, data, seed, ranks.from_first)
+
+    def probe(self) -> None:
+        """One batch of the evaluation's size before the training: what does not fit shows now, not after an epoch.
+
+        Adopts a smaller batch where it must. Raises UsageError when the measures lack the one that tells the best checkpoint.
+        """
+        seen = self._measured(first_step_only=True)
+        name = self._task.best[0]
+        names = sorted({one for names in self._ranks.gather(sorted(seen)) for one in names})
+        if names and name not in names:
+            raise UsageError(
+                f"task.best names the measure {name!r}, and the evaluation gives {', '.join(names)}",
+                "The best checkpoint could not be told.",
+                "Name one of them in task.best.",
+            )
+
+    def measure(self) -> dict[str, float]:
+        """Each measure over all samples of all ranks: total / count."""
+        mine = {name: [float(part) for part in parts] for name, parts in self._measured().items()}
+        added: dict[str, list[float]] = {}
+        for measured in self._ranks.gather(mine):  # in the order of ranks, so that all add up alike
+            for name, (total, count) in measured.items():
+                before = added.setdefault(name, [0.0, 0.0])
+                before[0] += total
+                before[1] += count
+        return {name: total / count if count else float("nan") for name, (total, count) in added.items()}
+
+    def _measured(self, first_step_only: bool = False) -> Sums:
+        randomness, training = Randomness(self._device), self._model.training
+        state = randomness.take()  # whether there is an evaluation does not change what is trained
+        self._model.eval()
+        sums: Sums = {}
+        try:
+            for data in self._feed.steps(Position()):
+                for part in range(len(data.parts)):
+                    self._batch(data, part, sums)
+                if first_step_only:
+                    break
+        finally:
+            self._model.train(training)
+            randomness.put_back(state)
+        self._share_the_batch()
+        return sums
+
+    def _batch(self, data: StepData, part: int, sums: Sums) -> None:
+        while True:
+            own: Sums = {}
+            missing = attempt(lambda own=own: self._run(data, part, own))
+            if missing is None:
+                break
+            free_what_is_cached(self._device)
+            self.recoveries += 1
+            of, failed = self._running
+            smaller = self.split.smaller(of, failed)
+            if smaller is None:
+                self._ranks.tell(GIVES_UP)
+                raise DoesNotFit(
+                    f"A single sample does not fit into memory in evaluation: {missing.words}",
+                    "The evaluation batch cannot become smaller than 1. The last checkpoint stays as it is.",
+                    "Use bf16 or a smaller model, or evaluate smaller samples.",
+                )
+            self.split = smaller
+            self._say(
+                f"Out of memory in evaluation ({missing.face}): {smaller.piece(of):,} in place of {failed:,} samples at once; "
+                "the batch is measured again, and the training batch stays as it is."
+            )
+        for name, (total, count) in own.items():
+            before = sums.setdefault(name, [torch.zeros_like(total), torch.zeros_like(count)])
+            before[0] += total
+            before[1] += count
+
+    @torch.no_grad()
+    def _run(self, data: StepData, part: int, sums: Sums) -> None:
+        for start, stop in self.split.pieces(data.parts[part]):
+            self._running = (data.parts[part], stop - start)
+            batch = data.load(part, start, stop)
+            if self._task.prepare is not None:
+                batch = self._task.prepare(batch)
+            with self._precision.autocast():
+                measured = self._measures(batch, stop - start)
+            for name, one in measured.items():
+                parts = [torch.as_tensor(v, device=self._device).detach().to(self._sum_type) for v in (one.total, one.count)]
+                before = sums.setdefault(name, [torch.zeros_like(p) for p in parts])
+                before[0] += parts[0]
+                before[1] += parts[1]
+
+    def _measures(self, batch: object, samples: int) -> Mapping[str, Sum]:
+        if self._task.measure is not None:
+            return self._task.measure(self._model, batch)
+        loss = self._task.loss(self._model, batch)
+        return {"loss": loss if isinstance(loss, Sum) else Sum(loss * samples, samples)}
+
+    def _share_the_batch(self) -> None:
+        """The smallest of all ranks' batches holds for all."""
+        votes = self._ranks.meet(Vote(piece=self.split.limit))
+        self._ranks.raise_for(votes)
+        self.split = self.split.agreed(min(vote.piece for vote in votes))

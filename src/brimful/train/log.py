@@ -1,0 +1,101 @@
+"""What a training says: lines for people on stderr, a line of JSON per event in log.jsonl, TensorBoard by an extra.
+
+Only rank 0 writes files; other ranks speak up for what happened to them alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from brimful.errors import UsageError
+from brimful.train.effective import Effective
+from brimful.units import format_bytes, format_duration, format_rate
+
+__all__ = ["Log"]
+
+
+class Log:
+    """`folder` is the training's own; `writes` whether this process is the one that writes there."""
+
+    def __init__(self, folder: Path, writes: bool, tensorboard: bool, stream: TextIO | None = None):
+        self._stream = stream
+        self._writes = writes
+        self._path = folder / "log.jsonl"
+        self._board = _board(folder / "tensorboard") if tensorboard and writes else None
+        self._begun = time.time()
+
+    def say(self, sentence: str) -> None:
+        """Something a person ought to know, from whichever rank met it."""
+        print(sentence, file=self._stream or sys.stderr, flush=True)
+        self.event("said", sentence=sentence)
+
+    def line(self, text: str) -> None:
+        """Progress, once for all ranks."""
+        if self._writes:
+            print(text, file=self._stream or sys.stderr, flush=True)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        if self._writes:
+            row = {"event": kind, "elapsed_s": round(time.time() - self._begun, 3), **fields}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, default=str) + "\n")
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
+
+    def settings(self, rows: Iterable[Effective]) -> None:
+        """Requested and effective side by side, with the reason."""
+        rows = list(rows)
+        table = [(row.name, _written(row.requested, "–"), _written(row.effective, "none"), row.why) for row in rows]
+        widths = [max(len(row[n]) for row in [*table, ("setting", "requested", "effective")]) for n in range(3)]
+        self.line("  ".join(["setting".ljust(widths[0]), "requested".ljust(widths[1]), "effective".ljust(widths[2]), "why"]))
+        for row in table:
+            self.line("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
+        self.event(
+            "settings", rows=[{"name": r.name, "requested": r.requested, "effective": r.effective, "why": r.why} for r in rows]
+        )
+
+    def progress(
+        self, *, epoch: float, step: int, loss: float, lr: float, samples_per_s: float, memory_bytes: int,
+        peak_bytes: int | None, elapsed_s: float, left_s: float | None, measures: Mapping[str, float],
+    ) -> None:  # fmt: skip
+        """One line: where the training is, how it goes, what it holds."""
+        peak = f", peak {format_bytes(peak_bytes)}" if peak_bytes is not None else ""
+        left = f", {format_duration(left_s)} left" if left_s is not None else ""
+        named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
+        self.line(
+            f"epoch {epoch:.4g}  step {step:,}  loss {loss:.4g}{named}  lr {lr:.3g}  {format_rate(samples_per_s)}  "
+            f"memory {format_bytes(memory_bytes)}{peak}  {format_duration(elapsed_s)}{left}"
+        )
+        self.scalars(
+            {"loss": loss, "lr": lr, "samples_per_s": samples_per_s, **{f"eval/{k}": v for k, v in measures.items()}}, step
+        )
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+
+
+def _written(value: object, absent: str) -> str:
+    if value is None:
+        return absent
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError(
+            "config.tensorboard is on, and the package tensorboard is not installed",
+            "Nothing could be written for it.",
+            "pip install 'brimful[tensorboard]', or switch it off: log.jsonl has the same numbers.",
+        ) from None
+    return SummaryWriter(str(folder))

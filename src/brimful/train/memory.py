@@ -1,0 +1,172 @@
+"""Memory by phase: each phase's peak is its own, reset at its start and read at its end.
+
+On a card: what PyTorch's allocator had allocated and reserved. On a CPU: the process's own resident memory, whose high-water
+mark Linux resets on request (proc_pid_clear_refs(5), value 5); elsewhere it is sampled, and said so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from brimful.train.effective import Effective
+from brimful.units import format_bytes, parse_budget
+from brimful_inside import script
+
+__all__ = ["Peak", "Peaks", "limit_memory"]
+
+TRAIN, EVAL = "train", "eval"
+
+
+@dataclass
+class Peak:
+    """The most that one phase held. None: not measured here, or never reached."""
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    host_bytes: int | None = None
+    cached: bool = False  # the phase's work was cached, so that its peak says nothing
+
+    def larger(self, other: Peak) -> None:
+        for name in ("allocated_bytes", "reserved_bytes", "host_bytes"):
+            values = [v for v in (getattr(self, name), getattr(other, name)) if v is not None]
+            setattr(self, name, max(values, default=None))
+        self.cached = self.cached and other.cached
+
+
+@dataclass
+class _Visit:
+    cached: bool = False
+
+
+class Peaks:
+    """Peaks of named phases on `device`. A phase within another one interrupts it."""
+
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.device = torch.device(device)
+        self._meter: _CardMeter | _HostMeter = _HostMeter() if self.device.type == "cpu" else _CardMeter(self.device)
+        self.of: dict[str, Peak] = {}
+        self._open: list[str] = []
+
+    @contextlib.contextmanager
+    def phase(self, name: str, cached: bool = False) -> Iterator[_Visit]:
+        """A stretch with a peak of its own. `.cached = True` on what it gives says that its work was cached."""
+        visit = _Visit(cached)
+        self._fold()
+        self._open.append(name)
+        self._meter.reset()
+        try:
+            # What watches this process from outside is told of the phases that it cannot see by itself.
+            with script.phase(name, cached) if name not in (TRAIN, EVAL) else contextlib.nullcontext() as told:
+                yield visit
+                if told is not None:
+                    told.cached = visit.cached
+        finally:
+            self._fold(visit.cached)
+            self._open.pop()
+            self._meter.reset()
+
+    def read(self, name: str) -> Peak:
+        """A phase's peak so far, also while it lasts."""
+        self._fold()
+        return self.of.get(name, Peak())
+
+    def now_bytes(self) -> int:
+        """Allocated on the card, resident on the host, at this moment."""
+        return self._meter.now_bytes()
+
+    def _fold(self, cached: bool = False) -> None:
+        if self._open:
+            seen = self._meter.peak()
+            seen.cached = cached
+            name = self._open[-1]
+            if name in self.of:
+                self.of[name].larger(seen)
+            else:
+                self.of[name] = seen
+
+
+class _CardMeter:
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._memory: Any = getattr(torch, device.type)
+
+    def reset(self) -> None:
+        self._memory.reset_peak_memory_stats(self._device)
+
+    def peak(self) -> Peak:
+        allocated = self._memory.max_memory_allocated(self._device)
+        return Peak(allocated_bytes=allocated, reserved_bytes=self._memory.max_memory_reserved(self._device))
+
+    def now_bytes(self) -> int:
+        return self._memory.memory_allocated(self._device)
+
+
+@dataclass
+class _HostMeter:
+    """This process's resident memory, without its workers'."""
+
+    _clear: Path = Path("/proc/self/clear_refs")
+    _status: Path = Path("/proc/self/status")
+    _sampled: int = 0
+    resets: bool = field(init=False, default=True)  # False: the peak is the largest of the values looked at
+
+    def reset(self) -> None:
+        self._sampled = 0
+        try:
+            self._clear.write_text("5")
+        except OSError:
+            self.resets = False
+
+    def peak(self) -> Peak:
+        self._sampled = max(self._sampled, self.now_bytes())
+        return Peak(host_bytes=max(self._sampled, self._mark() if self.resets else 0))
+
+    def now_bytes(self) -> int:
+        now = psutil.Process().memory_info().rss
+        self._sampled = max(self._sampled, now)
+        return now
+
+    def _mark(self) -> int:
+        try:
+            lines = self._status.read_text().splitlines()
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def limit_memory(budget: str, device: torch.device) -> Effective:
+    """Holds this process to a budget, beyond which allocations fail as out of memory. Returns what is in force."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        wanted = parse_budget(budget, free)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, wanted / total), device)
+        why = f"of {format_bytes(total)} on {device}, by PyTorch's allocator"
+        return Effective("memory_budget", budget, format_bytes(min(wanted, total)), why)
+    if device.type != "cpu":
+        return Effective("memory_budget", budget, None, f"PyTorch has no limit for {device.type}")
+    return _limit_host_memory(budget)
+
+
+def _limit_host_memory(budget: str) -> Effective:
+    try:
+        import resource
+    except ImportError:
+        return Effective("memory_budget", budget, None, "this system has no limit for one process")
+    free = psutil.virtual_memory().available
+    wanted = parse_budget(budget, free)
+    memory = psutil.Process().memory_full_info()
+    # The kernel limits what is mapped, and a budget means what is used: what is mapped and untouched now does not count.
+    untouched = max(0, getattr(memory, "data", 0) - memory.uss)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = wanted + untouched
+    if hard != resource.RLIM_INFINITY and limit > hard:
+        return Effective("memory_budget", budget, format_bytes(max(0, hard - untouched)), "the system's own limit is lower")
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    return Effective("memory_budget", budget, format_bytes(wanted), "of this process on the host (RLIMIT_DATA)")

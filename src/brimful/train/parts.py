@@ -1,0 +1,87 @@
+"""The parts of a training, put together from a task and a config: everything that exists before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from brimful.train.batching import Batching, Split, plan_batches
+from brimful.train.config import Config
+from brimful.train.data.course import Course
+from brimful.train.data.feed import Feed
+from brimful.train.effective import Effective
+from brimful.train.evaluation import Evaluation
+from brimful.train.log import Log
+from brimful.train.memory import limit_memory
+from brimful.train.optimizers import make_optimizer
+from brimful.train.precision import Precision
+from brimful.train.ranks import Ranks
+from brimful.train.schedules import Schedule
+from brimful.train.task import Task
+
+__all__ = ["Parts", "put_together"]
+
+
+@dataclass
+class Parts:
+    """`model` runs forward; `module` is the bare one, whose parameters and buffers a checkpoint holds."""
+
+    module: nn.Module
+    model: nn.Module
+    optimizer: Optimizer
+    precision: Precision
+    schedule: Schedule
+    batching: Batching
+    split: Split
+    course: Course
+    feed: Feed
+    evaluation: Evaluation | None
+    rows: list[Effective]
+
+
+def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks, log: Log) -> Parts:
+    """Raises UsageError for settings that cannot be meant with this task's data, before any memory is taken."""
+    eval_samples = len(task.eval_data) if task.eval_data is not None else None  # type: ignore[arg-type]
+    train_samples = len(task.train_data)  # type: ignore[arg-type]
+    batching = plan_batches(config.batch, ranks.size, train_samples, eval_samples)
+    rows = [
+        Effective("device", config.device, str(device), "as asked" if config.device != "auto" else "what PyTorch found here"),
+        *batching.rows,
+    ]
+    if config.memory_budget is not None:
+        rows.append(limit_memory(config.memory_budget, device))
+
+    module = task.model.to(device)
+    ranks.spread([*module.parameters(), *module.buffers()])
+    precision = Precision(config.precision, device, graphed=config.cuda_graphs)
+    rows += precision.told
+    model = module
+    optimizer, told = make_optimizer(
+        module, config.optimizer, effective_batch=batching.effective, scaling=config.scaling, device=device
+    )
+    rows += told
+
+    sizes = getattr(task.train_data, "sizes", None) if config.batch.max_tokens is not None else None
+    course = Course(
+        train_samples, seed=config.seed, micro_batch=batching.micro_batch, accumulation=batching.accumulation,
+        ranks=ranks.size, rank=ranks.rank, drop_last=config.batch.drop_last, sizes=sizes, max_tokens=config.batch.max_tokens,
+    )  # fmt: skip
+    feed = Feed(task.train_data, course, device, config.data, config.seed, ranks.from_first)
+    rows += [feed.residence, feed.workers]
+    per_epoch = course.steps_per_epoch() * batching.effective if config.batch.drop_last else train_samples
+    total = config.epochs * per_epoch
+    if config.max_steps is not None:
+        total = min(total, config.max_steps * batching.effective)
+    schedule = Schedule(config.schedule, optimizer.defaults["lr"], total, per_epoch)
+    rows += schedule.told()
+
+    split = Split(batching.micro_batch, batching.micro_batch, by_size=sizes is not None)
+    evaluation = None
+    if task.eval_data is not None:
+        eval_feed = Evaluation.feed(task, batching, config.batch, config.data, config.seed, ranks, device)
+        eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=eval_feed.course.sizes is not None)
+        evaluation = Evaluation(task, model, precision, ranks, eval_feed, eval_split, device=device, say=log.say)
+    return Parts(module, model, optimizer, precision, schedule, batching, split, course, feed, evaluation, rows)

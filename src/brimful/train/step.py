@@ -1,0 +1,306 @@
+"""One update of the weights, which an out-of-memory error makes slower and not different.
+
+1. What a forward pass may change is copied: random states and buffers.
+2. This rank's micro-batches run, gradients summed locally. Where memory is missing, all of that is dropped and put back, the
+   micro-batch is halved, and the rank's whole part runs again from zero gradients.
+3. The ranks meet on the host. Only when each has its part, gradients are reduced: no rank waits for one that failed.
+4. Clipping, the check of the loss, the learning rate, the update.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from brimful.errors import DoesNotFit, UsageError
+from brimful.train.batching import Split
+from brimful.train.buffers import Buffers, layers_that_depend_on_the_cut
+from brimful.train.clipping import clip
+from brimful.train.data.feed import StepData
+from brimful.train.divergence import Facts, Finite
+from brimful.train.gradients import GradientSum
+from brimful.train.missing_memory import Missing, attempt, free_what_is_cached
+from brimful.train.optimizers import set_lr
+from brimful.train.precision import Precision
+from brimful.train.randomness import Randomness
+from brimful.train.ranks import BROKEN, FINE, GIVES_UP, OUT_OF_MEMORY, Ranks, Vote
+from brimful.train.task import Sum, Task
+from brimful.train.update import Update
+
+__all__ = ["Counts", "Done", "Stepper"]
+
+Pieces = list[tuple[int, int, int]]  # micro-batch, its first sample, one past its last
+
+
+@dataclass
+class Counts:
+    """What happened so far, for statistics and checkpoints."""
+
+    updates: int = 0  # tried; those that were skipped count
+    samples: int = 0
+    skipped_nan: int = 0
+    recoveries: int = 0  # replays after out-of-memory, over all ranks
+    updates_since_recovery: int = 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """One update, as all ranks know it."""
+
+    sums: torch.Tensor  # on the device, float: the loss's sum and its count, over all ranks
+    samples: int
+    lr: float
+    signal: int  # that asks for the end; 0: none
+    save: bool  # rank 0's clock asks for a checkpoint
+
+
+@dataclass(frozen=True)
+class Asks:
+    """What this rank brings to the meeting of a step beside its part of it."""
+
+    signal: int = 0
+    save: bool = False
+
+
+class Stepper:
+    """Makes updates. `model` is what runs forward, `module` the bare one that holds parameters and buffers."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        module: nn.Module,
+        update: Update,
+        precision: Precision,
+        ranks: Ranks,
+        split: Split,
+        *,
+        device: torch.device,
+        clip_norm: float | None,
+        on_nan: str,
+        say: Callable[[str], None],
+        replays_graphs: bool = False,
+    ):
+        self.split = split
+        self.counts = Counts()
+        self.finite = Finite(on_nan, device)
+        self._task, self._model, self._module = task, model, module
+        self._update, self._precision, self._ranks = update, precision, ranks
+        self._device, self._clip_norm, self._say = device, clip_norm, say
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._gradients = GradientSum(self._parameters, ranks)
+        self._randomness = Randomness(device)
+        self._buffers = Buffers(module, always=replays_graphs)
+        self.sum_type = torch.float32 if device.type == "mps" else torch.float64
+        self._by_count = False  # the loss is a Sum: its count, not the number of samples, is what it is divided by
+        self._running = (0, 0)  # samples of the micro-batch that runs, and of the piece of it
+        self._told_of_layers = False
+
+    def train_on(self, data: StepData, lr_at: Callable[[int], float], asks: Callable[[], Asks]) -> Iterator[Done]:
+        """The updates of one step: a single one, except where a loss that does not decompose had to be cut.
+
+        lr_at(samples seen) gives the learning rate of the update that ends there. Raises DoesNotFit on all ranks when one
+        sample does not fit on one of them.
+        """
+        whole = [(part, 0, samples) for part, samples in enumerate(data.parts)]
+        todo = deque([whole] if self._task.decomposes else self._cut_apart(whole, data))
+        while todo:
+            pieces = todo.popleft()
+            state = self._randomness.take()
+            self._buffers.take()
+
+            def put_back(state=state) -> None:
+                self._randomness.put_back(state)
+                self._buffers.put_back()
+
+            vote, sums = self._own_part(data, pieces, put_back, asks())
+            votes = self._ranks.meet(vote)
+            self._ranks.raise_for(votes)
+            self._adopt(votes)
+            if any(v.status == OUT_OF_MEMORY for v in votes):
+                put_back()
+                self._drop_gradients()
+                todo.extendleft(reversed(_halves(pieces)))
+                continue
+            yield self._finish(data, votes, sums, lr_at)
+
+    # --- this rank's part -------------------------------------------------------------------------------------------
+
+    def _own_part(self, data: StepData, pieces: Pieces, put_back: Callable[[], None], asks: Asks) -> tuple[Vote, torch.Tensor]:
+        """Gradients and sums of this rank's part, and what it has to say: whatever happens, the others hear of it."""
+        status, recoveries, sums = FINE, 0, torch.zeros(2, dtype=self.sum_type, device=self._device)
+        try:
+            while (missing := attempt(lambda: self._run(data, pieces, sums))) is not None:
+                recoveries += 1
+                self._drop_gradients()
+                free_what_is_cached(self._device)
+                put_back()
+                sums.zero_()
+                if not self._go_smaller(missing):
+                    status, self.last_words = GIVES_UP, missing.words
+                    break
+                if not self._task.decomposes:
+                    status = OUT_OF_MEMORY
+                    break
+        except Exception:
+            if self._ranks.size > 1:
+                self._ranks.tell(BROKEN)
+            raise
+        if status == GIVES_UP:
+            self._ranks.tell(GIVES_UP)
+            raise self._does_not_fit()
+        samples = sum(stop - start for _, start, stop in pieces)
+        vote = Vote(
+            status, self.split.limit, asks.signal, samples, self._gradients.present(), asks.save, recoveries, self._by_count
+        )
+        return vote, sums
+
+    def _run(self, data: StepData, pieces: Pieces, sums: torch.Tensor) -> None:
+        """Forward and backward of `pieces`, each cut as small as it has to be."""
+        self._drop_gradients()
+        for part, first, last in pieces:
+            cuts = self.split.pieces(last - first) if self._task.decomposes else [(0, last - first)] if last > first else []
+            for start, stop in cuts:
+                self._running = (data.parts[part], stop - start)
+                batch = data.load(part, first + start, first + stop)
+                if self._task.prepare is not None:
+                    batch = self._task.prepare(batch)
+                objective, total, count = self._objective(batch, stop - start, data.samples)
+                self._precision.backward(objective)
+                sums[0] += total
+                sums[1] += count
+                del batch, objective, total, count  # the next one needs the room
+
+    def _objective(
+        self, batch: object, samples: int, reference: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | float]:
+        """What goes backward, so that the sum over all micro-batches of all ranks is the mean; the loss's sum; its count."""
+        with self._precision.autocast():
+            loss = self._task.loss(self._model, batch)
+        if isinstance(loss, Sum):
+            self._by_count = True
+            total, count = torch.as_tensor(loss.total), loss.count
+            objective = total / reference
+        else:
+            if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
+                shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+                raise UsageError(
+                    f"task.loss gave {shape}", "A loss is a scalar tensor (the mean over samples) or a Sum.", "Return one."
+                )
+            total, count = loss.detach() * samples, samples
+            objective = loss if samples == reference else loss * (samples / reference)
+        return objective, total.detach(), count.detach() if isinstance(count, torch.Tensor) else count
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    # --- out of memory ----------------------------------------------------------------------------------------------
+
+    def _go_smaller(self, missing: Missing) -> bool:
+        of, failed = self._running
+        smaller = self.split.smaller(of, failed)
+        if smaller is None:
+            return False
+        self.split = smaller
+        size = f"{self.split.piece(of):,} in place of {failed:,} samples at once"
+        where = f" on rank {self._ranks.rank}" if self._ranks.size > 1 else ""
+        if self._task.decomposes:
+            self._say(f"Out of memory{where} ({missing.face}): {size}; the step is replayed, its batch stays as it is.")
+        else:
+            self._say(
+                f"Out of memory{where} ({missing.face}): {size}. The loss of {self._task.name} is no mean over samples and "
+                "cannot be split with the same result: from now on an update is made of FEWER samples. None is lost or repeated."
+            )
+        self._tell_of_layers()
+        return True
+
+    def _tell_of_layers(self) -> None:
+        layers = layers_that_depend_on_the_cut(self._module)
+        if layers and not self._told_of_layers:
+            more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
+            self._say(
+                f"The result is not that of the whole micro-batch, because of {', '.join(layers[:3])}{more}: normalization "
+                "over a batch and dropout depend on which samples go through the model together."
+            )
+        self._told_of_layers = True
+
+    def _does_not_fit(self) -> DoesNotFit:
+        return DoesNotFit(
+            f"A single sample does not fit into memory in training: {self.last_words}",
+            "The micro-batch cannot become smaller than 1. The last checkpoint stays as it is.",
+            "Switch gradient checkpointing on, use bf16, or choose a smaller model or smaller samples.",
+        )
+
+    def _cut_apart(self, whole: Pieces, data: StepData) -> Iterator[Pieces]:
+        """For a loss that does not decompose: the updates that one step becomes. The same number on all ranks."""
+        largest = max([-(-data.samples // self._ranks.size), *data.parts])
+        count = -(-min(largest, self.split.micro_batch) // self.split.limit)
+        for number in range(count):
+            yield [(part, n * number // count, n * (number + 1) // count) for part, _, n in whole]
+
+    # --- together ---------------------------------------------------------------------------------------------------
+
+    def _adopt(self, votes: list[Vote]) -> None:
+        """What all ranks know alike from here on."""
+        self.split = self.split.agreed(min(vote.piece for vote in votes))
+        self._by_count = any(vote.by_count for vote in votes)
+        recoveries = sum(vote.recoveries for vote in votes)
+        self.counts.recoveries += recoveries
+        self.counts.updates_since_recovery = 0 if recoveries else self.counts.updates_since_recovery + 1
+
+    def _finish(self, data: StepData, votes: list[Vote], sums: torch.Tensor, lr_at: Callable[[int], float]) -> Done:
+        samples = sum(vote.samples for vote in votes)
+        if len({vote.gradients for vote in votes}) > 1:
+            self._fill_missing()
+        self._gradients.reduce(sums)
+        self._divide(sums, data.samples, samples)
+        self.counts.updates += 1
+        self.counts.samples += samples
+        lr = lr_at(self.counts.samples)
+        self._precision.unscale(self._update)
+        norm = clip(self._parameters, self._clip_norm) if self._clip_norm is not None else None
+        facts = Facts(self.counts.updates, self.counts.samples, lr, data.indices.indices)
+        by_scaler = self._precision.effective == "fp16"  # whose scaler skips steps of infinite gradients by itself
+        if self.finite.allows(sums[0], None if by_scaler else norm, facts):
+            set_lr(self._update, lr)
+            self._precision.step(self._update)
+        else:
+            self.counts.skipped_nan += 1
+            self._precision.forget(self._update)
+            self._say(f"Update {facts.step:,} is left out: its loss is NaN or infinite ({self.counts.skipped_nan:,} so far).")
+        signal = max(vote.signal for vote in votes)
+        return Done(sums, samples, lr, signal, bool(votes[0].save))
+
+    def _divide(self, sums: torch.Tensor, reference: int, samples: int) -> None:
+        """Gradients were divided by `reference`; what they ought to be divided by is known only now."""
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if self._by_count:
+            factor = (reference / sums[1]).to(torch.float32)
+            torch._foreach_mul_(gradients, factor)
+        elif samples != reference:
+            torch._foreach_mul_(gradients, reference / samples)
+
+    def _fill_missing(self) -> None:
+        missing = self._gradients.missing()
+
+        def fill() -> None:
+            for parameter in missing:
+                parameter.grad = torch.zeros_like(parameter)
+
+        failed = attempt(fill)
+        if failed is not None:
+            self._ranks.tell(GIVES_UP)
+            self.last_words = failed.words
+            raise self._does_not_fit()
+        self._ranks.confirm()
+
+
+def _halves(pieces: Pieces) -> list[Pieces]:
+    first = [(part, start, start + -(-(stop - start) // 2)) for part, start, stop in pieces]
+    second = [(part, start + -(-(stop - start) // 2), stop) for part, start, stop in pieces]
+    return [first, second]
