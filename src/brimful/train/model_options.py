@@ -1,0 +1,155 @@
+"""What a flag can do to any model: gradient checkpointing, torch.compile, CUDA graphs, channels last.
+
+All are done in place: names of parameters and keys of state dicts stay as they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from brimful.errors import UsageError
+from brimful.train.checkpointed_blocks import checkpoint_blocks
+from brimful.train.effective import Effective
+from brimful.train.graphed_model import graph_model
+
+__all__ = ["ModelOptions", "apply_model_options"]
+
+
+class ModelOptions(Protocol):
+    """The part of `Config` that is read here."""
+
+    @property
+    def gradient_checkpointing(self) -> bool: ...
+    @property
+    def compile(self) -> bool: ...
+    @property
+    def cuda_graphs(self) -> bool: ...
+    @property
+    def channels_last(self) -> bool: ...
+    @property
+    def parallel(self) -> str: ...
+
+
+def apply_model_options(
+    model: nn.Module, config: ModelOptions, device: torch.device, *, micro_batch: int, shapes_alike: bool = True, ranks: int = 1
+) -> tuple[nn.Module, list[Effective]]:
+    """`model` itself, on `device` and not yet wrapped, with what was asked for, and what came of it.
+
+    micro_batch: samples of a whole micro-batch, at which CUDA graphs are recorded. shapes_alike: all batches have the same
+    shape but for their first dimension; False lets torch.compile make sizes variable. Raises UsageError for what the device
+    or the machine cannot do.
+    """
+    _refuse_what_excludes_another(config, device, ranks)
+    told: list[Effective] = []
+    if config.channels_last:
+        told.append(_channels_last(model))
+    if config.gradient_checkpointing:
+        told.append(_checkpoint(model))
+    if config.cuda_graphs:
+        graph_model(model, micro_batch)
+        why = f"training micro-batches of {micro_batch:,} are replayed; other sizes and evaluation run as always"
+        told.append(Effective("cuda_graphs", True, True, why))
+    if config.compile:
+        told.append(_compile(model, device, shapes_alike))
+    return model, told
+
+
+def _refuse_what_excludes_another(config: ModelOptions, device: torch.device, ranks: int) -> None:
+    if not config.cuda_graphs:
+        return
+    if device.type != "cuda":
+        raise UsageError(
+            f"config.cuda_graphs = True on the device {device}",
+            "CUDA graphs are recorded by a CUDA card.",
+            "Train without CUDA graphs, or on a card.",
+        )
+    others = {
+        "compile = True": (
+            config.compile,
+            "torch.compile launches its own kernels, which a recording of the model would hold twice.",
+        ),
+        "gradient_checkpointing = True": (
+            config.gradient_checkpointing,
+            "A block that is computed again asks for the random state, which a recording forbids.",
+        ),
+        "parallel = 'fsdp2'": (
+            config.parallel == "fsdp2" and ranks > 1,
+            "FSDP2's forward calls other ranks and moves its parameters, which a recording cannot follow.",
+        ),
+    }
+    for name, (asked, why) in others.items():
+        if asked:
+            raise UsageError(f"config.cuda_graphs = True and config.{name}", why, "Choose one of the two.")
+
+
+def _channels_last(model: nn.Module) -> Effective:
+    flat = sum(p.ndim == 4 for p in model.parameters())
+    deep = sum(p.ndim == 5 for p in model.parameters())
+    if not flat and not deep:
+        return Effective("channels_last", True, False, "the model has no parameter of four or five dimensions (no convolution)")
+    if flat:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if deep:
+        model.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+    return Effective("channels_last", True, True, f"{flat + deep} weights; activations follow the weights of a convolution")
+
+
+def _checkpoint(model: nn.Module) -> Effective:
+    own = getattr(model, "gradient_checkpointing_enable", None)
+    refused = ""
+    if callable(own):
+        try:
+            _enable(own)
+            return Effective("gradient_checkpointing", True, True, f"{type(model).__name__}'s own")
+        except (ValueError, NotImplementedError) as error:  # transformers' word for a class without support
+            refused = f"; its own was asked first and refused: {str(error).splitlines()[0]}"
+    found = checkpoint_blocks(model)
+    if found is None:
+        why = (
+            "no repeated blocks found: no Sequential or ModuleList with two of several layers, nor a Sequential of four layers"
+        )
+        return Effective("gradient_checkpointing", True, False, why + refused)
+    return Effective("gradient_checkpointing", True, True, found + refused)
+
+
+def _enable(own: Callable[..., Any]) -> None:
+    """The non-reentrant kind, where the model lets one choose."""
+    if "gradient_checkpointing_kwargs" in inspect.signature(own).parameters:
+        own(gradient_checkpointing_kwargs={"use_reentrant": False})
+    else:
+        own()
+
+
+def _compile(model: nn.Module, device: torch.device, shapes_alike: bool) -> Effective:
+    _check_compiler(device)
+    dynamic = False if shapes_alike else None
+    model.compile(dynamic=dynamic)
+    why = "compiled at the first batch; " + (
+        "each further batch size is compiled by itself" if shapes_alike else "sizes that vary become variables"
+    )
+    return Effective("compile", True, True, why)
+
+
+def _check_compiler(device: torch.device) -> None:
+    """Compiles a line. What is missing (a C++ compiler, Python's headers, Triton) is seen here and not in the first batch."""
+    failed = ""
+    try:
+        torch.compile(_line, dynamic=False)(torch.zeros(2, device=device))
+    except (RuntimeError, OSError, ImportError) as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        failed = lines[0] if lines else type(error).__name__
+    if failed:
+        raise UsageError(
+            f"config.compile = True: torch.compile does not work on this machine: {failed}",
+            "It needs a C++ compiler and Python's headers on a CPU, and Triton with a C compiler on a card.",
+            "Install what is missing (Debian: apt install g++ python3-dev), or train without config.compile.",
+        )
+
+
+def _line(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
