@@ -82,9 +82,12 @@ def _stretches(layers: nn.Sequential) -> list[list[nn.Module]]:
         return []
     bounds = {round(number * len(layers) / count) for number in range(count)}
     stretches: list[list[nn.Module]] = []
+    due = False
     for number, layer in enumerate(layers):
-        if not stretches or (number in bounds and not _in_place(layer)):
+        due = due or number in bounds
+        if not stretches or (due and not _in_place(layer)):
             stretches.append([])
+            due = False
         stretches[-1].append(layer)
     return stretches
 
