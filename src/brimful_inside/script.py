@@ -34,6 +34,11 @@ class phase:
             _hub.hub.probe.leave_named_phase(self._visit, self.cached)
 
 
+def is_imaginary() -> bool:
+    """Whether this is a trial on an imaginary card: how long something takes says nothing there, and need not be measured."""
+    return _hub.hub is not None and _hub.hub.orders.device == "imaginary"
+
+
 def setting(name: str, default: T) -> T:
     """The planned value of a setting, in the type of `default`; `default` itself without brimful or without a plan for it.
 

@@ -48,6 +48,15 @@ def shm_bytes() -> int | None:
     return stat.f_frsize * stat.f_blocks
 
 
+def shm_free_bytes() -> int | None:
+    """What is free of /dev/shm now; None where there is none."""
+    try:
+        stat = os.statvfs("/dev/shm")
+    except (OSError, AttributeError):
+        return None
+    return stat.f_frsize * stat.f_bavail
+
+
 def oom_kills() -> int:
     """How many processes the kernel has killed for memory so far: in this cgroup, or in all where that is not told."""
     own = Cgroup().oom_kills()

@@ -19,7 +19,9 @@ from brimful.train.data.arrays import Arrays
 from brimful.train.data.config import DataConfig
 from brimful.train.data.course import Course, Position, StepIndices
 from brimful.train.data.resident import Resident, decide_residence
+from brimful.train.data.seeds import SeededSamples
 from brimful.train.data.trees import cut, samples_in, to_device
+from brimful.train.data.workers import decide_workers, machine_now, shared
 from brimful.train.effective import Effective
 from brimful.train.task import Batch
 
@@ -68,14 +70,27 @@ class Feed:
         self.course = course
         self._device = device
         self.residence: Effective = decide_residence(data, device, config)
-        self.workers: Effective = Effective("workers", config.workers, 0, "the data is in arrays: no sample has to be made")
         self._batches: Any = _RankBatches(course)  # indices as arrays, where torch has lists in mind
-        self._resident = Resident(data, str(self.residence.effective), device) if isinstance(data, Arrays) else None
-        self._loader = self._make_loader(data, config, seed)
+        self._seeded: SeededSamples | None = None
+        self._resident: Resident | None = None
+        self.workers: Effective
+        if isinstance(data, Arrays) and self.residence.effective != "loader":
+            self._resident = Resident(data, str(self.residence.effective), device)
+            self.workers = Effective("workers", config.workers, 0, "the data is in arrays: no sample has to be made")
+            self._loader = DataLoader(
+                _Rows(data, chosen=True),
+                batch_sampler=self._batches,
+                collate_fn=_as_batch,
+                generator=torch.Generator().manual_seed(seed),  # else each pass would draw from the training's own
+            )
+        else:
+            self._loader = self._make_loader(data, config, seed, share)
 
     def steps(self, start: Position) -> Iterator[StepData]:
         """One epoch's rest. Ends before, with a part of a step perhaps, where the loader does."""
         self._batches.start = start = self.course.place(start)
+        if self._seeded is not None:
+            self._seeded.begin(start.epoch)
         batches = iter(self._loader)
         waiting: list[Any] = []
         while True:
@@ -97,11 +112,34 @@ class Feed:
             return self._resident.take(drawn.indices[start:stop])
         return to_device(cut(drawn, start, stop, samples), self._device)
 
-    def _make_loader(self, data: Dataset, config: DataConfig, seed: int) -> DataLoader:
-        if self._resident is not None:
-            return DataLoader(_Rows(data), batch_sampler=self._batches, collate_fn=_chosen_or_collated)
-        collate = getattr(data, "collate", default_collate)
-        return DataLoader(data, batch_sampler=self._batches, collate_fn=collate, num_workers=config.workers or 0)
+    def _make_loader(self, data: Any, config: DataConfig, seed: int, share: Callable[[int], int] | None) -> DataLoader:
+        samples, collate = data, getattr(data, "collate", None) or default_collate
+        if isinstance(data, Arrays):
+            samples, collate = _TakenRows(data), _collated
+        elif config.random_samples:
+            samples = self._seeded = SeededSamples(data, seed)
+        course, machine = self.course, machine_now()
+
+        def decide() -> Effective:
+            return decide_workers(samples, self._measured_lists, collate, config, course.accumulation, machine)
+
+        self.workers = shared(decide, config.workers, course.rank, share)
+        workers = int(str(self.workers.effective))
+        return DataLoader(
+            samples,
+            batch_sampler=self._batches,
+            collate_fn=collate,
+            num_workers=workers,
+            prefetch_factor=config.prefetch if workers else None,
+            persistent_workers=workers > 0,
+            pin_memory=self._device.type == "cuda",
+            generator=torch.Generator().manual_seed(seed),  # else each pass would draw from the training's own
+        )
+
+    def _measured_lists(self) -> Iterator[numpy.ndarray]:
+        """Of epoch 1: epoch 0 begins with the largest samples, which are not what a batch takes."""
+        for step in self.course.steps(Position(1)):
+            yield from step.micro_batches
 
 
 class _Step:
@@ -125,19 +163,53 @@ class Chosen:
 
 
 class _Rows(Dataset):
-    """Arrays for a loader: whole batches by their indices; single samples for who asks for them."""
+    """Arrays for the loader of a resident data set: a sample is its index, a batch its indices.
 
-    def __init__(self, data: Any) -> None:
-        self.data = data
+    A single sample is its index as well, so that a probe that makes batches of its own makes them where the data lives.
+    """
+
+    def __init__(self, data: Arrays) -> None:
+        self._data = data
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __getitems__(self, indices: Any) -> Any:
+        return indices
+
+
+def _chosen(indices: Any) -> Chosen:
+    return Chosen(numpy.asarray(indices, dtype=numpy.int64))
+
+
+class _TakenRows(Dataset):
+    """Arrays for a loader with workers, which take whole batches; single samples for who asks for them."""
+
+    def __init__(self, data: Arrays) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
 
     def __getitem__(self, index: int) -> Any:
-        return self.data[index]
+        return self._data[index]
 
-    def __getitems__(self, indices: Any) -> Chosen:
-        return Chosen(numpy.asarray(indices, dtype=numpy.int64))
+    def __getitems__(self, indices: Any) -> Any:
+        return _Taken(self._data.take(numpy.asarray(indices, dtype=numpy.int64)))
+
+
+class _Taken:
+    """A whole batch, which need not be collated."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+
+def _collated(taken: Any) -> Any:
+    return taken.batch if isinstance(taken, _Taken) else default_collate(taken)
 
 
 class _RankBatches:
@@ -153,10 +225,6 @@ class _RankBatches:
 
     def __len__(self) -> int:
         return sum(len(step.micro_batches) for step in self._course.steps(self.start))
-
-
-def _chosen_or_collated(taken: Any) -> Any:
-    return taken if isinstance(taken, Chosen) else default_collate(taken)
 
 
 def _samples(batch: Any, planned: int) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from brimful.errors import UsageError
 
-__all__ = ["cut", "samples_in", "to_device"]
+__all__ = ["bytes_in", "cut", "samples_in", "to_device"]
 
 
 def samples_in(batch: Any) -> int | None:
@@ -23,6 +23,11 @@ def samples_in(batch: Any) -> int | None:
     if len(firsts) == 1:
         return firsts.pop()
     return None
+
+
+def bytes_in(batch: Any) -> int:
+    """Of all tensors of the batch."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in _leaves(batch) if isinstance(leaf, torch.Tensor))
 
 
 def cut(batch: Any, start: int, stop: int, samples: int) -> Any:
