@@ -78,9 +78,9 @@ class Feed:
             self._resident = Resident(data, str(self.residence.effective), device)
             self.workers = Effective("workers", config.workers, 0, "the data is in arrays: no sample has to be made")
             self._loader = DataLoader(
-                _Rows(data, chosen=True),
+                _Rows(data),
                 batch_sampler=self._batches,
-                collate_fn=_as_batch,
+                collate_fn=_chosen,
                 generator=torch.Generator().manual_seed(seed),  # else each pass would draw from the training's own
             )
         else:
