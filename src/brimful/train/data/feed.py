@@ -87,26 +87,30 @@ class Feed:
             self._loader = self._make_loader(data, config, seed, share)
 
     def steps(self, start: Position) -> Iterator[StepData]:
-        """One epoch's rest. Ends before, with a part of a step perhaps, where the loader does."""
+        """One epoch's rest; less where the loader ends before, as it does in a trial."""
         self._batches.start = start = self.course.place(start)
         if self._seeded is not None:
             self._seeded.begin(start.epoch)
         batches = iter(self._loader)
-        waiting: list[Any] = []
+        first: list[Any] = []
         while True:
             for indices in self.course.steps(start):
-                planned = len(indices.micro_batches)
-                drawn = waiting + list(itertools.islice(batches, planned - len(waiting)))
-                waiting = []
-                if drawn or not planned:
-                    yield _Step(indices, drawn, self._load)
-                if len(drawn) < planned:
+                step = _Step(indices, first, batches, self._load)
+                first = []
+                if step.planned and not step.draw(1):
                     return
-            waiting = list(itertools.islice(batches, 1))  # the loader ends here; a trial's may go on, over the same samples
-            if not waiting:
+                yield step
+                if not step.draw(step.planned):
+                    return
+            first = list(itertools.islice(batches, 1))  # the loader ends here; a trial's may go on, over the same samples
+            if not first:
                 return
 
-    def _load(self, drawn: Any, start: int, stop: int, samples: int) -> Batch:
+    def _load(self, drawn: Any, share: tuple[int, int, int]) -> Batch:
+        """Of a drawn batch the samples ``start..stop`` of `planned`. A trial may give another number: then the same share."""
+        start, stop, planned = share
+        samples = len(drawn.indices) if isinstance(drawn, Chosen) else samples_in(drawn) or planned
+        start, stop = start * samples // planned, stop * samples // planned
         if isinstance(drawn, Chosen):
             assert self._resident is not None
             return self._resident.take(drawn.indices[start:stop])
@@ -143,16 +147,32 @@ class Feed:
 
 
 class _Step:
-    def __init__(self, indices: StepIndices, drawn: list[Any], load: Callable[[Any, int, int, int], Batch]) -> None:
+    """Draws its batches from the loader when they are first asked for, so that workers make them while the device computes,
+    and keeps them, so that they can be asked for again."""
+
+    def __init__(
+        self, indices: StepIndices, drawn: list[Any], batches: Iterator[Any], load: Callable[[Any, tuple[int, int, int]], Batch]
+    ) -> None:
         self.indices = indices
         self.samples = indices.samples
-        planned = [len(part) for part in indices.micro_batches]
-        self.parts = [_samples(batch, planned[n]) for n, batch in enumerate(drawn)]
+        self.parts = tuple(len(part) for part in indices.micro_batches)
+        self.planned = len(self.parts)
         self._drawn = drawn
+        self._batches = batches
         self._load = load
 
+    def draw(self, count: int) -> bool:
+        """Whether so many batches could be drawn."""
+        self._drawn += itertools.islice(self._batches, max(0, count - len(self._drawn)))
+        return len(self._drawn) >= count
+
     def load(self, part: int, start: int, stop: int) -> Batch:
-        return self._load(self._drawn[part], start, stop, self.parts[part])
+        """Where a trial ended the loader in the middle of this step, its last batch comes again."""
+        planned = self.parts[part]
+        if not 0 <= start < stop <= planned:
+            raise IndexError(f"samples {start}..{stop} of a micro-batch of {planned}")
+        self.draw(part + 1)
+        return self._load(self._drawn[min(part, len(self._drawn) - 1)], (start, stop, planned))
 
 
 class Chosen:
@@ -225,13 +245,6 @@ class _RankBatches:
 
     def __len__(self) -> int:
         return sum(len(step.micro_batches) for step in self._course.steps(self.start))
-
-
-def _samples(batch: Any, planned: int) -> int:
-    if isinstance(batch, Chosen):
-        return len(batch.indices)
-    found = samples_in(batch)
-    return planned if found is None else found
 
 
 def _check(data: Dataset, course: Course) -> None:
