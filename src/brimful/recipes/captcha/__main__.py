@@ -1,0 +1,85 @@
+"""`python -m brimful.recipes.captcha`: train, draw the images alone, or read images with a trained network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from brimful import __version__
+from brimful.recipes import ending
+from brimful.recipes.captcha.options import ImageOptions
+from brimful.recipes.captcha.presets import DEFAULT
+from brimful.recipes.common import Options
+
+app = App(
+    name="python -m brimful.recipes.captcha",
+    version=__version__,
+    help="Train a network to read captchas, and read them.",
+    help_epilogue="On several cards: torchrun --nproc-per-node 3 -m brimful.recipes.captcha",
+)
+
+
+@app.default
+def train(*, preset: str = DEFAULT, images: ImageOptions | None = None, options: Options | None = None) -> int:
+    """Train.
+
+    Parameters
+    ----------
+    preset
+        tuned, large-batch or original. Any flag overrides it.
+    """
+    from brimful.recipes.captcha import recipe
+
+    recipe.train(options or Options(), images or ImageOptions(), preset)
+    return 0
+
+
+@app.command
+def draw(*, images: ImageOptions | None = None) -> int:
+    """Draw the images into the cache and end."""
+    from brimful.recipes.captcha.data import images_of
+
+    for drawn in images_of(images or ImageOptions(), ending.say):
+        print(drawn.path)
+    return 0
+
+
+@app.command
+def read(
+    paths: list[Path],
+    /,
+    *,
+    checkpoint: Path = Path("out/captcha"),
+    batch_size: int = 256,
+    device: str = "auto",
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Read images with a trained network: a line for each, its file and its text.
+
+    Parameters
+    ----------
+    paths
+        Image files, or folders of them.
+    checkpoint
+        The --out of a training (its best checkpoint), or one checkpoint.
+    batch_size
+        Images at once.
+    device
+        auto, cpu, cuda ...
+    json
+        One JSON object a line.
+    """
+    from brimful.recipes.captcha.reading import read_images, show
+
+    return show(read_images(paths, checkpoint, batch_size, device), as_json=json)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return ending.run(app, sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

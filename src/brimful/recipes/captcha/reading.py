@@ -1,0 +1,143 @@
+"""Prediction: what a trained network reads in image files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from brimful.errors import UsageError
+from brimful.recipes.captcha.facts import FILE_NAME, Facts, read_facts
+from brimful.recipes.captcha.images import scaled
+from brimful.recipes.captcha.model import Reader
+from brimful.recipes.ending import say
+from brimful.train.checkpoints.config import CheckpointConfig
+from brimful.train.checkpoints.folder import Checkpoints
+from brimful.train.ranks import device_for
+
+__all__ = ["Reading", "load_reader", "read_images", "show"]
+
+ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}  # of files looked at in a folder
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Of one file. `text` is None where it could not be read; `note` says why, or what was done to the image.
+
+    `confidence` is the product of the softmax of each character: the network's own, not a measured rate of being right.
+    """
+
+    path: str
+    text: str | None
+    confidence: float | None = None
+    note: str = ""
+
+
+def read_images(paths: Sequence[Path], checkpoint: Path, batch_size: int, device_name: str) -> Iterator[Reading]:
+    """Reads files, and folders of them in the order of their names. What is no image is said, and the others go on."""
+    if batch_size < 1:
+        raise UsageError(f"--batch-size {batch_size}", "an image is read at once at least", "give 1 or more")
+    files = [file for path in paths for file in _files(path)]
+    device = device_for(device_name)
+    model, facts = load_reader(checkpoint)
+    model.to(device).eval()
+    for start in range(0, len(files), batch_size):
+        yield from _read_batch(model, facts, files[start : start + batch_size], device)
+
+
+def load_reader(checkpoint: Path) -> tuple[Reader, Facts]:
+    """The network of a checkpoint, or of the best one of a training's folder, and what it was trained on."""
+    if not checkpoint.exists():
+        raise UsageError(f"There is no checkpoint at {checkpoint}.", do="Give the --out of a training with --checkpoint.")
+    facts = read_facts(checkpoint)
+    if facts is None:
+        raise UsageError(
+            f"No {FILE_NAME} at or above {checkpoint}.",
+            "It says which characters and image size the network was trained on.",
+            "Give the --out of a training of this recipe.",
+        )
+    model = Reader(len(facts.alphabet), facts.length, facts.height, facts.width)
+    model.load_state_dict(_weights(checkpoint))
+    return model, facts
+
+
+def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    folder = checkpoint / "checkpoints" if (checkpoint / "checkpoints").is_dir() else checkpoint
+    checkpoints = Checkpoints(folder, CheckpointConfig(), say)
+    if (checkpoint / "model.safetensors").is_file():
+        return checkpoints.load(checkpoint).state["model"]
+    loaded = checkpoints.best() or checkpoints.newest()
+    if loaded is None:
+        raise UsageError(f"{folder} holds no checkpoint.", do="Give the --out of a training with --checkpoint.")
+    return loaded.state["model"]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
+        if not found:
+            raise UsageError(f"{path} has no image files.", f"Looked for {', '.join(sorted(ENDINGS))}.", "Name the files.")
+        return found
+    if not path.exists():
+        raise UsageError(f"{path} is not there.", do="Name an image file or a folder of them.")
+    return [path]
+
+
+def _read_batch(model: Reader, facts: Facts, files: list[Path], device: torch.device) -> Iterator[Reading]:
+    opened = [_opened(file, facts) for file in files]
+    pixels = [image for image, _ in opened if image is not None]
+    texts = iter(_texts(model, facts, np.stack(pixels), device) if pixels else [])
+    for file, (image, note) in zip(files, opened, strict=True):
+        if image is None:
+            yield Reading(str(file), None, None, note)
+        else:
+            text, confidence = next(texts)
+            yield Reading(str(file), text, confidence, note)
+
+
+def _opened(file: Path, facts: Facts) -> tuple[np.ndarray | None, str]:
+    """The image in grey at the network's size, and what was done to it; None for what is no image."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file) as picture:
+            grey = picture.convert("L")
+    except UnidentifiedImageError:
+        return None, "no image"
+    except (OSError, Image.DecompressionBombError, ValueError) as error:  # truncated, unreadable, too large
+        return None, f"cannot be read: {error}"
+    if grey.size == (facts.width, facts.height):
+        return np.asarray(grey, dtype=np.uint8), ""
+    note = f"scaled from {grey.height} × {grey.width} to {facts.height} × {facts.width}"
+    return np.asarray(scaled(grey, facts.height, facts.width), dtype=np.uint8), note
+
+
+@torch.inference_mode()
+def _texts(model: Reader, facts: Facts, pixels: np.ndarray, device: torch.device) -> list[tuple[str, float]]:
+    images = torch.from_numpy(pixels).to(device).unsqueeze(1).to(torch.float32).div_(127.5).sub_(1.0)
+    chances, places = model(images).softmax(-1).max(-1)
+    return [
+        ("".join(facts.alphabet[place] for place in row), chance)
+        for row, chance in zip(places.tolist(), chances.prod(-1).tolist(), strict=True)
+    ]
+
+
+def show(readings: Iterator[Reading], as_json: bool) -> int:
+    """A line for each file on standard output; what could not be read on standard error. 2 where nothing could be read."""
+    read = failed = 0
+    for reading in readings:
+        read, failed = read + (reading.text is not None), failed + (reading.text is None)
+        if as_json:
+            print(json.dumps(asdict(reading)), flush=True)
+        elif reading.text is not None:
+            print(f"{reading.path}\t{reading.text}" + (f"\t({reading.note})" if reading.note else ""), flush=True)
+        if reading.text is None:
+            print(f"{reading.path}: {reading.note}", file=sys.stderr)
+    if failed:
+        say(f"{failed} of {read + failed} files could not be read.")
+    return 0 if read else 2

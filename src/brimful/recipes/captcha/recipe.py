@@ -1,0 +1,94 @@
+"""The captcha recipe from top to bottom: images, network, loss, what is measured, and the settings it trains with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from brimful.recipes.captcha.cache import Captchas
+from brimful.recipes.captcha.data import images_of
+from brimful.recipes.captcha.facts import Facts, check_resumable, write_facts
+from brimful.recipes.captcha.model import Reader
+from brimful.recipes.captcha.options import ImageOptions
+from brimful.recipes.captcha.presets import PRESETS
+from brimful.recipes.common import Options, choose, config_from, find_preset
+from brimful.recipes.ending import is_first, say
+from brimful.recipes.host_allocator import set_host_allocator
+from brimful.recipes.model_form import keep_channels_last
+from brimful.recipes.precision import precision_here
+from brimful.recipes.table import settings_table
+from brimful.train.data.arrays import Arrays
+from brimful.train.engine import Result, fit
+from brimful.train.ranks import device_for
+from brimful.train.task import Batch, Sum, Task
+
+__all__ = ["reader_task", "train"]
+
+OUT = Path("out/captcha")
+
+
+def train(given: Options, images: ImageOptions, preset: str) -> Result:
+    """One training. Raises what `brimful.train.fit` raises, and UsageError for images that cannot be had."""
+    chosen = choose(given, find_preset(preset, PRESETS))
+    options = replace(chosen.options, out=chosen.options.out or OUT)
+    device = device_for(options.device or "auto")
+    allocator = set_host_allocator(options.host_allocator or "system", device.type)
+    precision = precision_here(options.precision or "auto", device)
+    config = config_from(replace(options, precision=precision.effective))
+    facts = Facts(images.look.alphabet, images.length, images.height, images.width, images.samples, images.image_seed)
+    if config.checkpoints.resume == "auto":
+        check_resumable(config.out, facts)
+    train_images, valid_images = images_of(images, say)
+    torch.manual_seed(config.seed)  # the same weights on every rank
+    model = Reader(len(images.look.alphabet), images.length, images.height, images.width, images.dropout)
+    memory_format = keep_channels_last(model, bool(options.channels_last))
+    if is_first():
+        write_facts(config.out, facts)
+        say(settings_table(f"captcha, preset {preset}", (*chosen.rows, precision, allocator, memory_format)))
+    return fit(reader_task(model, train_images, valid_images, bool(memory_format.effective)), config)
+
+
+def reader_task(model: nn.Module, train: Captchas, valid: Captchas, channels_last: bool = False) -> Task:
+    """What the engine is handed. The arrays stay uint8 until they are on the device."""
+
+    def prepare(batch: Batch) -> Batch:
+        images, labels = batch
+        floats = images.unsqueeze(1).to(torch.float32).div_(127.5).sub_(1.0)  # (batch, 1, height, width) in [-1, 1]
+        if channels_last:
+            floats = floats.contiguous(memory_format=torch.channels_last)
+        return floats, labels.to(torch.int64)
+
+    return Task(
+        name="captcha",
+        model=model,
+        loss=loss,
+        train_data=Arrays(train.images, train.labels),
+        eval_data=Arrays(valid.images, valid.labels),
+        measure=measure,
+        best=("exact", "max"),
+        prepare=prepare,
+    )
+
+
+def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Mean cross-entropy of a character; as all images have as many, the mean over images."""
+    images, labels = batch
+    return F.cross_entropy(model(images).flatten(0, 1), labels.flatten())
+
+
+def measure(model: nn.Module, batch: Batch) -> Mapping[str, Sum]:
+    """`loss`, and the shares of images read without a mistake and of characters read right."""
+    images, labels = batch
+    logits = model(images)
+    right = logits.argmax(-1) == labels
+    total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    return {
+        "loss": Sum(total, labels.numel()),
+        "exact": Sum(right.all(-1).sum(), len(labels)),
+        "characters": Sum(right.sum(), labels.numel()),
+    }
