@@ -52,6 +52,7 @@ class Config:
     gradient_checkpointing: bool = False
     compile: bool = False
     cuda_graphs: bool = False
+    channels_last: bool = False
     parallel: str = "ddp"
     overlap: bool = False
     on_nan: str = "stop"

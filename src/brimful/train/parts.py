@@ -16,6 +16,7 @@ from brimful.train.effective import Effective
 from brimful.train.evaluation import Evaluation
 from brimful.train.log import Log
 from brimful.train.memory import limit_memory
+from brimful.train.model_options import apply_model_options
 from brimful.train.optimizers import make_optimizer
 from brimful.train.precision import Precision
 from brimful.train.ranks import Ranks
@@ -58,7 +59,11 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
     ranks.spread([*module.parameters(), *module.buffers()])
     precision = Precision(config.precision, device, graphed=config.cuda_graphs)
     rows += precision.told
-    model = module
+    model, told = apply_model_options(
+        module, config, device, micro_batch=batching.micro_batch,
+        shapes_alike=getattr(task.train_data, "sizes", None) is None, ranks=ranks.size,
+    )  # fmt: skip
+    rows += told
     optimizer, told = make_optimizer(
         module, config.optimizer, effective_batch=batching.effective, scaling=config.scaling, device=device
     )

@@ -214,7 +214,7 @@ class Stepper:
         else:
             self._say(
                 f"Out of memory{where} ({missing.face}): {size}. The loss of {self._task.name} is no mean over samples and "
-                "cannot be split with the same result: from now on an update is made of FEWER samples. None is lost or repeated."
+                "cannot be split with the same result: from now on an update has FEWER samples. None is lost or repeated."
             )
         self._tell_of_layers()
         return True

@@ -3,8 +3,8 @@
 Its state is allocated before the first step, and fused kernels allocate nothing, so this is rare. Where it happens, what had
 been changed is undone and done again in smaller pieces, so that each weight is updated once, as if nothing had failed.
 
-Two ways to undo. A fused kernel changes all of its parameters or none; only its step counters may have been raised already,
-which the tensors' version counters tell. Anything else is copied before it is changed, some 64 MiB at a time.
+Two ways to undo. A fused kernel changes all of its parameters or none; only their step counters may have been raised before it,
+which a tensor's version counter tells. Anything else is copied before it is changed, some 64 MiB at a time.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ class _Piece:
     group: dict[str, Any]
     parameters: list[torch.Tensor]
 
+    def with_gradients(self) -> list[torch.Tensor]:
+        return [p for p in self.parameters if p.grad is not None]
+
     def halves(self) -> list[_Piece]:
         middle = len(self.parameters) // 2
         return [_Piece(self.group, self.parameters[:middle]), _Piece(self.group, self.parameters[middle:])]
@@ -40,7 +43,7 @@ class Update(Optimizer):
     """Wraps an optimizer (as ZeroRedundancyOptimizer does): its groups and its state are the wrapped one's own.
 
     `on_missing` hears of each failure that was survived. `step` raises DoesNotFit when a single parameter cannot be updated;
-    all others are then updated or not as a whole, so that the last checkpoint is what counts.
+    others may have been by then, so that the last checkpoint is what counts.
     """
 
     def __init__(self, inner: Optimizer, device: torch.device, on_missing: Callable[[Missing], None]):
@@ -49,6 +52,7 @@ class Update(Optimizer):
         self.state = inner.state
         self._device = device
         self._on_missing = on_missing
+        self._pieces = list(_pieces_of(inner))
         self._fused = all(group.get("fused") for group in inner.param_groups)
         self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)
 
@@ -57,7 +61,8 @@ class Update(Optimizer):
             self.inner.found_inf, self.inner.grad_scale = self.found_inf, self.grad_scale  # type: ignore[attr-defined]
         try:
             if self._fused:
-                self._all_at_once()
+                for piece in self._pieces:
+                    self._fused_piece(piece)
             else:
                 for piece in self._copied_pieces():
                     self._undoing(piece)
@@ -68,54 +73,30 @@ class Update(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         return self.inner.state_dict()
 
-    def _all_at_once(self) -> None:
-        pieces = list(self._pieces())
-        before = [self._versions(piece) for piece in pieces]
-        missing = attempt(self.inner.step)
+    def _fused_piece(self, piece: _Piece) -> None:
+        """One call of a fused kernel; in halves where memory is missing even after all that is cached was given back."""
+        missing = self._try_fused(piece)
         if missing is None:
             return
         self._on_missing(missing)
         free_what_is_cached(self._device)
-        for piece, versions in zip(pieces, before, strict=True):
-            if not self._was_done(piece, versions):
-                self._again(piece, missing)
+        if len(piece.parameters) > 1:
+            for half in piece.halves():
+                self._fused_piece(half)
+        elif (missing := self._try_fused(piece)) is not None:
+            raise _no_room(piece, missing)
 
-    def _again(self, piece: _Piece, missing: Missing) -> None:
-        """A fused piece in halves, until it works."""
-        if len(piece.parameters) == 1:
-            self._try_fused(piece, last=True, missing=missing)
-            return
-        for half in piece.halves():
-            failed = self._try_fused(half)
-            if failed is not None:
-                self._on_missing(failed)
-                self._again(half, failed)
-
-    def _try_fused(self, piece: _Piece, last: bool = False, missing: Missing | None = None) -> Missing | None:
-        versions = self._versions(piece)
-        failed = attempt(lambda: self._inner_step(piece))
-        if failed is None:
+    def _try_fused(self, piece: _Piece) -> Missing | None:
+        """The kernel changes all parameters or, where it fails, none. Counters that were raised before it are put back."""
+        first = next((p for p in piece.parameters if p.grad is not None), None)
+        if first is None:
             return None
-        if self._was_done(piece, versions):
-            raise AssertionError("a fused update failed after it had changed its parameters")
-        if last:
-            raise _no_room(piece, failed if missing is None else missing)
-        free_what_is_cached(self._device)
-        return failed
-
-    def _versions(self, piece: _Piece) -> tuple[int, int | None]:
-        first = piece.parameters[0]
         counter = self.inner.state.get(first, {}).get("step")
-        return _local(first)._version, _local(counter)._version if isinstance(counter, torch.Tensor) else None
-
-    def _was_done(self, piece: _Piece, before: tuple[int, int | None]) -> bool:
-        """Whether the fused kernel ran on this piece. If it did not, its step counters are put back."""
-        parameter, counter = self._versions(piece)
-        if parameter != before[0]:
-            return True
-        if counter is not None and counter != before[1]:
-            torch._foreach_sub_([self.inner.state[p]["step"] for p in piece.parameters], 1)
-        return False
+        before = None if counter is None else _local(counter)._version
+        missing = attempt(lambda: self._inner_step(piece))
+        if missing is not None and counter is not None and _local(counter)._version != before:
+            torch._foreach_sub_([self.inner.state[p]["step"] for p in piece.with_gradients()], 1)
+        return missing
 
     def _undoing(self, piece: _Piece) -> None:
         """A piece whose kernels may stop half-way: copied, changed, and put back where it failed."""
@@ -141,27 +122,19 @@ class Update(Optimizer):
         finally:
             self.inner.param_groups = groups
 
-    def _pieces(self) -> Iterator[_Piece]:
-        for group in self.inner.param_groups:
-            kinds: dict[tuple, list[torch.Tensor]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-            for parameters in kinds.values():
-                yield _Piece(group, parameters)
-
     def _copied_pieces(self) -> Iterator[_Piece]:
-        for piece in self._pieces():
+        for piece in self._pieces:
             taken: list[torch.Tensor] = []
             size = 0
-            for parameter in piece.parameters:
+            for parameter in piece.with_gradients():
                 own = _bytes_changed(parameter, self.inner.state)
                 if taken and size + own > COPIED_AT_ONCE_BYTES:
                     yield _Piece(piece.group, taken)
                     taken, size = [], 0
                 taken.append(parameter)
                 size += own
-            yield _Piece(piece.group, taken)
+            if taken:
+                yield _Piece(piece.group, taken)
 
 
 class _Kept:
@@ -184,6 +157,15 @@ class _Kept:
             else:
                 state[parameter].clear()
                 state[parameter].update(held)
+
+
+def _pieces_of(optimizer: Optimizer) -> Iterator[_Piece]:
+    for group in optimizer.param_groups:
+        kinds: dict[tuple, list[torch.Tensor]] = {}
+        for parameter in group["params"]:
+            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+        for parameters in kinds.values():
+            yield _Piece(group, parameters)
 
 
 def _bytes_changed(parameter: torch.Tensor, state: Any) -> int:
