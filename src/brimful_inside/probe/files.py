@@ -204,7 +204,7 @@ def _unlink(overlay: Overlay, original: Any) -> Any:
         if absolute is None:
             return original(path, dir_fd=dir_fd)
         upper = overlay.upper(absolute)
-        lower = not overlay.is_hidden(absolute) and os.path.lexists(absolute)
+        lower = overlay.lies_below(absolute)
         if os.path.isdir(overlay.where(absolute)) and not os.path.islink(overlay.where(absolute)):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if os.path.lexists(upper) or not lower:
@@ -233,7 +233,7 @@ def _rmdir(overlay: Overlay, original: Any) -> Any:
 
 
 def _take_away(overlay: Overlay, absolute: str) -> None:
-    lower = not overlay.is_hidden(absolute) and os.path.lexists(absolute)
+    lower = overlay.lies_below(absolute)
     overlay.remove_upper(absolute)
     if lower:
         overlay.hide(absolute)
@@ -250,12 +250,12 @@ def _rename(overlay: Overlay, original: Any) -> Any:
             if not overlay.is_visible(source):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), src)
             overlay.to_write(source, keeps_content=True)
-            if os.path.isdir(overlay.where(source)) and not overlay.is_hidden(source) and os.path.isdir(source):
+            if os.path.isdir(overlay.where(source)) and overlay.lies_below(source):
                 overlay.copy_up(source)
         taken = os.fspath(src) if source is None else overlay.upper(source)
         put = os.fspath(dst) if target is None else _place(overlay, target, os.path.isdir(taken))
         _move(original, taken, put)
-        if source is not None and not overlay.is_hidden(source) and os.path.lexists(source):
+        if source is not None and overlay.lies_below(source):
             overlay.hide(source)
         return None
 

@@ -129,6 +129,10 @@ class Overlay:
                 return False
             path = above
 
+    def lies_below(self, absolute: str) -> bool:
+        """Whether the user's own file or folder is there and not removed. os.path cannot tell: it sees the layer as well."""
+        return not self.is_hidden(absolute) and _exists(absolute)
+
     def where(self, absolute: str) -> str:
         """The path to read in place of `absolute`. Where nothing is to be seen, one that does not exist."""
         upper = self.upper(absolute)

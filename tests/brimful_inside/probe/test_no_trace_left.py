@@ -249,3 +249,29 @@ def test_files_are_kept_out_under_every_python_that_is_here(run_trial, tmp_path,
     told = run_trial(["script.py"], keep_out=True, python=(python,))
     assert told.exit_code == 0, told.stderr
     assert contents(work) == before and [hello["role"] for hello in told.hellos] == ["rank"]
+
+
+FOLDERS = """
+import os, pathlib, shutil
+os.mkdir("aside"); open("aside/a", "w").close(); os.rename("aside", "placed")
+assert os.listdir("placed") == ["a"] and not os.path.exists("aside")
+os.replace("placed", "elsewhere"); shutil.rmtree("elsewhere")
+assert not os.path.exists("elsewhere")
+open("kept/new", "w").close(); os.rename("kept", "moved")
+assert sorted(os.listdir("moved")) == ["new", "old"] and not os.path.exists("kept")
+os.rename("moved", "kept"); assert sorted(os.listdir("kept")) == ["new", "old"] and not os.path.exists("moved")
+sync = os.open("kept", os.O_RDONLY); os.fsync(sync); os.close(sync)
+os.remove("kept/old"); assert os.listdir("kept") == ["new"]
+print("so it is")
+"""
+
+
+def test_folders_that_a_script_made_or_found_can_be_renamed_and_the_users_stay(run_trial, tmp_path, contents):
+    kept = tmp_path / "work" / "kept"
+    kept.mkdir(parents=True)
+    (kept / "old").write_text("old")
+    before = contents(kept)
+    told = run_trial(FOLDERS, keep_out=True)
+    assert told.stdout == "so it is\n", told.stderr
+    assert contents(kept) == before
+    assert sorted(os.listdir(tmp_path / "work")) == ["kept", "script.py"]
