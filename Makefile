@@ -15,10 +15,10 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-clock bench-probe bench-gpu bench-cost bench-scripts clean
+.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-clock bench-probe bench-checkpoints bench-gpu bench-cost bench-scripts clean
 
 help: ## Say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv with all that the tests and examples need (TORCH_INDEX_URL=… for another build of torch)
 
@@ -88,6 +88,9 @@ bench-clock: $(TIMM_VENV)/.set-up ## Predict step times that others measured, in
 
 bench-cost: $(STAMP) ## What a prediction costs beyond the script itself, in seconds and host memory
 	$(PY) -m bench.prediction_cost
+
+bench-checkpoints: $(STAMP) ## What saving and loading a checkpoint costs, against torch.save and torch.load (3 minutes, 4 GB of disk)
+	$(PY) -m bench.checkpoint_cost
 
 bench-probe: $(STAMP) ## What the probe costs a training step
 	$(PY) -m bench.probe_cost

@@ -132,7 +132,7 @@ def check(folder, done):
 @pytest.fixture(scope="module")
 def total(tmp_path_factory):
     count = operations(tmp_path_factory.mktemp("count") / "all")
-    assert count > 50  # five saves with eight operations and more
+    assert count >= 40  # five saves of eight operations and more
     return count
 
 

@@ -125,7 +125,18 @@ def _tensors(path: Path, device: str | torch.device) -> dict[str, torch.Tensor]:
     if torch.device(device).type != "cpu":
         return tensors
     # On the CPU they are the file itself, mapped: a removed checkpoint would take up disk space until the training ends.
-    return {name: tensor.clone() for name, tensor in tensors.items()}
+    return {name: _copied(tensor) for name, tensor in tensors.items()}
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy made by this thread alone: on a busy machine `clone` waits for its helpers, for each tensor.
+
+    Measured with 180 tensors of 76 MB in all on 2 busy cores: 0.1 to 0.5 s, and 0.02 s by one thread.
+    """
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+    if tensor.numel():
+        copy.reshape(-1).view(torch.uint8).numpy()[:] = tensor.reshape(-1).view(torch.uint8).numpy()
+    return copy
 
 
 def _facts(path: Path, content: bytes) -> Facts:
