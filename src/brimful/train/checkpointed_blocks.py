@@ -125,6 +125,8 @@ def _through(layers: list[nn.Module], input: Any) -> Any:
 
 
 def _run(modules: list[nn.Module], function: Any, *args: Any) -> Any:
+    if torch.compiler.is_compiling():  # its graphs hold each change of a buffer once, and no context of one's own
+        return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=True)
     holders = [m for module in modules for m in module.modules() if any(b is not None for b in m._buffers.values())]
     contexts = functools.partial(_contexts, holders) if holders else noop_context_fn
     return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=True, context_fn=contexts)

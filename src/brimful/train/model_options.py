@@ -5,8 +5,8 @@ All are done in place: names of parameters and keys of state dicts stay as they 
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +18,12 @@ from brimful.train.effective import Effective
 from brimful.train.graphed_model import graph_model
 
 __all__ = ["ModelOptions", "apply_model_options"]
+
+# A model's own way to do it and how its settings are called: transformers' of today, and of before 5.
+_OWN_WAYS = {
+    "activation_checkpointing_enable": "activation_checkpointing_kwargs",
+    "gradient_checkpointing_enable": "gradient_checkpointing_kwargs",
+}
 
 
 class ModelOptions(Protocol):
@@ -88,26 +94,28 @@ def _refuse_what_excludes_another(config: ModelOptions, device: torch.device, ra
 
 
 def _channels_last(model: nn.Module) -> Effective:
-    flat = sum(p.ndim == 4 for p in model.parameters())
-    deep = sum(p.ndim == 5 for p in model.parameters())
-    if not flat and not deep:
-        return Effective("channels_last", True, False, "the model has no parameter of four or five dimensions (no convolution)")
-    if flat:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if deep:
-        model.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
-    return Effective("channels_last", True, True, f"{flat + deep} weights; activations follow the weights of a convolution")
+    """Weights of convolutions alone, each in the format of its dimensions (`model.to` fails on a model that has both)."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd) and m.weight.ndim in formats]
+    for layer in layers:
+        layer.weight.data = layer.weight.data.contiguous(memory_format=formats[layer.weight.ndim])
+    if not layers:
+        return Effective("channels_last", True, False, "the model has no convolution of two or three dimensions")
+    return Effective("channels_last", True, True, f"weights of {len(layers)} convolutions, which activations follow")
 
 
 def _checkpoint(model: nn.Module) -> Effective:
-    own = getattr(model, "gradient_checkpointing_enable", None)
     refused = ""
-    if callable(own):
-        try:
-            _enable(own)
+    for name, settings in _OWN_WAYS.items():
+        own = getattr(model, name, None)
+        if not callable(own):
+            continue
+        try:  # with the non-reentrant kind, where the model lets one choose
+            own(**{settings: {"use_reentrant": False}} if settings in inspect.signature(own).parameters else {})
             return Effective("gradient_checkpointing", True, True, f"{type(model).__name__}'s own")
         except (ValueError, NotImplementedError) as error:  # transformers' word for a class without support
             refused = f"; its own was asked first and refused: {str(error).splitlines()[0]}"
+            break
     found = checkpoint_blocks(model)
     if found is None:
         why = (
@@ -117,22 +125,32 @@ def _checkpoint(model: nn.Module) -> Effective:
     return Effective("gradient_checkpointing", True, True, found + refused)
 
 
-def _enable(own: Callable[..., Any]) -> None:
-    """The non-reentrant kind, where the model lets one choose."""
-    if "gradient_checkpointing_kwargs" in inspect.signature(own).parameters:
-        own(gradient_checkpointing_kwargs={"use_reentrant": False})
-    else:
-        own()
-
-
 def _compile(model: nn.Module, device: torch.device, shapes_alike: bool) -> Effective:
     _check_compiler(device)
-    dynamic = False if shapes_alike else None
-    model.compile(dynamic=dynamic)
+    model.__class__ = _compiled(type(model), False if shapes_alike else None)
     why = "compiled at the first batch; " + (
         "each further batch size is compiled by itself" if shapes_alike else "sizes that vary become variables"
     )
     return Effective("compile", True, True, why)
+
+
+def _compiled(kind: type[nn.Module], dynamic: bool | None) -> type[nn.Module]:
+    """A subclass of `kind` whose forward is compiled.
+
+    torch.compile(model) would put a prefix before each key of its state, and model.compile() leaves a model that is one of
+    PyTorch's own classes (a Sequential, say) as it is, without a word (seen in torch 2.13).
+    """
+
+    def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return kind.forward(self, *args, **kwargs)
+
+    compiled = torch.compile(run, dynamic=dynamic)
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return compiled(self, *args, **kwargs)
+
+    return type(f"Compiled{kind.__name__}", (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
 def _check_compiler(device: torch.device) -> None:
