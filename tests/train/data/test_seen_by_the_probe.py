@@ -1,0 +1,103 @@
+"""A training by the feed is seen as any other: samples of a batch and of a step, the data set's length, the worst batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.brimful_inside.helper import run_trial
+
+CARD = {"name": "A card", "total_bytes": 8 << 30, "context_bytes": 0, "capability": [8, 0], "multiprocessors": 108}
+SCRIPT = """
+    import sys
+    import numpy as np, torch
+    from torch import nn
+    from brimful.train.data.arrays import Arrays
+    from brimful.train.data.course import Course, Position
+    from brimful.train.data.feed import DataConfig, Feed
+
+    kind, micro_batch, workers = sys.argv[1], int(sys.argv[2]), None if sys.argv[3] == "measured" else int(sys.argv[3])
+
+    class Made(torch.utils.data.Dataset):
+        def __init__(self, n):
+            self.n, self.sizes = n, np.random.default_rng(0).integers(5, 60, n)
+        def __len__(self):
+            return self.n
+        def __getitem__(self, i):
+            return torch.randn(int(self.sizes[i]) if kind == "sized" else 20, 16), torch.tensor(i % 10)
+        def collate(self, samples):
+            x = nn.utils.rnn.pad_sequence([s[0] for s in samples], batch_first=True)
+            return {"x": x, "y": torch.stack([s[1] for s in samples])}
+
+    def data_of(n):
+        return Arrays(x=torch.zeros(n, 20, 16, dtype=torch.uint8), y=torch.arange(n) % 10) if kind == "arrays" else Made(n)
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    data, test = data_of(1000), data_of(200)
+    sized = {"sizes": data.sizes} if kind == "sized" else {}
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 10)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    course = Course(1000, seed=0, micro_batch=micro_batch, accumulation=2, **sized)
+    feed = Feed(data, course, device, DataConfig(workers=workers), 0)
+    on_test = Feed(test, Course(200, seed=0, micro_batch=50, accumulation=1, shuffle=False), device, DataConfig(workers=0), 0)
+    for epoch in range(3):
+        for step in feed.steps(Position(epoch)):
+            for part, n in enumerate(step.parts):
+                batch = step.load(part, 0, n)
+                loss = nn.functional.cross_entropy(model(batch["x"].float()).mean(1), batch["y"])
+                (loss * n / step.samples).backward()
+            optimizer.step(); optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            for step in on_test.steps(Position(epoch)):
+                for part, n in enumerate(step.parts):
+                    model(step.load(part, 0, n)["x"].float())
+        model.train()
+        print("epoch", epoch)
+"""
+
+
+def seen(tmp_path, kind, device, micro_batch=32, workers="0", **orders):
+    more = {"card": CARD} if device == "imaginary" else {}
+    told = run_trial(tmp_path, SCRIPT, argv=(kind, str(micro_batch), workers), device=device, **more, **orders)
+    assert told.exit_code == 0, told.stderr
+    loaders = {loader["role"]: loader for loader in told.report["loaders"]}
+    assert len(told.report["loaders"]) == 2, "one for training and one for evaluation, whatever was measured with others"
+    return told, loaders
+
+
+@pytest.mark.parametrize("device", ["cpu", "imaginary"])
+@pytest.mark.parametrize(("kind", "workers"), [("arrays", "0"), ("made", "1"), ("made", "measured")])
+def test_batches_steps_and_lengths_are_seen(tmp_path, kind, workers, device):
+    told, loaders = seen(tmp_path, kind, device, workers=workers, warmup_steps=1, steps=3)
+    report = told.report
+    assert report["ended"] == "steps_done" and report["steps"] == 4
+    assert report["micro_batches_per_step"][:4] == [2] * 4 and report["samples_per_step"][:4] == [64] * 4
+    assert loaders["train"]["dataset_length"] == 1000 and loaders["eval"]["dataset_length"] == 200
+    assert {batch["samples"] for batch in loaders["train"]["batches"]} == {32}
+    assert set(report["phases"]) >= {"train", "eval"}
+
+
+def test_no_loader_ends_a_training_that_is_not_cut(tmp_path):
+    told, loaders = seen(tmp_path, "arrays", "cpu", cut=False)
+    assert told.stdout.split() == ["epoch", "0", "epoch", "1", "epoch", "2"]
+    assert (
+        told.report["steps"] == 3 * 16 and loaders["train"]["samples_seen"] == 3000 and loaders["eval"]["samples_seen"] == 600
+    )
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_the_worst_batch_of_samples_that_vary_is_made(tmp_path, workers):
+    told, loaders = seen(tmp_path, "sized", "imaginary", workers=workers, worst_batch=True)
+    worst = told.report["worst_batch"]
+    assert worst["varies"] and worst["dataset_length"] == 1000 and "from 5 to 59" in worst["what"]
+    assert all(batch["shapes"][0] == [32, 59, 16] for batch in loaders["train"]["batches"])
+
+
+def test_resident_samples_are_known_to_be_alike(tmp_path):
+    told, _ = seen(tmp_path, "arrays", "imaginary", worst_batch=True)
+    assert not told.report["worst_batch"]["varies"]
+
+
+def test_a_trial_of_an_epoch_of_one_step_has_its_steps(tmp_path):
+    told, _ = seen(tmp_path, "arrays", "imaginary", micro_batch=500, worst_batch=True, warmup_steps=1, steps=3)
+    assert told.report["ended"] == "steps_done" and told.report["samples_per_step"][:4] == [1000] * 4

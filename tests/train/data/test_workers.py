@@ -1,0 +1,230 @@
+"""How many workers: by measuring, within what the machine has."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from brimful.errors import BrimfulError
+from brimful.train.data import workers as workers_module
+from brimful.train.data.config import DataConfig
+from brimful.train.data.workers import Machine, Need, Rates, bound, choose, decide_workers, make_here, measure, shared
+from brimful.train.effective import Effective
+
+MIB, GIB = 1 << 20, 1 << 30
+ROOMY = Machine(cores=8, free_bytes=64 * GIB, shm_free_bytes=32 * GIB, ranks=1)
+SMALL = Need(batch_bytes=1 * MIB, prefetch=2, kept=1, batches=1000)
+
+
+class Slow(Dataset):
+    """Waits as a disk does, so that any number of workers can wait side by side."""
+
+    def __init__(self, seconds=0.0, length=64):
+        self.seconds, self.length, self.asked_in = seconds, length, []
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.asked_in.append(os.getpid())
+        time.sleep(self.seconds)
+        return torch.zeros(16)
+
+
+def lists():
+    return iter([list(range(at, at + 8)) for at in range(0, 64, 8)])
+
+
+def decided(data=None, machine=ROOMY, kept=1, **config):
+    return decide_workers(data or Slow(), lists, default_collate, DataConfig(**config), kept, machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "most", "why"),
+    [
+        ({}, 8, "there are 8 cores"),
+        ({"ranks": 3}, 2, "there are 8 cores for 3 ranks"),
+        ({"free_bytes": 3 * 258 * 2 * MIB + 2 * MIB}, 3, "of memory are free"),
+        ({"free_bytes": 3 * 258 * 2 * MIB + 2 * MIB, "ranks": 2}, 1, "of memory are free"),
+        ({"shm_free_bytes": 64 * MIB}, 8, "cores"),
+        ({"shm_free_bytes": 10 * MIB}, 2, "/dev/shm has 10.0 MiB free for batches of 1.00 MiB"),
+        ({"shm_free_bytes": 5 * MIB}, 0, "/dev/shm"),
+        ({"shm_free_bytes": 0}, 0, "/dev/shm"),
+        ({"shm_free_bytes": None}, 8, "cores"),
+    ],
+)
+def test_the_machine_bounds_the_workers_and_the_tightest_bound_is_told(machine, most, why):
+    found, told = bound(Machine(**{**vars(ROOMY), **machine}), SMALL)
+    assert found == most and why in told
+
+
+def test_an_epoch_of_few_batches_bounds_them_and_one_batch_needs_none():
+    assert bound(ROOMY, Need(MIB, 2, 1, batches=3)) == (3, "an epoch has 3 batches on a rank")
+    assert bound(ROOMY, Need(MIB, 2, 1, batches=1))[0] == 0
+
+
+def test_the_batches_of_a_step_that_are_kept_take_their_room():
+    machine = Machine(8, 64 * GIB, 20 * MIB, 1)
+    assert bound(machine, Need(MIB, 2, 0, 1000))[0] == 5
+    assert bound(machine, Need(MIB, 2, 6, 1000))[0] == 2
+
+
+@given(
+    st.integers(1, 64), st.integers(0, 64 * GIB), st.integers(0, 8 * GIB), st.integers(1, 8), st.integers(1, GIB),
+    st.integers(1, 4), st.integers(0, 16),
+)  # fmt: skip
+def test_what_is_allowed_has_room(cores, free, shm, ranks, batch, prefetch, kept):
+    need = Need(batch, prefetch, kept, 1000)
+    most, _ = bound(Machine(cores, free, shm, ranks), need)
+    if most:
+        assert ranks * (most * prefetch + kept) * batch <= shm and ranks * (most * prefetch + kept) * batch <= free
+        assert most * ranks <= cores
+    asked, _ = bound(Machine(cores, free, shm, ranks), need, asked=1000)
+    assert asked >= most
+
+
+@pytest.mark.parametrize(
+    ("rates", "workers"),
+    [
+        (Rates(0.010, 0.0005, {1: 0.0105, 2: 0.0053, 4: 0.0052}), 2),
+        (Rates(0.010, 0.0005, {1: 0.0105, 2: 0.0053, 4: 0.0028}), 4),
+        (Rates(0.010, 0.0005, {1: 0.0105}), 1),  # one makes them no faster, and makes them meanwhile
+        (Rates(0.001, 0.0012, {1: 0.0013}), 0),  # to receive one takes as long as to make one
+        (Rates(0.0017, 0.0005, {1: 0.0058, 2: 0.0037}), 0),  # the way between processes takes longest
+        (Rates(0.010, 0.0005, {}), 0),
+    ],
+)
+def test_the_fewest_are_chosen_that_are_as_fast_and_none_where_they_could_cost_more_than_they_save(rates, workers):
+    chosen, why = choose(rates)
+    assert chosen == workers and "to make" in why
+
+
+@given(st.floats(1e-5, 1), st.floats(1e-5, 0.1), st.dictionaries(st.integers(1, 64), st.floats(1e-5, 2), min_size=1))
+def test_what_is_chosen_was_tried_and_is_within_the_gain_of_the_best(making_s, receiving_s, between):
+    chosen, _ = choose(Rates(making_s, receiving_s, between))
+    if chosen:
+        assert between[chosen] <= 1.1 * min(between.values()) + 1e-12
+        assert not any(count < chosen and s <= 1.1 * min(between.values()) for count, s in between.items())
+
+
+def test_making_a_batch_is_measured_on_as_many_samples_as_that_needs(monkeypatch):
+    class Clock:
+        now_s = 0.0
+
+        def perf_counter(self):
+            return self.now_s
+
+    clock = Clock()
+    monkeypatch.setattr(workers_module, "time", clock)
+
+    def make(indices):
+        clock.now_s += 0.06 * len(indices)
+        return torch.zeros(len(indices), 16)
+
+    made = make_here(make, list(range(8)))
+    assert (made.samples, made.batch_bytes) == (2, 2 * 64) and made.seconds == pytest.approx(0.12)
+    assert make_here(lambda indices: torch.zeros(len(indices)), list(range(8))).samples == 8
+
+
+def test_more_workers_are_tried_until_they_bring_no_more(monkeypatch):
+    tried = []
+
+    def rate(loader, count):
+        tried.append(count)
+        return max(0.1 / count, 0.03), 0.001
+
+    monkeypatch.setattr(workers_module, "_rate", rate)
+    rates = measure(lambda count: DataLoader(Slow()), 0.1, most=24)
+    assert tried == [1, 2, 4, 8] and rates.between_s[8] == 0.03
+    tried.clear()
+    measure(lambda count: DataLoader(Slow()), 0.1, most=3)
+    assert tried == [1, 2, 3]
+    tried.clear()
+    measure(lambda count: DataLoader(Slow()), 0.0005, most=8)
+    assert tried == [1], "a batch is received no faster than made: no use in more"
+
+
+def test_a_data_set_that_waits_gets_workers(monkeypatch):
+    monkeypatch.setattr(workers_module, "_MEASURED_S", 0.1)
+    told = decided(Slow(0.05), Machine(2, 8 * GIB, GIB, 1))
+    assert told.requested is None and told.effective in (1, 2)
+    assert "to make" in told.why and "with 1" in told.why
+
+
+def test_what_was_asked_for_is_kept_unless_it_has_no_room(monkeypatch):
+    monkeypatch.setattr(workers_module, "measure", lambda *args: pytest.fail("nothing needs to be measured"))
+    assert decided(workers=12).effective == 12  # more than cores: asked is asked
+    assert decided(workers=0).why == "as asked"
+    tight = decided(machine=Machine(8, 8 * GIB, 4096, 1), workers=5)
+    assert tight.requested == 5 and tight.effective == 1 and "/dev/shm has 4.00 KiB free" in tight.why
+    none = decided(machine=Machine(8, 8 * GIB, 512, 1))
+    assert none.effective == 0 and "there is room for no worker" in none.why
+
+
+def test_the_data_set_is_looked_at_through_a_copy_so_that_workers_open_their_own_files(monkeypatch):
+    class Opens(Slow):
+        file = None
+
+        def __getitem__(self, index):
+            self.file = self.file or object()
+            return torch.zeros(1)
+
+    data = Opens()
+    decided(data, workers=1)
+    assert data.file is None
+
+
+def test_measuring_leaves_the_random_states_alone():
+    class Draws(Slow):
+        def __getitem__(self, index):
+            return torch.rand(4)
+
+    before = torch.get_rng_state()
+    decided(Draws())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def on_two_ranks(decide):
+    """What `shared` gives or raises on rank 0 and on rank 1, which exchange numbers as ranks do."""
+    box, ready, outcomes = [], threading.Event(), {}
+
+    def share(number):
+        if threading.current_thread().name == "0":
+            box.append(number)
+            ready.set()
+        assert ready.wait(20)
+        return box[0]
+
+    def run(rank):
+        try:
+            outcomes[rank] = shared(decide if rank == 0 else lambda: pytest.fail("rank 0 decides"), None, rank, share)
+        except BaseException as error:
+            outcomes[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,), name=str(rank)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return outcomes
+
+
+def test_rank_0_decides_for_all():
+    outcomes = on_two_ranks(lambda: Effective("workers", None, 3, "measured"))
+    assert outcomes[0].why == "measured" and outcomes[1].effective == 3 and outcomes[1].why == "as rank 0 decided"
+
+
+def test_no_rank_waits_for_one_that_could_not_decide():
+    def fails():
+        raise ValueError("a broken image")
+
+    outcomes = on_two_ranks(fails)
+    assert str(outcomes[0]) == "a broken image"
+    assert isinstance(outcomes[1], BrimfulError) and "rank 0 could not make a batch" in outcomes[1].saw
