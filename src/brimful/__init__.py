@@ -10,6 +10,7 @@ From Python, what the command line does (each returns a `Record`):
     brimful.predict   will it fit a card, how much memory in which phase, the largest batch size that fits
     brimful.audit     what a command really does
     brimful.tune      the settings that train fastest within memory, each one run before it is named
+    brimful.run       trains under a plan; out of memory means going on with the next smaller batch size
 
 Importing this package imports no torch: the names above are loaded when they are first used.
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from brimful.values import Command, Plan, Record
     from brimful.verbs.audit import audit
     from brimful.verbs.predict import predict
+    from brimful.verbs.run import run
     from brimful.verbs.tune import tune
     from brimful_inside.script import phase, setting
 
@@ -39,6 +41,7 @@ _HOMES = {
     "phase": "brimful_inside.script",
     "predict": "brimful.verbs.predict",
     "read_record": "brimful.record",
+    "run": "brimful.verbs.run",
     "setting": "brimful_inside.script",
     "tune": "brimful.verbs.tune",
 }
@@ -53,6 +56,7 @@ __all__ = [
     "phase",
     "predict",
     "read_record",
+    "run",
     "setting",
     "tune",
 ]

@@ -6,8 +6,9 @@ A setting stands open as ``{batch_size}``, or is found behind a flag that traini
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from brimful.errors import UsageError
 from brimful.values import Command, Setting
@@ -15,6 +16,9 @@ from brimful.values import Command, Setting
 # {name} is a setting; {{name}} stands for a {name} of the script's own.
 _PLACEHOLDER = re.compile(r"(?<!\{)\{([a-z_][a-z0-9_]*)\}(?!\})")
 _ESCAPED = re.compile(r"\{(\{[a-z_][a-z0-9_]*\})\}")
+
+#: Where a run tells the command to go on from its own checkpoint; a trial, and the first attempt of a run, leave it out.
+RESUME = "resume"
 
 #: Flags by which scripts take their batch size, the most common names first; ``-b`` last since it may mean other things.
 BATCH_SIZE_FLAGS = (
@@ -105,13 +109,51 @@ def _value(text: str) -> Setting:
 
 
 def placeholders(command: Command) -> tuple[str, ...]:
-    """Names that stand open in the command, in order, each once."""
-    names = [name for word in command.argv for name in _PLACEHOLDER.findall(word)]
+    """Settings that stand open in the command, in order, each once. ``{resume}`` is none: it stands for words or nothing."""
+    names = [name for word in command.argv for name in _PLACEHOLDER.findall(word) if name != RESUME]
     return tuple(dict.fromkeys(names))
+
+
+def can_resume(command: Command) -> bool:
+    """Whether the command says where it can be told to go on from its own checkpoint."""
+    return any(RESUME in _PLACEHOLDER.findall(word) for word in command.argv)
+
+
+def resuming(command: Command, words: Sequence[str] = ()) -> Command:
+    """The command with `words` where ``{resume}`` stands; without words, whatever holds it is left out."""
+    argv: list[str] = []
+    for word in command.argv:
+        if RESUME not in _PLACEHOLDER.findall(word):
+            argv.append(word)
+        elif word == f"{{{RESUME}}}":
+            argv.extend(words)
+        elif words:
+            argv.append(word.replace(f"{{{RESUME}}}", " ".join(words)))
+    return replace(command, argv=tuple(argv))
+
+
+def signature(command: Command) -> tuple[str, ...]:
+    """What two commands have in common that differ in their settings alone: values behind known flags and placeholders are
+    ``*``, and what only a run needs (accumulation, ``{resume}``) is left out. One Python is like another."""
+    words = list(resuming(command).argv)
+    if words and re.fullmatch(r"python(3(\.\d+)?)?", Path(words[0]).name):
+        words[0] = "python"
+    for name in _FLAGS:
+        spot = _find(words, name)
+        if spot is not None and "{" not in spot[2]:
+            words[spot[0]] = spot[1] + ("{accumulation}" if name == "accumulation" else "{}")
+    shown: list[str] = []
+    for word in words:
+        if "{accumulation}" not in word:
+            shown.append(_PLACEHOLDER.sub("*", word).replace("{}", "*"))
+        elif word == "{accumulation}" and shown and shown[-1].startswith("-"):
+            shown.pop()
+    return tuple(shown)
 
 
 def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
     """The argv with every placeholder filled. Raises UsageError for one that nobody sets."""
+    command = resuming(command)
     missing = [name for name in placeholders(command) if name not in settings]
     if missing:
         raise UsageError(

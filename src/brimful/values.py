@@ -330,6 +330,7 @@ class Opened:
     started_unix_s: float
     budget: Budget | None = None
     objective: Objective | None = None
+    working_folder: str | None = None  # where the command was started
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from brimful.cli import app
+from brimful.codec import SCHEMA
 from brimful.errors import Terminated
 
 TRAIN = ["--", "my-train", "--batch-size"]
@@ -261,7 +262,7 @@ def test_a_record_of_a_newer_brimful_or_without_a_beginning_is_told_by_report(ca
     typed(capsys, "audit", "--device", "cpu", "--", "pythn", "train.py")
     (path,) = tmp_path.glob("home/*/record.jsonl")
     whole = path.read_text()
-    path.write_text(whole.replace('"schema":1', '"schema":99'))
+    path.write_text(whole.replace(f'"schema":{SCHEMA}', '"schema":99'))
     code, _, err = typed(capsys, "report")
     assert code == 1
     assert "newer" in err and "Traceback" not in err

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from world import World, disk_full_at, work
 
 from brimful import record as records
+from brimful.codec import SCHEMA
 from brimful.command import parse
 from brimful.errors import DiskFull, Interrupted, NewerRecord, Terminated
 from brimful.record import latest, read_record
@@ -119,7 +120,7 @@ def whole_record(tmp_path_factory):
 def test_a_record_of_a_newer_brimful_is_told_as_such(tmp_path):
     work(World(), predict, ("my-train", "--batch-size", "8"), gpu_memory="4GiB", home=tmp_path)
     path = latest(tmp_path) / "record.jsonl"
-    path.write_text(path.read_text().replace('"schema":1', '"schema":99'))
+    path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":99'))
     with pytest.raises(NewerRecord):
         find_record(None, tmp_path)
 

@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from brimful import __version__
 from brimful.cli.options import Card, Common, Here
+from brimful.cli.running import USAGE, run_command
 from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
@@ -99,6 +100,9 @@ def tune(
             options=common.options(watcher),
         )
     return views.show_plan(record, common.json, page)
+
+
+app.command(run_command, name="run", usage=USAGE)
 
 
 @app.command(usage="Usage: brimful report [RECORD] [OPTIONS]")

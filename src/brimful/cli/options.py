@@ -49,7 +49,7 @@ class Common:
         )
 
     def settings(self) -> dict[str, Setting]:
-        return dict(map(_pair, self.set_))
+        return dict(map(pair, self.set_))
 
 
 @Parameter(name="*")
@@ -88,7 +88,7 @@ def _steps(text: str) -> int:
     return int(text)
 
 
-def _pair(text: str) -> tuple[str, Setting]:
+def pair(text: str) -> tuple[str, Setting]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise UsageError(

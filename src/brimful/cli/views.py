@@ -61,6 +61,17 @@ def show_plan(record: Record, json: bool, page: bool) -> int:
     return 0
 
 
+def show_run(record: Record, json: bool) -> int:
+    """How the run ended. Standard output is the command's own: the screen goes to standard error."""
+    assert record.run is not None and record.run.ended is not None
+    if json:
+        _print_json(as_json.run_json(record))
+    else:
+        console.show_run(console.make_console(sys.stderr), record)
+        print(f"Record: {record.folder}", file=sys.stderr)
+    return record.run.ended.exit_code
+
+
 def show_report(name: str | None, out: Path | None, format: str, home: Path | None, json: bool) -> int:
     from brimful.verbs.report import find_record
 

@@ -24,7 +24,7 @@ from brimful.measure import alone, gather, outcome
 from brimful.measure.device import host
 from brimful.measure.gpus import to_card
 from brimful.measure.processes import Family, Scale
-from brimful.values import Outcome, Sample, Trial, TrialKind
+from brimful.values import Device, Outcome, Sample, Trial, TrialKind
 from brimful_inside import wire
 
 _POLL_S = 0.05
@@ -56,7 +56,7 @@ def launch(trial: Trial, folder: Path, record_folder: Path, heartbeat: Heartbeat
     program cannot be started at all, UsageError for an open placeholder, DiskFull when the orders cannot be written.
     """
     argv, of_launcher = _words(trial)
-    _must_be_startable(argv[0])
+    must_be_startable(argv[0])
     orders_path = _write_orders(trial, folder)
     kills_before = host.oom_kills()
     with open(folder / "stdout.txt", "wb") as out, open(folder / "stderr.txt", "wb") as err:
@@ -76,7 +76,7 @@ def _words(trial: Trial) -> tuple[tuple[str, ...], dict[str, str]]:
     return argv, {**of_launcher, **alone.alone_environment(device.ranks, device.as_rank, device.cards)}
 
 
-def _must_be_startable(program: str) -> None:
+def must_be_startable(program: str) -> None:
     if shutil.which(program) is None:
         raise NoSuchCommand(
             saw=f"there is no command {program!r}",
@@ -131,16 +131,23 @@ def _must_have_had_room(folder: Path) -> None:
 
 def environment(trial: Trial, orders_path: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """The child's environment: the user's own, the command's and the trial's additions, and the door in front of PYTHONPATH."""
+    variables = with_the_door(trial.device, {**trial.command.environment, **trial.environment}, orders_path, base)
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"  # a trial leaves no trace; caches that are there are still read
+    return variables
+
+
+def with_the_door(
+    device: Device, added: Mapping[str, str], orders_path: Path, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The user's environment with what is `added`, and with what lets brimful into every Python process of the command."""
     variables = dict(os.environ if base is None else base)
-    if trial.device.kind == "imaginary":
+    if device.kind == "imaginary":
         variables.pop("CUDA_VISIBLE_DEVICES", None)  # it is about this machine's cards; the command's own word stays
-    variables.update(trial.command.environment)
-    variables.update(trial.environment)
+    variables.update(added)
     door = str(Path(brimful_inside.__file__).resolve().parent / "door")
     variables["PYTHONPATH"] = os.pathsep.join([door, *filter(None, [variables.get("PYTHONPATH")])])
     variables[wire.ORDERS_VARIABLE] = str(orders_path)
-    variables["PYTHONDONTWRITEBYTECODE"] = "1"  # a trial leaves no trace; caches that are there are still read
-    if trial.device.kind == "cpu":
+    if device.kind == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""  # a script that takes a card when it sees one must not see one
     return variables
 
@@ -292,4 +299,4 @@ def failure_text(sample: Sample, record_folder: Path) -> str:
     return _tail(record_folder / sample.folder / "stderr.txt", _TAIL_BYTES)
 
 
-__all__ = ["environment", "failure_text", "launch", "orders_of"]
+__all__ = ["environment", "failure_text", "launch", "must_be_startable", "orders_of", "with_the_door"]

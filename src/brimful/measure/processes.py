@@ -97,7 +97,7 @@ class Scale:
         self._next_s = 0.0
         self._resident_bytes = 0  # at the last weighing
         self._room_bytes = 0  # that was left then
-        self.peak_bytes = 0
+        self.peak_bytes = self.latest_bytes = 0
 
     @property
     def over(self) -> bool:
@@ -110,6 +110,7 @@ class Scale:
         if not due and grown <= self._room_bytes:
             return False
         bytes_ = self._family.host_bytes()
+        self.latest_bytes = bytes_
         self.peak_bytes = max(self.peak_bytes, bytes_)
         if self._limit_bytes is not None:
             self._resident_bytes = self._family.resident_bytes()

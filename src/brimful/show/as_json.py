@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from brimful.show import runs
 from brimful.show.breakdown import breakdown_json
 from brimful.show.cards import cards_json
 from brimful.show.speed import speed_json
@@ -116,6 +117,11 @@ def plan_json(record: Record) -> dict[str, Any]:
             "exit_code": closed.exit_code if closed else None,
         },
     }
+
+
+def run_json(record: Record) -> dict[str, Any]:
+    """The answer of `run`: how it ended, and every attempt in order."""
+    return runs.run_json(record, advice_json(record.notes), _phase_peak)
 
 
 def gpus_json(gpus: tuple[Gpu, ...] | list[Gpu]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brimful.errors import BrimfulError
-from brimful.show import facts, verdict
+from brimful.show import facts, runs, verdict
 from brimful.show.calibration import calibration_rows
 from brimful.show.console_memory import show_breakdown, show_what_if
 from brimful.show.speed import speed_rows, speed_sentence
@@ -34,7 +34,7 @@ from brimful.show.words import (
     shown_bytes,
     shown_device_peak,
 )
-from brimful.values import Advice, Audit, Calibration, Gpu, Machine, Plan, Prediction, Record, Source
+from brimful.values import Advice, Audit, Calibration, Gpu, Machine, PlannedSetting, Prediction, Record, Source
 
 _TONES = {"good": "green", "bad": "red", "unfinished": "yellow", "note": "yellow"}
 
@@ -129,7 +129,7 @@ def show_plan(console: Console, record: Record, trials: bool = False) -> None:
         show_trials(console, record)
         show_advice(console, record.notes)
         return
-    _settings(console, plan)
+    _setting_rows(console, plan.settings)
     show_changes(console, record)
     if trials:
         show_trials(console, record)
@@ -150,6 +150,31 @@ def show_changes(console: Console, record: Record) -> None:
     for row in rows:
         table.add_row(_plain(row.quantity), _number(row.before), _number(row.after), _plain(row.change, "bold"))
     print_table(console, table)
+
+
+def show_run(console: Console, record: Record) -> None:
+    """The answer of `run`: how it ended, its settings, every attempt, and the peaks of the last one by phase."""
+    run = record.run
+    assert run is not None
+    _headline(console, verdict.of_record(record))
+    _setting_rows(console, runs.settings_in_force(run))
+    rows = runs.attempt_rows(run)
+    kind = next((row.memory for row in rows if row.memory), None)
+    table = table_of("#", "settings", "outcome", "steps", "samples/s", f"peak {kind}" if kind else "peak", "took", "resumed")
+    for row in rows:
+        outcome = Text(row.outcome, style="" if row.completed else "red")
+        cells = (row.steps, row.speed.text, row.peak.text, row.duration, row.resumed)
+        table.add_row(_plain(str(row.number)), _plain(row.settings), outcome, *map(_plain, cells))
+    if rows:
+        print_table(console, table)
+    for row in rows:
+        for sentence in (row.why, *row.notes):
+            if sentence:
+                _line(console, f"Attempt {row.number}: {sentence}")
+    if any(row.why or row.notes for row in rows):
+        console.print()
+    _phases(console, facts.phase_rows(record)[1])
+    show_advice(console, record.notes)
 
 
 def show_trials(console: Console, record: Record) -> None:
@@ -185,7 +210,9 @@ def show_trials(console: Console, record: Record) -> None:
 
 def show_record(console: Console, record: Record) -> None:
     """Whatever a record holds, for `report --format text`."""
-    if record.plan is None and record.prediction is not None:
+    if record.run is not None:
+        show_run(console, record)
+    elif record.plan is None and record.prediction is not None:
         show_prediction(console, record.prediction)
     elif record.plan is None and record.audit is not None:
         show_audit(console, record.audit)
@@ -256,9 +283,9 @@ def _line(console: Console, text: str) -> None:
     console.print(Text(text))
 
 
-def _settings(console: Console, plan: Plan) -> None:
+def _setting_rows(console: Console, settings: Iterable[PlannedSetting]) -> None:
     table = table_of("setting", "requested", "effective", "why", "source")
-    for one in plan.settings:
+    for one in settings:
         table.add_row(
             _plain(one.name),
             _plain(setting_text(one.requested)),
@@ -266,7 +293,8 @@ def _settings(console: Console, plan: Plan) -> None:
             _plain(one.why),
             _plain(one.source.value, "dim"),
         )
-    print_table(console, table)
+    if table.row_count:
+        print_table(console, table)
 
 
 def _phases(console: Console, rows: list[facts.PhaseRow], sources: bool = True) -> None:

@@ -6,6 +6,7 @@ import datetime
 import statistics
 from dataclasses import dataclass
 
+from brimful.show import runs
 from brimful.show.cards import card_groups
 from brimful.show.verdict import reason
 from brimful.show.words import (
@@ -150,6 +151,9 @@ def phase_rows(record: Record) -> tuple[str, list[PhaseRow]]:
         return predicted_phases(record.prediction)
     if record.audit is not None:
         return f"{record.audit.peak_source.value} in the audit", audited_phases(record.audit)
+    if record.run is not None:
+        phases = runs.phases_of(record.run)
+        return f"measured in attempt {len(record.run.attempts)}", _seen_phases(phases, (), Source.MEASURED, None)
     sample = _phase_sample(record)
     if sample is None:
         return "", []

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from brimful.show import facts, verdict
+from brimful.show import facts, runs, verdict
 from brimful.show.charts import WIDTHS, memory_chart, predicted_speed_chart, speed_chart
 from brimful.show.html_memory import breakdown_view, what_if_view
 from brimful.show.speed import speed_rows, speed_sentence
@@ -93,6 +93,7 @@ def _view(record: Record) -> dict[str, Any]:
         "phases": phases,
         "phase_shares": any(row.share is not None for row in phases),
         "phase_columns": [name for name in ("allocated", "reserved", "device", "host") if _any_shown(phases, name)],
+        "attempts": runs.attempt_rows(record.run) if record.run else [],
         "trials": trials,
         "trial_memory": next((row.memory for row in trials if row.memory), None),
         "run": facts.run_rows(record),
@@ -114,19 +115,20 @@ def _cut_off(record: Record) -> str:
     """A sentence for a record that did not end as it should, although a result may stand; "" otherwise."""
     if record.torn:
         return "The record was cut off in the middle of a line. What stands before it is shown."
-    if record.closed is None and record.samples:
+    if record.closed is None and (record.samples or record.run):
         return "The record has no end: brimful was stopped, or is still at work. What was written up to now is shown."
     return ""
 
 
 def _paste(record: Record) -> str:
+    if record.run is not None:
+        return runs.command_of(record.run) if record.run.attempts else ""
     return record.plan.command_line if record.plan else ""
 
 
 def _settings(record: Record) -> list[tuple[str, str, str, str, Source]]:
-    if record.plan is None:
-        return []
-    return [(s.name, setting_text(s.requested), setting_text(s.effective), s.why, s.source) for s in record.plan.settings]
+    settings = record.plan.settings if record.plan else runs.settings_in_force(record.run) if record.run else ()
+    return [(s.name, setting_text(s.requested), setting_text(s.effective), s.why, s.source) for s in settings]
 
 
 def _warnings(record: Record) -> list[Advice]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from brimful.show import facts, verdict
+from brimful.show import facts, runs, verdict
 from brimful.show.breakdown import module_rows, moment_text, part_rows, share_rows
 from brimful.show.speed import speed_sentence
 from brimful.show.what_if import other_texts, saving_rows
@@ -21,6 +21,27 @@ def render_markdown(record: Record) -> str:
     opened = record.opened
     parts = [f"**brimful {escape(opened.verb)}**: {escape(verdict.of_record(record).sentence)}"]
     plan, audit = record.plan, record.audit
+    if record.run is not None:
+        parts.append(code_block(runs.command_of(record.run)))
+        rows = [
+            (s.name, setting_text(s.requested), setting_text(s.effective), s.why, s.source.value)
+            for s in runs.settings_in_force(record.run)
+        ]
+        parts.append(table(("setting", "requested", "effective", "why", "source"), rows))
+        attempts = [
+            (
+                str(r.number),
+                r.settings,
+                f"{r.outcome}: {r.why}" if r.why else r.outcome,
+                r.steps,
+                number(r.speed),
+                number(r.peak),
+                r.duration,
+                r.resumed,
+            )
+            for r in runs.attempt_rows(record.run)
+        ]
+        parts.append(table(("#", "settings", "outcome", "steps", "samples/s", "peak", "took", "resumed"), attempts))
     if plan is None and record.prediction is not None and record.prediction.speed is not None:
         parts.append(escape(speed_sentence(record.prediction.speed)))
     if plan is not None:

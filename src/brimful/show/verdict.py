@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brimful.show import runs
 from brimful.show.cards import cards_text
 from brimful.show.words import OUTCOMES, bytes_interval_text, bytes_text, count_text, setting_text, speed_text
 from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Sample, Source
@@ -22,6 +23,8 @@ class Verdict:
 
 def of_record(record: Record) -> Verdict:
     """The verdict on whatever a record holds, the furthest-reaching result first."""
+    if record.run is not None:
+        return Verdict(*runs.verdict_of(record.run, record.torn))
     if record.plan is not None:
         return of_plan(record.plan, record)
     if record.prediction is not None:

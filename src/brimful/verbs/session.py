@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from brimful.codec import SCHEMA, Entry
-from brimful.errors import BrimfulError, Interrupted
+from brimful.errors import BrimfulError, DiskFull, Interrupted
 from brimful.measure import prepared
 from brimful.measure.device import host
 from brimful.measure.launch import failure_text, launch
@@ -59,6 +60,8 @@ class Session:
         self.options = options
         self.samples: list[Sample] = []
         self.started = time.monotonic()
+        self.exit_code = 0  # of a verb that ends well and says no
+        self.outlives_a_full_disk = False  # what goes on matters more than its record
 
     @property
     def folder(self) -> Path:
@@ -120,6 +123,7 @@ def opened(
         started_unix_s=time.time(),
         budget=budget,
         objective=objective,
+        working_folder=os.getcwd(),
     )
     session = Session(RecordWriter.create(home, entry), entry, options)
     if command is not None:
@@ -136,7 +140,11 @@ def opened(
         session.writer.append(Closed(1, time.time(), f"{type(error).__name__}: {error}"))
         raise
     else:
-        session.writer.append(Closed(0, time.time()))
+        try:
+            session.writer.append(Closed(session.exit_code, time.time()))
+        except DiskFull:
+            if not session.outlives_a_full_disk:
+                raise
     finally:
         session.writer.close()
 

@@ -1,0 +1,122 @@
+"""The output of a run's command on its way to the user: passed on as it comes, and kept in the record.
+
+Where the user's own stream is a terminal the command gets one too, so that it prints what it would print without brimful
+(colours, progress bars, lines as they are made); else it gets a pipe. What is kept stops where the disk is full; the command
+goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import termios
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+CHUNK_BYTES = 1 << 16  # what a pipe of Linux holds
+STREAMS = ("stdout", "stderr")
+
+Show = Callable[[str, bytes], None]  # which of STREAMS, and what came
+
+
+class Relay:
+    """`terminals`: the file descriptor of the user's terminal for each of STREAMS that is one. `close` when the run is over."""
+
+    def __init__(self, folder: Path, show: Show, terminals: Mapping[str, int] | None = None):
+        self._show = show
+        self._terminals = dict(terminals or {})
+        self._inner: dict[str, int] = {}  # the child's ends, until it has them
+        self._outer: dict[int, str] = {}  # ours
+        self._kept: dict[str, int] = {}
+        self.cut: str | None = None  # why a part of the output is not in the record
+        for name in STREAMS:
+            outer, self._inner[name] = _terminal(self._terminals[name]) if name in self._terminals else os.pipe()
+            self._outer[outer] = name
+            self._kept[name] = os.open(folder / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    @property
+    def child_ends(self) -> dict[str, int]:
+        """For the start of the command: {"stdout": descriptor, "stderr": descriptor}."""
+        return dict(self._inner)
+
+    def started(self) -> None:
+        """The command has its ends of the streams; ours of them are closed, so that its end is seen."""
+        for descriptor in self._inner.values():
+            os.close(descriptor)
+        self._inner.clear()
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody may still write."""
+        return bool(self._outer)
+
+    def pump(self, timeout_s: float) -> bool:
+        """Passes on what is there; waits up to `timeout_s` for something. True if anything came."""
+        if not self._outer:
+            time.sleep(timeout_s)
+            return False
+        ready, _, _ = select.select(list(self._outer), [], [], timeout_s)
+        for descriptor in ready:
+            name = self._outer[descriptor]
+            data = _read(descriptor)
+            if data:
+                self._show(name, data)
+                self._keep(name, data)
+            else:
+                os.close(descriptor)
+                del self._outer[descriptor]
+        return bool(ready)
+
+    def drain(self) -> None:
+        """Passes on what was written already, without waiting for more."""
+        while self._outer and self.pump(0.0):
+            pass
+
+    def follow_size(self) -> None:
+        """The command's terminals become as large as the user's."""
+        for descriptor, name in self._outer.items():
+            if name in self._terminals:
+                _copy_size(self._terminals[name], descriptor)
+
+    def close(self) -> None:
+        for descriptor in [*self._inner.values(), *self._outer, *self._kept.values()]:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._inner.clear()
+        self._outer.clear()
+        self._kept.clear()
+
+    def _keep(self, name: str, data: bytes) -> None:
+        if self.cut is not None:
+            return
+        try:
+            while data:
+                data = data[os.write(self._kept[name], data) :]
+        except OSError as error:
+            self.cut = f"the rest of its output could not be kept ({error.strerror}); it was still passed on"
+
+
+def _read(descriptor: int) -> bytes:
+    """b"" at the end; a terminal's end is an error (EIO)."""
+    try:
+        return os.read(descriptor, CHUNK_BYTES)
+    except OSError:
+        return b""
+
+
+def _terminal(like: int) -> tuple[int, int]:
+    """(our end, the command's end) of a terminal of the size of `like`, which leaves line ends as they are written."""
+    outer, inner = os.openpty()
+    attributes = termios.tcgetattr(inner)
+    attributes[1] &= ~termios.OPOST
+    termios.tcsetattr(inner, termios.TCSANOW, attributes)
+    _copy_size(like, outer)
+    return outer, inner
+
+
+def _copy_size(source: int, target: int) -> None:
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(target, termios.TIOCSWINSZ, fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8))

@@ -1,0 +1,117 @@
+"""What a run does after it ran out of memory: which setting becomes smaller, whether it can resume, and what is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brimful import command as commands
+from brimful.decide.run_settings import ACCUMULATION, BATCH_SIZE, lever_of, values_in_force, with_size
+from brimful.decide.smaller import Known, Size, next_smaller
+from brimful.show.words import OUTCOMES
+from brimful.values import Advice, Attempt, Command, PlannedSetting, RunStarted
+
+
+@dataclass(frozen=True)
+class Again:
+    """The settings of the next attempt, and what to tell before it."""
+
+    rows: tuple[PlannedSetting, ...]
+    advice: tuple[Advice, ...]
+
+
+def lever(attempt: Attempt, rows: tuple[PlannedSetting, ...]) -> str:
+    """The setting that was too large, by the phase in which memory ran out."""
+    phase = attempt.failure.phase if attempt.failure else None
+    return lever_of(phase, tuple(row.name for row in rows))
+
+
+def decide(
+    attempt: Attempt,
+    command: Command,
+    rows: tuple[PlannedSetting, ...],
+    started: RunStarted,
+    known: Known,
+    reachable: bool,
+) -> Again | str:
+    """The next attempt, or a sentence that says why there is none. `reachable`: the command takes a batch size."""
+    name, where = lever(attempt, rows), _where(attempt)
+    failed = _size_of(attempt, rows, name)
+    if failed is None or (name == BATCH_SIZE and not reachable):
+        return f"{where}; the command has no {{{BATCH_SIZE}}}, so that brimful cannot give it a smaller one"
+    effective = None
+    if name == BATCH_SIZE and ACCUMULATION in commands.placeholders(command):
+        effective = failed * int(values_in_force(rows).get(ACCUMULATION) or 1)
+    size = next_smaller(failed, known, effective)
+    if size is None:
+        return f"{where} at {name} {failed}: there is nothing smaller"
+    if attempt.number > started.max_restarts:
+        return f"{where} at {name} {failed:,}, after {started.max_restarts} restarts (--max-restarts)"
+    told = [_restart(attempt, where, name, failed, size), _batch(name, failed, size, effective), _resume(started)]
+    return Again(with_size(rows, name, size), tuple(advice for advice in told if advice is not None))
+
+
+def reason(attempt: Attempt) -> str:
+    """What the script's own exception said and where, behind a colon; "" where nothing is known."""
+    failure = attempt.failure
+    if failure is None:
+        return f": {attempt.notes[0]}" if attempt.notes else ""
+    first = (failure.message.strip().splitlines() or [""])[0]
+    rank = f" in rank {attempt.failed_rank}" if attempt.failed_rank is not None else ""
+    where = f" ({failure.where})" if failure.where else ""
+    return f": {failure.type.rsplit('.', 1)[-1]}{': ' + first if first else ''}{rank}{where}"
+
+
+def _where(attempt: Attempt) -> str:
+    failure = attempt.failure
+    words = OUTCOMES[attempt.outcome]
+    rank = f", rank {attempt.failed_rank}" if attempt.failed_rank is not None else ""
+    return (
+        f"{words} in step {attempt.steps + 1:,} ({failure.phase}{rank})"
+        if failure
+        else f"{words} after {attempt.steps:,} steps"
+    )
+
+
+def _size_of(attempt: Attempt, rows: tuple[PlannedSetting, ...], name: str) -> int | None:
+    """What it was set to; of a script that has its own default, what its training loader gave."""
+    value = values_in_force(rows).get(name)
+    if value is not None or name != BATCH_SIZE:
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+    loaders = [loader for report in attempt.reports for loader in report.loaders if loader.role == "train"]
+    return max((loader.batch_size for loader in loaders if loader.batch_size), default=None)
+
+
+def _restart(attempt: Attempt, where: str, name: str, failed: int, size: Size) -> Advice:
+    accumulation = f" and {ACCUMULATION} {size.accumulation}" if size.accumulation is not None else ""
+    return Advice(
+        "restart",
+        f"attempt {attempt.number}: {where} at {name} {failed:,}",
+        f"attempt {attempt.number + 1} starts with {name} {size.batch_size:,}{accumulation} ({size.why})",
+        "",
+    )
+
+
+def _batch(name: str, failed: int, size: Size, effective: int | None) -> Advice | None:
+    """What becomes of the effective batch, where it does not stay."""
+    if name != BATCH_SIZE or size.effective_batch == effective:
+        return None
+    before = effective if effective is not None else failed
+    means = "the training is not quite the one that was begun: its learning rate was chosen for the larger batch"
+    if effective is not None:
+        do = f"{size.batch_size:,} × {size.accumulation} is as near as whole numbers come"
+    else:
+        do = f"write {{{ACCUMULATION}}} where your script takes the batches of an update, and it stays"
+    saw = f"an update of each rank goes from {before:,} samples to {size.effective_batch:,}"
+    return Advice("effective-batch", saw, means, do)
+
+
+def _resume(started: RunStarted) -> Advice:
+    if started.resume_words:
+        words = " ".join(started.resume_words)
+        return Advice("resumes", f"the command is told to go on from its own checkpoint: {words}", "", "")
+    return Advice(
+        "starts-over",
+        "the command has no {resume}: it STARTS OVER FROM ITS BEGINNING unless it looks for its checkpoint by itself",
+        "brimful cannot save a step of another program from outside",
+        'write {resume} where your script takes the word to go on: --resume-with "--resume last" -- python train.py {resume}',
+    )

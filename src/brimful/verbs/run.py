@@ -1,0 +1,257 @@
+"""`run`: trains under a plan, the probe left in. Out of memory means going on with the next smaller size, not a lost night."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from brimful import command as commands
+from brimful.codec import Entry
+from brimful.decide import run_settings
+from brimful.decide.smaller import Known, known_from
+from brimful.decide.wall import Wall
+from brimful.errors import DiskFull, UsageError
+from brimful.measure.attempt import Start, run_attempt
+from brimful.measure.passing import GRACE_S, Passing
+from brimful.record import replay
+from brimful.units import format_duration, parse_bytes
+from brimful.values import (
+    Advice,
+    Attempt,
+    Command,
+    Opened,
+    Outcome,
+    PlannedSetting,
+    Record,
+    RunBeat,
+    RunEnded,
+    RunStarted,
+    Setting,
+)
+from brimful.verbs import interpreter, restart, run_plan
+from brimful.verbs.predict import refuse_unreachable, takes_a_batch_size
+from brimful.verbs.session import Nobody, Options, Session, Watcher, opened
+
+#: Each one is smaller than the one before, so that ten lead from any usual size to 1 (assumed).
+MAX_RESTARTS = 10
+_MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
+_EXIT = {Outcome.COMPLETED: 0, Outcome.INTERRUPTED: 130, Outcome.TERMINATED: 143}
+FAILED, DOES_NOT_FIT = 5, 3
+
+
+class RunWatcher(Watcher, Protocol):
+    """Who looks on while a run goes on, and has its command's output."""
+
+    @property
+    def terminals(self) -> Mapping[str, int]: ...
+    def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None: ...
+    def output(self, stream: str, data: bytes) -> None: ...
+    def beat(self, seen: RunBeat) -> None: ...
+    def attempt_ended(self, attempt: Attempt) -> None: ...
+
+
+class Passes(Nobody):
+    """Passes the command's output on, and says nothing itself."""
+
+    terminals: Mapping[str, int] = {}
+
+    def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None: ...
+    def beat(self, seen: RunBeat) -> None: ...
+    def attempt_ended(self, attempt: Attempt) -> None: ...
+
+    def output(self, stream: str, data: bytes) -> None:
+        target = getattr(sys, stream)
+        if hasattr(target, "buffer"):
+            target.buffer.write(data)
+        else:  # a notebook's
+            target.write(data.decode(errors="replace"))
+        target.flush()
+
+
+@dataclass
+class _Going:
+    """A run that goes on: what every attempt shares, and what changes from one to the next."""
+
+    session: Session
+    watcher: RunWatcher
+    command: Command
+    chosen: run_plan.Chosen
+    started: RunStarted
+    rows: tuple[PlannedSetting, ...]
+    environment: dict[str, str]
+    attempts: list[Attempt] = field(default_factory=list)
+    unkept: list[Entry] = field(default_factory=list)  # what a full disk did not take
+
+    def keep(self, entry: Entry) -> None:
+        """In the record, if the disk takes it: a training that goes well is not ended for a line about it."""
+        try:
+            if not self.unkept:
+                self.session.keep(entry)
+                return
+        except DiskFull as error:
+            self.session.message(f"{error.saw} The run goes on; its record stays as it is. {error.do}")
+        self.unkept.append(entry)
+
+    def note(self, advice: Advice) -> None:
+        self.keep(advice)
+        self.session.message(" ".join(part for part in (f"{advice.saw}.", f"{advice.means}.", f"{advice.do}.") if part != "."))
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    plan: str | None = None,
+    settings: Mapping[str, Setting] | None = None,
+    device: str | None = None,
+    max_restarts: int = MAX_RESTARTS,
+    resume_with: str | None = None,
+    grace_s: float = GRACE_S,
+    host_limit: str | None = None,
+    options: Options | None = None,
+    watcher: RunWatcher | None = None,
+) -> Record:
+    """Trains. Returns the record, whose `run` says how it ended (`run.ended.exit_code`), also where the command failed.
+
+    `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan). `resume_with`: the words that stand for
+    ``{resume}`` from the second attempt on. `host_limit`: ends an attempt as out of host memory before it holds more ("20GiB").
+    Raises UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
+    """
+    looks_on = watcher or Passes()
+    options = replace(options or Options(), watcher=looks_on)
+    command, advice = interpreter.settle(commands.parse(tuple(argv)))
+    given = dict(settings or {})
+    resume_words = _resume_words(command, resume_with)
+    refuse_unreachable(command, given)
+    chosen = run_plan.choose(command, plan, bool(given), device, options.home)
+    rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
+    commands.fill(command, run_settings.values_in_force(rows))  # an open placeholder is told before anything is begun
+    limit = parse_bytes(host_limit) if host_limit is not None else None
+    folder = chosen.record.folder if chosen.record else None
+    started = RunStarted(chosen.source, chosen.why, folder, max_restarts, resume_words, grace_s, limit)
+    environment, kept = run_settings.environment_of(chosen.plan, os.environ)
+    with opened("run", command, chosen.device, options) as session, Passing(grace_s) as passing:
+        going = _Going(session, looks_on, command, chosen, started, rows, environment)
+        going.keep(started)
+        for one in filter(None, [advice, *(Advice("environment", sentence, "yours is in force", "") for sentence in kept)]):
+            going.note(one)
+        session.message(f"Trains by {started.why}")
+        ended = _to_the_end(going, passing)
+        going.keep(ended)
+        session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
+    return _record(going, ended)
+
+
+def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
+    """The words for ``{resume}``. Raises UsageError where one of the two is there without the other."""
+    if text is not None and not commands.can_resume(command):
+        raise UsageError(
+            saw=f"--resume-with {text!r} was given and the command has no {{resume}}",
+            means="the words would reach nothing",
+            do="write {resume} where they go: python train.py --batch-size {batch_size} {resume}",
+        )
+    if text is None and commands.can_resume(command):
+        raise UsageError(
+            saw="the command has {resume}, and nothing says which words it stands for",
+            means="the first attempt leaves it out; later ones tell the script to go on from its own checkpoint",
+            do='say how your script is told: --resume-with "--resume last"',
+        )
+    try:
+        return tuple(shlex.split(text or ""))
+    except ValueError as error:
+        raise UsageError(saw=f"--resume-with {text!r}: {error}", means="it is read as a shell would", do="close it") from None
+
+
+def _to_the_end(going: _Going, passing: Passing) -> RunEnded:
+    """Attempts, until one ends otherwise than out of memory, or nothing smaller is left."""
+    reachable = takes_a_batch_size(going.command)
+    known: dict[str, Known] = {}
+    while True:
+        attempt = _attempt(going, passing)
+        if attempt.outcome not in _MEMORY:
+            return _ended_by(attempt, going)
+        if passing.outcome is not None:  # while the attempt that had run out of memory was being put away
+            return RunEnded(passing.outcome, _EXIT[passing.outcome], "a signal to end came after it ran out of memory")
+        lever = restart.lever(attempt, going.rows)
+        knows = known.setdefault(lever, _known(going.chosen, lever))
+        step = restart.decide(attempt, going.command, going.rows, going.started, knows, reachable)
+        if isinstance(step, str):
+            return RunEnded(attempt.outcome, DOES_NOT_FIT, step)
+        going.rows = step.rows
+        for one in step.advice:
+            going.note(one)
+
+
+def _known(chosen: run_plan.Chosen, lever: str) -> Known:
+    record = chosen.record
+    return known_from(record.samples, record.opened.budget, record.memory, lever) if record else Known()
+
+
+def _attempt(going: _Going, passing: Passing) -> Attempt:
+    number = len(going.attempts) + 1
+    values = run_settings.values_in_force(going.rows)
+    again = number > 1
+    resuming = commands.resuming(going.command, going.started.resume_words if again else ())
+    start = Start(
+        number=number,
+        argv=commands.fill(resuming, values),
+        settings=going.rows,
+        values=values,
+        environment={**going.command.environment, **going.environment},
+        device=going.chosen.device,
+        resumed=bool(going.started.resume_words) if again else None,
+        host_limit_bytes=going.started.host_limit_bytes,
+    )
+    going.watcher.attempt_started(number, going.rows)
+    wall = Wall()
+
+    def beat(seen: RunBeat) -> None:
+        going.watcher.beat(seen)
+        for advice in wall.tell(seen):
+            going.note(advice)
+
+    folder = going.session.writer.attempt_folder(number)
+    attempt = run_attempt(start, folder, going.session.folder, passing, going.watcher.output, beat, going.watcher.terminals)
+    going.attempts.append(attempt)
+    going.watcher.attempt_ended(attempt)
+    if attempt.output_cut:
+        going.session.message(f"Of attempt {number} {attempt.output_cut}.")
+    going.keep(attempt)
+    return attempt
+
+
+def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
+    code = _EXIT.get(attempt.outcome, FAILED)
+    took = f"after {format_duration(attempt.duration_s)} and {attempt.steps:,} steps"
+    if attempt.outcome is Outcome.COMPLETED:
+        message = f"the command ended well {took}"
+    elif attempt.outcome in (Outcome.INTERRUPTED, Outcome.TERMINATED):
+        how = (
+            "it had to be killed" if attempt.exit_code is None else f"the command ended by itself ({_code(attempt.exit_code)})"
+        )
+        message = f"{attempt.outcome} {took}; {how}"
+    else:
+        message = f"the command failed by itself {took} ({_code(attempt.exit_code)}){restart.reason(attempt)}"
+    return RunEnded(attempt.outcome, code, message)
+
+
+def _code(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "killed by brimful"
+    return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+
+
+def _record(going: _Going, ended: RunEnded) -> Record:
+    """As it can be read back; with what a full disk did not take."""
+    record = going.session.record()
+    if not going.unkept:
+        return record
+    entries: list[Entry] = [record.opened, going.started, *going.attempts, *record.notes, ended]
+    entries += [entry for entry in going.unkept if isinstance(entry, Advice)]
+    return replace(replay(entries, record.folder, record.torn), closed=record.closed)
+
+
+__all__ = ["MAX_RESTARTS", "Opened", "Passes", "RunWatcher", "run"]

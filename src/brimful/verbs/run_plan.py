@@ -1,0 +1,166 @@
+"""Which plan a run trains under: the record that is named, or the newest `tune` record of the same command on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from brimful import command as commands
+from brimful.errors import NoSuchDevice, PlanMismatch, RecordUnreadable, UsageError
+from brimful.measure.device import accelerators, host
+from brimful.record import list_records, read_record
+from brimful.units import format_bytes
+from brimful.values import Command, Device, Plan, Record
+from brimful.verbs import devices
+
+_NONE = "none"
+_LOOKED_AT = 50  # records, the newest first: reading one takes a millisecond or so (assumed)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a run goes by, and on what."""
+
+    source: str  # "plan", "settings" or "command"
+    why: str
+    record: Record | None
+    device: Device
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.record.plan if self.record else None
+
+    @property
+    def name(self) -> str:
+        return self.record.opened.record_id if self.record else ""
+
+
+def choose(command: Command, named: str | None, settings_given: bool, device: str | None, home: Path | None) -> Chosen:
+    """The plan `named` (a record, "latest" or "none"); without a name, where no settings are given either, the newest of this
+    command. Raises PlanMismatch where the plan named and this machine or command disagree, NoSuchRecord, UsageError."""
+    if named is not None and named != _NONE:
+        record = _named(named, command, home)
+        chosen, card = _device_for(record, command, device)
+        problem = _machine_problem(record, chosen, card)
+        if problem is not None:
+            raise problem
+        return Chosen("plan", f"the plan of {record.opened.record_id}", record, chosen)
+    chosen, card = devices.choose(command, device or "auto", None)
+    if settings_given:
+        return Chosen("settings", "the settings given with --set", None, chosen)
+    if named == _NONE:
+        return Chosen("command", "the command as it stands (--plan none)", None, chosen)
+    passed_over = ""
+    for record in _of_the_same(command, home):
+        try:
+            planned, card_now = _device_for(record, command, device)
+            problem = _machine_problem(record, planned, card_now)
+        except (PlanMismatch, NoSuchDevice) as error:
+            problem = error
+        if problem is None:
+            return Chosen("plan", f"the newest plan of this command, {record.opened.record_id}{passed_over}", record, planned)
+        passed_over = passed_over or f" ({record.opened.record_id} is left aside: {problem.saw})"
+    return Chosen("command", f"the command as it stands: no plan of it is for this machine{passed_over}", None, chosen)
+
+
+def _named(name: str, command: Command, home: Path | None) -> Record:
+    if name == "latest":
+        record = next(_of_the_same(command, home), None)
+        if record is None:
+            raise UsageError(
+                saw="--plan latest, and no `brimful tune` of this command has left a plan",
+                means="a plan is of one command; settings may differ, and nothing else",
+                do="tune it first, name a record, or leave --plan out to run the command as it stands",
+            )
+        return record
+    record = read_record(name, home)
+    if record.plan is None or record.opened.command is None:
+        raise UsageError(
+            saw=f"the record {record.opened.record_id} holds no plan",
+            means=f"it is of `brimful {record.opened.verb}`" + ("" if record.opened.verb == "tune" else ", which makes none"),
+            do="name the record of a `brimful tune` that came to its end",
+        )
+    difference = _difference(record.opened.command, command)
+    if difference is not None:
+        raise PlanMismatch(
+            saw=f"the plan {record.opened.record_id} is of another command: {difference}",
+            means="a batch size that fits one training may not fit another",
+            do="run the command that was tuned, tune this one, or give its settings by --set",
+        )
+    return record
+
+
+def _difference(planned: Command, now: Command) -> str | None:
+    """The first words in which two commands differ, settings left out; None where they do not."""
+    ours, theirs = commands.signature(now), commands.signature(planned)
+    if ours == theirs:
+        return None
+    at = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), min(len(ours), len(theirs)))
+    words = [part[at] if at < len(part) else "nothing more" for part in (theirs, ours)]
+    return f"{words[0]!r} there, {words[1]!r} here"
+
+
+def _of_the_same(command: Command, home: Path | None) -> Iterator[Record]:
+    """Tune records of this command in this folder that hold a plan, the newest first."""
+    tuned = [folder for folder in list_records(home) if "-tune" in folder.name]
+    for folder in reversed(tuned[-_LOOKED_AT:]):
+        try:
+            record = read_record(folder)
+        except (RecordUnreadable, OSError):  # one record that cannot be read must not keep another from being found
+            continue
+        opened = record.opened
+        if record.plan is None or opened.command is None or opened.working_folder not in (None, os.getcwd()):
+            continue
+        if _difference(opened.command, command) is None:
+            yield record
+
+
+def _device_for(record: Record, command: Command, asked: str | None) -> tuple[Device, accelerators.Accelerator | None]:
+    """The device that the plan is for, as it is here. Raises PlanMismatch where this machine has none, or another is asked."""
+    planned = record.opened.device or Device("cpu", "cpu")
+    on_cpu = planned.kind == "cpu"
+    if asked not in (None, "auto") and (asked == "cpu") != on_cpu:
+        raise _mismatch(record, f"it is for {_card_of(record) or 'the CPU'}, and --device {asked} was given")
+    if on_cpu:
+        return devices.choose(command, "cpu", None)
+    try:
+        return devices.choose(command, "accelerator", None)
+    except NoSuchDevice:
+        raise _mismatch(record, f"it is for {_card_of(record)}, and this machine has no accelerator") from None
+
+
+def _machine_problem(record: Record, device: Device, card: accelerators.Accelerator | None) -> PlanMismatch | None:
+    """Why the plan may not be followed here, if it may not."""
+    planned, budget = _card_of(record), record.opened.budget
+    if card is not None and planned and _plain(planned) != _plain(card.name):
+        return _mismatch(record, f"it is for {planned}, and this machine has {card.name}")
+    total = card.total_bytes if card is not None else host.total_bytes()
+    if budget is not None and budget.bytes > total:
+        allowed = f"it allows itself {format_bytes(budget.bytes)} of {budget.memory} memory"
+        return _mismatch(record, f"{allowed}, and this machine has {format_bytes(total)}")
+    return None
+
+
+def _card_of(record: Record) -> str | None:
+    """The name of the card that a plan is for; None for a CPU."""
+    device, machine = record.opened.device, record.opened.machine
+    if device is None or device.kind == "cpu":
+        return None
+    if device.gpu is not None:
+        return device.gpu.name
+    told = next((r.device_name for sample in record.samples for r in sample.reports if r.device_name), None)
+    return told or next(iter(machine.accelerators if machine else ()), None)
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().replace("nvidia", "").replace("-", " ").split())
+
+
+def _mismatch(record: Record, saw: str) -> PlanMismatch:
+    return PlanMismatch(
+        saw=f"the plan {record.opened.record_id} does not belong here: {saw}",
+        means="what fits and what is fast were found for that device",
+        do="run it there, tune the command here, or give its settings yourself: --set batch_size=...",
+    )
