@@ -105,6 +105,16 @@ def test_blocks_are_computed_twice_in_training_and_once_else():
     assert [block.calls for block in model.blocks] == [4] * 6
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_second_time_changes_nothing(name: str):
+    model = MODELS[name][0]()
+    first = checkpoint_blocks(model)
+    kinds = [type(module) for module in model.modules()]
+    second = checkpoint_blocks(model)
+    assert [type(module) for module in model.modules()] == kinds
+    assert second is not None and second.replace("Checkpointed", "") == first
+
+
 def test_without_sparing_the_buffers_statistics_would_move_twice(monkeypatch):
     """What `_sparing` is for."""
     import contextlib

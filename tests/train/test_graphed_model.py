@@ -119,6 +119,17 @@ def test_keys_and_types_stay(model: Small):
     assert isinstance(model, Small) and "forward" not in vars(model)
 
 
+def test_a_second_training_records_anew(model: Small):
+    train_once(model)
+    kind, recorded = type(model), model.calls
+    graph_model(model, BATCH // 2)
+    assert type(model) is kind
+    train_once(model)
+    assert model.calls == recorded + 1, "no longer the whole micro-batch"
+    train_once(model, BATCH // 2)
+    assert model.calls > recorded + 2
+
+
 def test_a_copy_records_its_own(model: Small):
     train_once(model)
     twin = copy.deepcopy(model)

@@ -180,6 +180,9 @@ def test_a_compiled_model_keeps_its_keys_and_its_class(monkeypatch):
         assert isinstance(model, nn.Sequential)
         assert asked.pop() == {"dynamic": dynamic}
         model(torch.ones(2, 8)).sum().backward()
+        applied(model, Options(compile=True))
+        assert [kind.__name__ for kind in type(model).__mro__[:2]] == ["CompiledSequential", "Sequential"], "once"
+        asked.clear()
 
 
 TRAIN = """

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 __all__ = ["checkpoint_blocks"]
 
+_DONE = "_computed_again"  # stands in the classes made here
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
 _FEWEST = 2  # assumed: one block alone would be computed twice and save nothing, as its activations are all back at once
 _FEWEST_LAYERS = 4  # assumed: a plain Sequential with fewer has no two stretches of two layers
@@ -36,13 +37,15 @@ def checkpoint_blocks(model: nn.Module) -> str | None:
     if len(blocks) >= _FEWEST:
         names = ", ".join(f"{count} × {kind}" for kind, count in Counter(type(block).__name__ for block in blocks).items())
         for block in blocks:
-            block.__class__ = _checkpointed(type(block))
+            if not hasattr(block, _DONE):  # by a training before this one, say
+                block.__class__ = _checkpointed(type(block))
         return f"{names}, each computed again in the backward pass"
     longest = max((m for m in model.modules() if isinstance(m, nn.Sequential)), key=len, default=None)
     stretches = _stretches(longest) if longest is not None else []
     if longest is None or len(stretches) < _FEWEST:
         return None
-    longest.__class__ = _in_stretches(type(longest))
+    if not hasattr(longest, _DONE):
+        longest.__class__ = _in_stretches(type(longest))
     return f"a Sequential of {len(longest)} layers in {len(stretches)} stretches, each computed again in the backward pass"
 
 
@@ -102,7 +105,7 @@ def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
             return kind.forward(self, *args, **kwargs)
         return _run([self], functools.partial(kind.forward, self, **kwargs), *args)
 
-    return type(f"Checkpointed{kind.__name__}", (kind,), {"forward": forward, "__module__": kind.__module__})
+    return type(f"Checkpointed{kind.__name__}", (kind,), {"forward": forward, "__module__": kind.__module__, _DONE: True})
 
 
 @functools.cache
@@ -115,7 +118,7 @@ def _in_stretches(kind: type[nn.Sequential]) -> type[nn.Sequential]:
             input = _run(stretch, functools.partial(_through, stretch), input)
         return input
 
-    return type(f"Checkpointed{kind.__name__}", (kind,), {"forward": forward, "__module__": kind.__module__})
+    return type(f"Checkpointed{kind.__name__}", (kind,), {"forward": forward, "__module__": kind.__module__, _DONE: True})
 
 
 def _through(layers: list[nn.Module], input: Any) -> Any:

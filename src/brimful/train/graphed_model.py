@@ -29,8 +29,9 @@ def graph_model(model: nn.Module, micro_batch: int) -> None:
     gradients run as always. A model that must be called with anything but tensors is refused at its first call: every call
     would run as always, and the option would do nothing.
     """
+    if "_graphed" not in model.__dict__:  # else by a training before this one
+        model.__class__ = _graphed(type(model))
     model.__dict__["_graphed"] = _Recording(micro_batch)
-    model.__class__ = _graphed(type(model))
 
 
 class _Recording:

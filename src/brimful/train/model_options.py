@@ -19,6 +19,7 @@ from brimful.train.graphed_model import graph_model
 
 __all__ = ["ModelOptions", "apply_model_options"]
 
+_PLAIN = "_before_compiling"  # stands in the classes made here
 # A model's own way to do it and how its settings are called: transformers' of today, and of before 5.
 _OWN_WAYS = {
     "activation_checkpointing_enable": "activation_checkpointing_kwargs",
@@ -127,7 +128,8 @@ def _checkpoint(model: nn.Module) -> Effective:
 
 def _compile(model: nn.Module, device: torch.device, shapes_alike: bool) -> Effective:
     _check_compiler(device)
-    model.__class__ = _compiled(type(model), False if shapes_alike else None)
+    plain = getattr(type(model), _PLAIN, type(model))  # what it was before a training before this one
+    model.__class__ = _compiled(plain, False if shapes_alike else None)
     why = "compiled at the first batch; " + (
         "each further batch size is compiled by itself" if shapes_alike else "sizes that vary become variables"
     )
@@ -150,7 +152,7 @@ def _compiled(kind: type[nn.Module], dynamic: bool | None) -> type[nn.Module]:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return compiled(self, *args, **kwargs)
 
-    return type(f"Compiled{kind.__name__}", (kind,), {"forward": forward, "__module__": kind.__module__})
+    return type(f"Compiled{kind.__name__}", (kind,), {"forward": forward, "__module__": kind.__module__, _PLAIN: kind})
 
 
 def _check_compiler(device: torch.device) -> None:

@@ -1,0 +1,140 @@
+"""Optimizers, clipping and scaled losses on FSDP2's sharded parameters: two processes against one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import copy, json, sys
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from brimful.errors import UsageError
+from brimful.train.clipping import clip
+from brimful.train.optimizers import OptimizerConfig, load_optimizer_state, make_optimizer
+from brimful.train.precision import Precision
+from brimful.train.scaling import ScalingConfig
+
+CPU = torch.device("cpu")
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+rank = dist.get_rank()
+
+
+def make(name, sharded):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 17), nn.LayerNorm(17), nn.Linear(17, 4))
+    if sharded:
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
+    config = OptimizerConfig(name, lr=1e-2)
+    return model, *make_optimizer(model, config, effective_batch=6, scaling=ScalingConfig(), device=CPU)
+
+
+def train(model, optimizer, precision, steps, sharded, infinite_at=None):
+    norms = []
+    for step in steps:
+        batch = torch.randn(6, 8, generator=torch.Generator().manual_seed(step))
+        with precision.autocast():
+            loss = model(batch).float().square().mean()
+        optimizer.zero_grad()
+        precision.backward(loss)
+        if step == infinite_at and (rank == 1 or not sharded):  # in the part that one rank alone holds
+            gradient = model[0].weight.grad
+            (gradient.to_local() if sharded else gradient)[-1, 0] = float("inf")
+        precision.unscale(optimizer)
+        norms.append(clip(model.parameters(), 0.1).item())
+        precision.step(optimizer)
+    return norms
+
+
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+told = {}
+for name in ("adamw", "adam", "sgd"):
+    (plain, plain_optimizer, _), (shards, sharded_optimizer, rows) = make(name, False), make(name, True)
+    precisions = Precision("fp16", CPU), Precision("fp16", CPU)
+    norms = [
+        train(plain, plain_optimizer, precisions[0], range(4), False, infinite_at=2),
+        train(shards, sharded_optimizer, precisions[1], range(4), True, infinite_at=2),
+    ]
+    # the whole state of the one process goes into the shards of the two, and both train on
+    load_optimizer_state(sharded_optimizer, copy.deepcopy(plain_optimizer.state_dict()))
+    norms[0] += train(plain, plain_optimizer, precisions[0], range(4, 6), False)
+    norms[1] += train(shards, sharded_optimizer, precisions[1], range(4, 6), True)
+    weights = [[whole(p.detach()) for p in model.parameters()] for model in (plain, shards)]
+    told[name] = {
+        "difference": max((a - b).abs().max().item() for a, b in zip(*weights)),
+        "norms": norms,
+        "skipped": [p.skipped for p in precisions],
+        "scale": [p.scale for p in precisions],
+        "fused": next(row.effective for row in rows if row.name == "fused optimizer"),
+        "state_bytes": next(row.effective for row in rows if row.name == "optimizer state"),
+    }
+try:
+    make("adafactor", True)
+except UsageError as error:
+    told["adafactor"] = error.saw
+print(json.dumps({"rank": rank, **told}), file=open(f"{sys.argv[1]}/{rank}.json", "w"))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    folder: Path = tmp_path_factory.mktemp("sharded")
+    (folder / "script.py").write_text(SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, "script.py", str(folder)], cwd=folder, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_two_ranks_with_shards_train_as_one_with_all(told: list[dict], name: str):
+    for rank in told:
+        assert rank[name]["difference"] < 1e-6
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_the_norm_is_that_of_the_whole_on_both_ranks(told: list[dict], name: str):
+    for rank in told:
+        plain, sharded = rank[name]["norms"]
+        assert len(plain) == 6 and plain[2] == sharded[2] == float("inf")
+        assert sharded == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_an_infinite_gradient_on_one_rank_skips_the_step_on_both(told: list[dict], name: str):
+    for rank in told:
+        assert rank[name]["skipped"] == [1, 1]
+        assert rank[name]["scale"] == [2.0**15, 2.0**15]
+
+
+def test_the_fused_kernel_is_used_where_it_knows_shards(told: list[dict]):
+    assert [told[0][name]["fused"] for name in ("adamw", "adam", "sgd")] == [True, True, False]
+
+
+def test_each_rank_allocates_the_state_of_its_shards(told: list[dict]):
+    parameters = 8 * 17 + 17 + 17 + 17 + 17 * 4 + 4
+    assert sum(rank["sgd"]["state_bytes"] for rank in told) == parameters * 4
+
+
+def test_adafactor_is_refused(told: list[dict]):
+    assert told[0]["adafactor"] == "config.optimizer.name = 'adafactor' with parameters sharded over ranks (FSDP2)"
