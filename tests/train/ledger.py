@@ -1,10 +1,11 @@
-"""What the engine's tests train: a model that keeps books of its samples, a small network, and memory that runs out on demand."""
+"""What the engine's tests train: a model that keeps books of its samples, a small network, memory that runs out on demand."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -203,7 +204,8 @@ def start(call: str, *argv: object, rank: int = 0, size: int = 1, store: Path | 
     module, _, function = call.partition(":")
     begin = ""
     if size > 1:
-        begin = f"import torch.distributed as d; d.init_process_group('gloo', init_method='file://{store}', rank={rank}, world_size={size}); "
+        group = f"'gloo', init_method='file://{store}', rank={rank}, world_size={size}"
+        begin = f"import torch.distributed as d; d.init_process_group({group}); "
     program = f"import sys; {begin}from {module} import {function}; {function}(*sys.argv[1:])"
     return subprocess.Popen(
         [sys.executable, "-c", program, *(str(a) for a in argv)],
@@ -216,9 +218,10 @@ def on_ranks(size: int, call: str, folder: Path, *argv: object, timeout_s: float
     store = folder / "store"
     store.unlink(missing_ok=True)
     processes = [start(call, *argv, rank=rank, size=size, store=store) for rank in range(size)]
-    try:
-        told = [process.communicate(timeout=timeout_s) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    ends = time.monotonic() + timeout_s
+    while any(process.poll() is None for process in processes) and time.monotonic() < ends:
+        time.sleep(0.05)
+    for process in processes:
+        process.kill()  # one that is still there hangs, and its exit code says so
+    told = [process.communicate() for process in processes]
     return [(process.returncode, *words) for process, words in zip(processes, told, strict=True)]

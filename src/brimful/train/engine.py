@@ -166,6 +166,7 @@ class _Training:
             while not self._is_over():
                 self._epoch()
             self._write_statistics()
+        self.ranks.confirm()  # what rank 0 wrote is there for all
         return self._result()
 
     def _epoch(self) -> None:

@@ -1,0 +1,290 @@
+"""A whole training: what it says, keeps and writes; how it ends; and that it goes on as if it had never ended."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+from brimful.errors import DiskFull, Interrupted, Terminated, UsageError
+from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Task, fit
+from tests.train.ledger import (
+    Faults,
+    ledger_config,
+    ledger_task,
+    network,
+    network_config,
+    network_task,
+    same,
+    shares,
+    start,
+    weights,
+)  # fmt: skip
+
+HERE = "tests.train.test_engine"
+EVERY_STEP = CheckpointConfig(every_epochs=None, every_steps=1)
+
+
+class Stopped(BaseException):
+    """The process is no more; what it had not written is lost."""
+
+
+def stopping(task: Task, at_call: int) -> Task:
+    calls = iter(range(1_000_000))
+    loss = task.loss
+
+    def counted(model, batch):
+        if next(calls) == at_call:
+            raise Stopped
+        return loss(model, batch)
+
+    return Task(**{**vars(task), "loss": counted})
+
+
+@pytest.mark.parametrize("at_call", [3, 7, 13, 17])
+def test_a_training_that_was_cut_off_goes_on_to_the_very_same_weights(at_call, tmp_path):
+    """In the middle of an update (two micro-batches) and of an epoch (five updates), with dropout and running statistics."""
+    options = {"dropout": 0.3, "norm": True}
+    whole = network_task(**options)
+    fit(whole, network_config(tmp_path / "whole", checkpoints=EVERY_STEP))
+    with pytest.raises(Stopped):
+        fit(stopping(network_task(**options), at_call), network_config(tmp_path / "cut", checkpoints=EVERY_STEP))
+    task = network_task(seed=99, **options)  # other weights, until the checkpoint is loaded
+    result = fit(task, network_config(tmp_path / "cut", checkpoints=EVERY_STEP))
+    assert same(weights(task), weights(whole))
+    assert all(torch.equal(a, b) for a, b in zip(task.model.buffers(), whole.model.buffers(), strict=True))
+    assert result.samples == 140
+
+
+def test_this_comparison_can_fail(tmp_path):
+    ended = []
+    for seed in (1, 2):
+        task = network_task(dropout=0.3)
+        fit(task, network_config(tmp_path / str(seed), seed=seed))
+        ended.append(weights(task))
+    assert not same(*ended)
+
+
+@pytest.mark.parametrize("batch", [BatchingConfig(micro_batch=3), BatchingConfig(micro_batch=16, accumulation=2)])
+def test_a_training_goes_on_with_another_batch_size_and_meets_each_sample_once(batch, tmp_path):
+    first = ledger_config(tmp_path, batch=BatchingConfig(micro_batch=5), checkpoints=EVERY_STEP)
+    with pytest.raises(Stopped):
+        fit(stopping(ledger_task(60), 4), first)
+    task = ledger_task(60)
+    fit(task, ledger_config(tmp_path, batch=batch, checkpoints=EVERY_STEP))
+    ended = shares(task)
+    assert int((ended - 1 / 5).abs().lt(1e-9).sum()) >= 20  # of the four updates before
+    assert float(ended.min()) > 0
+    sizes = [5] * 4 + [batch.micro_batch * (batch.accumulation or 1)] * 40
+    left, expected = 60, []
+    for size in sizes:
+        taken = min(size, left)
+        expected += [1 / max(taken, 1)] * taken
+        left -= taken
+    assert sorted(ended.tolist()) == pytest.approx(sorted(expected))
+
+
+def test_what_was_finished_is_not_trained_again(tmp_path):
+    task = network_task()
+    before = fit(task, network_config(tmp_path))
+    again = network_task(seed=5)
+    after = fit(again, network_config(tmp_path))
+    assert same(weights(again), weights(task))
+    assert (after.steps, after.measures, after.best_step) == (before.steps, before.measures, before.best_step)
+
+
+def test_a_batch_that_memory_made_smaller_is_kept_in_the_checkpoint(tmp_path):
+    hit = Faults([("forward", 2)])
+    with pytest.raises(Stopped):
+        fit(stopping(network_task(faults=hit), 14), network_config(tmp_path, checkpoints=EVERY_STEP))
+    fit(network_task(), network_config(tmp_path, checkpoints=EVERY_STEP))
+    assert json.loads((tmp_path / "training_stats.json").read_text())["micro_batch"] == 4
+
+
+def test_another_size_that_is_asked_for_is_tried(tmp_path):
+    fit(network_task(faults=Faults([("forward", 2)])), network_config(tmp_path, max_steps=3))
+    fit(network_task(), network_config(tmp_path, batch=BatchingConfig(micro_batch=6)))
+    assert json.loads((tmp_path / "training_stats.json").read_text())["micro_batch"] == 6
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_what_differs(tmp_path):
+    fit(network_task(), network_config(tmp_path))
+    base = network_task()
+    wider = torch.nn.Sequential(torch.nn.Linear(6, 32), *list(network())[1:])
+    with pytest.raises(UsageError, match=r"0\.weight has shape \(16, 6\) in the checkpoint and \(32, 6\) in the model"):
+        fit(Task(**{**vars(base), "model": wider}), network_config(tmp_path))
+
+
+def test_a_checkpoint_of_other_data_is_refused_with_both_numbers(tmp_path):
+    fit(network_task(samples=70), network_config(tmp_path))
+    with pytest.raises(UsageError, match="made on 70 training samples, and there are 71"):
+        fit(network_task(samples=71), network_config(tmp_path))
+
+
+def test_other_settings_are_said_and_used(tmp_path, capfd):
+    fit(network_task(), network_config(tmp_path, max_steps=2))
+    capfd.readouterr()
+    fit(network_task(), network_config(tmp_path, seed=3, optimizer=OptimizerConfig("adamw", lr=0.5)))
+    said = capfd.readouterr().err
+    assert "config.seed was 0 when the checkpoint was made and is 3 now" in said and "met twice" in said
+    assert "config.optimizer.lr was 0.01 when the checkpoint was made and is 0.5 now" in said
+
+
+def training(folder: str, epochs: str, pause_s: str = "0") -> None:
+    """A training as a process of its own, that ends by exit codes."""
+    base = network_task(dropout=0.2)
+
+    def slow(model, batch):
+        time.sleep(float(pause_s))
+        return base.loss(model, batch)
+
+    config = network_config(Path(folder), epochs=int(epochs), checkpoints=CheckpointConfig(every_epochs=None, every_steps=3))
+    try:
+        fit(Task(**{**vars(base), "loss": slow}), config)
+    except (Terminated, Interrupted) as error:
+        raise SystemExit(error.exit_code) from None
+    torch.save(weights(base), Path(folder) / "weights.pt")
+
+
+def steps_written(folder: Path) -> int:
+    found = [int(path.name.split("-")[1]) for path in (folder / "checkpoints").glob("step-*")]
+    return max(found, default=0)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_after_a_checkpoint(number, code, tmp_path):
+    process = start(f"{HERE}:training", tmp_path, 2000, "0.005")
+    ends = time.monotonic() + 100
+    while not (tmp_path / "config.json").exists() and time.monotonic() < ends:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    steps = steps_written(tmp_path)
+    assert steps > 0
+    assert json.loads((tmp_path / "training_stats.json").read_text())["updates"] == steps
+
+
+def test_five_kills_at_random_steps_end_in_the_weights_of_the_run_that_was_left_alone(tmp_path):
+    pid = os.fork()  # a fork has torch already, where a process of its own takes seconds to load it
+    if pid == 0:
+        os.close(1), os.close(2)
+        training(str(tmp_path / "whole"), "12")
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    generator, killed = random.Random(4), 0
+    folder = tmp_path / "killed"
+    while killed < 5:
+        before = steps_written(folder)
+        pid = os.fork()
+        if pid == 0:
+            os.close(1), os.close(2)
+            training(str(folder), "12", "0.004")
+            os._exit(0)
+        target = before + generator.randrange(1, 9)
+        ends = time.monotonic() + 60
+        while steps_written(folder) < target and time.monotonic() < ends:
+            time.sleep(0.001)
+        time.sleep(generator.random() * 0.02)
+        os.kill(pid, signal.SIGKILL)
+        killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
+    training(str(folder), "12")
+    assert same(torch.load(folder / "weights.pt"), torch.load(tmp_path / "whole" / "weights.pt"))
+
+
+def filling(after: int):
+    """The disk is full for all checkpoints but the first `after`."""
+    from brimful.train.checkpoints import whole
+
+    real, calls = whole.write, iter(range(1000))
+
+    def write(*args, **kwargs):
+        if next(calls) >= after:
+            raise OSError(errno.ENOSPC, "No space left on device", str(args[1]))
+        return real(*args, **kwargs)
+
+    return mock.patch.object(whole, "write", write)
+
+
+def test_a_disk_that_is_full_at_the_end_says_what_is_kept(tmp_path):
+    with filling(after=2), pytest.raises(DiskFull) as ended:
+        fit(network_task(), network_config(tmp_path, epochs=3))
+    assert "step 15" in ended.value.saw and "step-0000000010" in ended.value.means
+    assert steps_written(tmp_path) == 10
+
+
+def test_a_disk_that_is_full_on_the_way_does_not_end_the_training(tmp_path, capfd):
+    from brimful.train.checkpoints import whole
+
+    real, calls = whole.write, iter(range(1000))
+
+    def write(*args, **kwargs):
+        if next(calls) in (2, 3):
+            raise OSError(errno.ENOSPC, "No space left on device", str(args[1]))
+        return real(*args, **kwargs)
+
+    with mock.patch.object(whole, "write", write):
+        fit(network_task(), network_config(tmp_path, epochs=6))
+    assert steps_written(tmp_path) == 30
+    assert "The training goes on, and tries again" in capfd.readouterr().err
+
+
+def test_a_data_set_of_one_sample_trains(tmp_path):
+    task = ledger_task(1, eval_samples=1)
+    result = fit(task, ledger_config(tmp_path, epochs=3, batch=BatchingConfig(micro_batch=1)))
+    assert result.steps == 3 and shares(task).tolist() == [3.0]
+
+
+def test_a_batch_of_ten_million_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(UsageError, match="10,000,000 samples is more than the 70"):
+        fit(network_task(), network_config(tmp_path / "out", batch=BatchingConfig(micro_batch=10_000_000)))
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def test_settings_stand_with_what_is_in_force_and_why(tmp_path, capfd):
+    fit(network_task(), network_config(tmp_path))
+    said = capfd.readouterr().err
+    assert "8 × 2 × 1" in said and "3 × the micro-batch" in said and "the evaluation data has 20 samples" in said
+    (row,) = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"settings"' in line]
+    assert {"name": "effective_batch", "requested": None, "effective": 16, "why": "8 × 2 × 1"} in row["rows"]
+
+
+def test_statistics_have_the_names_and_units_that_are_promised(tmp_path):
+    peaks = Peaks("cpu")
+    with peaks.phase("encoding") as visit:
+        held = torch.zeros(8 << 20)
+        del held
+        visit.cached = False
+    fit(network_task(), network_config(tmp_path), peaks)
+    told = json.loads((tmp_path / "training_stats.json").read_text())
+    assert told["train_time_seconds"] > 0 and told["samples_per_second"] > 0 and told["avg_epoch_time_seconds"] > 0
+    assert (told["effective_batch"], told["updates"], told["samples"]) == (16, 10, 140)
+    for phase in ("encoding", "train", "eval"):
+        assert told[f"peak_gpu_memory_{phase}_gb"] is None and told[f"peak_gpu_memory_{phase}_reserved_gb"] is None
+        assert 0.05 < told[f"peak_host_memory_{phase}_gb"] < 20
+    assert (told["recoveries"], told["skipped_nan"], told["skipped_by_scaler"], told["resumed"]) == (0, 0, 0, 0)
+
+
+def test_epochs_may_be_a_part_of_one_and_steps_an_end_before(tmp_path):
+    assert fit(ledger_task(40), ledger_config(tmp_path / "a", epochs=0.5, batch=BatchingConfig(micro_batch=4))).samples == 20
+    assert fit(ledger_task(40), ledger_config(tmp_path / "b", max_steps=3, batch=BatchingConfig(micro_batch=4))).samples == 12
+
+
+def test_the_best_evaluation_is_told_with_its_step(tmp_path):
+    result = fit(network_task(), network_config(tmp_path, epochs=4))
+    assert result.best is not None and result.best["loss"] <= result.measures["loss"] + 1e-12
+    assert result.best_step in (5, 10, 15, 20)
+
+
+def test_tensorboard_that_is_not_installed_is_a_sentence(tmp_path):
+    with mock.patch.dict("sys.modules", {"torch.utils.tensorboard": None}), pytest.raises(UsageError, match="tensorboard"):
+        fit(network_task(), network_config(tmp_path, tensorboard=True))
