@@ -11,13 +11,15 @@ __all__ = ["Buffers", "layers_that_depend_on_the_cut"]
 class Buffers:
     """Copies of the buffers as they were at the start of a step.
 
-    A buffer that no step changes (a mask, a table of positions) is copied once: version counters tell. `always` copies all
-    each time, for models whose forward is replayed from a CUDA graph, which raises no counter.
+    A buffer that no step changes (a mask, a table of positions) is copied once: version counters tell. Running statistics of
+    normalization layers are copied each time: batch normalization raises no counter (seen in torch 2.13). `always` copies all
+    each time, for models whose forward is replayed from a CUDA graph, which raises none either.
     """
 
     def __init__(self, module: nn.Module, always: bool = False):
-        self._always = always
-        self._slots = [(m._buffers, name) for m in module.modules() for name, b in m._buffers.items() if b is not None]
+        owners = [(m, name) for m in module.modules() for name, b in m._buffers.items() if b is not None]
+        self._always = [always or isinstance(owner, nn.modules.batchnorm._NormBase) for owner, _ in owners]
+        self._slots = [(owner._buffers, name) for owner, name in owners]
         self._tensors: list[torch.Tensor] = [holder[name] for holder, name in self._slots]  # type: ignore[misc]
         self._copies = [torch.empty_like(tensor) for tensor in self._tensors]
         self._versions = [-1] * len(self._slots)
@@ -27,7 +29,7 @@ class Buffers:
         for number, (holder, name) in enumerate(self._slots):
             tensor = holder[name]
             assert tensor is not None
-            if tensor is not self._tensors[number] or tensor._version != self._versions[number] or self._always:
+            if tensor is not self._tensors[number] or tensor._version != self._versions[number] or self._always[number]:
                 self._tensors[number] = tensor
                 changed.append(number)
         if not changed:
