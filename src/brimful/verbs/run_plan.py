@@ -62,7 +62,8 @@ def choose(command: Command, named: str | None, settings_given: bool, device: st
         if problem is None:
             return Chosen("plan", f"the newest plan of this command, {record.opened.record_id}{passed_over}", record, planned)
         passed_over = passed_over or f" ({record.opened.record_id} is left aside: {problem.saw})"
-    return Chosen("command", f"the command as it stands: no plan of it is for this machine{passed_over}", None, chosen)
+    none = f"no plan of it is for this machine{passed_over}" if passed_over else "`brimful tune` has left no plan of it here"
+    return Chosen("command", f"the command as it stands: {none}", None, chosen)
 
 
 def _named(name: str, command: Command, home: Path | None) -> Record:

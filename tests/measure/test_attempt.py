@@ -1,0 +1,276 @@
+"""One attempt of a run, with commands that need no torch: what reaches the user, what signals do, how it ends."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from brimful.errors import NoSuchCommand
+from brimful.measure import attempt as attempts
+from brimful.measure.attempt import Start, run_attempt
+from brimful.measure.passing import Passing
+from brimful.measure.relay import Relay
+from brimful.values import Attempt, Device, Outcome
+
+READY = "import os, signal, sys, time\ndef ready(): print('ready', flush=True)\n"
+
+
+class User:
+    """Who sees the output; `when_ready` is called once the command has printed "ready"."""
+
+    def __init__(self, when_ready=lambda: None):
+        self.seen = {"stdout": b"", "stderr": b""}
+        self.when_ready = when_ready
+
+    def show(self, stream: str, data: bytes) -> None:
+        before, self.seen[stream] = self.seen[stream], self.seen[stream] + data
+        if stream == "stdout" and b"ready" in self.seen[stream] and b"ready" not in before:
+            self.when_ready()
+
+
+def run(tmp_path: Path, script: str, user: User | None = None, passing: Passing | None = None, **more) -> Attempt:
+    path = tmp_path / "script.py"
+    path.write_text(READY + textwrap.dedent(script))
+    asked = {"settings": (), "values": {}, "environment": {}, "device": Device("cpu", "cpu"), "resumed": None}
+    known = {k: more.pop(k) for k in ("terminals", "beat") if k in more}
+    start = Start(number=1, argv=(sys.executable, str(path)), host_limit_bytes=more.pop("limit", None), **{**asked, **more})
+    record = tmp_path / "record"
+    user = user or User()
+    return run_attempt(start, record / "attempt-001", record, passing or Passing(), user.show, **known)
+
+
+def kept(tmp_path: Path, stream: str) -> bytes:
+    return (tmp_path / "record" / "attempt-001" / f"{stream}.txt").read_bytes()
+
+
+def test_output_reaches_the_user_while_the_command_goes_on(tmp_path):
+    """The script waits for what the user does on seeing its first line; nobody would do it if the line came at the end."""
+    user = User(lambda: (tmp_path / "seen").touch())
+    ended = run(
+        tmp_path, f"ready()\nwhile not os.path.exists({str(tmp_path / 'seen')!r}): time.sleep(0.01)\nprint('seen')", user
+    )
+    assert ended.outcome is Outcome.COMPLETED
+    assert user.seen["stdout"] == kept(tmp_path, "stdout") == b"ready\nseen\n"
+
+
+def test_megabytes_on_both_streams_come_through_whole(tmp_path):
+    user = User()
+    run(tmp_path, "for n in range(3000): print('o' * 999); print('e' * 999, file=sys.stderr)", user)
+    for name, letter in (("stdout", b"o"), ("stderr", b"e")):
+        assert user.seen[name] == kept(tmp_path, name) == (letter * 999 + b"\n") * 3000
+
+
+def test_on_a_terminal_the_command_has_a_terminal_of_the_same_size_and_line_ends_stay(tmp_path):
+    outer, inner = pty.openpty()
+    try:
+        import fcntl
+        import struct
+        import termios
+
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
+        user = User()
+        run(tmp_path, "print(os.isatty(1), os.isatty(2), *os.get_terminal_size(1))", user, terminals={"stdout": inner})
+        assert user.seen["stdout"] == kept(tmp_path, "stdout") == b"True False 77 33\n"
+    finally:
+        os.close(outer)
+        os.close(inner)
+
+
+def test_what_a_full_disk_does_not_keep_is_still_passed_on_and_said(tmp_path):
+    user = User()
+    relay = Relay(tmp_path, user.show)
+    os.dup2(os.open("/dev/full", os.O_WRONLY), relay._kept["stdout"])
+    for word in (b"one", b"two"):
+        os.write(relay.child_ends["stdout"], word)
+        relay.pump(1.0)
+    relay.close()
+    assert user.seen["stdout"] == b"onetwo"
+    assert relay.cut is not None and "No space left" in relay.cut
+
+
+def test_a_checkpoint_that_is_being_written_on_sigterm_is_awaited(tmp_path):
+    passing = Passing(grace_s=60)
+    ended = run(
+        tmp_path,
+        """
+        def save(number, frame):
+            for part in range(5):
+                print("part", part); time.sleep(0.1)
+            sys.exit(7)
+        signal.signal(signal.SIGTERM, save)
+        ready()
+        time.sleep(60)
+        """,
+        User(lambda: passing.receive(signal.SIGTERM)),
+        passing,
+    )
+    assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, 7)
+    assert kept(tmp_path, "stdout").endswith(b"part 4\n")
+
+
+def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tmp_path):
+    passing = Passing(grace_s=0.3)
+    script = "signal.signal(signal.SIGTERM, signal.SIG_IGN); ready(); time.sleep(60)"
+    ended = run(tmp_path, script, User(lambda: passing.receive(signal.SIGTERM)), passing)
+    assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, None)
+    assert ended.duration_s > 0.3
+
+
+def test_a_second_interrupt_shortens_the_grace_and_a_third_one_ends_it(tmp_path):
+    now = [100.0]
+    passing, sent = Passing(grace_s=60, clock=lambda: now[0]), []
+    passing.to(sent.append)
+    passing.receive(signal.SIGINT)
+    assert passing.deadline_s == 160
+    passing.receive(signal.SIGINT)
+    assert passing.deadline_s == 105
+    passing.receive(signal.SIGINT)
+    assert passing.overdue
+    assert sent == [signal.SIGINT] * 3
+    assert passing.outcome is Outcome.INTERRUPTED
+
+
+def test_an_interrupted_command_says_so_in_its_own_words(tmp_path):
+    passing, user = Passing(), User()
+    user.when_ready = lambda: passing.receive(signal.SIGINT)
+    ended = run(tmp_path, "ready(); time.sleep(60)", user, passing)
+    assert ended.outcome is Outcome.INTERRUPTED
+    assert b"KeyboardInterrupt" in user.seen["stderr"]
+
+
+def test_a_signal_that_ends_nothing_is_passed_on_and_the_run_goes_on(tmp_path):
+    passing = Passing()
+    ended = run(
+        tmp_path,
+        "signal.signal(signal.SIGUSR1, lambda *_: (print('noted'), sys.exit(0))); ready(); time.sleep(60)",
+        User(lambda: passing.receive(signal.SIGUSR1)),
+        passing,
+    )
+    assert ended.outcome is Outcome.COMPLETED
+    assert kept(tmp_path, "stdout").endswith(b"noted\n")
+
+
+def test_real_signals_are_passed_on_and_handlers_are_put_back(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with Passing() as passing:
+        ended = run(tmp_path, "ready(); time.sleep(60)", User(lambda: os.kill(os.getpid(), signal.SIGTERM)), passing)
+    assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, -signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_loader_workers_are_spared_so_that_the_script_can_finish_its_batch(tmp_path):
+    """A forked child says hello as a worker; a signal for everybody would end it before the script needs it."""
+    passing = Passing()
+    ended = run(
+        tmp_path,
+        """
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+        def save(*_):
+            time.sleep(0.3)
+            print("worker lives:", os.waitpid(pid, os.WNOHANG) == (0, 0))
+            os.kill(pid, 9)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        import glob
+        folder = os.path.dirname(os.environ["BRIMFUL_ORDERS"])
+        while len(glob.glob(folder + "/wire-*")) < 2: time.sleep(0.01)
+        ready()
+        time.sleep(60)
+        """,
+        User(lambda: passing.receive(signal.SIGTERM)),
+        passing,
+    )
+    assert ended.outcome is Outcome.TERMINATED
+    assert kept(tmp_path, "stdout").endswith(b"worker lives: True\n")
+
+
+def test_a_script_whose_launcher_falls_at_once_may_still_write_its_checkpoint(tmp_path):
+    passing = Passing()
+    inner = """
+import signal, sys, time
+def save(*_):
+    time.sleep(1); print("saved", flush=True); sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+    ended = run(
+        tmp_path,
+        f"import subprocess; subprocess.run([sys.executable, '-c', {inner!r}])",
+        User(lambda: passing.receive(signal.SIGTERM)),
+        passing,
+    )
+    assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, -signal.SIGTERM)
+    assert kept(tmp_path, "stdout").endswith(b"saved\n")
+
+
+def test_what_a_command_leaves_behind_is_ended_and_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "REST_S", 0.2)
+    script = "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
+    ended = run(tmp_path, script)
+    assert ended.outcome is Outcome.COMPLETED
+    assert ended.notes[0] == "1 process that the command left behind was ended"
+    assert not psutil.pid_exists(int(kept(tmp_path, "stdout"))) or _is_gone(int(kept(tmp_path, "stdout")))
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_command_killed_from_outside_is_told_as_killed(tmp_path):
+    ended = run(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert (ended.outcome, ended.exit_code) == (Outcome.KILLED, -signal.SIGKILL)
+    assert "probably for memory" in ended.notes[0]
+
+
+def test_a_command_over_its_host_limit_is_out_of_host_memory(tmp_path):
+    ended = run(tmp_path, "kept = [bytearray(os.urandom(1 << 20)) * 400]; time.sleep(60)", limit=200 << 20)
+    assert ended.outcome is Outcome.OUT_OF_HOST_MEMORY
+    assert ended.family_host_bytes is not None and ended.family_host_bytes > 200 << 20
+
+
+def test_a_memory_error_is_out_of_host_memory_without_torch_too(tmp_path):
+    assert run(tmp_path, "bytearray(1 << 62)").outcome is Outcome.OUT_OF_HOST_MEMORY
+
+
+def test_a_command_that_is_not_there_is_named_and_leaves_nothing(tmp_path):
+    start = Start(1, ("pythn", "train.py"), (), {}, {}, Device("cpu", "cpu"), None, None)
+    with pytest.raises(NoSuchCommand, match="pythn"):
+        run_attempt(start, tmp_path / "r" / "a", tmp_path / "r", Passing(), User().show)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_run_is_no_trial_for_what_it_writes_and_how_it_ends(tmp_path):
+    run(tmp_path, "print(os.environ.get('PYTHONDONTWRITEBYTECODE'), os.environ.get('WANDB_MODE')); open('x.txt', 'w')")
+    assert kept(tmp_path, "stdout") == b"None None\n"
+    orders = (tmp_path / "record" / "attempt-001" / "orders.json").read_text()
+    assert '"cut":false' in orders
+    assert '"keep_out":false' in orders
+    assert Path("x.txt").exists()
+
+
+def test_beats_come_while_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "BEAT_S", 0.05)
+    beats = []
+    run(tmp_path, "time.sleep(0.8)", beat=beats.append)
+    assert len(beats) > 2
+    assert beats[-1].phase is None and beats[-1].steps == 0
+    assert 0 < beats[-1].host_used_share < 1
+
+
+@pytest.fixture(autouse=True)
+def in_its_own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
