@@ -1,0 +1,212 @@
+"""A whole run, with commands that need no torch: restarts with smaller sizes, exit codes, what is said and kept."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+import brimful
+from brimful.errors import DiskFull, NoSuchCommand, UsageError
+from brimful.record import RecordWriter, latest, read_record
+from brimful.values import Attempt, Outcome, Record
+from brimful.verbs.run import Passes, run
+from brimful.verbs.session import Options
+
+#: Out of host memory above the size it is given as a second argument; tells what it was started with.
+SCRIPT = """
+import sys
+print("started", *sys.argv[1:], flush=True)
+if int(sys.argv[1]) > int(sys.argv[2]):
+    raise MemoryError
+"""
+
+
+class Notebook(Passes):
+    """Keeps what it is shown."""
+
+    def __init__(self):
+        self.said: list[str] = []
+        self.out = b""
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+    def output(self, stream: str, data: bytes) -> None:
+        self.out += data if stream == "stdout" else b""
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.decode().splitlines()
+
+
+@pytest.fixture
+def user():
+    return Notebook()
+
+
+@pytest.fixture
+def trains(tmp_path, monkeypatch, user):
+    """trains(*words, **options): runs SCRIPT (or `script=`) with these words."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str, script: str = SCRIPT, **more) -> Record:
+        (tmp_path / "train.py").write_text(textwrap.dedent(script))
+        options = Options(home=tmp_path / "home")
+        return run([sys.executable, "train.py", *words], device="cpu", options=options, watcher=user, **more)
+
+    return call
+
+
+def sizes(record: Record, name: str = "batch_size") -> list[object]:
+    assert record.run is not None
+    return [next(s.effective for s in a.settings if s.name == name) for a in record.run.attempts]
+
+
+def ended(record: Record) -> tuple[Outcome, int]:
+    assert record.run is not None and record.run.ended is not None
+    return record.run.ended.outcome, record.run.ended.exit_code
+
+
+def test_out_of_memory_goes_on_with_smaller_sizes_until_it_fits(trains, user):
+    record = trains("{batch_size}", "20", settings={"batch_size": 64})
+    assert user.lines == ["started 64 20", "started 32 20", "started 16 20"]
+    assert sizes(record) == [64, 32, 16]
+    assert ended(record) == (Outcome.COMPLETED, 0)
+    assert record.closed is not None and record.closed.exit_code == 0
+
+
+def test_accumulation_keeps_the_effective_batch(trains, user):
+    record = trains("{batch_size}", "20", "{accumulation}", settings={"batch_size": 64, "accumulation": 3})
+    assert user.lines == ["started 64 20 3", "started 32 20 6", "started 16 20 12"]
+    assert not [note for note in record.notes if note.code == "effective-batch"]
+
+
+def test_without_accumulation_the_smaller_effective_batch_is_said(trains):
+    record = trains("{batch_size}", "20", settings={"batch_size": 64})
+    told = [note.saw for note in record.notes if note.code == "effective-batch"]
+    assert told[0] == "an update of each rank goes from 64 samples to 32"
+
+
+def test_an_effective_batch_that_cannot_stay_exactly_is_said(trains, user):
+    record = trains("{batch_size}", "60", "{accumulation}", settings={"batch_size": 97})
+    assert user.lines[-1] == "started 48 60 2"
+    assert [note.saw for note in record.notes if note.code == "effective-batch"] == [
+        "an update of each rank goes from 97 samples to 96"
+    ]
+
+
+def test_the_script_is_told_to_resume_from_the_second_attempt_on(trains, user):
+    words = ("{batch_size}", "40", "{resume}")
+    record = trains(*words, settings={"batch_size": 64}, resume_with="--resume 'the last'")
+    assert user.lines == ["started 64 40", "started 32 40 --resume the last"]
+    assert [a.resumed for a in record.run.attempts] == [None, True]  # type: ignore[union-attr]
+    assert not [note for note in record.notes if note.code == "starts-over"]
+
+
+def test_without_a_place_for_it_starting_over_is_said_loudly(trains, user):
+    record = trains("{batch_size}", "40", settings={"batch_size": 64})
+    assert [a.resumed for a in record.run.attempts] == [None, False]  # type: ignore[union-attr]
+    assert any("STARTS OVER" in said for said in user.said)
+
+
+def test_out_of_memory_at_one_sample_does_not_fit(trains, user):
+    record = trains("{batch_size}", "0", settings={"batch_size": 4})
+    assert sizes(record) == [4, 2, 1]
+    assert ended(record) == (Outcome.OUT_OF_HOST_MEMORY, 3)
+    assert "nothing smaller" in record.run.ended.message  # type: ignore[union-attr]
+
+
+def test_no_more_restarts_than_allowed(trains):
+    record = trains("{batch_size}", "0", settings={"batch_size": 4}, max_restarts=1)
+    assert sizes(record) == [4, 2]
+    assert ended(record) == (Outcome.OUT_OF_HOST_MEMORY, 3)
+    assert "--max-restarts" in record.run.ended.message  # type: ignore[union-attr]
+
+
+def test_a_command_without_a_batch_size_is_not_started_again_as_it_was(trains, user):
+    record = trains("64", "0")
+    assert user.lines == ["started 64 0"]
+    assert ended(record) == (Outcome.OUT_OF_HOST_MEMORY, 3)
+    assert "{batch_size}" in record.run.ended.message  # type: ignore[union-attr]
+
+
+def test_a_failure_of_the_scripts_own_is_not_repeated(trains, user):
+    record = trains("{batch_size}", "9", settings={"batch_size": 4}, script=SCRIPT + "raise KeyError('of mine')")
+    assert user.lines == ["started 4 9"]
+    assert ended(record) == (Outcome.CRASHED, 5)
+    assert record.closed is not None and record.closed.exit_code == 5
+
+
+def test_a_batch_size_behind_a_known_flag_is_what_becomes_smaller(trains, user):
+    script = "import sys\nprint(sys.argv[2])\nif int(sys.argv[2]) > 40: raise MemoryError"
+    record = trains("--batch-size", "64", script=script)
+    assert user.lines == ["64", "32"]
+    last = record.run.attempts[-1].settings[0]  # type: ignore[union-attr]
+    assert (last.requested, last.effective) == (64, 32)
+
+
+def test_a_smaller_host_limit_is_obeyed_and_counts_as_out_of_memory(trains):
+    script = "import os, sys, time\nkept = os.urandom(int(sys.argv[1]) << 20)\ntime.sleep(0.5)"
+    record = trains("{batch_size}", settings={"batch_size": 400}, script=script, host_limit="300MiB")
+    assert sizes(record) == [400, 200]
+    assert ended(record) == (Outcome.COMPLETED, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "said"),
+    [
+        (("{resume}",), {}, "which words it stands for"),
+        (("1",), {"resume_with": "--resume"}, r"no \{resume\}"),
+        (("{resume}",), {"resume_with": "'open"}, "quotation"),
+        (("{lr}",), {}, r"\{lr\}"),
+        (("1",), {"settings": {"lr": 3}}, r"no \{lr\}"),
+        (("1",), {"host_limit": "a lot"}, "a lot"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_before_anything_is_started(trains, user, tmp_path, words, more, said):
+    with pytest.raises(UsageError, match=said):
+        trains(*words, **more)
+    assert user.lines == []
+    assert latest(tmp_path / "home") is None
+
+
+def test_a_command_that_is_not_there_ends_with_its_name(tmp_path):
+    with pytest.raises(NoSuchCommand, match="pythn"):
+        run(["pythn", "train.py"], device="cpu", options=Options(home=tmp_path))
+    assert read_record(latest(tmp_path) or "").closed.exit_code == 2  # type: ignore[union-attr]
+
+
+def test_a_training_that_goes_well_is_not_ended_by_a_disk_that_is_full(trains, user, monkeypatch):
+    append = RecordWriter.append
+
+    def full(self, entry):
+        if isinstance(entry, Attempt):
+            monkeypatch.setattr(RecordWriter, "append", refuse)
+        return append(self, entry) if not isinstance(entry, Attempt) else refuse(self, entry)
+
+    def refuse(self, entry):
+        raise DiskFull(str(self.folder), "some")
+
+    monkeypatch.setattr(RecordWriter, "append", full)
+    record = trains("{batch_size}", "40", settings={"batch_size": 64})
+    assert user.lines == ["started 64 40", "started 32 40"]
+    assert (sizes(record), ended(record)) == ([64, 32], (Outcome.COMPLETED, 0))
+    assert sum("disk is full" in said for said in user.said) == 1
+
+
+def test_the_record_can_be_read_back_and_cut_off_at_any_line(trains, tmp_path):
+    record = trains("{batch_size}", "40", settings={"batch_size": 64})
+    assert read_record(record.folder) == record
+    path = latest(tmp_path / "home") / "record.jsonl"  # type: ignore[operator]
+    lines = path.read_bytes().splitlines(keepends=True)
+    for count in range(1, len(lines)):
+        path.write_bytes(b"".join(lines[:count]) + lines[count][:10])
+        cut = read_record(path)
+        assert cut.torn
+        assert cut.run is None or cut.run.ended is None or count == len(lines) - 1
+
+
+def test_it_is_a_public_name():
+    assert brimful.run is run
