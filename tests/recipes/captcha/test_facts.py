@@ -32,6 +32,8 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str):
 def test_a_training_goes_on_with_its_own_images_alone(tmp_path: Path):
     check_resumable(tmp_path, FACTS)  # nothing there yet
     write_facts(tmp_path, FACTS)
+    check_resumable(tmp_path, replace(FACTS, height=30))  # no checkpoint yet: nothing to go on from
+    (tmp_path / "checkpoints").mkdir()
     check_resumable(tmp_path, FACTS)
     with pytest.raises(UsageError) as caught:
         check_resumable(tmp_path, replace(FACTS, height=30))

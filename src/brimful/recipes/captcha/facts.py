@@ -52,14 +52,10 @@ def read_facts(path: Path) -> Facts | None:
 
 def check_resumable(out: Path, facts: Facts) -> None:
     """A training goes on only with the images it began with. Raises UsageError that names both."""
-    before = read_facts_of(out)
+    before = read_facts(out) if (out / FILE_NAME).is_file() and (out / "checkpoints").is_dir() else None
     if before is not None and before != facts:
         raise UsageError(
             f"{out} holds a training on {before.sentence()}.",
             f"Now it is {facts.sentence()}, so its checkpoints cannot be gone on from.",
             "Choose another folder with --out, or begin anew in this one with --resume no.",
         )
-
-
-def read_facts_of(out: Path) -> Facts | None:
-    return read_facts(out) if (out / FILE_NAME).is_file() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,14 @@ from brimful.recipes.captcha.data import images_of
 from brimful.recipes.captcha.facts import Facts, check_resumable, write_facts
 from brimful.recipes.captcha.model import Reader
 from brimful.recipes.captcha.options import ImageOptions
-from brimful.recipes.captcha.presets import PRESETS
+from brimful.recipes.captcha.presets import presets_on
 from brimful.recipes.common import Options, choose, config_from, find_preset
 from brimful.recipes.ending import is_first, say
 from brimful.recipes.host_allocator import set_host_allocator
 from brimful.recipes.model_form import keep_channels_last
 from brimful.recipes.precision import precision_here
 from brimful.recipes.table import settings_table
+from brimful.train.batching import plan_batches
 from brimful.train.data.arrays import Arrays
 from brimful.train.engine import Result, fit
 from brimful.train.ranks import device_for
@@ -34,15 +36,17 @@ OUT = Path("out/captcha")
 
 def train(given: Options, images: ImageOptions, preset: str) -> Result:
     """One training. Raises what `brimful.train.fit` raises, and UsageError for images that cannot be had."""
-    chosen = choose(given, find_preset(preset, PRESETS))
+    device = device_for(given.device or "auto")
+    chosen = choose(given, find_preset(preset, presets_on(device.type)))
     options = replace(chosen.options, out=chosen.options.out or OUT)
-    device = device_for(options.device or "auto")
     allocator = set_host_allocator(options.host_allocator or "system", device.type)
     precision = precision_here(options.precision or "auto", device)
     config = config_from(replace(options, precision=precision.effective))
     facts = Facts(images.look.alphabet, images.length, images.height, images.width, images.samples, images.image_seed)
     if config.checkpoints.resume == "auto":
         check_resumable(config.out, facts)
+    # Images take minutes to draw: what cannot be meant is refused before that.
+    plan_batches(config.batch, int(os.environ.get("WORLD_SIZE", "1")), images.samples, images.eval_samples)
     train_images, valid_images = images_of(images, say)
     torch.manual_seed(config.seed)  # the same weights on every rank
     model = Reader(len(images.look.alphabet), images.length, images.height, images.width, images.dropout)

@@ -1,0 +1,74 @@
+"""What the notes of the large-batch training said, computed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from brimful.recipes.captcha.presets import DEFAULT, PRESETS, presets_on
+from brimful.recipes.common import Options, choose, config_from
+from brimful.train.batching import plan_batches
+from brimful.train.data.course import Course
+from brimful.train.schedules import Schedule
+
+NOTES_SAMPLES = 50_030
+
+
+def config_of(preset: str, **flags: object):
+    options = choose(Options(out=Path("out"), precision="fp32", **flags), PRESETS[preset]).options  # type: ignore[arg-type]
+    return config_from(options)
+
+
+@pytest.mark.parametrize("samples", [NOTES_SAMPLES, 50_000])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_epoch_has_17_steps_on_three_cards_and_on_one_that_accumulates(samples: int, ranks: int):
+    batching = plan_batches(config_of("large-batch").batch, ranks, samples, None)
+    assert (batching.micro_batch, batching.accumulation * ranks, batching.effective) == (1024, 3, 3072)
+    course = Course(samples, seed=0, micro_batch=1024, accumulation=batching.accumulation, ranks=ranks)
+    assert course.steps_per_epoch() == 17 == math.ceil(samples / 3072)
+    assert samples // 3072 == 16  # what drop-last would make of it
+
+
+def test_the_learning_rate_after_epoch_1_is_a_fifth_of_the_peak():
+    config = config_of("large-batch")
+    schedule = Schedule(config.schedule, config.optimizer.lr, config.epochs * NOTES_SAMPLES, NOTES_SAMPLES)
+    assert schedule.lr(NOTES_SAMPLES) == pytest.approx(1.2e-4)
+    assert schedule.lr(5 * NOTES_SAMPLES) == pytest.approx(6e-4)
+    assert schedule.lr(150 * NOTES_SAMPLES) == pytest.approx(1e-6)
+
+
+def test_the_original_has_no_warm_up():
+    config = config_of("original")
+    schedule = Schedule(config.schedule, config.optimizer.lr, config.epochs * 50_000, 50_000)
+    assert (config.batch.micro_batch, config.optimizer.name, config.optimizer.lr) == (512, "adam", 2e-4)
+    assert schedule.lr(1) == pytest.approx(2e-4, rel=1e-6)
+    assert config.clip_norm is None and config.schedule.kind == "cosine"
+
+
+def test_the_square_root_rule_from_512_to_3072():
+    config = config_of("original")
+    assert config.optimizer.lr * math.sqrt(3072 / 512) == pytest.approx(4.9e-4, rel=1e-2)
+    assert config.optimizer.lr * 3072 / 512 == pytest.approx(1.2e-3)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_each_preset_is_a_whole_config_and_says_why(name: str):
+    assert config_of(name).epochs >= 1
+    assert PRESETS[name].name == name and PRESETS[name].why
+    assert all(getattr(PRESETS[name].options, option) is not None for option in PRESETS[name].assumed)
+
+
+def test_on_a_card_tuned_has_another_batch_and_says_that_it_was_not_measured():
+    cpu, card = presets_on("cpu")["tuned"], presets_on("cuda")["tuned"]
+    assert cpu is PRESETS["tuned"] and card.options.batch_size == 256
+    assert "not measured" in card.assumed["batch_size"]
+    rows = {row.name: row for row in choose(Options(), card).rows}
+    assert "not measured" in rows["--batch-size"].why
+    assert presets_on("cuda")["large-batch"] is PRESETS["large-batch"]
+
+
+def test_the_default_says_on_what_it_was_measured():
+    assert DEFAULT == "tuned"
+    assert "CPU" in PRESETS[DEFAULT].why and "not on a GPU" in PRESETS[DEFAULT].why

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("captcha")
+
+from brimful.errors import UsageError
+from brimful.recipes.captcha.images import DIGITS, Look, Painter
+from brimful.recipes.captcha.reading import load_reader, read_images
+from tests.recipes.captcha.conftest import SMALL, run_recipe
+
+LOOK = Look(alphabet=DIGITS, length=2, height=16, width=32)
+
+
+@pytest.fixture(scope="module")
+def trained(images_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained")
+    run_recipe(images_cache, *SMALL, "--out", out, "--batch-size", 16, "--epochs", 1)
+    return out
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    painter = Painter(LOOK)
+    for number, text in enumerate(("12", "34", "56")):
+        Image.fromarray(painter.draw("test", number, text)).save(folder / f"{number}.png")
+    return folder
+
+
+pytestmark = pytest.mark.heavy
+
+
+def test_a_folder_is_read_in_order_whatever_the_batch_size(trained: Path, pictures: Path):
+    at_once = list(read_images([pictures], trained, 256, "cpu"))
+    by_one = list(read_images([pictures], trained, 1, "cpu"))
+    assert [Path(reading.path).name for reading in at_once] == ["0.png", "1.png", "2.png"]
+    for one, other in zip(at_once, by_one, strict=True):
+        assert one.text == other.text and one.confidence == pytest.approx(other.confidence, abs=1e-5)
+        assert one.text is not None and len(one.text) == 2 and set(one.text) <= set(DIGITS)
+        assert one.confidence is not None and 0 < one.confidence <= 1
+
+
+def test_it_reads_what_the_network_was_trained_to_read(images_cache: Path, tmp_path: Path):
+    """Overfitted on few images, it reads these right: labels, places and the alphabet belong together."""
+    flags = ["--samples", 24, "--epochs", 60, "--batch-size", 8, "--dropout", 0, "--eval-every-epochs", 60]
+    run_recipe(images_cache, *SMALL, *flags, "--checkpoint-every-epochs", 60, "--out", tmp_path / "out")
+    painter, files = Painter(LOOK), []
+    from brimful.recipes.captcha.images import texts
+
+    shown = texts("train 0", 24, LOOK)
+    for number, text in enumerate(shown):
+        files.append(tmp_path / f"{number}.png")
+        Image.fromarray(painter.draw("train 0", number, text)).save(files[-1])
+    read = [reading.text for reading in read_images(files, tmp_path / "out", 8, "cpu")]
+    assert sum(one == other for one, other in zip(read, shown, strict=True)) >= 20, (read, shown)
+
+
+def test_an_image_of_another_size_is_scaled_and_that_is_said(trained: Path, tmp_path: Path):
+    Image.new("RGB", (160, 60), "white").save(tmp_path / "large.png")
+    (reading,) = read_images([tmp_path / "large.png"], trained, 8, "cpu")
+    assert reading.text is not None and reading.note == "scaled from 60 × 160 to 16 × 32"
+
+
+def test_what_is_no_image_is_said_and_the_others_are_read(trained: Path, pictures: Path, tmp_path: Path):
+    (tmp_path / "words.png").write_text("no image")
+    whole = (pictures / "0.png").read_bytes()
+    (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
+    files = [tmp_path / "words.png", pictures / "0.png", tmp_path / "cut.png", pictures / "1.png"]
+    readings = list(read_images(files, trained, 4, "cpu"))
+    assert [reading.text is None for reading in readings] == [True, False, True, False]
+    assert readings[0].note == "no image" and readings[2].note.startswith("cannot be read")
+
+
+def test_the_best_checkpoint_a_single_one_and_its_folder_are_all_taken(trained: Path):
+    (checkpoint,) = sorted((trained / "checkpoints").glob("step-*"))[-1:]
+    loaded = [load_reader(path) for path in (trained, trained / "checkpoints", checkpoint)]
+    assert len({model.state_dict()["head.1.weight"].sum().item() for model, _ in loaded}) == 1
+    assert loaded[0][1].alphabet == DIGITS
+
+
+def test_the_command_prints_a_line_a_file_or_json(trained: Path, pictures: Path, tmp_path: Path):
+    words = ["read", pictures, "--checkpoint", trained, "--device", "cpu"]
+    plain = run_recipe_alone(*words)
+    assert [line.split("\t")[0] for line in plain.splitlines()] == [str(pictures / f"{n}.png") for n in range(3)]
+    rows = [json.loads(line) for line in run_recipe_alone(*words, "--json").splitlines()]
+    assert [row["text"] for row in rows] == [line.split("\t")[1] for line in plain.splitlines()]
+    (tmp_path / "words.png").write_text("no image")
+    failed = run_recipe_alone("read", tmp_path / "words.png", "--checkpoint", trained, code=2)
+    assert failed == ""
+
+
+def run_recipe_alone(*words: object, code: int = 0) -> str:
+    import subprocess
+    import sys
+
+    from tests.recipes.captcha.conftest import environment
+
+    argv = [sys.executable, "-m", "brimful.recipes.captcha", *map(str, words)]
+    done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("what", ["nothing", "no facts", "no checkpoint", "no file", "empty folder", "no batch"])
+def test_what_cannot_be_read_from_is_said(what: str, trained: Path, pictures: Path, tmp_path: Path):
+    paths, checkpoint, batch = [pictures], trained, 8
+    if what == "nothing":
+        checkpoint = tmp_path / "nowhere"
+    elif what == "no facts":
+        checkpoint = tmp_path
+    elif what == "no checkpoint":
+        checkpoint = tmp_path
+        (tmp_path / "captcha.json").write_bytes((trained / "captcha.json").read_bytes())
+    elif what == "no file":
+        paths = [tmp_path / "gone.png"]
+    elif what == "empty folder":
+        paths = [tmp_path]
+    else:
+        batch = 0
+    with pytest.raises(UsageError) as caught:
+        list(read_images(paths, checkpoint, batch, "cpu"))
+    assert caught.value.do
+
+
+def test_pixels_are_those_of_the_training(pictures: Path):
+    with Image.open(pictures / "0.png") as picture:
+        assert np.array_equal(np.asarray(picture.convert("L")), Painter(LOOK).draw("test", 0, "12"))
