@@ -94,3 +94,30 @@ def test_doubled_braces_are_the_scripts_own():
     command = commands.parse(["python", "train.py", "--out", "run-{{epoch}}.pt", "--batch-size", "{batch_size}"])
     assert commands.placeholders(command) == ("batch_size",)
     assert commands.fill(command, {"batch_size": 4})[3] == "run-{epoch}.pt"
+
+
+def test_a_place_to_resume_is_left_out_of_trials_and_filled_word_by_word_in_a_run():
+    command = commands.parse(("train", "--bs", "{batch_size}", "{resume}", "--from={resume}"))
+    assert commands.placeholders(command) == ("batch_size",)
+    assert commands.can_resume(command) and not commands.can_resume(commands.parse(("train", "{{resume}}")))
+    assert commands.fill(command, {"batch_size": 4}) == ("train", "--bs", "4")
+    again = commands.resuming(command, ("--resume", "the last"))
+    assert commands.fill(again, {"batch_size": 4}) == ("train", "--bs", "4", "--resume", "the last", "--from=--resume the last")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("python a.py --batch-size 4", "/env/bin/python3.11 a.py --batch-size {batch_size}", True),
+        ("python a.py --batch-size=4 --lr 0.1", "python a.py --batch-size={batch_size} --lr 3", True),
+        ("python a.py -b 4", "python a.py -b {batch_size} --accum {accumulation} {resume}", True),
+        ("python a.py -b 4", "python a.py -b 4 --gradient_accumulation_steps 2", True),
+        ("python a.py train.batch_size=4", "python a.py train.batch_size={batch_size}", True),
+        ("python a.py --batch-size 4", "python b.py --batch-size 4", False),
+        ("python a.py --batch-size 4 --wide", "python a.py --batch-size 4", False),
+        ("python a.py --size 4", "python a.py --size 5", False),
+        ("torchrun a.py", "python a.py", False),
+    ],
+)
+def test_commands_are_the_same_if_only_settings_differ(one, other, same):
+    assert (commands.signature(commands.parse(one.split())) == commands.signature(commands.parse(other.split()))) == same

@@ -1,0 +1,163 @@
+"""Which plan a run trains under, and what is said where plan, command and machine disagree."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from brimful.codec import SCHEMA
+from brimful.command import parse
+from brimful.errors import NoSuchDevice, NoSuchRecord, PlanMismatch, UsageError
+from brimful.measure.device.accelerators import Accelerator
+from brimful.measure.gpus import find_gpu
+from brimful.record import RecordWriter, list_records
+from brimful.values import Budget, Device, Objective, Opened, Plan, PlannedSetting, Source
+from brimful.verbs import devices
+from brimful.verbs.run_plan import choose
+
+WORDS = ("python", "train.py", "--batch-size", "64")
+CPU, CARD = Device("cpu", "cpu"), Device("accelerator", "cuda:0")
+HOST_BUDGET = Budget(1 << 20, 2 << 20, 2 << 20, "host", "")
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here(monkeypatch)
+
+
+def here(monkeypatch, *names: str, total: int = 80 << 30):
+    """This machine has cards of these names."""
+    found = tuple(Accelerator(i, "cuda", name, total, total) for i, name in enumerate(names))
+    monkeypatch.setattr(devices.accelerators, "found_by", lambda python: found)
+
+
+def tuned(home, words=WORDS, device=CPU, *, verb="tune", folder=None, plan=True, budget=HOST_BUDGET, size=512, machine=None):
+    """A record of `brimful tune`, as it would have been left."""
+    record_id = f"20261121-{len(list_records(home)):06d}-{verb}-x"
+    opened = Opened(
+        SCHEMA, record_id, verb, (), parse(words), device, machine, time.time(), budget,
+        working_folder=os.getcwd() if folder is None else folder,
+    )  # fmt: skip
+    with RecordWriter.create(home, opened) as writer:
+        if plan:
+            rows = (PlannedSetting("batch_size", 64, size, "the fastest", Source.MEASURED),)
+            writer.append(Plan(Objective.FASTEST, rows, {}, "", True, 3, 0))
+    return opened.record_id
+
+
+def chosen(home, words=WORDS, plan=None, given=False, device=None):
+    return choose(parse(words), plan, given, device, home)
+
+
+def test_the_newest_plan_of_the_same_command_is_taken_and_said(tmp_path):
+    tuned(tmp_path, size=128)
+    newest = tuned(tmp_path, size=512)
+    tuned(tmp_path, ("python", "other.py", "--batch-size", "64"))
+    tuned(tmp_path, plan=False)
+    tuned(tmp_path, verb="audit", plan=False)
+    found = chosen(tmp_path)
+    assert (found.source, found.name) == ("plan", newest)
+    assert newest in found.why
+    assert found.plan is not None and found.plan.settings[0].effective == 512
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("python3", "train.py", "--batch-size", "32"),
+        ("/opt/env/bin/python", "train.py", "--batch-size={batch_size}"),
+        ("python", "train.py", "--batch-size", "{batch_size}", "--accumulation", "{accumulation}", "{resume}"),
+    ],
+)
+def test_settings_and_what_only_a_run_needs_make_no_other_command(tmp_path, words):
+    tuned(
+        tmp_path,
+        words=("python", "train.py", "--batch-size", "64") if "=" not in words[2] else ("python", "train.py", "--batch-size=1"),
+    )
+    assert chosen(tmp_path, words).source == "plan"
+
+
+def test_a_plan_of_another_folder_with_the_same_words_is_another_command(tmp_path):
+    tuned(tmp_path, folder="/elsewhere")
+    assert chosen(tmp_path).source == "command"
+
+
+def test_settings_given_go_by_themselves_and_none_means_none(tmp_path):
+    tuned(tmp_path)
+    assert chosen(tmp_path, given=True).source == "settings"
+    assert chosen(tmp_path, plan="none").source == "command"
+    assert chosen(tmp_path, plan="latest", given=True).source == "plan"
+
+
+def test_without_any_plan_the_command_is_run_as_it_stands(tmp_path):
+    found = chosen(tmp_path)
+    assert (found.source, found.plan, found.device) == ("command", None, CPU)
+
+
+def test_a_plan_that_is_named_and_of_another_command_does_not_belong(tmp_path):
+    name = tuned(tmp_path, ("python", "other.py", "--batch-size", "64"))
+    with pytest.raises(PlanMismatch, match=r"'other.py' there, 'train.py' here") as caught:
+        chosen(tmp_path, plan=name)
+    assert caught.value.exit_code == 6
+    assert "--set" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("device", "names", "asked", "said"),
+    [
+        (CARD, (), None, "no accelerator"),
+        (Device("imaginary", "a100-40gb (imaginary)", find_gpu("a100-40gb")), (), None, "no accelerator"),
+        (Device("imaginary", "a100-40gb (imaginary)", find_gpu("a100-40gb")), ("NVIDIA H100 PCIe",), None, "H100"),
+        (CPU, ("NVIDIA H100 PCIe",), "accelerator", "--device accelerator"),
+        (CARD, ("NVIDIA H100 PCIe",), "cpu", "--device cpu"),
+    ],
+)
+def test_a_plan_for_another_device_is_refused_when_named_and_left_aside_when_found(
+    tmp_path, monkeypatch, device, names, asked, said
+):
+    name = tuned(tmp_path, device=device)
+    here(monkeypatch, *names)
+    with pytest.raises(PlanMismatch, match=said):
+        chosen(tmp_path, plan=name, device=asked)
+    left = chosen(tmp_path, device=asked)
+    assert left.source == "command"
+    assert name in left.why and said in left.why
+
+
+def test_a_plan_predicted_for_a_card_is_followed_on_that_card(tmp_path, monkeypatch):
+    gpu = find_gpu("a100-40gb")
+    tuned(tmp_path, device=Device("imaginary", "a100-40gb (imaginary)", gpu))
+    here(monkeypatch, gpu.name)
+    found = chosen(tmp_path)
+    assert (found.source, found.device) == ("plan", CARD)
+
+
+def test_a_plan_that_allows_itself_more_memory_than_is_here_is_refused(tmp_path):
+    name = tuned(tmp_path, budget=Budget(1 << 60, 1 << 60, 1 << 60, "host", ""))
+    with pytest.raises(PlanMismatch, match="host memory"):
+        chosen(tmp_path, plan=name)
+
+
+def test_a_plan_for_the_cpu_is_followed_on_the_cpu_where_a_card_is_too(tmp_path, monkeypatch):
+    tuned(tmp_path)
+    here(monkeypatch, "NVIDIA H100 PCIe")
+    assert chosen(tmp_path).device == CPU
+    assert chosen(tmp_path, plan="none").device == CARD
+
+
+def test_records_without_a_plan_and_no_record_at_all_are_told(tmp_path):
+    name = tuned(tmp_path, verb="audit", plan=False)
+    with pytest.raises(UsageError, match="holds no plan"):
+        chosen(tmp_path, plan=name)
+    with pytest.raises(UsageError, match="--plan latest"):
+        chosen(tmp_path, plan="latest")
+    with pytest.raises(NoSuchRecord):
+        chosen(tmp_path, plan="nothing-of-that-name")
+
+
+def test_an_accelerator_asked_for_without_a_plan_must_be_here(tmp_path):
+    with pytest.raises(NoSuchDevice):
+        chosen(tmp_path, device="accelerator")
