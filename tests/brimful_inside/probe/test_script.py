@@ -26,6 +26,14 @@ def test_without_brimful_the_default_is_given_and_a_phase_is_nothing(monkeypatch
         phase.cached = True
 
 
+@pytest.mark.parametrize(("device", "imaginary"), [("cpu", False), ("accelerator", False), ("imaginary", True)])
+def test_a_script_may_know_that_its_card_is_imaginary(monkeypatch, tmp_path, device, imaginary):
+    monkeypatch.setattr(hub_module, "hub", Hub(Orders(folder=str(tmp_path), device=device), "rank"))
+    assert script.is_imaginary() is imaginary
+    monkeypatch.setattr(hub_module, "hub", None)
+    assert not script.is_imaginary()
+
+
 def test_the_planned_value_comes_in_the_type_of_the_default(planned):
     assert script.setting("batch_size", 64) == 96
     assert script.setting("lr", 1e-3) == 0.01

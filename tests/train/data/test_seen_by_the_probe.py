@@ -101,3 +101,12 @@ def test_resident_samples_are_known_to_be_alike(tmp_path):
 def test_a_trial_of_an_epoch_of_one_step_has_its_steps(tmp_path):
     told, _ = seen(tmp_path, "arrays", "imaginary", micro_batch=500, worst_batch=True, warmup_steps=1, steps=3)
     assert told.report["ended"] == "steps_done" and told.report["samples_per_step"][:4] == [1000] * 4
+
+
+def test_a_trace_has_no_short_step_at_the_end_of_an_epoch_and_a_run_has(tmp_path):
+    """800 samples and 200 are left: one micro-batch of 200, where all other steps have two."""
+    told, _ = seen(tmp_path, "arrays", "imaginary", micro_batch=400, worst_batch=True, warmup_steps=1, steps=3)
+    assert told.report["micro_batches_per_step"][:4] == [2] * 4 and told.report["samples_per_step"][:4] == [800] * 4
+    (tmp_path / "run").mkdir()
+    told, _ = seen(tmp_path / "run", "arrays", "cpu", micro_batch=400, cut=False)
+    assert told.report["samples_per_step"] == [800, 200] * 3

@@ -6,6 +6,7 @@ What watches loaders sees a training by brimful as it sees any other, and may en
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from brimful.train.data.trees import cut, samples_in, to_device
 from brimful.train.data.workers import decide_workers, machine_now, shared
 from brimful.train.effective import Effective
 from brimful.train.task import Batch
+from brimful_inside.script import is_imaginary
 
 __all__ = ["DataConfig", "Feed", "StepData"]
 
@@ -94,7 +96,7 @@ class Feed:
         batches = iter(self._loader)
         first: list[Any] = []
         while True:
-            for indices in self.course.steps(start):
+            for indices in self._planned(start):
                 step = _Step(indices, first, batches, self._load)
                 first = []
                 if step.planned and not step.draw(1):
@@ -105,6 +107,16 @@ class Feed:
             first = list(itertools.islice(batches, 1))  # the loader ends here; a trial's may go on, over the same samples
             if not first:
                 return
+
+    def _planned(self, start: Position) -> Iterator[StepIndices]:
+        """The course's steps. On an imaginary card an epoch's short last step is made as long as its first, as its loader's
+        last batch is: traces are compared step by step at several batch sizes."""
+        first: StepIndices | None = None
+        for indices in self.course.steps(start):
+            first = first or indices
+            if indices.samples < first.samples and is_imaginary():
+                indices = dataclasses.replace(first, before=indices.before, after=indices.after)
+            yield indices
 
     def _load(self, drawn: Any, share: tuple[int, int, int]) -> Batch:
         """Of a drawn batch the samples ``start..stop`` of `planned`. A trial may give another number: then the same share."""
