@@ -7,7 +7,6 @@ progress bars and half lines stay as it wrote them. Elsewhere whole lines are wr
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from typing import BinaryIO, TextIO
@@ -19,6 +18,7 @@ from brimful_inside import wire
 #: Off a terminal: a line after so many seconds, then after every twentieth of the time that has passed, or ten minutes.
 FIRST_S, SHARE, LONGEST_S = 5.0, 0.05, 600.0
 # VT100 and ECMA-48: IND (ESC D) goes a row down in the same column and scrolls at the bottom, ESC 7 and 8 keep the cursor.
+_COLUMNS = 80  # of a terminal that does not say
 _ROOM_BELOW = "\x1bD\x1b[A"
 _BELOW, _BACK = "\x1b7\x1b[B\r\x1b[2K", "\x1b8"
 
@@ -103,7 +103,7 @@ class RunProgress:
 
     def _draw(self) -> None:
         if self._live and self._line and not self._drawn:
-            width = shutil.get_terminal_size().columns if "stderr" not in self.terminals else self._columns()
+            width = self._columns()
             text = self._line if len(self._line) < width else self._line[: max(0, width - 2)] + "…"
             self._write("stderr", f"{_ROOM_BELOW}{_BELOW}\x1b[2m{text}\x1b[0m{_BACK}".encode(errors="replace"))
             self._drawn = True
@@ -115,9 +115,9 @@ class RunProgress:
 
     def _columns(self) -> int:
         try:
-            return os.get_terminal_size(self.terminals["stderr"]).columns
-        except OSError:
-            return 80
+            return os.get_terminal_size(self.terminals["stderr"]).columns or _COLUMNS
+        except (OSError, KeyError):
+            return _COLUMNS
 
     def _write(self, stream: str, data: bytes) -> None:
         """A reader that has gone ends no training: what it would have read is in the record."""
