@@ -59,10 +59,11 @@ def test_each_parameter_is_in_one_group_once():
 
 
 def test_a_parameter_that_a_norm_shares_does_not_decay():
-    model = nn.ModuleList([nn.Linear(8, 4), nn.LayerNorm((4, 8))])
-    model[1].weight = model[0].weight
-    (group,) = split_by_decay(model, 0.1)
-    assert group["name"] == "no_decay"
+    for layers in ([nn.Linear(8, 4), nn.LayerNorm((4, 8))], [nn.LayerNorm((4, 8)), nn.Linear(8, 4)]):
+        model = nn.ModuleList(layers)
+        model[1].weight = model[0].weight
+        (group,) = split_by_decay(model, 0.1)
+        assert group["name"] == "no_decay"
 
 
 def test_frozen_parameters_are_left_out():

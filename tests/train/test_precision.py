@@ -198,6 +198,14 @@ def test_an_update_runs_on_a_card(gpu, name: str):  # noqa: F811
         one_update(model, optimizer, precision, torch.randn(4, 8, device=CARD))
 
 
+def test_under_cuda_graphs_autocast_keeps_no_cast_weights():
+    seen = []
+    for graphed in (False, True):
+        with Precision("bf16", CPU, graphed=graphed).autocast():
+            seen.append(torch.is_autocast_cache_enabled())
+    assert seen == [True, False]
+
+
 def test_another_precision_is_refused():
     with pytest.raises(UsageError, match=r"config\.precision = 'fp8': there is no such precision"):
         Precision("fp8", CPU)

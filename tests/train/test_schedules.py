@@ -47,14 +47,14 @@ def test_a_changed_batch_size_does_not_bend_it(schedule: Schedule, one: int, oth
 
 @given(schedules(), st.floats(0, 1.1))
 def test_it_is_continuous(schedule: Schedule, share: float):
-    """The slope is bounded: no schedule goes from peak to floor in less than a thousandth of its shortest part."""
-    at = share * schedule.total_samples
+    """The slope is bounded, above all where one part meets the next: a jump there would be of the order of the peak."""
     parts = [schedule.warmup_samples, schedule.decay_samples, schedule.total_samples - schedule.warmup_samples]
-    shortest = min(part for part in parts if part > 0)
-    step = shortest / 1000
-    change = abs(schedule.lr(at + step) - schedule.lr(at))
-    # half of pi is the steepest place of half a cosine; jumps at the end of a warm-up would be of the order of the peak
-    assert change <= schedule.peak_lr * math.pi / 2 / 1000 * 1.01 + 1e-18
+    step = min(part for part in parts if part > 0) / 1000
+    joints = [schedule.warmup_samples, schedule.total_samples - schedule.decay_samples, schedule.total_samples]
+    for at in (share * schedule.total_samples, *(max(0.0, joint - step / 2) for joint in joints)):
+        change = abs(schedule.lr(at + step) - schedule.lr(at))
+        # half of pi is the steepest place of half a cosine
+        assert change <= schedule.peak_lr * math.pi / 2 / 1000 * 1.01 + 1e-18
 
 
 def test_the_end_of_a_warm_up_is_the_peak_and_the_end_of_the_training_the_floor():
@@ -80,6 +80,12 @@ def test_a_warm_up_in_epochs_is_one_in_samples():
 
 def test_the_first_step_moves():
     assert Schedule(ScheduleConfig(warmup_epochs=1), PEAK_LR, 1000, 100).lr(10) == PEAK_LR / 10
+
+
+def test_the_floor_holds_in_the_warm_up():
+    schedule = Schedule(ScheduleConfig(warmup_samples=600, floor_lr=1e-4), PEAK_LR, 1000, 100)
+    assert [schedule.lr(samples) for samples in (0, 50, 100)] == pytest.approx([1e-4] * 3)
+    assert schedule.lr(200) == pytest.approx(2e-4)
 
 
 def test_half_of_the_way_down_a_cosine_is_half_of_the_height():
