@@ -18,7 +18,7 @@ from rich.console import Console
 
 from brimful.errors import CommandFailed, DoorDidNotOpen, NoSuchDevice
 from brimful.show import console as screens
-from tests.show import memory_pieces, pieces, records
+from tests.show import memory_pieces, pieces, records, run_records
 
 FOLDER = Path(__file__).parent / "screens"
 WIDTH = 80
@@ -38,6 +38,8 @@ SCREENS: dict[str, Callable[[Console], None]] = {
     "script-failed": lambda c: screens.show_record(c, records.failed_record()),
     "cut-off": lambda c: screens.show_record(c, records.torn_record()),
     "empty": lambda c: screens.show_record(c, records.empty_record()),
+    "run-restarted": lambda c: screens.show_record(c, run_records.restarted()),
+    "run-failed": lambda c: screens.show_run(c, run_records.failed()),
     "gpus": lambda c: screens.show_gpus(c, (pieces.gpu(), pieces.a100())),
     "doctor": lambda c: screens.show_doctor(c, pieces.machine(), pieces.plan().warnings),
     "calibration": lambda c: screens.show_calibration(c, pieces.calibration(), "~/.config/brimful/cards/h200.json"),

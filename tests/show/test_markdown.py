@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from brimful.show.markdown import code_block, escape, render_markdown, table
-from tests.show import pieces, records
+from tests.show import pieces, records, run_records
+
+EVERY = records.ALL | run_records.ALL
 
 
-@pytest.mark.parametrize("name", records.ALL)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_table_has_as_many_cells_in_each_row(name: str) -> None:
-    text = render_markdown(records.ALL[name]())
+    text = render_markdown(EVERY[name]())
     assert text.startswith("**brimful ")
     width = None
     for line in text.splitlines():
