@@ -1,7 +1,8 @@
 """What the probe costs a training step: `python -m bench.probe_cost`.
 
 The same small training (8 blocks, batches from a DataLoader, AdamW) runs in processes of its own, by turns without brimful and
-with the probe in it. What is compared is the processor time that the training thread spends on a step, not the wall clock:
+with the probe in it: as in a whole run, as in an audit, and under `brimful run` itself, which also weighs the process and reads
+what it tells. What is compared is the processor time that the training thread spends on a step, not the wall clock:
 the probe waits for nothing, and so the machine need not be quiet. Told are the extra microseconds of a step over the pairs, and
 their share of a step of 10 ms.
 """
@@ -52,19 +53,23 @@ while len(times) < steps:
 print(sorted(times[20:])[len(times[20:]) // 4])
 """
 
-KINDS = {"run": {}, "audit": {"checksums": True, "keep_out": True}}
+UNDER_BRIMFUL = "under brimful run"
+KINDS = {"run": {}, "audit": {"checksums": True, "keep_out": True}, UNDER_BRIMFUL: {}}
 
 
-def step_seconds(steps: int, orders: dict | None) -> float:
-    """Processor time of a step (lower quartile, as other processes only ever add to it); no probe where `orders` is None."""
+def step_seconds(steps: int, kind: str | None) -> float:
+    """Processor time of a step (lower quartile, as other processes only ever add to it); no probe where `kind` is None."""
     variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_ORDERS")}
+    argv = [sys.executable, "-c", SCRIPT, str(steps)]
     with tempfile.TemporaryDirectory() as folder:
-        if orders is not None:
+        if kind == UNDER_BRIMFUL:
+            argv = [sys.executable, "-m", "brimful", "run", "--device", "cpu", "--home", folder, "--plan", "none", "--", *argv]
+        elif kind is not None:
+            orders = KINDS[kind]
             asked = Orders(folder=folder, device="cpu", worst_batch=False, cut=False, **{"keep_out": False, **orders})
             path = Path(folder, "orders.json")
             path.write_text(json.dumps(dataclasses.asdict(asked)))
             variables |= {"PYTHONPATH": str(DOOR), "BRIMFUL_ORDERS": str(path)}
-        argv = [sys.executable, "-c", SCRIPT, str(steps)]
         done = subprocess.run(argv, env=variables, cwd=folder, capture_output=True, text=True, check=True)
     return float(done.stdout)
 
@@ -73,8 +78,8 @@ def pairs_of(kind: str, pairs: int, steps: int) -> list[tuple[float, float]]:
     """(without, with) of each pair; the order within a pair changes from one to the next."""
     measured = []
     for number in range(pairs):
-        order = (None, KINDS[kind]) if number % 2 == 0 else (KINDS[kind], None)
-        times = {orders is not None: step_seconds(steps, orders) for orders in order}
+        order = (None, kind) if number % 2 == 0 else (kind, None)
+        times = {one is not None: step_seconds(steps, one) for one in order}
         measured.append((times[False], times[True]))
         print(f"  {kind} {number + 1}/{pairs}: {times[False] * 1e3:.3f} ms, {times[True] * 1e3:.3f} ms", file=sys.stderr)
     return measured

@@ -137,3 +137,18 @@ def test_what_is_no_entry_is_refused(line):
 def test_a_field_that_a_later_version_added_does_no_harm():
     line = codec.encode_entry(values.Advice("a", "b", "c", "d")).replace(b'"code"', b'"colour":"red","code"')
     assert codec.decode_entry(line) == values.Advice("a", "b", "c", "d")
+
+
+def test_a_wire_with_damaged_lines_gives_what_can_be_read_of_a_run(tmp_path):
+    """As a disk leaves it that was full for a while: a part of a line, and the next one behind it."""
+    whole = [wire.Progress("train", step, 1.0) for step in range(3)]
+    lines = [wire.encode_event(event) for event in whole]
+    path = tmp_path / "wire-1.jsonl"
+    path.write_bytes(lines[0] + lines[1][:20] + lines[2] + lines[1] + lines[2][:-5])
+    assert codec.read_wire_leniently(path) == ([whole[0], whole[1]], False)
+    path.write_bytes(lines[0] + lines[1][:-5])
+    assert codec.read_wire_leniently(path) == ([whole[0]], True)
+    assert codec.read_wire_leniently(tmp_path / "not there") == ([], False)
+    with pytest.raises(WireUnreadable):
+        path.write_bytes(lines[1][:20] + lines[0])
+        codec.read_wire(path)

@@ -91,7 +91,10 @@ def restarted() -> Record:
 
 def terminated() -> Record:
     message = "terminated after 27 min and 8,210 steps; the command ended by itself (exit code 0)"
-    return run_record(attempt(outcome=Outcome.TERMINATED), ended=RunEnded(Outcome.TERMINATED, 143, message))
+    return run_record(
+        attempt(outcome=Outcome.TERMINATED, environment={"MALLOC_MMAP_MAX_": "0"}),
+        ended=RunEnded(Outcome.TERMINATED, 143, message),
+    )
 
 
 def cut_off() -> Record:

@@ -39,6 +39,7 @@ SCREENS: dict[str, Callable[[Console], None]] = {
     "cut-off": lambda c: screens.show_record(c, records.torn_record()),
     "empty": lambda c: screens.show_record(c, records.empty_record()),
     "run-restarted": lambda c: screens.show_record(c, run_records.restarted()),
+    "run-terminated": lambda c: screens.show_run(c, run_records.terminated()),
     "run-failed": lambda c: screens.show_run(c, run_records.failed()),
     "gpus": lambda c: screens.show_gpus(c, (pieces.gpu(), pieces.a100())),
     "doctor": lambda c: screens.show_doctor(c, pieces.machine(), pieces.plan().warnings),

@@ -26,6 +26,7 @@ from brimful.show.words import (
     approximation_text,
     bytes_text,
     count_text,
+    environment_text,
     how,
     limited_text,
     seconds_text,
@@ -158,6 +159,9 @@ def show_run(console: Console, record: Record) -> None:
     assert run is not None
     _headline(console, verdict.of_record(record))
     _setting_rows(console, runs.settings_in_force(run))
+    if run.attempts and run.attempts[-1].environment:
+        _line(console, f"In the environment besides: {environment_text(run.attempts[-1].environment)}")
+        console.print()
     rows = runs.attempt_rows(run)
     kind = next((row.memory for row in rows if row.memory), None)
     table = table_of("#", "settings", "outcome", "steps", "samples/s", f"peak {kind}" if kind else "peak", "took", "resumed")

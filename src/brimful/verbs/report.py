@@ -17,7 +17,7 @@ def find_record(name: str | None, home: Path | None = None) -> Record:
     if newest is None:
         raise NoSuchRecord(
             saw=f"there is no record in {record_home(home)}",
-            means="predict, audit and tune each leave one",
+            means="predict, audit, tune and run each leave one",
             do="call one of them first, or name a record's folder",
         )
     return read_record(newest)

@@ -18,6 +18,7 @@ from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.passing import GRACE_S, Passing
 from brimful.record import replay
+from brimful.show.words import environment_text
 from brimful.units import format_duration, parse_bytes
 from brimful.values import (
     Advice,
@@ -139,6 +140,8 @@ def run(
         for one in filter(None, [advice, *(Advice("environment", sentence, "yours is in force", "") for sentence in kept)]):
             going.note(one)
         session.message(f"Trains by {started.why}")
+        if environment:
+            session.message(f"The plan adds to the environment: {environment_text(environment)}")
         ended = _to_the_end(going, passing)
         going.keep(ended)
         session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
