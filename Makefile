@@ -92,6 +92,9 @@ bench-cost: $(STAMP) ## What a prediction costs beyond the script itself, in sec
 bench-checkpoints: $(STAMP) ## What saving and loading a checkpoint costs, against torch.save and torch.load (3 minutes, 4 GB of disk)
 	$(PY) -m bench.checkpoint_cost
 
+bench-captcha: $(STAMP) ## Captchas read to 90 % on a reduced task: the recipe against the example script and its own large-batch preset (25 minutes)
+	$(PY) -m bench.captcha
+
 bench-probe: $(STAMP) ## What the probe costs a training step
 	$(PY) -m bench.probe_cost
 
@@ -100,6 +103,6 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 	rm -rf examples/captcha/captchas examples/*/out
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: clean-venv venv-cuda
+.PHONY: clean-venv venv-cuda bench-captcha
 clean-venv: clean
 	rm -rf $(VENV) $(TIMM_VENV)

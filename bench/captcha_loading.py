@@ -1,0 +1,75 @@
+"""How fast batches of 64 captchas are loaded as floats: one PNG file a sample, against the array of the recipe's cache.
+
+Both sides shuffle, give (64, 1, 60, 160) floats from -1 to 1 and labels, and find their files in the page cache. PNG: the
+example script's own data set in a DataLoader without workers. Array: the engine's own feed, and what the recipe prepares on the
+device.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from bench.captcha_example import train as example
+from bench.captcha_images import say, write_files
+from brimful.recipes.captcha.cache import Captchas
+from brimful.recipes.captcha.data import images_of
+from brimful.recipes.captcha.options import ImageOptions
+from brimful.recipes.captcha.recipe import reader_task
+from brimful.train.data.config import DataConfig
+from brimful.train.data.course import Course, Position
+from brimful.train.data.feed import Feed
+
+BATCH = 64
+IMAGES = 2048
+
+
+def loading(folder: Path, rounds: int = 5, images: int = IMAGES) -> dict[str, Any]:
+    """Images per second of both, by turns; a round of the array is as many passes as take about as long as one of files."""
+    options = ImageOptions(samples=images, eval_samples=1, cache=folder / "cache")
+    train, _ = images_of(options, say)
+    write_files(train, options.look.alphabet, folder / "png-full")
+    files = sorted((folder / "png-full").glob("*.png"))
+    _rate(from_files(files), images)  # both into the page cache
+    _rate(from_array(train, 1), images)
+    pairs = [(_rate(from_files(files), images), _rate(from_array(train, 20), 20 * images)) for _ in range(rounds)]
+    ratios = sorted(array / png for png, array in pairs)
+    return {
+        "what": f"images per second, 60 x 160, batches of {BATCH} as floats",
+        "images": images,
+        "png_per_s": statistics.median(png for png, _ in pairs),
+        "array_per_s": statistics.median(array for _, array in pairs),
+        "ratio": {"median": statistics.median(ratios), "low": ratios[0], "high": ratios[-1]},
+        "pairs": pairs,
+    }
+
+
+def from_files(files: list[Path]) -> Iterator[Any]:
+    yield from DataLoader(example.Captchas(files), batch_size=BATCH, shuffle=True)
+
+
+def from_array(captchas: Captchas, passes: int) -> Iterator[Any]:
+    task = reader_task(nn.Identity(), captchas, captchas)
+    course = Course(len(captchas.images), seed=0, micro_batch=BATCH, accumulation=1)
+    feed = Feed(task.train_data, course, torch.device("cpu"), DataConfig(), seed=0)
+    assert task.prepare is not None
+    for epoch in range(passes):
+        for step in feed.steps(Position(epoch, 0)):
+            for part, samples in enumerate(step.parts):
+                yield task.prepare(step.load(part, 0, samples))
+
+
+def _rate(batches: Iterator[Any], images: int) -> float:
+    begun, seen = time.perf_counter(), 0
+    for floats, _ in batches:
+        assert floats.shape[1:] == (1, 60, 160) and floats.dtype == torch.float32
+        seen += len(floats)
+    assert seen == images
+    return images / (time.perf_counter() - begun)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("captcha")
+
+from bench import captcha as bench
+from bench.captcha_images import prepare, reduced
+from bench.captcha_loading import loading
+
+TUNED = bench.Race("tuned", 0, 40.0, True, 0.93, 1.5)
+EXAMPLE = bench.Race("example", 0, 120.0, True, 0.91, 4.0)
+LARGE = bench.Race("large-batch", 0, 160.0, False, 0.05, 12.0)
+RUN = [TUNED, EXAMPLE, LARGE, replace(TUNED, seed=1, wall_s=50.0), replace(EXAMPLE, seed=1), replace(LARGE, seed=1)]
+
+
+def test_evaluations_are_read_off_the_lines_of_both_sides():
+    theirs = "epoch 3: loss 0.2, exact 91.50%, characters 97.00%, 300.0 images/s\n"
+    ours = "epoch 1.5  step 384  loss 0.057  eval loss 0.055  eval exact 0.9453  eval characters 0.98  lr 0\n"
+    assert bench.evaluation_in(theirs) == (3.0, pytest.approx(0.915))
+    assert bench.evaluation_in(ours) == (1.5, 0.9453)
+    assert bench.evaluation_in("epoch 2  step 9  eval exact 9.766e-04  x\n") == (2.0, pytest.approx(9.766e-4))
+    assert bench.evaluation_in("epoch 0.3359  step 43  loss 2.141  lr 0.001\n") is None
+    assert bench.evaluation_in("epochs  2  2  given; exact 0.5\n") is None
+
+
+def test_ratios_are_taken_seed_by_seed_and_bounds_are_counted():
+    assert bench.ratios(RUN, "example") == {"median": pytest.approx(2.7), "low": 2.4, "high": 3.0, "lower_bounds": 0}
+    assert bench.ratios(RUN, "large-batch")["lower_bounds"] == 2
+
+
+def test_where_tuned_misses_the_target_there_is_no_ratio_and_the_bench_fails():
+    missed = [replace(TUNED, reached=False), EXAMPLE]
+    assert bench.ratios(missed, "example")["median"] is None
+    good = {"median": 99.0}
+    result = {"wall_ratio": {"example": bench.ratios(missed, "example"), "large-batch": good}, "loading": {"ratio": good}}
+    assert not bench.passed(result)
+
+
+@pytest.mark.parametrize(
+    ("side", "ratio", "passes"), [("example", 2.1, True), ("example", 1.9, False), ("loading", 19.0, False)]
+)
+def test_each_limit_can_be_missed(side: str, ratio: float, passes: bool):
+    medians = {"example": 3.0, "large-batch": 3.0, "loading": 30.0, side: ratio}
+    result = {
+        "wall_ratio": {name: {"median": medians[name]} for name in ("example", "large-batch")},
+        "loading": {"ratio": {"median": medians["loading"]}},
+    }
+    assert bench.passed(result) is passes
+
+
+def test_images_needed_are_counted_for_those_that_reached_the_target():
+    setup = bench.Setup(Path("x"), 8192, 0.9)
+    assert bench.images_needed(setup, RUN, "tuned") == [12288.0, 12288.0]
+    assert bench.images_needed(setup, RUN, "large-batch") == []
+    assert setup.eval_samples == 1024
+
+
+def test_a_rung_changes_one_flag():
+    plain = list(bench.PLAIN)
+    assert bench.with_flags(plain, ()) == plain
+    bf16 = bench.with_flags(plain, ("--precision", "bf16"))
+    assert bf16[-2:] == ["--precision", "bf16"] and bf16.count("--precision") == 1 and len(bf16) == len(plain)
+    last = bench.with_flags(plain, ("--channels-last",))
+    assert "--no-channels-last" not in last and last[-1] == "--channels-last"
+
+
+def test_each_side_trains_on_the_same_images_with_its_own_settings():
+    setup = bench.Setup(Path("/f"), 8192, 0.9)
+    words = {side: setup.words(side, 2) for side in bench.ORDERS[0]}
+    assert "/f/png" in words["example"] and words["example"][-2:] == ["--seed", "2"]
+    assert words["large-batch"][words["large-batch"].index("--preset") + 1] == "large-batch"
+    assert "--epochs" not in words["large-batch"] and "--epochs" in words["tuned"]
+    assert all(sorted(order) == sorted(bench.ORDERS[0]) for order in bench.ORDERS)
+    assert all(order.index("tuned") < order.index("large-batch") for order in bench.ORDERS)  # whose patience it sets
+
+
+@pytest.mark.heavy
+def test_a_race_ends_at_the_target_or_when_its_time_is_over(tmp_path: Path):
+    setup = bench.Setup(tmp_path, 64, 0.0)
+    prepare(reduced(setup.samples, setup.eval_samples, tmp_path), tmp_path / "png")
+    example, tuned = bench.race(setup, "example", 0, 200.0), bench.race(setup, "tuned", 0, 200.0)
+    assert example.reached and example.epochs == 1 and example.wall_s > 0
+    assert tuned.reached and tuned.epochs == 1
+    late = bench.race(bench.Setup(tmp_path, 64, 2.0), "example", 0, 0.5)
+    assert not late.reached and late.wall_s < 60
+
+
+@pytest.mark.heavy
+def test_a_command_that_fails_ends_the_bench_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bench.Setup, "words", lambda *_: [sys.executable, "-c", "raise SystemExit('what went wrong')"])
+    with pytest.raises(SystemExit, match="what went wrong"):
+        bench.race(bench.Setup(tmp_path, 64, 0.9), "example", 0, 60.0)
+
+
+@pytest.mark.heavy
+def test_loading_gives_both_rates_and_their_ratio(tmp_path: Path):
+    told = loading(tmp_path, rounds=1, images=64)
+    assert told["array_per_s"] > 0 and told["png_per_s"] > 0
+    assert told["ratio"]["median"] == pytest.approx(told["array_per_s"] / told["png_per_s"])

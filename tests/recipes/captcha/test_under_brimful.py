@@ -1,0 +1,52 @@
+"""brimful sees the recipe as it sees any script: audit, predict on several cards, tune."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("captcha")
+
+from tests.end_to_end.helper import brimful
+from tests.recipes.captcha.conftest import SMALL
+
+RECIPE = (sys.executable, "-m", "brimful.recipes.captcha")
+IMAGES = SMALL[: SMALL.index("--device")]
+
+pytestmark = pytest.mark.heavy
+
+
+def files(folder: Path) -> list[tuple[str, int]]:
+    return sorted((str(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file())
+
+
+def test_audit_finds_the_batch_that_was_asked_for(images_cache: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    command = (*RECIPE, "--batch-size", "8", *IMAGES, "--cache", images_cache, "--out", out)
+    done = brimful(tmp_path, "audit", "--device", "cpu", "--json", "--", *command)
+    assert done.code == 0, done.err
+    assert done.json["effective"]["samples_per_step"] == 8
+    assert not out.exists()  # a trial leaves no trace
+
+
+def test_predict_answers_for_three_cards_with_the_notes_settings(images_cache: Path, tmp_path: Path):
+    """On few images, and so with a smaller batch: as many in an update as there are, over 3 cards."""
+    command = ("torchrun", "--nproc-per-node", "3", "-m", "brimful.recipes.captcha", "--preset", "large-batch", *IMAGES)
+    flags = ("--batch-size", "16", "--effective-batch", "48", "--cache", images_cache, "--out", tmp_path / "out")
+    before = files(images_cache)
+    done = brimful(tmp_path, "predict", "--gpu", "a100-40gb:3", "--json", "--", *command, *flags)
+    assert done.code == 0, done.err
+    assert done.json["verdict"] == "fits" and done.json["ranks"] == 3
+    assert done.json["phases"]["train"]["allocated_bytes"] > 0 and done.json["phases"]["eval"]["allocated_bytes"] > 0
+    assert files(images_cache) == before
+
+
+def test_tune_names_a_batch_size_that_it_ran(images_cache: Path, tmp_path: Path):
+    command = (*RECIPE, "--batch-size", "{batch_size}", *IMAGES, "--cache", images_cache, "--out", tmp_path / "out")
+    limits = ("--max-batch-size", "16", "--steps", "2")
+    done = brimful(tmp_path, "tune", "--device", "cpu", *limits, "--json", "--", *command)
+    assert done.code == 0, done.err
+    assert 1 <= done.json["batch_size"] <= 16
+    assert f"--batch-size {done.json['batch_size']}" in done.json["command_line"]
