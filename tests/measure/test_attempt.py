@@ -261,6 +261,13 @@ def test_a_run_is_no_trial_for_what_it_writes_and_how_it_ends(tmp_path):
     assert Path("x.txt").exists()
 
 
+def test_a_command_that_brimful_cannot_look_into_runs_all_the_same_and_that_is_noted(tmp_path):
+    start = Start(1, (sys.executable, "-I", "-c", "print(1)"), (), {}, {}, Device("cpu", "cpu"), None, None)
+    ended = run_attempt(start, tmp_path / "r" / "a", tmp_path / "r", Passing(), User().show)
+    assert (ended.outcome, ended.steps, ended.samples) == (Outcome.COMPLETED, 0, None)
+    assert "nothing was seen" in ended.notes[0]
+
+
 def test_beats_come_while_it_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(attempts, "BEAT_S", 0.05)
     beats = []

@@ -99,7 +99,8 @@ class _Going:
 
     def note(self, advice: Advice) -> None:
         self.keep(advice)
-        self.session.message(" ".join(part for part in (f"{advice.saw}.", f"{advice.means}.", f"{advice.do}.") if part != "."))
+        said = (part for part in (advice.saw, advice.means, advice.do) if part)
+        self.session.message(" ".join(f"{part[0].upper()}{part[1:]}." for part in said))
 
 
 def run(
