@@ -17,6 +17,9 @@ VIOLATIONS = {
     "deciding imports torch": ("brimful/decide/__init__.py", "import torch"),
     "deciding imports what measures": ("brimful/decide/__init__.py", "import brimful.measure.launch"),
     "showing starts a verb": ("brimful/show/__init__.py", "import brimful.verbs.audit"),
+    "the engine imports a recipe": ("brimful/train/task.py", "import brimful.recipes"),
+    "the engine starts a verb": ("brimful/train/task.py", "import brimful.verbs.audit"),
+    "a verb imports the engine": ("brimful/verbs/audit.py", "import brimful.train.task"),
     "values import what stands above": ("brimful/values.py", "import brimful.codec"),
 }
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from brimful.train.config import Config
     from brimful.train.data.arrays import Arrays
     from brimful.train.data.config import DataConfig
-    from brimful.train.engine import Result, fit
+    from brimful.train.engine import fit
     from brimful.train.memory import Peaks
     from brimful.train.optimizers import OptimizerConfig
+    from brimful.train.result import Result
     from brimful.train.scaling import ScalingConfig
     from brimful.train.schedules import ScheduleConfig
     from brimful.train.task import Batch, Sum, Task
@@ -31,7 +32,7 @@ _HOMES = {
     "DataConfig": "data.config",
     "OptimizerConfig": "optimizers",
     "Peaks": "memory",
-    "Result": "engine",
+    "Result": "result",
     "ScalingConfig": "scaling",
     "ScheduleConfig": "schedules",
     "Sum": "task",

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import signal as signals
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from brimful.errors import DiskFull, Interrupted, Terminated
+from brimful.errors import DiskFull
 from brimful.train import saved
 from brimful.train.checkpoints import Checkpoints, Loaded, Stop
 from brimful.train.config import Config
@@ -23,29 +20,19 @@ from brimful.train.effective import Effective
 from brimful.train.log import Log
 from brimful.train.memory import EVAL, TRAIN, Peaks
 from brimful.train.optimizers import load_optimizer_state
+from brimful.train.parallel import full
 from brimful.train.parts import put_together
 from brimful.train.progress import crossed, epochs_done
 from brimful.train.randomness import Randomness, RandomState
 from brimful.train.ranks import BROKEN, Ranks, device_for
+from brimful.train.restart import Attempt, Restart
+from brimful.train.result import Result, better, ended_by
 from brimful.train.statistics import Statistics, peaks_of_all_ranks, write_json
 from brimful.train.step import Asks, Counts, Done, Stepper
 from brimful.train.task import Task
 from brimful.train.update import Update
 
 __all__ = ["Result", "fit"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of a training. Measures are those of the evaluation data; empty without any."""
-
-    measures: Mapping[str, float]
-    best: Mapping[str, float] | None  # of the evaluation that was best by task.best
-    best_step: int | None
-    steps: int
-    samples: int
-    checkpoints: Path
-    statistics: Path
 
 
 def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
@@ -85,7 +72,12 @@ class _Training:
         )  # fmt: skip
         self.randomness = Randomness(device)
         self.randomness.seed(config.seed, ranks.rank)
-        self.parts = put_together(task, config, device, ranks, log)
+        self.written: Path | None = None  # the newest checkpoint of this run
+        self.sharded = config.parallel == "fsdp2" and ranks.size > 1
+        self.restart = None
+        if ranks.size > 1 and (self.sharded or config.overlap):
+            self.restart = Restart(log.say, lambda: str(self.written) if self.written else None)
+        self.parts = put_together(task, config, device, ranks, log, self.restart)
         self.checkpoints = Checkpoints(config.out / "checkpoints", config.checkpoints, log.say)
         self.position = Position()
         self.statistics = Statistics()
@@ -99,17 +91,21 @@ class _Training:
     def resume(self) -> None:
         """Goes on from the checkpoint that the config asks for; then says what is in force."""
         parts = self.parts
-        found = self.checkpoints.resume() if self.ranks.first else None
+        attempt = Attempt.this()
+        found = None
+        if self.ranks.first:
+            found = self.checkpoints.load(Path(attempt.checkpoint)) if attempt.checkpoint else self.checkpoints.resume()
         folder = self.ranks.from_first(found.folder if found is not None else None)
         counts = Counts()
         if folder is not None:
             loaded = found if found is not None else self.checkpoints.load(folder)
             counts = self._load(loaded)
+        self._adopt_attempt(attempt)
         update = Update(parts.optimizer, self.device, self._update_survived)
         self.stepper = Stepper(
             self.task, parts.model, parts.module, update, parts.precision, self.ranks, parts.split,
             device=self.device, clip_norm=self.config.clip_norm, on_nan=self.config.on_nan, say=self.log.say,
-            replays_graphs=self.config.cuda_graphs,
+            replays_graphs=self.config.cuda_graphs, overlapped=parts.overlapped, sharded=self.sharded, restart=self.restart,
         )  # fmt: skip
         self.stepper.counts = counts
         self.sums = torch.tensor([self.statistics.epoch_loss, self.statistics.epoch_count], dtype=torch.float64)
@@ -123,7 +119,7 @@ class _Training:
         saved.check_data(state["settings"], self.parts.course.length, where)
         for sentence in saved.changed_settings(state["settings"]["config"], self.config):
             self.log.line(sentence)
-        saved.load_model(self.parts.module, state["model"], where)
+        saved.load_model(self.parts.module, state["model"], where, sharded=self.sharded)
         load_optimizer_state(self.parts.optimizer, state["optimizer"])
         told = self.parts.precision.load_state_dict(state["precision"])
         if told:
@@ -147,6 +143,16 @@ class _Training:
         evaluation = parts.evaluation
         if evaluation is not None and learned["eval_batch"] == evaluation.split.micro_batch:
             evaluation.split = evaluation.split.agreed(learned["eval_limit"])
+
+    def _adopt_attempt(self, attempt: Attempt) -> None:
+        """What made the ranks start anew."""
+        if attempt.piece is not None:
+            self.parts.split = self.parts.split.agreed(attempt.piece)
+            why = f"attempt {attempt.number + 1}: it ran out of memory with more"
+            self.parts.rows.append(Effective("micro_batch", self.parts.split.micro_batch, self.parts.split.limit, why))
+        evaluation = self.parts.evaluation
+        if attempt.eval_piece is not None and evaluation is not None:
+            evaluation.split = evaluation.split.agreed(attempt.eval_piece)
 
     def _adopt_randomness(self, states: list[dict[str, Any]]) -> None:
         if self.ranks.rank < len(states):
@@ -200,7 +206,7 @@ class _Training:
                        must=bool(over or done.signal))  # fmt: skip
         if done.signal:
             self._write_statistics()
-            raise _ended_by(done.signal, self.config.out)
+            raise ended_by(done.signal, self.config.out)
 
     def _is_over(self) -> bool:
         steps = self.config.max_steps
@@ -232,12 +238,13 @@ class _Training:
         assert self.parts.evaluation is not None
         self._stop_the_clock("train_time_s")
         self.ranks.spread(list(self.parts.module.buffers()))
+        self.stepper.drop_gradients()  # the room they take belongs to the evaluation, as it did when its batch was tried
         with self.peaks.phase(EVAL):
             self.measures = self.parts.evaluation.measure()
         self._stop_the_clock("eval_time_s")
         name, direction = self.task.best
         score = self.measures.get(name)
-        if score is not None and (self.best is None or _better(score, self.best["measures"][name], direction)):
+        if score is not None and (self.best is None or better(score, self.best["measures"][name], direction)):
             self.best = {"measures": dict(self.measures), "step": self.stepper.counts.updates}
         return score
 
@@ -247,13 +254,14 @@ class _Training:
         """Writes a checkpoint. Where it cannot be written the training goes on, unless nothing is to follow (`must`)."""
         self._stop_the_clock("train_time_s")
         self.stepper.finite.settle()
-        if not all_finite(self.parts.module.parameters()):
+        if not all(self.ranks.gather(all_finite(self.parts.module.parameters()))):
             raise facts.error("The weights became NaN or infinite")
         self.ranks.spread(list(self.parts.module.buffers()))
         state = self._state()
         if self.ranks.first:
             try:
                 path = self.checkpoints.save(state, step=self.stepper.counts.updates, score=score, best=self.task.best[1])
+                self.written = path
                 self.log.event("checkpoint", path=str(path), step=self.stepper.counts.updates, score=score)
             except DiskFull as error:
                 if must:
@@ -266,11 +274,12 @@ class _Training:
 
     def _state(self) -> dict[str, Any]:
         parts, split = self.parts, self.stepper.split
+        whole = full if self.sharded else dict
         self.statistics.epoch_loss, self.statistics.epoch_count = self._read_sums()
         evaluation = parts.evaluation.split if parts.evaluation is not None else None
         return {
-            "model": parts.module.state_dict(),
-            "optimizer": parts.optimizer.state_dict(),
+            "model": whole(parts.module.state_dict()),
+            "optimizer": whole(parts.optimizer.state_dict()),
             "precision": parts.precision.state_dict(),
             "position": dataclasses.asdict(self.position),
             "counts": dataclasses.asdict(self.stepper.counts),
@@ -365,15 +374,7 @@ class _Training:
         )  # fmt: skip
 
     def close(self) -> None:
+        if self.restart is not None:
+            self.restart.close()
         self.parts.precision.close()
         self.log.close()
-
-
-def _better(score: float, than: float, direction: str) -> bool:
-    return score < than if direction == "min" else score > than
-
-
-def _ended_by(number: int, out: Path) -> Terminated | Interrupted:
-    kind = Interrupted if number == signals.SIGINT else Terminated
-    name = signals.Signals(number).name
-    return kind(f"Stopped by {name} after a checkpoint.", do=f"The same command goes on from it: {out / 'checkpoints'}.")

@@ -19,6 +19,7 @@ from brimful.train.missing_memory import attempt, free_what_is_cached
 from brimful.train.precision import Precision
 from brimful.train.randomness import Randomness
 from brimful.train.ranks import GIVES_UP, Ranks, Vote
+from brimful.train.restart import Restart
 from brimful.train.task import Sum, Task
 
 __all__ = ["Evaluation"]
@@ -40,7 +41,10 @@ class Evaluation:
         *,
         device: torch.device,
         say: Callable[[str], None],
+        restart: Restart | None = None,
     ):
+        self._restart = restart  # of a sharded model, whose forward is one of all ranks together
+        self._spare: object = None
         self.split = split
         self.recoveries = 0
         self._task, self._model, self._precision, self._ranks, self._feed = task, model, precision, ranks, feed
@@ -97,6 +101,8 @@ class Evaluation:
             for data in self._feed.steps(Position()):
                 for part in range(len(data.parts)):
                     self._batch(data, part, sums)
+                if self._restart is not None:
+                    self._go_along(data)
                 if first_step_only:
                     break
         finally:
@@ -115,6 +121,10 @@ class Evaluation:
             self.recoveries += 1
             of, failed = self._running
             smaller = self.split.smaller(of, failed)
+            if self._restart is not None:
+                if smaller is not None:
+                    self._restart.smaller(smaller.limit, missing.face, evaluation=True)
+                self._restart.give_up(missing.words)
             if smaller is None:
                 self._ranks.tell(GIVES_UP)
                 raise DoesNotFit(
@@ -131,6 +141,24 @@ class Evaluation:
             before = sums.setdefault(name, [torch.zeros_like(total), torch.zeros_like(count)])
             before[0] += total
             before[1] += count
+
+    @torch.no_grad()
+    def _go_along(self, data: StepData) -> None:
+        """Forwards whose result nobody counts, while other ranks of a sharded model have more pieces than this one."""
+        own = sum(len(list(self.split.pieces(samples))) for samples in data.parts)
+        most = max(self._ranks.gather(own))
+        if data.parts:
+            self._spare = data.load(0, 0, 1)
+        for _ in range(most - own):
+            if self._spare is None:
+                raise UsageError(
+                    f"The evaluation data has fewer samples than the {self._ranks.size} ranks",
+                    "Under FSDP2 each rank takes part in each forward.",
+                    "Use fewer ranks, or parallel ddp.",
+                )
+            batch = self._task.prepare(self._spare) if self._task.prepare is not None else self._spare
+            with self._precision.autocast():
+                self._measures(batch, 1)
 
     @torch.no_grad()
     def _run(self, data: StepData, part: int, sums: Sums) -> None:

@@ -169,4 +169,9 @@ def _limit_host_memory(budget: str) -> Effective:
     if hard != resource.RLIM_INFINITY and limit > hard:
         return Effective("memory_budget", budget, format_bytes(max(0, hard - untouched)), "the system's own limit is lower")
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    return Effective("memory_budget", budget, format_bytes(wanted), "of this process on the host (RLIMIT_DATA)")
+    return Effective(
+        "memory_budget",
+        budget,
+        format_bytes(wanted),
+        "what this process allocates on the host (RLIMIT_DATA); the libraries that it loads come on top",
+    )

@@ -18,8 +18,10 @@ from brimful.train.log import Log
 from brimful.train.memory import limit_memory
 from brimful.train.model_options import apply_model_options
 from brimful.train.optimizers import make_optimizer
+from brimful.train.parallel import OVERLAP_AFTER, Overlapped, shard
 from brimful.train.precision import Precision
 from brimful.train.ranks import Ranks
+from brimful.train.restart import Restart
 from brimful.train.schedules import Schedule
 from brimful.train.task import Task
 
@@ -32,6 +34,7 @@ class Parts:
 
     module: nn.Module
     model: nn.Module
+    overlapped: Overlapped | None
     optimizer: Optimizer
     precision: Precision
     schedule: Schedule
@@ -43,7 +46,7 @@ class Parts:
     rows: list[Effective]
 
 
-def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks, log: Log) -> Parts:
+def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks, log: Log, restart: Restart | None) -> Parts:
     """Raises UsageError for settings that cannot be meant with this task's data, before any memory is taken."""
     eval_samples = len(task.eval_data) if task.eval_data is not None else None  # type: ignore[arg-type]
     train_samples = len(task.train_data)  # type: ignore[arg-type]
@@ -64,6 +67,13 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
         shapes_alike=getattr(task.train_data, "sizes", None) is None, ranks=ranks.size,
     )  # fmt: skip
     rows += told
+    overlapped = None
+    if config.parallel == "fsdp2":
+        rows.append(shard(module, ranks))
+    elif config.overlap and ranks.size > 1:
+        overlapped = Overlapped(module, device)
+        model = overlapped.model
+    rows.append(_told_of_overlap(config, ranks))
     optimizer, told = make_optimizer(
         module, config.optimizer, effective_batch=batching.effective, scaling=config.scaling, device=device
     )
@@ -88,5 +98,17 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
     if task.eval_data is not None:
         eval_feed = Evaluation.feed(task, batching, config.batch, config.data, config.seed, ranks, device)
         eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=eval_feed.course.sizes is not None)
-        evaluation = Evaluation(task, model, precision, ranks, eval_feed, eval_split, device=device, say=log.say)
-    return Parts(module, model, optimizer, precision, schedule, batching, split, course, feed, evaluation, rows)
+        evaluation = Evaluation(task, module, precision, ranks, eval_feed, eval_split, device=device, say=log.say,
+            restart=restart if config.parallel == "fsdp2" else None,
+        )  # fmt: skip
+    return Parts(module, model, overlapped, optimizer, precision, schedule, batching, split, course, feed, evaluation, rows)
+
+
+def _told_of_overlap(config: Config, ranks: Ranks) -> Effective:
+    if not config.overlap:
+        return Effective("overlap", False, False, "gradients are summed after the step, so that out of memory costs a step")
+    if ranks.size == 1:
+        return Effective("overlap", True, False, "one process has no gradients to sum")
+    if config.parallel == "fsdp2":
+        return Effective("overlap", True, True, "FSDP2 communicates during the backward pass by itself")
+    return Effective("overlap", True, True, f"once {OVERLAP_AFTER} updates in a row had enough memory")

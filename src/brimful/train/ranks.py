@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from brimful.errors import BrimfulError, DoesNotFit, UsageError
+from brimful.train.restart import Attempt
 
 __all__ = ["RankFailed", "Ranks", "Vote", "device_for"]
 
@@ -88,7 +89,10 @@ class Ranks:
             backend = (
                 "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
             )
-            dist.init_process_group(backend, timeout=MEETING_TIMEOUT)
+            # A training that started anew in place meets the others under names that no earlier attempt has used.
+            store, _, _ = next(dist.rendezvous("env://", self.rank, self.size, timeout=MEETING_TIMEOUT))
+            store = dist.PrefixStore(f"brimful/{Attempt.this().number}", store)
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=MEETING_TIMEOUT)
             self._started = True
         if self.size > 1:
             self._control = dist.new_group(backend="gloo", timeout=MEETING_TIMEOUT)

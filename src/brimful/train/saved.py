@@ -11,6 +11,7 @@ from torch import nn
 
 from brimful.errors import UsageError
 from brimful.train.config import Config
+from brimful.train.parallel import load_sharded
 
 __all__ = ["changed_settings", "check_data", "load_model"]
 
@@ -19,7 +20,7 @@ NAMED = 4  # of what differs, in an error
 UNSAID = ("out", "log_every_s", "tensorboard", "checkpoints", "data", "eval_every_epochs", "memory_budget", "device")
 
 
-def load_model(module: nn.Module, state: Mapping[str, torch.Tensor], where: str) -> None:
+def load_model(module: nn.Module, state: Mapping[str, torch.Tensor], where: str, *, sharded: bool = False) -> None:
     """Raises UsageError, naming what differs, where `state` is of another model."""
     own = module.state_dict()
     wrong = [f"{name} is not in the checkpoint" for name in own if name not in state]
@@ -36,7 +37,10 @@ def load_model(module: nn.Module, state: Mapping[str, torch.Tensor], where: str)
             "Its weights cannot be loaded into this one.",
             'Resume with the model it was made with, choose another folder, or set config.checkpoints.resume to "no".',
         )
-    module.load_state_dict(dict(state))
+    if sharded:
+        load_sharded(module, state)
+    else:
+        module.load_state_dict(dict(state))
 
 
 def check_data(saved: Mapping[str, Any], samples: int, where: str) -> None:

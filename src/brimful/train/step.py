@@ -9,12 +9,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from brimful.errors import DoesNotFit, UsageError
 from brimful.train.batching import Split
@@ -25,9 +28,11 @@ from brimful.train.divergence import Facts, Finite
 from brimful.train.gradients import GradientSum
 from brimful.train.missing_memory import Missing, attempt, free_what_is_cached
 from brimful.train.optimizers import set_lr
+from brimful.train.parallel import OVERLAP_AFTER, Overlapped
 from brimful.train.precision import Precision
 from brimful.train.randomness import Randomness
 from brimful.train.ranks import BROKEN, FINE, GIVES_UP, OUT_OF_MEMORY, Ranks, Vote
+from brimful.train.restart import Restart
 from brimful.train.task import Sum, Task
 from brimful.train.update import Update
 
@@ -84,6 +89,9 @@ class Stepper:
         on_nan: str,
         say: Callable[[str], None],
         replays_graphs: bool = False,
+        overlapped: Overlapped | None = None,
+        sharded: bool = False,
+        restart: Restart | None = None,
     ):
         self.split = split
         self.counts = Counts()
@@ -91,12 +99,15 @@ class Stepper:
         self._task, self._model, self._module = task, model, module
         self._update, self._precision, self._ranks = update, precision, ranks
         self._device, self._clip_norm, self._say = device, clip_norm, say
+        self._overlapped, self._sharded, self._restart = overlapped, sharded, restart
+        self._spare: object = None  # a batch of one sample, for a rank of a sharded model that has none in a step
         self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._gradients = GradientSum(self._parameters, ranks)
+        self._gradients = GradientSum(self._parameters if not sharded else [], ranks)
         self._randomness = Randomness(device)
         self._buffers = Buffers(module, always=replays_graphs)
         self.sum_type = torch.float32 if device.type == "mps" else torch.float64
         self._by_count = False  # the loss is a Sum: its count, not the number of samples, is what it is divided by
+        self._overlaps, self._communicates = False, sharded
         self._running = (0, 0)  # samples of the micro-batch that runs, and of the piece of it
         self._told_of_layers = False
 
@@ -110,6 +121,7 @@ class Stepper:
         todo = deque([whole] if self._task.decomposes else self._cut_apart(whole, data))
         while todo:
             pieces = todo.popleft()
+            self._overlaps = self._may_overlap(data)
             state = self._randomness.take()
             self._buffers.take()
 
@@ -123,7 +135,7 @@ class Stepper:
             self._adopt(votes)
             if any(v.status == OUT_OF_MEMORY for v in votes):
                 put_back()
-                self._drop_gradients()
+                self.drop_gradients()
                 todo.extendleft(reversed(_halves(pieces)))
                 continue
             yield self._finish(data, votes, sums, lr_at)
@@ -136,7 +148,9 @@ class Stepper:
         try:
             while (missing := attempt(lambda: self._run(data, pieces, sums))) is not None:
                 recoveries += 1
-                self._drop_gradients()
+                if self._communicates:
+                    self._start_anew(missing)
+                self.drop_gradients()
                 free_what_is_cached(self._device)
                 put_back()
                 sums.zero_()
@@ -161,19 +175,51 @@ class Stepper:
 
     def _run(self, data: StepData, pieces: Pieces, sums: torch.Tensor) -> None:
         """Forward and backward of `pieces`, each cut as small as it has to be."""
-        self._drop_gradients()
-        for part, first, last in pieces:
-            cuts = self.split.pieces(last - first) if self._task.decomposes else [(0, last - first)] if last > first else []
-            for start, stop in cuts:
-                self._running = (data.parts[part], stop - start)
-                batch = data.load(part, first + start, first + stop)
-                if self._task.prepare is not None:
-                    batch = self._task.prepare(batch)
+        self.drop_gradients()
+        cut = self._cut(data, pieces)
+        for number, (part, start, stop) in enumerate(cut):
+            self._running = (data.parts[part], stop - start)
+            batch = data.load(part, start, stop)
+            if self._task.prepare is not None:
+                batch = self._task.prepare(batch)
+            with self._reduction(last=number == len(cut) - 1):
                 objective, total, count = self._objective(batch, stop - start, data.samples)
                 self._precision.backward(objective)
-                sums[0] += total
-                sums[1] += count
-                del batch, objective, total, count  # the next one needs the room
+            sums[0] += total
+            sums[1] += count
+            del batch, objective, total, count  # the next one needs the room
+        if self._sharded:
+            self._go_along(data, cut)
+
+    def _cut(self, data: StepData, pieces: Pieces) -> Pieces:
+        """`pieces` as small as they have to be. One whose loss does not decompose is not cut any further."""
+        if not self._task.decomposes:
+            return [piece for piece in pieces if piece[2] > piece[1]]
+        return [(part, a + start, a + stop) for part, a, b in pieces for start, stop in self.split.pieces(b - a)]
+
+    def _reduction(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        """Around a forward and backward: whether gradients stay on this rank."""
+        if self._overlapped is None or (last and self._overlaps):
+            self._communicates = self._overlapped is not None or self._sharded
+            return contextlib.nullcontext()
+        self._communicates = False
+        return self._overlapped.locally()
+
+    def _go_along(self, data: StepData, cut: Pieces) -> None:
+        """Forwards that count for nothing, while other ranks of a sharded model have more pieces than this one."""
+        most = max(self._ranks.gather(len(cut)))
+        if cut:
+            part, start, _ = cut[0]
+            self._spare = data.load(part, start, start + 1)
+        if len(cut) < most and self._spare is None:
+            raise UsageError(
+                f"A step of {data.samples:,} samples over {self._ranks.size} ranks leaves this one without any",
+                "Under FSDP2 each rank takes part in each forward.",
+                "Use fewer ranks, or parallel ddp.",
+            )
+        for _ in range(most - len(cut)):
+            batch = self._task.prepare(self._spare) if self._task.prepare is not None else self._spare
+            self._precision.backward(self._objective(batch, 1, data.samples)[0] * 0.0)
 
     def _objective(
         self, batch: object, samples: int, reference: int
@@ -195,9 +241,18 @@ class Stepper:
             objective = loss if samples == reference else loss * (samples / reference)
         return objective, total.detach(), count.detach() if isinstance(count, torch.Tensor) else count
 
-    def _drop_gradients(self) -> None:
+    def drop_gradients(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
+
+    def _may_overlap(self, data: StepData) -> bool:
+        """By what all ranks know alike. Each needs a micro-batch of its own."""
+        return (
+            self._overlapped is not None
+            and self.counts.updates_since_recovery >= OVERLAP_AFTER
+            and data.samples >= self._ranks.size
+            and self._task.decomposes
+        )
 
     # --- out of memory ----------------------------------------------------------------------------------------------
 
@@ -218,6 +273,16 @@ class Stepper:
             )
         self._tell_of_layers()
         return True
+
+    def _start_anew(self, missing: Missing) -> NoReturn:
+        """Other ranks wait in a collective for what this one could not do: the step cannot be replayed."""
+        assert self._restart is not None
+        smaller = self.split.smaller(*self._running)
+        if smaller is None:
+            self._restart.give_up(missing.words)
+            self.last_words = missing.words
+            raise self._does_not_fit()
+        self._restart.smaller(smaller.limit, missing.face)
 
     def _tell_of_layers(self) -> None:
         layers = layers_that_depend_on_the_cut(self._module)
@@ -255,9 +320,13 @@ class Stepper:
 
     def _finish(self, data: StepData, votes: list[Vote], sums: torch.Tensor, lr_at: Callable[[int], float]) -> Done:
         samples = sum(vote.samples for vote in votes)
-        if len({vote.gradients for vote in votes}) > 1:
-            self._fill_missing()
-        self._gradients.reduce(sums)
+        if self._sharded or self._overlaps:
+            if self._ranks.size > 1:
+                torch.distributed.all_reduce(sums)
+        else:
+            if len({vote.gradients for vote in votes}) > 1:
+                self._fill_missing()
+            self._gradients.reduce(sums)
         self._divide(sums, data.samples, samples)
         self.counts.updates += 1
         self.counts.samples += samples
@@ -279,11 +348,12 @@ class Stepper:
     def _divide(self, sums: torch.Tensor, reference: int, samples: int) -> None:
         """Gradients were divided by `reference`; what they ought to be divided by is known only now."""
         gradients = [p.grad for p in self._parameters if p.grad is not None]
+        averaged = self._ranks.size if self._sharded else 1  # FSDP2 divides by the number of ranks
         if self._by_count:
-            factor = (reference / sums[1]).to(torch.float32)
-            torch._foreach_mul_(gradients, factor)
-        elif samples != reference:
-            torch._foreach_mul_(gradients, reference / samples)
+            factor = (averaged * reference / sums[1]).to(torch.float32)
+            torch._foreach_mul_([_local(g) for g in gradients], factor)
+        elif samples != reference or averaged != 1:
+            torch._foreach_mul_([_local(g) for g in gradients], averaged * reference / samples)
 
     def _fill_missing(self) -> None:
         missing = self._gradients.missing()
@@ -304,3 +374,7 @@ def _halves(pieces: Pieces) -> list[Pieces]:
     first = [(part, start, start + -(-(stop - start) // 2)) for part, start, stop in pieces]
     second = [(part, start + -(-(stop - start) // 2), stop) for part, start, stop in pieces]
     return [first, second]
+
+
+def _local(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

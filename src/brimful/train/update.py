@@ -91,14 +91,19 @@ class Update(Optimizer):
         first = next((p for p in piece.parameters if p.grad is not None), None)
         if first is None:
             return None
-        counter = self.inner.state.get(first, {}).get("step")
+        state = self.inner.state
+        counter = state.get(first, {}).get("step")
         before = None if counter is None else _local(counter)._version
+        without = [] if state.get(first) else [p for p in piece.parameters if not state.get(p)]
         missing = attempt(lambda: self._inner_step(piece))
-        if missing is not None and counter is not None and _local(counter)._version != before:
-            torch._foreach_sub_([self.inner.state[p]["step"] for p in piece.with_gradients()], 1)
+        if missing is not None:
+            for parameter in without:  # an optimizer that makes its state in its first step makes it anew
+                state.pop(parameter, None)
+            if counter is not None and _local(counter)._version != before:
+                torch._foreach_sub_([state[p]["step"] for p in piece.with_gradients()], 1)
         return missing
 
-    def _undoing(self, piece: _Piece) -> None:
+    def _undoing(self, piece: _Piece, last: bool = False) -> None:
         """A piece whose kernels may stop half-way: copied, changed, and put back where it failed."""
         kept: list[_Kept] = []
         missing = attempt(lambda: kept.append(_Kept(piece.parameters, self.inner.state)) or self._inner_step(piece))
@@ -108,10 +113,10 @@ class Update(Optimizer):
             kept.pop().put_back(self.inner.state)
         free_what_is_cached(self._device)
         self._on_missing(missing)
-        if len(piece.parameters) == 1:
+        if last:
             raise _no_room(piece, missing)
-        for half in piece.halves():
-            self._undoing(half)
+        for half in piece.halves() if len(piece.parameters) > 1 else [piece]:
+            self._undoing(half, last=len(piece.parameters) == 1)
 
     def _inner_step(self, piece: _Piece) -> None:
         """The wrapped optimizer's step, on these parameters alone."""

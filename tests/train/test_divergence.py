@@ -1,0 +1,74 @@
+"""A loss that is NaN ends the training with what is needed to find out why, and never reaches a checkpoint."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from brimful.errors import TrainingDiverged
+from brimful.train import BatchingConfig, CheckpointConfig, Task, fit
+from brimful.train.checkpoints import Checkpoints
+from brimful.train.divergence import all_finite
+from tests.train.ledger import network_config, network_task
+
+
+def poisoned(at_call: int, value: float = float("nan")) -> Task:
+    base, calls = network_task(), iter(range(10_000))
+
+    def loss(model, batch):
+        result = base.loss(model, batch)
+        return result * value if next(calls) == at_call else result
+
+    return Task(**{**vars(base), "loss": loss})
+
+
+CHECKED = {"checkpoints": CheckpointConfig(every_epochs=None, every_steps=1), "batch": BatchingConfig(micro_batch=8)}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_nan_stops_with_step_batch_and_learning_rate(value, tmp_path):
+    with pytest.raises(TrainingDiverged) as ended:
+        fit(poisoned(4, value), network_config(tmp_path, **CHECKED))
+    assert ended.value.exit_code == 5
+    assert "step 5, after 40 samples, at learning rate 0.00" in ended.value.saw and "batch: samples " in ended.value.saw
+    assert len(ended.value.saw.split("batch: samples ")[1].split(",")) == 8
+    assert "on_nan" in ended.value.do
+
+
+def test_no_checkpoint_holds_what_a_nan_did(tmp_path):
+    with pytest.raises(TrainingDiverged):
+        fit(poisoned(4), network_config(tmp_path, **CHECKED))
+    newest = Checkpoints(tmp_path / "checkpoints", CheckpointConfig(), print).newest()
+    assert newest is not None and newest.step == 4
+    assert all_finite(newest.state["model"].values())
+
+
+def test_skip_leaves_the_update_out_and_counts_it(tmp_path, capfd):
+    task = poisoned(4)
+    result = fit(task, network_config(tmp_path, on_nan="skip", **CHECKED))
+    told = json.loads((tmp_path / "training_stats.json").read_text())
+    assert (told["skipped_nan"], result.samples) == (1, 140)
+    assert all_finite(task.model.parameters())
+    assert "Update 5 is left out" in capfd.readouterr().err
+
+
+def test_weights_that_are_not_finite_are_not_written(tmp_path):
+    """Where neither loss nor gradients told, a look at the weights does."""
+    task = network_task()
+
+    def spoiling(model, batch):
+        with torch.no_grad():
+            model[0].weight[0, 0] = float("nan")
+        return sum((p * 0).nan_to_num().sum() for p in model.parameters())
+
+    with pytest.raises(TrainingDiverged, match="weights"):
+        fit(Task(**{**vars(task), "loss": spoiling}), network_config(tmp_path, **CHECKED))
+    assert not list((tmp_path / "checkpoints").glob("step-*"))
+
+
+def test_finite_is_finite_and_nothing_else_is():
+    assert all_finite([torch.ones(3), torch.arange(3), torch.zeros(0)])
+    assert not all_finite([torch.ones(3), torch.tensor([1.0, float("inf")])])
+    assert not all_finite([torch.tensor([float("nan")])])

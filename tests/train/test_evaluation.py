@@ -1,0 +1,92 @@
+"""Evaluation has a batch of its own: what fails there leaves the training as it is, and the other way round."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.errors import DoesNotFit, UsageError
+from brimful.train import BatchingConfig, Task, fit
+from tests.train.ledger import Faults, ledger_config, ledger_task, network_config, network_task, same, weights
+
+FOUND = settings(max_examples=12, deadline=None)
+
+
+def sizes(folder: Path) -> tuple[int, int]:
+    told = json.loads((folder / "training_stats.json").read_text())
+    return told["micro_batch"], told["eval_batch"]
+
+
+@FOUND
+@given(capacity=st.integers(1, 40), batch=st.integers(1, 12))
+def test_an_evaluation_that_does_not_fit_never_shrinks_the_training_batch(capacity, batch):
+    with tempfile.TemporaryDirectory() as folder:
+        task = ledger_task(36, Faults(capacity=capacity, capacity_place="eval"), eval_samples=36)
+        fit(task, ledger_config(Path(folder), batch=BatchingConfig(micro_batch=batch)))
+        trained, evaluated = sizes(Path(folder))
+    assert trained == batch and evaluated <= max(capacity, 1)
+    assert evaluated == min(3 * batch, 36) or 3 * batch > capacity
+
+
+@FOUND
+@given(capacity=st.integers(1, 12), batch=st.integers(1, 12))
+def test_a_training_that_does_not_fit_never_shrinks_the_evaluation_batch(capacity, batch):
+    with tempfile.TemporaryDirectory() as folder:
+        task = ledger_task(36, Faults(capacity=capacity), eval_samples=36)
+        fit(task, ledger_config(Path(folder), batch=BatchingConfig(micro_batch=batch)))
+        trained, evaluated = sizes(Path(folder))
+    assert evaluated == min(3 * batch, 36) and trained <= capacity
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_measures_are_the_same_though_a_batch_was_measured_again(number, tmp_path):
+    """0 is the probe before the training."""
+    whole = fit(network_task(), network_config(tmp_path / "whole", batch=BatchingConfig(micro_batch=4)))
+    hit = Faults([("eval", number)])
+    result = fit(network_task(faults=hit), network_config(tmp_path / "hit", batch=BatchingConfig(micro_batch=4)))
+    assert hit.hit == [("eval", number)]
+    assert result.measures == pytest.approx(whole.measures, rel=1e-6)
+    assert result.measures["accuracy"] == whole.measures["accuracy"]
+
+
+def test_whether_there_is_an_evaluation_does_not_change_what_is_trained(tmp_path):
+    with_it, without = network_task(dropout=0.3), network_task(dropout=0.3, eval_samples=0)
+    fit(with_it, network_config(tmp_path / "with"))
+    fit(without, network_config(tmp_path / "without"))
+    assert same(weights(with_it), weights(without))
+
+
+def test_what_does_not_fit_shows_before_the_first_step(tmp_path, capfd):
+    task = ledger_task(30, Faults(capacity=5, capacity_place="eval"), eval_samples=30)
+    fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=10)))
+    said = capfd.readouterr().err
+    assert said.index("tried before the training") < said.index("epoch 1")
+
+
+def test_a_single_sample_that_does_not_fit_is_a_sentence(tmp_path):
+    task = ledger_task(8, Faults(capacity=0, capacity_place="eval"), eval_samples=8)
+    with pytest.raises(DoesNotFit, match="in evaluation"):
+        fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=4)))
+
+
+def test_a_best_measure_that_is_not_measured_is_refused_before_the_training(tmp_path):
+    task = Task(**{**vars(network_task()), "best": ("f1", "max")})
+    with pytest.raises(UsageError, match="'f1', and the evaluation gives accuracy, loss"):
+        fit(task, network_config(tmp_path))
+
+
+def test_without_a_measure_the_loss_is_measured(tmp_path):
+    task = Task(**{**vars(network_task()), "measure": None})
+    whole = fit(network_task(), network_config(tmp_path / "whole"))
+    assert fit(task, network_config(tmp_path / "loss")).measures["loss"] == pytest.approx(whole.measures["loss"], rel=1e-6)
+
+
+def test_the_model_is_back_in_training_mode(tmp_path):
+    task = network_task(dropout=0.1)
+    fit(task, network_config(tmp_path))
+    assert task.model.training

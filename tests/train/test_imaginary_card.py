@@ -1,0 +1,67 @@
+"""The engine on a card with less memory than its batch needs, which no laptop has: it recovers as it would on a real one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+from brimful_inside.wire import Card
+
+GIB, MIB = 1 << 30, 1 << 20
+RATES = {"fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12, "bf16": 312e12}
+CARD = Card("an imaginary card", 40 * GIB, GIB // 2, [8, 0], 108, 1555e9, RATES)
+SCRIPT = """
+import sys, torch
+from torch import nn
+from brimful.train import *
+model = nn.Sequential(nn.Linear(256, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10))
+x, y = torch.randn(9000, 256), torch.randint(0, 10, (9000,))
+entropy = nn.functional.cross_entropy
+measure = lambda model, b: {"loss": Sum(entropy(model(b[0]), b[1], reduction="sum"), len(b[1]))}
+task = Task("mlp", model, lambda model, b: entropy(model(b[0]), b[1]), Arrays(x, y), Arrays(x, y), measure)
+batch = BatchingConfig(micro_batch=2048, accumulation=2)
+result = fit(task, Config(out="out", epochs=2, batch=batch, precision=sys.argv[1], clip_norm=1.0))
+print("STEPS", result.steps, result.samples)
+print("TOLD", open("out/training_stats.json").read().replace(chr(10), " "))
+"""
+# weights, gradients and Adam's moments are 273 MiB; a micro-batch's activations 160 MiB in fp32
+TIGHT, IMPOSSIBLE = 480 * MIB, 300 * MIB
+
+_SPEC = importlib.util.spec_from_file_location(
+    "trials_of_the_engine", Path(__file__).parents[1] / "brimful_inside" / "helper.py"
+)
+helper = importlib.util.module_from_spec(_SPEC)
+sys.modules[_SPEC.name] = helper
+_SPEC.loader.exec_module(helper)
+
+
+def run(tmp_path, capacity, precision="fp32", **orders):
+    return helper.run_trial(
+        tmp_path, SCRIPT, argv=(precision,), device="imaginary", card=CARD, capacity_bytes=capacity, cut=False, **orders
+    )  # fmt: skip
+
+
+def test_a_card_with_too_little_memory_is_trained_on_in_smaller_pieces(tmp_path):
+    told = run(tmp_path, TIGHT, "fp16")
+    assert told.exit_code == 0, told.stderr
+    assert "STEPS 6 " in told.stdout
+    statistics = json.loads(told.stdout.split("TOLD ")[1].splitlines()[0])
+    assert statistics["recoveries"] == 1 and statistics["micro_batch"] == 1024 and statistics["effective_batch"] == 4096
+    assert "1,024 in place of 2,048 samples at once" in told.stderr
+    assert statistics["peak_gpu_memory_train_gb"] * GIB <= TIGHT and statistics["peak_host_memory_train_gb"] is None
+    assert told.report["steps"] == 6  # the probe counts what the engine counts: an update is one
+
+
+def test_a_card_that_has_enough_splits_nothing(tmp_path):
+    told = run(tmp_path, None)
+    statistics = json.loads(told.stdout.split("TOLD ")[1].splitlines()[0])
+    assert statistics["recoveries"] == 0 and statistics["micro_batch"] == 2048
+    assert statistics["peak_gpu_memory_train_reserved_gb"] * GIB > TIGHT
+
+
+def test_a_card_that_holds_not_even_one_sample_is_a_sentence(tmp_path):
+    told = run(tmp_path, IMPOSSIBLE)
+    assert told.exit_code != 0
+    assert "DoesNotFit: A single sample does not fit into memory" in told.stderr

@@ -1,0 +1,94 @@
+"""Peaks belong to their phase; a budget on the host is one that a training recovers from."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from brimful.train import Arrays, BatchingConfig, Config, Peaks, Sum, Task, fit
+from brimful.train.memory import Peak
+from brimful.train.statistics import Statistics
+from tests.train.ledger import start
+
+MIB = 1 << 20
+HERE = "tests.train.test_memory"
+
+
+def hold(mib: int) -> None:
+    torch.ones(mib * MIB, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("order", [("small", "large"), ("large", "small")])
+def test_a_phase_has_its_own_peak_whatever_ran_before(order):
+    peaks = Peaks("cpu")
+    for name in order:
+        with peaks.phase(name):
+            hold({"small": 64, "large": 320}[name])
+    assert peaks.of["large"].host_bytes - peaks.of["small"].host_bytes > 200 * MIB
+
+
+def test_a_phase_within_another_does_not_count_as_that():
+    peaks = Peaks("cpu")
+    with peaks.phase("train"):
+        hold(64)
+        with peaks.phase("eval"):
+            hold(320)
+        hold(64)
+    assert peaks.of["eval"].host_bytes - peaks.of["train"].host_bytes > 200 * MIB
+
+
+def test_the_peak_of_a_phase_is_the_largest_of_its_visits():
+    peaks = Peaks("cpu")
+    for mib in (320, 64):
+        with peaks.phase("eval"):
+            hold(mib)
+    with peaks.phase("train"):
+        hold(64)
+    assert peaks.of["eval"].host_bytes - peaks.of["train"].host_bytes > 200 * MIB
+
+
+def test_cached_work_has_no_peak_and_says_so():
+    peaks = Peaks("cpu")
+    with peaks.phase("encoding") as visit:
+        visit.cached = True
+    told = Statistics().told(peaks.of)
+    assert told["encoding_cached"] is True and told["peak_host_memory_encoding_gb"] is None
+
+
+def test_a_phase_never_reached_is_null_and_not_zero():
+    told = Statistics().told({"train": Peak(allocated_bytes=1 << 30, reserved_bytes=2 << 30)})
+    assert told["peak_gpu_memory_train_gb"] == 1.0 and told["peak_gpu_memory_train_reserved_gb"] == 2.0
+    assert told["peak_gpu_memory_eval_gb"] is None and told["peak_host_memory_train_gb"] is None
+
+
+def under_a_budget(folder: str, budget: str) -> None:
+    """Each sample takes some 2 MiB in the forward pass."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+    x = torch.randn(256, 1, 128, 128)
+    y = torch.randint(0, 4, (256,))
+    entropy = nn.functional.cross_entropy
+
+    def measure(model, batch):
+        return {"loss": Sum(entropy(model(batch[0]), batch[1], reduction="sum"), len(batch[1]))}
+
+    task = Task("conv", model, lambda model, b: entropy(model(b[0]), b[1]), Arrays(x, y), Arrays(x[:16], y[:16]), measure)
+    config = Config(out=folder, batch=BatchingConfig(micro_batch=256), memory_budget=budget or None, device="cpu")
+    result = fit(task, config)
+    print(json.dumps(dict(result.measures)))
+
+
+def test_a_host_budget_makes_pieces_smaller_and_not_the_result(tmp_path):
+    processes = {b: start(f"{HERE}:under_a_budget", tmp_path / (b or "none"), b) for b in ("", "420MiB")}
+    told = {}
+    for budget, process in processes.items():
+        out, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+        told[budget] = json.loads(out)
+    statistics = json.loads((tmp_path / "420MiB" / "training_stats.json").read_text())
+    assert statistics["recoveries"] > 0 and statistics["micro_batch"] < 256 and statistics["effective_batch"] == 256
+    assert "DefaultCPUAllocator" in said
+    assert told["420MiB"]["loss"] == pytest.approx(told[""]["loss"], rel=1e-4)
