@@ -1,8 +1,8 @@
 """Going back to the last checkpoint with smaller micro-batches, for failures that cannot be replayed within a step.
 
 Where forward or backward itself talks to other ranks (FSDP2, overlapped reduction), one that ran out of memory leaves the
-others waiting for it. So it raises a flag in the store that all ranks share; each has a thread that looks for it, and starts its
-process anew in place (exec: the same process id, so that torchrun sees nothing end) with the number of the attempt and the
+others waiting for it. So it raises a flag in the store that all ranks share; each has a thread that looks for it, and starts
+its process anew in place (exec: the same process id, so that torchrun sees nothing end) with the number of the attempt and the
 smaller micro-batch in its environment.
 """
 

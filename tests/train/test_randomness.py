@@ -1,0 +1,88 @@
+"""Random states come back as they were, also through a checkpoint; buffers likewise."""
+
+from __future__ import annotations
+
+import random
+
+import numpy
+import torch
+from torch import nn
+
+from brimful.train.buffers import Buffers, layers_that_depend_on_the_cut
+from brimful.train.randomness import Randomness, RandomState
+
+CPU = torch.device("cpu")
+
+
+def draw() -> tuple:
+    return float(torch.rand(())), random.random(), random.gauss(0, 1), float(numpy.random.rand()), float(numpy.random.normal())
+
+
+def test_what_was_taken_draws_the_same_again():
+    randomness = Randomness(CPU)
+    random.gauss(0, 1), numpy.random.normal()  # leaves half a pair behind, which is part of the state
+    state = randomness.take()
+    first = draw()
+    assert draw() != first
+    randomness.put_back(state)
+    assert draw() == first
+
+
+def test_a_state_as_a_tree_is_the_same_state():
+    randomness = Randomness(CPU)
+    numpy.random.normal()
+    state = randomness.take()
+    first = draw()
+    randomness.put_back(RandomState.from_tree(state.as_tree()))
+    assert draw() == first
+
+
+def test_ranks_and_seeds_draw_numbers_of_their_own():
+    drawn = set()
+    for seed, rank in [(0, 0), (0, 1), (1, 0)]:
+        Randomness(CPU).seed(seed, rank)
+        drawn.add(draw())
+    assert len(drawn) == 3
+
+
+def test_buffers_are_put_back_those_that_were_replaced_too():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(2)
+            self.register_buffer("mask", torch.ones(3))
+            self.register_buffer("mean", torch.zeros(2))
+
+        def forward(self, x):
+            self.mean = self.mean * 0.9 + x.mean(0) * 0.1  # another tensor under the same name
+            return self.norm(x)
+
+    model = Model()
+    buffers = Buffers(model)
+    for _ in range(3):
+        buffers.take()
+        before = {name: b.clone() for name, b in model.named_buffers()}
+        model(torch.randn(5, 2))
+        assert not torch.equal(model.mean, before["mean"])
+        buffers.put_back()
+        assert all(torch.equal(b, before[name]) for name, b in model.named_buffers())
+        model(torch.randn(5, 2))
+
+
+def test_a_buffer_that_nothing_changes_is_copied_once(monkeypatch):
+    model = nn.Module()
+    model.register_buffer("mask", torch.ones(3))
+    copied = []
+    real = torch._foreach_copy_
+    monkeypatch.setattr(torch, "_foreach_copy_", lambda a, b: copied.append(len(a)) or real(a, b))
+    buffers = Buffers(model)
+    for _ in range(3):
+        buffers.take()
+    assert copied == [1]
+
+
+def test_layers_in_evaluation_or_without_effect_are_not_named():
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.0), nn.Dropout(0.5), nn.LayerNorm(2))
+    assert layers_that_depend_on_the_cut(model) == ["0 (BatchNorm1d)", "2 (Dropout)"]
+    model.eval()
+    assert layers_that_depend_on_the_cut(model) == []
