@@ -39,6 +39,12 @@ def is_imaginary() -> bool:
     return _hub.hub is not None and _hub.hub.orders.device == "imaginary"
 
 
+def keeps_writes_out() -> bool:
+    """Whether this is a trial whose writes are kept out of the user's files. It shall not go on from a checkpoint either: a
+    training that was finished there would have no step left to look at."""
+    return _hub.hub is not None and _hub.hub.orders.keep_out
+
+
 def setting(name: str, default: T) -> T:
     """The planned value of a setting, in the type of `default`; `default` itself without brimful or without a plan for it.
 

@@ -34,6 +34,14 @@ def test_a_script_may_know_that_its_card_is_imaginary(monkeypatch, tmp_path, dev
     assert not script.is_imaginary()
 
 
+@pytest.mark.parametrize("keep_out", [False, True])
+def test_a_script_may_know_that_its_writes_are_kept_out(monkeypatch, tmp_path, keep_out):
+    monkeypatch.setattr(hub_module, "hub", Hub(Orders(folder=str(tmp_path), device="cpu", keep_out=keep_out), "rank"))
+    assert script.keeps_writes_out() is keep_out
+    monkeypatch.setattr(hub_module, "hub", None)
+    assert not script.keeps_writes_out()
+
+
 def test_the_planned_value_comes_in_the_type_of_the_default(planned):
     assert script.setting("batch_size", 64) == 96
     assert script.setting("lr", 1e-3) == 0.01
