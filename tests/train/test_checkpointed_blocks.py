@@ -116,7 +116,7 @@ def test_a_second_time_changes_nothing(name: str):
 
 
 def test_without_sparing_the_buffers_statistics_would_move_twice(monkeypatch):
-    """What `_sparing` is for."""
+    """What `_Sparing` is for."""
     import contextlib
 
     from brimful.train import checkpointed_blocks
@@ -125,7 +125,7 @@ def test_without_sparing_the_buffers_statistics_would_move_twice(monkeypatch):
     plain = Stack()
     doubled = copy.deepcopy(plain)
     checkpoint_blocks(doubled)
-    monkeypatch.setattr(checkpointed_blocks, "_sparing", lambda changed: contextlib.nullcontext())
+    monkeypatch.setattr(checkpointed_blocks, "_Sparing", lambda changed: contextlib.nullcontext())
     assert losses(plain, (5, 8)) == losses(doubled, (5, 8))
     assert not torch.equal(plain.blocks[0].norm.running_mean, doubled.blocks[0].norm.running_mean)
 
@@ -214,3 +214,20 @@ def test_on_a_card_it_takes_less_memory(gpu):  # noqa: F811
         peaks.append(torch.cuda.max_memory_allocated() - before)
         del model, batch
     assert peaks[1] < peaks[0] / 3, peaks
+
+
+def test_a_gradient_penalty_goes_backward_twice_and_running_statistics_change_once():
+    torch.manual_seed(0)
+    plain = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh()) for _ in range(3)))
+    checkpointed = copy.deepcopy(plain)
+    assert checkpoint_blocks(checkpointed) is not None
+    batch = torch.randn(8, 4)
+    for model in (plain, checkpointed):
+        x = batch.clone().requires_grad_()
+        out = model(x).sum()
+        (slope,) = torch.autograd.grad(out, x, create_graph=True)
+        (out + slope.pow(2).sum()).backward()
+    for ours, theirs in zip(checkpointed.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+    for ours, theirs in zip(checkpointed.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(ours, theirs)

@@ -137,7 +137,7 @@ def _run(modules: list[nn.Module], function: Any, *args: Any) -> Any:
 
 def _contexts(holders: list[nn.Module]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     changed: list[tuple[nn.Module, str]] = []
-    return _noting(holders, changed), _sparing(changed)
+    return _noting(holders, changed), _Sparing(changed)
 
 
 @contextmanager
@@ -153,14 +153,20 @@ def _noting(holders: list[nn.Module], changed: list[tuple[nn.Module, str]]) -> I
             changed.append((holder, name))
 
 
-@contextmanager
-def _sparing(changed: list[tuple[nn.Module, str]]) -> Iterator[None]:
-    """Around the second computation: what it changes are copies."""
-    kept = [(holder, name, holder._buffers[name]) for holder, name in changed]
-    for holder, name, buffer in kept:
-        holder._buffers[name] = None if buffer is None else buffer.clone()
-    try:
-        yield
-    finally:
-        for holder, name, buffer in kept:
+class _Sparing(AbstractContextManager[None]):
+    """Around the second computation: what it changes are copies. Entered once for each backward that goes through the block,
+    of which a gradient penalty makes two."""
+
+    def __init__(self, changed: list[tuple[nn.Module, str]]) -> None:
+        self._changed = changed
+        self._kept: list[tuple[nn.Module, str, torch.Tensor | None]] = []
+
+    def __enter__(self) -> None:
+        self._kept = [(holder, name, holder._buffers[name]) for holder, name in self._changed]
+        for holder, name, buffer in self._kept:
+            holder._buffers[name] = None if buffer is None else buffer.clone()
+
+    def __exit__(self, *error: object) -> None:
+        for holder, name, buffer in self._kept:
             holder._buffers[name] = buffer
+        self._kept = []
