@@ -20,7 +20,8 @@ def schedules(draw: st.DrawFn) -> Schedule:
     floor_lr = draw(st.sampled_from([0.0, 1e-6, 1e-4, PEAK_LR]))
     shares = {
         "wsd": {"decay_share": draw(st.floats(0.01, 0.3))},
-        "one_cycle": {"rise_share": draw(st.floats(0.05, 0.9)), "start_share": draw(st.floats(0.01, 1))},
+        "one_cycle": {"start_share": draw(st.floats(0.01, 1))}
+        | ({} if warmup is not None else {"rise_share": draw(st.floats(0.05, 0.9))}),
     }
     config = ScheduleConfig(kind, warmup_samples=warmup, floor_lr=floor_lr, **shares.get(kind, {}))
     return Schedule(config, PEAK_LR, total, max(1, total // 7))
@@ -153,6 +154,7 @@ def test_what_is_in_force_is_told_in_samples():
         ({"kind": "wsd", "decay_share": 1.5}, "config.schedule.decay_share = 1.5"),
         ({"decay_share": 0.5}, "the cosine schedule has no such setting"),
         ({"kind": "wsd", "rise_share": 0.5}, "the wsd schedule has no such setting"),
+        ({"kind": "one_cycle", "rise_share": 0.5, "warmup_epochs": 1}, "rise_share = 0.5 beside a warm-up"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(settings: dict, saw: str):

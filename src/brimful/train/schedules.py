@@ -69,6 +69,12 @@ class ScheduleConfig:
                     f"It is one of {reader}, and would have no effect.",
                     f"Leave it at {field.default!r}, or choose {reader}.",
                 )
+        if self.rise_share != ScheduleConfig.rise_share and (self.warmup_epochs, self.warmup_samples) != (None, None):
+            raise UsageError(
+                f"config.schedule.rise_share = {self.rise_share!r} beside a warm-up: the rise has one length",
+                "The warm-up is that length, and rise_share would have no effect.",
+                "Give one of the two.",
+            )
 
 
 def _check(name: str, value: object, holds: bool, sentence: str) -> None:
