@@ -59,6 +59,11 @@ def test_a_planned_size_that_ran_in_a_trial_loses_a_quarter_and_an_unknown_one_h
     assert unknown is not None and (unknown.batch_size, "half" in unknown.why) == (48, True)
 
 
+def test_a_belief_that_nothing_fits_is_no_size_to_go_to():
+    found = next_smaller(64, Known(largest=0), 64)
+    assert found is not None and (found.batch_size, found.accumulation) == (32, 2)
+
+
 def test_there_is_nothing_below_one():
     assert next_smaller(1, Known(ran=(1,)), effective=64) is None
 

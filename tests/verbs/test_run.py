@@ -97,6 +97,14 @@ def test_an_effective_batch_that_cannot_stay_exactly_is_said(trains, user):
     ]
 
 
+def test_a_rounded_effective_batch_comes_back_where_a_later_size_divides_it(trains, user):
+    record = trains("{batch_size}", "10", "{accumulation}", settings={"batch_size": 50})
+    assert user.lines == ["started 50 10 1", "started 24 10 2", "started 10 10 5"]
+    assert [note.saw for note in record.notes if note.code == "effective-batch"] == [
+        "an update of each rank goes from 50 samples to 48"
+    ]
+
+
 def test_the_script_is_told_to_resume_from_the_second_attempt_on(trains, user):
     words = ("{batch_size}", "40", "{resume}")
     record = trains(*words, settings={"batch_size": 64}, resume_with="--resume 'the last'")

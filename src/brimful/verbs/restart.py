@@ -32,15 +32,20 @@ def decide(
     started: RunStarted,
     known: Known,
     reachable: bool,
+    first: Attempt | None = None,
 ) -> Again | str:
-    """The next attempt, or a sentence that says why there is none. `reachable`: the command takes a batch size."""
+    """The next attempt, or a sentence that says why there is none. `reachable`: the command takes a batch size.
+
+    `first`: the attempt whose effective batch is to stay (None: this one). Taken anew from each attempt, it would move away
+    by a rounding each time.
+    """
     name, where = lever(attempt, rows), _where(attempt)
     failed = _size_of(attempt, rows, name)
     if failed is None or (name == BATCH_SIZE and not reachable):
         return f"{where}; the command has no {{{BATCH_SIZE}}}, so that brimful cannot give it a smaller one"
     effective = None
     if name == BATCH_SIZE and ACCUMULATION in commands.placeholders(command):
-        effective = failed * int(values_in_force(rows).get(ACCUMULATION) or 1)
+        effective = _effective_batch(first or attempt) or failed * int(values_in_force(rows).get(ACCUMULATION) or 1)
     size = next_smaller(failed, known, effective)
     if size is None:
         return f"{where} at {name} {failed}: there is nothing smaller"
@@ -79,6 +84,12 @@ def _size_of(attempt: Attempt, rows: tuple[PlannedSetting, ...], name: str) -> i
         return value if isinstance(value, int) and not isinstance(value, bool) else None
     loaders = [loader for report in attempt.reports for loader in report.loaders if loader.role == "train"]
     return max((loader.batch_size for loader in loaders if loader.batch_size), default=None)
+
+
+def _effective_batch(attempt: Attempt) -> int | None:
+    """Samples in an update of each rank, as the attempt was started; None where nobody knows."""
+    size = _size_of(attempt, attempt.settings, BATCH_SIZE)
+    return None if size is None else size * int(values_in_force(attempt.settings).get(ACCUMULATION) or 1)
 
 
 def _restart(attempt: Attempt, where: str, name: str, failed: int, size: Size) -> Advice:

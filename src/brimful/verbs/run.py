@@ -181,7 +181,7 @@ def _to_the_end(going: _Going, passing: Passing) -> RunEnded:
             return RunEnded(passing.outcome, _EXIT[passing.outcome], "a signal to end came after it ran out of memory")
         lever = restart.lever(attempt, going.rows)
         knows = known.setdefault(lever, _known(going.chosen, lever))
-        step = restart.decide(attempt, going.command, going.rows, going.started, knows, reachable)
+        step = restart.decide(attempt, going.command, going.rows, going.started, knows, reachable, going.attempts[0])
         if isinstance(step, str):
             return RunEnded(attempt.outcome, DOES_NOT_FIT, step)
         going.rows = step.rows
