@@ -55,7 +55,7 @@ class Options:
     epochs: Annotated[Number, _option(LEARNING)] = None
     """How often each sample is trained on."""
     max_steps: Annotated[Whole, _option(LEARNING)] = None
-    """End after so many updates; the learning rate goes as if all epochs came."""
+    """End after so many updates; the learning rate comes to its end there as well."""
     optimizer: Annotated[Word, _option(LEARNING)] = None
     """adamw, adam, sgd or adafactor."""
     lr: Annotated[Number, _option(LEARNING)] = None
