@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy
+import pytest
 import torch
 from torch import nn
 
@@ -35,6 +36,52 @@ def test_a_state_as_a_tree_is_the_same_state():
     first = draw()
     randomness.put_back(RandomState.from_tree(state.as_tree()))
     assert draw() == first
+
+
+DRAWS = [
+    lambda: None, lambda: numpy.random.rand(), lambda: numpy.random.normal(), lambda: numpy.random.normal(size=2),
+    lambda: numpy.random.seed(3), lambda: numpy.random.rand(700),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_numpys_state_is_taken_again_whenever_something_drew_from_it(seed):
+    chosen = random.Random(seed)
+    randomness = Randomness(CPU)
+    numpy.random.seed(seed)
+    for _ in range(30):
+        chosen.choice(DRAWS)()
+        quick, whole = randomness.take_again().numpy, randomness.take().numpy
+        assert (quick["state"]["key"] == whole["state"]["key"]).all() and quick["state"]["pos"] == whole["state"]["pos"]
+        assert (quick["has_gauss"], quick["gauss"]) == (whole["has_gauss"], whole["gauss"])
+
+
+def test_numpys_state_is_not_taken_again_where_nothing_drew_from_it(monkeypatch):
+    randomness, calls = Randomness(CPU), []
+    numpy.random.seed(0)
+    real = numpy.random.get_state
+    monkeypatch.setattr(numpy.random, "get_state", lambda **kwargs: calls.append(1) or real(**kwargs))
+    for _ in range(3):
+        randomness.take_again()
+    assert len(calls) == 1
+    numpy.random.normal()  # leaves half a pair behind, which the memory does not show being used
+    for _ in range(2):
+        randomness.take_again()
+    assert len(calls) == 3
+
+
+def test_another_generator_of_numpys_is_taken_every_time():
+    before = numpy.random.get_bit_generator()  # type: ignore[attr-defined]
+    numpy.random.set_bit_generator(numpy.random.PCG64(1))  # type: ignore[attr-defined]
+    try:
+        randomness = Randomness(CPU)
+        first = randomness.take_again()
+        drawn = numpy.random.rand()
+        randomness.take_again()
+        randomness.put_back(first)
+        assert numpy.random.rand() == drawn
+    finally:
+        numpy.random.set_bit_generator(before)  # type: ignore[attr-defined]
 
 
 def test_ranks_and_seeds_draw_numbers_of_their_own():

@@ -188,4 +188,4 @@ class Split:
 
     def agreed(self, limit: int) -> Split:
         """With another rank's smaller limit."""
-        return replace(self, limit=min(self.limit, limit)) if limit else self
+        return replace(self, limit=limit) if 0 < limit < self.limit else self

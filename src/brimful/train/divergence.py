@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ class Finite:
         """Whether the update is to be made. Raises TrainingDiverged under "stop"."""
         values = loss if norm is None else loss + norm.to(loss.dtype)
         if self._at_once:
-            if bool(torch.isfinite(values)):
+            if math.isfinite(values.item()):
                 return True
             if self.skips:
                 return False

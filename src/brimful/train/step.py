@@ -122,7 +122,7 @@ class Stepper:
         while todo:
             pieces = todo.popleft()
             self._overlaps = self._may_overlap(data)
-            state = self._randomness.take()
+            state = self._randomness.take_again()
             self._buffers.take()
 
             def put_back(state=state) -> None:
@@ -177,6 +177,7 @@ class Stepper:
         """Forward and backward of `pieces`, each cut as small as it has to be."""
         self.drop_gradients()
         cut = self._cut(data, pieces)
+        of_the_loss, of_its_count = sums.unbind()
         for number, (part, start, stop) in enumerate(cut):
             self._running = (data.parts[part], stop - start)
             batch = data.load(part, start, stop)
@@ -185,8 +186,8 @@ class Stepper:
             with self._reduction(last=number == len(cut) - 1):
                 objective, total, count = self._objective(batch, stop - start, data.samples)
                 self._precision.backward(objective)
-            sums[0] += total
-            sums[1] += count
+            of_the_loss += total
+            of_its_count += count
             del batch, objective, total, count  # the next one needs the room
         if self._sharded:
             self._go_along(data, cut)
@@ -347,13 +348,14 @@ class Stepper:
 
     def _divide(self, sums: torch.Tensor, reference: int, samples: int) -> None:
         """Gradients were divided by `reference`; what they ought to be divided by is known only now."""
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
         averaged = self._ranks.size if self._sharded else 1  # FSDP2 divides by the number of ranks
         if self._by_count:
             factor = (averaged * reference / sums[1]).to(torch.float32)
-            torch._foreach_mul_([_local(g) for g in gradients], factor)
         elif samples != reference or averaged != 1:
-            torch._foreach_mul_([_local(g) for g in gradients], averaged * reference / samples)
+            factor = averaged * reference / samples
+        else:
+            return
+        torch._foreach_mul_([_local(p.grad) for p in self._parameters if p.grad is not None], factor)
 
     def _fill_missing(self) -> None:
         missing = self._gradients.missing()
