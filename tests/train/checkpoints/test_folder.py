@@ -88,6 +88,35 @@ def test_who_begins_anew_in_a_used_folder_does_not_go_on_from_the_old_run(tmp_pa
     assert of(tmp_path).newest().step == 10 and steps(tmp_path) == [10, 900, 1000]
 
 
+def test_a_training_that_began_anew_has_a_best_of_its_own(tmp_path):
+    save(of(tmp_path), 10, score=0.1)
+    anew = of(tmp_path, keep_last=1, resume="no")
+    assert anew.resume() is None
+    for step, score in ((1, 0.8), (2, 0.9), (3, 0.9)):
+        save(anew, step, score)
+    assert steps(tmp_path) == [1, 3]  # its best and its newest: nothing of the training before
+    assert of(tmp_path).best().step == 1
+
+
+@pytest.mark.parametrize("resume", ["auto", "path"])
+def test_a_training_that_goes_on_keeps_its_best_also_after_another_one_began_in_the_folder(tmp_path, resume):
+    first = save(of(tmp_path), 10, score=0.5)
+    newest = save(of(tmp_path, resume="no"), 1, score=0.1)
+    on = of(tmp_path, resume="auto" if resume == "auto" else str(first))
+    assert on.resume().folder == (newest if resume == "auto" else first)
+    save(on, 11, score=0.7)
+    assert of(tmp_path).best().step == (1 if resume == "auto" else 10)
+
+
+def test_who_goes_on_from_another_folder_begins_a_training_here(tmp_path):
+    elsewhere = save(of(tmp_path / "a"), 5, score=0.0)
+    save(of(tmp_path / "b"), 9, score=0.0)
+    on = of(tmp_path / "b", resume=str(elsewhere))
+    assert on.resume().step == 5
+    save(on, 6, score=0.7)
+    assert of(tmp_path / "b").best().step == 6
+
+
 def test_the_same_step_can_be_saved_again(tmp_path):
     first, second = save(of(tmp_path), 5), save(of(tmp_path), 5)
     assert first != second and of(tmp_path).newest().folder == second

@@ -42,6 +42,7 @@ class Checkpoints:
         self._disk = disk or Disk()
         self._known: dict[Path, Kept | None] = {}  # None: neither ours to count nor to remove
         self._verified: set[Path] = set()  # whole to the last byte
+        self._training: int | None = None  # the number of its first save; None: not known before the first save
         if self._leftovers():
             with contextlib.suppress(OSError), self._lock(wait=False) as is_mine:
                 # Where another process is writing, its half-written folder is no leftover.
@@ -84,16 +85,25 @@ class Checkpoints:
         path = self.folder / f"step-{step:010d}-save-{number:05d}"
         aside = self.folder / f"{_WRITING}{path.name}"
         try:
-            facts = whole.write(self._disk, aside, state, step=step, score=score, best=best)
+            training = self._training or self._training_before() or number
+            facts = whole.write(self._disk, aside, state, step=step, score=score, best=best, training=training)
             self._disk.rename(aside, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 self._disk.remove(aside)
             raise
         self._disk.sync(self.folder)
-        self._known[path] = Kept(number, facts.step, facts.score, whole=True)
+        self._training = training
+        self._known[path] = Kept(number, facts.step, facts.score, whole=True, training=training)
         self._verified.add(path)
         return path
+
+    def _training_before(self) -> int | None:
+        """That of the newest whole checkpoint in the folder, which is gone on from unless another way was asked for."""
+        if self.config.resume != "auto":
+            return None
+        found = (self._look(path) for path in self._newest_first())
+        return next((one.training for one in found if one is not None and one.whole), None)
 
     def _make_room(self, best: str) -> bool:
         """Removes those that the next save would have removed, if one that is whole to the last byte stays. Whether any was."""
@@ -189,10 +199,16 @@ class Checkpoints:
 
         Raises CheckpointDamaged where every one is damaged, NewerCheckpoint and CheckpointUnreadable for one that may be whole.
         """
-        return self._first_whole(self._newest_first(), device)
+        loaded = self._first_whole(self._newest_first(), device)
+        if loaded is not None:
+            self._go_on_from(loaded.folder)
+        return loaded
 
     def best(self, device: str | torch.device = "cpu") -> Loaded | None:
-        """The whole checkpoint with the best score; None where none has a score. Warns and raises as `newest`."""
+        """The whole checkpoint with the best score of the training that the newest one is of; None where none has a score.
+
+        Warns and raises as `newest`.
+        """
         paths = self._newest_first()
         facts = next((facts for path in paths if (facts := _facts_or_none(path)) is not None), None)
         left = {one.save: path for path in paths if (one := self._look(path)) is not None}
@@ -209,7 +225,15 @@ class Checkpoints:
                 raise UsageError(f"There is no checkpoint at {path}.", do=self._others())
             if not (path / whole.INDEX).exists():
                 raise UsageError(f"{path} is no checkpoint: it has no {whole.INDEX}.", do=self._others())
-        return whole.read(path, device)
+        loaded = whole.read(path, device)
+        self._go_on_from(path)
+        return loaded
+
+    def _go_on_from(self, path: Path) -> None:
+        """What is saved from now on is of the same training as this checkpoint, if it is one of the folder."""
+        own = self.folder / path.name
+        ours = path.resolve().parent == self.folder.resolve() and _NAME.fullmatch(path.name)
+        self._training = one.training if ours and (one := self._look(own)) is not None and one.whole else None
 
     def _first_whole(self, paths: list[Path], device: str | torch.device) -> Loaded | None:
         wrong = []
@@ -255,7 +279,8 @@ class Checkpoints:
         if path not in self._known:
             step, save = _numbers(path)
             try:
-                self._known[path] = Kept(save, step, whole.read_facts(path).score, whole=True)
+                facts = whole.read_facts(path)
+                self._known[path] = Kept(save, step, facts.score, whole=True, training=facts.training)
             except CheckpointDamaged as error:
                 self._set_damaged(path, error)
             except CheckpointUnreadable:

@@ -20,11 +20,17 @@ class Kept:
     step: int
     score: float | None
     whole: bool
+    training: int = 1  # the number of its training's first save: a training that began anew in the folder has another
 
 
 def best_of(found: Iterable[Kept], best: str) -> Kept | None:
-    """The whole one with the best score; of equal ones the oldest. None where none has a score that is a number."""
-    scored = [one for one in found if one.whole and one.score is not None and not math.isnan(one.score)]
+    """The whole one with the best score, of the training that the newest one is of; of equal ones the oldest.
+
+    None where none of these has a score that is a number.
+    """
+    present = [one for one in found if one.whole]
+    training = max(present, key=lambda one: one.save).training if present else None
+    scored = [one for one in present if one.training == training and one.score is not None and not math.isnan(one.score)]
     sign = 1 if best == "min" else -1
     return min(scored, key=lambda one: (sign * (one.score or 0.0), one.save), default=None)
 

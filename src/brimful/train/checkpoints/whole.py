@@ -51,9 +51,12 @@ class Facts:
     best: str
     files: dict[str, tuple[int, str]]  # name -> bytes, CRC-32
     tree: Any
+    training: int = 1  # the number of the first save of the training that this is of
 
 
-def write(disk: Disk, folder: Path, state: Mapping[str, Any], *, step: int, score: float | None, best: str) -> Facts:
+def write(
+    disk: Disk, folder: Path, state: Mapping[str, Any], *, step: int, score: float | None, best: str, training: int = 1
+) -> Facts:
     """Makes `folder` and writes the three files and syncs them, and the folder. Raises OSError."""
     packed = pack(state)
     disk.make_folder(folder)
@@ -64,7 +67,7 @@ def write(disk: Disk, folder: Path, state: Mapping[str, Any], *, step: int, scor
         disk.write_tensors(path, tensors, {**(packed.tied if file == MODEL else {}), "format": "pt"})
         disk.sync(path)
         files[path.name] = (path.stat().st_size, _checksum(path))
-    facts = Facts(step, score, best, files, packed.tree)
+    facts = Facts(step, score, best, files, packed.tree, training)
     disk.write_bytes(folder / INDEX, _index(facts))
     disk.sync(folder / INDEX)
     disk.sync(folder)
@@ -77,6 +80,7 @@ def _index(facts: Facts) -> bytes:
         "step": facts.step,
         "score": facts.score if facts.score is None or math.isfinite(facts.score) else str(facts.score),
         "best": facts.best,
+        "training": facts.training,
         "files": {name: {"bytes": size, "crc32": crc32} for name, (size, crc32) in facts.files.items()},
         "tree": facts.tree,
     }
@@ -154,7 +158,7 @@ def _facts(path: Path, content: bytes) -> Facts:
             )
         files = {name: (file["bytes"], file["crc32"]) for name, file in index["files"].items()}
         score = None if index["score"] is None else float(index["score"])
-        return Facts(index["step"], score, index["best"], files, index["tree"])
+        return Facts(index["step"], score, index["best"], files, index["tree"], index["training"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path, f"it is no checkpoint's index ({type(error).__name__}: {error})") from error
 
