@@ -55,9 +55,10 @@ ARRIVES = {
     "checkpoint_every_minutes": (5.0, "checkpoints.every_minutes"),
     "keep_last": (7, "checkpoints.keep_last"),
     "tensorboard": (True, "tensorboard"),
+    "channels_last": (True, "channels_last"),
 }
 # Those that do not go to the engine as they are: a pair that belongs together, and what the recipe does itself.
-ELSEWHERE = {"scaling", "reference_batch", "channels_last", "host_allocator"}
+ELSEWHERE = {"scaling", "reference_batch", "host_allocator"}
 
 
 def at(config: object, dotted: str) -> object:

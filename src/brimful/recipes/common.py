@@ -166,7 +166,16 @@ FLAGS: dict[str, str] = {
         f"config.{name}": "--" + name.replace("_", "-")
         for name in (
             *("epochs", "max_steps", "seed", "device", "precision", "clip_norm", "gradient_checkpointing", "compile", "out"),
-            *("cuda_graphs", "parallel", "overlap", "on_nan", "memory_budget", "eval_every_epochs", "tensorboard"),
+            *(
+                "cuda_graphs",
+                "channels_last",
+                "parallel",
+                "overlap",
+                "on_nan",
+                "memory_budget",
+                "eval_every_epochs",
+                "tensorboard",
+            ),
         )
     },
 }
@@ -254,7 +263,7 @@ def config_from(options: Options) -> Config:
         epochs=o.epochs, max_steps=o.max_steps, seed=o.seed, device=o.device, precision=o.precision,
         gradient_checkpointing=o.gradient_checkpointing, compile=o.compile, cuda_graphs=o.cuda_graphs, parallel=o.parallel,
         overlap=o.overlap, on_nan=o.on_nan, memory_budget=o.memory_budget, eval_every_epochs=o.eval_every_epochs,
-        tensorboard=o.tensorboard, clip_norm=o.clip_norm or None,
+        tensorboard=o.tensorboard, clip_norm=o.clip_norm or None, channels_last=o.channels_last,
     )  # fmt: skip
     return Config(
         out=o.out,

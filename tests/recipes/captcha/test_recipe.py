@@ -41,9 +41,8 @@ def test_exact_matches_and_characters_are_counted_apart():
     assert mean == pytest.approx(loss(model, (torch.zeros(4, 1, 8, 8), labels)).item())
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_bytes_become_floats_from_minus_1_to_1_when_they_are_on_the_device(channels_last: bool):
-    task = reader_task(nn.Identity(), captchas_of(3), captchas_of(2), channels_last)
+def test_bytes_become_floats_from_minus_1_to_1_when_they_are_on_the_device():
+    task = reader_task(nn.Identity(), captchas_of(3), captchas_of(2))
     images = torch.tensor([[[0, 255], [127, 128]]], dtype=torch.uint8)
     floats, labels = task.prepare((images, torch.zeros(1, 2, dtype=torch.uint8)))  # type: ignore[misc]
     assert floats.shape == (1, 1, 2, 2) and floats.dtype == torch.float32 and labels.dtype == torch.int64

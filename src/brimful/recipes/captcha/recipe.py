@@ -20,7 +20,6 @@ from brimful.recipes.captcha.presets import presets_on
 from brimful.recipes.common import Options, choose, config_from, find_preset
 from brimful.recipes.ending import is_first, say
 from brimful.recipes.host_allocator import set_host_allocator
-from brimful.recipes.model_form import keep_channels_last
 from brimful.recipes.precision import precision_here
 from brimful.recipes.table import settings_table
 from brimful.train.batching import plan_batches
@@ -50,21 +49,18 @@ def train(given: Options, images: ImageOptions, preset: str) -> Result:
     train_images, valid_images = images_of(images, say)
     torch.manual_seed(config.seed)  # the same weights on every rank
     model = Reader(len(images.look.alphabet), images.length, images.height, images.width, images.dropout)
-    memory_format = keep_channels_last(model, bool(options.channels_last))
     if is_first():
         write_facts(config.out, facts)
-        say(settings_table(f"captcha, preset {preset}", (*chosen.rows, precision, allocator, memory_format)))
-    return fit(reader_task(model, train_images, valid_images, bool(memory_format.effective)), config)
+        say(settings_table(f"captcha, preset {preset}", (*chosen.rows, precision, allocator)))
+    return fit(reader_task(model, train_images, valid_images), config)
 
 
-def reader_task(model: nn.Module, train: Captchas, valid: Captchas, channels_last: bool = False) -> Task:
+def reader_task(model: nn.Module, train: Captchas, valid: Captchas) -> Task:
     """What the engine is handed. The arrays stay uint8 until they are on the device."""
 
     def prepare(batch: Batch) -> Batch:
         images, labels = batch
         floats = images.unsqueeze(1).to(torch.float32).div_(127.5).sub_(1.0)  # (batch, 1, height, width) in [-1, 1]
-        if channels_last:
-            floats = floats.contiguous(memory_format=torch.channels_last)
         return floats, labels.to(torch.int64)
 
     return Task(
