@@ -4,7 +4,7 @@
 2. This rank's micro-batches run, gradients summed locally. Where memory is missing, all of that is dropped and put back, the
    micro-batch is halved, and the rank's whole part runs again from zero gradients.
 3. The ranks meet on the host. Only when each has its part, gradients are reduced: no rank waits for one that failed.
-4. Clipping, the check of the loss, the learning rate, the update.
+4. Clipping, the check of the loss, the learning rate, the update. What is missing here is a few bytes: tried again at once.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from brimful.errors import DoesNotFit, UsageError
+from brimful.errors import UsageError
 from brimful.train.batching import Split
 from brimful.train.buffers import Buffers, layers_that_depend_on_the_cut
 from brimful.train.clipping import clip
@@ -33,11 +33,13 @@ from brimful.train.precision import Precision
 from brimful.train.randomness import Randomness
 from brimful.train.ranks import BROKEN, FINE, GIVES_UP, OUT_OF_MEMORY, Ranks, Vote
 from brimful.train.restart import Restart
+from brimful.train.shortage import does_not_fit, layers_sentence, no_room_after_backward, smaller_sentence
 from brimful.train.task import Sum, Task
 from brimful.train.update import Update
 
 __all__ = ["Counts", "Done", "Stepper"]
 
+T = TypeVar("T")
 Pieces = list[tuple[int, int, int]]  # micro-batch, its first sample, one past its last
 
 
@@ -166,7 +168,7 @@ class Stepper:
             raise
         if status == GIVES_UP:
             self._ranks.tell(GIVES_UP)
-            raise self._does_not_fit()
+            raise does_not_fit(self.last_words)
         samples = sum(stop - start for _, start, stop in pieces)
         vote = Vote(
             status, self.split.limit, asks.signal, samples, self._gradients.present(), asks.save, recoveries, self._by_count
@@ -263,15 +265,9 @@ class Stepper:
         if smaller is None:
             return False
         self.split = smaller
-        size = f"{self.split.piece(of):,} in place of {failed:,} samples at once"
-        where = f" on rank {self._ranks.rank}" if self._ranks.size > 1 else ""
-        if self._task.decomposes:
-            self._say(f"Out of memory{where} ({missing.face}): {size}; the step is replayed, its batch stays as it is.")
-        else:
-            self._say(
-                f"Out of memory{where} ({missing.face}): {size}. The loss of {self._task.name} is no mean over samples and "
-                "cannot be split with the same result: from now on an update has FEWER samples. None is lost or repeated."
-            )
+        rank = self._ranks.rank if self._ranks.size > 1 else None
+        task = None if self._task.decomposes else self._task.name
+        self._say(smaller_sentence(missing, rank, self.split.piece(of), failed, task))
         self._tell_of_layers()
         return True
 
@@ -281,26 +277,14 @@ class Stepper:
         smaller = self.split.smaller(*self._running)
         if smaller is None:
             self._restart.give_up(missing.words)
-            self.last_words = missing.words
-            raise self._does_not_fit()
+            raise does_not_fit(missing.words)
         self._restart.smaller(smaller.limit, missing.face)
 
     def _tell_of_layers(self) -> None:
         layers = layers_that_depend_on_the_cut(self._module)
         if layers and not self._told_of_layers:
-            more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
-            self._say(
-                f"The result is not that of the whole micro-batch, because of {', '.join(layers[:3])}{more}: normalization "
-                "over a batch and dropout depend on which samples go through the model together."
-            )
+            self._say(layers_sentence(layers))
         self._told_of_layers = True
-
-    def _does_not_fit(self) -> DoesNotFit:
-        return DoesNotFit(
-            f"A single sample does not fit into memory in training: {self.last_words}",
-            "The micro-batch cannot become smaller than 1. The last checkpoint stays as it is.",
-            "Switch gradient checkpointing on, use bf16, or choose a smaller model or smaller samples.",
-        )
 
     def _cut_apart(self, whole: Pieces, data: StepData) -> Iterator[Pieces]:
         """For a loss that does not decompose: the updates that one step becomes. The same number on all ranks."""
@@ -328,23 +312,43 @@ class Stepper:
             if len({vote.gradients for vote in votes}) > 1:
                 self._fill_missing()
             self._gradients.reduce(sums)
-        self._divide(sums, data.samples, samples)
+        self._twice(lambda: self._divide(sums, data.samples, samples))
         self.counts.updates += 1
         self.counts.samples += samples
         lr = lr_at(self.counts.samples)
-        self._precision.unscale(self._update)
-        norm = clip(self._parameters, self._clip_norm) if self._clip_norm is not None else None
+        self._twice(lambda: self._precision.unscale(self._update))
+        limit = self._clip_norm
+        norm = self._twice(lambda: clip(self._parameters, limit)) if limit is not None else None
         facts = Facts(self.counts.updates, self.counts.samples, lr, data.indices.indices)
         by_scaler = self._precision.effective == "fp16"  # whose scaler skips steps of infinite gradients by itself
-        if self.finite.allows(sums[0], None if by_scaler else norm, facts):
+        if self._twice(lambda: self.finite.allows(sums[0], None if by_scaler else norm, facts)):
             set_lr(self._update, lr)
             self._precision.step(self._update)
         else:
             self.counts.skipped_nan += 1
             self._precision.forget(self._update)
+            sums.zero_()  # what was not learned from is not in the epoch's loss either
             self._say(f"Update {facts.step:,} is left out: its loss is NaN or infinite ({self.counts.skipped_nan:,} so far).")
         signal = max(vote.signal for vote in votes)
         return Done(sums, samples, lr, signal, bool(votes[0].save))
+
+    def _twice(self, work: Callable[[], T]) -> T:
+        """`work` that allocates a few bytes first and only then changes gradients, in place: it can be done again.
+
+        The ranks have their sums by now, and another one may be in its update: the step cannot be replayed from here.
+        """
+        done: list[T] = []
+        missing = attempt(lambda: done.append(work()))
+        if missing is not None:
+            self._say(f"Out of memory between backward and update ({missing.face}): tried again, nothing is lost.")
+            free_what_is_cached(self._device)
+            missing = attempt(lambda: done.append(work()))
+        if missing is not None:
+            if self._restart is not None:
+                self._restart.give_up(missing.words)
+            self._ranks.tell(GIVES_UP)
+            raise no_room_after_backward(missing.words)
+        return done[0]
 
     def _divide(self, sums: torch.Tensor, reference: int, samples: int) -> None:
         """Gradients were divided by `reference`; what they ought to be divided by is known only now."""
@@ -367,8 +371,7 @@ class Stepper:
         failed = attempt(fill)
         if failed is not None:
             self._ranks.tell(GIVES_UP)
-            self.last_words = failed.words
-            raise self._does_not_fit()
+            raise does_not_fit(failed.words)
         self._ranks.confirm()
 
 
