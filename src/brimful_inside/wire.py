@@ -91,7 +91,7 @@ class Tally:
     samples: Optional[int]  # trained on by this rank; None where nobody can count them
     train_s: float  # of training by the host's clock: steps end to end, evaluations not counted
     loading_s: float  # of it, waited for data
-    loss: Optional[float]  # the latest; None where reading it would wait for a device
+    loss: Optional[float]  # of the latest step: what went backward for it; None where reading it would wait for a device
     allocated_bytes: Optional[int]  # now, of the fullest card; None on a CPU
     reserved_bytes: Optional[int]
     alloc_retries: Optional[int]  # how often the allocator gave back its cache and tried again, of all cards

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Optional
 
 import torch
 
@@ -17,7 +17,8 @@ class Losses:
         self._imaginary = imaginary
         self._whole = whole
         self._kept: List[Any] = []
-        self.latest: Any = None  # of a whole run, where it is on the host
+        self._of_step: Optional[float] = None
+        self.latest: Optional[float] = None  # of the latest step of a whole run, where it is on the host
 
     def saw(self, tensors: Any) -> None:
         """The first of the tensors that backward() was called on, where it is a single number."""
@@ -30,9 +31,14 @@ class Losses:
             kept = loss.detach()
             # a view into something large would keep all of it alive
             kept = kept.clone() if kept.untyped_storage().nbytes() > 1024 else kept
-            self.latest = kept if self._whole else None
+            if self._whole:
+                self._of_step = (self._of_step or 0.0) + float(kept)
             if len(self._kept) < KEPT:
                 self._kept.append(kept)
+
+    def step(self) -> None:
+        """A step is complete. Its loss is the sum of all that went backward for it: micro-batches are weighed by the script."""
+        self.latest, self._of_step = self._of_step, None
 
     def read(self, waits: bool) -> List[float]:
         """Their values, at the end of a trial alone. Those on a device wait for it: with `waits` only."""

@@ -230,6 +230,7 @@ class Probe:
             samples = None if self.first_dimension is None else self.first_dimension * max(1, self.backwards)
             if len(self.inputs) < KEPT_STEPS:
                 self.inputs.append((self.backwards, samples))
+        self.losses.step()
         if self.counting is not None:
             self.counting.step(samples, waited_s)
         self.first_dimension = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 from brimful_inside.wire import Tally
 
@@ -58,14 +58,14 @@ class Counting:
         self._streak = self._streak + 1 if grown else 0
         self._longest = max(self._longest, self._streak)
 
-    def read(self, loss: Any) -> Tally:
-        """`loss`: the latest, a tensor on the host, or None."""
+    def read(self, loss: Optional[float]) -> Tally:
+        """`loss`: of the latest step, or None."""
         held = self._held_now()
         return Tally(
             samples=self._samples,
             train_s=self._train_s,
             loading_s=self._loading_s,
-            loss=None if loss is None else float(loss),
+            loss=loss,
             allocated_bytes=None if held is None else held.allocated_bytes,
             reserved_bytes=None if held is None else held.reserved_bytes,
             alloc_retries=None if held is None else held.retries,

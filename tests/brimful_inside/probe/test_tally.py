@@ -93,6 +93,20 @@ def test_a_whole_run_counts_every_sample_it_trained_on_and_tells_its_last_loss(r
     assert tally["reserved_bytes"] is tally["alloc_retries"] is None
 
 
+def test_the_loss_of_a_step_is_all_that_went_backward_for_it(run_trial):
+    script = """
+    import torch
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    for step in range(3):
+        for micro_batch in (1.0, 3.0):
+            (weight * micro_batch / 2).sum().backward()
+        optimizer.step()
+    weight.sum().backward()  # of a step that does not come
+    """
+    assert run_trial(script, **RUN).report["tally"]["loss"] == 2.0
+
+
 def test_a_trial_has_no_tally(run_trial):
     assert run_trial(TRAINING).report["tally"] is None
 
