@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -12,6 +15,17 @@ from tests.brimful_inside.imaginary.conftest import card, enter, gpu, trace_file
 
 CPU = torch.device("cpu")
 CARD = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def run_python():
+    """run_python(script) -> what it prints, in a process of its own."""
+
+    def run(script: str) -> str:
+        words = [sys.executable, "-c", textwrap.dedent(script)]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    return run
 
 
 def tf32_flags() -> tuple[object, object]:
@@ -178,6 +192,23 @@ def test_flags_are_not_touched_for_a_cpu():
     before = tf32_flags()
     with Precision("fp32", CPU):
         assert tf32_flags() == before
+
+
+def test_a_script_that_uses_the_newer_names_of_the_flags_keeps_them(run_python):
+    """PyTorch then refuses the older names, in the whole process."""
+    if not hasattr(torch.backends, "fp32_precision"):
+        pytest.skip("this PyTorch has the older names alone")
+    told = run_python("""
+        import torch
+        from brimful.train.precision import _put_tf32, _set_tf32
+        torch.backends.fp32_precision = "tf32"
+        owners = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+        before = _set_tf32(False)
+        print(*(owner.fp32_precision for owner in owners))
+        _put_tf32(before)
+        print(*(owner.fp32_precision for owner in owners))
+    """)
+    assert told.split() == ["ieee", "ieee", "tf32", "tf32"]
 
 
 def test_a_card_older_than_ampere_has_no_tf32(enter):  # noqa: F811

@@ -19,6 +19,8 @@ from brimful.train.effective import Effective
 __all__ = ["PRECISIONS", "Precision"]
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+Flag = tuple[Any, str, Any]  # where a setting of PyTorch's stands, its name, its value
+
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -151,12 +153,23 @@ def _fp16(device: torch.device) -> tuple[str, str]:
     return "fp16", why
 
 
-def _set_tf32(on: bool) -> tuple[bool, bool]:
+def _set_tf32(on: bool) -> list[Flag]:
     """Sets the flags of matrix products and of convolutions; returns what they were."""
-    before = bool(torch.backends.cuda.matmul.allow_tf32), bool(torch.backends.cudnn.allow_tf32)
-    _put_tf32((on, on))
+    before = _tf32_flags()
+    _put_tf32([(owner, name, on if name == "allow_tf32" else "tf32" if on else "ieee") for owner, name, _ in before])
     return before
 
 
-def _put_tf32(flags: tuple[bool, bool]) -> None:
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = flags
+def _tf32_flags() -> list[Flag]:
+    """PyTorch has these settings twice, and refuses the older names once a script has used the newer ones (since 2.9)."""
+    backends: Any = torch.backends
+    try:
+        return [(owner, "allow_tf32", bool(owner.allow_tf32)) for owner in (backends.cuda.matmul, backends.cudnn)]
+    except RuntimeError:
+        owners: list[Any] = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+        return [(owner, "fp32_precision", owner.fp32_precision) for owner in owners]
+
+
+def _put_tf32(flags: list[Flag]) -> None:
+    for owner, name, value in flags:
+        setattr(owner, name, value)
