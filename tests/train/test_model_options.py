@@ -130,6 +130,16 @@ def test_channels_last_reaches_convolutions_of_two_and_three_dimensions():
     assert model[0](torch.randn(2, 3, 8, 8)).is_contiguous(memory_format=torch.channels_last)
 
 
+def test_channels_last_is_left_out_where_parameters_are_sharded_and_that_is_told():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3))
+    _, (row,) = apply_model_options(
+        model, Options(channels_last=True, parallel="fsdp2"), torch.device("cpu"), micro_batch=8, ranks=2
+    )
+    assert (row.requested, row.effective) == (True, False)
+    assert "FSDP2" in row.why
+    assert model[0].weight.is_contiguous()
+
+
 def test_channels_last_without_convolutions_is_told():
     _, (row,) = applied(nn.Linear(2, 2), Options(channels_last=True))
     assert (row.requested, row.effective) == (True, False)

@@ -54,7 +54,7 @@ def apply_model_options(
     _refuse_what_excludes_another(config, device, ranks)
     told: list[Effective] = []
     if config.channels_last:
-        told.append(_channels_last(model))
+        told.append(_channels_last(model, sharded=config.parallel == "fsdp2" and ranks > 1))
     if config.gradient_checkpointing:
         told.append(_checkpoint(model))
     if config.cuda_graphs:
@@ -94,8 +94,10 @@ def _refuse_what_excludes_another(config: ModelOptions, device: torch.device, ra
             raise UsageError(f"config.cuda_graphs = True and config.{name}", why, "Choose one of the two.")
 
 
-def _channels_last(model: nn.Module) -> Effective:
+def _channels_last(model: nn.Module, sharded: bool) -> Effective:
     """Weights of convolutions alone, each in the format of its dimensions (`model.to` fails on a model that has both)."""
+    if sharded:
+        return Effective("channels_last", True, False, "FSDP2 shards parameters in PyTorch's own order alone")
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     layers = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd) and m.weight.ndim in formats]
     for layer in layers:
