@@ -281,3 +281,9 @@ def test_beats_come_while_it_goes_on(tmp_path, monkeypatch):
 def in_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+
+
+def test_the_memory_of_a_short_attempt_is_seen(tmp_path):
+    ended = run(tmp_path, "held = bytearray(os.urandom(1 << 20)) * 200\ntime.sleep(3)")
+    assert ended.outcome is Outcome.COMPLETED
+    assert ended.family_host_bytes is not None and ended.family_host_bytes > 200 << 20

@@ -28,7 +28,7 @@ from brimful_inside import wire
 POLL_S = 0.1
 POLL_UNDER_LIMIT_S = 0.01  # as in a trial: at 3 GiB/s, which is what one thread can fill, 30 MiB
 BEAT_S = 1.0
-WEIGH_S, WEIGH_UNDER_LIMIT_S = 5.0, 0.2
+WEIGH_S, WEIGH_UNDER_LIMIT_S = 5.0, 0.2  # at first after as long as has passed, so that a short attempt is weighed as well
 WEIGH_SHARE = 0.002  # of the time: reading the PSS of a process walks all of its pages and holds its memory map meanwhile
 REST_S = 5.0  # what a command leaves behind may end by itself; then it is ended, as systemd does it (KillMode=control-group)
 TAIL_BYTES = 20_000
@@ -194,7 +194,8 @@ class _Watch:
         now = time.monotonic()
         if self._limited or now >= self._next_weighing_s:
             self._scale.look(now)
-            self._next_weighing_s = now + max(WEIGH_S, (time.monotonic() - now) / WEIGH_SHARE)
+            pause_s = max(WEIGH_S, (time.monotonic() - now) / WEIGH_SHARE)
+            self._next_weighing_s = now + min(pause_s, max(self._poll_s, now - self._began))
         if now >= self._next_beat_s:
             self._next_beat_s = now + BEAT_S
             self._relay.follow_size()
