@@ -38,7 +38,6 @@ class Passing:
         self._interrupts = 0
         self.deadline_s: float | None = None  # by `clock`; None: no signal to end has come
         self.outcome: Outcome | None = None  # what the first signal to end makes of the run
-        self.received: list[str] = []
 
     def __enter__(self) -> Passing:
         with contextlib.suppress(ValueError):  # not in the main thread: signals are somebody else's
@@ -65,7 +64,6 @@ class Passing:
     def receive(self, number: int, frame: object = None) -> None:
         """Called by Python between two of its own steps, whatever the main thread does."""
         name = signal.Signals(number).name
-        self.received.append(name)
         if name in _ENDING:
             self._ends(number)
         if self._to is not None:

@@ -48,11 +48,6 @@ class Relay:
             os.close(descriptor)
         self._inner.clear()
 
-    @property
-    def open(self) -> bool:
-        """Whether somebody may still write."""
-        return bool(self._outer)
-
     def pump(self, timeout_s: float) -> bool:
         """Passes on what is there; waits up to `timeout_s` for something. True if anything came."""
         if not self._outer:
