@@ -15,7 +15,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-clock bench-probe bench-checkpoints bench-gpu bench-cost bench-scripts clean
+.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-scripts clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,13 @@ bench-checkpoints: $(STAMP) ## What saving and loading a checkpoint costs, again
 
 bench-captcha: $(STAMP) ## Captchas read to 90 % on a reduced task: the recipe against the example script and its own large-batch preset (25 minutes)
 	$(PY) -m bench.captcha
+
+bench-engine: $(STAMP) ## What the engine costs a step, against loops written by hand, with one process and with two (20 minutes)
+	OMP_NUM_THREADS=1 $(PY) -m bench.overlap
+	OMP_NUM_THREADS=1 $(PY) -m bench.engine_cost
+
+bench-kills: $(STAMP) ## Kill 100 trainings at random moments and compare what they end with, bit for bit (5 minutes)
+	OMP_NUM_THREADS=1 $(PY) -m bench.kills
 
 bench-probe: $(STAMP) ## What the probe costs a training step
 	$(PY) -m bench.probe_cost

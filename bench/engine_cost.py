@@ -1,0 +1,287 @@
+"""What the engine costs beside the training itself: `python -m bench.engine_cost`.
+
+`brimful.train.fit` against a loop of plain PyTorch, written by hand, that does the same work: the same model, data in memory,
+random batches of the same size, fused AdamW (no decay of biases and norms), a cosine learning rate, the loss summed for a line
+of log at each epoch, and a look at each loss whether it is NaN (as the engine does on a CPU). Neither evaluates or writes
+checkpoints on the way.
+Both take turns in one process (bench/turns.py), in processes of their own several times, with one thread. Told is the ratio of
+seconds per step, of processor time and of wall time: median, and the middle 80 %, over all pairs of blocks; and each process's
+own median, as where memory lies differs from process to process. Beside it stands a control, the hand-written loop against
+itself: what the method itself would call a cost. Steps of 1 ms, the smallest that this model has, tell the microseconds best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from bench.probe_cost import cpu_name
+from bench.turns import Turns, calibrated, paired_ratios, seconds_of, spread
+from brimful.train import Arrays, BatchingConfig, CheckpointConfig, Config, OptimizerConfig, Task, fit
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+LIMIT = 1.02  # of the hand-written loop, on a step of 10 ms
+BLOCK_S = 0.1  # of one side, before the other has its turn
+LR = 1e-3
+STEPS_PER_EPOCH = 100
+BLOCKS = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison. `first` is "engine", or "hand" for the control."""
+
+    name: str
+    step_ms: float
+    width: int
+    norm: bool = False
+    accumulation: int = 1
+    clip_norm: float | None = None
+    first: str = "engine"
+
+    @property
+    def steps(self) -> int:
+        """In a block."""
+        return max(1, round(BLOCK_S * 1e3 / self.step_ms))
+
+
+CASES = [
+    Case("10 ms", 10, 256),
+    Case("2 ms", 2, 128),
+    Case("50 ms", 50, 512),
+    Case("10 ms, batch normalization", 10, 256, norm=True),
+    Case("10 ms, accumulation 4", 10, 256, accumulation=4),
+    Case("10 ms, clipping", 10, 256, clip_norm=1.0),
+    Case("1 ms", 1, 16),
+    Case("10 ms, control: by hand both", 10, 256, first="hand"),
+    Case("1 ms, control: by hand both", 1, 16, first="hand"),
+]
+
+
+def make_model(case: Case) -> nn.Module:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d if case.norm else nn.LayerNorm
+    layers = [part for _ in range(BLOCKS) for part in (nn.Linear(case.width, case.width), norm(case.width), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(case.width, 10))
+
+
+def make_data(case: Case, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(samples, case.width, generator=generator), torch.randint(0, 10, (samples,), generator=generator)
+
+
+def by_hand(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, case: Case, batch: int, total_steps: int,
+    at_loss: Callable[[], None] = lambda: None,
+) -> Iterator[None]:  # fmt: skip
+    """The loop that one would write without an engine; an update for each `next`. `batch` is that of one micro-batch."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR, fused=True)
+    step, effective, whole = 0, batch * case.accumulation, len(x)
+    while True:
+        order = torch.randperm(whole)
+        total, seen = 0.0, 0
+        for begin in range(0, whole, effective):
+            rows_of_step = order[begin : begin + effective]
+            for rows in rows_of_step.split(batch):
+                images, labels = x[rows], y[rows]
+                at_loss()
+                loss = nn.functional.cross_entropy(model(images), labels)
+                (loss / case.accumulation if case.accumulation > 1 else loss).backward()
+                value = loss.item()
+                if not math.isfinite(value):
+                    raise ArithmeticError(f"the loss of step {step} is {value}")
+                total += value * len(rows)
+                seen += len(rows)
+            if case.clip_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), case.clip_norm)
+            step += 1
+            lr = LR * (1 + math.cos(math.pi * min(1.0, step / total_steps))) / 2
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            yield
+        print(f"step {step}  loss {total / seen:.4f}  lr {lr:.3g}", file=sys.stderr)
+
+
+def calibrated_batch(case: Case) -> int:
+    """Samples of a micro-batch, so that a step by hand takes about `case.step_ms` of processor time."""
+
+    def step_s(batch: int) -> float:
+        x, y = make_data(case, batch * case.accumulation * 10)
+        steps = by_hand(make_model(case), x, y, case, batch, 10_000)
+        return seconds_of(lambda: next(steps))
+
+    return calibrated(step_s, case.step_ms / 1e3, 32)
+
+
+def measured(case: Case, batch: int, rounds: int) -> dict:
+    """One process's blocks: processor and wall seconds of a step, of the first side and of the hand-written loop."""
+    torch.set_num_threads(1)
+    x, y = make_data(case, batch * case.accumulation * STEPS_PER_EPOCH)
+    warm_up = 3
+    total_steps = (rounds + warm_up) * case.steps + 1
+    model = make_model(case)  # of both: where its weights lie in memory is worth some percent of a step
+    second = by_hand(model, x, y, case, batch, total_steps)
+    turns = Turns(lambda: next(second), steps=case.steps, calls_per_step=case.accumulation, warm_up=warm_up)
+    if case.first == "hand":
+        first = by_hand(model, x, y, case, batch, total_steps, turns)
+        for _ in range(total_steps):
+            next(first)
+    else:
+        train(case, model, batch, total_steps, Arrays(x, y), turns)
+    blocks = {}
+    for clock in ("cpu_s", "wall_s"):
+        blocks[clock] = {
+            "first": [block / case.steps for block in getattr(turns.first_times, clock)],
+            "by_hand": [block / case.steps for block in getattr(turns.second_times, clock)],
+        }
+    return blocks
+
+
+def train(case: Case, model: nn.Module, batch: int, total_steps: int, data: Arrays, turns: Callable[[], None]) -> None:
+    """The engine's side."""
+
+    def loss(model: nn.Module, given: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        turns()
+        return nn.functional.cross_entropy(model(given[0]), given[1])
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = Config(
+            out=Path(folder), epochs=total_steps, max_steps=total_steps, device="cpu",
+            batch=BatchingConfig(micro_batch=batch, accumulation=case.accumulation),
+            optimizer=OptimizerConfig(lr=LR), checkpoints=CheckpointConfig(every_epochs=None), clip_norm=case.clip_norm,
+        )  # fmt: skip
+        fit(Task("bench", model, loss, data), config)
+
+
+def summary(case: Case, batch: int, processes: list[dict]) -> dict:
+    """Ratios over the blocks of all processes, and each process's own median."""
+    told: dict = {"case": asdict(case), "steps_per_block": case.steps, "micro_batch": batch, "blocks": 0}
+    for clock in ("cpu_s", "wall_s"):
+        ratios = [paired_ratios(one[clock]["first"], one[clock]["by_hand"]) for one in processes]
+        every = [ratio for one in ratios for ratio in one]
+        by_hand_s = statistics.median(value for one in processes for value in one[clock]["by_hand"])
+        totals = [sum(value for one in processes for value in one[clock][side]) for side in ("first", "by_hand")]
+        counts = [sum(len(one[clock][side]) for one in processes) for side in ("first", "by_hand")]
+        told["blocks"] = len(every)
+        told[clock] = {
+            "ratio": spread(every),
+            "ratio_of_each_process": [statistics.median(one) for one in ratios],
+            "ratio_of_means": totals[0] / counts[0] / (totals[1] / counts[1]),
+            "step_by_hand": by_hand_s,
+            "added_us": (statistics.median(every) - 1) * by_hand_s * 1e6,
+        }
+    return told
+
+
+def in_a_process(words: list[str]) -> str:
+    """What a process of its own printed, with one thread."""
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    argv = [sys.executable, "-m", "bench.engine_cost", *words]
+    done = subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def compare(case: Case, processes: int, rounds: int) -> dict:
+    batch = int(in_a_process(["--calibrate", case.name]))
+    runs = [
+        json.loads(in_a_process(["--measure", case.name, "--batch", str(batch), "--rounds", str(rounds)]))
+        for _ in range(processes)
+    ]
+    return summary(case, batch, runs)
+
+
+def sentence(told: dict) -> str:
+    cpu, wall = told["cpu_s"], told["wall_s"]
+
+    def written(ratio: dict) -> str:
+        return f"{ratio['median']:.4f} ({ratio['p10']:.3f} to {ratio['p90']:.3f})"
+
+    return (
+        f"{told['case']['name']:32} batch {told['micro_batch']:5}  by hand {cpu['step_by_hand'] * 1e3:6.2f} ms  "
+        f"processor {written(cpu['ratio'])}, {cpu['added_us']:+.0f} µs  wall {written(wall['ratio'])}"
+    )
+
+
+def holds(cases: list[dict]) -> bool:
+    """Whether steps of 10 ms are within the limit, by both clocks."""
+    return all(
+        told[clock]["ratio"]["median"] <= LIMIT
+        for told in cases
+        for clock in ("cpu_s", "wall_s")
+        if told["case"]["step_ms"] == 10
+    )
+
+
+def keep(cases: list[dict], options: argparse.Namespace) -> Path:
+    result = {
+        "what": "seconds of a step of brimful.train.fit over those of a hand-written loop doing the same work, by turns",
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+        "settings": {
+            "processes": options.processes, "rounds": options.rounds, "threads": 1, "block_s": BLOCK_S, "limit": LIMIT,
+            "by_hand_checks_nan": True, "load_average": os.getloadavg(),
+        },
+        "cases": cases,
+    }  # fmt: skip
+    name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
+    path = RESULTS / f"engine_cost-{name}-{datetime.date.today():%Y-%m}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    names = [case.name for case in CASES]
+    parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=40, help="of a block of each side, in each process")
+    parser.add_argument("--only", nargs="*", choices=names, default=names)
+    parser.add_argument("--no-result", action="store_true", help="print only")
+    parser.add_argument("--calibrate", choices=names, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=names, help=argparse.SUPPRESS)
+    parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    by_name = dict(zip(names, CASES, strict=True))
+    if options.calibrate:
+        torch.set_num_threads(1)
+        print(calibrated_batch(by_name[options.calibrate]))
+        return 0
+    if options.measure:
+        print(json.dumps(measured(by_name[options.measure], options.batch, options.rounds)))
+        return 0
+    cases = []
+    for name in options.only:
+        cases.append(compare(by_name[name], options.processes, options.rounds))
+        print(sentence(cases[-1]), flush=True)
+    if not options.no_result:
+        print(f"kept in {keep(cases, options)}")
+    return 0 if holds(cases) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""Trainings killed with SIGKILL at random moments and started again: `python -m bench.kills`.
+
+A small training (dropout, batch normalization, noise from Python's and NumPy's generators, two micro-batches a step, a
+checkpoint every 3 steps) runs in a process of its own, is killed one to three times, and then left alone to its end. What it
+ends with (weights, buffers, optimizer, random states, counts, place in the data: all that a later step depends on) is compared
+bit for bit with the same training that was never killed. The moments are drawn: after a number of micro-batches, after a time,
+and while a checkpoint is being written. A control forgets the random state on the way: the comparison must see that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import mmap
+import os
+import platform
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+from bench.probe_cost import cpu_name
+from brimful.train import Arrays, BatchingConfig, CheckpointConfig, Config, OptimizerConfig, Task, fit
+from brimful.train.checkpoints import Checkpoints
+from brimful.train.engine import _Training
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+EPOCHS, SAMPLES, MICRO_BATCH, ACCUMULATION = 6, 150, 8, 2
+STEPS = EPOCHS * -(-SAMPLES // (MICRO_BATCH * ACCUMULATION))
+COMPARED = ("model", "optimizer", "random", "counts", "position")  # of a checkpoint; the rest is times and settings
+KINDS = ("step", "time", "writing")
+LIFE_S = 120.0  # assumed: a process that takes longer hangs
+
+
+@dataclass
+class Kill:
+    """One kill: how its moment was chosen, and what it met."""
+
+    kind: str
+    micro_batches: int  # that this process had begun
+    checkpoint_step: int  # of the newest whole checkpoint; 0: none yet
+    half_written: bool  # a checkpoint was being written
+
+
+@dataclass
+class Run:
+    number: int
+    kills: list[Kill] = field(default_factory=list)
+    different: list[str] = field(default_factory=list)  # parts of the last checkpoint that are not bitwise the same
+
+
+def training(folder: Path, begun: Callable[[], None] = lambda: None) -> None:
+    """To its end, from the newest checkpoint in `folder`. `begun` hears of each micro-batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 4))
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(SAMPLES, 16, generator=generator), torch.randint(0, 4, (SAMPLES,), generator=generator)
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        begun()
+        noise = 0.1 * float(numpy.random.normal()) + 0.1 * random.gauss(0, 1)
+        return nn.functional.cross_entropy(model(batch[0] + noise), batch[1])
+
+    config = Config(
+        out=folder, epochs=EPOCHS, device="cpu", batch=BatchingConfig(micro_batch=MICRO_BATCH, accumulation=ACCUMULATION),
+        optimizer=OptimizerConfig(lr=1e-2), checkpoints=CheckpointConfig(every_epochs=None, every_steps=3), log_every_s=1e6,
+    )  # fmt: skip
+    fit(Task("kills", model, loss, Arrays(x, y)), config)
+
+
+class Life:
+    """A process that trains in `folder`: a fork, which has torch already where a process anew takes seconds to load it."""
+
+    def __init__(self, folder: Path, work: Callable[[Path, Callable[[], None]], None] = training):
+        self._shared = mmap.mmap(-1, 8)
+        self.folder = folder
+        self.ended: int | None = None  # its exit code, negative for a signal
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                silent = os.open(os.devnull, os.O_WRONLY)
+                for stream in (1, 2):
+                    os.dup2(silent, stream)
+                work(folder, self._count)
+                code = 0
+            finally:
+                os._exit(code)
+
+    def _count(self) -> None:
+        self._shared[:8] = (self.micro_batches + 1).to_bytes(8, "little")
+
+    @property
+    def micro_batches(self) -> int:
+        return int.from_bytes(self._shared[:8], "little")
+
+    def is_over(self) -> bool:
+        if self.ended is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.ended = os.waitstatus_to_exitcode(status)
+        return self.ended is not None
+
+    def until(self, holds: Callable[[], bool]) -> bool:
+        """Waits; False where the process ended before. One that does neither is killed and told."""
+        ends = time.monotonic() + LIFE_S
+        while not holds():
+            if self.is_over():
+                return False
+            if time.monotonic() > ends:
+                self.kill()
+                raise TimeoutError(f"the training in {self.folder} hangs")
+            time.sleep(0.0002)
+        return True
+
+    def kill(self) -> bool:
+        """Whether it was alive until then."""
+        if not self.is_over():
+            os.kill(self.pid, signal.SIGKILL)
+            self.ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.ended == -signal.SIGKILL
+
+    def finish(self) -> None:
+        self.until(lambda: False)
+        if self.ended:
+            raise RuntimeError(f"the training in {self.folder} ended with {self.ended}")
+
+
+def half_written(folder: Path) -> bool:
+    return any((folder / "checkpoints").glob(".writing-*"))
+
+
+def newest_step(folder: Path) -> int:
+    return max((int(path.name.split("-")[1]) for path in (folder / "checkpoints").glob("step-*")), default=0)
+
+
+def wait_for_the_moment(kind: str, life: Life, draw: random.Random, whole_s: float) -> bool:
+    """Until the moment drawn for a kill; False where the training ended before."""
+    if kind == "time":
+        ends = time.monotonic() + draw.random() * whole_s
+        return life.until(lambda: time.monotonic() > ends)
+    if kind == "step":
+        target = draw.randrange(1, STEPS * ACCUMULATION)
+        pause_s = draw.random() * 0.003  # assumed: as long as a step, so that any part of one can be hit
+        return life.until(lambda: life.micro_batches >= target) and _sleep(pause_s)
+    until, pause_s = newest_step(life.folder) + draw.randrange(0, STEPS // 2), draw.random() * 0.006
+    reached = life.until(lambda: newest_step(life.folder) >= until and half_written(life.folder))
+    return reached and _sleep(pause_s)
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True
+
+
+def one_run(number: int, draw: random.Random, folder: Path, whole_s: float, expected: dict[str, Any]) -> Run:
+    """Killed once at the least: a moment that came too late is drawn again, in a training begun anew."""
+    run, attempt = Run(number), 0
+    while not run.kills:
+        attempt += 1
+        own = folder / f"run-{number}-{attempt}"
+        for _ in range(draw.randrange(1, 4)):
+            kind, life = draw.choice(KINDS), Life(own)
+            if not (wait_for_the_moment(kind, life, draw, whole_s) and life.kill()):
+                if life.ended:
+                    raise RuntimeError(f"the training in {own} ended with {life.ended}")
+                break
+            run.kills.append(Kill(kind, life.micro_batches, newest_step(own), half_written(own)))
+    Life(own).finish()
+    run.different = different(last(own), expected)
+    return run
+
+
+def last(folder: Path) -> dict[str, Any]:
+    """What the training ended with."""
+    found = Checkpoints(folder / "checkpoints", CheckpointConfig(), lambda sentence: None).newest()
+    if found is None or found.step != STEPS:
+        raise RuntimeError(f"the training in {folder} has no checkpoint of its end")
+    return {name: found.state[name] for name in COMPARED}
+
+
+def different(ours: Any, theirs: Any, name: str = "") -> list[str]:
+    """Names of what is not the same, tensors bit for bit."""
+    if isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor):
+        alike = ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        same = alike and ours.contiguous().numpy().tobytes() == theirs.contiguous().numpy().tobytes()
+        return [] if same else [name]
+    if type(ours) is not type(theirs):
+        return [name]
+    if isinstance(ours, dict):
+        if ours.keys() != theirs.keys():
+            return [name]
+        return [found for key in ours for found in different(ours[key], theirs[key], f"{name}.{key}".lstrip("."))]
+    if isinstance(ours, (list, tuple)):
+        if len(ours) != len(theirs):
+            return [name]
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return [found for number, (a, b) in pairs for found in different(a, b, f"{name}.{number}")]
+    return [] if ours == theirs else [name]
+
+
+def forgetful(folder: Path, begun: Callable[[], None]) -> None:
+    """For the control: goes on from a checkpoint without its random state."""
+    _Training._adopt_randomness = lambda self, states: None  # type: ignore[method-assign]
+    training(folder, begun)
+
+
+def control(folder: Path, expected: dict[str, Any]) -> list[str]:
+    """What the comparison finds of a training that was killed and went on without its random state."""
+    life = Life(folder)
+    if not (life.until(lambda: newest_step(folder) >= STEPS // 2) and life.kill()):
+        raise RuntimeError("the control ended before it was killed")
+    Life(folder, forgetful).finish()
+    return different(last(folder), expected)
+
+
+def work(numbers: list[int], seed: int) -> Iterator[dict[str, Any]]:
+    """Runs of one worker, and its control."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        begun = time.monotonic()
+        Life(folder / "whole").finish()
+        whole_s, expected = time.monotonic() - begun, last(folder / "whole")
+        yield {"whole_s": whole_s, "control": control(folder / "control", expected)}
+        for number in numbers:
+            yield asdict(one_run(number, random.Random(f"{seed}/{number}"), folder, whole_s, expected))
+
+
+def in_workers(runs: int, workers: int, seed: int) -> list[dict[str, Any]]:
+    """Every worker's rows. A worker is a process that has never trained, so that its forks are clean."""
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    started = []
+    for worker in range(workers):
+        numbers = [str(number) for number in range(worker, runs, workers)]
+        argv = [sys.executable, "-m", "bench.kills", "--seed", str(seed), "--numbers", *numbers]
+        started.append(subprocess.Popen(argv, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True))
+    said = [process.communicate()[0] for process in started]
+    codes = [process.returncode for process in started]
+    if any(codes):
+        raise RuntimeError(f"workers ended with {codes}")
+    return [json.loads(line) for words in said for line in words.splitlines()]
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    runs = sorted((row for row in rows if "kills" in row), key=lambda row: row["number"])
+    controls = [row for row in rows if "control" in row]
+    kills = [kill for run in runs for kill in run["kills"]]
+    return {
+        "runs": len(runs),
+        "bitwise_equal": sum(not run["different"] for run in runs),
+        "kills": len(kills),
+        "kills_by_kind": {kind: sum(kill["kind"] == kind for kill in kills) for kind in KINDS},
+        "kills_while_a_checkpoint_was_written": sum(kill["half_written"] for kill in kills),
+        "kills_before_the_first_checkpoint": sum(kill["checkpoint_step"] == 0 for kill in kills),
+        "checkpoint_steps_gone_on_from": sorted({kill["checkpoint_step"] for kill in kills}),
+        "run_left_alone_s": statistics.median(row["whole_s"] for row in controls),
+        "controls_seen_to_differ": f"{sum(bool(row['control']) for row in controls)} of {len(controls)}",
+        "each": runs,
+    }
+
+
+def keep(told: dict[str, Any], options: argparse.Namespace) -> Path:
+    result = {
+        "what": "trainings killed with SIGKILL at random moments and gone on with, bit for bit against the one left alone",
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+        "settings": {
+            "seed": options.seed, "workers": options.workers, "steps": STEPS, "micro_batch": MICRO_BATCH,
+            "accumulation": ACCUMULATION, "samples": SAMPLES, "checkpoint_every_steps": 3, "compared": COMPARED,
+        },
+        **told,
+    }  # fmt: skip
+    name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
+    path = RESULTS / f"kills-{name}-{datetime.date.today():%Y-%m}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=2, help="at a time")
+    parser.add_argument("--seed", type=int, help="of the moments (default: drawn, and printed)")
+    parser.add_argument("--no-result", action="store_true", help="print only")
+    parser.add_argument("--numbers", type=int, nargs="*", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.numbers is not None:
+        for row in work(options.numbers, options.seed):
+            print(json.dumps(row), flush=True)
+        return 0
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(1_000_000)
+    print(f"seed {options.seed}", flush=True)
+    told = summary(in_workers(options.runs, options.workers, options.seed))
+    print(
+        f"{told['bitwise_equal']} of {told['runs']} runs bitwise equal, {told['kills']} kills {told['kills_by_kind']}, "
+        f"{told['kills_while_a_checkpoint_was_written']} of them in a half-written checkpoint; "
+        f"controls seen to differ: {told['controls_seen_to_differ']}"
+    )
+    if not options.no_result:
+        print(f"kept in {keep(told, options)}")
+    controls = told["controls_seen_to_differ"].split(" of ")
+    return 0 if told["bitwise_equal"] == told["runs"] and controls[0] == controls[1] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

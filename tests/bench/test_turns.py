@@ -1,0 +1,98 @@
+"""Trainings by turns: who has a turn when, what is paired with what, and how a batch is found whose step takes so long."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import turns as bench
+from bench.turns import Turns, calibrated, paired_ratios, spread
+
+
+class Clock:
+    """A machine on which each update takes as long as it is told to, and processor time is half of it."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(bench.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(bench.time, "process_time", lambda: self.now / 2)
+
+    def takes(self, seconds):
+        self.now += seconds
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_blocks_of_one_stand_between_blocks_of_the_other(monkeypatch, accumulation):
+    clock, order = Clock(monkeypatch), []
+
+    def second():
+        order.append("second")
+        clock.takes(1.0)
+
+    turns = Turns(second, steps=3, calls_per_step=accumulation, warm_up=1)
+    for _ in range(3 * 4 + 1):  # warm-up, three rounds, and the call that ends the last
+        for _ in range(accumulation):
+            turns()
+            clock.takes(2.0 / accumulation)
+        order.append("first")
+    assert order == ["second"] * 3 + (["first"] * 3 + ["second"] * 3) * 4 + ["first"]
+    assert turns.second_times.wall_s == pytest.approx([3.0] * 4) and turns.first_times.wall_s == pytest.approx([6.0] * 3)
+    assert turns.first_times.cpu_s == pytest.approx([3.0] * 3)
+    assert paired_ratios(turns.first_times.wall_s, turns.second_times.wall_s) == pytest.approx([2.0] * 3)
+
+
+def test_the_second_may_begin_later_than_the_first(monkeypatch):
+    clock, seconds = Clock(monkeypatch), []
+    turns = Turns(lambda: seconds.append(clock.now), steps=1, warm_up=5, second_warm_up=2)
+    for _ in range(7):
+        clock.takes(1.0)
+        turns()
+    assert seconds == [4.0, 5.0, 6.0, 7.0]
+    assert len(turns.second_times.wall_s) == 2 and len(turns.first_times.wall_s) == 1
+
+
+@given(st.floats(0.5, 2), st.floats(0.01, 1), st.floats(0, 0.02), st.integers(2, 30))
+def test_a_machine_that_slows_down_evenly_does_not_change_a_ratio(ratio, second, slower, rounds):
+    seconds = [second * (1 + slower * 2 * n) for n in range(rounds + 1)]
+    firsts = [ratio * second * (1 + slower * (2 * n + 1)) for n in range(rounds)]
+    assert paired_ratios(firsts, seconds) == pytest.approx([ratio] * rounds)
+    if slower > 1e-6:  # else rounding hides it
+        assert [a / b for a, b in zip(firsts, seconds, strict=False)] != pytest.approx([ratio] * rounds, rel=slower / 2)
+
+
+def test_blocks_that_do_not_stand_between_others_are_refused():
+    with pytest.raises(ValueError, match="2 blocks do not stand between 2"):
+        paired_ratios([1.0, 1.0], [1.0, 1.0])
+
+
+def test_a_spread_leaves_the_outermost_tenths_out():
+    told = spread([100.0, *[float(n) for n in range(1, 10)], -100.0])
+    assert told == {"median": 5.0, "p10": 1.0, "p90": 9.0}
+    with pytest.raises(ValueError, match="1 values"):
+        spread([1.0])
+
+
+@given(st.floats(0.0001, 0.004), st.floats(0.00001, 0.001), st.floats(0.006, 0.1))
+def test_the_batch_is_found_whose_step_takes_so_long(own, each, target):
+    measured = []
+
+    def step_s(batch):
+        measured.append(batch)
+        return own + each * batch
+
+    batch = calibrated(step_s, target, 32)
+    exact = (target - own) / each
+    assert batch in measured and batch % 4 == 0
+    assert abs(step_s(batch) / target - 1) < 0.03 or abs(batch - exact) <= 4 or exact > 32 * 4**6
+
+
+def test_a_clock_that_tells_nonsense_ends_the_search():
+    answers = iter([0.001, 0.0005, 0.0004, 0.0003])
+    assert calibrated(lambda batch: next(answers), 0.01, 32) == 32
+
+
+def test_a_step_is_its_best_block(monkeypatch):
+    clock = Clock(monkeypatch)
+    slow = iter([*[4.0] * 5, *[9.0] * 5, *[2.0] * 5, *[8.0] * 5])
+    assert bench.seconds_of(lambda: clock.takes(next(slow)), blocks=3) == pytest.approx(1.0)
