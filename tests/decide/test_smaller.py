@@ -3,13 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.decide.smaller import Known, Size, descend, known_from, next_smaller
+from brimful.decide.smaller import Known, Size, known_from, next_smaller
 from brimful.values import Budget, Command, Device, MemoryBelief, Outcome, PhasePeak, Sample, Trial, TrialKind
 
 sizes = st.integers(1, 10**6)
 knowns = st.builds(
     lambda ran, largest: Known(tuple(sorted(ran)), largest), st.sets(sizes, max_size=6), st.none() | sizes
 )  # fmt: skip
+
+
+def descend(start, known, effective=None):
+    """All sizes after `start`, each for the case that the one before it ran out of memory; a run asks for them one by one."""
+    size = next_smaller(start, known, effective)
+    while size is not None:
+        yield size
+        size = next_smaller(size.batch_size, known, effective)
 
 
 @given(sizes, knowns, st.none() | st.integers(1, 10**6))

@@ -8,13 +8,13 @@ own grows about linearly with the batch, so half of it is freed).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from brimful.decide.objective import fits_budget
 from brimful.values import Budget, MemoryBelief, Outcome, Sample
 
-__all__ = ["Known", "Size", "descend", "known_from", "next_smaller"]
+__all__ = ["Known", "Size", "known_from", "next_smaller"]
 
 _NEAR_MISS, _UNKNOWN = 3 / 4, 1 / 2  # assumed, as argued above
 _WORTH_IT = 9 / 10  # assumed: a size that ran and is larger than this share of the failed one is likely to fail as well
@@ -95,11 +95,3 @@ def _rounded(size: float, failed: int) -> int:
     if whole >= 2 * _MULTIPLE:
         whole -= whole % _MULTIPLE
     return min(max(1, whole), failed - 1)
-
-
-def descend(start: int, known: Known, effective: int | None = None) -> Generator[Size, None, None]:
-    """All sizes after `start`, each for the case that the one before it ran out of memory; ends below 1."""
-    size = next_smaller(start, known, effective)
-    while size is not None:
-        yield size
-        size = next_smaller(size.batch_size, known, effective)

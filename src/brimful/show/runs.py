@@ -6,8 +6,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from brimful.show.words import ABSENT, NOTHING, OUTCOMES, Shown, bytes_text, memory_of, seconds_text, share_text, speed_text
-from brimful.values import Attempt, Outcome, PhasePeak, PlannedSetting, Record, Run, Source
+from brimful.show.words import ABSENT, NOTHING, OUTCOMES, Shown, bytes_text, memory_of, seconds_text, speed_text
+from brimful.values import Attempt, Failure, Outcome, PhasePeak, PlannedSetting, Record, Run, Source
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,6 @@ class AttemptRow:
     completed: bool
     steps: str
     speed: Shown
-    loading: str
     peak: Shown
     memory: str | None  # which memory `peak` is
     duration: str
@@ -45,7 +44,6 @@ def _row(attempt: Attempt) -> AttemptRow:
         completed=attempt.outcome is Outcome.COMPLETED,
         steps=f"{attempt.steps:,}",
         speed=ABSENT if rate is None else Shown(speed_text(rate), Source.MEASURED),
-        loading=share_text(attempt.loading_share),
         peak=ABSENT if peak is None else Shown(bytes_text(peak[1]), Source.MEASURED),
         memory=peak[0] if peak else None,
         duration=seconds_text(attempt.duration_s),
@@ -73,10 +71,15 @@ def reason_of(attempt: Attempt) -> str:
     if failure is None:
         code = attempt.exit_code
         return "" if not code else f"exit code {code}" if code > 0 else f"ended by signal {-code}"
+    return failure_text(failure, attempt.failed_rank)
+
+
+def failure_text(failure: Failure, rank: int | None) -> str:
+    """The exception, the first line of what it said, the rank and the place."""
     first = (failure.message.strip().splitlines() or [""])[0]
-    rank = f" in rank {attempt.failed_rank}" if attempt.failed_rank is not None else ""
+    which = f" in rank {rank}" if rank is not None else ""
     where = f" ({failure.where})" if failure.where else ""
-    return (f"{failure.type}: {first}" if first else failure.type) + rank + where
+    return (f"{failure.type}: {first}" if first else failure.type) + which + where
 
 
 def verdict_of(run: Run, torn: bool) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from brimful import command as commands
 from brimful.decide.run_settings import ACCUMULATION, BATCH_SIZE, lever_of, values_in_force, with_size
 from brimful.decide.smaller import Known, Size, next_smaller
+from brimful.show.runs import failure_text
 from brimful.show.words import OUTCOMES
 from brimful.values import Advice, Attempt, Command, PlannedSetting, RunStarted
 
@@ -60,10 +61,7 @@ def reason(attempt: Attempt) -> str:
     failure = attempt.failure
     if failure is None:
         return f": {attempt.notes[0]}" if attempt.notes else ""
-    first = (failure.message.strip().splitlines() or [""])[0]
-    rank = f" in rank {attempt.failed_rank}" if attempt.failed_rank is not None else ""
-    where = f" ({failure.where})" if failure.where else ""
-    return f": {failure.type.rsplit('.', 1)[-1]}{': ' + first if first else ''}{rank}{where}"
+    return f": {failure_text(failure, attempt.failed_rank)}"
 
 
 def _where(attempt: Attempt) -> str:
