@@ -241,3 +241,14 @@ def test_residence_and_workers_are_told_as_asked_and_in_force():
     assert "the training is on cpu" in feed.residence.why and "in arrays" in feed.workers.why
     asked = Feed(Noisy(5), course(5), CPU, DataConfig(workers=2, residence="pinned"), 0)
     assert (asked.residence.effective, asked.workers.effective) == ("loader", 2)
+
+
+def test_a_data_set_that_gives_batches_at_once_is_told_that_its_samples_are_made_one_by_one():
+    class Batched(Noisy):
+        def __getitems__(self, indices):
+            return [self[index] for index in indices]
+
+    seeded = Feed(Batched(8), course(8), CPU, ALONE, seed=0)
+    own = Feed(Batched(8), course(8), CPU, DataConfig(workers=0, random_samples=False), seed=0)
+    assert "__getitems__" in seeded.workers.why
+    assert "__getitems__" not in own.workers.why

@@ -140,6 +140,9 @@ class Feed:
             return decide_workers(samples, self._measured_lists, collate, config, course.accumulation, machine)
 
         self.workers = shared(decide, config.workers, course.rank, share)
+        if self._seeded is not None and hasattr(data, "__getitems__"):
+            why = "samples are made one by one, each with random numbers of its own (data.random_samples), not by __getitems__"
+            self.workers = dataclasses.replace(self.workers, why=f"{self.workers.why}; {why}")
         workers = int(str(self.workers.effective))
         return DataLoader(
             samples,
