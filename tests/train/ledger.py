@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -213,10 +217,17 @@ def start(call: str, *argv: object, rank: int = 0, size: int = 1, store: Path | 
     )  # fmt: skip
 
 
-def on_ranks(size: int, call: str, folder: Path, *argv: object, timeout_s: float = 120) -> list[tuple[int, str, str]]:
-    """Exit code, output and errors of each rank of a group of `size` processes."""
+def on_ranks(size: int, function: Callable, folder: Path, *argv: object, timeout_s: float = 200) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each rank of a group of `size` processes, in which `function` is called.
+
+    They are forks of this process, which has torch already: loading it takes a process of its own some seconds. Where there is
+    an accelerator, autograd has threads that a fork does not get, and they are processes of their own.
+    """
     store = folder / "store"
     store.unlink(missing_ok=True)
+    if not torch.accelerator.is_available():
+        return _forked(size, function, folder, store, argv, timeout_s)
+    call = f"{function.__module__}:{function.__name__}"
     processes = [start(call, *argv, rank=rank, size=size, store=store) for rank in range(size)]
     ends = time.monotonic() + timeout_s
     while any(process.poll() is None for process in processes) and time.monotonic() < ends:
@@ -225,3 +236,67 @@ def on_ranks(size: int, call: str, folder: Path, *argv: object, timeout_s: float
         process.kill()  # one that is still there hangs, and its exit code says so
     told = [process.communicate() for process in processes]
     return [(process.returncode, *words) for process, words in zip(processes, told, strict=True)]
+
+
+def _forked(
+    size: int, function: Callable, folder: Path, store: Path, argv: tuple, timeout_s: float
+) -> list[tuple[int, str, str]]:
+    left = {
+        fork(lambda rank=rank: _as_rank(rank, size, store, function, argv), folder / f"rank-{rank}"): rank
+        for rank in range(size)
+    }
+    codes, ends = {}, time.monotonic() + timeout_s
+    while left:
+        ended = [(pid, status) for pid in left if (status := os.waitpid(pid, os.WNOHANG)) != (0, 0)]
+        codes |= {left.pop(pid): os.waitstatus_to_exitcode(status[1]) for pid, status in ended}
+        if time.monotonic() > ends:
+            for hanging in left:
+                os.kill(hanging, signal.SIGKILL)  # its exit code says so
+        time.sleep(0.01)
+    words = [[(folder / f"rank-{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(size)]
+    return [(codes[rank], *words[rank]) for rank in range(size)]
+
+
+def _as_rank(rank: int, size: int, store: Path, function: Callable, argv: tuple) -> None:
+    os.environ |= environment(rank, size)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    function(*(str(a) for a in argv))
+
+
+def fork(work: Callable[[], object], words: Path) -> int:
+    """The process id of a fork that does `work`, with its output in `words`.out and .err; its exit code as Python gives it."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{words}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        torch.set_num_threads(1)  # threads of OpenMP did not come along
+        work()
+        code = 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(code)
+
+
+class Stopped(BaseException):
+    """The process is no more; what it had not written is lost."""
+
+
+def stopping(task: Task, at_call: int) -> Task:
+    """`task`, whose loss ends the training at its call of this number."""
+    calls = iter(range(1_000_000))
+    loss = task.loss
+
+    def counted(model, batch):
+        if next(calls) == at_call:
+            raise Stopped
+        return loss(model, batch)
+
+    return dataclasses.replace(task, loss=counted)

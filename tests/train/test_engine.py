@@ -16,8 +16,11 @@ import torch
 
 from brimful.errors import DiskFull, Interrupted, Terminated, UsageError
 from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Task, fit
+from brimful.train.log import finite_or_none
 from tests.train.ledger import (
     Faults,
+    Stopped,
+    fork,
     ledger_config,
     ledger_task,
     network,
@@ -25,28 +28,11 @@ from tests.train.ledger import (
     network_task,
     same,
     shares,
-    start,
+    stopping,
     weights,
 )  # fmt: skip
 
-HERE = "tests.train.test_engine"
 EVERY_STEP = CheckpointConfig(every_epochs=None, every_steps=1)
-
-
-class Stopped(BaseException):
-    """The process is no more; what it had not written is lost."""
-
-
-def stopping(task: Task, at_call: int) -> Task:
-    calls = iter(range(1_000_000))
-    loss = task.loss
-
-    def counted(model, batch):
-        if next(calls) == at_call:
-            raise Stopped
-        return loss(model, batch)
-
-    return Task(**{**vars(task), "loss": counted})
 
 
 @pytest.mark.parametrize("at_call", [3, 7, 13, 17])
@@ -161,35 +147,25 @@ def steps_written(folder: Path) -> int:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_after_a_checkpoint(number, code, tmp_path):
-    process = start(f"{HERE}:training", tmp_path, 2000, "0.005")
+    pid = fork(lambda: training(str(tmp_path), "2000", "0.005"), tmp_path / "said")
     ends = time.monotonic() + 100
-    while not (tmp_path / "config.json").exists() and time.monotonic() < ends:
-        time.sleep(0.05)
-    time.sleep(0.3)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == code, said
+    while not steps_written(tmp_path) and time.monotonic() < ends:
+        time.sleep(0.01)
+    os.kill(pid, number)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code, (tmp_path / "said.err").read_text()
     steps = steps_written(tmp_path)
     assert steps > 0
     assert json.loads((tmp_path / "training_stats.json").read_text())["updates"] == steps
 
 
 def test_five_kills_at_random_steps_end_in_the_weights_of_the_run_that_was_left_alone(tmp_path):
-    pid = os.fork()  # a fork has torch already, where a process of its own takes seconds to load it
-    if pid == 0:
-        os.close(1), os.close(2)
-        training(str(tmp_path / "whole"), "12")
-        os._exit(0)
+    pid = fork(lambda: training(str(tmp_path / "whole"), "12"), tmp_path / "said")
     assert os.waitpid(pid, 0)[1] == 0
     generator, killed = random.Random(4), 0
     folder = tmp_path / "killed"
     while killed < 5:
         before = steps_written(folder)
-        pid = os.fork()
-        if pid == 0:
-            os.close(1), os.close(2)
-            training(str(folder), "12", "0.004")
-            os._exit(0)
+        pid = fork(lambda: training(str(folder), "12", "0.004"), tmp_path / "said")
         target = before + generator.randrange(1, 9)
         ends = time.monotonic() + 60
         while steps_written(folder) < target and time.monotonic() < ends:
@@ -288,3 +264,53 @@ def test_the_best_evaluation_is_told_with_its_step(tmp_path):
 def test_tensorboard_that_is_not_installed_is_a_sentence(tmp_path):
     with mock.patch.dict("sys.modules", {"torch.utils.tensorboard": None}), pytest.raises(UsageError, match="tensorboard"):
         fit(network_task(), network_config(tmp_path, tensorboard=True))
+
+
+def test_tensorboard_can_be_read_back(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    result = fit(network_task(), network_config(tmp_path, epochs=3, tensorboard=True))
+    board = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    assert {"loss", "lr", "samples_per_s", "eval/loss", "eval/accuracy"} <= set(board.Tags()["scalars"])
+    assert [row.step for row in board.Scalars("loss")] == [5, 10, 15]
+    assert board.Scalars("eval/loss")[-1].value == pytest.approx(result.measures["loss"], rel=1e-6)
+    told = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in told if row["event"] == "epoch"]
+    assert [row.value for row in board.Scalars("loss")] == pytest.approx(losses, rel=1e-6)
+
+
+def test_checkpoints_by_the_clock_are_written_when_their_minutes_are_over(tmp_path):
+    """Each loss takes a minute by the engine's clock; an update has two, the last of an epoch one. Due is it by the update
+    that begins after three minutes, at whose end the checkpoint is written."""
+    now = iter(range(0, 10**9, 1))
+    minutes = {"past": 0.0}
+    base = network_task(eval_samples=0)
+
+    def slow(model, batch):
+        minutes["past"] += 1
+        return base.loss(model, batch)
+
+    task = Task(**{**vars(base), "loss": slow})
+    config = network_config(
+        tmp_path, epochs=4, checkpoints=CheckpointConfig(every_epochs=None, every_minutes=3, keep_last=100), log_every_s=1e9
+    )
+    with mock.patch("brimful.train.engine.time.perf_counter", lambda: 60 * minutes["past"] + 1e-6 * next(now)):
+        fit(task, config)
+    steps = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "checkpoints").glob("step-*"))
+    assert steps == [3, 6, 9, 12, 15, 18, 20]
+
+
+def test_an_update_that_is_left_out_is_not_in_the_loss_that_is_told(tmp_path, capfd):
+    base, calls = network_task(), iter(range(1000))
+
+    def sometimes(model, batch):
+        return base.loss(model, batch) * (float("nan") if next(calls) in (2, 3) else 1.0)
+
+    fit(Task(**{**vars(base), "loss": sometimes}), network_config(tmp_path, on_nan="skip"))
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"epoch"' in line]
+    assert all(0 < loss < 3 for loss in losses if loss is not None) and len(losses) >= 2 and None not in losses
+    assert "Update 2 is left out" in capfd.readouterr().err
+
+
+def test_what_json_has_no_word_for_is_null():
+    assert finite_or_none({"a": [float("nan"), 1.0, (float("inf"),)], "b": "nan"}) == {"a": [None, 1.0, [None]], "b": "nan"}

@@ -22,7 +22,8 @@ entropy = nn.functional.cross_entropy
 measure = lambda model, b: {"loss": Sum(entropy(model(b[0]), b[1], reduction="sum"), len(b[1]))}
 task = Task("mlp", model, lambda model, b: entropy(model(b[0]), b[1]), Arrays(x, y), Arrays(x, y), measure)
 batch = BatchingConfig(micro_batch=2048, accumulation=2)
-result = fit(task, Config(out="out", epochs=2, batch=batch, precision=sys.argv[1], clip_norm=1.0))
+result = fit(task, Config(out="out", epochs=2, batch=batch, precision=sys.argv[1], clip_norm=1.0,
+    on_nan=sys.argv[2]))
 print("STEPS", result.steps, result.samples)
 print("TOLD", open("out/training_stats.json").read().replace(chr(10), " "))
 """
@@ -37,9 +38,9 @@ sys.modules[_SPEC.name] = helper
 _SPEC.loader.exec_module(helper)
 
 
-def run(tmp_path, capacity, precision="fp32", **orders):
+def run(tmp_path, capacity, precision="fp32", on_nan="stop", **orders):
     return helper.run_trial(
-        tmp_path, SCRIPT, argv=(precision,), device="imaginary", card=CARD, capacity_bytes=capacity, cut=False, **orders
+        tmp_path, SCRIPT, argv=(precision, on_nan), device="imaginary", card=CARD, capacity_bytes=capacity, cut=False, **orders
     )  # fmt: skip
 
 
@@ -55,10 +56,14 @@ def test_a_card_with_too_little_memory_is_trained_on_in_smaller_pieces(tmp_path)
 
 
 def test_a_card_that_has_enough_splits_nothing(tmp_path):
-    told = run(tmp_path, None)
+    told = run(tmp_path, None, on_nan="skip")
     statistics = json.loads(told.stdout.split("TOLD ")[1].splitlines()[0])
     assert statistics["recoveries"] == 0 and statistics["micro_batch"] == 2048
     assert statistics["peak_gpu_memory_train_reserved_gb"] * GIB > TIGHT
+    # Its tensors have no data: nothing is told of their values, and no check of them ends or skips anything.
+    assert "STEPS 6 " in told.stdout and statistics["skipped_nan"] == 0
+    assert "loss – (an imaginary card has no data)" in told.stderr
+    assert "nan" not in told.stderr and "eval loss" not in told.stderr
 
 
 def test_a_card_that_holds_not_even_one_sample_is_a_sentence(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -23,8 +24,6 @@ from tests.train.ledger import (
     shares,
     weights,
 )  # fmt: skip
-
-HERE = "tests.train.test_ranks"
 
 # Each row: samples, micro-batch, accumulation, faults of rank 0, faults of rank 1, options of the task.
 SCENARIOS = {
@@ -86,7 +85,7 @@ def _two_against_one(out: Path, rank: int) -> list:
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenarios")
-    ended = on_ranks(2, f"{HERE}:scenarios", folder, folder)
+    ended = on_ranks(2, scenarios, folder, folder)
     assert [code for code, _, _ in ended] == [0, 0], ended
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
@@ -127,7 +126,11 @@ def test_a_loss_that_does_not_decompose_is_cut_on_all_ranks_alike(told):
     one = told[0][name]
     assert one["samples"] == 50 and one["statistics"]["micro_batch"] == 2
     assert one["statistics"]["updates"] > -(-50 // 16)
-    assert min(one["shares"]) > 0
+    # Each update's samples once: as many have the share 1 / n as make whole updates of n samples, over both ranks.
+    sizes = sorted(round(1 / share) for share in one["shares"])
+    assert [1 / size for size in sizes] == pytest.approx(sorted(one["shares"], reverse=True))
+    assert all(len(list(group)) % size == 0 for size, group in itertools.groupby(sizes))
+    assert max(sizes) == 16 and min(sizes) < 16
 
 
 def test_a_smaller_micro_batch_is_one_decision_for_all_ranks(told):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from brimful.errors import UsageError
 from brimful.train.effective import Effective
 
-__all__ = ["Batching", "BatchingConfig", "Split", "plan_batches"]
+__all__ = ["EVAL_TIMES_MICRO", "Batching", "BatchingConfig", "Split", "plan_batches", "token_rows"]
 
 # Assumed: evaluation keeps no activations for a backward pass; the first batch of the size that follows is tried at the start.
 EVAL_TIMES_MICRO = 3
@@ -22,7 +22,8 @@ class BatchingConfig:
     accumulation: micro-batches of each rank in one update. effective: samples in one update, over all ranks. One of them says
         the other; with neither, an update takes one micro-batch of each rank.
     eval_batch: samples at once in evaluation; None: three micro-batches.
-    max_tokens: for data with `sizes`: a micro-batch holds as many samples as keep samples × longest within it.
+    max_tokens: for data with `sizes`: a micro-batch holds as many samples as keep samples × longest within it, a batch of the
+        evaluation as many as keep within three times as much.
     drop_last: samples at the end of an epoch that fill no whole effective batch are left out.
     """
 
@@ -143,6 +144,22 @@ def _eval_batch(config: BatchingConfig, micro: int, samples: int | None) -> tupl
     if wanted > samples:
         return max(1, samples), f"{why}; the evaluation data has {samples:,} samples"
     return wanted, why
+
+
+def token_rows(max_tokens: int, eval_has_sizes: bool | None) -> Iterator[Effective]:
+    """`eval_has_sizes`: None where there is no evaluation data."""
+    yield Effective(
+        "max_tokens", max_tokens, max_tokens, "samples × longest of a micro-batch; it may have fewer samples than asked"
+    )
+    if eval_has_sizes is None:
+        return
+    if not eval_has_sizes:
+        yield Effective(
+            "eval max_tokens", None, None, "the evaluation data has no `sizes`: its batches are held to eval_batch alone"
+        )
+        return
+    why = f"{EVAL_TIMES_MICRO} × max_tokens: evaluation keeps no activations"
+    yield Effective("eval max_tokens", None, EVAL_TIMES_MICRO * max_tokens, why)
 
 
 def _why_last(config: BatchingConfig, effective: int, samples: int) -> str:

@@ -13,6 +13,7 @@ from brimful.errors import DiskFull
 from brimful.train import saved
 from brimful.train.checkpoints import Checkpoints, Loaded, Stop
 from brimful.train.config import Config
+from brimful.train.counts import Asks, Counts, Done
 from brimful.train.data.course import Position
 from brimful.train.data.feed import StepData
 from brimful.train.divergence import Facts, all_finite
@@ -28,9 +29,11 @@ from brimful.train.ranks import BROKEN, Ranks, device_for
 from brimful.train.restart import Attempt, Restart
 from brimful.train.result import Result, better, ended_by
 from brimful.train.statistics import Statistics, peaks_of_all_ranks, write_json
-from brimful.train.step import Asks, Counts, Done, Stepper
+from brimful.train.step import Stepper
 from brimful.train.task import Task
+from brimful.train.telling import Standing, Telling
 from brimful.train.update import Update
+from brimful_inside.script import keeps_writes_out
 
 __all__ = ["Result", "fit"]
 
@@ -92,9 +95,7 @@ class _Training:
         """Goes on from the checkpoint that the config asks for; then says what is in force."""
         parts = self.parts
         attempt = Attempt.this()
-        found = None
-        if self.ranks.first:
-            found = self.checkpoints.load(Path(attempt.checkpoint)) if attempt.checkpoint else self.checkpoints.resume()
+        found = self._found(attempt) if self.ranks.first else None
         folder = self.ranks.from_first(found.folder if found is not None else None)
         counts = Counts()
         if folder is not None:
@@ -113,6 +114,17 @@ class _Training:
         if self.ranks.first:
             write_json(self.config.out / "config.json", self.config.as_json())
         self.log.settings(parts.rows)
+
+    def _found(self, attempt: Attempt) -> Loaded | None:
+        """The checkpoint to go on from."""
+        if keeps_writes_out():
+            if self.config.checkpoints.resume != "no" and any(self.checkpoints.folder.glob("step-*")):
+                self.log.line(
+                    f"A trial by brimful goes on from no checkpoint: it begins anew, and those in {self.checkpoints.folder} "
+                    "stay as they are."
+                )
+            return None
+        return self.checkpoints.load(Path(attempt.checkpoint)) if attempt.checkpoint else self.checkpoints.resume()
 
     def _load(self, loaded: Loaded) -> Counts:
         state, where = loaded.state, str(loaded.folder)
@@ -166,9 +178,11 @@ class _Training:
         with self.peaks.phase(TRAIN):
             self._probe_evaluation()
             self.clock = time.perf_counter()
-            self.begun, self.begun_at = self.clock, self._epochs()
-            self.logged_at, self.saved_at = self.clock, self.clock
-            self.logged_sums, self.logged_samples = self._read_sums(), self.stepper.counts.samples
+            self.saved_at = self.clock
+            counts = self.stepper.counts
+            standing = Standing(self.clock, self._epochs(), counts.updates, counts.samples, *self._read_sums())
+            whole = self.config.epochs if self.config.max_steps is None else None
+            self.told = Telling(self.log, self.peaks, standing, whole)
             while not self._is_over():
                 self._epoch()
             self._write_statistics()
@@ -196,7 +210,7 @@ class _Training:
         over, epoch_ends = self._is_over(), self.position.epoch > data.indices.before.epoch
         evaluates = over or crossed(self.config.eval_every_epochs, before, now)
         score = self._evaluate() if evaluates and self.parts.evaluation is not None else None
-        if epoch_ends or evaluates or time.perf_counter() - self.logged_at > self.config.log_every_s:
+        if epoch_ends or evaluates or time.perf_counter() - self.told.last.at_s > self.config.log_every_s:
             self._log(done, epoch_ends, evaluates)
         if epoch_ends:
             self._end_epoch()
@@ -313,31 +327,14 @@ class _Training:
 
     def _log(self, done: Done, epoch_ends: bool, evaluates: bool) -> None:
         self._stop_the_clock("train_time_s")
-        total, count = self._read_sums()
-        since = (0.0, 0.0) if epoch_ends else self.logged_sums
-        loss = (total - since[0]) / (count - since[1]) if count > since[1] else float("nan")
-        epochs, counts = self._epochs(), self.stepper.counts
-        passed = max(self.clock - self.begun, 1e-9)
-        trained = epochs - self.begun_at
-        rate = (counts.samples - self.logged_samples) / max(self.clock - self.logged_at, 1e-9)
-        left = passed / trained * (self.config.epochs - epochs) if trained > 0 and self.config.max_steps is None else None
-        peak = self.peaks.read(TRAIN)
-        self.log.progress(
-            epoch=epochs, step=counts.updates, loss=loss, lr=done.lr, samples_per_s=rate, memory_bytes=self.peaks.now_bytes(),
-            peak_bytes=peak.allocated_bytes if peak.allocated_bytes is not None else peak.host_bytes,
-            elapsed_s=passed, left_s=left, measures=self.measures if evaluates else {},
-        )  # fmt: skip
-        self.log.event(
-            "epoch" if epoch_ends else "progress", epoch=epochs, step=counts.updates, samples=counts.samples, loss=loss,
-            lr=done.lr, samples_per_s=rate, measures=self.measures if evaluates else {},
-        )  # fmt: skip
-        self.logged_at, self.logged_sums, self.logged_samples = self.clock, (total, count), counts.samples
+        counts = self.stepper.counts
+        standing = Standing(self.clock, self._epochs(), counts.updates, counts.samples, *self._read_sums())
+        self.told.tell(standing, done.lr, self.measures if evaluates else {}, epoch_ends)
 
     def _end_epoch(self) -> None:
         self.statistics.epoch_times_s.append(self.statistics.this_epoch_s)
         self.statistics.this_epoch_s = 0.0
         self.sums.zero_()
-        self.logged_sums = (0.0, 0.0)
 
     def _write_statistics(self) -> None:
         self.statistics.epoch_loss, self.statistics.epoch_count = self._read_sums()

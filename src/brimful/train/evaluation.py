@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from brimful.errors import DoesNotFit, UsageError
-from brimful.train.batching import Batching, BatchingConfig, Split
+from brimful.train.batching import EVAL_TIMES_MICRO, Batching, BatchingConfig, Split
 from brimful.train.data.config import DataConfig
 from brimful.train.data.course import Course, Position
 from brimful.train.data.feed import Feed, StepData
@@ -56,13 +56,13 @@ class Evaluation:
     def feed(
         task: Task, batching: Batching, config: BatchingConfig, data: DataConfig, seed: int, ranks: Ranks, device: torch.device
     ) -> Feed:
-        """The evaluation data in a fixed order, a batch of each rank at a time."""
+        """The evaluation data in a fixed order, a batch of each rank at a time; of samples with sizes, the largest first."""
         assert task.eval_data is not None
         sizes = getattr(task.eval_data, "sizes", None) if config.max_tokens is not None else None
         course = Course(
             len(task.eval_data),  # type: ignore[arg-type]
             seed=seed, micro_batch=batching.eval_batch, accumulation=1, ranks=ranks.size, rank=ranks.rank, shuffle=False,
-            sizes=sizes, max_tokens=config.max_tokens if sizes is not None else None,
+            sizes=sizes, max_tokens=EVAL_TIMES_MICRO * config.max_tokens if sizes is not None and config.max_tokens else None,
         )  # fmt: skip
         return Feed(task.eval_data, course, device, data, seed, ranks.from_first)
 
@@ -124,7 +124,7 @@ class Evaluation:
             if self._restart is not None:
                 if smaller is not None:
                     self._restart.smaller(smaller.limit, missing.face, evaluation=True)
-                self._restart.give_up(missing.words)
+                self._restart.end(missing.words, DoesNotFit.exit_code)
             if smaller is None:
                 self._ranks.tell(GIVES_UP)
                 raise DoesNotFit(

@@ -6,6 +6,7 @@ The sums of the loss ride along in a small bucket of their own.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -53,6 +54,11 @@ class GradientSum:
         if self._ranks.size == 1:
             return 0
         return zlib.crc32(bytes(p.grad is not None for p in self._parameters))
+
+    @functools.cached_property
+    def complete(self) -> int:
+        """What `present` is where each parameter has a gradient."""
+        return zlib.crc32(bytes([True]) * len(self._parameters))
 
     def missing(self) -> Parameters:
         """Parameters without a gradient here and with one on another rank: this rank's part was empty, or went another way."""

@@ -6,6 +6,7 @@ Only rank 0 writes files; other ranks speak up for what happened to them alone.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -15,8 +16,9 @@ from typing import Any, TextIO
 from brimful.errors import UsageError
 from brimful.train.effective import Effective
 from brimful.units import format_bytes, format_duration, format_rate
+from brimful_inside.script import is_imaginary
 
-__all__ = ["Log"]
+__all__ = ["Log", "finite_or_none"]
 
 
 class Log:
@@ -43,7 +45,7 @@ class Log:
         if self._writes:
             row = {"event": kind, "elapsed_s": round(time.time() - self._begun, 3), **fields}
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, default=str) + "\n")
+                file.write(json.dumps(finite_or_none(row), default=str) + "\n")
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         if self._board is not None:
@@ -63,24 +65,37 @@ class Log:
         )
 
     def progress(
-        self, *, epoch: float, step: int, loss: float, lr: float, samples_per_s: float, memory_bytes: int,
+        self, *, epoch: float, step: int, loss: float | None, lr: float, samples_per_s: float, memory_bytes: int,
         peak_bytes: int | None, elapsed_s: float, left_s: float | None, measures: Mapping[str, float],
     ) -> None:  # fmt: skip
         """One line: where the training is, how it goes, what it holds."""
         peak = f", peak {format_bytes(peak_bytes)}" if peak_bytes is not None else ""
         left = f", {format_duration(left_s)} left" if left_s is not None else ""
+        shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({_why_no_loss()})"
         named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
         self.line(
-            f"epoch {epoch:.4g}  step {step:,}  loss {loss:.4g}{named}  lr {lr:.3g}  {format_rate(samples_per_s)}  "
+            f"epoch {epoch:.4g}  step {step:,}  {shown}{named}  lr {lr:.3g}  {format_rate(samples_per_s)}  "
             f"memory {format_bytes(memory_bytes)}{peak}  {format_duration(elapsed_s)}{left}"
         )
-        self.scalars(
-            {"loss": loss, "lr": lr, "samples_per_s": samples_per_s, **{f"eval/{k}": v for k, v in measures.items()}}, step
-        )
+        scalars = {"loss": loss, "lr": lr, "samples_per_s": samples_per_s, **{f"eval/{k}": v for k, v in measures.items()}}
+        self.scalars({name: value for name, value in scalars.items() if value is not None}, step)
 
     def close(self) -> None:
         if self._board is not None:
             self._board.close()
+
+
+def finite_or_none(tree: Any) -> Any:
+    """`tree` with None for NaN and infinities, which JSON has no words for: strict readers refuse what Python writes."""
+    if isinstance(tree, Mapping):
+        return {name: finite_or_none(value) for name, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [finite_or_none(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
+def _why_no_loss() -> str:
+    return "an imaginary card has no data" if is_imaginary() else "no update counted since the last line"
 
 
 def _written(value: object, absent: str) -> str:

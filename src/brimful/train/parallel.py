@@ -19,10 +19,20 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from brimful.errors import UsageError
 from brimful.train.effective import Effective
 from brimful.train.ranks import Ranks
 
-__all__ = ["OVERLAP_AFTER", "Overlapped", "full", "load_sharded", "shard"]
+__all__ = [
+    "OVERLAP_AFTER",
+    "Overlapped",
+    "full",
+    "incomplete_in_overlap",
+    "load_sharded",
+    "no_overlap_sentence",
+    "shard",
+    "without_gradient",
+]
 
 OVERLAP_AFTER = 300  # assumed: updates without out-of-memory, after which sizes that vary have been met
 
@@ -48,6 +58,30 @@ def _sum(state, bucket):  # DDP compares annotations with types, and here they a
     """As the sum after a step is: DDP's own would divide by the number of ranks."""
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
+
+
+def without_gradient(module: nn.Module) -> list[str]:
+    return [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def no_overlap_sentence(names: list[str]) -> str:
+    return (
+        f"overlap is left off: {_some(names)} got no gradient in an update, and a reduction within the backward pass waits for "
+        "each parameter's. Gradients are summed after the step, with the same result."
+    )
+
+
+def incomplete_in_overlap(names: list[str]) -> UsageError:
+    return UsageError(
+        f"{_some(names)} got no gradient in an update whose gradients were summed within the backward pass",
+        f"That waits for the gradient of each parameter; in the {OVERLAP_AFTER} updates before, all had one.",
+        "Set config.overlap to False, or take what is not trained out of the model (requires_grad_(False)).",
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more parameters" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 def shard(module: nn.Module, ranks: Ranks) -> Effective:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from brimful.train.batching import Batching, Split, plan_batches
+from brimful.train.batching import Batching, Split, plan_batches, token_rows
 from brimful.train.config import Config
 from brimful.train.data.course import Course
 from brimful.train.data.feed import Feed
@@ -55,6 +55,9 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
         Effective("device", config.device, str(device), "as asked" if config.device != "auto" else "what PyTorch found here"),
         *batching.rows,
     ]
+    if config.batch.max_tokens is not None:
+        sized = getattr(task.eval_data, "sizes", None) is not None if task.eval_data is not None else None
+        rows += token_rows(config.batch.max_tokens, sized)
     if config.memory_budget is not None:
         rows.append(limit_memory(config.memory_budget, device))
 

@@ -70,10 +70,10 @@ class Restart:
             )
         self._obey(self._raise_flag({"piece": piece, "evaluation": evaluation, "why": why}))
 
-    def give_up(self, why: str) -> None:
-        """A single sample does not fit: the other ranks end as well."""
+    def end(self, why: str, exit_code: int) -> None:
+        """This rank ends with an error, and the others with its exit code, wherever they wait for it."""
         if self._store is not None:
-            self._raise_flag({"piece": 0, "evaluation": False, "why": why})
+            self._raise_flag({"piece": 0, "evaluation": False, "why": why, "exit_code": exit_code})
 
     def close(self) -> None:
         self._over.set()
@@ -98,9 +98,9 @@ class Restart:
 
     def _obey(self, flag: dict) -> NoReturn:
         if not flag["piece"] or self._attempt.number + 1 >= MOST_ATTEMPTS:
-            self._say(f"Another rank does not fit into its memory ({flag['why']}): this one ends with it.")
+            self._say(f"Another rank ended with an error, and this one ends with it: {flag['why']}")
             _end_children()
-            os._exit(DoesNotFit.exit_code)
+            os._exit(flag.get("exit_code", DoesNotFit.exit_code))
         checkpoint = self._last_checkpoint() or self._attempt.checkpoint
         self._say(
             f"Out of memory where a step cannot be replayed ({flag['why']}): all ranks go back to "

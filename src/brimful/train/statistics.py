@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brimful.train.log import finite_or_none
 from brimful.train.memory import Peak
 from brimful.train.ranks import Ranks
 from brimful.units import GIB
@@ -45,7 +46,7 @@ class Statistics:
     def told(self, peaks: dict[str, Peak], **others: Any) -> dict[str, Any]:
         """The content of training_stats.json."""
         times = self.epoch_times_s
-        return {
+        content = {
             "train_time_seconds": self.train_time_s,
             "eval_time_seconds": self.eval_time_s,
             "checkpoint_time_seconds": self.checkpoint_time_s,
@@ -55,6 +56,7 @@ class Statistics:
             **others,
             "resumed": self.resumed,
         }
+        return finite_or_none(content)
 
 
 def _memory_fields(peaks: dict[str, Peak]) -> dict[str, Any]:

@@ -12,23 +12,29 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from brimful.errors import UsageError
+from brimful.errors import BrimfulError, UsageError
 from brimful.train.batching import Split
 from brimful.train.buffers import Buffers, layers_that_depend_on_the_cut
 from brimful.train.clipping import clip
+from brimful.train.counts import Asks, Counts, Done
 from brimful.train.data.feed import StepData
 from brimful.train.divergence import Facts, Finite
 from brimful.train.gradients import GradientSum
 from brimful.train.missing_memory import Missing, attempt, free_what_is_cached
 from brimful.train.optimizers import set_lr
-from brimful.train.parallel import OVERLAP_AFTER, Overlapped
+from brimful.train.parallel import (
+    OVERLAP_AFTER,
+    Overlapped,
+    incomplete_in_overlap,
+    no_overlap_sentence,
+    without_gradient,
+)  # fmt: skip
 from brimful.train.precision import Precision
 from brimful.train.randomness import Randomness
 from brimful.train.ranks import BROKEN, FINE, GIVES_UP, OUT_OF_MEMORY, Ranks, Vote
@@ -37,40 +43,10 @@ from brimful.train.shortage import does_not_fit, layers_sentence, no_room_after_
 from brimful.train.task import Sum, Task
 from brimful.train.update import Update
 
-__all__ = ["Counts", "Done", "Stepper"]
+__all__ = ["Stepper"]
 
 T = TypeVar("T")
 Pieces = list[tuple[int, int, int]]  # micro-batch, its first sample, one past its last
-
-
-@dataclass
-class Counts:
-    """What happened so far, for statistics and checkpoints."""
-
-    updates: int = 0  # tried; those that were skipped count
-    samples: int = 0
-    skipped_nan: int = 0
-    recoveries: int = 0  # replays after out-of-memory, over all ranks
-    updates_since_recovery: int = 0
-
-
-@dataclass(frozen=True)
-class Done:
-    """One update, as all ranks know it."""
-
-    sums: torch.Tensor  # on the device, float: the loss's sum and its count, over all ranks
-    samples: int
-    lr: float
-    signal: int  # that asks for the end; 0: none
-    save: bool  # rank 0's clock asks for a checkpoint
-
-
-@dataclass(frozen=True)
-class Asks:
-    """What this rank brings to the meeting of a step beside its part of it."""
-
-    signal: int = 0
-    save: bool = False
 
 
 class Stepper:
@@ -193,6 +169,8 @@ class Stepper:
             del batch, objective, total, count  # the next one needs the room
         if self._sharded:
             self._go_along(data, cut)
+        if self._overlaps and self._gradients.present() != self._gradients.complete:
+            raise self._ends_for_all(incomplete_in_overlap(without_gradient(self._module)))
 
     def _cut(self, data: StepData, pieces: Pieces) -> Pieces:
         """`pieces` as small as they have to be. One whose loss does not decompose is not cut any further."""
@@ -255,6 +233,7 @@ class Stepper:
             and self.counts.updates_since_recovery >= OVERLAP_AFTER
             and data.samples >= self._ranks.size
             and self._task.decomposes
+            and not self.counts.incomplete
         )
 
     # --- out of memory ----------------------------------------------------------------------------------------------
@@ -276,9 +255,14 @@ class Stepper:
         assert self._restart is not None
         smaller = self.split.smaller(*self._running)
         if smaller is None:
-            self._restart.give_up(missing.words)
-            raise does_not_fit(missing.words)
+            raise self._ends_for_all(does_not_fit(missing.words))
         self._restart.smaller(smaller.limit, missing.face)
+
+    def _ends_for_all(self, error: BrimfulError) -> BrimfulError:
+        """`error`, of which ranks that wait for this one in a collective hear by the flag."""
+        if self._restart is not None:
+            self._restart.end(error.saw, error.exit_code)
+        return error
 
     def _tell_of_layers(self) -> None:
         layers = layers_that_depend_on_the_cut(self._module)
@@ -299,9 +283,18 @@ class Stepper:
         """What all ranks know alike from here on."""
         self.split = self.split.agreed(min(vote.piece for vote in votes))
         self._by_count = any(vote.by_count for vote in votes)
+        if self._overlapped is not None:
+            self._notice_incomplete(votes)
         recoveries = sum(vote.recoveries for vote in votes)
         self.counts.recoveries += recoveries
         self.counts.updates_since_recovery = 0 if recoveries else self.counts.updates_since_recovery + 1
+
+    def _notice_incomplete(self, votes: list[Vote]) -> None:
+        """Overlapped reduction waits for the gradient of each parameter: where one had none it is not begun."""
+        incomplete = [rank for rank, vote in enumerate(votes) if vote.samples and vote.gradients != self._gradients.complete]
+        if incomplete and not self.counts.incomplete and self._ranks.rank == incomplete[0]:
+            self._say(no_overlap_sentence(without_gradient(self._module)))
+        self.counts.incomplete += bool(incomplete)
 
     def _finish(self, data: StepData, votes: list[Vote], sums: torch.Tensor, lr_at: Callable[[int], float]) -> Done:
         samples = sum(vote.samples for vote in votes)
@@ -344,10 +337,9 @@ class Stepper:
             free_what_is_cached(self._device)
             missing = attempt(lambda: done.append(work()))
         if missing is not None:
-            if self._restart is not None:
-                self._restart.give_up(missing.words)
+            error = self._ends_for_all(no_room_after_backward(missing.words))
             self._ranks.tell(GIVES_UP)
-            raise no_room_after_backward(missing.words)
+            raise error
         return done[0]
 
     def _divide(self, sums: torch.Tensor, reference: int, samples: int) -> None:

@@ -27,6 +27,7 @@ from brimful.train.data.arrays import Arrays
 from brimful.train.engine import Result, fit
 from brimful.train.ranks import device_for
 from brimful.train.task import Batch, Sum, Task
+from brimful_inside.script import keeps_writes_out
 
 __all__ = ["reader_task", "train"]
 
@@ -42,7 +43,7 @@ def train(given: Options, images: ImageOptions, preset: str) -> Result:
     precision = precision_here(options.precision or "auto", device)
     config = config_from(replace(options, precision=precision.effective))
     facts = Facts(images.look.alphabet, images.length, images.height, images.width, images.samples, images.image_seed)
-    if config.checkpoints.resume == "auto":
+    if config.checkpoints.resume == "auto" and not keeps_writes_out():
         check_resumable(config.out, facts)
     # Images take minutes to draw: what cannot be meant is refused before that.
     plan_batches(config.batch, int(os.environ.get("WORLD_SIZE", "1")), images.samples, images.eval_samples)
