@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import itertools
 import json
 import os
 import random
@@ -16,6 +18,8 @@ import torch
 
 from brimful.errors import DiskFull, Interrupted, Terminated, UsageError
 from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Task, fit
+from brimful.train.checkpoints import Checkpoints
+from brimful.train.data import feed
 from brimful.train.log import finite_or_none
 from tests.train.ledger import (
     Faults,
@@ -259,6 +263,34 @@ def test_the_best_evaluation_is_told_with_its_step(tmp_path):
     result = fit(network_task(), network_config(tmp_path, epochs=4))
     assert result.best is not None and result.best["loss"] <= result.measures["loss"] + 1e-12
     assert result.best_step in (5, 10, 15, 20)
+
+
+def test_the_best_evaluation_is_kept_also_where_no_checkpoint_is_due_at_its_step(tmp_path):
+    """Five updates an epoch, a checkpoint every seventh: none of them falls on an evaluation."""
+    config = CheckpointConfig(every_epochs=None, every_steps=7, keep_last=1)
+    result = fit(network_task(), network_config(tmp_path, epochs=4, checkpoints=config))
+    best = Checkpoints(result.checkpoints, config, print).best()
+    assert best is not None and best.step == result.best_step
+
+
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_a_new_best_evaluation_writes_a_checkpoint_where_the_best_is_to_stay(keep_best, tmp_path):
+    config = CheckpointConfig(every_epochs=None, every_steps=10_000, keep_best=keep_best)
+    fit(network_task(), network_config(tmp_path, epochs=4, checkpoints=config))
+    steps = {int(path.name.split("-")[1]) for path in (tmp_path / "checkpoints").glob("step-*")}
+    assert (5 in steps or len(steps) > 1) == keep_best and 20 in steps
+
+
+def test_a_loader_that_ends_early_leads_to_the_evaluation(tmp_path, monkeypatch):
+    """As it does in a trial: what follows the training is to be seen."""
+    seen = []
+    task = network_task()
+    measure = task.measure
+    task = dataclasses.replace(task, measure=lambda model, batch: seen.append(model.training) or measure(model, batch))
+    whole = feed.Feed.steps
+    monkeypatch.setattr(feed.Feed, "steps", lambda self, start: itertools.islice(whole(self, start), 2))
+    fit(task, network_config(tmp_path, epochs=1))
+    assert len(seen) > 1 and not any(seen)  # the first batch is the one that is tried before the training
 
 
 def test_tensorboard_that_is_not_installed_is_a_sentence(tmp_path):

@@ -202,8 +202,10 @@ class _Training:
             self._after_step(before, done, data)
             if self._is_over():
                 return
-        if self.position.epoch == epoch:  # the loader ended early
+        if self.position.epoch == epoch:  # the loader ended early, as in a trial, which looks at evaluation next
             self.position = Position(epoch + 1, 0)
+            if self.parts.evaluation is not None:
+                self._evaluate()
 
     def _after_step(self, before: float, done: Done, data: StepData) -> None:
         now, config = self._epochs(), self.config.checkpoints
@@ -215,12 +217,16 @@ class _Training:
         if epoch_ends:
             self._end_epoch()
         by_steps = config.every_steps is not None and self.stepper.counts.updates % config.every_steps == 0
-        if over or done.signal or done.save or by_steps or crossed(config.every_epochs, before, now):
+        is_best = config.keep_best and score is not None and self._best_step() == self.stepper.counts.updates
+        if over or done.signal or done.save or by_steps or is_best or crossed(config.every_epochs, before, now):
             self._save(score, Facts(self.stepper.counts.updates, self.stepper.counts.samples, done.lr, data.indices.indices),
                        must=bool(over or done.signal))  # fmt: skip
         if done.signal:
             self._write_statistics()
             raise ended_by(done.signal, self.config.out)
+
+    def _best_step(self) -> int | None:
+        return self.best["step"] if self.best is not None else None
 
     def _is_over(self) -> bool:
         steps = self.config.max_steps
