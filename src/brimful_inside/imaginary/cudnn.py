@@ -26,6 +26,7 @@ __all__ = ["BACKWARD_DATA", "BACKWARD_FILTER", "FORWARD", "Plans"]
 
 Tensor = torch.Tensor
 UNMEASURED = "cudnn workspace without benchmark"
+LOADED_AT_ONCE = 16  # bytes: the largest load of a thread (CUDA C++ Programming Guide, vector types)
 LARGEST_DEPTHWISE = 5  # assumed: between the 3 x 3 and the 7 x 7 that were seen
 FORWARD, BACKWARD_DATA, BACKWARD_FILTER = "cudnn_forward", "cudnn_backward_data", "cudnn_backward_filter"
 
@@ -55,11 +56,14 @@ class Plans:
             return
         if cudnn.benchmark:
             self._search(operation, tensor, weight, rest, layout)
-        wants = _converts if layout == torch.contiguous_format else _converts_channels_last
-        if wants(self.gpu, operation, tensor, weight, rest):
+        if layout == torch.contiguous_format:
+            converts = _converts(self.gpu, tensor, weight, output, rest)
+        else:
+            converts = _converts_channels_last(self.gpu, operation, tensor, weight, rest)
+        if converts:
             if not cudnn.benchmark:
                 self.gpu.approximate(UNMEASURED)
-            self._work(operation, tensor, weight, output, transposed=rest[3])
+            self._work(operation, tensor, weight, output, rest, layout)
 
     def _search(
         self, operation: str, tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...], layout: torch.memory_format
@@ -72,11 +76,23 @@ class Plans:
         self._found.add(key)
         self.gpu.ledger.empty_cache()
 
-    def _work(self, operation: str, tensor: Tensor, weight: Tensor, output: Sequence[int], transposed: bool) -> None:
-        counts = _elements(operation, tensor, weight, output, transposed)
-        args = [tensor.element_size(), *counts]
+    def _work(
+        self,
+        operation: str,
+        tensor: Tensor,
+        weight: Tensor,
+        output: Sequence[int],
+        rest: Tuple[Any, ...],
+        layout: torch.memory_format,
+    ) -> None:
+        stride, _, _, transposed, groups = rest
+        args = [tensor.element_size(), *_elements(operation, tensor, weight, output, transposed)]
         if operation == BACKWARD_FILTER:
-            args.append(partial_sums_bytes(tensor.shape[1], output[1]))
+            if layout != torch.contiguous_format or transposed:  # groups and strides were measured with channels first alone
+                args.append(partial_sums_bytes(tensor.shape[1], output[1]))
+            else:
+                args[-1] *= groups
+                args.append(partial_sums_bytes(tensor.shape[1], output[1], groups, max(stride)))
         law = operation
         if transposed and operation != BACKWARD_FILTER:  # its forward is the gradient of another convolution's input
             law = BACKWARD_DATA if operation == FORWARD else FORWARD
@@ -108,15 +124,16 @@ def _is_pytorchs_own(tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...], layo
     return not (half and plain)
 
 
-def _converts(gpu: ImaginaryGpu, operation: str, tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...]) -> bool:
-    """Whether channels first go to tensor cores, with conversions on the way. Seen on measured rows: not for kernels of one
-    element, not for those that never overlap (they cut patches), not for images of up to four channels, not for one channel
-    a group, and nobody has looked at volumes."""
+def _converts(gpu: ImaginaryGpu, tensor: Tensor, weight: Tensor, output: Sequence[int], rest: Tuple[Any, ...]) -> bool:
+    """Whether channels first go to tensor cores, with conversions on the way. Seen on measured rows: not for those that
+    never overlap (they cut patches), not for images of up to four channels, not for one channel a group, for kernels of one
+    element only where rows of a map are not aligned, and nobody has looked at volumes."""
     transposed, groups = rest[3:]
     if tensor.shape[1] <= 4 or (not transposed and groups > 1 and tensor.shape[1] == groups):
         return False
     half = tensor.dtype in (torch.float16, torch.bfloat16) and tuple(gpu.card.capability) >= (7, 0)
-    return _overlaps(tensor, weight, rest) and (half or _as_tf32(gpu, tensor))
+    wanted = _overlaps(tensor, weight, rest) or _is_unaligned(tensor, weight, output, rest)
+    return wanted and (half or _as_tf32(gpu, tensor))
 
 
 def _converts_channels_last(gpu: ImaginaryGpu, operation: str, tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...]) -> bool:
@@ -127,6 +144,21 @@ def _converts_channels_last(gpu: ImaginaryGpu, operation: str, tensor: Tensor, w
     if depthwise and max(weight.shape[2:]) <= LARGEST_DEPTHWISE:
         return False
     return operation != FORWARD and _overlaps(tensor, weight, rest) and _as_tf32(gpu, tensor)
+
+
+def _is_unaligned(tensor: Tensor, weight: Tensor, output: Sequence[int], rest: Tuple[Any, ...]) -> bool:
+    """A kernel of one element whose product cannot read or write channels first as they stand.
+
+    It is a product of matrices with a row for each channel, as long as the map has places. Kernels for tensor cores load and
+    store 16 bytes at a time, so that each row has to begin at a multiple of these: a map of 14 x 14 in float32 does, one of
+    7 x 7 does not. With a single place both layouts are the same.
+    """
+    transposed, groups = rest[3:]
+    places = 1
+    for size in output[2:]:
+        places *= size
+    plain = not transposed and groups == 1 and tensor.dim() <= 4 and set(weight.shape[2:]) == {1}
+    return plain and places > 1 and places * tensor.element_size() % LOADED_AT_ONCE != 0
 
 
 def _overlaps(tensor: Tensor, weight: Tensor, rest: Tuple[Any, ...]) -> bool:

@@ -57,6 +57,55 @@ def test_partial_sums_make_the_weights_workspace_the_larger_one_where_channels_a
     assert many["cudnn_backward_filter"] == many["cudnn_backward_data"] + PARTIAL_SUMS
 
 
+def test_the_gradient_of_a_grouped_weight_is_worked_out_as_if_there_were_no_groups(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3, groups=4))
+    found = workspaces(gpu, trace_file)
+    weights = 4 * (32 * 4 * 9)
+    assert found["cudnn_backward_filter"] == found["cudnn_backward_data"] + 3 * weights
+
+
+def test_groups_change_nothing_with_channels_last(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3, groups=4), layout=torch.channels_last)
+    found = workspaces(gpu, trace_file)
+    assert found["cudnn_backward_filter"] == found["cudnn_backward_data"]
+
+
+def test_a_stride_sets_the_gradients_apart_where_channels_do_not_fill_a_row(gpu, trace_file):
+    train(nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3, stride=2)))
+    apart = workspaces(gpu, trace_file)
+    train(nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3)))
+    together = workspaces(gpu, trace_file)
+    assert apart["cudnn_backward_filter"] == apart["cudnn_backward_data"] + PARTIAL_SUMS
+    assert together["cudnn_backward_filter"] == together["cudnn_backward_data"]
+
+
+@pytest.mark.parametrize(
+    ("side", "dtype", "converts"),
+    [(7, torch.float32, True), (14, torch.float32, False), (14, torch.float16, True), (16, torch.float16, False)],
+)
+def test_kernels_of_one_element_are_converted_where_rows_of_a_map_are_not_aligned(gpu, trace_file, side, dtype, converts):
+    card = torch.randn(4, 64, side, side, device="cuda", dtype=dtype, requires_grad=True)
+    nn.Conv2d(64, 48, 1, bias=False).to("cuda", dtype)(card).sum().backward()
+    inputs, outputs, weights = (dtype.itemsize * n for n in (4 * 64 * side**2, 4 * 48 * side**2, 48 * 64))
+    expected = {
+        "cudnn_forward": inputs + weights,
+        "cudnn_backward_data": inputs + outputs + weights,
+        "cudnn_backward_filter": inputs + outputs + weights + PARTIAL_SUMS,
+    }
+    assert workspaces(gpu, trace_file) == (expected if converts else {})
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(64, 64, 1, groups=2), nn.ConvTranspose2d(64, 64, 1)])
+def test_groups_and_transposed_convolutions_of_one_element_are_left_as_they_are(gpu, trace_file, layer):
+    layer.to("cuda")(torch.randn(4, 64, 7, 7, device="cuda", requires_grad=True)).sum().backward()
+    assert workspaces(gpu, trace_file) == {}
+
+
+def test_a_map_of_one_place_is_the_same_in_both_layouts(gpu, trace_file):
+    nn.Conv2d(64, 48, 1).to("cuda")(torch.randn(4, 64, 1, 1, device="cuda", requires_grad=True)).sum().backward()
+    assert workspaces(gpu, trace_file) == {}
+
+
 def test_each_new_convolution_gives_the_cache_back_once_for_each_of_its_operations(gpu, trace_file):
     layer = nn.Conv2d(16, 32, 3)
     train(layer)
