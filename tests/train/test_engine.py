@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from brimful.errors import DiskFull, Interrupted, Terminated, UsageError
-from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Task, fit
+from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Sum, Task, fit
 from brimful.train.checkpoints import Checkpoints
 from brimful.train.data import feed
 from brimful.train.log import finite_or_none
@@ -215,7 +215,7 @@ def test_a_disk_that_is_full_on_the_way_does_not_end_the_training(tmp_path, capf
     with mock.patch.object(whole, "write", write):
         fit(network_task(), network_config(tmp_path, epochs=6))
     assert steps_written(tmp_path) == 30
-    assert "The training goes on, and tries again" in capfd.readouterr().err
+    assert ". The training goes on, and tries again" in capfd.readouterr().err
 
 
 def test_a_data_set_of_one_sample_trains(tmp_path):
@@ -293,6 +293,19 @@ def test_a_loader_that_ends_early_leads_to_the_evaluation(tmp_path, monkeypatch)
     assert len(seen) > 1 and not any(seen)  # the first batch is the one that is tried before the training
 
 
+def test_an_evaluation_that_is_nan_is_never_the_best(tmp_path):
+    base, calls = network_task(), iter(range(1000))
+
+    def measure(model, batch):
+        measured = base.measure(model, batch)
+        if next(calls) == 1:  # after the probe: the first evaluation
+            measured["loss"] = Sum(float("nan"), 1)
+        return measured
+
+    result = fit(Task(**{**vars(base), "measure": measure}), network_config(tmp_path))
+    assert (result.best_step, result.best["loss"]) == (10, result.measures["loss"])
+
+
 def test_tensorboard_that_is_not_installed_is_a_sentence(tmp_path):
     with mock.patch.dict("sys.modules", {"torch.utils.tensorboard": None}), pytest.raises(UsageError, match="tensorboard"):
         fit(network_task(), network_config(tmp_path, tensorboard=True))
@@ -341,7 +354,8 @@ def test_an_update_that_is_left_out_is_not_in_the_loss_that_is_told(tmp_path, ca
     fit(Task(**{**vars(base), "loss": sometimes}), network_config(tmp_path, on_nan="skip"))
     losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"epoch"' in line]
     assert all(0 < loss < 3 for loss in losses if loss is not None) and len(losses) >= 2 and None not in losses
-    assert "Update 2 is left out" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "Update 2 is left out" in said and "1 of 10 updates were left out" in said
 
 
 def test_what_json_has_no_word_for_is_null():

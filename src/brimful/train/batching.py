@@ -142,7 +142,7 @@ def _eval_batch(config: BatchingConfig, micro: int, samples: int | None) -> tupl
     if samples is None:
         return wanted, "not used: there is no evaluation data"
     if wanted > samples:
-        return max(1, samples), f"{why}; the evaluation data has {samples:,} samples"
+        return max(1, samples), f"{why}; the evaluation data has {samples:,} {'sample' if samples == 1 else 'samples'}"
     return wanted, why
 
 

@@ -32,9 +32,9 @@ class Facts:
         return TrainingDiverged(
             f"{what} in step {self.step:,}, after {self.samples_seen:,} samples, at learning rate {self.lr:.4g}; "
             f"its batch: samples {named}",
-            "Weights that follow from it are of no use; the last checkpoint was written before.",
-            "Look at these samples; try a lower learning rate, clipping (clip_norm) or bf16 in place of fp16. "
-            'on_nan="skip" leaves such updates out and counts them.',
+            "Weights that follow from it are of no use and are not saved; what checkpoints there are were written before.",
+            "Look at these samples; try a lower learning rate, clipping (config.clip_norm) or bf16 in place of fp16. "
+            "config.on_nan skip leaves such updates out and counts them.",
         )
 
 

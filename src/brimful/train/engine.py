@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,9 @@ class _Training:
             while not self._is_over():
                 self._epoch()
             self._write_statistics()
+        if counts.skipped_nan:
+            left_out = f"{counts.skipped_nan:,} of {counts.updates:,} updates"
+            self.log.line(f"{left_out} were left out because their loss was NaN or infinite.")
         self.ranks.confirm()  # what rank 0 wrote is there for all
         return self._result()
 
@@ -264,6 +268,8 @@ class _Training:
         self._stop_the_clock("eval_time_s")
         name, direction = self.task.best
         score = self.measures.get(name)
+        if score is not None and math.isnan(score):
+            score = None  # nothing would ever be better than it
         if score is not None and (self.best is None or better(score, self.best["measures"][name], direction)):
             self.best = {"measures": dict(self.measures), "step": self.stepper.counts.updates}
         return score
@@ -286,7 +292,8 @@ class _Training:
             except DiskFull as error:
                 if must:
                     raise
-                self.log.say(" ".join([*error.sentences(), "The training goes on, and tries again when the next one is due."]))
+                told = [*error.sentences(), "The training goes on, and tries again when the next one is due."]
+                self.log.say(" ".join(sentence.rstrip(".") + "." for sentence in told))
         self.saved_at = time.perf_counter()
         self._stop_the_clock("checkpoint_time_s")
         if not must:

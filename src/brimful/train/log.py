@@ -101,6 +101,8 @@ def _why_no_loss() -> str:
 def _written(value: object, absent: str) -> str:
     if value is None:
         return absent
+    if isinstance(value, float):
+        return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

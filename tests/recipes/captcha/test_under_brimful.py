@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("captcha")
 
 from tests.end_to_end.helper import brimful
-from tests.recipes.captcha.conftest import SMALL
+from tests.recipes.captcha.conftest import SMALL, run_recipe
 
 RECIPE = (sys.executable, "-m", "brimful.recipes.captcha")
 IMAGES = SMALL[: SMALL.index("--device")]
@@ -32,15 +32,17 @@ def test_audit_finds_the_batch_that_was_asked_for(images_cache: Path, tmp_path: 
 
 
 def test_predict_answers_for_three_cards_with_the_notes_settings(images_cache: Path, tmp_path: Path):
-    """On few images, and so with a smaller batch: as many in an update as there are, over 3 cards."""
+    """On few images, and so with a smaller batch: as many in an update as there are, over 3 cards. A training that was
+    finished in the same folder is neither gone on from, which would leave no step to look at, nor touched."""
     command = ("torchrun", "--nproc-per-node", "3", "-m", "brimful.recipes.captcha", "--preset", "large-batch", *IMAGES)
-    flags = ("--batch-size", "16", "--effective-batch", "48", "--cache", images_cache, "--out", tmp_path / "out")
-    before = files(images_cache)
+    flags = ("--batch-size", "16", "--effective-batch", "48", "--epochs", 4, "--cache", images_cache, "--out", tmp_path / "out")
+    run_recipe(images_cache, "--preset", "large-batch", *SMALL, *flags[:6], *flags[8:])
+    before = files(images_cache), files(tmp_path / "out")
     done = brimful(tmp_path, "predict", "--gpu", "a100-40gb:3", "--json", "--", *command, *flags)
     assert done.code == 0, done.err
     assert done.json["verdict"] == "fits" and done.json["ranks"] == 3
     assert done.json["phases"]["train"]["allocated_bytes"] > 0 and done.json["phases"]["eval"]["allocated_bytes"] > 0
-    assert files(images_cache) == before
+    assert (files(images_cache), files(tmp_path / "out")) == before
 
 
 def test_tune_names_a_batch_size_that_it_ran(images_cache: Path, tmp_path: Path):

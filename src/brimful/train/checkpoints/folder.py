@@ -251,7 +251,7 @@ class Checkpoints:
         raise CheckpointDamaged(
             f"None of the {len(wrong)} checkpoints in {self.folder} is whole. {' '.join(wrong)}",
             "Training does not begin anew unless it is asked to.",
-            'Copy one back from elsewhere, or set resume to "no" to begin anew.',
+            'Copy one back from elsewhere, or set config.checkpoints.resume to "no" to begin anew.',
         )
 
     def _others(self) -> str:
