@@ -16,8 +16,8 @@ from typing import ClassVar
 __all__ = [
     "BrimfulError", "CheckpointDamaged", "CheckpointUnreadable", "CommandFailed", "DiskFull", "DoesNotFit",
     "DoorDidNotOpen", "Interrupted", "NewerCheckpoint", "NewerRecord", "NoSuchCommand", "NoSuchDevice", "NoSuchRecord",
-    "PlanMismatch", "RecordUnreadable", "Terminated", "TrainingDiverged", "TrialFailed", "Unsupported", "UsageError", "WireUnreadable",
-    "nearest",
+    "PlanMismatch", "RecordUnreadable", "Terminated", "TrainingDiverged", "TrialFailed", "Unsupported", "UsageError",
+    "WireUnreadable", "nearest",
 ]  # fmt: skip
 
 

@@ -91,6 +91,14 @@ def test_what_was_finished_is_not_trained_again(tmp_path):
     assert (after.steps, after.measures, after.best_step) == (before.steps, before.measures, before.best_step)
 
 
+def test_what_was_finished_says_so(tmp_path, capfd):
+    for _ in range(2):
+        fit(network_task(), network_config(tmp_path))
+    said = capfd.readouterr()
+    assert "2 epochs are done" in said.out + said.err
+    assert (said.out + said.err).count("This training is finished") == 1
+
+
 def test_a_batch_that_memory_made_smaller_is_kept_in_the_checkpoint(tmp_path):
     hit = Faults([("forward", 2)])
     with pytest.raises(Stopped):

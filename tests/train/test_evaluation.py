@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,3 +98,11 @@ def test_the_model_is_back_in_training_mode(tmp_path):
     task = network_task(dropout=0.1)
     fit(task, network_config(tmp_path))
     assert task.model.training
+
+
+@pytest.mark.parametrize("measured", [{"accuracy": torch.ones(())}, torch.ones(())])
+def test_a_measure_that_is_no_sum_is_refused_by_its_name(measured, tmp_path):
+    task = dataclasses.replace(network_task(), measure=lambda model, batch: measured, best=("accuracy", "max"))
+    with pytest.raises(UsageError, match=r"measure.* gave Tensor") as refused:
+        fit(task, network_config(tmp_path))
+    assert "Sum(" in refused.value.do

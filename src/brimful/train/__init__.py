@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from brimful.train.config import Config
     from brimful.train.data.arrays import Arrays
     from brimful.train.data.config import DataConfig
+    from brimful.train.ending import exit_codes
     from brimful.train.engine import fit
     from brimful.train.memory import Peaks
     from brimful.train.optimizers import OptimizerConfig
@@ -37,6 +38,7 @@ _HOMES = {
     "ScheduleConfig": "schedules",
     "Sum": "task",
     "Task": "task",
+    "exit_codes": "ending",
     "fit": "engine",
 }
 
@@ -54,6 +56,7 @@ __all__ = [
     "ScheduleConfig",
     "Sum",
     "Task",
+    "exit_codes",
     "fit",
 ]
 

@@ -143,7 +143,8 @@ class _Training:
         self.measures, self.best = state["measures"], state["best"]
         self._adopt_learned(state["learned"])
         self._adopt_randomness(state["random"])
-        self.log.line(f"Resumed from {where}: epoch {self.position.epoch}, sample {self.position.samples:,} of it.")
+        done, more = self.position.epoch, self.position.samples
+        self.log.line(f"Resumed from {where}: {done:,} epochs are done{f' and {more:,} samples of the next' if more else ''}.")
         return Counts(**state["counts"])
 
     def _adopt_learned(self, learned: dict[str, Any]) -> None:
@@ -184,6 +185,8 @@ class _Training:
             standing = Standing(self.clock, self._epochs(), counts.updates, counts.samples, *self._read_sums())
             whole = self.config.epochs if self.config.max_steps is None else None
             self.told = Telling(self.log, self.peaks, standing, whole)
+            if self._is_over():
+                self.log.line("This training is finished: its epochs or steps are done. Raise epochs (or max_steps) to go on.")
             while not self._is_over():
                 self._epoch()
             self._write_statistics()

@@ -177,7 +177,7 @@ class Evaluation:
 
     def _measures(self, batch: object, samples: int) -> Mapping[str, Sum]:
         if self._task.measure is not None:
-            return self._task.measure(self._model, batch)
+            return _checked(self._task.measure(self._model, batch))
         loss = self._task.loss(self._model, batch)
         return {"loss": loss if isinstance(loss, Sum) else Sum(loss * samples, samples)}
 
@@ -186,3 +186,15 @@ class Evaluation:
         votes = self._ranks.meet(Vote(piece=self.split.limit))
         self._ranks.raise_for(votes)
         self.split = self.split.agreed(min(vote.piece for vote in votes))
+
+
+def _checked(measured: object) -> Mapping[str, Sum]:
+    wrong = {"measure": measured} if not isinstance(measured, Mapping) else {f'measure["{n}"]': v for n, v in measured.items()}
+    for name, value in wrong.items():
+        if not isinstance(value, Sum):
+            raise UsageError(
+                f"task.{name} gave {type(value).__name__}.",
+                "An evaluation is made of sums over batches, so that the mean over all samples is exact.",
+                'Return a dict of sums: {"accuracy": Sum(right.sum(), len(right))}.',
+            )
+    return measured  # type: ignore[return-value]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from brimful import command as commands
 from brimful.decide.growth import memory_that_grows
+from brimful.decide.run_settings import ACCUMULATION
 from brimful.decide.search_memory import MemoryConclusion
 from brimful.errors import UsageError
 from brimful.units import format_bytes, parse_batch_size
@@ -91,7 +92,10 @@ def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:
 def values_of(command: Command, given: Mapping[str, Setting]) -> dict[str, Setting]:
     """What the trial's settings are: what was given, and what stood in the command. Raises UsageError for an open one."""
     refuse_unreachable(command, given)
-    values = {name: command.given[name] for name in commands.placeholders(command) if name in command.given} | dict(given)
+    opened = commands.placeholders(command)
+    values = {name: command.given[name] for name in opened if name in command.given} | dict(given)
+    if ACCUMULATION in opened:
+        values.setdefault(ACCUMULATION, 1)  # what a run starts with: a line that serves `run` serves here
     commands.fill(command, {"batch_size": 1} | values)
     return values
 

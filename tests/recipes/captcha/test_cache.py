@@ -232,6 +232,26 @@ def test_a_full_disk_is_said_with_what_is_kept(tmp_path: Path, monkeypatch: pyte
     assert "10 images take" in caught.value.saw and "--cache" in caught.value.do and "next run" in caught.value.means
 
 
+def test_images_that_the_disk_has_no_room_for_take_none_of_it(tmp_path: Path):
+    beyond = replace(KEY, count=2**33)  # far more than any disk here has
+    with pytest.raises(DiskFull):
+        captchas(beyond, tmp_path, 1, Said())
+    assert sum(path.stat().st_blocks for path in tmp_path.rglob("*") if path.is_file()) * 512 < 2**20
+
+
+def test_room_that_was_taken_in_vain_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Another process filled the disk meanwhile: what the reservation had got by then does not stay."""
+
+    def half(descriptor: int, start: int, size: int) -> None:
+        os.pwrite(descriptor, bytes(size // 2), start)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", half)
+    with pytest.raises(DiskFull):
+        captchas(KEY, tmp_path, 1, Said())
+    assert [path.stat().st_size for path in tmp_path.rglob("*.partial")] == [0]
+
+
 def test_a_disk_that_cannot_reserve_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def cannot(*_arguments: object) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))

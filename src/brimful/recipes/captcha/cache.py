@@ -35,6 +35,7 @@ __all__ = ["Captchas", "Key", "cache_folder", "captchas"]
 
 FORMAT = 1  # of what lies in the cache; a change of `images` that changes pixels raises it
 PART = 256  # images of a part: 2.5 MB at 60 × 160, about a second of one process
+_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own are: stat(2)
 LOOK_EVERY_S = 2.0  # at the lock, while another process draws
 
 Say = Callable[[str], None]
@@ -191,13 +192,20 @@ def _draw(path: Path, key: Key, processes: int, say: Say) -> None:
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Takes the whole room at once, so that a disk without it says so before anything is drawn."""
+    """Takes the whole room at once, so that a disk without it says so before anything is drawn. Raises OSError.
+
+    What is free is asked first, and what was taken is given back where it does not do: a full disk is everybody's.
+    """
+    before, disk = os.fstat(descriptor), os.fstatvfs(descriptor)
+    if size - before.st_blocks * _BLOCK_BYTES > disk.f_bavail * disk.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
         os.posix_fallocate(descriptor, 0, size)
     except AttributeError:  # macOS
         os.ftruncate(descriptor, size)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            os.ftruncate(descriptor, before.st_size)
             raise
         os.ftruncate(descriptor, size)
 
