@@ -19,7 +19,7 @@ def test_points_without_noise_give_the_curve_they_lie_on(coefficients, sizes):
 
     fit = fit_peaks([(size, peak(size)) for size in sizes])
     for size in sizes:
-        assert fit.at(size) == pytest.approx(peak(size), rel=1e-5)
+        assert fit.at(size) == pytest.approx(peak(size), rel=1e-5, abs=1024)  # bytes: less is no memory
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.floats(1e6, 1e11)), min_size=1, max_size=8))
