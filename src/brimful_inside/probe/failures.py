@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import sysconfig
@@ -77,8 +78,10 @@ class Failures:
         if id(error) in self._told or isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
             return
         self._told.append(id(error))
-        self._pending = None
+        pending, self._pending = self._pending, None
         self.last = self._failure(error, caught=False)
+        if pending is not None and pending.kind == self.last.kind:  # of where memory ran out: that call has been left by now
+            self.last = dataclasses.replace(self.last, phase=pending.phase)
         self._emit(self.last)
 
     @guarded

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+import sys
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -13,8 +14,11 @@ class ForwardWatch:
     def __init__(self, callback: Callable[[Any, Any], None]):
         self._callback = callback
         self._handle: Any = None
+        self._with_gradients = False
 
-    def arm(self) -> None:
+    def arm(self, with_gradients: bool = False) -> None:
+        """For the next forward pass; `with_gradients` for the next that has them, and the hook stays until then."""
+        self._with_gradients = with_gradients
         if self._handle is None and not _compiled:
             self._handle = torch.nn.modules.module.register_module_forward_pre_hook(self._fire)
 
@@ -24,10 +28,23 @@ class ForwardWatch:
             handle.remove()
 
     def _fire(self, module: Any, args: Any) -> None:
-        if self._handle is None:
+        if self._handle is None or (self._with_gradients and not torch.is_grad_enabled()):
             return
         self.disarm()
         self._callback(module, args)
+
+
+def trains_now() -> bool:
+    """Whether this thread is inside a forward pass with gradients of a module in training mode. The outermost module counts."""
+    frame: Any = sys._getframe(1)
+    outermost: Optional[Any] = None
+    while frame is not None:
+        if frame.f_code.co_name == "_call_impl" and frame.f_globals.get("__name__") == "torch.nn.modules.module":
+            outermost = frame
+        frame = frame.f_back
+    if outermost is None or not torch.is_grad_enabled():
+        return False
+    return bool(getattr(outermost.f_locals.get("self"), "training", False))
 
 
 def watch_compilation(disarm: Callable[[], None]) -> None:

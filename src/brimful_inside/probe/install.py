@@ -25,7 +25,7 @@ def install(hub: Hub) -> None:
     hub.probe = new_probe(hub)
     _watch_optimizers()
     _watch_scalers()
-    _watch_eval_mode()
+    _watch_modes()
     watch_loaders(awake)
     watch_samplers()
     watch_frameworks(hub)
@@ -111,7 +111,7 @@ def _watch_scalers() -> None:
     torch.amp.GradScaler.step = step
 
 
-def _watch_eval_mode() -> None:
+def _watch_modes() -> None:
     import torch
 
     original = torch.nn.Module.eval
@@ -124,6 +124,16 @@ def _watch_eval_mode() -> None:
         return original(self)
 
     torch.nn.Module.eval = eval
+    original_train = torch.nn.Module.train
+
+    @functools.wraps(original_train)
+    def train(self: Any, mode: bool = True) -> Any:
+        probe = _probe() if mode else None
+        if probe is not None:
+            probe.train_called()
+        return original_train(self, mode)
+
+    torch.nn.Module.train = train
 
 
 def _before_backward(tensors: Any) -> None:

@@ -13,7 +13,7 @@ from brimful_inside.probe import leave, report
 from brimful_inside.probe.clock import StepTimes, clock_for
 from brimful_inside.probe.ending import Ending
 from brimful_inside.probe.failures import Failures
-from brimful_inside.probe.forward import ForwardWatch
+from brimful_inside.probe.forward import ForwardWatch, trains_now
 from brimful_inside.probe.graphs import Captures
 from brimful_inside.probe.growth import Growth
 from brimful_inside.probe.hub import Hub, guarded, tell_own_error
@@ -55,10 +55,11 @@ class Probe:
         self.captures = Captures(self.steps, self.step_captured, self.loaders.consumption.worked_on)
         self.warmup_steps = orders.warmup_steps
         self.first_step_unix_s: Optional[float] = None
-        self.failures = Failures(hub.emit, lambda: (self.phases.current, self.steps.count, self.ending.had_its_own))
+        self.failures = Failures(hub.emit, lambda: (self._failing_phase(), self.steps.count, self.ending.had_its_own))
         device.on_out_of_memory(self.failures.out_of_memory)
         self.forward = ForwardWatch(self.forward_begins)
         self._put_in_eval: Any = None  # the module whose eval() was called since the last sign of training
+        self._put_in_training = False  # train() was called during the evaluation that goes on, after its last eval()
         self._evaluates: Optional[Iteration] = None  # the pass whose batch began the evaluation that goes on
         self.batch_since_step = False  # a training batch came since the last step
         self.inputs: list = []  # samples of each step by the model's input, for scripts without a DataLoader
@@ -79,6 +80,7 @@ class Probe:
     def _train(self) -> None:
         """A sign of training."""
         self._put_in_eval = None
+        self._put_in_training = False
         self.ending.training_resumes()
         self._leave_if_over()
         self._to_train()
@@ -94,8 +96,13 @@ class Probe:
     def _evaluate(self, iteration: Optional[Iteration]) -> None:
         if self.phases.to(EVAL):
             self._evaluates = iteration
+            self._put_in_training = False
             self.ending.evaluation_begins(self.steps.count)
             self._progress()
+
+    def _failing_phase(self) -> str:
+        """Where the first forward pass after an evaluation was not seen to begin (torch.compile), the stack tells of it."""
+        return TRAIN if self.phases.current == EVAL and trains_now() else self.phases.current
 
     # --- loaders ------------------------------------------------------------------------------------------------------
 
@@ -137,6 +144,13 @@ class Probe:
         """Module.eval() outside of a step. Most evaluations begin so."""
         if not self.steps.stepping:
             self._put_in_eval = weakref.ref(module)
+            self._put_in_training = False
+
+    def train_called(self) -> None:
+        """Module.train(). After an evaluation the next forward pass may be of training: its peak is not the evaluation's."""
+        if self.phases.current == EVAL and not self._put_in_training:
+            self._put_in_training = True
+            self.forward.arm()
 
     def _in_eval_mode(self) -> bool:
         """Before the first step it may be a copy for averages that was put there for good: the forward pass will tell."""
@@ -158,6 +172,8 @@ class Probe:
             if not self.steps.stepping:
                 self._evaluate(iteration)
         else:
+            if self._put_in_training and torch.is_grad_enabled():
+                self._to_train()  # a first pass over this loader
             self.forward.arm()
         self._progress()
 
@@ -172,12 +188,13 @@ class Probe:
         if torch.is_grad_enabled() and module.training:
             self._trains_forward()
             return
-        if self.steps.stepping or self.batch_since_step or not self.steps.trains(module):
-            return
-        latest = self.loaders.latest
-        if latest is not None and latest.role is None:
-            self.loaders.decide(latest, EVAL)
-        self._evaluate(latest)
+        if not self.steps.stepping and not self.batch_since_step and self.steps.trains(module):
+            latest = self.loaders.latest
+            if latest is not None and latest.role is None:
+                self.loaders.decide(latest, EVAL)
+            self._evaluate(latest)
+        if self.phases.current == EVAL and not torch.is_grad_enabled() and (module.training or self._put_in_training):
+            self.forward.arm(with_gradients=True)  # no call of train() has to come before training goes on
 
     def _trains_forward(self) -> None:
         latest = self.loaders.latest

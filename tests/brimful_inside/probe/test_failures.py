@@ -6,6 +6,7 @@ import torch
 
 from brimful_inside.imaginary.errors import Unsupported
 from brimful_inside.probe.failures import Failures, is_users, kind_of, where_in_users_code
+from brimful_inside.probe.forward import trains_now
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,35 @@ def test_memory_that_ran_out_and_left_the_script_is_told_once_and_not_as_caught(
     failures.script_goes_on()
     (failure,) = told
     assert not failure.caught and failure.after_measured and failure.type == "torch.OutOfMemoryError"
+
+
+def test_the_phase_is_that_of_the_place_where_memory_ran_out():
+    told, phases = [], iter(["train", "eval", "eval"])
+    failures = Failures(told.append, lambda: (next(phases), 0, False))
+    failures.out_of_memory(None, "CUDA out of memory")
+    for error in (torch.OutOfMemoryError("CUDA out of memory"), ValueError("another")):
+        failures.left_the_script(error)
+    assert [failure.phase for failure in told] == ["train", "eval"]
+
+
+class Looks(torch.nn.Module):
+    def __init__(self, inner=None):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self):
+        return trains_now() if self.inner is None else self.inner()
+
+
+def test_the_stack_tells_a_training_forward_by_gradients_and_the_outermost_modules_mode():
+    assert not trains_now()
+    assert Looks()() and not Looks().eval()()
+    assert Looks(Looks().eval())()  # a frozen part of what is trained
+    evaluated = Looks(Looks()).eval()
+    evaluated.inner.train()  # dropout that goes on in an evaluation
+    assert not evaluated()
+    with torch.no_grad():
+        assert not Looks()()
 
 
 def test_an_interrupt_is_no_failure():
