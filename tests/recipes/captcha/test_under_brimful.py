@@ -34,7 +34,8 @@ def test_audit_finds_the_batch_that_was_asked_for(images_cache: Path, tmp_path: 
 def test_predict_answers_for_three_cards_with_the_notes_settings(images_cache: Path, tmp_path: Path):
     """On few images, and so with a smaller batch: as many in an update as there are, over 3 cards. A training that was
     finished in the same folder is neither gone on from, which would leave no step to look at, nor touched."""
-    command = ("torchrun", "--nproc-per-node", "3", "-m", "brimful.recipes.captcha", "--preset", "large-batch", *IMAGES)
+    torchrun = (sys.executable, "-m", "torch.distributed.run")  # its short name need not be on the PATH of the tests
+    command = (*torchrun, "--nproc-per-node", "3", "-m", "brimful.recipes.captcha", "--preset", "large-batch", *IMAGES)
     flags = ("--batch-size", "16", "--effective-batch", "48", "--epochs", 4, "--cache", images_cache, "--out", tmp_path / "out")
     run_recipe(images_cache, "--preset", "large-batch", *SMALL, *flags[:6], *flags[8:])
     before = files(images_cache), files(tmp_path / "out")
