@@ -15,7 +15,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-quick test-browser check format demo bench-predict bench-timm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-scripts clean
+.PHONY: help setup test test-slow test-quick test-browser check format demo bench-predict bench-timm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-scripts clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,8 +31,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,examples]'
 	@touch $@
 
-test: $(STAMP) ## Set up and run every test but the browser's (under 10 minutes on 2 cores)
+test: $(STAMP) ## Set up and run every test but the slow ones and the browser's
 	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal
+
+test-slow: $(STAMP) ## The heavy tests of the engine and the recipes
+	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m slow
 
 test-quick: $(STAMP) ## The tests that start few processes
 	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m 'not heavy and not browser'
