@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 test: $(STAMP) ## Set up and run every test but the slow ones and the browser's
 	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal
 
-test-slow: $(STAMP) ## The heavy tests of the engine and the recipes
+test-slow: $(STAMP) ## The heavy tests of the engine, the recipes and brimful run
 	$(TEST_ENVIRONMENT) $(PY) -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m slow
 
 test-quick: $(STAMP) ## The tests that start few processes

@@ -10,8 +10,8 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and so it is under nohup
 
-# The heavy tests of these rooms start several processes that each train for a while: `make test-slow` runs them.
-_SLOW_ROOMS = [Path(__file__).parent / name for name in ("train", "recipes")]
+# The heavy tests of these start several processes that each train for a while: `make test-slow` runs them.
+_SLOW_ROOMS = [Path(__file__).parent / name for name in ("train", "recipes", "end_to_end/test_run.py")]
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
