@@ -87,6 +87,8 @@ def test_a_batch_larger_than_the_data_set_is_refused_before_anything_is_drawn(tm
 def test_a_data_set_of_one_sample_trains(images_cache: Path, tmp_path: Path):
     one = [*SMALL, "--samples", 1, "--eval-samples", 1]
     run_recipe(images_cache, *one, "--batch-size", 1, "--epochs", 2, "--out", tmp_path)
+    told = json.loads((tmp_path / "training_stats.json").read_text())
+    assert (told["updates"], told["samples"], told["effective_batch"]) == (2, 2, 1)
 
 
 @pytest.mark.heavy
