@@ -51,10 +51,8 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
     eval_samples = len(task.eval_data) if task.eval_data is not None else None  # type: ignore[arg-type]
     train_samples = len(task.train_data)  # type: ignore[arg-type]
     batching = plan_batches(config.batch, ranks.size, train_samples, eval_samples)
-    rows = [
-        Effective("device", config.device, str(device), "as asked" if config.device != "auto" else "what PyTorch found here"),
-        *batching.rows,
-    ]
+    why = "as asked" if config.device != "auto" else "what PyTorch found here"
+    rows = [Effective("device", config.device, str(device), why), *batching.rows]
     if config.batch.max_tokens is not None:
         sized = getattr(task.eval_data, "sizes", None) is not None if task.eval_data is not None else None
         rows += token_rows(config.batch.max_tokens, sized)
@@ -82,29 +80,40 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
     )
     rows += told
 
-    sizes = getattr(task.train_data, "sizes", None) if config.batch.max_tokens is not None else None
-    course = Course(
-        train_samples, seed=config.seed, micro_batch=batching.micro_batch, accumulation=batching.accumulation,
-        ranks=ranks.size, rank=ranks.rank, drop_last=config.batch.drop_last, sizes=sizes, max_tokens=config.batch.max_tokens,
-    )  # fmt: skip
+    course = _course(task, config, batching, ranks)
     feed = Feed(task.train_data, course, device, config.data, config.seed, ranks.from_first)
     rows += [feed.residence, feed.workers]
-    per_epoch = course.steps_per_epoch() * batching.effective if config.batch.drop_last else train_samples
-    total = config.epochs * per_epoch
-    if config.max_steps is not None:
-        total = min(total, config.max_steps * batching.effective)
-    schedule = Schedule(config.schedule, optimizer.defaults["lr"], total, per_epoch)
+    schedule = _schedule(config, course, batching, optimizer)
     rows += schedule.told()
 
-    split = Split(batching.micro_batch, batching.micro_batch, by_size=sizes is not None)
+    split = Split(batching.micro_batch, batching.micro_batch, by_size=course.sizes is not None)
     evaluation = None
     if task.eval_data is not None:
         eval_feed = Evaluation.feed(task, batching, config.batch, config.data, config.seed, ranks, device)
         eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=eval_feed.course.sizes is not None)
-        evaluation = Evaluation(task, module, precision, ranks, eval_feed, eval_split, device=device, say=log.say,
+        evaluation = Evaluation(
+            task, module, precision, ranks, eval_feed, eval_split, device=device, say=log.say,
             restart=restart if config.parallel == "fsdp2" else None,
         )  # fmt: skip
     return Parts(module, model, overlapped, optimizer, precision, schedule, batching, split, course, feed, evaluation, rows)
+
+
+def _course(task: Task, config: Config, batching: Batching, ranks: Ranks) -> Course:
+    sizes = getattr(task.train_data, "sizes", None) if config.batch.max_tokens is not None else None
+    return Course(
+        len(task.train_data),  # type: ignore[arg-type]
+        seed=config.seed, micro_batch=batching.micro_batch, accumulation=batching.accumulation, ranks=ranks.size,
+        rank=ranks.rank, drop_last=config.batch.drop_last, sizes=sizes, max_tokens=config.batch.max_tokens,
+    )  # fmt: skip
+
+
+def _schedule(config: Config, course: Course, batching: Batching, optimizer: Optimizer) -> Schedule:
+    """Over the samples that the training will see."""
+    per_epoch = course.steps_per_epoch() * batching.effective if config.batch.drop_last else course.length
+    total = config.epochs * per_epoch
+    if config.max_steps is not None:
+        total = min(total, config.max_steps * batching.effective)
+    return Schedule(config.schedule, optimizer.defaults["lr"], total, per_epoch)
 
 
 def _told_of_overlap(config: Config, ranks: Ranks) -> Effective:
