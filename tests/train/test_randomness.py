@@ -40,34 +40,53 @@ def test_a_state_as_a_tree_is_the_same_state():
 
 DRAWS = [
     lambda: None, lambda: numpy.random.rand(), lambda: numpy.random.normal(), lambda: numpy.random.normal(size=2),
-    lambda: numpy.random.seed(3), lambda: numpy.random.rand(700),
+    lambda: numpy.random.seed(3), lambda: numpy.random.seed(4), lambda: numpy.random.rand(312), lambda: numpy.random.rand(700),
+    lambda: random.random(), lambda: random.gauss(), lambda: random.seed(3), lambda: random.seed(4),
+    lambda: [random.random() for _ in range(312)], lambda: random.getrandbits(32 * 624), lambda: random.setstate(OTHER),
 ]  # fmt: skip
+OTHER = random.Random(5).getstate()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_numpys_state_is_taken_again_whenever_something_drew_from_it(seed):
+@pytest.mark.parametrize("seed", range(40))
+def test_a_state_is_taken_again_whenever_something_drew_from_it(seed):
     chosen = random.Random(seed)
     randomness = Randomness(CPU)
     numpy.random.seed(seed)
-    for _ in range(30):
+    random.seed(seed)
+    for _ in range(40):
         chosen.choice(DRAWS)()
-        quick, whole = randomness.take_again().numpy, randomness.take().numpy
+        quick, whole = randomness.take_again(), randomness.take()
+        assert quick.python == whole.python == random.getstate()
+        quick, whole = quick.numpy, whole.numpy
         assert (quick["state"]["key"] == whole["state"]["key"]).all() and quick["state"]["pos"] == whole["state"]["pos"]
         assert (quick["has_gauss"], quick["gauss"]) == (whole["has_gauss"], whole["gauss"])
 
 
-def test_numpys_state_is_not_taken_again_where_nothing_drew_from_it(monkeypatch):
-    randomness, calls = Randomness(CPU), []
+@pytest.mark.parametrize("of", ["_numpy_now", "_python_now"])
+def test_a_look_that_sees_too_little_would_be_noticed(of, monkeypatch):
+    monkeypatch.setattr(f"brimful.train.randomness.{of}", lambda: (0,))
+    with pytest.raises(AssertionError):
+        for seed in range(5):
+            test_a_state_is_taken_again_whenever_something_drew_from_it(seed)
+
+
+def test_states_are_not_taken_again_where_nothing_drew_from_them(monkeypatch):
+    randomness, of_numpy, of_python = Randomness(CPU), [], []
     numpy.random.seed(0)
-    real = numpy.random.get_state
-    monkeypatch.setattr(numpy.random, "get_state", lambda **kwargs: calls.append(1) or real(**kwargs))
+    random.seed(0)
+    real = numpy.random.get_state, random.getstate
+    monkeypatch.setattr(numpy.random, "get_state", lambda **kwargs: of_numpy.append(1) or real[0](**kwargs))
     for _ in range(3):
         randomness.take_again()
-    assert len(calls) == 1
+    assert len(of_numpy) == 1 and randomness.take_again().python is randomness.take_again().python
     numpy.random.normal()  # leaves half a pair behind, which the memory does not show being used
     for _ in range(2):
         randomness.take_again()
-    assert len(calls) == 3
+    assert len(of_numpy) == 3
+    monkeypatch.setattr(random, "getstate", lambda: of_python.append(1) or real[1]())  # no longer the global generator's
+    for _ in range(2):
+        assert randomness.take_again().python == real[1]()
+    assert len(of_python) == 2
 
 
 def test_another_generator_of_numpys_is_taken_every_time():

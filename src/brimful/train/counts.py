@@ -25,7 +25,7 @@ class Counts:
 class Done:
     """One update, as all ranks know it."""
 
-    sums: torch.Tensor  # on the device, float: the loss's sum and its count, over all ranks
+    sums: torch.Tensor  # on the device, float: the loss's sum and its count, over all ranks; the next update's take its place
     samples: int
     lr: float
     signal: int  # that asks for the end; 0: none

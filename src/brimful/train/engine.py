@@ -20,6 +20,7 @@ from brimful.train.data.feed import StepData
 from brimful.train.divergence import Facts, all_finite
 from brimful.train.effective import Effective
 from brimful.train.log import Log
+from brimful.train.loss_sums import LossSums
 from brimful.train.memory import EVAL, TRAIN, Peaks
 from brimful.train.optimizers import load_optimizer_state
 from brimful.train.parallel import full
@@ -110,8 +111,8 @@ class _Training:
             replays_graphs=self.config.cuda_graphs, overlapped=parts.overlapped, sharded=self.sharded, restart=self.restart,
         )  # fmt: skip
         self.stepper.counts = counts
-        self.sums = torch.tensor([self.statistics.epoch_loss, self.statistics.epoch_count], dtype=torch.float64)
-        self.sums = self.sums.to(self.device, self.stepper.sum_type)
+        self.sums = LossSums(self.device).both  # of the epoch
+        self.sums += torch.tensor([self.statistics.epoch_loss, self.statistics.epoch_count], dtype=torch.float64).to(self.sums)
         if self.ranks.first:
             write_json(self.config.out / "config.json", self.config.as_json())
         self.log.settings(parts.rows)

@@ -26,6 +26,7 @@ from brimful.train.counts import Asks, Counts, Done
 from brimful.train.data.feed import StepData
 from brimful.train.divergence import Facts, Finite
 from brimful.train.gradients import GradientSum
+from brimful.train.loss_sums import LossSums
 from brimful.train.missing_memory import Missing, attempt, free_what_is_cached
 from brimful.train.optimizers import set_lr
 from brimful.train.parallel import (
@@ -83,7 +84,7 @@ class Stepper:
         self._gradients = GradientSum(self._parameters if not sharded else [], ranks)
         self._randomness = Randomness(device)
         self._buffers = Buffers(module, always=replays_graphs)
-        self.sum_type = torch.float32 if device.type == "mps" else torch.float64
+        self._sums = LossSums(device)
         self._by_count = False  # the loss is a Sum: its count, not the number of samples, is what it is divided by
         self._overlaps, self._communicates = False, sharded
         self._running = (0, 0)  # samples of the micro-batch that runs, and of the piece of it
@@ -107,7 +108,7 @@ class Stepper:
                 self._randomness.put_back(state)
                 self._buffers.put_back()
 
-            vote, sums = self._own_part(data, pieces, put_back, asks())
+            vote = self._own_part(data, pieces, put_back, asks())
             votes = self._ranks.meet(vote)
             self._ranks.raise_for(votes)
             self._adopt(votes)
@@ -116,22 +117,21 @@ class Stepper:
                 self.drop_gradients()
                 todo.extendleft(reversed(_halves(pieces)))
                 continue
-            yield self._finish(data, votes, sums, lr_at)
+            yield self._finish(data, votes, lr_at)
 
     # --- this rank's part -------------------------------------------------------------------------------------------
 
-    def _own_part(self, data: StepData, pieces: Pieces, put_back: Callable[[], None], asks: Asks) -> tuple[Vote, torch.Tensor]:
+    def _own_part(self, data: StepData, pieces: Pieces, put_back: Callable[[], None], asks: Asks) -> Vote:
         """Gradients and sums of this rank's part, and what it has to say: whatever happens, the others hear of it."""
-        status, recoveries, sums = FINE, 0, torch.zeros(2, dtype=self.sum_type, device=self._device)
+        status, recoveries = FINE, 0
         try:
-            while (missing := attempt(lambda: self._run(data, pieces, sums))) is not None:
+            while (missing := attempt(lambda: self._run(data, pieces))) is not None:
                 recoveries += 1
                 if self._communicates:
                     self._start_anew(missing)
                 self.drop_gradients()
                 free_what_is_cached(self._device)
                 put_back()
-                sums.zero_()
                 if not self._go_smaller(missing):
                     status, self.last_words = GIVES_UP, missing.words
                     break
@@ -146,27 +146,27 @@ class Stepper:
             self._ranks.tell(GIVES_UP)
             raise does_not_fit(self.last_words)
         samples = sum(stop - start for _, start, stop in pieces)
-        vote = Vote(
-            status, self.split.limit, asks.signal, samples, self._gradients.present(), asks.save, recoveries, self._by_count
-        )
-        return vote, sums
+        present = self._gradients.present()
+        return Vote(status, self.split.limit, asks.signal, samples, present, asks.save, recoveries, self._by_count)
 
-    def _run(self, data: StepData, pieces: Pieces, sums: torch.Tensor) -> None:
+    def _run(self, data: StepData, pieces: Pieces) -> None:
         """Forward and backward of `pieces`, each cut as small as it has to be."""
         self.drop_gradients()
+        self._sums.clear()
         cut = self._cut(data, pieces)
-        of_the_loss, of_its_count = sums.unbind()
         for number, (part, start, stop) in enumerate(cut):
             self._running = (data.parts[part], stop - start)
             batch = data.load(part, start, stop)
             if self._task.prepare is not None:
                 batch = self._task.prepare(batch)
             with self._reduction(last=number == len(cut) - 1):
-                objective, total, count = self._objective(batch, stop - start, data.samples)
+                loss, objective = self._objective(batch, stop - start, data.samples)
                 self._precision.backward(objective)
-            of_the_loss += total
-            of_its_count += count
-            del batch, objective, total, count  # the next one needs the room
+            if isinstance(loss, Sum):
+                self._sums.add_sum(loss)
+            else:
+                self._sums.add_mean(loss, stop - start)
+            del batch, loss, objective  # the next one needs the room
         if self._sharded:
             self._go_along(data, cut)
         if self._overlaps and self._gradients.present() != self._gradients.complete:
@@ -200,27 +200,21 @@ class Stepper:
             )
         for _ in range(most - len(cut)):
             batch = self._task.prepare(self._spare) if self._task.prepare is not None else self._spare
-            self._precision.backward(self._objective(batch, 1, data.samples)[0] * 0.0)
+            self._precision.backward(self._objective(batch, 1, data.samples)[1] * 0.0)
 
-    def _objective(
-        self, batch: object, samples: int, reference: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | float]:
-        """What goes backward, so that the sum over all micro-batches of all ranks is the mean; the loss's sum; its count."""
+    def _objective(self, batch: object, samples: int, reference: int) -> tuple[torch.Tensor | Sum, torch.Tensor]:
+        """The loss, and what goes backward, so that the sum over all micro-batches of all ranks is the mean."""
         with self._precision.autocast():
             loss = self._task.loss(self._model, batch)
         if isinstance(loss, Sum):
             self._by_count = True
-            total, count = torch.as_tensor(loss.total), loss.count
-            objective = total / reference
-        else:
-            if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
-                shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-                raise UsageError(
-                    f"task.loss gave {shape}", "A loss is a scalar tensor (the mean over samples) or a Sum.", "Return one."
-                )
-            total, count = loss.detach() * samples, samples
-            objective = loss if samples == reference else loss * (samples / reference)
-        return objective, total.detach(), count.detach() if isinstance(count, torch.Tensor) else count
+            return loss, torch.as_tensor(loss.total) / reference
+        if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
+            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise UsageError(
+                f"task.loss gave {shape}", "A loss is a scalar tensor (the mean over samples) or a Sum.", "Return one."
+            )
+        return loss, loss if samples == reference else loss * (samples / reference)
 
     def drop_gradients(self) -> None:
         for parameter in self._parameters:
@@ -296,8 +290,9 @@ class Stepper:
             self._say(no_overlap_sentence(without_gradient(self._module)))
         self.counts.incomplete += bool(incomplete)
 
-    def _finish(self, data: StepData, votes: list[Vote], sums: torch.Tensor, lr_at: Callable[[int], float]) -> Done:
+    def _finish(self, data: StepData, votes: list[Vote], lr_at: Callable[[int], float]) -> Done:
         samples = sum(vote.samples for vote in votes)
+        sums = self._twice(self._sums.complete)
         if self._sharded or self._overlaps:
             if self._ranks.size > 1:
                 torch.distributed.all_reduce(sums)
@@ -305,7 +300,7 @@ class Stepper:
             if len({vote.gradients for vote in votes}) > 1:
                 self._fill_missing()
             self._gradients.reduce(sums)
-        self._twice(lambda: self._divide(sums, data.samples, samples))
+        self._twice(lambda: self._divide(data.samples, samples))
         self.counts.updates += 1
         self.counts.samples += samples
         lr = lr_at(self.counts.samples)
@@ -314,13 +309,13 @@ class Stepper:
         norm = self._twice(lambda: clip(self._parameters, limit)) if limit is not None else None
         facts = Facts(self.counts.updates, self.counts.samples, lr, data.indices.indices)
         by_scaler = self._precision.effective == "fp16"  # whose scaler skips steps of infinite gradients by itself
-        if self._twice(lambda: self.finite.allows(sums[0], None if by_scaler else norm, facts)):
+        if self._twice(lambda: self.finite.allows(self._sums.total, None if by_scaler else norm, facts)):
             set_lr(self._update, lr)
             self._precision.step(self._update)
         else:
             self.counts.skipped_nan += 1
             self._precision.forget(self._update)
-            sums.zero_()  # what was not learned from is not in the epoch's loss either
+            self._sums.clear()  # what was not learned from is not in the epoch's loss either
             self._say(f"Update {facts.step:,} is left out: its loss is NaN or infinite ({self.counts.skipped_nan:,} so far).")
         signal = max(vote.signal for vote in votes)
         return Done(sums, samples, lr, signal, bool(votes[0].save))
@@ -342,11 +337,11 @@ class Stepper:
             raise error
         return done[0]
 
-    def _divide(self, sums: torch.Tensor, reference: int, samples: int) -> None:
+    def _divide(self, reference: int, samples: int) -> None:
         """Gradients were divided by `reference`; what they ought to be divided by is known only now."""
         averaged = self._ranks.size if self._sharded else 1  # FSDP2 divides by the number of ranks
         if self._by_count:
-            factor = (averaged * reference / sums[1]).to(torch.float32)
+            factor = (averaged * reference / self._sums.count).to(torch.float32)
         elif samples != reference or averaged != 1:
             factor = averaged * reference / samples
         else:

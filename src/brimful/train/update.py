@@ -54,6 +54,9 @@ class Update(Optimizer):
         self._on_missing = on_missing
         self._pieces = list(_pieces_of(inner))
         self._fused = all(group.get("fused") for group in inner.param_groups)
+        # This object's own step tells hooks and profiler once; each call of the wrapped one would tell them again.
+        step = type(inner).step
+        self._raw_step = getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
         self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -123,7 +126,7 @@ class Update(Optimizer):
         groups = self.inner.param_groups
         self.inner.param_groups = [{**piece.group, "params": piece.parameters}]
         try:
-            self.inner.step()
+            self._raw_step(self.inner)
         finally:
             self.inner.param_groups = groups
 
