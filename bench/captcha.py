@@ -39,7 +39,7 @@ from bench.probe_cost import cpu_name
 
 RESULTS = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[1]
-SEEDS = (0, 1, 2)
+SEEDS = (3, 4, 5)  # none of which chose the settings of tuned
 LIMITS = {"example": 2.0, "large-batch": 1.5, "loading": 20.0}
 PATIENCE = 4.0  # times what tuned took, for large-batch
 LONGEST_S = 600.0
@@ -245,7 +245,7 @@ def summary(setup: Setup, run: list[Race], rungs: list[dict[str, Any]], load: di
         "settings": {
             "samples": setup.samples, "eval_samples": setup.eval_samples, "target": setup.target, "limits": LIMITS,
             "tuned_epochs": TUNED_EPOCHS, "patience": PATIENCE, "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
-            "commands": {side: shlex.join(setup.words(side, 0)) for side in ORDERS[0]},
+            "commands": {side: _told(setup, side) for side in ORDERS[0]},
         },
         "wall_ratio": against,
         "images_needed": {side: images_needed(setup, run, side) for side in ORDERS[0]},
@@ -256,8 +256,15 @@ def summary(setup: Setup, run: list[Race], rungs: list[dict[str, Any]], load: di
     }  # fmt: skip
 
 
+def _told(setup: Setup, side: str) -> str:
+    """A command without the paths of this machine."""
+    words = ["python", *setup.words(side, SEEDS[0])[1:]]
+    return shlex.join(word.replace(str(setup.folder), "FOLDER") for word in words)
+
+
 def images_needed(setup: Setup, run: list[Race], side: str) -> list[float]:
-    """Of each seed that reached the target: images trained on until the evaluation that did."""
+    """Of each seed that reached the target: images trained on until the evaluation that did. The example script evaluates at
+    the end of each epoch, as its authors have it; tuned at the end of its 1.25."""
     return [one.epochs * setup.samples for one in run if one.side == side and one.reached]
 
 
