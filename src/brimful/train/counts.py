@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -21,8 +22,7 @@ class Counts:
     incomplete: int = 0  # under `overlap`: updates in which a rank had a parameter without a gradient
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """One update, as all ranks know it."""
 
     sums: torch.Tensor  # on the device, float: the loss's sum and its count, over all ranks; the next update's take its place
@@ -32,8 +32,7 @@ class Done:
     save: bool  # rank 0's clock asks for a checkpoint
 
 
-@dataclass(frozen=True)
-class Asks:
+class Asks(NamedTuple):
     """What this rank brings to the meeting of a step beside its part of it."""
 
     signal: int = 0

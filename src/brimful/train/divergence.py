@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy
 import torch
@@ -16,8 +16,7 @@ __all__ = ["Facts", "Finite", "all_finite"]
 INDICES_NAMED = 8  # of the batch, in the error
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What is known of one update, for the error about it."""
 
     step: int

@@ -21,6 +21,7 @@ __all__ = ["PRECISIONS", "Precision"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 Flag = tuple[Any, str, Any]  # where a setting of PyTorch's stands, its name, its value
 
+_NOTHING = nullcontext()  # may be entered again and again
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -49,7 +50,7 @@ class Precision:
         """For a forward and its loss; backward and update stay outside."""
         dtype = _AUTOCAST.get(self.effective)
         if dtype is None:
-            return nullcontext()
+            return _NOTHING
         return torch.autocast(self.device.type, dtype=dtype, cache_enabled=self._cache)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -76,6 +77,11 @@ class Precision:
         """The update under way is given up (out of memory, say) after `unscale`: its gradients will be made anew."""
         if self._scaler is not None:
             self._scaler._per_optimizer_states.pop(id(optimizer), None)
+
+    @property
+    def scales(self) -> bool:
+        """Whether the loss is scaled: fp16 alone needs it."""
+        return self._scaler is not None
 
     @property
     def skipped(self) -> int:

@@ -10,8 +10,7 @@ import contextlib
 import datetime
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,8 +27,7 @@ ITS_OWN_WORDS = "Its own output says what it met."
 FINE, OUT_OF_MEMORY, GIVES_UP, BROKEN = 0, 1, 2, 3  # what a rank says of its part of a step
 
 
-@dataclass(frozen=True)
-class Vote:
+class Vote(NamedTuple):
     """What one rank brings to a meeting. All numbers, so that a meeting is one small all-gather."""
 
     status: int = FINE
@@ -42,7 +40,7 @@ class Vote:
     by_count: int = 0  # 1: the loss is a Sum
 
     def numbers(self) -> list[int]:
-        return [int(getattr(self, field.name)) for field in fields(self)]
+        return [int(value) for value in self]
 
 
 class RankFailed(BrimfulError):

@@ -47,6 +47,7 @@ from brimful.train.update import Update
 __all__ = ["Stepper"]
 
 T = TypeVar("T")
+_NOTHING = contextlib.nullcontext()  # may be entered again and again
 Pieces = list[tuple[int, int, int]]  # micro-batch, its first sample, one past its last
 
 
@@ -182,7 +183,7 @@ class Stepper:
         """Around a forward and backward: whether gradients stay on this rank."""
         if self._overlapped is None or (last and self._overlaps):
             self._communicates = self._overlapped is not None or self._sharded
-            return contextlib.nullcontext()
+            return _NOTHING
         self._communicates = False
         return self._overlapped.locally()
 
@@ -300,15 +301,17 @@ class Stepper:
             if len({vote.gradients for vote in votes}) > 1:
                 self._fill_missing()
             self._gradients.reduce(sums)
-        self._twice(lambda: self._divide(data.samples, samples))
+        if self._by_count or self._sharded or samples != data.samples:
+            self._twice(lambda: self._divide(data.samples, samples))
         self.counts.updates += 1
         self.counts.samples += samples
         lr = lr_at(self.counts.samples)
-        self._twice(lambda: self._precision.unscale(self._update))
+        by_scaler = self._precision.scales  # a scaler skips steps of infinite gradients by itself
+        if by_scaler:
+            self._twice(lambda: self._precision.unscale(self._update))
         limit = self._clip_norm
         norm = self._twice(lambda: clip(self._parameters, limit)) if limit is not None else None
         facts = Facts(self.counts.updates, self.counts.samples, lr, data.indices.indices)
-        by_scaler = self._precision.effective == "fp16"  # whose scaler skips steps of infinite gradients by itself
         if self._twice(lambda: self.finite.allows(self._sums.total, None if by_scaler else norm, facts)):
             set_lr(self._update, lr)
             self._precision.step(self._update)
@@ -342,10 +345,8 @@ class Stepper:
         averaged = self._ranks.size if self._sharded else 1  # FSDP2 divides by the number of ranks
         if self._by_count:
             factor = (averaged * reference / self._sums.count).to(torch.float32)
-        elif samples != reference or averaged != 1:
-            factor = averaged * reference / samples
         else:
-            return
+            factor = averaged * reference / samples
         torch._foreach_mul_([_local(p.grad) for p in self._parameters if p.grad is not None], factor)
 
     def _fill_missing(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy
 
@@ -27,8 +28,7 @@ class Position:
     samples: int = 0  # samples of the current epoch already trained on, over all ranks
 
 
-@dataclass(frozen=True)
-class StepIndices:
+class StepIndices(NamedTuple):
     """The samples of one step."""
 
     before: Position

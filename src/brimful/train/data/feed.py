@@ -115,7 +115,7 @@ class Feed:
         for indices in self.course.steps(start):
             first = first or indices
             if indices.samples < first.samples and is_imaginary():
-                indices = dataclasses.replace(first, before=indices.before, after=indices.after)
+                indices = first._replace(before=indices.before, after=indices.after)
             yield indices
 
     def _load(self, drawn: Any, share: tuple[int, int, int]) -> Batch:
