@@ -139,6 +139,35 @@ def test_a_scripts_own_failure_ends_with_its_traceback_once_and_code_5(tmp_path)
     assert len(done.record.run.attempts) == 1
 
 
+ENGINE = """
+import sys
+import torch
+from brimful.train import Arrays, BatchingConfig, Config, Task, exit_codes, fit
+steps, batch_size, epochs = int(sys.argv[1]), int(sys.argv[2]), 1
+seen = 0
+def loss(model, batch):
+    global seen
+    seen += 1
+    if seen > steps:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    return model(batch[0]).square().mean()
+model = torch.nn.Linear(4, 1)
+with exit_codes():
+    fit(Task("t", model, loss, Arrays(torch.ones(64, 4))), Config(out="out", device="cpu", batch=BatchingConfig(batch_size)))
+"""
+
+
+@pytest.mark.heavy
+def test_an_engine_for_which_not_one_sample_fits_is_not_started_again_with_a_smaller_batch(tmp_path):
+    path = script(tmp_path, ENGINE)
+    done = brimful(tmp_path, *RUN, "--json", "--set", "batch_size=8", *python(path, "2", "{batch_size}"))
+    assert done.code == 3, done.err
+    (attempt,) = done.json["attempts"]
+    assert (attempt["outcome"], attempt["exit_code"]) == ("out_of_device_memory", 3)
+    assert "A single sample does not fit" in done.json["message"]
+    assert "no smaller batch size would help" in done.json["message"]
+
+
 def until_it_trains(process: subprocess.Popen) -> None:
     assert process.stdout is not None
     for line in process.stdout:

@@ -17,6 +17,8 @@ def told(kind: str, type_: str = "builtins.ValueError", message: str = "", rank:
 OUT = told("out_of_device_memory", "torch.OutOfMemoryError", "CUDA out of memory", rank=1)
 PEER = told("crashed", "torch.distributed.DistBackendError", "Connection closed by peer")
 OWN = told("crashed", "KeyError", "'lr'")
+FINAL = told("crashed", "brimful.errors.DoesNotFit", "the cards do not hold it", rank=1)
+ELSEWHERE = told("crashed", "brimful.errors.DoesNotFit", "The training does not fit into the memory of rank 1.")
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,10 @@ OWN = told("crashed", "KeyError", "'lr'")
         (replace(FELL, exit_code=0), [replace(OUT, failure=replace(OUT.failure, caught=True))], Outcome.COMPLETED),
         (FELL, [PEER, OUT], Outcome.OUT_OF_DEVICE_MEMORY),
         (FELL, [OWN], Outcome.CRASHED),
+        (FELL, [FINAL], Outcome.OUT_OF_HOST_MEMORY),
+        (replace(FELL, on_host=False), [FINAL], Outcome.OUT_OF_DEVICE_MEMORY),
+        (replace(FELL, exit_code=3), [], Outcome.CRASHED),
+        (FELL, [told("crashed", "brimful.train.ranks.RankFailed", "Rank 1 ended with an error."), OWN], Outcome.CRASHED),
         (FELL, [PEER], Outcome.CRASHED),
         (replace(FELL, oom_kills=1), [PEER], Outcome.OUT_OF_HOST_MEMORY),
         (replace(FELL, oom_kills=1), [OWN], Outcome.CRASHED),
@@ -47,3 +53,8 @@ def test_the_cause_is_told_from_what_follows_of_it(ending, failures, outcome):
 def test_the_rank_that_fell_is_named():
     why = outcome_of(FELL, [PEER, OUT])
     assert why.told is not None and why.told.rank == 1
+
+
+def test_of_ranks_that_end_for_the_same_want_of_memory_the_one_that_met_it_is_named():
+    why = outcome_of(FELL, [ELSEWHERE, FINAL])
+    assert why.told is FINAL

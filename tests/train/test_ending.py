@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from brimful.errors import DoesNotFit, Terminated
 from brimful.train import exit_codes
+from brimful_inside.probe import hub as hub_module
+from brimful_inside.probe.failures import Failures
 
 
 @pytest.mark.parametrize(("error", "code"), [(DoesNotFit("too large", "it is", "make it smaller"), 3), (Terminated(), 143)])
@@ -26,3 +30,13 @@ def test_another_rank_says_a_line(capsys, monkeypatch):
 def test_an_error_of_the_script_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError), exit_codes():
         raise ZeroDivisionError
+
+
+def test_who_looks_on_hears_of_the_error_as_of_one_that_nobody_caught(monkeypatch):
+    told = []
+    probe = SimpleNamespace(failures=Failures(told.append, lambda: ("train", 4, False)))
+    monkeypatch.setattr(hub_module, "hub", SimpleNamespace(probe=probe))
+    with pytest.raises(SystemExit), exit_codes():
+        raise DoesNotFit("too large", "it is", "make it smaller")
+    (failure,) = told
+    assert (failure.type, failure.message, failure.caught) == ("brimful.errors.DoesNotFit", "too large", False)

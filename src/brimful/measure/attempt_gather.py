@@ -23,7 +23,7 @@ def attempt_of(
     events, damaged = events_of(folder)
     reports = gather.last_reports(events)
     steps = max((report.steps for report in reports), default=0)
-    why = run_outcome.outcome_of(replace(ending, last_step=steps), _told(events))
+    why = run_outcome.outcome_of(replace(ending, last_step=steps, on_host=_on_host(reports)), _told(events))
     return Attempt(
         number=start.number,
         settings=start.settings,
@@ -83,6 +83,10 @@ def loading_share(reports: Sequence[Report]) -> float | None:
     return max(
         (min(1.0, r.tally.loading_s / r.tally.train_s) for r in reports if r.tally and r.tally.train_s > 0), default=None
     )
+
+
+def _on_host(reports: Sequence[Report]) -> bool:
+    return all(report.device == "cpu" for report in reports)
 
 
 def _told(events: Sequence[Sequence[Any]]) -> list[run_outcome.Told]:

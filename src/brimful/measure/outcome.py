@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from brimful.measure.engine_words import follows
 from brimful.values import Failure, Outcome, Report
 from brimful_inside.laws.faces import face_of
 
@@ -73,7 +74,7 @@ def _explains(failures: Sequence[Failure]) -> Failure | None:
     """
     uncaught = [f for f in failures if not f.caught]
     memory = [f for f in uncaught if f.kind in ("out_of_device_memory", "out_of_host_memory")]
-    return (memory or uncaught or [None])[0]
+    return min(memory or uncaught, key=follows, default=None)  # of equals the first
 
 
 def _all_measured(reports: Sequence[Report]) -> bool:

@@ -10,8 +10,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from brimful.measure.engine_words import follows, is_for_memory
 from brimful.values import Failure, Outcome
-from brimful_inside.laws.faces import CONSEQUENCE, face_of
+from brimful_inside.laws.faces import face_of
 
 _BY_KIND = {
     "out_of_device_memory": Outcome.OUT_OF_DEVICE_MEMORY,
@@ -30,6 +31,7 @@ class Ending:
     oom_kills: int  # by how much the kernel's counter moved
     stderr_tail: str
     last_step: int  # the furthest that any rank told of
+    on_host: bool = True  # no rank trained on an accelerator
 
 
 @dataclass(frozen=True)
@@ -57,24 +59,24 @@ def outcome_of(ending: Ending, told: Sequence[Told]) -> Why:
         return Why(Outcome.COMPLETED)
     fatal = _fatal(told, ending.last_step)
     if fatal is not None:
-        return Why(_BY_KIND.get(fatal.failure.kind, Outcome.CRASHED), fatal)
+        return Why(_kind(fatal.failure, ending.on_host), fatal)
     return _from_outside(ending, told)
+
+
+def _kind(failure: Failure, on_host: bool) -> Outcome:
+    missing = Outcome.OUT_OF_HOST_MEMORY if on_host else Outcome.OUT_OF_DEVICE_MEMORY
+    return _BY_KIND.get(failure.kind, missing if is_for_memory(failure) else Outcome.CRASHED)
 
 
 def _fatal(told: Sequence[Told], last_step: int) -> Told | None:
     """Memory before all else, then what no other rank's fall explains; then memory that a script caught and gave up over."""
     uncaught = [one for one in told if not one.failure.caught]
-    memory = [one for one in uncaught if one.failure.kind in _BY_KIND]
+    memory = [one for one in uncaught if one.failure.kind in _BY_KIND or is_for_memory(one.failure)]
     if memory:
-        return memory[0]
-    own = [one for one in uncaught if not _follows(one.failure)]
+        return min(memory, key=lambda one: follows(one.failure))  # of equals the first
+    own = [one for one in uncaught if not follows(one.failure)]
     gave_up = [one for one in told if one.failure.caught and one.failure.kind in _BY_KIND and one.failure.step >= last_step]
     return next(iter([*own, *gave_up]), None)
-
-
-def _follows(failure: Failure) -> bool:
-    """Whether it only says that another process fell."""
-    return bool(CONSEQUENCE.search(failure.type) or CONSEQUENCE.search(failure.message))
 
 
 def _from_outside(ending: Ending, told: Sequence[Told]) -> Why:

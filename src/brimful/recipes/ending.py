@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError
 
 from brimful.errors import BrimfulError, UsageError
 from brimful.recipes.common import FLAGS
+from brimful_inside.script import ends_with
 
 __all__ = ["is_first", "run", "say"]
 
@@ -35,6 +36,7 @@ def run(app: App, argv: Sequence[str]) -> int:
         function, bound = _parse(app, argv)
         return function(*bound.args, **bound.kwargs) or 0
     except BrimfulError as error:
+        ends_with(error)
         _tell(error)
         return error.exit_code
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from brimful.errors import BrimfulError
+from brimful_inside.script import ends_with
 
 __all__ = ["exit_codes"]
 
@@ -22,6 +23,7 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except BrimfulError as error:
+        ends_with(error)
         rank = os.environ.get("RANK", "0")
         told = error.sentences() if rank == "0" else (f"rank {rank}: {error.saw}",)
         print("\n".join(told), file=sys.stderr, flush=True)

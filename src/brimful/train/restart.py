@@ -23,12 +23,16 @@ import torch.distributed as dist
 
 from brimful.errors import DoesNotFit
 
-__all__ = ["Attempt", "Restart"]
+__all__ = ["Attempt", "Restart", "SmallerFits"]
 
 ATTEMPT, CHECKPOINT = "BRIMFUL_TRAIN_ATTEMPT", "BRIMFUL_TRAIN_CHECKPOINT"
 PIECE, EVAL_PIECE = "BRIMFUL_TRAIN_PIECE", "BRIMFUL_TRAIN_EVAL_PIECE"
 LOOK_EVERY_S = 0.5  # assumed: short beside a restart, and next to nothing for the store
 MOST_ATTEMPTS = 40  # each halves the micro-batch: 10**12 samples at once are not what anybody begins with
+
+
+class SmallerFits(DoesNotFit):
+    """A smaller micro-batch may fit, and this process cannot start anew with it by itself."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Restart:
     def smaller(self, piece: int, why: str, evaluation: bool = False) -> NoReturn:
         """Starts all ranks anew with at most `piece` samples at once, in training or in evaluation."""
         if self._store is None:
-            raise DoesNotFit(
+            raise SmallerFits(
                 f"Out of memory where a step cannot be replayed: {why}",
                 "Ranks start anew from the last checkpoint only under torchrun, whose store outlives them.",
                 f"Start by torchrun, or with a micro-batch of {piece:,}.",

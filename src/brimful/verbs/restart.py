@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from brimful import command as commands
 from brimful.decide.run_settings import ACCUMULATION, BATCH_SIZE, lever_of, values_in_force, with_size
 from brimful.decide.smaller import Known, Size, next_smaller
+from brimful.measure.engine_words import is_final
 from brimful.show.runs import failure_text
 from brimful.show.words import OUTCOMES
-from brimful.values import Advice, Attempt, Command, PlannedSetting, RunStarted
+from brimful.values import Advice, Attempt, Command, Failure, Outcome, PlannedSetting, RunStarted
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ def decide(
     by a rounding each time.
     """
     name, where = lever(attempt, rows), _where(attempt)
+    if attempt.failure is not None and is_final(attempt.failure):
+        return _went_down_by_itself(attempt.failure, where)
     failed = _size_of(attempt, rows, name)
     if failed is None or (name == BATCH_SIZE and not reachable):
         return f"{where}; the command has no {{{BATCH_SIZE}}}, so that brimful cannot give it a smaller one"
@@ -57,11 +60,20 @@ def decide(
 
 
 def reason(attempt: Attempt) -> str:
-    """What the script's own exception said and where, behind a colon; "" where nothing is known."""
-    failure = attempt.failure
-    if failure is None:
-        return f": {attempt.notes[0]}" if attempt.notes else ""
-    return f": {failure_text(failure, attempt.failed_rank)}"
+    """What the script's own exception said and where, behind a colon; of a crash of which nothing was seen, that."""
+    if attempt.failure is not None:
+        return f": {failure_text(attempt.failure, attempt.failed_rank)}"
+    if attempt.outcome is Outcome.CRASHED:
+        return "; no exception was seen to leave it, and an exit code of a script's own does not say what it means"
+    return f": {attempt.notes[0]}" if attempt.notes else ""
+
+
+def _went_down_by_itself(failure: Failure, where: str) -> str:
+    said = failure.message.splitlines()[0].rstrip(".")
+    return (
+        f"{where}: {said}. brimful.train makes its micro-batches smaller by itself, so that no smaller batch size would help; "
+        "what may help stands in its own last lines"
+    )
 
 
 def _where(attempt: Attempt) -> str:

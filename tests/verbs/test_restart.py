@@ -1,0 +1,39 @@
+"""What a run does after it ran out of memory, decided from values alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from brimful.decide.smaller import Known
+from brimful.values import Command, Outcome, PlannedSetting, RunStarted, Source
+from brimful.verbs import restart
+from tests.show.run_records import FULL, attempt
+
+COMMAND = Command(("python", "train.py", "{batch_size}"))
+ROWS = (PlannedSetting("batch_size", 64, 64, "as the command says", Source.MEASURED),)
+STARTED = RunStarted("command", "the command as it stands", None, 10, (), 90.0)
+FELL = attempt(outcome=Outcome.OUT_OF_DEVICE_MEMORY, failure=FULL, exit_code=1, settings=ROWS)
+
+
+def decided(**changes) -> restart.Again | str:
+    return restart.decide(replace(FELL, **changes), COMMAND, ROWS, STARTED, Known(), reachable=True)
+
+
+def test_memory_that_ran_out_leads_to_a_smaller_size():
+    assert isinstance(decided(), restart.Again)
+
+
+def test_an_engine_that_went_down_to_one_sample_by_itself_gets_no_smaller_size():
+    said = "A single sample does not fit into memory in training: CUDA out of memory"
+    answer = decided(failure=replace(FULL, type="brimful.errors.DoesNotFit", message=said))
+    assert isinstance(answer, str)
+    assert said in answer and "no smaller batch size would help" in answer
+
+
+def test_an_exit_code_of_a_scripts_own_is_said_to_mean_nothing_by_itself():
+    crashed = replace(FELL, outcome=Outcome.CRASHED, failure=None, exit_code=3, notes=("no DataLoader was used",))
+    assert "does not say what it means" in restart.reason(crashed)
+    assert "DataLoader" not in restart.reason(crashed)
+    assert restart.reason(replace(crashed, outcome=Outcome.KILLED, notes=("killed, probably for memory",))) == (
+        ": killed, probably for memory"
+    )
