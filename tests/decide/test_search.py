@@ -338,3 +338,43 @@ def test_a_size_that_fitted_once_and_ran_out_of_memory_later_is_not_named():
     assert result.ceiling == 511
     assert result.chosen["batch_size"] < 512
     assert 512 not in {point.batch_size for point in result.speed.points}
+
+
+def test_a_large_size_that_ran_before_does_not_end_the_way_up():
+    """The allocator is compared at 8 times the size asked for as well, and that run is faster than all sizes below it."""
+    machine = Machine(saturating(half=2000.0), allocator_gain=0.5)
+    result = search(machine, problem(largest=9000, requested=32, environments=(ALLOCATOR,)))
+    assert max(s.trial.settings["batch_size"] for s in result.samples) >= 4096
+    assert result.chosen is not None and result.chosen["batch_size"] >= 4096
+
+
+@pytest.mark.parametrize("seed", [3, 8, 9])
+def test_noise_that_was_measured_does_not_end_the_way_up_while_sizes_gain(seed):
+    """Repeats differ by more than a doubling brings. (With these seeds it ended at 128 to 1,024 when noise was asked.)"""
+    machine = Machine(lambda size: size**0.4, noise=0.3, seed=seed)
+    result = search(machine, problem(largest=2048, requested=32, worker_counts=(2,), settings={"num_workers": 0}))
+    assert max(s.trial.settings["batch_size"] for s in result.samples) == 2048
+
+
+@pytest.mark.parametrize(
+    ("limited_by", "said"), [("dataset", "training data"), ("max_batch_size", "--max-batch-size"), ("budget", "memory trials")]
+)
+def test_what_kept_the_search_from_going_on_is_in_the_reason(limited_by, said):
+    result = search(Machine(lambda size: float(size)), problem(largest=300, requested=32, limited_by=limited_by))
+    assert "300" in result.why["batch_size"] and said in result.why["batch_size"]
+
+
+def test_a_size_that_did_not_fit_is_named_as_what_ended_the_way_up():
+    result = search(Machine(lambda size: float(size), oom_from=100), problem(largest=300, requested=32, limited_by="dataset"))
+    assert "was not within the budget" in result.why["batch_size"]
+
+
+def test_a_size_at_which_the_command_fails_is_named_as_what_ended_the_way_up():
+    machine = Machine(lambda size: float(size), failing={128: Outcome.CRASHED})
+    result = search(machine, problem(largest=300, requested=32, limited_by="dataset"))
+    assert "failed by itself" in result.why["batch_size"]
+
+
+def test_where_larger_sizes_brought_nothing_no_limit_is_named():
+    result = search(Machine(lambda size: 1000.0), problem(largest=512, requested=32, limited_by="dataset"))
+    assert ";" not in result.why["batch_size"]

@@ -22,6 +22,7 @@ from brimful.decide.noise import clearly_above
 from brimful.decide.objective import choose
 from brimful.decide.search_runs import HOPELESS, MEMORY, Context, Runs
 from brimful.decide.speed import TOLERANCE, speed_belief
+from brimful.decide.top import Top, top_sentence
 from brimful.values import Objective, Outcome, Sample, Setting, SpeedBelief, TrialKind
 
 __all__ = ["ALLOCATOR", "Context", "Request", "Search", "SearchResult", "SpeedProblem"]
@@ -65,6 +66,7 @@ class SpeedProblem:
     worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
     objective: Objective = Objective.FASTEST
     max_trials: int = MAX_TRIALS
+    limited_by: str | None = None  # what set the largest size: "dataset", "max_batch_size" or "budget"
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_batch_size <= self.largest_batch_size:
@@ -116,6 +118,7 @@ class Search:
         self._told: Sample | None = None
         self._under_way = False
         self._left = self._expected()
+        self._top: Top | None = None
 
     def __iter__(self) -> Iterator[Request]:
         steps = self._all()
@@ -151,7 +154,7 @@ class Search:
         return SearchResult(
             chosen=chosen,
             environment=dict(context.environment),
-            why=self._why | ({"batch_size": choice.why} if choice else {}),
+            why=self._why | ({"batch_size": f"{choice.why}{self._top_of(context)}"} if choice else {}),
             speed=speed_belief(self.runs.fitting(context)),
             chosen_rates=rates,
             baseline_rates=self.runs.rates(self._home, self.problem.requested or 0),
@@ -159,6 +162,12 @@ class Search:
             ceiling=self.runs.ceiling,
             failure=self._failure,
         )
+
+    def _top_of(self, context: Context) -> str:
+        """Why nothing larger than the largest that ran was tried, behind a semicolon; "" where larger ones brought nothing."""
+        size = max((point.batch_size for point in speed_belief(self.runs.fitting(context)).points), default=self.runs.ceiling)
+        said = top_sentence(self._top, size, self.problem.limited_by, self.problem.max_trials)
+        return f"; {said}" if said else ""
 
     def _expected(self) -> dict[str, int]:
         """Trials expected in each part of the search, for the display alone."""
@@ -237,6 +246,7 @@ class Search:
             before = self.runs.ceiling
             yield from self._ask(self._context, size, f"does batch size {size:,} fit")
             if self.runs.at(self._context, size):
+                self._top = self._at_the_ceiling() if size >= self.runs.ceiling else None
                 return
             if self.runs.ceiling == before:  # it failed for another reason than memory
                 raise _Stop(self.runs.samples[-1])
@@ -312,20 +322,27 @@ class Search:
                 return
 
     def _climb(self, size: int) -> _Steps:
+        """By doubling, until two doublings in a row bring nothing over all smaller sizes, or something keeps it from going on."""
+        self._top = Top.TRIALS  # until it has ended otherwise
         flat, larger = 0, min(2 * size, self.runs.ceiling)
         while flat < FLAT and larger > size:
-            best = self.runs.best(self._context)
             yield from self._first(larger)
             if larger > self.runs.ceiling:  # it did not fit: half way (in octaves) up to it, until that is close
                 larger = math.isqrt(size * larger)
                 if larger < CLOSE * size:
-                    return
+                    break
                 continue
             if not self.runs.at(self._context, larger):
-                return  # it crashed or took too long, and so would a larger one
-            rate = self.runs.middle(self._context, larger)
-            flat = 0 if best is None or (rate or 0.0) > best * (1 + self.runs.tolerance()) else flat + 1
+                self._top = Top.FAILED  # it crashed or took too long, and so would a larger one
+                return
+            # Noise decides what is named, and not how far is looked; nor do larger sizes that ran before.
+            best, rate = self.runs.best(self._context, below=larger), self.runs.middle(self._context, larger)
+            flat = 0 if best is None or (rate or 0.0) > best * (1 + TOLERANCE) else flat + 1
             size, larger = larger, min(2 * larger, self.runs.ceiling)
+        self._top = Top.FLAT if flat >= FLAT else self._at_the_ceiling()
+
+    def _at_the_ceiling(self) -> Top:
+        return Top.CEILING if self.runs.ceiling == self.problem.largest_batch_size else Top.MEMORY
 
     def _between(self) -> _Steps:
         """Sizes between: under the knee, for it may lie lower, and around the best, for there may be a better one."""

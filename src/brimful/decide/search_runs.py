@@ -67,9 +67,10 @@ class Runs:
         rates = self.rates(context, size)
         return statistics.median(rates) if rates else None
 
-    def best(self, context: Context) -> float | None:
-        """The best median rate of a context."""
-        middles = [self.middle(one, size) for one, size in self._fitting if one == context]
+    def best(self, context: Context, below: int | None = None) -> float | None:
+        """The best median rate of a context, of sizes `below` one alone."""
+        sizes = [size for one, size in self._fitting if one == context and (below is None or size < below)]
+        middles = [self.middle(context, size) for size in sizes]
         return max((middle for middle in middles if middle is not None), default=None)
 
     def tolerance(self) -> float:

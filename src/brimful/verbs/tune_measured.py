@@ -166,7 +166,7 @@ def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: L
     if task.memory_is_looked_at_only:
         points = [(point.batch_size, point.value.value) for point in belief.probes]
         largest = predicted_ceiling(points, task.budget.bytes, limits)
-    upper = upper_limit(limits)[0]
+    upper, name = upper_limit(limits)
     machine = session.opened.machine
     return SpeedProblem(
         largest_batch_size=min(largest, upper) if upper else largest,
@@ -176,6 +176,7 @@ def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: L
         environments=(ALLOCATOR,) if task.on_cpu and _has_glibc() and not _already_set(task.command) else (),
         worker_counts=workers_to_try(0, machine.cores if machine else 1) if "num_workers" in task.open_settings else (),
         objective=task.objective,
+        limited_by=name if upper is not None and upper <= largest else "budget",
     )
 
 
