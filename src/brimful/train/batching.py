@@ -194,6 +194,16 @@ class Split:
         for number in range(count):
             yield samples * number // count, samples * (number + 1) // count
 
+    def updates(self, largest: int) -> int:
+        """Of a loss that does not decompose: into how many updates a step is cut whose micro-batches have up to `largest`
+        samples. Each takes that part of every micro-batch."""
+        return -(-(self.micro_batch if self.by_size else min(largest, self.micro_batch)) // self.limit)
+
+    def at_once(self, samples: int, decomposes: bool = True) -> int:
+        """The samples in the largest piece of a micro-batch of `samples`."""
+        count = -(-samples // self.piece(samples)) if decomposes else self.updates(samples)
+        return -(-samples // count)
+
     def smaller(self, samples: int, failed: int) -> Split | None:
         """What to try after a piece of `failed` out of `samples` did not fit; None when it was a single sample."""
         if failed <= 1:

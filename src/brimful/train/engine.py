@@ -34,6 +34,7 @@ from brimful.train.statistics import Statistics, peaks_of_all_ranks, write_json
 from brimful.train.step import Stepper
 from brimful.train.task import Task
 from brimful.train.telling import Standing, Telling
+from brimful.train.tryout import try_the_worst
 from brimful.train.update import Update
 from brimful_inside.script import keeps_writes_out
 
@@ -179,6 +180,9 @@ class _Training:
 
     def run(self) -> Result:
         with self.peaks.phase(TRAIN):
+            if not self._is_over():
+                sharded = self.restart if self.sharded else None
+                try_the_worst(self.task, self.parts, self.stepper, self.ranks, self.log, sharded)
             self._probe_evaluation()
             self.clock = time.perf_counter()
             self.saved_at = self.clock

@@ -5,7 +5,8 @@ An out-of-memory error here makes the evaluation batch smaller and nothing else,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -67,11 +68,12 @@ class Evaluation:
         return Feed(task.eval_data, course, device, data, seed, ranks.from_first)
 
     def probe(self) -> None:
-        """One batch of the evaluation's size before the training: what does not fit shows now, not after an epoch.
+        """One batch of the evaluation's size before the training: what does not fit shows now, not after an epoch. Where
+        samples have sizes, the worst batches that these allow.
 
         Adopts a smaller batch where it must. Raises UsageError when the measures lack the one that tells the best checkpoint.
         """
-        seen = self._measured(first_step_only=True)
+        seen = self._tried()
         name = self._task.best[0]
         names = sorted({one for names in self._ranks.gather(sorted(seen)) for one in names})
         if names and name not in names:
@@ -81,9 +83,16 @@ class Evaluation:
                 "Name one of them in task.best.",
             )
 
+    def _tried(self) -> Sums:
+        worst = self._feed.worst_step(self.split.at_once)
+        if worst is None:
+            return self._measured(itertools.islice(self._feed.steps(Position()), 1))
+        before, seen = self.split, self._measured([worst])
+        return seen if self.split == before else self._tried()  # cut smaller, another one may be the worst
+
     def measure(self) -> dict[str, float]:
         """Each measure over all samples of all ranks: total / count."""
-        mine = {name: [float(part) for part in parts] for name, parts in self._measured().items()}
+        mine = {name: [float(part) for part in parts] for name, parts in self._measured(self._feed.steps(Position())).items()}
         added: dict[str, list[float]] = {}
         for measured in self._ranks.gather(mine):  # in the order of ranks, so that all add up alike
             for name, (total, count) in measured.items():
@@ -92,19 +101,17 @@ class Evaluation:
                 before[1] += count
         return {name: total / count if count else float("nan") for name, (total, count) in added.items()}
 
-    def _measured(self, first_step_only: bool = False) -> Sums:
+    def _measured(self, steps: Iterable[StepData]) -> Sums:
         randomness, training = Randomness(self._device), self._model.training
         state = randomness.take()  # whether there is an evaluation does not change what is trained
         self._model.eval()
         sums: Sums = {}
         try:
-            for data in self._feed.steps(Position()):
+            for data in steps:
                 for part in range(len(data.parts)):
                     self._batch(data, part, sums)
                 if self._restart is not None:
                     self._go_along(data)
-                if first_step_only:
-                    break
         finally:
             self._model.train(training)
             randomness.put_back(state)

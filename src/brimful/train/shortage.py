@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from brimful.errors import DoesNotFit
 from brimful.train.missing_memory import Missing
 
-__all__ = ["does_not_fit", "layers_sentence", "no_room_after_backward", "smaller_sentence"]
+__all__ = ["does_not_fit", "fewer_samples_sentence", "layers_sentence", "no_room_after_backward", "smaller_sentence"]
 
 
 def smaller_sentence(missing: Missing, rank: int | None, piece: int, failed: int, task: str | None) -> str:
@@ -16,9 +16,14 @@ def smaller_sentence(missing: Missing, rank: int | None, piece: int, failed: int
     begin = f"Out of memory{where} ({missing.face}): {piece:,} in place of {failed:,} samples at once"
     if task is None:
         return f"{begin}; the step is replayed, its batch stays as it is."
+    return f"{begin}. {fewer_samples_sentence(task)}"
+
+
+def fewer_samples_sentence(task: str) -> str:
+    """Of a task whose loss does not decompose."""
     return (
-        f"{begin}. The loss of {task} is no mean over samples and cannot be split with the same result: from now on an update "
-        "has FEWER samples. None is lost or repeated."
+        f"The loss of {task} is no mean over samples and cannot be split with the same result: from now on an update has FEWER "
+        "samples. None is lost or repeated."
     )
 
 

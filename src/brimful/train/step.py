@@ -118,6 +118,8 @@ class Stepper:
                 self.drop_gradients()
                 todo.extendleft(reversed(_halves(pieces)))
                 continue
+            if not any(v.samples for v in votes):
+                continue  # a part of micro-batches that all have fewer samples than there are parts
             yield self._finish(data, votes, lr_at)
 
     # --- this rank's part -------------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ class Stepper:
     def _cut_apart(self, whole: Pieces, data: StepData) -> Iterator[Pieces]:
         """For a loss that does not decompose: the updates that one step becomes. The same number on all ranks."""
         largest = max([-(-data.samples // self._ranks.size), *data.parts])
-        count = -(-min(largest, self.split.micro_batch) // self.split.limit)
+        count = self.split.updates(largest)
         for number in range(count):
             yield [(part, n * number // count, n * (number + 1) // count) for part, _, n in whole]
 

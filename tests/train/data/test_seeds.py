@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import numpy
@@ -69,3 +70,33 @@ def test_neighbours_have_seeds_that_differ_in_many_bits(seed, epoch, index):
     assert 0 <= here < 2**64
     for there in (seed_of(seed + 1, epoch, index), seed_of(seed, epoch + 1, index), seed_of(seed, epoch, index + 1)):
         assert (here ^ there).bit_count() >= 8
+
+
+def test_a_copy_is_of_the_data_set_too_so_that_a_file_it_opens_is_not_open_in_the_original():
+    class Opening(Dataset):
+        file = None
+
+        def __getitem__(self, index):
+            self.file = self.file or object()
+            return torch.rand(())
+
+    samples = SeededSamples(Opening(), 3)
+    copied = copy.copy(samples)
+    samples.begin(2)  # the epoch is shared
+    assert not torch.equal(copied[5], SeededSamples(copied.data, 3)[5])
+    assert copied.data.file is not None and samples.data.file is None
+
+
+def test_a_data_set_that_cannot_be_copied_serves_as_it_is():
+    class Delegating:
+        def __init__(self, data):
+            self.data = data
+
+        def __getattr__(self, name):
+            return getattr(self.data, name)
+
+        def __getitem__(self, index):
+            return self.data[index]
+
+    samples = SeededSamples(Delegating([torch.ones(())]), 0)
+    assert copy.copy(samples)[0] == 1

@@ -46,8 +46,9 @@ class Course:
     where one more sample would make ``samples * size of the largest`` exceed it.
 
     With `sizes` (one number of 1 or more for each sample: its tokens, its pixels), samples of about the same size follow
-    each other: the shuffled samples are sorted within chunks of a fixed number. Epoch 0 begins with the largest of all, so
-    that a batch that does not fit into memory is the first. Without `shuffle` all are sorted, largest first.
+    each other: the shuffled samples are sorted within chunks of a fixed number. Epoch 0 begins with the largest of all (the
+    worst micro-batch is among the first without `max_tokens` alone: see `worst.py`). Without `shuffle` all are sorted,
+    largest first.
 
     Raises UsageError for a data set without samples and for a sample larger than `max_tokens`.
     """

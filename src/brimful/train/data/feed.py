@@ -6,6 +6,7 @@ What watches loaders sees a training by brimful as it sees any other, and may en
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,8 @@ from brimful.train.data.course import Course, Position, StepIndices
 from brimful.train.data.resident import Resident, decide_residence
 from brimful.train.data.seeds import SeededSamples
 from brimful.train.data.trees import cut, samples_in, to_device
-from brimful.train.data.workers import decide_workers, machine_now, shared
+from brimful.train.data.workers import decide_workers, machine_now, samples_of, shared
+from brimful.train.data.worst import MadeStep, worst_micro_batches
 from brimful.train.effective import Effective
 from brimful.train.task import Batch
 from brimful_inside.script import is_imaginary
@@ -75,6 +77,7 @@ class Feed:
         self._batches: Any = _RankBatches(course)  # indices as arrays, where torch has lists in mind
         self._seeded: SeededSamples | None = None
         self._resident: Resident | None = None
+        self._make: Callable[[Any], Any]  # a batch of these indices, here and now
         self.workers: Effective
         if isinstance(data, Arrays) and self.residence.effective != "loader":
             self._resident = Resident(data, str(self.residence.effective), device)
@@ -85,6 +88,7 @@ class Feed:
                 collate_fn=_chosen,
                 generator=torch.Generator().manual_seed(seed),  # else each pass would draw from the training's own
             )
+            self._make = _chosen
         else:
             self._loader = self._make_loader(data, config, seed, share)
 
@@ -107,6 +111,18 @@ class Feed:
             first = list(itertools.islice(batches, 1))  # the loader ends here; a trial's may go on, over the same samples
             if not first:
                 return
+
+    def worst_step(self, at_once: Callable[[int], int]) -> StepData | None:
+        """Micro-batches as bad as any that can come, made here; None where samples have no sizes. The same on each rank.
+
+        at_once(samples): how many samples of such a micro-batch go through the model at once.
+        """
+        course = self.course
+        if course.sizes is None:
+            return None
+        share = -(-min(course.step_samples, course.length) // course.ranks)
+        worst = worst_micro_batches(course.sizes, min(course.micro_batch, share), course.max_tokens, at_once)
+        return MadeStep(worst, self._make, self._load)
 
     def _planned(self, start: Position) -> Iterator[StepIndices]:
         """The course's steps. On an imaginary card an epoch's short last step is made as long as its first, as its loader's
@@ -135,6 +151,8 @@ class Feed:
         elif config.random_samples:
             samples = self._seeded = SeededSamples(data, seed)
         course, machine = self.course, machine_now()
+        # A copy: a file that the data set opens at its first use is not handed to the workers.
+        self._make = lambda indices: collate(samples_of(copy.copy(samples), [int(index) for index in indices]))
 
         def decide() -> Effective:
             return decide_workers(samples, self._measured_lists, collate, config, course.accumulation, machine)

@@ -7,6 +7,7 @@ a resume; and making samples in the training's own process leaves the training's
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -66,6 +67,16 @@ class SeededSamples(Dataset):
     def begin(self, epoch: int) -> None:
         """What is made from now on is of this epoch."""
         self._epoch.fill_(epoch)
+
+    def __copy__(self) -> SeededSamples:
+        """Of the data set too: a file that a copy opens at its first use is not open in the original."""
+        try:
+            data = copy.copy(self.data)
+        except Exception:  # one that cannot be copied (a __getattr__ that looks for itself) serves as it is
+            data = self.data
+        copied = SeededSamples(data, self._seed)
+        copied._epoch = self._epoch
+        return copied
 
     def __len__(self) -> int:
         return len(self.data)

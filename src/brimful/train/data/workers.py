@@ -27,7 +27,19 @@ from brimful.train.effective import Effective
 from brimful.units import format_bytes, format_duration
 from brimful_inside.script import is_imaginary
 
-__all__ = ["Machine", "Need", "Rates", "bound", "choose", "decide_workers", "machine_now", "make_here", "measure", "shared"]
+__all__ = [
+    "Machine",
+    "Need",
+    "Rates",
+    "bound",
+    "choose",
+    "decide_workers",
+    "machine_now",
+    "make_here",
+    "measure",
+    "samples_of",
+    "shared",
+]
 
 _WORKER_BYTES = 256 << 20  # assumed: what a forked worker comes to have of its own
 _SHARE = 0.5  # of free memory and of /dev/shm that loading may take. Assumed: others want some too
@@ -191,7 +203,7 @@ def decide_workers(
     epoch = sum(1 for _ in itertools.islice(lists(), 2 * machine.cores))  # beyond that it bounds nothing
     looked_at = copy.copy(data)  # a file that it opens at its first use is not handed to the workers
     with kept_random_states():
-        made = make_here(lambda indices: collate(_samples_of(looked_at, indices)), first)
+        made = make_here(lambda indices: collate(samples_of(looked_at, indices)), first)
     whole = len(first) / made.samples
     need = Need(int(made.batch_bytes * whole), config.prefetch, kept, epoch)
     most, why = bound(machine, need, config.workers)
@@ -213,7 +225,8 @@ def decide_workers(
     return told(chosen, reason + (f" (at most {most}: {why})" if chosen == most else ""))
 
 
-def _samples_of(data: Any, indices: list[int]) -> list[Any]:
+def samples_of(data: Any, indices: list[int]) -> list[Any]:
+    """As a loader takes them."""
     return data.__getitems__(indices) if hasattr(data, "__getitems__") else [data[index] for index in indices]
 
 
