@@ -91,3 +91,8 @@ def test_a_trial_that_failed_says_why() -> None:
     assert trials[1]["outcome"] == "out_of_device_memory"
     assert trials[1]["reason"].startswith("torch.OutOfMemoryError: CUDA out of memory.")
     assert trials[0]["reason"] is None
+
+
+def test_a_plan_names_the_largest_size_that_fits_beside_the_one_that_it_takes() -> None:
+    answer = as_json.plan_json(records.ALL["tune-cpu"]())
+    assert answer["largest_batch_size"] == answer["memory"]["largest_batch_size"] > answer["batch_size"]

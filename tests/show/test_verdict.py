@@ -45,6 +45,15 @@ def test_the_verdict_of(name: str) -> None:
     assert verdict.sentence.endswith(".")
 
 
+def test_the_fastest_size_is_told_with_the_largest_that_fits() -> None:
+    record = records.ALL["tune-cpu"]()
+    assert record.memory is not None
+    assert of_record(record).sentence.endswith(f"; the largest that fits is {record.memory.largest_batch_size:,}.")
+    unknown = replace(record, memory=replace(record.memory, largest_batch_size=None))
+    assert "largest that fits" not in of_record(unknown).sentence
+    assert "largest that fits is" not in of_record(records.ALL["tune-card"]()).sentence  # it says so of itself
+
+
 def test_a_plan_that_no_trial_confirmed_says_so() -> None:
     verdict = of_plan(replace(pieces.plan(), verified=False))
     assert verdict.tone == "note" and verdict.sentence.endswith("No trial has confirmed it.")

@@ -105,6 +105,7 @@ def plan_json(record: Record) -> dict[str, Any]:
         "device": record.opened.device.label if record.opened.device else None,
         "budget": _budget(record.opened.budget) if record.opened.budget else None,
         **_plan(plan),
+        "largest_batch_size": record.memory.largest_batch_size if record.memory else None,
         "memory": _memory(record.memory) if record.memory else None,
         "speed": _speed(record.speed) if record.speed else None,
         "trials_in_order": [_trial(number, sample) for number, sample in enumerate(record.samples, 1)],

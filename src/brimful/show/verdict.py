@@ -54,6 +54,9 @@ def of_plan(plan: Plan, record: Record | None = None) -> Verdict:
     parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
     if parts:
         sentence += ": " + ", ".join(parts)
+    largest = record.memory.largest_batch_size if record and record.memory else None
+    if objective is Objective.FASTEST and largest is not None and largest != chosen.effective:
+        sentence += f"; the largest that fits is {largest:,}"
     return Verdict("good" if plan.verified else "note", sentence + ("." if plan.verified else ". No trial has confirmed it."))
 
 
