@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+from pathlib import Path
 
+import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import brimful.train
 from brimful.errors import UsageError
-from brimful.train import Config
+from brimful.train import BatchingConfig, CheckpointConfig, Config, OptimizerConfig, ScalingConfig, ScheduleConfig
+from brimful.train.data.config import DataConfig
 
 
 @pytest.mark.parametrize(
@@ -19,6 +26,64 @@ from brimful.train import Config
 def test_what_cannot_be_meant_is_refused_by_its_dotted_name(name, value, tmp_path):
     with pytest.raises(UsageError, match=rf"config\.{name} = "):
         Config(out=tmp_path, **{name: value})
+
+
+PARTS = {
+    "batch": BatchingConfig, "optimizer": OptimizerConfig, "schedule": ScheduleConfig, "scaling": ScalingConfig,
+    "checkpoints": CheckpointConfig, "data": DataConfig,
+}  # fmt: skip
+FIELDS = [("config", field.name) for field in dataclasses.fields(Config)]
+FIELDS += [(f"config.{part}", field.name) for part, kind in PARTS.items() for field in dataclasses.fields(kind)]
+WRONG = {
+    "bool": [1, 0, "yes", None, [True]],
+    "int": ["1", 1.5, True, float("nan"), [1], b"1", object()],
+    "float": ["1e-3", True, [0.5], 1j, object()],
+    "str": [1, True, b"auto", ["auto"], None],
+    "Path": [1, 1.5, True, None, ["out"]],
+}
+
+
+def wrong_values(prefix: str, name: str) -> list:
+    annotation = {f.name: f.type for f in dataclasses.fields(Config if prefix == "config" else PARTS[prefix[7:]])}[name]
+    kind, _, optional = str(annotation).partition(" | ")
+    values = WRONG.get(kind, [None, 1, "adamw", {}, Path("x")])  # another part
+    return [value for value in values if not (optional and value is None)]
+
+
+@pytest.mark.parametrize(("prefix", "name"), FIELDS)
+def test_a_value_of_another_type_is_refused_by_its_dotted_name(prefix, name, tmp_path):
+    for value in wrong_values(prefix, name):
+        with pytest.raises(UsageError) as refused:
+            Config(**{"out": tmp_path, name: value}) if prefix == "config" else PARTS[prefix[7:]](**{name: value})
+        assert str(refused.value).startswith(f"{prefix}.{name} = "), (value, refused.value)
+
+
+# Every number of these is outside what any setting of the name may be.
+OUTSIDE = {
+    "int": st.integers(max_value=-1),
+    "float": st.one_of(st.just(math.nan), st.just(-math.inf), st.floats(max_value=-1e-9)),
+    "str": st.sampled_from(["", "no such thing", "12 parsecs"]),
+}
+ANY_TEXT = {("config.checkpoints", "resume")}  # a path
+
+
+@pytest.mark.parametrize(("prefix", "name"), FIELDS)
+@given(data=st.data())
+def test_a_value_that_no_training_can_have_is_refused_by_its_dotted_name(prefix, name, data):
+    fields = dataclasses.fields(Config if prefix == "config" else PARTS[prefix[7:]])
+    kind = str(next(f.type for f in fields if f.name == name)).partition(" | ")[0]
+    if kind not in OUTSIDE or (prefix, name) in ANY_TEXT:
+        return
+    value = data.draw(OUTSIDE[kind])
+    with pytest.raises(UsageError) as refused:
+        Config(**{"out": "out", name: value}) if prefix == "config" else PARTS[prefix[7:]](**{name: value})
+    assert str(refused.value).startswith(f"{prefix}.{name} = ")
+
+
+def test_numbers_of_other_libraries_become_json(tmp_path):
+    config = Config(out=str(tmp_path), epochs=2, batch=BatchingConfig(micro_batch=numpy.int64(8)), clip_norm=numpy.float32(1))
+    assert json.loads(json.dumps(config.as_json()))["batch"]["micro_batch"] == 8
+    assert config.epochs == 2 and config.clip_norm == 1.0
 
 
 def test_a_budget_that_is_no_memory_is_refused(tmp_path):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from brimful.errors import UsageError
+from brimful.train.checking import check_types
 from brimful.train.effective import Effective
 
 __all__ = ["EVAL_TIMES_MICRO", "Batching", "BatchingConfig", "Split", "plan_batches", "token_rows"]
@@ -35,11 +36,10 @@ class BatchingConfig:
     drop_last: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self, "config.batch")
         for name in ("micro_batch", "accumulation", "effective", "eval_batch", "max_tokens"):
             value = getattr(self, name)
-            if value is None and name != "micro_batch":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if value is not None and value < 1:
                 raise UsageError(f"config.batch.{name} = {value!r} is no whole number of 1 or more.")
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from brimful.errors import UsageError
 from brimful.train.batching import BatchingConfig
+from brimful.train.checking import check_types
 from brimful.train.checkpoints.config import CheckpointConfig
 from brimful.train.data.config import DataConfig
 from brimful.train.optimizers import OptimizerConfig
@@ -62,10 +66,12 @@ class Config:
     log_every_s: float = 10.0
 
     def __post_init__(self) -> None:
+        check_types(self, "config")
         object.__setattr__(self, "out", Path(self.out))
         _check("epochs", self.epochs, math.isfinite(self.epochs) and self.epochs > 0, "is not a number above 0")
         _check("max_steps", self.max_steps, self.max_steps is None or self.max_steps >= 1, "is not 1 or more")
         _check("seed", self.seed, self.seed >= 0, "is below 0")
+        _check("device", self.device, _is_device(self.device), 'is no device\'s name ("auto", "cpu", "cuda:0")')
         _check("precision", self.precision, self.precision in PRECISIONS, f"is none of {', '.join(PRECISIONS)}")
         norm = self.clip_norm
         _check("clip_norm", norm, norm is None or norm > 0, "is not above 0 (None switches clipping off)")
@@ -75,11 +81,24 @@ class Config:
         _check("eval_every_epochs", every, every is None or every > 0, "is not above 0 (None evaluates at the end alone)")
         _check("log_every_s", self.log_every_s, self.log_every_s > 0, "is not above 0")
         if self.memory_budget is not None:
-            parse_memory(self.memory_budget)
+            _check_memory(self.memory_budget)
 
     def as_json(self) -> dict[str, Any]:
         """JSON values alone."""
         return dataclasses.asdict(self) | {"out": str(self.out)}
+
+
+def _is_device(name: str) -> bool:
+    with contextlib.suppress(RuntimeError):
+        return name == "auto" or bool(torch.device(name))
+    return False
+
+
+def _check_memory(budget: str) -> None:
+    try:
+        parse_memory(budget)
+    except UsageError as error:
+        raise UsageError(f"config.memory_budget = {budget!r}: {error.saw}", error.means, error.do) from None
 
 
 def _check(name: str, value: object, holds: bool, sentence: str) -> None:

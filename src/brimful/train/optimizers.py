@@ -17,6 +17,7 @@ from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
 
 from brimful.errors import UsageError
 from brimful.train.absolute_adafactor import AbsoluteAdafactor
+from brimful.train.checking import check_types
 from brimful.train.effective import Effective
 from brimful.train.optimizer_state import load_optimizer_state, prepare_state
 from brimful.train.parameter_groups import split_by_decay
@@ -58,6 +59,7 @@ class OptimizerConfig:
     relative_step: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self, "config.optimizer")
         if self.name not in OPTIMIZERS:
             raise UsageError(
                 f"config.optimizer.name = {self.name!r}: there is no such optimizer", do=f"name one of {', '.join(OPTIMIZERS)}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from brimful.decide.learning_rate import scaled_learning_rate
 from brimful.errors import UsageError
+from brimful.train.checking import check_types
 from brimful.train.effective import Effective
 
 __all__ = ["Scaled", "ScalingConfig", "scale"]
@@ -32,6 +33,7 @@ class ScalingConfig:
     hold_beta2: bool = True
 
     def __post_init__(self) -> None:
+        check_types(self, "config.scaling")
         if self.rule not in RULES:
             raise UsageError(
                 f"config.scaling.rule = {self.rule!r}: there is no such rule", do=f"Name one of {', '.join(RULES)}."

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 from brimful.errors import UsageError
+from brimful.train.checking import check_types
 from brimful.train.effective import Effective
 
 __all__ = ["KINDS", "Schedule", "ScheduleConfig"]
@@ -35,13 +36,14 @@ class ScheduleConfig:
 
     kind: str = "cosine"
     warmup_epochs: float | None = None
-    warmup_samples: int | None = None
+    warmup_samples: float | None = None
     floor_lr: float = 0.0
     decay_share: float = 0.2
     rise_share: float = 0.3
     start_share: float = 0.04
 
     def __post_init__(self) -> None:
+        check_types(self, "config.schedule")
         if self.kind not in KINDS:
             raise UsageError(
                 f"config.schedule.kind = {self.kind!r}: there is no such schedule", do=f"Name one of {', '.join(KINDS)}."

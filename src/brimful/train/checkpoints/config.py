@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from brimful.errors import UsageError
+from brimful.train.checking import check_types
 
 __all__ = ["CheckpointConfig"]
 
@@ -28,18 +29,17 @@ class CheckpointConfig:
     resume: str = "auto"
 
     def __post_init__(self) -> None:
+        check_types(self, "config.checkpoints")
         for name in ("every_epochs", "every_steps", "every_minutes"):
             _require_positive(name, getattr(self, name))
-        if self.every_steps is not None and self.every_steps != int(self.every_steps):
-            raise UsageError(f"config.checkpoints.every_steps = {self.every_steps} is no whole number.")
-        if isinstance(self.keep_last, bool) or not isinstance(self.keep_last, int) or self.keep_last < 1:
+        if self.keep_last < 1:
             raise UsageError(
                 f"config.checkpoints.keep_last = {self.keep_last!r} is not 1 or more.",
                 "The newest whole checkpoint is never removed.",
                 "Give 1 to keep that one alone.",
             )
         if not self.resume:
-            raise UsageError('config.checkpoints.resume is empty: it is "auto", "no" or the path of a checkpoint.')
+            raise UsageError('config.checkpoints.resume =  is empty: it is "auto", "no" or the path of a checkpoint.')
 
 
 def _require_positive(name: str, value: float | None) -> None:

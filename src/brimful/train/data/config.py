@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brimful.errors import UsageError
+from brimful.train.checking import check_types
 
 __all__ = ["DataConfig"]
 
@@ -23,6 +24,7 @@ class DataConfig:
     random_samples: bool = True  # each sample has a random state of its own; False: the data set draws no random numbers
 
     def __post_init__(self) -> None:
+        check_types(self, "config.data")
         if self.workers is not None and self.workers < 0:
             raise UsageError(
                 f"config.data.workers = {self.workers}", "it must be 0 or more", "leave it out to have it measured"
