@@ -170,3 +170,8 @@ def test_shares_and_rates_are_written():
         "316 samples/s",
         "12,400 samples/s",
     ]
+
+
+def test_a_number_has_its_noun_in_the_plural_but_for_one():
+    assert [units.counted(n, "step") for n in (0, 1, 2, 3000)] == ["0 steps", "1 step", "2 steps", "3,000 steps"]
+    assert units.counted(2, "batch", "batches") == "2 batches"

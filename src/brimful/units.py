@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from brimful.errors import UsageError
 
 __all__ = [
-    "GIB", "KIB", "LARGEST_BATCH_SIZE", "MIB", "Share", "format_bytes", "format_bytes_interval", "format_count",
+    "GIB", "KIB", "LARGEST_BATCH_SIZE", "MIB", "Share", "counted", "format_bytes", "format_bytes_interval", "format_count",
     "format_duration", "format_rate", "format_share", "parse_batch_size", "parse_budget", "parse_bytes", "parse_duration",
     "parse_memory", "parse_setting",
 ]  # fmt: skip
@@ -183,6 +183,11 @@ def format_share(share: float) -> str:
 
 def format_count(value: int) -> str:
     return f"{value:,}"
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """ "1 step", "2 steps", "3,000 batches": a number with its noun, whose plural takes an s unless it is given."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def _significant(value: float, digits: int) -> str:

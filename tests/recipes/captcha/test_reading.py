@@ -11,7 +11,7 @@ pytest.importorskip("captcha")
 
 from brimful.errors import UsageError
 from brimful.recipes.captcha.images import DIGITS, Look, Painter
-from brimful.recipes.captcha.reading import load_reader, read_images
+from brimful.recipes.captcha.reading import load_reader, read_images, show
 from tests.recipes.captcha.conftest import SMALL, run_recipe
 
 LOOK = Look(alphabet=DIGITS, length=2, height=16, width=32)
@@ -93,6 +93,19 @@ def test_the_command_prints_a_line_a_file_or_json(trained: Path, pictures: Path,
     (tmp_path / "words.png").write_text("no image")
     failed = run_recipe_alone("read", tmp_path / "words.png", "--checkpoint", trained, code=2)
     assert failed == ""
+
+
+def test_the_exit_code_says_that_a_file_was_not_read_and_the_others_are_answered(trained, pictures, tmp_path, capsys):
+    (tmp_path / "words.png").write_text("no image")
+    (tmp_path / "empty").mkdir()
+    paths = [tmp_path / "words.png", tmp_path / "gone.png", tmp_path / "empty", pictures]
+    assert show(read_images(paths, trained, 8, "cpu"), as_json=False) == 2
+    told = capsys.readouterr()
+    assert [line.split("\t")[0] for line in told.out.splitlines()] == [str(pictures / f"{n}.png") for n in range(3)]
+    for name, why in (("words.png", "no image"), ("gone.png", "it is not there"), ("empty", "no image files in it")):
+        assert f"{tmp_path / name} could not be read: {why}" in told.err
+    assert "3 of 6 files could not be read." in told.err
+    assert show(read_images([pictures], trained, 8, "cpu"), as_json=True) == 0
 
 
 def run_recipe_alone(*words: object, code: int = 0) -> str:

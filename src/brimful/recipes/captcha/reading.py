@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from brimful.recipes.ending import say
 from brimful.train.checkpoints.config import CheckpointConfig
 from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.ranks import device_for
+from brimful.units import counted
 
 __all__ = ["Reading", "load_reader", "read_images", "show"]
 
@@ -39,15 +39,23 @@ class Reading:
 
 
 def read_images(paths: Sequence[Path], checkpoint: Path, batch_size: int, device_name: str) -> Iterator[Reading]:
-    """Reads files, and folders of them in the order of their names. What is no image is said, and the others go on."""
+    """Reads files, and folders of them in the order of their names. What is no image, or is not there, is said of it.
+
+    Raises UsageError where there is nothing to read at all.
+    """
     if batch_size < 1:
         raise UsageError(f"--batch-size {batch_size}", "an image is read at once at least", "give 1 or more")
-    files = [file for path in paths for file in _files(path)]
+    found = [(path, *_found(path)) for path in paths]
+    files = [file for _, inside, _ in found for file in inside]
+    missing = [(path, error) for path, _, error in found if error is not None]
+    if missing and not files:
+        raise missing[0][1]
     device = device_for(device_name)
     model, facts = load_reader(checkpoint)
     model.to(device).eval()
     for start in range(0, len(files), batch_size):
         yield from _read_batch(model, facts, files[start : start + batch_size], device)
+    yield from (Reading(str(path), None, None, error.means or "it is not there") for path, error in missing)
 
 
 def load_reader(checkpoint: Path) -> tuple[Reader, Facts]:
@@ -77,15 +85,20 @@ def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     return loaded.state["model"]
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
-        if not found:
-            raise UsageError(f"{path} has no image files.", f"Looked for {', '.join(sorted(ENDINGS))}.", "Name the files.")
-        return found
+def _found(path: Path) -> tuple[list[Path], UsageError | None]:
+    """The files that `path` stands for, or why there are none."""
     if not path.exists():
-        raise UsageError(f"{path} is not there.", do="Name an image file or a folder of them.")
-    return [path]
+        return [], UsageError(f"{path} is not there.", do="Name an image file or a folder of them.")
+    if not path.is_dir():
+        return [path], None
+    try:
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
+    except OSError as error:
+        return [], UsageError(f"{path} cannot be opened.", str(error.strerror), "Make it readable, or name the files.")
+    if not found:
+        looked = f"looked for {', '.join(sorted(ENDINGS))}"
+        return [], UsageError(f"{path} has no image files.", f"no image files in it ({looked})", "Name the files.")
+    return found, None
 
 
 def _read_batch(model: Reader, facts: Facts, files: list[Path], device: torch.device) -> Iterator[Reading]:
@@ -128,7 +141,10 @@ def _texts(model: Reader, facts: Facts, pixels: np.ndarray, device: torch.device
 
 
 def show(readings: Iterator[Reading], as_json: bool) -> int:
-    """A line for each file on standard output; what could not be read on standard error. 2 where nothing could be read."""
+    """A line for each file on standard output; a sentence for each that could not be read on standard error.
+
+    Returns 2 where there was one: it was named and is no image, and who reads the exit code alone shall know it.
+    """
     read = failed = 0
     for reading in readings:
         read, failed = read + (reading.text is not None), failed + (reading.text is None)
@@ -137,7 +153,7 @@ def show(readings: Iterator[Reading], as_json: bool) -> int:
         elif reading.text is not None:
             print(f"{reading.path}\t{reading.text}" + (f"\t({reading.note})" if reading.note else ""), flush=True)
         if reading.text is None:
-            print(f"{reading.path}: {reading.note}", file=sys.stderr)
+            say(f"{reading.path} could not be read: {reading.note}.")
     if failed:
-        say(f"{failed} of {read + failed} files could not be read.")
-    return 0 if read else 2
+        say(f"{failed:,} of {counted(read + failed, 'file')} could not be read.")
+    return 2 if failed else 0
