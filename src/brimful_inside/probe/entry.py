@@ -34,6 +34,8 @@ def open_door() -> None:
         give_freed_memory_back(hub)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_in_forked_child)
+    for package in ("torch", "torch._dynamo"):  # the second is imported by the first optimizer
+        waiting.load_quietly(package)
     waiting.wait_for("torch", _torch_is_here)
 
 
