@@ -121,3 +121,25 @@ def test_a_place_to_resume_is_left_out_of_trials_and_filled_word_by_word_in_a_ru
 )
 def test_commands_are_the_same_if_only_settings_differ(one, other, same):
     assert (commands.signature(commands.parse(one.split())) == commands.signature(commands.parse(other.split()))) == same
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--batch-size", "{batch_size}", "--batch-size", "32"],
+        ["--batch-size={batch_size}", "--batch-size=32"],
+        ["--lr", "{lr}", "--wd", "1", "--lr", "0.1"],
+    ],
+)
+def test_a_placeholder_that_the_same_flag_overrides_further_on_is_refused(words):
+    with pytest.raises(UsageError, match="is followed by") as caught:
+        commands.parse(["python", "train.py", *words])
+    assert "leave out one" in caught.value.do
+
+
+def test_of_a_flag_given_twice_the_last_one_is_the_batch_size():
+    command = commands.parse(["python", "train.py", "--batch-size", "64", "--batch-size", "32"])
+    assert command.given == {"batch_size": 32}
+    assert commands.fill(command, {"batch_size": 8})[-4:] == ("--batch-size", "64", "--batch-size", "8")
+    behind = commands.parse(["python", "train.py", "--batch-size", "64", "--batch-size", "{batch_size}"])
+    assert commands.signature(behind) == commands.signature(command)

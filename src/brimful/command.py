@@ -66,6 +66,7 @@ def parse(argv: tuple[str, ...] | list[str]) -> Command:
             do="put it behind two dashes: brimful predict --gpu a100-40gb -- python train.py --batch-size {batch_size}",
         )
     parts = list(argv)
+    _refuse_overridden(parts)
     given: dict[str, Setting] = {}
     found: dict[str, str] = {}
     opened = set(placeholders(Command(tuple(parts))))
@@ -79,6 +80,40 @@ def parse(argv: tuple[str, ...] | list[str]) -> Command:
             parts[index] = prefix + "{batch_size}"
             found[name] = flag
     return Command(tuple(parts), found_flags=found, given=given)
+
+
+def _refuse_overridden(parts: list[str]) -> None:
+    """Raises UsageError where a flag that has a placeholder stands once more behind it: scripts take the last of two."""
+    for name, flags in _FLAGS.items():
+        for flag in flags:
+            spots = _values_behind(parts, flag)
+            texts = [text for _, text in spots]
+            if len(texts) > 1 and f"{{{name}}}" in texts and texts[-1] != f"{{{name}}}":
+                raise UsageError(
+                    saw=f"{flag} {{{name}}} is followed by {flag} {texts[-1]}",
+                    means="a script takes the last of the two (argparse does), so that no setting would reach it",
+                    do=f"leave out one of them: {flag} {{{name}}} for brimful to set it, {flag} {texts[-1]} to keep that",
+                )
+
+
+def _values_behind(parts: list[str], flag: str) -> list[tuple[int, str]]:
+    """(where the flag stands, its value), for each time that it is given."""
+    found = []
+    for i, word in enumerate(parts):
+        if word == flag and i + 1 < len(parts):
+            found.append((i, parts[i + 1]))
+        elif word.startswith(flag + "="):
+            found.append((i, word[len(flag) + 1 :]))
+    return found
+
+
+def _last_of_each(words: list[str]) -> list[str]:
+    """Without the known flags that the same flag overrides further on."""
+    left_out: set[int] = set()
+    for flag in {flag for flags in _FLAGS.values() for flag in flags if flag.startswith("--")}:
+        for i, _ in _values_behind(words, flag)[:-1]:
+            left_out |= {i} if "=" in words[i] else {i, i + 1}
+    return [word for i, word in enumerate(words) if i not in left_out]
 
 
 def _find(parts: list[str], name: str) -> tuple[int, str, str, str] | None:
@@ -135,7 +170,7 @@ def resuming(command: Command, words: Sequence[str] = ()) -> Command:
 def signature(command: Command) -> tuple[str, ...]:
     """What two commands have in common that differ in their settings alone: values behind known flags and placeholders are
     ``*``, and what only a run needs (accumulation, ``{resume}``) is left out. One Python is like another."""
-    words = list(resuming(command).argv)
+    words = _last_of_each(list(resuming(command).argv))
     if words and re.fullmatch(r"python(3(\.\d+)?)?", Path(words[0]).name):
         words[0] = "python"
     for name in _FLAGS:
@@ -158,7 +193,7 @@ def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
     if missing:
         raise UsageError(
             saw=f"the command holds {{{missing[0]}}} and nothing sets it",
-            means="a trial cannot start with an open placeholder",
+            means="the command cannot start with an open placeholder",
             do=f"give it a value with --set {missing[0]}=VALUE, or write the value in the command; "
             f"braces that are the script's own are doubled: {{{{{missing[0]}}}}}",
         )

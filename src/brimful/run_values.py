@@ -77,7 +77,8 @@ class RunBeat:
     ranks: int = 0
     samples_per_s: float | None = None  # of all ranks, lately
     loading_share: float | None = None  # of the slowest rank, lately
-    loss: float | None = None  # of the first rank; None where reading it would wait for a device
+    loss: float | None = None  # what went backward in `loss_rank` alone; None where reading it would wait for a device
+    loss_rank: int | None = None
     allocated_bytes: int | None = None  # now, of the fullest rank
     reserved_bytes: int | None = None
     family_host_bytes: int | None = None  # of all processes together

@@ -53,7 +53,14 @@ def test_memory_is_of_the_fullest_rank_and_the_loss_of_the_first(tmp_path, beats
     tell(tmp_path, 9, 1.0, 5, rank=0, loss=1.5, reserved_bytes=5, allocated_bytes=3, alloc_retries=1)
     seen = beats.read(1.0)
     assert (seen.reserved_bytes, seen.allocated_bytes, seen.loss) == (7, 3, 1.5)
-    assert (seen.alloc_retries, seen.retry_streak) == (4, 2)
+    assert (seen.alloc_retries, seen.retry_streak, seen.loss_rank) == (4, 2, 0)
+
+
+def test_where_the_first_rank_tells_no_loss_the_rank_that_does_is_named(tmp_path, beats):
+    tell(tmp_path, 9, 1.0, 5, rank=0)
+    tell(tmp_path, 7, 2.0, 5, rank=1, loss=9.0)
+    seen = beats.read(1.0)
+    assert (seen.loss, seen.loss_rank) == (9.0, 1)
 
 
 def test_a_snapshot_that_is_being_written_or_damaged_is_passed_over(tmp_path, beats):

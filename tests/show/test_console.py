@@ -89,6 +89,15 @@ def test_a_plan_ends_with_the_command_to_paste_on_one_line_however_narrow_the_te
     assert draw(SCREENS["tune-cpu"]).strip().splitlines()[-1] == pieces.plan().command_line
 
 
+def test_the_table_of_attempts_breaks_no_word_at_80_columns_even_of_a_long_run() -> None:
+    record = run_records.restarted()
+    assert record.run is not None
+    attempts = tuple(replace(one, steps=11_146_000) for one in record.run.attempts)
+    text = draw(lambda c: screens.show_run(c, replace(record, run=replace(record.run, attempts=attempts))))
+    for whole in ("batch_size 512", "accumulation 2", "completed", "11,146,000", "16.0 GiB", "27 min 22 s"):
+        assert whole in text
+
+
 def test_what_comes_from_outside_is_printed_as_it_is_and_never_as_markup() -> None:
     text = draw(lambda c: screens.show_record(c, records.hostile_record()))
     assert "<script>alert('x')</script>" in text

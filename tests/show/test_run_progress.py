@@ -80,11 +80,15 @@ def progress(live: bool, clock=lambda: 0.0):
     return RunProgress(out, err, {}, live, clock), out, err  # type: ignore[arg-type]
 
 
-BEAT = RunBeat("train", 1200, 65.0, ranks=2, samples_per_s=812.0, loading_share=0.12, loss=0.34111, reserved_bytes=3 << 30)
+BEAT = RunBeat(
+    "train", 1200, 65.0, ranks=2, samples_per_s=812.0, loading_share=0.12, loss=0.34111, loss_rank=0, reserved_bytes=3 << 30
+)
 
 
 def test_a_beat_is_one_line():
-    said = "train, step 1,200, 2 ranks, loss 0.3411, 812 samples/s, 12 % waiting for data, 3.00 GiB reserved, 1 min 05 s"
+    said = (
+        "train, step 1,200, 2 ranks, loss 0.3411 in rank 0, 812 samples/s, 12 % waiting for data, 3.00 GiB reserved, 1 min 05 s"
+    )
     assert beat_line(1, BEAT) == said
     assert beat_line(3, RunBeat(None, 0, 2.0)) == "attempt 3, no step seen yet, 2.00 s"
 

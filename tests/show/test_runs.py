@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import cast
 
 from brimful.show import as_json
 from brimful.show.html import render_page
 from brimful.show.markdown import render_markdown
-from brimful.show.runs import command_of, reason_of
+from brimful.show.runs import attempt_rows, command_of, notes_of, reason_of
 from brimful.show.verdict import of_record
+from brimful.values import Advice, Outcome, PlannedSetting, Report, RunEnded, Source
 from tests.show import run_records
 
 
@@ -56,3 +59,27 @@ def test_a_script_that_failed_is_text_on_the_page_and_never_markup():
     assert "<b>lr</b>" not in page
     assert "&lt;b&gt;lr&lt;/b&gt;" in page
     assert "could not be kept" in page
+
+
+def test_a_run_that_trained_nothing_is_no_good_end():
+    nothing = run_records.attempt(steps=0, reports=(cast(Report, object()),))
+    record = run_records.run_record(nothing, ended=RunEnded(Outcome.COMPLETED, 0, "the command ended well"))
+    assert of_record(record).tone == "unfinished"
+
+
+def test_what_was_said_at_every_restart_is_shown_once_at_the_end():
+    over = Advice("starts-over", "it STARTS OVER", "nothing is saved", "write {resume}")
+    record = replace(run_records.restarted(), notes=(over, over, Advice("restart", "another", "", "")))
+    assert len(notes_of(record)) == 2
+    for shown in (render_page(record), render_markdown(record)):
+        assert shown.count("STARTS OVER") == 1
+
+
+def test_the_table_of_attempts_shows_the_settings_that_changed():
+    record = run_records.restarted()
+    assert record.run is not None
+    same = PlannedSetting("lr", 0.1, 0.1, "as asked", Source.MEASURED)
+    attempts = tuple(replace(one, settings=(*one.settings, same)) for one in record.run.attempts)
+    rows = attempt_rows(replace(record.run, attempts=attempts))
+    assert [row.changed for row in rows] == [("batch_size 512", "accumulation 2"), ("batch_size 256", "accumulation 4")]
+    assert attempt_rows(replace(record.run, attempts=attempts[:1]))[0].changed[-1] == "lr 0.1"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 from brimful.decide.smaller import Known
-from brimful.values import Command, Outcome, PlannedSetting, RunStarted, Source
+from brimful.values import Command, Outcome, PlannedSetting, Report, RunStarted, Source
 from brimful.verbs import restart
 from tests.show.run_records import FULL, attempt
 
@@ -37,3 +38,15 @@ def test_an_exit_code_of_a_scripts_own_is_said_to_mean_nothing_by_itself():
     assert restart.reason(replace(crashed, outcome=Outcome.KILLED, notes=("killed, probably for memory",))) == (
         ": killed, probably for memory"
     )
+
+
+def test_a_command_that_ended_well_without_a_step_is_said_to_have_trained_nothing():
+    seen = (cast(Report, object()),)
+    advice = restart.nothing_trained(attempt(steps=0, reports=seen))
+    assert advice is not None
+    assert "0 optimizer steps" in advice.saw and "checkpoint" in advice.means and advice.do
+
+
+def test_a_command_that_stepped_or_of_which_nothing_was_seen_is_not():
+    assert restart.nothing_trained(attempt(steps=1, reports=(cast(Report, object()),))) is None
+    assert restart.nothing_trained(attempt(steps=0, reports=())) is None

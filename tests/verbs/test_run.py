@@ -119,6 +119,24 @@ def test_without_a_place_for_it_starting_over_is_said_loudly(trains, user):
     assert any("STARTS OVER" in said for said in user.said)
 
 
+def test_what_starting_over_means_is_said_in_full_once_and_that_it_does_so_at_each_restart(trains, user):
+    trains("{batch_size}", "20", settings={"batch_size": 64})
+    assert sum("STARTS OVER" in said for said in user.said) == 2
+    assert sum("--resume-with" in said for said in user.said) == 1
+
+
+def test_an_open_placeholder_is_told_with_why_no_plan_sets_it(trains, user):
+    with pytest.raises(UsageError) as caught:
+        trains("{batch_size}", "20")
+    assert "trial" not in caught.value.means
+    assert "left no plan" in caught.value.means
+
+
+def test_a_flag_given_twice_is_said_to_count_by_its_last(trains, user):
+    trains("--batch-size", "64", "--batch-size", "32", script="pass")
+    assert any("stands there 2 times, and the last one counts" in said for said in user.said)
+
+
 def test_out_of_memory_at_one_sample_does_not_fit(trains, user):
     record = trains("{batch_size}", "0", settings={"batch_size": 4})
     assert sizes(record) == [4, 2, 1]

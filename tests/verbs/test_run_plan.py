@@ -161,3 +161,16 @@ def test_records_without_a_plan_and_no_record_at_all_are_told(tmp_path):
 def test_an_accelerator_asked_for_without_a_plan_must_be_here(tmp_path):
     with pytest.raises(NoSuchDevice):
         chosen(tmp_path, device="accelerator")
+
+
+def test_a_flag_that_was_not_tuned_is_named_where_the_command_is_run_as_it_stands(tmp_path):
+    name = tuned(tmp_path)
+    found = chosen(tmp_path, (*WORDS, "--epochs", "3"))
+    assert found.source == "command"
+    assert f"{name}, is of another command: nothing more there, '--epochs' here" in found.why
+
+
+def test_a_flag_given_twice_is_the_command_with_the_last_of_them(tmp_path):
+    tuned(tmp_path)
+    words = ("python", "train.py", "--batch-size", "32", "--batch-size", "64")
+    assert chosen(tmp_path, words).source == "plan"

@@ -322,7 +322,7 @@ class Search:
                 return
 
     def _climb(self, size: int) -> _Steps:
-        """By doubling, until two doublings in a row bring nothing over all smaller sizes, or something keeps it from going on."""
+        """By doubling, until two in a row bring nothing over all smaller sizes, or something keeps it from going on."""
         self._top = Top.TRIALS  # until it has ended otherwise
         flat, larger = 0, min(2 * size, self.runs.ceiling)
         while flat < FLAT and larger > size:

@@ -29,6 +29,7 @@ class Beats:
             self._add(path)
         latest = sorted((kept[-1] for kept in self._seen.values()), key=lambda one: (one.rank, -one.steps))
         tallies = [one.tally for one in latest if one.tally is not None]
+        told = next(((one.rank, one.tally.loss) for one in latest if one.tally and one.tally.loss is not None), None)
         free, total = host.free_bytes(), host.total_bytes()
         newest = max(latest, key=lambda one: one.unix_s, default=None)
         return RunBeat(
@@ -38,7 +39,8 @@ class Beats:
             ranks=len(tallies),
             samples_per_s=self._samples_per_s(),
             loading_share=self._loading_share(),
-            loss=next((tally.loss for tally in tallies), None),
+            loss=told[1] if told else None,
+            loss_rank=told[0] if told else None,
             allocated_bytes=_most([tally.allocated_bytes for tally in tallies]),
             reserved_bytes=_most([tally.reserved_bytes for tally in tallies]),
             family_host_bytes=self._family_bytes(),

@@ -136,6 +136,7 @@ def show_plan(console: Console, record: Record, trials: bool = False) -> None:
         show_trials(console, record)
     show_advice(console, (*record.notes, *plan.warnings))
     ran = "run in a trial before it was named" if plan.verified else "no trial has run exactly these settings"
+    _line(console, "`brimful run --` in front of the command that was tuned trains under this plan.")
     _line(console, f"The command to paste ({ran}):")
     console.print()
     console.print(Text(plan.command_line, style="bold"), soft_wrap=True)
@@ -164,21 +165,23 @@ def show_run(console: Console, record: Record) -> None:
         console.print()
     rows = runs.attempt_rows(run)
     kind = next((row.memory for row in rows if row.memory), None)
-    table = table_of("#", "settings", "outcome", "steps", "samples/s", f"peak {kind}" if kind else "peak", "took", "resumed")
+    table = table_of("#", "settings", "outcome", "steps", "samples/s", f"peak {kind}" if kind else "peak", "took")
+    for column in (1, 3, 4, 6):  # what is read at a glance is not broken; on a narrow terminal the sentences are
+        table.columns[column].no_wrap = True
     for row in rows:
         outcome = Text(row.outcome, style="" if row.completed else "red")
-        cells = (row.steps, row.speed.text, row.peak.text, row.duration, row.resumed)
-        table.add_row(_plain(str(row.number)), _plain(row.settings), outcome, *map(_plain, cells))
+        cells = (row.steps, row.speed.text, row.peak.text, row.duration)
+        table.add_row(_plain(str(row.number)), _plain("\n".join(row.changed)), outcome, *map(_plain, cells))
     if rows:
         print_table(console, table)
     for row in rows:
-        for sentence in (row.why, *row.notes):
+        for sentence in (row.resumed, row.why, *row.notes):
             if sentence:
                 _line(console, f"Attempt {row.number}: {sentence}")
-    if any(row.why or row.notes for row in rows):
+    if any(row.resumed or row.why or row.notes for row in rows):
         console.print()
     _phases(console, facts.phase_rows(record)[1])
-    show_advice(console, record.notes)
+    show_advice(console, runs.notes_of(record))
 
 
 def show_trials(console: Console, record: Record) -> None:

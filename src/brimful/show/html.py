@@ -132,7 +132,7 @@ def _settings(record: Record) -> list[tuple[str, str, str, str, Source]]:
 
 
 def _warnings(record: Record) -> list[Advice]:
-    found = [*record.notes]
+    found = [*dict.fromkeys(record.notes)]
     for part in (record.plan, record.prediction):
         found += part.warnings if part else ()
     return list(dict.fromkeys(found))

@@ -57,7 +57,11 @@ def render_markdown(record: Record) -> str:
         parts.append(_advice(audit.findings))
     parts += _phases(record)
     parts += _where(record.prediction) if plan is None and record.prediction is not None else []
-    warnings = [*record.notes, *(plan.warnings if plan else ()), *(record.prediction.warnings if record.prediction else ())]
+    warnings = [
+        *dict.fromkeys(record.notes),
+        *(plan.warnings if plan else ()),
+        *(record.prediction.warnings if record.prediction else ()),
+    ]
     parts.append(_advice(dict.fromkeys(warnings)))
     parts += _folded("Trials", _trials(record))
     run = [*facts.run_rows(record), *(facts.machine_rows(opened.machine) if opened.machine else [])]

@@ -139,7 +139,7 @@ def beat_line(attempt: int, seen: RunBeat) -> str:
     if seen.ranks > 1:
         parts.append(f"{seen.ranks} ranks")
     if seen.loss is not None:
-        parts.append(f"loss {seen.loss:.4g}")
+        parts.append(f"loss {seen.loss:.4g}" + (f" in rank {seen.loss_rank}" if seen.ranks > 1 else ""))
     if seen.samples_per_s is not None:
         parts.append(f"{speed_text(seen.samples_per_s)} samples/s")
     if seen.loading_share is not None and seen.loading_share >= 0.01:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from brimful.show.words import ABSENT, NOTHING, OUTCOMES, Shown, bytes_text, memory_of, seconds_text, speed_text
-from brimful.values import Attempt, Failure, Outcome, PhasePeak, PlannedSetting, Record, Run, Source
+from brimful.values import Advice, Attempt, Failure, Outcome, PhasePeak, PlannedSetting, Record, Run, Setting, Source
 
 
 @dataclass(frozen=True)
 class AttemptRow:
     number: int
     settings: str
+    changed: tuple[str, ...]  # of the settings those that differ between attempts; all of them where there is one attempt
     outcome: str
     completed: bool
     steps: str
@@ -29,17 +31,30 @@ class AttemptRow:
 
 
 def attempt_rows(run: Run) -> list[AttemptRow]:
-    return [_row(attempt) for attempt in run.attempts]
+    values = [_values(attempt) for attempt in run.attempts]
+    names = dict.fromkeys(name for one in values for name in one)
+    changed = [name for name in names if len(values) == 1 or len({one.get(name) for one in values}) > 1]
+    return [_row(attempt, changed or list(names)) for attempt in run.attempts]
 
 
-def _row(attempt: Attempt) -> AttemptRow:
-    values = {row.name: row.effective for row in attempt.settings if row.effective is not None}
+def notes_of(record: Record) -> tuple[Advice, ...]:
+    """What was said, each once: what holds of every restart was said at every restart."""
+    return tuple(dict.fromkeys(record.notes))
+
+
+def _values(attempt: Attempt) -> dict[str, Setting]:
+    return {row.name: row.effective for row in attempt.settings if row.effective is not None}
+
+
+def _row(attempt: Attempt, changed: Sequence[str]) -> AttemptRow:
+    values = _values(attempt)
     peak = worst_memory(attempt)
     resumed = {None: "", True: "told to go on", False: "started over"}[attempt.resumed]
     rate = attempt.samples_per_s
     return AttemptRow(
         number=attempt.number,
         settings=", ".join(f"{name} {value}" for name, value in values.items()) or "as it stands",
+        changed=tuple(f"{name} {values[name]}" for name in changed if name in values) or ("as it stands",),
         outcome=OUTCOMES[attempt.outcome],
         completed=attempt.outcome is Outcome.COMPLETED,
         steps=f"{attempt.steps:,}",
@@ -91,7 +106,12 @@ def verdict_of(run: Run, torn: bool) -> tuple[str, str]:
             f"Cut off{' in the middle of a line' if torn else ''} after {_attempts(count)}: this run has no end.",
         )
     again = f", in attempt {count}" if count > 1 else ""
-    tone = {Outcome.COMPLETED: "good", Outcome.INTERRUPTED: "unfinished", Outcome.TERMINATED: "unfinished"}
+    trained = not run.attempts or not run.attempts[-1].reports or bool(run.attempts[-1].steps)
+    tone = {
+        Outcome.COMPLETED: "good" if trained else "unfinished",
+        Outcome.INTERRUPTED: "unfinished",
+        Outcome.TERMINATED: "unfinished",
+    }
     sentence = ended.message[:1].upper() + ended.message[1:] + again
     return tone.get(ended.outcome, "bad"), sentence + "."
 

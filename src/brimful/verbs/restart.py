@@ -59,6 +59,19 @@ def decide(
     return Again(with_size(rows, name, size), tuple(advice for advice in told if advice is not None))
 
 
+def nothing_trained(attempt: Attempt) -> Advice | None:
+    """What to say of a command that ended well and whose processes were seen, none of them with an optimizer that stepped."""
+    if attempt.steps or not attempt.reports:
+        return None
+    return Advice(
+        "nothing-trained",
+        f"attempt {attempt.number} ended well with 0 optimizer steps",
+        "nothing was trained: the command found a training that was finished already in its checkpoint folder, did something "
+        "else than training, or trains by other means than torch.optim, which brimful does not see",
+        "to train on, ask the command for more epochs or steps; to train anew, give it another folder for its checkpoints",
+    )
+
+
 def reason(attempt: Attempt) -> str:
     """What the script's own exception said and where, behind a colon; of a crash of which nothing was seen, that."""
     if attempt.failure is not None:

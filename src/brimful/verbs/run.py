@@ -85,6 +85,7 @@ class _Going:
     rows: tuple[PlannedSetting, ...]
     environment: dict[str, str]
     attempts: list[Attempt] = field(default_factory=list)
+    noted: list[Advice] = field(default_factory=list)
     unkept: list[Entry] = field(default_factory=list)  # what a full disk did not take
 
     def keep(self, entry: Entry) -> None:
@@ -98,8 +99,11 @@ class _Going:
         self.unkept.append(entry)
 
     def note(self, advice: Advice) -> None:
+        """Kept and said: in full the first time, and what was seen alone where the same is to be said again."""
         self.keep(advice)
-        said = (part for part in (advice.saw, advice.means, advice.do) if part)
+        again = advice in self.noted
+        self.noted.append(advice)
+        said = (part for part in (advice.saw, *(() if again else (advice.means, advice.do))) if part)
         self.session.message(" ".join(f"{part[0].upper()}{part[1:]}." for part in said))
 
 
@@ -130,7 +134,7 @@ def run(
     refuse_unreachable(command, given)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home)
     rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
-    commands.fill(command, run_settings.values_in_force(rows))  # an open placeholder is told before anything is begun
+    _refuse_open(command, run_settings.values_in_force(rows), chosen)
     limit = parse_bytes(host_limit) if host_limit is not None else None
     folder = chosen.record.folder if chosen.record else None
     started = RunStarted(chosen.source, chosen.why, folder, max_restarts, resume_words, grace_s, limit)
@@ -147,6 +151,14 @@ def run(
         going.keep(ended)
         session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
     return _record(going, ended)
+
+
+def _refuse_open(command: Command, values: Mapping[str, Setting], chosen: run_plan.Chosen) -> None:
+    """An open placeholder is told before anything is begun: UsageError, with why no plan sets it."""
+    try:
+        commands.fill(command, values)
+    except UsageError as error:
+        raise UsageError(error.saw, f"{error.means}; brimful would run {chosen.why}", error.do) from None
 
 
 def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
@@ -231,7 +243,10 @@ def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
     code = _EXIT.get(attempt.outcome, FAILED)
     took = f"after {format_duration(attempt.duration_s)} and {attempt.steps:,} steps"
     if attempt.outcome is Outcome.COMPLETED:
-        message = f"the command ended well {took}"
+        nothing = restart.nothing_trained(attempt)
+        message = f"the command ended well {took}{': NOTHING WAS TRAINED' if nothing else ''}"
+        if nothing:
+            going.note(nothing)
     elif attempt.outcome in (Outcome.INTERRUPTED, Outcome.TERMINATED):
         how = (
             "it had to be killed" if attempt.exit_code is None else f"the command ended by itself ({_code(attempt.exit_code)})"

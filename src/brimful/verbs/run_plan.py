@@ -62,7 +62,12 @@ def choose(command: Command, named: str | None, settings_given: bool, device: st
         if problem is None:
             return Chosen("plan", f"the newest plan of this command, {record.opened.record_id}{passed_over}", record, planned)
         passed_over = passed_over or f" ({record.opened.record_id} is left aside: {problem.saw})"
-    none = f"no plan of it is for this machine{passed_over}" if passed_over else "`brimful tune` has left no plan of it here"
+    nearest = "" if passed_over else _of_another(command, home)
+    none = (
+        f"no plan of it is for this machine{passed_over}"
+        if passed_over
+        else f"`brimful tune` has left no plan of it here{nearest}"
+    )
     return Chosen("command", f"the command as it stands: {none}", None, chosen)
 
 
@@ -99,12 +104,28 @@ def _difference(planned: Command, now: Command) -> str | None:
     if ours == theirs:
         return None
     at = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), min(len(ours), len(theirs)))
-    words = [part[at] if at < len(part) else "nothing more" for part in (theirs, ours)]
-    return f"{words[0]!r} there, {words[1]!r} here"
+    words = [repr(part[at]) if at < len(part) else "nothing more" for part in (theirs, ours)]
+    return f"{words[0]} there, {words[1]} here"
+
+
+def _of_another(command: Command, home: Path | None) -> str:
+    """The newest plan in this folder, which is of another command, and in what it differs; "" where there is none."""
+    for record in _planned_here(home):
+        assert record.opened.command is not None
+        difference = _difference(record.opened.command, command)
+        return f"; the newest plan, {record.opened.record_id}, is of another command: {difference}"
+    return ""
 
 
 def _of_the_same(command: Command, home: Path | None) -> Iterator[Record]:
     """Tune records of this command in this folder that hold a plan, the newest first."""
+    for record in _planned_here(home):
+        if record.opened.command is not None and _difference(record.opened.command, command) is None:
+            yield record
+
+
+def _planned_here(home: Path | None) -> Iterator[Record]:
+    """Tune records in this folder that hold a plan, the newest first."""
     tuned = [folder for folder in list_records(home) if "-tune" in folder.name]
     for folder in reversed(tuned[-_LOOKED_AT:]):
         try:
@@ -114,8 +135,7 @@ def _of_the_same(command: Command, home: Path | None) -> Iterator[Record]:
         opened = record.opened
         if record.plan is None or opened.command is None or opened.working_folder not in (None, os.getcwd()):
             continue
-        if _difference(opened.command, command) is None:
-            yield record
+        yield record
 
 
 def _device_for(record: Record, command: Command, asked: str | None) -> tuple[Device, accelerators.Accelerator | None]:

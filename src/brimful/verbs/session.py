@@ -152,4 +152,6 @@ def opened(
 def _say_which_flags(session: Session, command: Command) -> None:
     """Where no placeholder stood, the user is told which flag brimful took for which setting."""
     for name, flag in command.found_flags.items():
-        session.message(f"{name}: taken to be what stands behind {flag} in your command ({command.given.get(name)})")
+        times = sum(word == flag or word.startswith(f"{flag}=") for word in command.argv)
+        last = f"; it stands there {times} times, and the last one counts, as argparse has it" if times > 1 else ""
+        session.message(f"{name}: taken to be what stands behind {flag} in your command ({command.given.get(name)}{last})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Any, Callable, Optional
 
 import torch
@@ -39,12 +40,23 @@ def trains_now() -> bool:
     frame: Any = sys._getframe(1)
     outermost: Optional[Any] = None
     while frame is not None:
-        if frame.f_code.co_name == "_call_impl" and frame.f_globals.get("__name__") == "torch.nn.modules.module":
+        if _calls_a_module(frame):
             outermost = frame
         frame = frame.f_back
     if outermost is None or not torch.is_grad_enabled():
         return False
     return bool(getattr(outermost.f_locals.get("self"), "training", False))
+
+
+def trained_in(trace: Any) -> bool:
+    """Whether the forward pass that an error has left by now was of a module in training mode. The outermost module counts."""
+    frames = (frame for frame, _ in traceback.walk_tb(trace) if _calls_a_module(frame))
+    outermost = next(frames, None)
+    return outermost is not None and bool(getattr(outermost.f_locals.get("self"), "training", False))
+
+
+def _calls_a_module(frame: Any) -> bool:
+    return frame.f_code.co_name == "_call_impl" and frame.f_globals.get("__name__") == "torch.nn.modules.module"
 
 
 def watch_compilation(disarm: Callable[[], None]) -> None:

@@ -151,7 +151,7 @@ def _disarm() -> None:
 def _uncaught(error: BaseException) -> None:
     probe = _probe()
     if probe is not None:
-        probe.failures.left_the_script(error)
+        probe.left_the_script(error)
 
 
 def _raised_in_thread(error: BaseException) -> None:

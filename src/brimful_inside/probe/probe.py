@@ -13,7 +13,7 @@ from brimful_inside.probe import leave, report
 from brimful_inside.probe.clock import StepTimes, clock_for
 from brimful_inside.probe.ending import Ending
 from brimful_inside.probe.failures import Failures
-from brimful_inside.probe.forward import ForwardWatch, trains_now
+from brimful_inside.probe.forward import ForwardWatch, trained_in, trains_now
 from brimful_inside.probe.graphs import Captures
 from brimful_inside.probe.growth import Growth
 from brimful_inside.probe.hub import Hub, guarded, tell_own_error
@@ -60,6 +60,7 @@ class Probe:
         self.forward = ForwardWatch(self.forward_begins)
         self._put_in_eval: Any = None  # the module whose eval() was called since the last sign of training
         self._put_in_training = False  # train() was called during the evaluation that goes on, after its last eval()
+        self._left_by: Any = None  # the traceback of what nobody caught
         self._evaluates: Optional[Iteration] = None  # the pass whose batch began the evaluation that goes on
         self.batch_since_step = False  # a training batch came since the last step
         self.inputs: list = []  # samples of each step by the model's input, for scripts without a DataLoader
@@ -102,7 +103,13 @@ class Probe:
 
     def _failing_phase(self) -> str:
         """Where the first forward pass after an evaluation was not seen to begin (torch.compile), the stack tells of it."""
-        return TRAIN if self.phases.current == EVAL and trains_now() else self.phases.current
+        trains = self.phases.current == EVAL and (trains_now() or (self._put_in_training and trained_in(self._left_by)))
+        return TRAIN if trains else self.phases.current
+
+    def left_the_script(self, error: BaseException) -> None:
+        """An exception that nobody caught: by now its calls have been left, and only its traceback holds them."""
+        self._left_by = error.__traceback__
+        self.failures.left_the_script(error)
 
     # --- loaders ------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import torch
 
 from brimful_inside.imaginary.errors import Unsupported
 from brimful_inside.probe.failures import Failures, is_users, kind_of, where_in_users_code
-from brimful_inside.probe.forward import trains_now
+from brimful_inside.probe.forward import trained_in, trains_now
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,21 @@ def test_an_interrupt_is_no_failure():
     for error in (KeyboardInterrupt(), SystemExit(3)):
         failures.left_the_script(error)
     assert told == []
+
+
+class Fails(torch.nn.Module):
+    def forward(self):
+        raise MemoryError
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_a_traceback_tells_whether_the_forward_pass_it_left_was_of_training(mode):
+    with pytest.raises(MemoryError) as raised:
+        Looks(Fails()).train(mode)()
+    assert trained_in(raised.value.__traceback__) is mode
+
+
+def test_a_traceback_without_a_module_tells_of_no_training():
+    with pytest.raises(MemoryError) as raised:
+        raise MemoryError
+    assert not trained_in(raised.value.__traceback__)
