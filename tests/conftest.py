@@ -4,6 +4,7 @@ import compileall
 import signal
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # A run in the background of a shell without job control is started with Ctrl-C ignored, and so would be every process that the
@@ -21,8 +22,14 @@ def pytest_configure(config: pytest.Config) -> None:
         compileall.compile_dir(_SOURCE, quiet=2)
 
 
-# The heavy tests of these start several processes that each train for a while: `make test-slow` runs them.
-_SLOW_ROOMS = [Path(__file__).parent / name for name in ("train", "recipes", "end_to_end/test_run.py")]
+# Nothing here depends on how busy the machine is. Set before any test module makes settings of its own from these.
+hypothesis.settings.register_profile("brimful", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("brimful")
+
+# The heavy tests of these (two are benches of the engine and a recipe) start several processes that each train for a while:
+# `make test-slow` runs them.
+_ROOMS = ("train", "recipes", "end_to_end/test_run.py", "bench/test_kills.py", "bench/test_captcha.py")
+_SLOW_ROOMS = [Path(__file__).parent / name for name in _ROOMS]
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks

@@ -62,6 +62,7 @@ def test_the_summary_counts_runs_that_differ():
     assert told["controls_seen_to_differ"] == "1 of 2", "a control that does not differ makes the bench fail"
 
 
+@pytest.mark.heavy
 def test_a_killed_training_ends_as_one_that_was_not_and_the_control_does_not():
     told = bench.summary(bench.in_workers(runs=1, workers=1, seed=1))
     assert (told["runs"], told["bitwise_equal"]) == (1, 1) and told["kills"] >= 1

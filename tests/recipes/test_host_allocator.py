@@ -34,6 +34,7 @@ def faults(wanted: str, **environment: str) -> list:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+@pytest.mark.heavy
 def test_freed_memory_is_kept_for_the_next_tensor():
     kept, _, few = faults("keep")
     system, _, many = faults("system")

@@ -81,6 +81,7 @@ def under_a_budget(folder: str, budget: str) -> None:
     print(json.dumps(dict(result.measures)))
 
 
+@pytest.mark.heavy
 def test_a_host_budget_makes_pieces_smaller_and_not_the_result(tmp_path, capfd):
     process = start(f"{HERE}:under_a_budget", tmp_path / "420MiB", "420MiB")  # a limit stays with its process
     under_a_budget(str(tmp_path / "none"), "")

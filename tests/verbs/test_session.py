@@ -60,7 +60,7 @@ def test_a_disk_that_fills_up_between_trials_keeps_the_trials_before(tmp_path, n
     assert record.closed.exit_code == 1
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(room=st.integers(0, 40_000))
 def test_a_disk_that_fills_up_at_any_byte_of_the_record_leaves_whole_lines(tmp_path_factory, room):
     """The record's own writes fail once `room` bytes are used up, as on a small disk."""

@@ -78,7 +78,7 @@ def test_what_is_loaded_does_not_hold_on_to_the_file(tmp_path):
     assert same(state, training_state(3))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(name=st.sampled_from(FILES), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_one_bit_changed_anywhere_is_found(tmp_path_factory, name, place, bit):
     folder = written(tmp_path_factory.mktemp("one") / "checkpoint")

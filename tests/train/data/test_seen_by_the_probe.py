@@ -67,7 +67,12 @@ def seen(tmp_path, kind, device, micro_batch=32, workers="0", **orders):
 
 @pytest.mark.parametrize(
     ("kind", "workers", "device"),
-    [("arrays", "0", "cpu"), ("arrays", "0", "imaginary"), ("made", "1", "cpu"), ("made", "measured", "imaginary")],
+    [
+        pytest.param("arrays", "0", "cpu", marks=pytest.mark.heavy),
+        ("arrays", "0", "imaginary"),
+        pytest.param("made", "1", "cpu", marks=pytest.mark.heavy),
+        ("made", "measured", "imaginary"),
+    ],
 )
 def test_batches_steps_and_lengths_are_seen(tmp_path, kind, workers, device):
     told, loaders = seen(tmp_path, kind, device, workers=workers, warmup_steps=1, steps=3)
@@ -79,6 +84,7 @@ def test_batches_steps_and_lengths_are_seen(tmp_path, kind, workers, device):
     assert set(report["phases"]) >= {"train", "eval"}
 
 
+@pytest.mark.heavy
 def test_no_loader_ends_a_training_that_is_not_cut(tmp_path):
     told, loaders = seen(tmp_path, "arrays", "cpu", cut=False)
     assert told.stdout.split() == ["epoch", "0", "epoch", "1", "epoch", "2"]
@@ -104,6 +110,7 @@ def test_a_trial_of_an_epoch_of_one_step_has_its_steps(tmp_path):
     assert told.report["ended"] == "steps_done" and told.report["samples_per_step"][:4] == [1000] * 4
 
 
+@pytest.mark.heavy
 def test_a_trace_has_no_short_step_at_the_end_of_an_epoch_and_a_run_has(tmp_path):
     """800 samples and 200 are left: one micro-batch of 200, where all other steps have two."""
     told, _ = seen(tmp_path, "arrays", "imaginary", micro_batch=400, worst_batch=True, warmup_steps=1, steps=3)
