@@ -83,19 +83,41 @@ def test_who_comes_later_knows_the_scores_of_those_before(tmp_path):
 def test_who_begins_anew_in_a_used_folder_does_not_go_on_from_the_old_run(tmp_path):
     for step in (800, 900, 1000):
         save(of(tmp_path), step)
-    assert of(tmp_path, resume="no").resume() is None
+    assert of(tmp_path, warn=[].append, resume="no").resume() is None
     save(of(tmp_path, resume="no"), 10)
     assert of(tmp_path).newest().step == 10 and steps(tmp_path) == [10, 900, 1000]
 
 
 def test_a_training_that_began_anew_has_a_best_of_its_own(tmp_path):
     save(of(tmp_path), 10, score=0.1)
-    anew = of(tmp_path, keep_last=1, resume="no")
+    anew = of(tmp_path, warn=[].append, keep_last=1, resume="no")
     assert anew.resume() is None
     for step, score in ((1, 0.8), (2, 0.9), (3, 0.9)):
         save(anew, step, score)
     assert steps(tmp_path) == [1, 3]  # its best and its newest: nothing of the training before
     assert of(tmp_path).best().step == 1
+
+
+@pytest.mark.parametrize("how", ["anew", "from elsewhere"])
+def test_who_begins_in_a_folder_of_another_training_is_told_what_will_be_removed_before_it_is(tmp_path, how):
+    elsewhere = save(of(tmp_path / "elsewhere"), 5)
+    said = []
+    resume = "no" if how == "anew" else str(elsewhere)
+    of(tmp_path / "own", warn=said.append, resume=resume).resume()
+    assert said == []  # nothing is there to be removed
+    for step in (900, 1000):
+        save(of(tmp_path / "own"), step)
+    checkpoints = of(tmp_path / "own", warn=said.append, keep_last=2, resume=resume)
+    checkpoints.resume()
+    assert "holds 2 checkpoints of another training, the newest of step 1,000. THEY WILL BE REMOVED" in said[0]
+    assert "the last 2 and the best stay" in said[0] and steps(tmp_path / "own") == [900, 1000]
+    save(checkpoints, 6), save(checkpoints, 7)
+    assert steps(tmp_path / "own") == [6, 7] and len(said) == 1
+
+
+def test_who_goes_on_is_told_nothing(tmp_path):
+    first = save(of(tmp_path), 5)
+    of(tmp_path).resume(), of(tmp_path, resume=str(first)).resume()  # a warning would fail
 
 
 @pytest.mark.parametrize("resume", ["auto", "path"])
@@ -111,7 +133,7 @@ def test_a_training_that_goes_on_keeps_its_best_also_after_another_one_began_in_
 def test_who_goes_on_from_another_folder_begins_a_training_here(tmp_path):
     elsewhere = save(of(tmp_path / "a"), 5, score=0.0)
     save(of(tmp_path / "b"), 9, score=0.0)
-    on = of(tmp_path / "b", resume=str(elsewhere))
+    on = of(tmp_path / "b", warn=[].append, resume=str(elsewhere))
     assert on.resume().step == 5
     save(on, 6, score=0.7)
     assert of(tmp_path / "b").best().step == 6
@@ -202,7 +224,7 @@ def test_resume_takes_the_newest_none_or_the_one_named(tmp_path):
     first = save(of(tmp_path), 1)
     save(of(tmp_path), 2)
     assert of(tmp_path).resume().step == 2
-    assert of(tmp_path, resume="no").resume() is None
+    assert of(tmp_path, warn=[].append, resume="no").resume() is None
     assert of(tmp_path, resume=str(first)).resume().step == 1
 
 

@@ -18,7 +18,7 @@ class CheckpointConfig:
     keep_last: how many of the newest whole checkpoints stay, 1 or more.
     keep_best: the one with the best score stays as well, however old it is.
     resume: "auto" goes on from the newest whole checkpoint in the folder if there is any, "no" begins anew, and all else is
-        the path of a checkpoint.
+        the path of a checkpoint. Those of another training in the folder are removed as new ones come, which is said first.
     """
 
     every_epochs: float | None = 1
@@ -39,7 +39,7 @@ class CheckpointConfig:
                 "Give 1 to keep that one alone.",
             )
         if not self.resume:
-            raise UsageError('config.checkpoints.resume =  is empty: it is "auto", "no" or the path of a checkpoint.')
+            raise UsageError('config.checkpoints.resume = \'\' is none of "auto", "no" and the path of a checkpoint.')
 
 
 def _require_positive(name: str, value: float | None) -> None:

@@ -22,6 +22,7 @@ from brimful.train.checkpoints.config import CheckpointConfig
 from brimful.train.checkpoints.disk import Disk
 from brimful.train.checkpoints.keeping import Kept, best_of, to_remove
 from brimful.train.checkpoints.whole import Loaded
+from brimful.units import counted
 
 __all__ = ["Checkpoints"]
 
@@ -191,8 +192,14 @@ class Checkpoints:
     def resume(self, device: str | torch.device = "cpu") -> Loaded | None:
         """What config.resume asks for: the newest whole checkpoint, nothing, or the one at a path."""
         if self.config.resume == "no":
+            self._warn_of_others()
             return None
-        return self.newest(device) if self.config.resume == "auto" else self.load(Path(self.config.resume), device)
+        if self.config.resume == "auto":
+            return self.newest(device)
+        loaded = self.load(Path(self.config.resume), device)
+        if self._training is None:  # it lies elsewhere
+            self._warn_of_others()
+        return loaded
 
     def newest(self, device: str | torch.device = "cpu") -> Loaded | None:
         """The newest whole checkpoint; None only where there is none at all. Damaged ones are warned about and skipped.
@@ -228,6 +235,17 @@ class Checkpoints:
         loaded = whole.read(path, device)
         self._go_on_from(path)
         return loaded
+
+    def _warn_of_others(self) -> None:
+        """They were asked to make room, and nobody shall find out afterwards."""
+        steps = [_numbers(path)[0] for path in self._newest_first()]
+        if steps:
+            stay = f"the last {self.config.keep_last}" + (" and the best" if self.config.keep_best else "")
+            self._warn(
+                f"{self.folder} holds {counted(len(steps), 'checkpoint')} of another training, the newest of step "
+                f"{steps[0]:,}. THEY WILL BE REMOVED as this training writes its own, of which {stay} stay. "
+                "To keep them, move them away now or choose another folder."
+            )
 
     def _go_on_from(self, path: Path) -> None:
         """What is saved from now on is of the same training as this checkpoint, if it is one of the folder."""
