@@ -76,3 +76,28 @@ def test_a_training_forward_after_an_evaluation_fails_as_training(run_trial, scr
 def test_an_evaluation_that_fails_does_so_as_one(run_trial, script):
     told = run_trial(HEAD + script, steps=20)
     assert [(failure["kind"], failure["phase"]) for failure in told.failures] == [("out_of_device_memory", "eval")]
+
+
+COMPILED = """
+def backend(graph, examples):
+    def call(*inputs):
+        if Net.out and torch.is_grad_enabled():
+            raise MemoryError("no host memory left")
+        return graph.forward(*inputs)
+    return call
+Net.out = False
+net = model
+model = torch.compile(net, backend=backend)
+step()
+evaluate(given=DataLoader(batches, 4))
+Net.out = True
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "phase"), [("step()", "train"), ("net.eval()\nwith torch.enable_grad():\n    model(x)", "eval")]
+)
+def test_host_memory_that_runs_out_in_a_compiled_model_right_after_an_evaluation_is_of_its_mode(run_trial, ends, phase):
+    """No hook sees the forward pass of a compiled model begin, and none is called where the host's memory runs out."""
+    told = run_trial(HEAD + COMPILED + ends, steps=20)
+    assert [(failure["kind"], failure["phase"]) for failure in told.failures] == [("out_of_host_memory", phase)]
