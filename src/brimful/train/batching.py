@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from brimful.errors import UsageError
 from brimful.train.checking import check_types
 from brimful.train.effective import Effective
+from brimful.units import counted
 
 __all__ = ["EVAL_TIMES_MICRO", "Batching", "BatchingConfig", "Split", "plan_batches", "token_rows"]
 
@@ -167,8 +168,8 @@ def _why_last(config: BatchingConfig, effective: int, samples: int) -> str:
     if not left:
         return "the effective batch divides the data set"
     if config.drop_last:
-        return f"the last {left:,} samples of each epoch's order are left out"
-    return f"the last update of an epoch has {left:,} samples"
+        return f"at the end of each epoch's order {counted(left, 'sample is', 'samples are')} left out"
+    return f"the last update of an epoch has {counted(left, 'sample')}"
 
 
 @dataclass(frozen=True)

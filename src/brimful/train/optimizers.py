@@ -22,6 +22,7 @@ from brimful.train.effective import Effective
 from brimful.train.optimizer_state import load_optimizer_state, prepare_state
 from brimful.train.parameter_groups import split_by_decay
 from brimful.train.scaling import ScalingConfig, scale
+from brimful.units import counted
 
 __all__ = ["OPTIMIZERS", "OptimizerConfig", "load_optimizer_state", "make_optimizer", "prepare_state", "set_lr"]
 
@@ -117,7 +118,8 @@ def make_optimizer(
             "weight decay",
             config.weight_decay,
             config.weight_decay,
-            f"on {len(parameters) - kept_out} parameters; not on {kept_out}: biases, normalization layers, one dimension",
+            f"on {counted(len(parameters) - kept_out, 'parameter')}; not on {kept_out}: biases, normalization layers, one "
+            "dimension",
         ),
         Effective("fused optimizer", None, fused, why),
         Effective("optimizer state", None, allocated_bytes, "bytes on this rank, allocated before the first step"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from brimful.errors import BrimfulError
 from brimful.recipes.captcha.images import Painter, texts
+from brimful.units import counted
 
 if TYPE_CHECKING:
     from brimful.recipes.captcha.cache import Key
@@ -36,7 +37,7 @@ def draw_parts(
     total = sum(map(len, jobs.values()))
     processes = max(1, min(processes, len(jobs)))
     before = f", {key.count - total:,} of them drawn before" if total < key.count else ""
-    say(f"Drawing {key.count:,} images{before}: once, in {processes} {'process' if processes == 1 else 'processes'}.")
+    say(f"Drawing {counted(key.count, 'image')}{before}: once, in {counted(processes, 'process', 'processes')}.")
     progress = _Progress(total, say)
     for start, pixels in (_alone if processes == 1 else _several)(key, jobs, processes):
         yield start, pixels

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from brimful.errors import UsageError
+from brimful.units import counted
 
 __all__ = ["FILE_NAME", "Facts", "check_resumable", "read_facts", "write_facts"]
 
@@ -26,7 +27,7 @@ class Facts:
 
     def sentence(self) -> str:
         shown = f"{self.length} of {self.alphabet!r} at {self.height} × {self.width}"
-        return f"{shown}, {self.samples:,} images of seed {self.image_seed}"
+        return f"{shown}, {counted(self.samples, 'image')} of seed {self.image_seed}"
 
 
 def write_facts(out: Path, facts: Facts) -> None:
