@@ -9,9 +9,10 @@ and `nchwToNhwcKernel` and `nhwcToNchwKernel` run before and after them. So a wo
   the sum over all places is split between multiprocessors, partial sums.
 
 How much the partial sums take nobody has told; what matters is that the workspace is then larger than the one before it, so
-that the allocator cannot give it the same segment again. Where channels come in groups the gradient of the weight is counted
-as if they did not: assumed, as blocks of a tensor core's product go across groups. A kernel of one element is a product of
-matrices without any conversion, unless its rows are not aligned (imaginary/cudnn.py has the rule).
+that the allocator cannot give it the same segment again: with 2, 4 and 8 MiB the figures are the same, so that it is no fitted
+number. Where channels come in groups the gradient of the weight is counted as if they did not: assumed, as blocks of a tensor
+core's product go across groups. A kernel of one element is a product of matrices without any conversion, unless its rows are
+not aligned (imaginary/cudnn.py has the rule).
 All arguments are numbers of elements but the first, bytes of one.
 Checked on timm's models that GPUMemNet measured on an A100 (arXiv 2602.17817); see docs/log.md for what else was tried.
 """
@@ -21,9 +22,8 @@ from __future__ import annotations
 from typing import Callable, Dict
 
 MIB = 1 << 20
-PARTIAL_SUMS = 2 * MIB  # assumed: more than what rounding a segment to 2 MiB leaves over
+PARTIAL_SUMS = 2 * MIB  # the allocator's: more than what rounding a segment to 2 MiB leaves over (kRoundLarge)
 FEW_CHANNELS = 32  # measured: up to so many in a group, the two gradients of a convolution share a segment
-ROWS = 16  # of a tensor core's product in TF32 (m16n8k8); measured: at a stride, few channels that do not fill them share none
 
 
 def forward_bytes(itemsize: int, inputs: int, weights: int) -> int:
@@ -40,10 +40,15 @@ def backward_filter_bytes(itemsize: int, inputs: int, outputs: int, weights: int
 
 
 def partial_sums_bytes(input_channels: int, output_channels: int, groups: int = 1, stride: int = 1) -> int:
-    """Channels are of all groups together; `stride` is the largest of all dimensions."""
+    """Channels are of all groups together; `stride` is the largest of all dimensions.
+
+    At a stride, few input channels share a segment only where they divide `FEW_CHANNELS`. Measured: 8, 16 and 32 do, 24 does
+    not; assumed: as these fill what a thread block takes at once without a rest.
+    """
     if min(input_channels, output_channels) // groups > FEW_CHANNELS:
         return PARTIAL_SUMS
-    return PARTIAL_SUMS if groups == 1 and stride > 1 and input_channels % ROWS else 0
+    uneven = FEW_CHANNELS % min(input_channels, FEW_CHANNELS) != 0
+    return PARTIAL_SUMS if groups == 1 and stride > 1 and uneven else 0
 
 
 LAWS: Dict[str, Callable[..., int]] = {

@@ -70,7 +70,7 @@ def test_groups_change_nothing_with_channels_last(gpu, trace_file):
     assert found["cudnn_backward_filter"] == found["cudnn_backward_data"]
 
 
-def test_a_stride_sets_the_gradients_apart_where_channels_do_not_fill_a_row(gpu, trace_file):
+def test_a_stride_sets_the_gradients_apart_where_channels_do_not_divide_a_block(gpu, trace_file):
     train(nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3, stride=2)))
     apart = workspaces(gpu, trace_file)
     train(nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3)))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from brimful_inside.laws.cudnn_workspaces import FEW_CHANNELS, PARTIAL_SUMS, ROWS, partial_sums_bytes
+import pytest
+
+from brimful_inside.laws.allocator import MIB, CachingAllocator
+from brimful_inside.laws.cudnn_workspaces import FEW_CHANNELS, PARTIAL_SUMS, partial_sums_bytes
 from brimful_inside.laws.workspaces import bytes_of
 
 
@@ -16,6 +19,15 @@ def test_a_convolution_works_in_copies_of_what_is_converted():
     assert bytes_of("cudnn_backward_filter", [2, inputs, outputs, weights]) * 2 == copies
 
 
+@pytest.mark.parametrize("copies", [10 * MIB, 10 * MIB + 512, 12 * MIB - 512, 100 * MIB + 3 * 512])
+@pytest.mark.parametrize(("more", "segments"), [(0, 1), (PARTIAL_SUMS, 2)])
+def test_partial_sums_are_as_much_as_keeps_two_workspaces_from_sharing_a_segment(copies, more, segments):
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(copies))
+    allocator.free(allocator.malloc(copies + more))
+    assert allocator.num_device_alloc == segments
+
+
 def test_partial_sums_come_with_many_channels_on_both_sides():
     assert partial_sums_bytes(FEW_CHANNELS, 512) == partial_sums_bytes(512, FEW_CHANNELS) == 0
     assert partial_sums_bytes(FEW_CHANNELS + 1, FEW_CHANNELS + 1) == PARTIAL_SUMS
@@ -26,7 +38,13 @@ def test_channels_are_few_or_many_by_those_of_one_group():
     assert partial_sums_bytes(4 * (FEW_CHANNELS + 1), 4 * (FEW_CHANNELS + 1), groups=4) == PARTIAL_SUMS
 
 
-def test_at_a_stride_few_channels_that_do_not_fill_a_row_have_partial_sums_too():
-    assert partial_sums_bytes(ROWS + 8, 64, stride=2) == PARTIAL_SUMS
-    assert partial_sums_bytes(ROWS + 8, 64, stride=1) == partial_sums_bytes(2 * ROWS, 64, stride=2) == 0
-    assert partial_sums_bytes(2 * (ROWS + 8), 64, groups=2, stride=2) == 0
+@pytest.mark.parametrize("channels", [12, 24, 28])
+def test_at_a_stride_few_channels_that_do_not_divide_a_block_have_partial_sums_too(channels):
+    assert partial_sums_bytes(channels, 64, stride=2) == PARTIAL_SUMS
+    assert partial_sums_bytes(channels, 64, stride=1) == 0
+    assert partial_sums_bytes(2 * channels, 64, groups=2, stride=2) == 0
+
+
+@pytest.mark.parametrize("channels", [8, 16, 32, 48])
+def test_at_a_stride_few_channels_that_divide_a_block_or_fill_one_share_a_segment(channels):
+    assert partial_sums_bytes(channels, FEW_CHANNELS, stride=2) == 0
