@@ -89,6 +89,7 @@ class LawPeaks:
     laws: AllocationLaws
     card: Card
     _played: dict[int, Played] = field(default_factory=dict)
+    _may_fit: dict[int, bool] = field(default_factory=dict)  # the same sizes are asked about after each trace
 
     def at(self, batch_size: int) -> Played:
         if batch_size not in self._played:
@@ -96,9 +97,14 @@ class LawPeaks:
         return self._played[batch_size]
 
     def fits(self, batch_size: int) -> bool:
-        if batch_size not in self._played and not self.card.may_fit(self.laws.least_at(batch_size)):
+        if batch_size not in self._played and not self._might_fit(batch_size):
             return False
         return self.card.fits(self.at(batch_size))
+
+    def _might_fit(self, batch_size: int) -> bool:
+        if batch_size not in self._may_fit:
+            self._may_fit[batch_size] = self.card.may_fit(self.laws.least_at(batch_size))
+        return self._may_fit[batch_size]
 
     def largest(self, lower: int, upper: int | None) -> int | None:
         """As `largest_that`, with the more looks the shorter the program."""

@@ -7,6 +7,7 @@ of birth for that.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,8 +80,8 @@ class Program:
 
     @cached_property
     def moves(self) -> tuple[tuple[int, ...], ...]:
-        """Of each card's code the births and deaths alone: n for the n-th birth, from 1 on, -n for its end."""
-        return tuple(_moves_of(code) for code, _ in self.parts)
+        """Of each card's code the births and deaths alone, as places in a list of all births' bytes and then all negatives."""
+        return tuple(_moves_of(code, births) for code, births in self.parts)
 
     def most_alive(self, sizes: Sequence[int]) -> int:
         """Bytes alive at once at most, on the card that holds most, where births take `sizes`."""
@@ -88,24 +89,25 @@ class Program:
         for (_, births), moves in zip(self.parts, self.moves, strict=True):
             own = sizes[start : start + births]
             start += births
-            steps = [own[move - 1] if move > 0 else -own[-move - 1] for move in moves]
-            most = max(most, max(itertools.accumulate(steps), default=0))
+            steps = [*own, *map(operator.neg, own)]
+            most = max(most, max(itertools.accumulate(map(steps.__getitem__, moves)), default=0))
         return most
 
 
 NOTHING = Program((), (), ())
 
 
-def _moves_of(code: Sequence[Code]) -> tuple[int, ...]:
-    moves, births = [], 0
+def _moves_of(code: Sequence[Code], births: int) -> tuple[int, ...]:
+    """The n-th birth, from 0 on, is n, its end is n and the number of all births."""
+    moves, born = [], 0
     for what in code:
         if what == 0:
-            births += 1
-            moves.append(births)
+            moves.append(born)
+            born += 1
         elif isinstance(what, int):
-            moves.append(-what)
+            moves.append(births + what - 1)
         elif isinstance(what, tuple) and what[0] == "ready":  # what is retired is held until then
-            moves.append(-int(what[1]))
+            moves.append(births + int(what[1]) - 1)
     return tuple(moves)
 
 

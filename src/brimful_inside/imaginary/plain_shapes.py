@@ -55,7 +55,11 @@ def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 def _is_plain(*tensors: Any) -> bool:
     """Contiguous tensors of the card that hold floating point numbers."""
-    return all(isinstance(t, Tensor) and is_meta(t) and t.is_contiguous() and t.is_floating_point() for t in tensors)
+    return _are_floating(*tensors) and all(t.is_contiguous() for t in tensors)
+
+
+def _are_floating(*tensors: Any) -> bool:
+    return all(isinstance(t, Tensor) and is_meta(t) and t.is_floating_point() for t in tensors)
 
 
 def _or_pytorch(shaped: Shaped) -> Callable:
@@ -106,6 +110,10 @@ def _compare(first: Any, second: Any) -> Optional[Tensor]:
     return _empty(first.shape, torch.bool) if is_meta(first) and first.is_contiguous() else None
 
 
+def _from_number(tensor: Any, number: Any, *_: Any) -> Optional[Tensor]:
+    return _like_first(tensor) if type(number) in (int, float) else None
+
+
 def _where(condition: Any, first: Any, second: Any) -> Optional[Tensor]:
     if not _is_plain(first, second) or not is_meta(condition) or not condition.is_contiguous() or first.dtype != second.dtype:
         return None
@@ -139,7 +147,9 @@ def _elu_backward(grad: Any, alpha: Any, scale: Any, input_scale: Any, is_result
 def _cat(tensors: Any, dim: int = 0) -> Optional[Tensor]:
     first = tensors[0]
     count = first.dim()
-    if not count or not -count <= dim < count or not _is_plain(*tensors):
+    # Of images and volumes the strides decide whether the result is channels last; of all else it is contiguous.
+    sound = _is_plain if count in (4, 5) else _are_floating
+    if not count or not -count <= dim < count or not sound(*tensors):
         return None
     dim %= count
     rest = first.shape[:dim] + first.shape[dim + 1 :]
@@ -180,8 +190,16 @@ def _max_pool_backward(grad: Any, tensor: Any, *_: Any) -> Optional[Tensor]:
 
 
 def _vector_norm(tensor: Any, order: Any = 2, dims: Any = None, keeps: bool = False, *_: Any) -> Optional[Tensor]:
-    whole = dims is None and not keeps and _is_plain(tensor)
-    return _empty((), tensor.dtype) if whole else None
+    if not _is_plain(tensor) or (dims is None and keeps):
+        return None
+    if dims is None:
+        return _empty((), tensor.dtype)
+    count = tensor.dim()
+    gone = {dim % count for dim in dims if -count <= dim < count} if count else set()
+    if len(gone) != len(dims) or not gone or order != 2:
+        return None
+    sizes = [1 if at in gone else size for at, size in enumerate(tensor.shape) if keeps or at not in gone]
+    return _empty(sizes, tensor.dtype)
 
 
 def _mv(matrix: Any, vector: Any) -> Optional[Tensor]:
@@ -203,7 +221,7 @@ _LIKE_BOTH = (
     ),
     *("hardsigmoid_backward", "tanh_backward", "log_sigmoid_backward"),
 )
-_IN_PLACE = ("clamp_", "clamp_min_", "clamp_max_")
+_IN_PLACE = ("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_")
 _SHAPED: Dict[str, Shaped] = {
     "_softmax": _softmax,
     "_log_softmax": _softmax,
@@ -219,6 +237,7 @@ _SHAPED: Dict[str, Shaped] = {
     "smooth_l1_loss": _loss,
     "smooth_l1_loss_backward": _loss_backward,
     "cat": _cat,
+    "rsub.Scalar": _from_number,
     "tril": _triangle,
     "triu": _triangle,
     "stack": _stack,

@@ -42,7 +42,19 @@ CALLS = {
     "mse_loss_backward": [(tensor(), tensor(3, 5), tensor(3, 5), 1)],
     "smooth_l1_loss": [(tensor(3, 5), tensor(3, 5))],
     "smooth_l1_loss_backward": [(tensor(), tensor(3, 5), tensor(3, 5), 1, 1.0)],
-    "cat": [([tensor(3, 5), tensor(2, 5)],), ([tensor(3, 5), tensor(3, 1)], -1), ([tensor(3, 5).t(), tensor(5, 2)], 1)],
+    "cat": [
+        *(([tensor(3, 5), tensor(2, 5)],), ([tensor(3, 5), tensor(3, 1)], -1), ([tensor(3, 5).t(), tensor(5, 2)], 1)),
+        ([tensor(1, 1, 6).expand(4, 1, 6), tensor(4, 6, 3).transpose(1, 2)], 1),
+        *(([tensor(*IMAGE).to(memory_format=torch.channels_last)] * 2, dim) for dim in (0, 1)),
+        ([tensor(*IMAGE).to(memory_format=torch.channels_last), tensor(*IMAGE)], 1),
+    ],
+    "rsub.Scalar": [
+        (tensor(3, 5), 1),
+        (tensor(3, 5, dtype=HALF), 0.5, 2),
+        (tensor(3, 5).t(), 1),
+        (longs(3), 1),
+        (longs(3), 0.5),
+    ],
     "stack": [([tensor(3, 5), tensor(3, 5)],), ([tensor(3, 5)] * 2, 1)],
     "max_pool2d_with_indices": [
         *(
@@ -55,13 +67,22 @@ CALLS = {
     "max_pool2d_with_indices_backward": [
         (tensor(2, 4, 4, 4), tensor(2, 4, 8, 8), [2, 2], [2, 2], [0, 0], [1, 1], False, longs(2, 4, 4, 4))
     ],
-    "linalg_vector_norm": [(tensor(3, 5),), (tensor(3, 5), 2, [1]), (tensor(3, 5), 1, None, True)],
+    "linalg_vector_norm": [
+        *((tensor(3, 5),), (tensor(3, 5), 2, [1]), (tensor(3, 5), 1, None, True), (tensor(3, 5), 2, [1], True)),
+        *(
+            (tensor(3, 5, 2), 2, [0, -1]),
+            (tensor(3, 5, 2), 2, [0, 2], True),
+            (tensor(3, 5).t(), 2, [1]),
+            (tensor(3, 5), 1, [0]),
+        ),
+    ],
     "elu_backward": [(tensor(3, 5), 1.0, 1.0, 1.0, False, tensor(3, 5))],
     "mv": [(tensor(3, 5), tensor(5)), (tensor(5, 3).t(), tensor(5))],
 }
 CALLS.update(
     {name: [(tensor(3, 5),), (tensor(3, 5).t(),)] for name in ("elu", "leaky_relu", "softplus", "hardtanh", "celu", "sgn")}
 )
+CALLS.update({name: [(tensor(3, 5),), (tensor(3, 5).t(),)] for name in ("leaky_relu_", "elu_", "hardtanh_")})
 CALLS.update({name: [(tensor(3, 5),)] for name in ("tril", "triu", "softshrink", "hardshrink")})
 CALLS.update(
     {name: [(tensor(3, 5), 0.0)] for name in ("clamp", "clamp_min", "clamp_max", "clamp_", "clamp_min_", "clamp_max_")}
