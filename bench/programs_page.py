@@ -17,10 +17,11 @@ brimful. Each was predicted as it stands, by `brimful predict`, on a machine wit
 CUDA build.
 
 *Peak* is the predicted device memory at the batch size shown, with its interval; *largest* the predicted largest batch size
-that fits the card, and what limits it (both on the first build). *Seconds* are
+that fits the card, and what limits it (both as of the latest date, of the first build where that is the same). *Seconds* are
 measured processor time of the whole prediction, with all its trials, each in one thread; *beyond imports* is that without the
-script's own imports, which every trial pays: what stays is the script's data, and brimful. What cannot be run is told in
-[imaginary.md](imaginary.md).
+script's own imports, which every trial pays: what stays is the script's data, and brimful. They are noisy: two cores shared
+with other work can take twice the seconds that they take alone, and rows of different dates saw different loads. What cannot be
+run is told in [imaginary.md](imaginary.md).
 """
 
 
@@ -30,7 +31,7 @@ def page(result: dict[str, Any]) -> str:
     labels = list(result["builds"])
     head = ["program", "exercises", "card", "batch", "peak (predicted)", "largest (predicted)"]
     for label in labels:
-        head += [f"{label}: seconds", f"{label}: beyond imports"]
+        head += [f"{label}: seconds", f"{label}: beyond imports", f"{label}: date"]
     lines = [_HEAD, *_builds(result), "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for program in PROGRAMS:
         seen = {label: rows.get((program.key, label)) for label in labels}
@@ -50,11 +51,11 @@ def _builds(result: dict[str, Any]) -> list[str]:
 
 
 def _cells(program: Program, seen: dict[str, Any]) -> list[str]:
-    told = next((row for row in seen.values() if row and "peak" in row), None)
+    told = max((row for row in seen.values() if row and "peak" in row), key=lambda row: row["date"], default=None)
     cells = [f"[{program.key}](../bench/scripts/{program.script})", program.shows, program.gpu, str(program.batch_size)]
     cells += [_peak(told), _largest(told)] if told else ["", ""]
     for row in seen.values():
-        cells += _seconds(row)
+        cells += [*_seconds(row), row["date"] if row else "–"]
     return cells
 
 

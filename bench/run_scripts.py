@@ -153,6 +153,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", help="names of programs")
     args = parser.parse_args()
     environments = dict(one.split("=", 1) for one in args.python or [f"CPU={sys.executable}"])
+    unknown = sorted(set(args.only or []) - {program.key for program in PROGRAMS})
+    if unknown:
+        parser.error(f"there is no program {', '.join(unknown)}; there are {', '.join(program.key for program in PROGRAMS)}")
     chosen = [program for program in PROGRAMS if not args.only or program.key in args.only]
     modules = sorted({name for program in PROGRAMS for name in program.needs} | {"torch", "numpy"})
     builds = {label: versions(python, modules) for label, python in environments.items()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from bench import run_scripts
 from bench.programs_page import page
 from bench.run_scripts import merged, troubles
@@ -49,6 +51,20 @@ def test_the_page_says_peaks_seconds_versions_and_what_was_missing():
     text = page({"builds": {"CPU": {"torch": "2.13.0"}}, "rows": [row(), missing]})
     assert "2048 MiB (1900 to 2300)" in text and "4,096 (dataset)" in text and "5 (3 trials) | 1.2" in text
     assert "without timm" in text and "torch 2.13.0" in text and "2026-11-20 to 2026-11-21" in text
+
+
+def test_the_peak_told_is_the_latest_one_and_each_seconds_have_their_date():
+    later = row("CUDA", date="2026-11-22", peak={"device_bytes": 3000 * MIB, "interval_bytes": [2900 * MIB, 3100 * MIB]})
+    text = page({"builds": {"CPU": {}, "CUDA": {}}, "rows": [row(), later]})
+    assert "3000 MiB (2900 to 3100)" in text and "2048 MiB" not in text
+    assert "| 5 (3 trials) | 1.2 | 2026-11-20 | 5 (3 trials) | 1.2 | 2026-11-22 |" in text
+
+
+def test_a_name_that_is_no_programs_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["run_scripts", "--only", "mlp", "perceptron"])
+    with pytest.raises(SystemExit):
+        run_scripts.main()
+    assert "there is no program perceptron" in capsys.readouterr().err
 
 
 def test_a_program_that_was_stopped_is_told_as_such():
