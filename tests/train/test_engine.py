@@ -95,7 +95,7 @@ def test_what_was_finished_says_so(tmp_path, capfd):
     for _ in range(2):
         fit(network_task(), network_config(tmp_path))
     said = capfd.readouterr()
-    assert "2 epochs are done" in said.out + said.err
+    assert ": 2 epochs done." in said.out + said.err
     assert (said.out + said.err).count("This training is finished") == 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from brimful.errors import DiskFull
-from brimful.train import saved
+from brimful.train import learned, saved
 from brimful.train.checkpoints import Checkpoints, Loaded, Stop
 from brimful.train.config import Config
 from brimful.train.counts import Asks, Counts, Done
@@ -36,6 +36,7 @@ from brimful.train.task import Task
 from brimful.train.telling import Standing, Telling
 from brimful.train.tryout import try_the_worst
 from brimful.train.update import Update
+from brimful.units import counted
 from brimful_inside.script import keeps_writes_out
 
 __all__ = ["Result", "fit"]
@@ -104,7 +105,7 @@ class _Training:
         if folder is not None:
             loaded = found if found is not None else self.checkpoints.load(folder)
             counts = self._load(loaded)
-        self._adopt_attempt(attempt)
+        learned.adopt_attempt(parts, attempt)
         update = Update(parts.optimizer, self.device, self._update_survived)
         self.stepper = Stepper(
             self.task, parts.model, parts.module, update, parts.precision, self.ranks, parts.split,
@@ -143,32 +144,11 @@ class _Training:
         self.statistics = Statistics.from_tree(state["statistics"])
         self.statistics.resumed += 1
         self.measures, self.best = state["measures"], state["best"]
-        self._adopt_learned(state["learned"])
+        learned.adopt(self.parts, state["learned"])
         self._adopt_randomness(state["random"])
-        done, more = self.position.epoch, self.position.samples
-        self.log.line(f"Resumed from {where}: {done:,} epochs are done{f' and {more:,} samples of the next' if more else ''}.")
+        more = f" and {counted(self.position.samples, 'sample')} of the next" if self.position.samples else ""
+        self.log.line(f"Resumed from {where}: {counted(self.position.epoch, 'epoch')}{more} done.")
         return Counts(**state["counts"])
-
-    def _adopt_learned(self, learned: dict[str, Any]) -> None:
-        """Batches that out-of-memory errors had made smaller stay so, unless another size is asked for now."""
-        parts = self.parts
-        if learned["micro_batch"] == parts.batching.micro_batch and learned["limit"] < parts.split.micro_batch:
-            parts.split = parts.split.agreed(learned["limit"])
-            why = "it ran out of memory with more before the checkpoint; the effective batch is as planned"
-            parts.rows.append(Effective("micro_batch", learned["micro_batch"], parts.split.limit, why))
-        evaluation = parts.evaluation
-        if evaluation is not None and learned["eval_batch"] == evaluation.split.micro_batch:
-            evaluation.split = evaluation.split.agreed(learned["eval_limit"])
-
-    def _adopt_attempt(self, attempt: Attempt) -> None:
-        """What made the ranks start anew."""
-        if attempt.piece is not None:
-            self.parts.split = self.parts.split.agreed(attempt.piece)
-            why = f"attempt {attempt.number + 1}: it ran out of memory with more"
-            self.parts.rows.append(Effective("micro_batch", self.parts.split.micro_batch, self.parts.split.limit, why))
-        evaluation = self.parts.evaluation
-        if attempt.eval_piece is not None and evaluation is not None:
-            evaluation.split = evaluation.split.agreed(attempt.eval_piece)
 
     def _adopt_randomness(self, states: list[dict[str, Any]]) -> None:
         if self.ranks.rank < len(states):
@@ -319,12 +299,7 @@ class _Training:
             "position": dataclasses.asdict(self.position),
             "counts": dataclasses.asdict(self.stepper.counts),
             "random": [state.as_tree() for state in self.ranks.gather(self.randomness.take())],
-            "learned": {
-                "micro_batch": split.micro_batch,
-                "limit": split.limit,
-                "eval_batch": evaluation.micro_batch if evaluation else None,
-                "eval_limit": evaluation.limit if evaluation else None,
-            },
+            "learned": learned.of(split, evaluation),
             "statistics": self.statistics.as_tree(),
             "measures": self.measures,
             "best": self.best,
