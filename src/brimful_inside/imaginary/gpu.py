@@ -11,43 +11,32 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, TextIO, 
 
 import torch
 
-from brimful_inside.imaginary import (
-    attention,
-    composites,
-    convolutions,
-    devices,
-    engine,
-    operations,
-    plain_shapes,
-    rnn,
-    shapes,
-    shortcuts,
-    spectral,
-    values,
-    whole_kernels,
-)
-from brimful_inside.imaginary.autocast import Casts, handlers_under_autocast, put_cache_in_place
-from brimful_inside.imaginary.bounds import Bounds
-from brimful_inside.imaginary.clock import Clock
-from brimful_inside.imaginary.compiler import bring_dynamo_back, leave_uncompiled
-from brimful_inside.imaginary.cuda_api import put_cuda_in_place
-from brimful_inside.imaginary.cudnn import Plans
+from brimful_inside.imaginary import engine, operations
+from brimful_inside.imaginary.api import devices
+from brimful_inside.imaginary.api.autocast import Casts, handlers_under_autocast, put_cache_in_place
+from brimful_inside.imaginary.api.compiler import bring_dynamo_back, leave_uncompiled
+from brimful_inside.imaginary.api.cuda_api import put_cuda_in_place
+from brimful_inside.imaginary.api.graphs import Captures
+from brimful_inside.imaginary.api.pinned import Pinned
+from brimful_inside.imaginary.api.storages import put_storages_in_place
+from brimful_inside.imaginary.api.streams import CurrentStreams
+from brimful_inside.imaginary.books.clock import Clock
+from brimful_inside.imaginary.books.ledger import Ledger
+from brimful_inside.imaginary.books.notes import Notes
 from brimful_inside.imaginary.distributed import put_distributed_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
-from brimful_inside.imaginary.graphs import Captures
-from brimful_inside.imaginary.grouping import group_by_card
-from brimful_inside.imaginary.known import Known
-from brimful_inside.imaginary.ledger import Ledger
-from brimful_inside.imaginary.nested import refuse_nested_tensors
-from brimful_inside.imaginary.notes import Notes
+from brimful_inside.imaginary.libraries import attention, convolutions, rnn, whole_kernels
+from brimful_inside.imaginary.libraries.cudnn import Plans
+from brimful_inside.imaginary.libraries.workspaces import Workspaces
 from brimful_inside.imaginary.patches import Patches
-from brimful_inside.imaginary.pinned import Pinned
 from brimful_inside.imaginary.raw import is_meta, plain_parts
-from brimful_inside.imaginary.sparse import with_sparse_products
-from brimful_inside.imaginary.storages import put_storages_in_place
-from brimful_inside.imaginary.streams import CurrentStreams
+from brimful_inside.imaginary.shapes import composites, data_dependent, plain, shortcuts, spectral, values
+from brimful_inside.imaginary.shapes.bounds import Bounds
+from brimful_inside.imaginary.shapes.grouping import group_by_card
+from brimful_inside.imaginary.shapes.known import Known
+from brimful_inside.imaginary.shapes.nested import refuse_nested_tensors
+from brimful_inside.imaginary.shapes.sparse import with_sparse_products
 from brimful_inside.imaginary.threads import Modes, follow_threads
-from brimful_inside.imaginary.workspaces import Workspaces
 from brimful_inside.laws.allocator import CachingAllocator, settings_in
 from brimful_inside.laws.allocator_settings import conf_in
 from brimful_inside.laws.trace import TRACE_VERSION
@@ -93,11 +82,11 @@ class ImaginaryGpu:
         self.is_open = True
         self.facts: Dict[Any, Any] = {}
         self.operation_handlers: Dict[Any, Callable] = {
-            **plain_shapes.handlers(),
+            **plain.handlers(),
             **shortcuts.handlers(),
             **convolutions.handlers(),
             **operations.handlers(),
-            **shapes.handlers(),
+            **data_dependent.handlers(),
             **whole_kernels.operation_handlers(),
         }
         self.operation_handlers = engine.in_its_place(with_sparse_products(self.operation_handlers))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful_inside.imaginary import detection, sparse
-from brimful_inside.imaginary.bounds import RULES
 from brimful_inside.imaginary.errors import Unsupported, different_devices
 from brimful_inside.imaginary.kernels import TEMPORARIES, Held, Machine, Passing, uses_cublas
-from brimful_inside.imaginary.known import follows
 from brimful_inside.imaginary.raw import META, SPARSE, C, is_meta
-from brimful_inside.imaginary.shortcuts import itself
+from brimful_inside.imaginary.shapes import detection, sparse
+from brimful_inside.imaginary.shapes.bounds import RULES
+from brimful_inside.imaginary.shapes.known import follows
+from brimful_inside.imaginary.shapes.shortcuts import itself
 from brimful_inside.laws.workspaces import bytes_of
 
 if TYPE_CHECKING:

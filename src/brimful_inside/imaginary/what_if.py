@@ -19,8 +19,8 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from brimful_inside.imaginary.patches import Patches
 
 if TYPE_CHECKING:
+    from brimful_inside.imaginary.books.notes import Notes
     from brimful_inside.imaginary.gpu import ImaginaryGpu
-    from brimful_inside.imaginary.notes import Notes
 
 __all__ = ["WHAT_IFS", "blocks_that_repeat", "put_what_if_in_place"]
 

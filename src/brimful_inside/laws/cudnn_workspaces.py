@@ -12,7 +12,7 @@ How much the partial sums take nobody has told; what matters is that the workspa
 that the allocator cannot give it the same segment again: with 2, 4 and 8 MiB the figures are the same, so that it is no fitted
 number. Where channels come in groups the gradient of the weight is counted as if they did not: assumed, as blocks of a tensor
 core's product go across groups. A kernel of one element is a product of matrices without any conversion, unless its rows are
-not aligned (imaginary/cudnn.py has the rule).
+not aligned (imaginary/libraries/cudnn.py has the rule).
 All arguments are numbers of elements but the first, bytes of one.
 Checked on timm's models that GPUMemNet measured on an A100 (arXiv 2602.17817); see docs/log.md for what else was tried.
 """

@@ -35,7 +35,7 @@ def device_for(hub: Hub) -> Any:
 
 def _enter_imaginary(hub: Hub) -> ImaginaryDevice:
     from brimful_inside.imaginary import enter, enter_several
-    from brimful_inside.imaginary.triton_kernels import CLASSES, pass_over
+    from brimful_inside.imaginary.libraries.triton_kernels import CLASSES, pass_over
 
     orders = hub.orders
     if orders.card is None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Sequence
 
-from brimful_inside.imaginary.convolutions import copies_of_backward, copies_of_forward
 from brimful_inside.imaginary.kernels import attention, elementwise, indexing, losses, norms, products, reductions
 from brimful_inside.imaginary.kernels.held import Held, Kernel, Law, Machine, Passing
 from brimful_inside.imaginary.kernels.products import uses_cublas, uses_cublaslt
+from brimful_inside.imaginary.libraries.convolutions import copies_of_backward, copies_of_forward
 
 __all__ = ["TEMPORARIES", "Held", "Kernel", "Law", "Machine", "Passing", "uses_cublas", "uses_cublaslt"]
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Sequence
 import torch
 
 from brimful_inside.imaginary.kernels.held import Held, Kernel, Law, Machine, Tensor, bytes_of_tensor
-from brimful_inside.imaginary.plain_shapes import broadcast
+from brimful_inside.imaginary.shapes.plain import broadcast
 
 __all__ = ["KERNELS"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Sequence
 
 from brimful_inside.imaginary.kernels.held import Held, Kernel, Machine, Tensor, bytes_of_tensor, copies
-from brimful_inside.imaginary.plain_shapes import broadcast
+from brimful_inside.imaginary.shapes.plain import broadcast
 
 __all__ = ["KERNELS"]
 

@@ -8,10 +8,10 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, TextIO, 
 
 import torch
 
-from brimful_inside.imaginary import devices
-from brimful_inside.imaginary.clock import Clock
+from brimful_inside.imaginary.api import devices
+from brimful_inside.imaginary.books.clock import Clock
+from brimful_inside.imaginary.books.ledger import Ledger
 from brimful_inside.imaginary.gpu import ImaginaryGpu
-from brimful_inside.imaginary.ledger import Ledger
 from brimful_inside.imaginary.raw import is_meta, plain_parts
 from brimful_inside.imaginary.several.data_parallel import put_transfers_in_place
 from brimful_inside.imaginary.several.moves import DevicesOfCards

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.devices import Devices
+from brimful_inside.imaginary.api.devices import Devices
 from brimful_inside.imaginary.errors import invalid_ordinal
 from brimful_inside.imaginary.raw import META
 

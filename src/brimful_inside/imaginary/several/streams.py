@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Dict
 
+from brimful_inside.imaginary.api.streams import CurrentStreams
 from brimful_inside.imaginary.several.places import Places
-from brimful_inside.imaginary.streams import CurrentStreams
 
 __all__ = ["StreamsOfCards"]
 

@@ -15,7 +15,8 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from brimful_inside.imaginary.module_calls import NOWHERE, ModuleCalls, Place
+import brimful_inside
+from brimful_inside.imaginary.books.module_calls import NOWHERE, ModuleCalls, Place
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.laws.annotations import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTATION, Site
 
@@ -23,7 +24,7 @@ __all__ = ["Sites"]
 
 LONGEST_LINE = 100
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OURS = os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _HIDDEN, _LIBRARY, _USER = 0, 1, 2

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 import torch
 
-from brimful_inside.imaginary.cudnn import BACKWARD_DATA, BACKWARD_FILTER, FORWARD
+from brimful_inside.imaginary.libraries.cudnn import BACKWARD_DATA, BACKWARD_FILTER, FORWARD
 from brimful_inside.imaginary.raw import META
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 import torch
 import torch.cuda
 
-from brimful_inside.imaginary.cuda_memory import memory_functions
-from brimful_inside.imaginary.cuda_types import put_types_in_place
-from brimful_inside.imaginary.graphs import put_graphs_in_place
+from brimful_inside.imaginary.api.cuda_memory import memory_functions
+from brimful_inside.imaginary.api.cuda_types import put_types_in_place
+from brimful_inside.imaginary.api.graphs import put_graphs_in_place
+from brimful_inside.imaginary.api.streams import put_streams_in_place
 from brimful_inside.imaginary.patches import Patches
-from brimful_inside.imaginary.streams import put_streams_in_place
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.handles import Handles
 from brimful_inside.imaginary.kernels import uses_cublaslt
+from brimful_inside.imaginary.libraries.handles import Handles
 from brimful_inside.laws import workspaces as laws
 
 if TYPE_CHECKING:

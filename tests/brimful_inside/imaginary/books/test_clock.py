@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from brimful_inside import imaginary
-from brimful_inside.imaginary import clock
+from brimful_inside.imaginary.books import clock
 from brimful_inside.laws.roofline import Kernel
 from brimful_inside.laws.trace import decode
 from brimful_inside.wire import Card

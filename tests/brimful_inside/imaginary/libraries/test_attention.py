@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from brimful_inside.imaginary.attention import CUDNN, EFFICIENT, FLASH, MATH, _Call, choose
+from brimful_inside.imaginary.libraries.attention import CUDNN, EFFICIENT, FLASH, MATH, _Call, choose
 
 A100, T4, H100, RTX3090 = (8, 0), (7, 5), (9, 0), (8, 6)
 

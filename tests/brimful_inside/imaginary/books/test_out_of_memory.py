@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from brimful_inside.imaginary.out_of_memory import format_size
-from brimful_inside.imaginary.workspaces import Workspaces
+from brimful_inside.imaginary.books.out_of_memory import format_size
+from brimful_inside.imaginary.libraries.workspaces import Workspaces
 
 GIB = 1 << 30
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, List, Optional
 
 import torch
 
-from brimful_inside.imaginary.module_calls import ModuleCalls
+from brimful_inside.imaginary.books.module_calls import ModuleCalls
+from brimful_inside.imaginary.books.sites import Sites
+from brimful_inside.imaginary.books.tags import Tags
 from brimful_inside.imaginary.patches import Patches
-from brimful_inside.imaginary.sites import Sites
-from brimful_inside.imaginary.tags import Tags
 from brimful_inside.imaginary.what_if import WHAT_IFS, put_what_if_in_place
 from brimful_inside.laws.annotations import Uses
 

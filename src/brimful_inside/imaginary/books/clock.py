@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.flops import Classes, Cost, cost_of, is_free, plain
+from brimful_inside.imaginary.books.flops import Classes, Cost, cost_of, is_free, plain
 from brimful_inside.laws.roofline import BY_GRAPH, DEFAULT, MEMORY, SYNC, Kernel, Queue, Rates, kernel_time
 from brimful_inside.wire import Card
 

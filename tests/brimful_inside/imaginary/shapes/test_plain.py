@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import brimful_inside
-from brimful_inside.imaginary.plain_shapes import _SHAPED, broadcast, handlers, in_its_order, keeps_order
+from brimful_inside.imaginary.shapes.plain import _SHAPED, broadcast, handlers, in_its_order, keeps_order
 
 aten = torch.ops.aten
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.plain_shapes import broadcast, keeps_order
 from brimful_inside.imaginary.raw import META, C, is_meta, like
+from brimful_inside.imaginary.shapes.plain import broadcast, keeps_order
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu

@@ -10,9 +10,9 @@ import torch
 import torch.utils._device
 
 from brimful_inside.imaginary.errors import invalid_ordinal
-from brimful_inside.imaginary.known import is_small
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.raw import META, C, TensorBase, is_meta
+from brimful_inside.imaginary.shapes.known import is_small
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Se
 
 import torch
 
-from brimful_inside.imaginary.out_of_memory import out_of_memory
+from brimful_inside.imaginary.books.out_of_memory import out_of_memory
 from brimful_inside.laws.allocator import CachingAllocator, CardFull
 from brimful_inside.laws.annotations import Note
 from brimful_inside.laws.roofline import Kernel
@@ -33,7 +33,7 @@ from brimful_inside.laws.trace import (
 from brimful_inside.wire import Card
 
 if TYPE_CHECKING:
-    from brimful_inside.imaginary.sites import Sites
+    from brimful_inside.imaginary.books.sites import Sites
 
 __all__ = ["Ledger"]
 

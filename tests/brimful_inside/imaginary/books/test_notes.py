@@ -16,8 +16,7 @@ from torch import nn
 from brimful_inside.imaginary import ImaginaryGpu
 from brimful_inside.laws.annotations import At, Backward, Site, Tag
 from brimful_inside.laws.trace import Free, Malloc, decode
-
-from .conftest import card
+from tests.brimful_inside.imaginary.conftest import card
 
 optimizer_module = sys.modules[torch.optim.Optimizer.__module__]
 

@@ -22,8 +22,8 @@ from brimful_inside.imaginary.errors import Unsupported, not_during_capture
 from brimful_inside.imaginary.patches import Patches
 
 if TYPE_CHECKING:
+    from brimful_inside.imaginary.books.ledger import Ledger
     from brimful_inside.imaginary.gpu import ImaginaryGpu
-    from brimful_inside.imaginary.ledger import Ledger
 
 __all__ = ["Captures", "put_graphs_in_place"]
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from brimful_inside.imaginary.grouping import _split
-from brimful_inside.imaginary.whole_kernels import _FAST_PATH
+from brimful_inside.imaginary.libraries.whole_kernels import _FAST_PATH
+from brimful_inside.imaginary.shapes.grouping import _split
 
 
 def has_meta_kernel(name):

@@ -46,7 +46,7 @@ def _cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
     and nll_loss wants float32."""
     names = ("self", "target", "weight", "reduction", "ignore_index", "label_smoothing")
     logits, target, weight, reduction, ignore, smoothing = _bound(names, args, {**kwargs, **_renamed(kwargs)})
-    from brimful_inside.imaginary.autocast import autocast_on
+    from brimful_inside.imaginary.api.autocast import autocast_on
 
     if not is_meta(logits) or not autocast_on() or logits.shape == target.shape:
         return func(*args, **kwargs)

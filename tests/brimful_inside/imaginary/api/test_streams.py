@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from brimful_inside.imaginary import ledger  # noqa: E402
+from brimful_inside.imaginary.books import ledger  # noqa: E402
 from brimful_inside.laws.allocator import CachingAllocator  # noqa: E402
 from brimful_inside.laws.replay import play  # noqa: E402
 from brimful_inside.laws.trace import Ready, Retire, Stream  # noqa: E402

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List,
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from brimful_inside.imaginary.module_calls import NOWHERE, ModuleCalls, Place
+from brimful_inside.imaginary.books.module_calls import NOWHERE, ModuleCalls, Place
 from brimful_inside.imaginary.raw import C, TensorBase, is_meta, plain_parts
 from brimful_inside.laws.annotations import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, Backward
 
 if TYPE_CHECKING:
-    from brimful_inside.imaginary.ledger import Ledger
+    from brimful_inside.imaginary.books.ledger import Ledger
 
 __all__ = ["Tags"]
 

@@ -7,7 +7,7 @@ import types
 
 import torch
 
-from brimful_inside.imaginary.triton_kernels import CLASSES, pass_over
+from brimful_inside.imaginary.libraries.triton_kernels import CLASSES, pass_over
 
 
 def launcher(name: str, monkeypatch) -> types.ModuleType:

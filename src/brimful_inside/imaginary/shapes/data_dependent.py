@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.detection import goes_class_by_class
-from brimful_inside.imaginary.plain_shapes import broadcast
 from brimful_inside.imaginary.raw import META, is_meta
+from brimful_inside.imaginary.shapes.detection import goes_class_by_class
+from brimful_inside.imaginary.shapes.plain import broadcast
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 import torch
 import torch.backends.cudnn.rnn
 
-from brimful_inside.imaginary.autocast import autocast_on
+from brimful_inside.imaginary.api.autocast import autocast_on
 from brimful_inside.imaginary.patches import Patches
 from brimful_inside.imaginary.raw import META, is_meta
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from brimful_inside.imaginary.flex import WRAPPER, flex_kernel
+from brimful_inside.imaginary.libraries.flex import WRAPPER, flex_kernel
 from brimful_inside.imaginary.patches import Patches
 
 if TYPE_CHECKING:
