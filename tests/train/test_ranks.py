@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
 from brimful.errors import UsageError
 from brimful.train import BatchingConfig, OptimizerConfig, Task, fit
+from brimful.train.checkpoints import Checkpoints
 from brimful.train.ranks import FINE, Ranks, Vote, device_for
 from tests.train.ledger import (
     Faults,
@@ -44,7 +47,9 @@ SCENARIOS = {
 def scenarios(folder: str) -> None:
     """All scenarios in one group of processes, one after another: starting processes is what takes time here."""
     rank = torch.distributed.get_rank()
-    told = {name: _scenario(Path(folder) / name.replace(" ", "-"), rank, *row) for name, row in SCENARIOS.items()}
+    told: dict[str, dict | list] = {
+        name: _scenario(Path(folder) / name.replace(" ", "-"), rank, *row) for name, row in SCENARIOS.items()
+    }
     told["memory"] = _failing(Path(folder) / "memory", ledger_task(40, Faults(capacity=0) if rank == 1 else None))
     broken = ledger_task(40)
     if rank == 1:
@@ -73,6 +78,16 @@ def _failing(out: Path, task: Task) -> dict:
     except Exception as error:
         return {"kind": type(error).__name__, "words": str(error)}
     return {}
+
+
+def resuming(folder: str) -> None:
+    """Rank 1 cannot load the checkpoint that rank 0 goes on from, as on a machine without the folder."""
+    fit(ledger_task(40), ledger_config(Path(folder) / "out", batch=BatchingConfig(micro_batch=4)))
+    rank = torch.distributed.get_rank()
+    error = UsageError("There is no checkpoint here.")
+    with mock.patch.object(Checkpoints, "load", side_effect=error) if rank == 1 else contextlib.nullcontext():
+        told = _failing(Path(folder) / "out", ledger_task(40))
+    (Path(folder) / f"rank-{rank}.json").write_text(json.dumps(told))
 
 
 def _two_against_one(out: Path, rank: int) -> list:
@@ -153,6 +168,13 @@ def test_a_sample_that_does_not_fit_on_one_rank_ends_all_of_them_alike(told):
 def test_an_error_on_one_rank_ends_all_of_them_and_none_hangs(told):
     assert [rank["error"]["kind"] for rank in told] == ["RankFailed", "ZeroDivisionError"]
     assert "Rank 1 ended with an error" in told[0]["error"]["words"]
+
+
+def test_a_checkpoint_that_one_rank_cannot_load_ends_all_of_them_and_none_hangs(tmp_path):
+    ended = on_ranks(2, resuming, tmp_path, tmp_path, timeout_s=45)
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    told = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert [rank["kind"] for rank in told] == ["RankFailed", "UsageError"]
 
 
 def test_two_ranks_train_what_one_does_with_the_same_effective_batch(told, tmp_path):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 
-from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, fit
+from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, fit, restart
 from brimful.train.restart import Attempt
 from tests.train.ledger import ROOT, Faults, environment, farthest, network_config, network_task, weights
 
@@ -39,13 +44,36 @@ def training(folder: str, how: str) -> None:
         Path(folder, "attempt.json").write_text(json.dumps(vars(attempt)))
 
 
-def under_torchrun(folder: Path, how: str) -> subprocess.CompletedProcess[str]:
+def failing(folder: str, how: str, where: str, kind: str) -> None:
+    """Rank 1 meets an error of its own, while rank 0 waits for it in a collective of FSDP's or DDP's."""
+    task, calls = network_task(), 0
+    other = int(os.environ["RANK"]) == 1
+
+    def raises(model: object, batch: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 40:
+            Path(folder).parent.joinpath("raised").write_text(str(time.time()))
+            raise {"ValueError": ValueError, "KeyboardInterrupt": KeyboardInterrupt, "SystemExit": SystemExit}[kind]("a test")
+
+    if other:
+        original = getattr(task, where)
+        wrapped = lambda model, batch: raises(model, batch) or original(model, batch)  # noqa: E731
+        task = dataclasses.replace(task, **{where: wrapped})
+    options = {"parallel": "fsdp2"} if how == "fsdp2" else {"overlap": True}
+    with mock.patch("brimful.train.step.OVERLAP_AFTER", 5):
+        fit(task, network_config(Path(folder), epochs=40, batch=BatchingConfig(micro_batch=4), **options))
+
+
+def under_torchrun(
+    folder: Path, *how: str, function: str = "training", timeout_s: float = 200
+) -> subprocess.CompletedProcess[str]:
     program = folder / "train.py"
-    program.write_text(f"import sys\nfrom {HERE} import training\ntraining(*sys.argv[1:])\n")
+    program.write_text(f"import sys\nfrom {HERE} import {function}\n{function}(*sys.argv[1:])\n")
     command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--standalone", str(program)]
     return subprocess.run(
-        [sys.executable, *command, str(folder / "out"), how],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200,
+        [sys.executable, *command, str(folder / "out"), *how],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=timeout_s,
     )  # fmt: skip
 
 
@@ -68,12 +96,83 @@ def test_all_ranks_go_back_and_end_where_the_run_that_never_failed_ends(how, att
     assert farthest(weights(alone), [newest.state["model"][name] for name, _ in alone.model.named_parameters()]) < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("how", "where", "kind"),
+    [
+        ("fsdp2", "loss", "ValueError"),
+        ("fsdp2", "measure", "ValueError"),
+        ("overlap", "loss", "KeyboardInterrupt"),
+        ("overlap", "loss", "SystemExit"),
+    ],
+)
+def test_an_error_of_one_rank_ends_those_that_wait_for_it_in_a_collective(how, where, kind, tmp_path):
+    done = under_torchrun(tmp_path, how, where, kind, function="failing", timeout_s=55)
+    assert time.time() - float((tmp_path / "raised").read_text()) < 20
+    assert done.returncode == 1, done.stderr[-6000:]
+    assert f"Rank 1 ended with an error ({kind}: a test). All ranks end with it." in done.stderr
+    assert "Connection closed" not in done.stderr  # nobody is told of what only came of it
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """Two ranks' flags in this process, and the store that they share."""
+    store = torch.distributed.HashStore()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(restart, "_shared_store", lambda: store)
+    monkeypatch.setattr(restart, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(restart, "OWN_END_S", 0.5)
+    monkeypatch.setattr(restart, "HEARD_WITHIN_S", 5.0)
+    return store
+
+
+def test_a_rank_that_ends_by_itself_is_not_ended_by_the_flag(shared, monkeypatch):
+    monkeypatch.setattr(restart, "_trainings", itertools.repeat(0))
+    said, ended = [], []
+    monkeypatch.setattr(restart.os, "_exit", ended.append)
+    first, second = (restart.Restart(said.append, lambda: None) for _ in range(2))
+    waiting = threading.Thread(target=first.end, args=("one", 1))
+    waiting.start()
+    time.sleep(0.2)  # its watcher has seen the flag
+    second.end("two", 1)
+    waiting.join(2)
+    assert not waiting.is_alive()
+    second._watcher.join(2)
+    assert not second._watcher.is_alive() and (said, ended) == ([], [])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # what stands in for the end of the process
+def test_one_that_does_not_is_ended_with_the_words_and_the_exit_code_of_the_flag(shared, monkeypatch):
+    monkeypatch.setattr(restart, "_trainings", itertools.repeat(0))
+    said, ended = [], []
+    monkeypatch.setattr(restart.os, "_exit", lambda code: ended.append(code) or sys.exit())
+    first, second = (restart.Restart(said.append, lambda: None) for _ in range(2))
+    first.end("one", 7, "Rank 0 ended.")
+    second._watcher.join(5)
+    assert (said, ended) == (["Rank 0 ended."], [7])
+
+
+def test_a_rank_that_hears_nothing_holds_up_nobody(shared, monkeypatch):
+    monkeypatch.setattr(restart, "HEARD_WITHIN_S", 0.3)
+    begun = time.monotonic()
+    restart.Restart(print, lambda: None).end("alone", 1)
+    assert 0.2 < time.monotonic() - begun < 3
+
+
+def test_a_training_after_one_that_ended_has_a_flag_of_its_own(shared, monkeypatch):
+    monkeypatch.setattr(restart, "HEARD_WITHIN_S", 0.1)
+    first = restart.Restart(print, lambda: None)
+    first.end("ended", 1)
+    second = restart.Restart(print, lambda: None)
+    assert shared.check([first._key]) and not shared.check([second._key])
+    second.close()
+
+
 def test_without_a_store_that_outlives_the_ranks_it_is_a_sentence():
     from brimful.errors import DoesNotFit
     from brimful.train.restart import Restart
 
     with mock.patch.dict(os.environ):
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
-        restart = Restart(print, lambda: None)
+        alone = Restart(print, lambda: None)
         with pytest.raises(DoesNotFit, match="cannot be replayed"):
-            restart.smaller(4, "a test")
+            alone.smaller(4, "a test")

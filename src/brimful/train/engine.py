@@ -63,8 +63,8 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
                 return training.run()
             finally:
                 training.close()
-    except BaseException:
-        ranks.tell(BROKEN)
+    except BaseException as error:
+        ranks.tell(BROKEN, error)
         raise
     finally:
         ranks.close()
@@ -83,7 +83,7 @@ class _Training:
         self.sharded = config.parallel == "fsdp2" and ranks.size > 1
         self.restart = None
         if ranks.size > 1 and (self.sharded or config.overlap):
-            self.restart = Restart(log.say, lambda: str(self.written) if self.written else None)
+            self.restart = ranks.flag = Restart(log.say, lambda: str(self.written) if self.written else None)
         self.parts = put_together(task, config, device, ranks, log, self.restart)
         self.checkpoints = Checkpoints(config.out / "checkpoints", config.checkpoints, log.say)
         self.position = Position()
@@ -116,7 +116,7 @@ class _Training:
         self.sums = LossSums(self.device).both  # of the epoch
         self.sums += torch.tensor([self.statistics.epoch_loss, self.statistics.epoch_count], dtype=torch.float64).to(self.sums)
         if self.ranks.first:
-            write_json(self.config.out / "config.json", self.config.as_json())
+            write_json(self.config.out / "config.json", self.config.as_json(), self.log)
         self.log.settings(parts.rows)
 
     def _found(self, attempt: Attempt) -> Loaded | None:
@@ -350,7 +350,7 @@ class _Training:
                 skipped_by_scaler=parts.precision.skipped, measures=self.measures, best=self.best,
                 settings=[dataclasses.asdict(row) for row in parts.rows],
             )  # fmt: skip
-            write_json(self.config.out / "training_stats.json", told)
+            write_json(self.config.out / "training_stats.json", told, self.log)
 
     def _update_survived(self, missing: Any) -> None:
         self.survived_in_update += 1

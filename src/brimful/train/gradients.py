@@ -42,7 +42,9 @@ class GradientSum:
                 largest = max(sum(p.numel() for p in group) for group in self._groups if _kind(group) == kind)
                 count = min(BUCKETS_AT_ONCE, sum(_kind(group) == kind for group in self._groups))
                 self._flat[kind] = [torch.zeros(largest, dtype=kind[0], device=kind[1]) for _ in range(count)]
-                dist.all_reduce(self._flat[kind][0])  # what the backend allocates for itself at first use, it allocates now
+            ranks.confirm()  # one that failed before (loading a checkpoint, allocating this) is not waited for below
+            for flats in self._flat.values():
+                dist.all_reduce(flats[0])  # what the backend allocates for itself at first use, it allocates now
 
     @property
     def bucket_bytes(self) -> int:

@@ -1,21 +1,25 @@
 """What a training says: lines for people on stderr, a line of JSON per event in log.jsonl, TensorBoard by an extra.
 
-Only rank 0 writes files; other ranks speak up for what happened to them alone.
+Only rank 0 writes files; other ranks speak up for what happened to them alone. A full disk ends none of it: that
+is said once, and each file goes on when there is room again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
+import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from brimful.errors import UsageError
+from brimful.errors import DiskFull, UsageError
 from brimful.train.effective import Effective
-from brimful.units import format_bytes, format_duration, format_rate
+from brimful.units import counted, format_bytes, format_duration, format_rate
 from brimful_inside.script import is_imaginary
 
 __all__ = ["Log", "finite_or_none"]
@@ -30,27 +34,63 @@ class Log:
         self._path = folder / "log.jsonl"
         self._board = _board(folder / "tensorboard") if tensorboard and writes else None
         self._begun = time.time()
+        self._not_written: dict[Path, int] = {}  # by file: how many times there was no room
 
     def say(self, sentence: str) -> None:
         """Something a person ought to know, from whichever rank met it."""
-        print(sentence, file=self._stream or sys.stderr, flush=True)
+        self._show(sentence)
         self.event("said", sentence=sentence)
 
     def line(self, text: str) -> None:
         """Progress, once for all ranks."""
         if self._writes:
+            self._show(text)
+
+    def _show(self, text: str) -> None:
+        try:
             print(text, file=self._stream or sys.stderr, flush=True)
+        except OSError as error:  # the terminal is a file on the full disk, and what it holds back it writes later
+            if not DiskFull.caused(error):
+                raise
+
+    @contextlib.contextmanager
+    def outliving_a_full_disk(self, path: Path) -> Iterator[None]:
+        """Around writing `path`: where there is no room for it, that is said once, and said again when there is some."""
+        try:
+            yield
+        except OSError as error:
+            if not DiskFull.caused(error):
+                raise
+            self._not_written[path] = self._not_written.get(path, 0) + 1
+            if self._not_written[path] == 1:
+                self._show(f"The disk is full: {path} could not be written. The training goes on, and tries again next time.")
+        else:
+            missed = self._not_written.pop(path, 0)
+            if missed:
+                self._show(f"There is room on the disk again: {path} is written ({counted(missed, 'time')} it could not be).")
 
     def event(self, kind: str, **fields: Any) -> None:
         if self._writes:
             row = {"event": kind, "elapsed_s": round(time.time() - self._begun, 3), **fields}
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(finite_or_none(row), default=str) + "\n")
+            with self.outliving_a_full_disk(self._path):
+                _append(self._path, (json.dumps(finite_or_none(row), default=str) + "\n").encode())
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        if self._board is not None:
+        with self._board_that_may_end():
             for name, value in values.items():
-                self._board.add_scalar(name, value, step)
+                if self._board is not None:
+                    self._board.add_scalar(name, value, step)
+
+    @contextlib.contextmanager
+    def _board_that_may_end(self) -> Iterator[None]:
+        """TensorBoard's writer takes nothing more after an error: log.jsonl has the same numbers."""
+        try:
+            yield
+        except OSError as error:
+            if not DiskFull.caused(error):
+                raise
+            self._board = None
+            self._show("The disk is full: TensorBoard's files end here. The training goes on.")
 
     def settings(self, rows: Iterable[Effective]) -> None:
         """Requested and effective side by side, with the reason."""
@@ -81,8 +121,9 @@ class Log:
         self.scalars({name: value for name, value in scalars.items() if value is not None}, step)
 
     def close(self) -> None:
-        if self._board is not None:
-            self._board.close()
+        with self._board_that_may_end():
+            if self._board is not None:
+                self._board.close()
 
 
 def finite_or_none(tree: Any) -> Any:
@@ -92,6 +133,19 @@ def finite_or_none(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return [finite_or_none(value) for value in tree]
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
+def _append(path: Path, line: bytes) -> None:
+    """The whole line or nothing of it: half a line would spoil the next one too."""
+    with path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        except OSError:
+            with contextlib.suppress(OSError):  # of what is no file on a disk
+                file.truncate(before)
+            raise
 
 
 def _why_no_loss() -> str:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from brimful.errors import BrimfulError, DoesNotFit, UsageError
-from brimful.train.restart import Attempt
+from brimful.train.restart import Attempt, Restart
 
 __all__ = ["RankFailed", "Ranks", "Vote", "device_for"]
 
@@ -81,6 +81,7 @@ class Ranks:
         self._started = False
         self._control: Any = None
         self._failure_is_known = False
+        self.flag: Restart | None = None  # seen by ranks that wait for this one elsewhere than in a meeting
         if dist.is_available() and dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
         elif self.size > 1:
@@ -116,16 +117,21 @@ class Ranks:
         for rank, vote in enumerate(votes):
             if vote.status in (GIVES_UP, BROKEN):
                 self._failure_is_known = True
-                meaning = "All ranks end with it. The last checkpoint stays as it is."
-                if vote.status == GIVES_UP:
-                    raise DoesNotFit(f"The training does not fit into the memory of rank {rank}.", meaning, ITS_OWN_WORDS)
-                raise RankFailed(f"Rank {rank} ended with an error.", meaning, ITS_OWN_WORDS)
+                raise _ended(rank, vote.status)
 
-    def tell(self, status: int) -> None:
-        """This rank ends with an error: the others hear of it at their next meeting. Told once, if they do not know."""
+    def tell(self, status: int, error: BaseException | None = None) -> None:
+        """This rank ends with an error, and the others with it. Told once, if they do not know.
+
+        By the flag where there is one: others may wait for this rank in a collective of FSDP's or DDP's, and come to no
+        meeting. Otherwise at their next meeting. `error`, if known, is named to those who see the flag.
+        """
         if self.size == 1 or self._failure_is_known:
             return
         self._failure_is_known = True
+        if self.flag is not None and self.flag.reaches_all:
+            heard = _ended(self.rank, status, error)
+            self.flag.end(heard.saw, heard.exit_code, " ".join(heard.sentences()))
+            return
         # A group that is broken already (a rank that was killed) has nobody left to tell.
         with contextlib.suppress(RuntimeError):
             self.meet(Vote(status))
@@ -160,3 +166,12 @@ class Ranks:
         if self._started and dist.is_initialized():
             dist.destroy_process_group()
             self._started = False
+
+
+def _ended(rank: int, status: int, error: BaseException | None = None) -> BrimfulError:
+    """What the other ranks end with."""
+    meaning = "All ranks end with it. The last checkpoint stays as it is."
+    if status == GIVES_UP:
+        return DoesNotFit(f"The training does not fit into the memory of rank {rank}.", meaning, ITS_OWN_WORDS)
+    words = f" ({type(error).__name__}: {error})" if error is not None else ""
+    return RankFailed(f"Rank {rank} ended with an error{words}.", meaning, ITS_OWN_WORDS)

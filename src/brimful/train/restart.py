@@ -8,6 +8,8 @@ smaller micro-batch in its environment.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -28,7 +30,11 @@ __all__ = ["Attempt", "Restart", "SmallerFits"]
 ATTEMPT, CHECKPOINT = "BRIMFUL_TRAIN_ATTEMPT", "BRIMFUL_TRAIN_CHECKPOINT"
 PIECE, EVAL_PIECE = "BRIMFUL_TRAIN_PIECE", "BRIMFUL_TRAIN_EVAL_PIECE"
 LOOK_EVERY_S = 0.5  # assumed: short beside a restart, and next to nothing for the store
+OWN_END_S = 1.0  # assumed: ranks that meet the same error, or hear of it in a meeting, raise it within this time
+HEARD_WITHIN_S = 15.0  # assumed: many times what a rank takes to see the flag; one that is stuck holds up nobody for longer
 MOST_ATTEMPTS = 40  # each halves the micro-batch: 10**12 samples at once are not what anybody begins with
+
+_trainings = itertools.count()  # of this process; all ranks count alike
 
 
 class SmallerFits(DoesNotFit):
@@ -57,12 +63,21 @@ class Restart:
         self._attempt = Attempt.this()
         self._say = say
         self._last_checkpoint = last_checkpoint
-        self._key = f"brimful/restart/{self._attempt.number}"
+        # The store outlives a training that ended: one that follows it has a flag of its own.
+        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._key = f"brimful/restart/{again}/{next(_trainings)}/{self._attempt.number}"
         self._over = threading.Event()
+        self._obeys = threading.Event()  # the watcher is about to end this process
+        self._ranks = int(os.environ.get("WORLD_SIZE", "1"))
         self._store = _shared_store()
         self._watcher = threading.Thread(target=self._watch, name="brimful-restart", daemon=True)
         if self._store is not None:
             self._watcher.start()
+
+    @property
+    def reaches_all(self) -> bool:
+        """Whether there is a store that all ranks look into."""
+        return self._store is not None
 
     def smaller(self, piece: int, why: str, evaluation: bool = False) -> NoReturn:
         """Starts all ranks anew with at most `piece` samples at once, in training or in evaluation."""
@@ -74,10 +89,19 @@ class Restart:
             )
         self._obey(self._raise_flag({"piece": piece, "evaluation": evaluation, "why": why}))
 
-    def end(self, why: str, exit_code: int) -> None:
-        """This rank ends with an error, and the others with its exit code, wherever they wait for it."""
-        if self._store is not None:
-            self._raise_flag({"piece": 0, "evaluation": False, "why": why, "exit_code": exit_code})
+    def end(self, why: str, exit_code: int, says: str | None = None) -> None:
+        """This rank ends with an error, and the others with its exit code, wherever they wait for it.
+
+        `says` is what they say, in place of a sentence around `why`. Returns when all have heard of it, and after
+        HEARD_WITHIN_S at most.
+        """
+        if self._store is None:
+            return
+        if self._obeys.is_set():  # an error that came of another rank's end: that one's words are said already
+            time.sleep(HEARD_WITHIN_S)
+        flag = self._raise_flag({"piece": 0, "evaluation": False, "why": why, "exit_code": exit_code, "says": says})
+        if not flag["piece"]:
+            self._wait_until_heard()
 
     def close(self) -> None:
         self._over.set()
@@ -90,6 +114,16 @@ class Restart:
             self._store.set(self._key, json.dumps(flag))
         return json.loads(self._store.get(self._key))
 
+    def _wait_until_heard(self) -> None:
+        """The first to end would otherwise break the connections of those who are yet to hear why."""
+        assert self._store is not None
+        until = time.monotonic() + HEARD_WITHIN_S
+        with contextlib.suppress(RuntimeError):  # the store has gone: so has whoever started the ranks
+            heard = self._store.add(f"{self._key}/heard", 1)
+            while heard < self._ranks and time.monotonic() < until:
+                time.sleep(LOOK_EVERY_S / 10)
+                heard = self._store.add(f"{self._key}/heard", 0)
+
     def _watch(self) -> None:
         assert self._store is not None
         while not self._over.wait(LOOK_EVERY_S):
@@ -98,12 +132,24 @@ class Restart:
             except RuntimeError:
                 return  # the store has gone, and with it whoever could raise the flag
             if raised and not self._over.is_set():
-                self._obey(json.loads(self._store.get(self._key)))
+                flag = json.loads(self._store.get(self._key))
+                if not flag["piece"] and self._over.wait(OWN_END_S):
+                    return
+                self._obey(flag)
+
+    def _go_after_the_one_that_failed(self) -> None:
+        """torchrun ends all ranks when one ends: the one that failed has its time to say what it met."""
+        assert self._store is not None
+        with contextlib.suppress(RuntimeError):
+            self._store.add(f"{self._key}/heard", 1)
+        time.sleep(2 * LOOK_EVERY_S)
 
     def _obey(self, flag: dict) -> NoReturn:
         if not flag["piece"] or self._attempt.number + 1 >= MOST_ATTEMPTS:
-            self._say(f"Another rank ended with an error, and this one ends with it: {flag['why']}")
+            self._obeys.set()
+            self._say(flag.get("says") or f"Another rank ended with an error, and this one ends with it: {flag['why']}")
             _end_children()
+            self._go_after_the_one_that_failed()
             os._exit(flag.get("exit_code", DoesNotFit.exit_code))
         checkpoint = self._last_checkpoint() or self._attempt.checkpoint
         self._say(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from brimful.train.log import finite_or_none
+from brimful.train.log import Log, finite_or_none
 from brimful.train.memory import Peak
 from brimful.train.ranks import Ranks
 from brimful.units import GIB
@@ -88,8 +88,13 @@ def peaks_of_all_ranks(own: dict[str, Peak], ranks: Ranks) -> dict[str, Peak]:
     return merged
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Whole or not at all: written aside and renamed."""
+def write_json(path: Path, content: Any, log: Log) -> None:
+    """Whole or not at all: written aside and renamed. Where the disk is full `log` says so, and what was there stays."""
     aside = path.with_name(f".{path.name}.writing")
-    aside.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    with log.outliving_a_full_disk(path):
+        try:
+            aside.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+            os.replace(aside, path)
+        except OSError:
+            aside.unlink(missing_ok=True)  # half of it would take the room that is missing
+            raise

@@ -141,9 +141,8 @@ class Stepper:
                 if not self._task.decomposes:
                     status = OUT_OF_MEMORY
                     break
-        except Exception:
-            if self._ranks.size > 1:
-                self._ranks.tell(BROKEN)
+        except BaseException as error:
+            self._ranks.tell(BROKEN, error)
             raise
         if status == GIVES_UP:
             self._ranks.tell(GIVES_UP)
