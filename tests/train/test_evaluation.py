@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from brimful.errors import DoesNotFit, UsageError
 from brimful.train import BatchingConfig, Task, fit
@@ -106,3 +107,23 @@ def test_a_measure_that_is_no_sum_is_refused_by_its_name(measured, tmp_path):
     with pytest.raises(UsageError, match=r"measure.* gave Tensor") as refused:
         fit(task, network_config(tmp_path))
     assert "Sum(" in refused.value.do
+
+
+def test_a_layer_that_was_frozen_in_evaluation_mode_stays_so(tmp_path):
+    task = network_task()
+    task.model.append(nn.BatchNorm1d(3))
+    frozen = task.model[-1]
+    frozen.eval()
+    fit(task, network_config(tmp_path))
+    assert not frozen.training and task.model.training
+    assert torch.equal(frozen.running_mean, torch.zeros(3)) and frozen.num_batches_tracked == 0
+
+
+def test_a_model_that_comes_in_evaluation_mode_is_trained_in_training_mode_and_that_is_said(tmp_path, capfd):
+    task = network_task()
+    task.model.eval()
+    modes = set()
+    fit(dataclasses.replace(task, loss=lambda model, batch: modes.add(model.training) or task.loss(model, batch)),
+        network_config(tmp_path))  # fmt: skip
+    assert modes == {True}
+    assert "came in evaluation mode" in "".join(capfd.readouterr())

@@ -152,3 +152,45 @@ def test_layers_in_evaluation_or_without_effect_are_not_named():
     assert layers_that_depend_on_the_cut(model) == ["0 (BatchNorm1d)", "2 (Dropout)"]
     model.eval()
     assert layers_that_depend_on_the_cut(model) == []
+
+
+class OwnNorm(nn.Module):
+    """Batch normalization written by hand: its statistics change without a new version."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("var", torch.ones(2))
+
+    def forward(self, x):
+        return nn.functional.batch_norm(x, self.mean, self.var, training=True)
+
+
+def test_running_statistics_of_a_layer_of_ones_own_are_put_back():
+    model, x = OwnNorm(), torch.randn(8, 2)
+    buffers = Buffers(model)
+    for _ in range(3):
+        buffers.take()
+        before = model.mean.clone(), model.mean._version
+        model(x)
+        assert model.mean._version == before[1]  # else nothing special is tested
+        buffers.put_back()
+        assert torch.equal(model.mean, before[0])
+        model(x)
+
+
+def test_a_table_that_grows_and_one_that_comes_later_are_put_back():
+    model = nn.Module()
+    model.register_buffer("table", torch.arange(2.0))
+    model.register_buffer("later", None)
+    buffers = Buffers(model)
+    buffers.take()
+    model.table, model.later = torch.arange(8.0), torch.ones(3)
+    buffers.put_back()
+    assert model.table.tolist() == [0, 1] and model.later is None
+    model.table, model.later = torch.arange(8.0), torch.ones(3)
+    buffers.take()
+    model.table.zero_()
+    model.later.zero_()
+    buffers.put_back()
+    assert model.table.tolist() == list(range(8)) and model.later.tolist() == [1, 1, 1]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from brimful.errors import DoesNotFit, UsageError
-from brimful.train import Arrays, BatchingConfig, OptimizerConfig, Sum, Task, fit
+from brimful.train import Arrays, BatchingConfig, CheckpointConfig, OptimizerConfig, Sum, Task, fit
 from tests.train.ledger import (
     OUT_OF_MEMORY,
     Faults,
@@ -282,3 +282,13 @@ def test_memory_that_stays_missing_there_ends_the_training_in_a_sentence(place, 
     config = network_config(tmp_path, clip_norm=0.1, precision="fp16")
     with mock.patch(name, failing(2, kernel)), pytest.raises(DoesNotFit, match="Between the backward pass and the update"):
         fit(network_task(), config)
+
+
+def test_checkpoints_by_steps_are_written_though_a_step_became_several_updates(tmp_path):
+    """Updates are then counted 2, 4, 6 …, past the odd multiples."""
+    every = CheckpointConfig(every_epochs=None, every_steps=5, keep_last=99)
+    config = ledger_config(tmp_path, batch=BatchingConfig(micro_batch=8), checkpoints=every)
+    fit(ledger_task(80, Faults(capacity=4), decomposes=False), config)
+    assert statistics(tmp_path)["updates"] == 20
+    written = sorted(int(folder.name.split("-")[1]) for folder in (tmp_path / "checkpoints").glob("step-*"))
+    assert written == [6, 10, 16, 20]

@@ -5,48 +5,82 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["Buffers", "layers_that_depend_on_the_cut"]
+from brimful_inside.script import is_imaginary
+
+__all__ = ["Buffers", "layers_that_depend_on_the_cut", "running_statistics"]
 
 
 class Buffers:
     """Copies of the buffers as they were at the start of a step.
 
-    A buffer that no step changes (a mask, a table of positions) is copied once: version counters tell. Running statistics of
-    normalization layers are copied each time: batch normalization raises no counter (seen in torch 2.13). `always` copies all
-    each time, for models whose forward is replayed from a CUDA graph, which raises none either.
+    A buffer that no step changes (a mask, a table of positions) is copied once: version counters tell. Batch normalization
+    raises none (seen in torch 2.13): the running statistics of PyTorch's layers are copied each time, and so is any other
+    buffer that the first step is seen to have changed without a new version. `always` copies all each time, for models whose
+    forward is replayed from a CUDA graph, which raises none either.
     """
 
     def __init__(self, module: nn.Module, always: bool = False):
-        owners = [(m, name) for m in module.modules() for name, b in m._buffers.items() if b is not None]
+        owners = [(owner, name) for owner in module.modules() for name in owner._buffers]
+        self._slots = [(owner._buffers, name) for owner, name in owners]  # some may be None now, and not later
         self._always = [always or isinstance(owner, nn.modules.batchnorm._NormBase) for owner, _ in owners]
-        self._slots = [(owner._buffers, name) for owner, name in owners]
-        self._tensors: list[torch.Tensor] = [holder[name] for holder, name in self._slots]  # type: ignore[misc]
-        self._copies = [torch.empty_like(tensor) for tensor in self._tensors]
+        self._tensors: list[torch.Tensor | None] = [holder[name] for holder, name in self._slots]
+        self._copies = [None if tensor is None else torch.empty_like(tensor) for tensor in self._tensors]
         self._versions = [-1] * len(self._slots)
+        self._steps = 0
 
     def take(self) -> None:
+        self._steps += 1
+        if self._steps == 2 and not is_imaginary():  # whose buffers have no values to compare
+            self._look_for_changes_without_a_version()
         changed = []
         for number, (holder, name) in enumerate(self._slots):
-            tensor = holder[name]
-            assert tensor is not None
-            if tensor is not self._tensors[number] or tensor._version != self._versions[number] or self._always[number]:
-                self._tensors[number] = tensor
+            tensor = holder.get(name)
+            if tensor is not None and self._may_have_changed(number, tensor):
                 changed.append(number)
-        if not changed:
-            return
-        with torch.no_grad():
-            torch._foreach_copy_([self._copies[n] for n in changed], [self._tensors[n] for n in changed])
+            self._tensors[number] = tensor
+        if changed:
+            self._copy(changed, back=False)
         for number in changed:
-            self._versions[number] = self._tensors[number]._version
+            self._note_version(number)
 
     def put_back(self) -> None:
-        if not self._slots:
-            return
-        with torch.no_grad():
-            torch._foreach_copy_(self._tensors, self._copies)
+        there = [number for number, tensor in enumerate(self._tensors) if tensor is not None]
+        if there:
+            self._copy(there, back=True)
         for number, (holder, name) in enumerate(self._slots):
             holder[name] = self._tensors[number]
-            self._versions[number] = self._tensors[number]._version
+            self._note_version(number)
+
+    def _may_have_changed(self, number: int, tensor: torch.Tensor) -> bool:
+        copy = self._copies[number]
+        if copy is None or (copy.shape, copy.dtype, copy.device) != (tensor.shape, tensor.dtype, tensor.device):
+            self._copies[number] = torch.empty_like(tensor)  # a table that grew
+            return True
+        return tensor is not self._tensors[number] or tensor._version != self._versions[number] or self._always[number]
+
+    def _look_for_changes_without_a_version(self) -> None:
+        for number, (holder, name) in enumerate(self._slots):
+            tensor, copy = holder.get(name), self._copies[number]
+            if tensor is None or copy is None or tensor is not self._tensors[number]:
+                continue
+            if tensor._version == self._versions[number] and not torch.equal(tensor, copy):
+                self._always[number] = True
+
+    def _copy(self, numbers: list[int], back: bool) -> None:
+        tensors = [t for n in numbers if (t := self._tensors[n]) is not None]
+        copies = [c for n in numbers if (c := self._copies[n]) is not None]
+        with torch.no_grad():
+            torch._foreach_copy_(*((tensors, copies) if back else (copies, tensors)))
+
+    def _note_version(self, number: int) -> None:
+        tensor = self._tensors[number]
+        self._versions[number] = -1 if tensor is None else tensor._version
+
+
+def running_statistics(module: nn.Module) -> list[torch.Tensor]:
+    """Of normalization layers: averages that are as worthless as weights once a NaN is in them."""
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
+    return [buffer for layer in layers for buffer in layer.buffers() if buffer.is_floating_point()]
 
 
 def layers_that_depend_on_the_cut(module: nn.Module) -> list[str]:

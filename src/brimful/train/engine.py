@@ -12,6 +12,7 @@ import torch
 
 from brimful.errors import DiskFull
 from brimful.train import learned, saved
+from brimful.train.buffers import running_statistics
 from brimful.train.checkpoints import Checkpoints, Loaded, Stop
 from brimful.train.config import Config
 from brimful.train.counts import Asks, Counts, Done
@@ -142,6 +143,9 @@ class _Training:
             self.log.line(told)
         self.position = self.parts.course.place(Position(**state["position"]))
         self.statistics = Statistics.from_tree(state["statistics"])
+        if self.position.epoch != state["position"]["epoch"]:
+            self.statistics.epoch_loss = self.statistics.epoch_count = self.statistics.this_epoch_s = 0.0
+            self.log.line("The rest of its epoch is less than a step now, and is left out (drop_last).")
         self.statistics.resumed += 1
         self.measures, self.best = state["measures"], state["best"]
         learned.adopt(self.parts, state["learned"])
@@ -184,14 +188,14 @@ class _Training:
     def _epoch(self) -> None:
         epoch = self.position.epoch
         for data in self.parts.feed.steps(self.position):
-            before = self._epochs()
+            before, updates = self._epochs(), self.stepper.counts.updates
             done = None
             for done in self.stepper.train_on(data, self.parts.schedule.lr, self._asks):
                 self.sums += done.sums
                 self.statistics.timed_samples += done.samples
             assert done is not None
             self.position = data.indices.after
-            self._after_step(before, done, data)
+            self._after_step(before, updates, done, data)
             if self._is_over():
                 return
         if self.position.epoch == epoch:  # the loader ended early, as in a trial, which looks at evaluation next
@@ -199,7 +203,8 @@ class _Training:
             if self.parts.evaluation is not None:
                 self._evaluate()
 
-    def _after_step(self, before: float, done: Done, data: StepData) -> None:
+    def _after_step(self, before: float, updates: int, done: Done, data: StepData) -> None:
+        """`before` and `updates`: epochs and updates before the step, which is several updates where a loss had to be cut."""
         now, config = self._epochs(), self.config.checkpoints
         over, epoch_ends = self._is_over(), self.position.epoch > data.indices.before.epoch
         evaluates = over or crossed(self.config.eval_every_epochs, before, now)
@@ -208,7 +213,7 @@ class _Training:
             self._log(done, epoch_ends, evaluates)
         if epoch_ends:
             self._end_epoch()
-        by_steps = config.every_steps is not None and self.stepper.counts.updates % config.every_steps == 0
+        by_steps = crossed(config.every_steps, updates, self.stepper.counts.updates)
         is_best = config.keep_best and score is not None and self._best_step() == self.stepper.counts.updates
         if over or done.signal or done.save or by_steps or is_best or crossed(config.every_epochs, before, now):
             self._save(score, Facts(self.stepper.counts.updates, self.stepper.counts.samples, done.lr, data.indices.indices),
@@ -268,7 +273,7 @@ class _Training:
         """Writes a checkpoint. Where it cannot be written the training goes on, unless nothing is to follow (`must`)."""
         self._stop_the_clock("train_time_s")
         self.stepper.finite.settle()
-        if not all(self.ranks.gather(all_finite(self.parts.module.parameters()))):
+        if not all(self.ranks.gather(all_finite([*self.parts.module.parameters(), *running_statistics(self.parts.module)]))):
             raise facts.error("The weights became NaN or infinite")
         self.ranks.spread(list(self.parts.module.buffers()))
         state = self._state()

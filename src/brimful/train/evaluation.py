@@ -102,7 +102,8 @@ class Evaluation:
         return {name: total / count if count else float("nan") for name, (total, count) in added.items()}
 
     def _measured(self, steps: Iterable[StepData]) -> Sums:
-        randomness, training = Randomness(self._device), self._model.training
+        randomness = Randomness(self._device)
+        modes = [(module, module.training) for module in self._model.modules()]  # some may be frozen in evaluation mode
         state = randomness.take()  # whether there is an evaluation does not change what is trained
         self._model.eval()
         sums: Sums = {}
@@ -113,7 +114,8 @@ class Evaluation:
                 if self._restart is not None:
                     self._go_along(data)
         finally:
-            self._model.train(training)
+            for module, training in modes:
+                module.training = training
             randomness.put_back(state)
         self._share_the_batch()
         return sums

@@ -60,6 +60,9 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
         rows.append(limit_memory(config.memory_budget, device))
 
     module = task.model.to(device)
+    if not module.training:  # as `from_pretrained` gives one; a part alone that is in evaluation mode is frozen, and stays so
+        module.train()
+        log.line("The model came in evaluation mode (model.eval()): it is put into training mode, all of it.")
     ranks.spread([*module.parameters(), *module.buffers()])
     precision = Precision(config.precision, device, graphed=config.cuda_graphs)
     rows += precision.told

@@ -313,16 +313,21 @@ class Stepper:
         limit = self._clip_norm
         norm = self._twice(lambda: clip(self._parameters, limit)) if limit is not None else None
         facts = Facts(self.counts.updates, self.counts.samples, lr, data.indices.indices)
-        if self._twice(lambda: self.finite.allows(self._sums.total, None if by_scaler else norm, facts)):
+        if self._twice(lambda: self.finite.allows(self._loss(), None if by_scaler else norm, facts)):
             set_lr(self._update, lr)
             self._precision.step(self._update)
         else:
             self.counts.skipped_nan += 1
             self._precision.forget(self._update)
+            self._buffers.put_back()  # running statistics hold the NaN as well
             self._sums.clear()  # what was not learned from is not in the epoch's loss either
             self._say(f"Update {facts.step:,} is left out: its loss is NaN or infinite ({self.counts.skipped_nan:,} so far).")
         signal = max(vote.signal for vote in votes)
         return Done(sums, samples, lr, signal, bool(votes[0].save))
+
+    def _loss(self) -> torch.Tensor:
+        """NaN as well where a Sum counted nothing at all: its mean, and the gradients divided by that count, are NaN."""
+        return self._sums.total / self._sums.count if self._by_count else self._sums.total
 
     def _twice(self, work: Callable[[], T]) -> T:
         """`work` that allocates a few bytes first and only then changes gradients, in place: it can be done again.
