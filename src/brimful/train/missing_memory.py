@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from brimful.errors import BrimfulError
+from brimful.train.data.making import dead_worker
 from brimful_inside.laws.faces import face_of
 
 __all__ = ["Missing", "attempt", "free_what_is_cached"]
@@ -26,12 +28,20 @@ class Missing:
 def attempt(work: Callable[[], object]) -> Missing | None:
     """Does `work`; None when it succeeded, the missing memory when that was what it lacked. All other errors are raised.
 
+    An error of brimful's own is never a shortage, whatever its words: it is a verdict, which `work` came to itself. Nor is a
+    worker of a loader that died, of which torch tells in the midst of anything: smaller pieces do not bring it back.
+
     The `except` block is left before anything is returned, so that the traceback, its frames and their tensors are gone.
     """
     missing: Missing | None = None
     try:
         work()
+    except BrimfulError:
+        raise
     except Exception as error:
+        dead = dead_worker(error)
+        if dead is not None:
+            raise dead from error
         kind = type(error)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         face = face_of(name, str(error))

@@ -27,6 +27,7 @@ FACES: Tuple[Face, ...] = (
     # Host memory. The first two are c10/core/impl/alloc_cpu.cpp on Linux and on Windows.
     Face("DefaultCPUAllocator", HOST, r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"),
     Face("Python's MemoryError", HOST, r"", r"(^|[._])(MemoryError|_?ArrayMemoryError)$"),
+    Face("brimful's BatchMemoryError", HOST, r"", r"(^|\.)BatchMemoryError$"),  # brimful.train: a batch was being made
     Face("std::bad_alloc", HOST, r"std::bad_alloc"),
     Face("ENOMEM", HOST, r"\[Errno 12\]|Cannot allocate memory( \(12\))?$", r"(OSError|RuntimeError|BlockingIOError)$|^$"),
     Face("a worker's bus error", HOST, r"(killed by signal: Bus error|Unexpected bus error encountered in worker)"),

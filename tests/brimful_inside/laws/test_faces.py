@@ -14,6 +14,8 @@ SEEN = [
     ("builtins.MemoryError", "", "Python's MemoryError", HOST),
     ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 1.00 TiB for an array with shape (137438953472,)",
      "Python's MemoryError", HOST),
+    ("brimful.train.data.making.BatchMemoryError", "Memory ran out while a batch was being made on the host: MemoryError",
+     "brimful's BatchMemoryError", HOST),
     ("RuntimeError", "std::bad_alloc", "std::bad_alloc", HOST),
     ("OSError", "[Errno 12] Cannot allocate memory", "ENOMEM", HOST),
     ("RuntimeError", "DataLoader worker (pid 46794) is killed by signal: Bus error. It is possible that dataloader's workers "

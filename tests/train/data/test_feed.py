@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset
 
 from brimful.errors import UsageError
+from brimful.train import BatchingConfig, Config, Task, fit
 from brimful.train.data.arrays import Arrays
 from brimful.train.data.course import Course, Position
 from brimful.train.data.feed import DataConfig, Feed
@@ -157,7 +158,7 @@ class EndsEarly:
 @pytest.mark.parametrize(("batches", "steps"), [(0, 0), (1, 1), (2, 1), (3, 2), (100, 4)])
 def test_a_loader_that_ends_early_ends_the_epoch_and_the_step_that_was_begun_can_be_made(batches, steps):
     feed = Feed(arrays(30), course(30), CPU, ALONE, 0)
-    feed._loader = EndsEarly(feed._loader, batches)
+    feed._loader = EndsEarly(feed._loader, batches)  # type: ignore[assignment]
     seen = 0
     for step in feed.steps(Position()):
         seen += 1
@@ -180,18 +181,65 @@ def test_a_loader_that_goes_on_beyond_the_epoch_gives_more_steps():
     assert [len(batch[0]) for batch in batches] == [4] * 12
 
 
-def test_a_batch_of_another_size_than_planned_is_cut_in_the_same_shares():
+class Gives:
+    """A loader of these batches."""
+
+    def __init__(self, *batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def first_of(*batches):
     feed = Feed(arrays(16), course(16), CPU, ALONE, 0)
+    feed._loader = Gives(*batches)  # type: ignore[assignment]
+    return next(iter(feed.steps(Position())))
 
-    class Larger:
-        def __iter__(self):
-            yield torch.arange(8)
-            yield torch.arange(8)
 
-    feed._loader = Larger()  # type: ignore[assignment]
-    step = next(iter(feed.steps(Position())))
+@pytest.fixture
+def in_a_trial(monkeypatch):
+    monkeypatch.setattr("brimful.train.data.feed.keeps_writes_out", lambda: True)
+
+
+@pytest.mark.usefixtures("in_a_trial")
+def test_in_a_trial_a_batch_of_another_size_than_planned_is_cut_in_the_same_shares():
+    step = first_of(torch.arange(8), torch.arange(8))
     assert step.load(0, 0, 4).tolist() == list(range(8))
     assert step.load(0, 1, 3).tolist() == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("time_steps", [6, 8, 1])
+def test_a_batch_whose_first_dimension_is_not_its_samples_goes_whole_and_is_not_cut_by_it(time_steps):
+    step = first_of((torch.zeros(time_steps, 4, 3), torch.zeros(time_steps, 4, 1)))
+    assert step.load(0, 0, 4)[0].shape == (time_steps, 4, 3)
+    with pytest.raises(UsageError, match=f"has {time_steps} rows, and the batch has 4 samples") as caught:
+        step.load(0, 0, 2)
+    assert "slices" in caught.value.do
+    assert step.load(0, 0, 4)[0].shape == (time_steps, 4, 3)
+
+
+def test_memory_that_is_missing_does_not_cut_time_in_place_of_samples(tmp_path):
+    class TimeMajor(Noisy):
+        def __getitem__(self, index):
+            return torch.full((6, 3), float(index))
+
+        def collate(self, samples):
+            return torch.stack(samples, 1)
+
+    shapes = []
+
+    def loss(model, batch):
+        shapes.append(tuple(batch.shape))
+        if len(shapes) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        return model(batch).square().mean()
+
+    task = Task("time-major", torch.nn.Linear(3, 1), loss, TimeMajor(16))
+    config = Config(tmp_path, epochs=1, device="cpu", batch=BatchingConfig(micro_batch=8), data=ALONE)
+    with pytest.raises(UsageError, match="has 6 rows, and the batch has 8 samples"):
+        fit(task, config)
+    assert shapes == [(6, 8, 3)]
 
 
 @pytest.mark.parametrize("bad", [(0, 0), (-1, 2), (3, 2), (0, 5)])

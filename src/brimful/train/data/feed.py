@@ -20,6 +20,7 @@ from brimful.errors import UsageError
 from brimful.train.data.arrays import Arrays
 from brimful.train.data.config import DataConfig
 from brimful.train.data.course import Course, Position, StepIndices
+from brimful.train.data.making import batches_are_made
 from brimful.train.data.resident import Resident, decide_residence
 from brimful.train.data.seeds import SeededSamples
 from brimful.train.data.trees import cut, samples_in, to_device
@@ -27,7 +28,7 @@ from brimful.train.data.workers import decide_workers, machine_now, samples_of, 
 from brimful.train.data.worst import MadeStep, worst_micro_batches
 from brimful.train.effective import Effective
 from brimful.train.task import Batch
-from brimful_inside.script import is_imaginary
+from brimful_inside.script import is_imaginary, keeps_writes_out
 
 __all__ = ["DataConfig", "Feed", "StepData"]
 
@@ -93,11 +94,15 @@ class Feed:
             self._loader = self._make_loader(data, config, seed, share)
 
     def steps(self, start: Position) -> Iterator[StepData]:
-        """One epoch's rest; less where the loader ends before, as it does in a trial."""
+        """One epoch's rest; less where the loader ends before, as it does in a trial.
+
+        Where memory is missing while a batch is made, here or when a step draws it: BatchNotMade, which no step replays.
+        """
         self._batches.start = start = self.course.place(start)
         if self._seeded is not None:
             self._seeded.begin(start.epoch)
-        batches = iter(self._loader)
+        with batches_are_made():  # workers are started here
+            batches = iter(self._loader)
         first: list[Any] = []
         while True:
             for indices in self._planned(start):
@@ -108,7 +113,8 @@ class Feed:
                 yield step
                 if not step.draw(step.planned):
                     return
-            first = list(itertools.islice(batches, 1))  # the loader ends here; a trial's may go on, over the same samples
+            with batches_are_made():
+                first = list(itertools.islice(batches, 1))  # the loader ends here; a trial's may go on, over the same samples
             if not first:
                 return
 
@@ -122,7 +128,11 @@ class Feed:
             return None
         share = -(-min(course.step_samples, course.length) // course.ranks)
         worst = worst_micro_batches(course.sizes, min(course.micro_batch, share), course.max_tokens, at_once)
-        return MadeStep(worst, self._make, self._load)
+        return MadeStep(worst, self._made, self._load)
+
+    def _made(self, indices: Any) -> Any:
+        with batches_are_made():
+            return self._make(indices)
 
     def _planned(self, start: Position) -> Iterator[StepIndices]:
         """The course's steps. On an imaginary card an epoch's short last step is made as long as its first, as its loader's
@@ -135,9 +145,17 @@ class Feed:
             yield indices
 
     def _load(self, drawn: Any, share: tuple[int, int, int]) -> Batch:
-        """Of a drawn batch the samples ``start..stop`` of `planned`. A trial may give another number: then the same share."""
+        """Of a drawn batch the samples ``start..stop`` of `planned`. A trial may give another number: then the same share.
+
+        Elsewhere the batch has as many as planned, and one whose first dimension is another is not cut by it but refused: that
+        may be time, or tokens.
+        """
         start, stop, planned = share
-        samples = len(drawn.indices) if isinstance(drawn, Chosen) else samples_in(drawn) or planned
+        samples = planned
+        if isinstance(drawn, Chosen):
+            samples = len(drawn.indices)
+        elif keeps_writes_out():
+            samples = samples_in(drawn) or planned
         start, stop = start * samples // planned, stop * samples // planned
         if isinstance(drawn, Chosen):
             assert self._resident is not None
@@ -155,7 +173,8 @@ class Feed:
         self._make = lambda indices: collate(samples_of(copy.copy(samples), [int(index) for index in indices]))
 
         def decide() -> Effective:
-            return decide_workers(samples, self._measured_lists, collate, config, course.accumulation, machine)
+            with batches_are_made():
+                return decide_workers(samples, self._measured_lists, collate, config, course.accumulation, machine)
 
         self.workers = shared(decide, config.workers, course.rank, share)
         if self._seeded is not None and hasattr(data, "__getitems__"):
@@ -195,8 +214,10 @@ class _Step:
         self._load = load
 
     def draw(self, count: int) -> bool:
-        """Whether so many batches could be drawn."""
-        self._drawn += itertools.islice(self._batches, max(0, count - len(self._drawn)))
+        """Whether so many batches could be drawn. Raises BatchNotMade where memory is missing: the loader has used up the batch
+        that failed, and would give the next one in its place."""
+        with batches_are_made():
+            self._drawn += itertools.islice(self._batches, max(0, count - len(self._drawn)))
         return len(self._drawn) >= count
 
     def load(self, part: int, start: int, stop: int) -> Batch:
