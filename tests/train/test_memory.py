@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import resource
+from unittest import mock
 
 import pytest
 import torch
 from torch import nn
 
+from brimful.errors import DoesNotFit
 from brimful.train import Arrays, BatchingConfig, Config, Peaks, Sum, Task, fit
 from brimful.train.memory import Peak
 from brimful.train.statistics import Statistics
-from tests.train.ledger import start
+from tests.train.ledger import network_config, network_task, start
 
 MIB = 1 << 20
 HERE = "tests.train.test_memory"
@@ -92,3 +95,17 @@ def test_a_host_budget_makes_pieces_smaller_and_not_the_result(tmp_path, capfd):
     assert statistics["recoveries"] > 0 and statistics["micro_batch"] < 256 and statistics["effective_batch"] == 256
     assert "DefaultCPUAllocator" in said
     assert told["420MiB"]["loss"] == pytest.approx(told[""]["loss"], rel=1e-4)
+
+
+def test_a_budget_below_what_the_process_holds_already_is_refused_and_not_put_in_force(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(DoesNotFit, match="before the training begins"):
+        fit(network_task(), network_config(tmp_path, memory_budget="1MiB"))
+    assert resource.getrlimit(resource.RLIMIT_DATA) == limits
+
+
+def test_a_model_whose_optimizer_has_no_room_is_a_sentence(tmp_path):
+    words = "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+    failing = mock.patch("brimful.train.parts.make_optimizer", side_effect=RuntimeError(words))
+    with failing, pytest.raises(DoesNotFit, match="state of its optimizer do not fit"):
+        fit(network_task(), network_config(tmp_path))

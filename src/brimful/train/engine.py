@@ -23,6 +23,7 @@ from brimful.train.effective import Effective
 from brimful.train.log import Log
 from brimful.train.loss_sums import LossSums
 from brimful.train.memory import EVAL, TRAIN, Peaks
+from brimful.train.missing_memory import attempt
 from brimful.train.optimizers import load_optimizer_state
 from brimful.train.parallel import full
 from brimful.train.parts import put_together
@@ -31,6 +32,7 @@ from brimful.train.randomness import Randomness, RandomState
 from brimful.train.ranks import BROKEN, Ranks, device_for
 from brimful.train.restart import Attempt, Restart
 from brimful.train.result import Result, better, ended_by
+from brimful.train.shortage import no_room_at_the_start
 from brimful.train.statistics import Statistics, peaks_of_all_ranks, write_json
 from brimful.train.step import Stepper
 from brimful.train.task import Task
@@ -58,7 +60,11 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
         config.out.mkdir(parents=True, exist_ok=True)
         log = Log(config.out, writes=ranks.first, tensorboard=config.tensorboard)
         with Stop() as stop:
-            training = _Training(task, config, device, ranks, log, stop, peaks or Peaks(device))
+            made: list[_Training] = []
+            missing = attempt(lambda: made.append(_Training(task, config, device, ranks, log, stop, peaks or Peaks(device))))
+            if missing is not None:
+                raise no_room_at_the_start(missing.words)
+            training = made[0]
             try:
                 training.resume()
                 return training.run()

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import torch
 
+from brimful.errors import DoesNotFit
 from brimful.train.effective import Effective
 from brimful.units import format_bytes, parse_budget
 from brimful_inside import script
@@ -162,6 +163,13 @@ def _limit_host_memory(budget: str) -> Effective:
     free = psutil.virtual_memory().available
     wanted = parse_budget(budget, free)
     memory = psutil.Process().memory_full_info()
+    if wanted <= memory.uss:
+        raise DoesNotFit(
+            f"config.memory_budget = {budget!r} is {format_bytes(wanted)}, and this process holds {format_bytes(memory.uss)} "
+            "before the training begins",
+            "PyTorch itself, what the script imports and the data take as much.",
+            "Raise it.",
+        )
     # The kernel limits what is mapped, and a budget means what is used: what is mapped and untouched now does not count.
     untouched = max(0, getattr(memory, "data", 0) - memory.uss)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from brimful.errors import DoesNotFit
 from brimful.train.missing_memory import Missing
 
-__all__ = ["does_not_fit", "fewer_samples_sentence", "layers_sentence", "no_room_after_backward", "smaller_sentence"]
+__all__ = [
+    "does_not_fit",
+    "fewer_samples_sentence",
+    "layers_sentence",
+    "no_room_after_backward",
+    "no_room_at_the_start",
+    "smaller_sentence",
+]
 
 
 def smaller_sentence(missing: Missing, rank: int | None, piece: int, failed: int, task: str | None) -> str:
@@ -32,6 +39,14 @@ def layers_sentence(layers: Sequence[str]) -> str:
     return (
         f"The result is not that of the whole micro-batch, because of {', '.join(layers[:3])}{more}: normalization over a "
         "batch and dropout depend on which samples go through the model together."
+    )
+
+
+def no_room_at_the_start(words: str) -> DoesNotFit:
+    return DoesNotFit(
+        f"The model and the state of its optimizer do not fit into memory: {words}",
+        "No batch size changes what they take. No step was made; what checkpoints there are stay as they are.",
+        "Raise config.memory_budget if that is the limit, choose an optimizer with less state (sgd, adafactor) or a smaller model.",
     )
 
 
