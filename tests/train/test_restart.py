@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import psutil
 import pytest
 import torch
 
@@ -71,10 +72,18 @@ def under_torchrun(
     program = folder / "train.py"
     program.write_text(f"import sys\nfrom {HERE} import {function}\n{function}(*sys.argv[1:])\n")
     command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--standalone", str(program)]
-    return subprocess.run(
+    started = subprocess.Popen(
         [sys.executable, *command, str(folder / "out"), *how],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=timeout_s,
+        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    try:
+        told = started.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:  # ranks that hang outlive torchrun
+        for process in [*psutil.Process(started.pid).children(recursive=True), started]:
+            process.kill()
+        started.communicate()
+        raise
+    return subprocess.CompletedProcess(command, started.returncode, *told)
 
 
 @pytest.mark.parametrize(("how", "attempt"), [("fsdp2", (2, 2, 5)), ("overlap", (1, 1, None))])
