@@ -31,6 +31,45 @@ def test_a_known_flag_is_opened_and_told(words, flag):
     assert [w.replace("96", "64") for w in filled] == ["python", "train.py", *words, "--epochs", "3"]
 
 
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--accum", "3"], "--accum"),
+        (["--grad-accum", "3"], "--grad-accum"),
+        (["--grad_accum=3"], "--grad_accum"),
+        (["--accumulation-steps", "3"], "--accumulation-steps"),
+        (["--accumulate-grad-batches", "3"], "--accumulate-grad-batches"),
+        (["--accumulate_grad_batches=3"], "--accumulate_grad_batches"),
+        (["--gradient_accumulation_steps", "3"], "--gradient_accumulation_steps"),
+        (["--grad-accum-steps", "3"], "--grad-accum-steps"),
+        (["--update-freq", "3"], "--update-freq"),
+        (["--accum_iter", "3"], "--accum_iter"),
+        (["trainer.accumulate_grad_batches=3"], "trainer.accumulate_grad_batches"),
+        (["+train.grad_accum=3"], "+train.grad_accum"),
+    ],
+)
+def test_a_known_accumulation_flag_is_read_and_told_and_left_as_it_is(words, flag):
+    argv = ["python", "train.py", *words, "--epochs", "2"]
+    command = commands.parse(argv)
+    assert command.found_flags == {"accumulation": flag}
+    assert command.given == {"accumulation": 3}
+    assert command.argv == tuple(argv)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--accumulation", "--amp"], ["--update-freq", "[4]"], ["--accum=auto"], ["train.grad_accum=true"], ["--accum", "2.5"]],
+)
+def test_what_is_no_whole_number_is_not_taken_for_an_accumulation(words):
+    command = commands.parse(["python", "train.py", *words])
+    assert "accumulation" not in command.given and "accumulation" not in command.found_flags
+
+
+def test_an_accumulation_that_stands_open_goes_before_any_flag():
+    command = commands.parse(["python", "train.py", "--accum", "{accumulation}", "--update-freq", "2"])
+    assert "accumulation" not in command.given
+
+
 def test_a_placeholder_goes_before_any_flag():
     command = commands.parse(["python", "train.py", "--batch-size", "8", "--my-batch", "{batch_size}"])
     assert command.argv[3] == "8"

@@ -36,7 +36,22 @@ BATCH_SIZE_FLAGS = (
 )
 LEARNING_RATE_FLAGS = ("--learning_rate", "--learning-rate", "--lr")
 WORKERS_FLAGS = ("--num_workers", "--num-workers", "--workers", "--dataloader_num_workers", "-j")
-ACCUMULATION_FLAGS = ("--gradient_accumulation_steps", "--gradient-accumulation-steps", "--accumulation", "--accum-iter")
+# Names of Transformers, Lightning, fairseq (ConvNeXt as well) and MAE, and of scripts that write their own loop.
+_ACCUMULATION_NAMES = (
+    "gradient_accumulation_steps",
+    "accumulate_grad_batches",
+    "update_freq",
+    "accum_iter",
+    "accumulation_steps",
+    "grad_accum_steps",
+    "grad_accum",
+    "accumulation",
+    "accum",
+)
+#: Flags by which scripts take the batches of an update, in both spellings.
+ACCUMULATION_FLAGS = tuple(
+    dict.fromkeys(f"--{text}" for name in _ACCUMULATION_NAMES for text in (name, name.replace("_", "-")))
+)
 
 _FLAGS = {
     "batch_size": BATCH_SIZE_FLAGS,
@@ -49,7 +64,7 @@ _HYDRA_KEYS = {
     "batch_size": {"batch_size", "train_batch_size", "per_device_train_batch_size", "batch_size_per_gpu", "bs"},
     "lr": {"lr", "learning_rate"},
     "num_workers": {"num_workers", "workers"},
-    "accumulation": {"gradient_accumulation_steps", "accumulate_grad_batches"},
+    "accumulation": set(_ACCUMULATION_NAMES),
 }
 
 
@@ -57,7 +72,8 @@ def parse(argv: tuple[str, ...] | list[str]) -> Command:
     """The command in `argv`: its placeholders, and what known flags say in it.
 
     Only the batch size is opened where no placeholder stands (a flag's value becomes ``{batch_size}``); the other known
-    flags are read (``given``) and left as they are. Raises UsageError for an empty command.
+    flags are read (``given``) and left as they are. Of an accumulation it is told as well which flag was taken for it, since
+    what an audit finds hangs on it. Raises UsageError for an empty command.
     """
     if not argv:
         raise UsageError(
@@ -78,6 +94,7 @@ def parse(argv: tuple[str, ...] | list[str]) -> Command:
         given[name] = _value(text)
         if name == "batch_size":
             parts[index] = prefix + "{batch_size}"
+        if name in ("batch_size", "accumulation"):
             found[name] = flag
     return Command(tuple(parts), found_flags=found, given=given)
 
@@ -122,16 +139,24 @@ def _find(parts: list[str], name: str) -> tuple[int, str, str, str] | None:
     for i, word in enumerate(parts):
         for flag in _FLAGS[name]:
             following = parts[i + 1] if i + 1 < len(parts) else ""
-            # -b is also an option of Python and others: only in front of a number is it a batch size.
-            if word == flag and following and "{" not in following and (flag.startswith("--") or following.isdigit()):
+            if word == flag and following and "{" not in following and _may_be(name, flag, following):
                 hit = (i + 1, "", parts[i + 1], flag)
-            elif word.startswith(flag + "=") and flag.startswith("--"):
+            elif word.startswith(flag + "=") and flag.startswith("--") and _may_be(name, flag, word[len(flag) + 1 :]):
                 hit = (i, flag + "=", word[len(flag) + 1 :], flag)
         if not word.startswith("-") and "=" in word:
             key, _, value = word.partition("=")
-            if key.lstrip("+").split(".")[-1] in _HYDRA_KEYS[name] and "{" not in value:
+            if key.lstrip("+").split(".")[-1] in _HYDRA_KEYS[name] and "{" not in value and _may_be(name, "--" + key, value):
                 hit = (i, key + "=", value, key)
     return hit
+
+
+def _may_be(name: str, flag: str, text: str) -> bool:
+    """Whether `text` can be the setting's value; a placeholder can.
+
+    ``-b`` is also an option of Python and others, ``--accumulation`` may be a switch, and ``--update-freq`` take a list:
+    behind those only a whole number is the setting's.
+    """
+    return (flag.startswith("--") and name != "accumulation") or text.isdecimal() or "{" in text
 
 
 def _value(text: str) -> Setting:

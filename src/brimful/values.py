@@ -43,7 +43,7 @@ class Command:
     """The user's argv, with ``{name}`` where a setting goes."""
 
     argv: tuple[str, ...]
-    found_flags: dict[str, str] = field(default_factory=dict)  # placeholder -> the flag it was found behind, for telling
+    found_flags: dict[str, str] = field(default_factory=dict)  # setting -> the flag it was found behind, for telling
     given: dict[str, Setting] = field(default_factory=dict)  # placeholder -> what stood there in the user's own command
     environment: dict[str, str] = field(default_factory=dict)  # added to the child's environment
 

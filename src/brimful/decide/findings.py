@@ -115,11 +115,16 @@ def hidden_accumulation(seen: _Seen) -> Advice | None:
         )
     else:
         means = "The learning rate acts on the gradients of all of them, so it is tuned for that effective batch size."
+    do = (
+        "Look where the script counts its batches, and whether that number reaches it"
+        if "accumulation" in seen.requested
+        else "Make it a flag"
+    )
     return Advice(
         "hidden-accumulation",
         f"{got} {'batches' if seen.loader else 'backward passes'} go into each optimizer step{whole}, and {said}.",
         means,
-        "Make it a flag; when the batch size grows, divide the accumulation by the same factor to keep the effective one.",
+        f"{do}; when the batch size grows, divide the accumulation by the same factor to keep the effective one.",
     )
 
 

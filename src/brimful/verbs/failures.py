@@ -113,8 +113,8 @@ def _door_error(sample: Sample, logs: str) -> DoorDidNotOpen:
 def _crashed(sample: Sample, text: str, logs: str) -> CommandFailed:
     unknown = _UNKNOWN_FLAG.search(text)
     code = "" if sample.exit_code is None else f" with exit code {sample.exit_code}"
-    if unknown and sample.trial.command.found_flags:
-        flag = next(iter(sample.trial.command.found_flags.values()))
+    flag = sample.trial.command.found_flags.get("batch_size")  # of the flags that were found the only one that is written to
+    if unknown and flag is not None:
         do = f"the script does not know one of its flags; brimful wrote only the value behind {flag}"
     elif unknown:
         do = "the script does not know one of its flags: check the command"
