@@ -7,7 +7,11 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from brimful_inside.wire import Card
+
+pytestmark = pytest.mark.heavy  # processes of their own
 
 GIB, MIB = 1 << 30, 1 << 20
 RATES = {"fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12, "bf16": 312e12}

@@ -28,6 +28,8 @@ from tests.train.ledger import (
     weights,
 )  # fmt: skip
 
+pytestmark = pytest.mark.heavy  # processes of their own
+
 # Each row: samples, micro-batch, accumulation, faults of rank 0, faults of rank 1, options of the task.
 SCENARIOS = {
     "nothing fails": (50, 4, 2, [], [], {}),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from brimful.train import fit
 from tests.brimful_inside.helper import contents, run_trial
 from tests.train.ledger import ROOT, network_config, network_task
+
+pytestmark = pytest.mark.heavy  # processes of their own
 
 SCRIPT = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})

@@ -46,7 +46,7 @@ def no_room_at_the_start(words: str) -> DoesNotFit:
     return DoesNotFit(
         f"The model and the state of its optimizer do not fit into memory: {words}",
         "No batch size changes what they take. No step was made; what checkpoints there are stay as they are.",
-        "Raise config.memory_budget if that is the limit, choose an optimizer with less state (sgd, adafactor) or a smaller model.",
+        "Raise config.memory_budget if that is the limit, or choose an optimizer with less state (sgd, adafactor).",
     )
 
 

@@ -16,6 +16,8 @@ from brimful.train.checkpoints import CheckpointConfig, Checkpoints
 from brimful.train.checkpoints.disk import Disk
 from tests.train.checkpoints.states import same, training_state
 
+pytestmark = pytest.mark.heavy  # processes of their own
+
 SCORES = [0.5, 0.2, 0.9, 0.4, 0.3]
 
 

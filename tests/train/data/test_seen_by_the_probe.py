@@ -6,6 +6,8 @@ import pytest
 
 from tests.brimful_inside.helper import run_trial
 
+pytestmark = pytest.mark.heavy  # processes of their own
+
 CARD = {"name": "A card", "total_bytes": 8 << 30, "context_bytes": 0, "capability": [8, 0], "multiprocessors": 108}
 SCRIPT = """
     import sys
