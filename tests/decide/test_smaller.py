@@ -52,8 +52,40 @@ def test_powers_of_two_keep_their_effective_batch_exactly_all_the_way_down(accum
 
 def test_the_next_size_that_ran_in_a_trial_comes_before_a_guess():
     assert next_smaller(512, Known(ran=(64, 256, 384, 500))) == Size(
+        384, None, "the largest size at least a tenth smaller that ran in a trial; 512 ran out of memory", ran=True
+    )
+    assert next_smaller(512, Known(ran=(64, 256, 384))) == Size(
         384, None, "the next smaller size that ran in a trial; 512 ran out of memory", ran=True
     )
+
+
+def test_a_size_that_was_rounded_to_a_divisor_is_not_said_to_have_run_or_to_be_a_half():
+    tried = next_smaller(900, Known(ran=(64, 500)), effective=900)
+    assert tried == Size(
+        450,
+        2,
+        "the largest up to 500 that divides the 900 samples of an update; "
+        "500 is the next smaller size that ran in a trial; 900 ran out of memory",
+        ran=False,
+    )
+    halved = next_smaller(900, Known(), effective=900)
+    assert halved == Size(
+        300,
+        3,
+        "the largest up to 448 that divides the 900 samples of an update; "
+        "448 is half of 900, rounded down; 900 ran out of memory",
+    )
+
+
+@given(st.integers(2, 10**4), knowns)
+def test_what_is_said_to_have_run_or_to_be_half_is_so(failed, known):
+    found = next_smaller(failed, known)
+    assert found is not None
+    assert found.ran or ("size that ran in a trial" not in found.why and "smaller that ran in a trial" not in found.why)
+    for word, share in (("half", 1 / 2), ("three quarters", 3 / 4)):
+        if found.why.startswith(word):
+            exact = failed * share
+            assert found.batch_size < exact if ", rounded down;" in found.why else found.batch_size == exact
 
 
 def test_a_size_beyond_what_was_found_to_fit_goes_to_that():

@@ -72,7 +72,8 @@ def next_smaller(failed: int, known: Known, effective: int | None = None) -> Siz
         return Size(size, None, why, size in known.ran)
     divisor = next((d for d in range(size, 0, -1) if effective % d == 0), 1)
     if divisor < size and divisor >= max(1, failed * _LEAST_SHARE):
-        size, why = divisor, f"{why}; {divisor:,} divides the {effective:,} samples of an update"
+        why = f"the largest up to {size:,} that divides the {effective:,} samples of an update; {size:,} is {why}"
+        size = divisor
     return Size(size, max(1, round(effective / size)), why, size in known.ran)
 
 
@@ -81,12 +82,21 @@ def _by_knowledge(failed: int, known: Known) -> tuple[int, str]:
         return known.largest, f"the largest that was found to fit; {failed:,} ran out of memory"
     near = [size for size in known.ran if failed * _LEAST_SHARE <= size <= failed * _WORTH_IT]
     if near:
-        return max(near), f"the next smaller size that ran in a trial; {failed:,} ran out of memory"
+        size = max(near)
+        next_below = size == max(one for one in known.ran if one < failed)
+        which = "the next smaller size that" if next_below else "the largest size at least a tenth smaller that"
+        return size, f"{which} ran in a trial; {failed:,} ran out of memory"
     if failed in known.ran:
-        return _rounded(
-            failed * _NEAR_MISS, failed
-        ), f"three quarters of {failed:,}, which ran in a trial and not to its end here"
-    return _rounded(failed * _UNKNOWN, failed), f"half of {failed:,}, which ran out of memory"
+        size, how = _down_to(failed, _NEAR_MISS)
+        return size, f"three quarters of {failed:,}{how}; {failed:,} ran in a trial and not to its end here"
+    size, how = _down_to(failed, _UNKNOWN)
+    return size, f"half of {failed:,}{how}; {failed:,} ran out of memory"
+
+
+def _down_to(failed: int, share: float) -> tuple[int, str]:
+    """That share of `failed` as a size, and whether it was rounded."""
+    size = _rounded(failed * share, failed)
+    return size, "" if size == failed * share else ", rounded down"
 
 
 def _rounded(size: float, failed: int) -> int:
