@@ -18,7 +18,7 @@ class RunStarted:
     max_restarts: int
     resume_words: tuple[str, ...]  # what stands for {resume} from the second attempt on; () where the command has none
     grace_s: float  # how long the command may take to end by itself after a signal
-    host_limit_bytes: int | None = None  # an attempt is ended as out of host memory before its processes hold more
+    host_limit_bytes: int | None = None  # an attempt is ended as out of host memory when its processes are seen to hold more
 
 
 @dataclass(frozen=True)

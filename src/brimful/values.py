@@ -152,7 +152,7 @@ class Trial:
     what_if: str | None = (
         None  # imaginary: one thing is done otherwise: "autocast", "checkpointing", "foreach_off", "zero_grad"
     )
-    host_limit_bytes: int | None = None  # the trial is ended as out of host memory before its processes hold more
+    host_limit_bytes: int | None = None  # the trial is ended as out of host memory when its processes are seen to hold more
 
 
 @dataclass(frozen=True)

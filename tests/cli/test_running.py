@@ -12,6 +12,7 @@ import pytest
 from brimful.cli import app
 from brimful.codec import SCHEMA
 from brimful.command import parse
+from brimful.measure.attempt import POLL_UNDER_LIMIT_S
 from brimful.record import RecordWriter
 from brimful.values import Device, Objective, Opened, Plan, PlannedSetting, Source
 
@@ -91,3 +92,9 @@ def test_what_is_piped_into_brimful_reaches_the_command(tmp_path):
     done = subprocess.run(words, input="from outside\n", capture_output=True, text=True, check=True)
     assert "from outside" in done.stderr
     assert json.loads(done.stdout)["exit_code"] == 0
+
+
+def test_the_help_says_how_often_the_host_limit_is_looked_at(capsys):
+    assert app.run(["run", "--help"]) == 0
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"about every {POLL_UNDER_LIMIT_S:g} s" in words

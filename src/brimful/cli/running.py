@@ -37,7 +37,8 @@ class Running:
     grace: Annotated[str, Parameter(group=RUN)] = "90s"
     """How long the command may take to end by itself after a signal, writing its checkpoint, before it is killed."""
     host_limit: Annotated[str | None, Parameter(group=RUN)] = None
-    """End the command as out of host memory before its processes hold more: 20GiB."""
+    """End the command as out of host memory when its processes are seen to hold more: 20GiB. They are looked at about
+    every 0.01 s, and what they fill between two looks can pass it."""
     device: Annotated[str | None, Parameter(group=WHERE)] = None
     """auto (the plan's, else the accelerator that is here, else the CPU), cpu or accelerator."""
     gpu: Annotated[str | None, Parameter(group=WHERE, show=False)] = None

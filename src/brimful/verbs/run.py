@@ -123,7 +123,8 @@ def run(
     """Trains. Returns the record, whose `run` says how it ended (`run.ended.exit_code`), also where the command failed.
 
     `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan). `resume_with`: the words that stand for
-    ``{resume}`` from the second attempt on. `host_limit`: ends an attempt as out of host memory before it holds more ("20GiB").
+    ``{resume}`` from the second attempt on. `host_limit`: ends an attempt as out of host memory when it is seen to hold
+    more ("20GiB"); it is looked at every `measure.attempt.POLL_UNDER_LIMIT_S`, so that a peak can pass the limit.
     Raises UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
     """
     looks_on = watcher or Passes()
