@@ -73,7 +73,12 @@ def network(seed: int, size_of: Callable[[random.Random], Size] | None = None, l
     return Script(actions)
 
 
-def drive(search, trace_of: Callable[[int], Trace], over: Callable[[int], bool] | None = None):
+def drive(
+    search,
+    trace_of: Callable[[int], Trace],
+    over: Callable[[int], bool] | None = None,
+    crashes: Callable[[int], bool] | None = None,
+):
     """Run a search against a script. Answers the conclusion and the sizes that were traced."""
     asked: list[int] = []
     try:
@@ -83,6 +88,8 @@ def drive(search, trace_of: Callable[[int], Trace], over: Callable[[int], bool] 
             asked.append(size)
             if over is not None and over(size):
                 size = search.send(Traced(Outcome.OUT_OF_DEVICE_MEMORY))
+            elif crashes is not None and crashes(size):
+                size = search.send(Traced(Outcome.CRASHED, failure=f"the script, which fails at {size}"))
             else:
                 size = search.send(Traced(Outcome.COMPLETED, trace_of(size)))
     except StopIteration as end:

@@ -164,15 +164,17 @@ def test_a_failure_that_is_not_about_memory_ends_the_search_and_is_told(outcome)
     assert end.value.value.belief.largest_batch_size is None
 
 
-def test_a_later_failure_keeps_what_was_found():
+@pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.UNSUPPORTED, Outcome.DOOR_CLOSED])
+def test_a_later_failure_keeps_what_was_found(outcome):
     script, search = network(1), search_largest(card(20 * GIB), Limits())
     sizes = [next(search)]
     sizes.append(search.send(Traced(Outcome.COMPLETED, script.trace(sizes[-1]))))
     search.send(Traced(Outcome.COMPLETED, script.trace(sizes[-1])))
     with pytest.raises(StopIteration) as end:
-        search.send(Traced(Outcome.CRASHED))
-    assert end.value.value.failed is Outcome.CRASHED
+        search.send(Traced(outcome))
+    assert end.value.value.failed is outcome
     assert end.value.value.belief.largest_batch_size == max(sizes)
+    assert end.value.value.belief.limited_by not in ("budget", None)
     assert not end.value.value.belief.exact
 
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from world import COMMAND, GIB, MIB, World, work
 
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
+from brimful.show.verdict import of_prediction
+from brimful.show.words import limited_text
 from brimful.values import Outcome
 from brimful.verbs import predict
 
@@ -129,3 +131,22 @@ def test_a_script_that_fails_at_every_small_size_is_told_with_its_first_failure(
     with pytest.raises(CommandFailed):
         work(world, predict, ("my-train", "--batch-size", "64"), gpu_memory="4GiB")
     assert [trial.settings["batch_size"] for trial in world.launched] == [5, 8]
+
+
+@pytest.mark.parametrize("last", [40, 300])
+def test_a_script_that_fails_by_itself_above_some_size_is_what_limits_the_answer_in_its_verdict_and_rows(last):
+    world = World(linear=64 * 1024, outcome_of=lambda trial, size: Outcome.CRASHED if size > last else None)
+    said = work(world, predict, COMMAND, gpu_memory="8GiB").prediction
+    assert said.verdict == "fits" and 0.9 * last <= said.batch_size == said.largest_batch_size <= last
+    ceiling = min(size for trial in world.launched if (size := int(trial.settings["batch_size"])) > last)
+    assert said.limited_by.startswith(f"the script itself, which fails at batch size {ceiling:,}: ")
+    assert f"it is the largest that ran, limited by the script itself, which fails at batch size {ceiling:,}" in (
+        of_prediction(said).sentence
+    )
+    assert "the script itself" in limited_text(said.limited_by)
+
+
+def test_a_size_asked_for_above_a_failure_of_the_script_is_run_and_not_promised_by_laws_of_memory():
+    world = World(linear=64 * 1024, outcome_of=lambda trial, size: Outcome.CRASHED if size > 300 else None)
+    with pytest.raises(CommandFailed):
+        work(world, predict, ("my-train", "--batch-size", "320"), gpu_memory="8GiB")

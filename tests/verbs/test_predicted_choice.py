@@ -8,7 +8,7 @@ import pytest
 from world import GIB, MIB, World, work
 
 from brimful.errors import UsageError
-from brimful.values import Objective, Source
+from brimful.values import Objective, Outcome, Source
 from brimful.verbs import predict, tune
 from brimful_inside.laws.roofline import Kernel
 from brimful_inside.laws.trace import Row
@@ -119,3 +119,11 @@ def test_samples_that_do_not_change_with_the_batch_while_the_work_does_are_not_b
     assert speed.samples_per_s.value == pytest.approx(64 / speed.step_s.value)
     assert any("counted as the batch size" in note for note in speed.notes)
     assert speed.curve[-1].value.value > speed.curve[0].value.value
+
+
+def test_a_plan_below_a_failure_of_the_script_itself_does_not_say_that_the_budget_set_it():
+    world = World(linear=64 * 1024, outcome_of=lambda trial, size: Outcome.CRASHED if size > 300 else None)
+    record = work(world, tune, gpu_memory="8GiB")
+    assert 270 <= chosen(record) <= 300
+    why = next(row.why for row in record.plan.settings if row.name == "batch_size")
+    assert why.startswith("the largest that ran; limited by the script itself, which fails at batch size 3")

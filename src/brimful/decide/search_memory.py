@@ -11,7 +11,8 @@
 
 Two small traces give each allocation as a law of the batch size; the third is taken at the answer and must be reproduced.
 Where it is not, laws are fitted anew through the traces nearest to the answer, or, where the order of allocations itself
-depends on the batch size, the next size comes from the peaks.
+depends on the batch size, the next size comes from the peaks. A size at which the script fails by itself is a ceiling, and
+sizes below it are tried (`decide.own_failures`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from brimful.decide.allocation_laws import AllocationLaws, Reproduction, fit_law
 from brimful.decide.cards import joined, worst_of
 from brimful.decide.intervals import GROWTH_LAWS, GROWTH_PEAKS, growth
 from brimful.decide.memory import Card, LawPeaks, check_limits, curve_sizes, largest_that, upper_limit
+from brimful.decide.own_failures import CEILINGS, OwnFailures
 from brimful.decide.peaks import fit_peaks
 from brimful.decide.sequences import Program, program_of
 from brimful.values import Limits, MemoryBelief, Outcome, PeakEstimate, Point
@@ -44,6 +46,7 @@ class Traced:
     trace: Trace | None = None
     dataset_length: int | None = None  # once it is known: no larger batch size is tried
     cards: tuple[CardTrace, ...] = ()  # where there are several ranks or cards: all of them, `trace` being one
+    failure: str | None = None  # where the script failed by itself: what it said and at which batch size, as what limits
 
     @property
     def traces(self) -> list[Trace]:
@@ -76,6 +79,7 @@ class _Known:
     full: set[int] = field(default_factory=set)  # out of device memory
     order: list[int] = field(default_factory=list)
     failed: Outcome | None = None
+    own: OwnFailures = field(default_factory=OwnFailures)
     predicted: dict[tuple, LawPeaks] = field(default_factory=dict)
 
     def peaks_of(self, laws: AllocationLaws) -> LawPeaks:
@@ -89,7 +93,10 @@ class _Known:
         if traced.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
             self.full.add(batch_size)
         elif traced.outcome is not Outcome.COMPLETED or not traced.traces:
-            self.failed = traced.outcome if traced.outcome is not Outcome.COMPLETED else Outcome.CRASHED
+            outcome = traced.outcome if traced.outcome is not Outcome.COMPLETED else Outcome.CRASHED
+            self.own.add(batch_size, traced.failure, outcome)
+            if outcome not in CEILINGS or not self.programs:
+                self.failed = outcome
         else:
             self.programs[batch_size] = joined([program_of(trace) for trace in traced.traces])
             self.played[batch_size] = worst_of([self.card.play(trace) for trace in traced.traces])
@@ -139,13 +146,14 @@ def search_largest(
 ) -> Generator[int, Traced, MemoryConclusion]:
     """Yields batch sizes to trace, is sent what each showed, and returns the conclusion (see the top of this file).
 
-    A size is never yielded twice, obeys `limits`, and above the first two is predicted to fit. A failure that has nothing
-    to do with memory ends the search. Raises ValueError where the limits leave no batch size.
+    A size is never yielded twice, obeys `limits`, and above the first two is predicted to fit. A script that fails by itself
+    where smaller sizes ran has a ceiling there; any other failure that has nothing to do with memory ends the search. To
+    find such a ceiling `own_failures.MORE_TRACES` more are taken. Raises ValueError where the limits leave no batch size.
     """
     check_limits(limits)
     known = _Known(card, limits)
     yield from _first_traces(known, first_size, max_traces)
-    while len(known.order) < max_traces and known.failed is None and known.programs:
+    while len(known.order) < max_traces + known.own.more_traces and known.failed is None and known.programs:
         proposed = _next_size(known)
         if proposed is None:
             break
@@ -245,6 +253,12 @@ def _candidate(known: _Known, model: _Model | None) -> int | None:
 
     Laws may hold near the edge alone, so they are asked from the largest traced size that fits upwards.
     """
+    most, by_memory = known.own.most_to_try(known.good), _candidate_by_memory(known, model)
+    return by_memory if most is None or by_memory is None else min(by_memory, most)
+
+
+def _candidate_by_memory(known: _Known, model: _Model | None) -> int | None:
+    """As `_candidate`, whether or not the script itself would fail there."""
     upper, _ = upper_limit(known.limits)
     good, lowest = known.good, known.limits.min_batch_size
     if known.bad is not None:
@@ -294,11 +308,11 @@ def _size_for_verification(known: _Known, candidate: int) -> int | None:
 
 
 def _conclude(known: _Known) -> MemoryConclusion:
-    upper, limit_name = upper_limit(known.limits)
+    upper, _ = upper_limit(known.limits)
     model = best_laws(known.programs, known.frontier) if known.programs else None
     trusted = model is not None and model.verified and known.failed is None
-    candidate = _candidate(known, model) if trusted else known.good
-    # Only laws that were verified may name a size that was not traced.
+    candidate = _candidate(known, model) if trusted and known.own.above(known.good) is None else known.good
+    # Only laws that were verified may name a size that was not traced, and no law knows where a script fails by itself.
     largest = candidate if candidate is not None else known.good
     laws = model.laws if model is not None else None
     ignored = laws is not None and laws.constant and len(known.programs) > 1
@@ -312,7 +326,7 @@ def _conclude(known: _Known) -> MemoryConclusion:
         curve=_curve(known, largest),
         probes=tuple(known.card.point(size, known.played[size]) for size in known.order if size in known.played),
         largest_batch_size=largest,
-        limited_by=limit_name if largest is not None and largest == upper else None if ignored and largest else "budget",
+        limited_by=_limited_by(known, model, largest, ignored),
         ignores_batch_size=ignored,
     )
     played = None
@@ -327,6 +341,18 @@ def _conclude(known: _Known) -> MemoryConclusion:
         known.failed,
         tuple(_notes(known, model, proven=largest is not None and largest == upper)),
     )
+
+
+def _limited_by(known: _Known, model: _Model | None, largest: int | None, ignored: bool) -> str | None:
+    upper, name = upper_limit(known.limits)
+    if largest is not None and largest == upper:
+        return name
+    ceiling = known.own.above(largest)
+    if largest is not None and ceiling is not None and (known.bad is None or ceiling < known.bad):
+        by_memory = _candidate_by_memory(known, model)
+        if by_memory is None or by_memory > largest:
+            return known.own.said[ceiling]
+    return None if ignored and largest else "budget"
 
 
 def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
@@ -354,6 +380,8 @@ def _notes(known: _Known, model: _Model | None, proven: bool) -> list[str]:
     elif model is not None and not model.verified and len(known.programs) > 1 and not proven:
         differs = _difference(known, model)
         notes.append(f"the laws of the allocations were not confirmed: {differs}")
+    between = known.own.note(known.good)
+    notes += [between] if between is not None else []
     for size in sorted(known.full):
         notes.append(f"batch size {size} ran out of memory")
     return notes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from brimful.show import runs
 from brimful.show.cards import cards_text
-from brimful.show.words import OUTCOMES, bytes_interval_text, bytes_text, count_text, setting_text, speed_text
+from brimful.show.words import OUTCOMES, bytes_interval_text, bytes_text, count_text, limited_text, setting_text, speed_text
 from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Sample, Source
 
 #: Outcomes that mean: the command never got to where it can be judged.
@@ -60,6 +60,9 @@ def of_plan(plan: Plan, record: Record | None = None) -> Verdict:
     return Verdict("good" if plan.verified else "note", sentence + ("." if plan.verified else ". No trial has confirmed it."))
 
 
+_WITHIN = (None, "budget", "dataset", "max_batch_size")  # limits of what fits; another is the script's own failure
+
+
 def of_prediction(prediction: Prediction) -> Verdict:
     fits = prediction.verdict == "fits"
     largest = prediction.largest_batch_size
@@ -84,8 +87,10 @@ def of_prediction(prediction: Prediction) -> Verdict:
         tail = ""
     elif largest is None:
         tail = "" if fits or near else "; not even the smallest fits"
-    elif largest == prediction.batch_size:
+    elif largest == prediction.batch_size and prediction.limited_by in _WITHIN:
         tail = "; it is the largest that fits"
+    elif largest == prediction.batch_size:
+        tail = f"; it is the largest that ran, {limited_text(prediction.limited_by)}"
     else:
         tail = f"; the largest that fits is {largest:,}"
     return Verdict("good" if fits else "bad", sentence + tail + ".")

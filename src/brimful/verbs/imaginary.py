@@ -19,7 +19,7 @@ from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
 from brimful.values import Advice, Budget, Command, Device, Gpu, Limits, Outcome, Sample, Setting, Trial, TrialKind
 from brimful.verbs import seen
-from brimful.verbs.failures import require_steps, require_steps_or_memory
+from brimful.verbs.failures import error_of, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful_inside.laws.allocator import settings_in
 from brimful_inside.laws.roofline import Kernel
@@ -94,7 +94,8 @@ class Tracer:
 
     def traced(self, batch_size: int) -> Traced:
         sample = self.sample(batch_size, searching=True)
-        return Traced(sample.outcome, self.trace(batch_size), seen.dataset_length(sample), self.cards(batch_size))
+        told = None if sample.outcome is Outcome.COMPLETED else _failed_at(self.session, sample, batch_size)
+        return Traced(sample.outcome, self.trace(batch_size), seen.dataset_length(sample), self.cards(batch_size), told)
 
     def _capacity_bytes(self) -> int:
         gpu = self.device.gpu
@@ -136,6 +137,17 @@ class Tracer:
         """The sample that stands for all in what it noticed besides memory: the last that completed, else the last."""
         completed = [s for s in self.samples.values() if s.outcome is Outcome.COMPLETED]
         return (completed or list(self.samples.values()))[-1]
+
+
+def _failed_at(session: Session, sample: Sample, batch_size: int) -> str:
+    """What limits the batch size where the command failed by itself, in the words of its exception if there is one."""
+    failure = sample.failure
+    if sample.outcome is Outcome.CRASHED and failure is not None and failure.message.strip():
+        where = f" ({failure.where})" if failure.where else ""
+        words = f"{failure.type.rsplit('.', 1)[-1]}: {failure.message.strip().splitlines()[0]}{where}"
+    else:
+        words = error_of(session, sample).saw
+    return f"the script itself, which fails at batch size {batch_size:,}: {words}"
 
 
 def first_size(asked: int | None, max_batch_size: int | None, cards: int = 1) -> int:

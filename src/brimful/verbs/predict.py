@@ -9,6 +9,7 @@ from pathlib import Path
 
 from brimful import command as commands
 from brimful.decide.growth import memory_that_grows
+from brimful.decide.own_failures import CEILINGS
 from brimful.decide.run_settings import ACCUMULATION
 from brimful.decide.search_memory import MemoryConclusion
 from brimful.errors import UsageError
@@ -131,7 +132,7 @@ def _peak_at(
     Laws that were fitted near the edge, beyond a kink, say nothing of smaller sizes on its other side.
     """
     card = replace(tracer.card, capacity_bytes=None)  # how much it needs, where that is more than there is
-    if conclusion.laws is not None and batch_size >= min(conclusion.laws.fitted_at):
+    if conclusion.laws is not None and batch_size >= min(conclusion.laws.fitted_at) and not _may_fail(tracer, batch_size):
         played = conclusion.laws.play_at(batch_size, card.settings)
     else:
         sample = tracer.sample(batch_size)
@@ -142,6 +143,13 @@ def _peak_at(
             return None, {}
         played = shown
     return card.estimate(played.peak), {name: card.estimate(peaks) for name, peaks in played.phases.items()}
+
+
+def _may_fail(tracer: imaginary.Tracer, batch_size: int) -> bool:
+    """Whether the script failed by itself somewhere and nothing so large ran: laws of memory know nothing of that."""
+    ran = [size for size, one in tracer.samples.items() if size is not None and one.outcome is Outcome.COMPLETED]
+    failed = any(one.outcome in CEILINGS for one in tracer.samples.values())
+    return failed and batch_size > max(ran, default=0)
 
 
 def _as_it_stands(tracer: imaginary.Tracer) -> Prediction:

@@ -48,8 +48,9 @@ def choose(tracer: Tracer, goal: Objective, asked: int | None, largest: int, lim
 
 def the_largest(tracer: Tracer, largest: int, limited_by: str | None, *found: Advice) -> Choice:
     """The largest that fits, with a word on what was not judged."""
-    limits = {"dataset": "the whole data set", "max_batch_size": "the maximum you gave"}
-    why = limits.get(limited_by or "", "the largest whose upper bound is within the budget")
+    within = "the largest whose upper bound is within the budget"
+    limits = {"dataset": "the whole data set", "max_batch_size": "the maximum you gave", "budget": within}
+    why = limits.get(limited_by or "budget", f"the largest that ran; limited by {limited_by}")
     length = tracer.dataset_length()
     epoch = "; an epoch would be a single step" if length and largest >= length else ""
     advice = Advice(
