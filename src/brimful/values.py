@@ -297,6 +297,7 @@ class Effective:
     batches_per_step: float | None
     ranks: int
     samples_per_step: float | None
+    samples_source: Source = Source.MEASURED  # assumed: without a DataLoader they are counted by the model's input
 
 
 @dataclass(frozen=True)

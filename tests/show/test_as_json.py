@@ -64,7 +64,13 @@ def test_an_answer_without_a_batch_size_that_fits_has_null_and_not_nought() -> N
 def test_an_audit_has_the_keys_that_scripts_read() -> None:
     answer = as_json.audit_json(records.audit())
     assert answer["requested"] == {"batch_size": 64}
-    assert answer["effective"] == {"loader_batch_size": 2, "batches_per_step": 8.0, "ranks": 1, "samples_per_step": 16.0}
+    assert answer["effective"] == {
+        "loader_batch_size": 2,
+        "batches_per_step": 8.0,
+        "ranks": 1,
+        "samples_per_step": 16.0,
+        "samples_per_step_source": "measured",
+    }
     assert [set(finding) for finding in answer["findings"]] == [{"code", "saw", "means", "do"}] * 3
     assert answer["time"] == {"loading_share": 0.41, "step_s": 0.183}
 

@@ -57,3 +57,16 @@ def test_what_the_trial_said_besides_is_told():
     record = work(Talking(), audit, ("my-train", "--batch-size", "32"), device="cpu")
     assert as_json.audit_json(record.audit)["notes"] == ["the script used no accelerator"]
     assert ("note", "the script used no accelerator") in [(r.name, r.value.text) for r in facts.effective_rows(record.audit)]
+
+
+def test_samples_that_no_loader_counted_are_assumed_and_those_of_a_loader_measured():
+    class WithoutLoader(World):
+        def launch(self, *args, **more):
+            seen = super().launch(*args, **more)
+            return dataclasses.replace(seen, reports=tuple(dataclasses.replace(one, loaders=[]) for one in seen.reports))
+
+    for world, source in ((WithoutLoader(), Source.ASSUMED), (World(), Source.MEASURED)):
+        found = work(world, audit, ("my-train", "--batch-size", "32"), device="cpu").audit
+        row = next(row for row in facts.effective_rows(found) if row.name == "samples in a step")
+        assert row.value.source is source
+        assert as_json.audit_json(found)["effective"]["samples_per_step_source"] == source.value

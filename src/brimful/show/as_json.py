@@ -83,6 +83,7 @@ def audit_json(audit: Audit) -> dict[str, Any]:
             "batches_per_step": effective.batches_per_step,
             "ranks": effective.ranks,
             "samples_per_step": effective.samples_per_step,
+            "samples_per_step_source": effective.samples_source.value,
         },
         "findings": advice_json(audit.findings),
         "time": {"loading_share": audit.loading_share, "step_s": audit.step_s},

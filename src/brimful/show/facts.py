@@ -362,7 +362,10 @@ def effective_rows(audit: Audit) -> list[FactRow]:
         "ranks": effective.ranks,
         "samples in a step": effective.samples_per_step,
     }
-    rows = [FactRow(name, ABSENT if v is None else Shown(count_text(v), measured)) for name, v in numbers.items()]
+    sources = {"samples in a step": effective.samples_source}
+    rows = [
+        FactRow(name, ABSENT if v is None else Shown(count_text(v), sources.get(name, measured))) for name, v in numbers.items()
+    ]
     times = {"time of a step": seconds_text(audit.step_s), "of it waiting for data": share_text(audit.loading_share)}
     rows += [FactRow(name, ABSENT if text == NOTHING else Shown(text, measured)) for name, text in times.items()]
     return rows + [FactRow("note", Shown(note)) for note in audit.notes]

@@ -101,4 +101,5 @@ def effective(sample: Sample) -> Effective:
         batches_per_step=statistics.median(batches) if batches else None,
         ranks=sample.trial.device.ranks or len(sample.reports),
         samples_per_step=sample.samples_per_step,
+        samples_source=Source.MEASURED if train is not None else Source.ASSUMED,
     )

@@ -121,7 +121,10 @@ def _notes(probe: Any) -> List[str]:
     if not probe.loaders.any:
         notes.append("no DataLoader was used")
         if probe.inputs:
-            notes.append("samples are counted by the model's input: dimension 0, or 1 where that is the batch size")
+            notes.append(
+                "samples are counted by the model's input, assumed: its first dimension, or the second where that is "
+                "the batch size asked for"
+            )
     if steps.all_skipped:
         notes.append("steps skipped by the GradScaler: %d" % steps.all_skipped)
     if steps.optimizers > 1:
