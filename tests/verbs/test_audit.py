@@ -70,3 +70,17 @@ def test_samples_that_no_loader_counted_are_assumed_and_those_of_a_loader_measur
         row = next(row for row in facts.effective_rows(found) if row.name == "samples in a step")
         assert row.value.source is source
         assert as_json.audit_json(found)["effective"]["samples_per_step_source"] == source.value
+
+
+@pytest.mark.parametrize(("batches", "hinted"), [(7, True), (0, False)])
+def test_batches_without_a_step_hint_at_an_accumulation_larger_than_an_epoch(batches, hinted):
+    class NeverSteps(World):
+        def launch(self, *args, **more):
+            seen = super().launch(*args, **more)
+            loaders = [dataclasses.replace(seen.reports[0].loaders[0], batches_seen=batches)]
+            reports = (dataclasses.replace(seen.reports[0], loaders=loaders, steps=0),)
+            return dataclasses.replace(seen, outcome=Outcome.NO_STEP, reports=reports)
+
+    with pytest.raises(TrialFailed) as caught:
+        work(NeverSteps(), audit, ("my-train", "--batch-size", "8"), device="cpu")
+    assert ("accumulation may need more batches than an epoch has: 7 batches were seen" in caught.value.do) is hinted

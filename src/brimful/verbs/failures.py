@@ -85,10 +85,22 @@ def error_of(session: Session, sample: Sample) -> BrimfulError:
             saw="the command ended well and no optimizer took a step",
             means="brimful saw no training in it" + (f" ({'; '.join(sample.notes)})" if sample.notes else ""),
             do="if the script resumes a finished training from a checkpoint, start it without; "
-            "if it trains by other means than torch.optim, brimful cannot see its steps",
+            "if it trains by other means than torch.optim, brimful cannot see its steps" + _too_few_batches(sample),
             traceback=text,
         )
     return _crashed(sample, text, logs)
+
+
+def _too_few_batches(sample: Sample) -> str:
+    """Where batches were seen and no step: an accumulation may need more of them than there are. "" where none was seen."""
+    loaders = [one for report in sample.reports for one in report.loaders if one.role == "train" and one.batches_seen]
+    if not loaders:
+        return ""
+    most = max(loaders, key=lambda one: one.batches_seen)
+    return (
+        "; if it accumulates gradients, the accumulation may need more batches than an epoch has: "
+        f"{most.batches_seen:,} batches were seen, and the loader was begun {most.iterations:,} times"
+    )
 
 
 def _what_is_lacking(sample: Sample, text: str) -> str:
