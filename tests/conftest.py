@@ -30,10 +30,14 @@ hypothesis.settings.load_profile("brimful")
 # `make test-slow` runs them.
 _ROOMS = ("train", "recipes", "end_to_end/test_run.py", "bench/test_kills.py", "bench/test_captcha.py")
 _SLOW_ROOMS = [Path(__file__).parent / name for name in _ROOMS]
+# All tests of these: none takes long, and together they are some minute of processor time.
+_WHOLE = ("recipes", "train/checkpoints", "train/test_tryout.py", "train/data/test_making.py", "train/data/test_workers.py")
+_WHOLLY_SLOW = [Path(__file__).parent / name for name in _WHOLE]
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("heavy") and any(item.path.is_relative_to(room) for room in _SLOW_ROOMS):
+        heavy = item.get_closest_marker("heavy") and any(item.path.is_relative_to(room) for room in _SLOW_ROOMS)
+        if heavy or any(item.path.is_relative_to(room) for room in _WHOLLY_SLOW):
             item.add_marker("slow")

@@ -69,7 +69,7 @@ def test_samples_that_no_loader_counted_are_assumed_and_those_of_a_loader_measur
         found = work(world, audit, ("my-train", "--batch-size", "32"), device="cpu").audit
         row = next(row for row in facts.effective_rows(found) if row.name == "samples in a step")
         assert row.value.source is source
-        assert as_json.audit_json(found)["effective"]["samples_per_step_source"] == source.value
+        assert as_json.audit_json(found)["samples_per_step_source"] == source.value
 
 
 @pytest.mark.parametrize(("batches", "hinted"), [(7, True), (0, False)])
