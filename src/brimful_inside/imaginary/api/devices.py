@@ -27,15 +27,16 @@ _FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
 class Devices:
     """Rewrites devices for calls. A device that the script itself calls "meta" stays meta, and is not the card."""
 
-    def __init__(self, gpu: ImaginaryGpu):
+    def __init__(self, gpu: ImaginaryGpu, count: int = 1):
         self.gpu = gpu
+        self._count = count
         self._thread = threading.local()
         self.moves_script = False  # a scripted module is moving: its tensors are held in C++ as well, so they are replaced
         self._known: Dict[Any, Any] = {"cuda": META, "cuda:0": META, CUDA: META, torch.device("cuda"): META}
         self._known.update({"cpu": "cpu", torch.device("cpu"): torch.device("cpu")})
 
     def rewritten(self, device: Any) -> Any:
-        """`device` with the meta device in place of the card. Raises PyTorch's error for a second card."""
+        """`device` with the meta device in place of the card. Raises PyTorch's error for one that is not there."""
         if device is META:
             return META
         try:
@@ -49,7 +50,7 @@ class Devices:
         parsed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if parsed.type != "cuda":
             return device
-        if parsed.index:
+        if (parsed.index or 0) >= self._count:
             raise invalid_ordinal()
         return META
 

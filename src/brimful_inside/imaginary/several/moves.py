@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 import torch
 
 from brimful_inside.imaginary.api.devices import Devices
-from brimful_inside.imaginary.errors import invalid_ordinal
 from brimful_inside.imaginary.raw import META
 
 if TYPE_CHECKING:
@@ -25,21 +24,11 @@ class DevicesOfCards(Devices):
     gpu: ImaginaryGpus
 
     def __init__(self, gpu: ImaginaryGpus):
-        super().__init__(gpu)
+        super().__init__(gpu, gpu.count)
         self._indices: Dict[Any, Optional[int]] = {META: None, "cuda": None, torch.device("cuda"): None}
         for index in range(gpu.count):
             self._indices.update({"cuda:%d" % index: index, torch.device("cuda", index): index})
         self._known.update(dict.fromkeys(self._indices, META))
-
-    def _other(self, device: Any) -> Any:
-        if isinstance(device, bool) or not isinstance(device, (int, str, torch.device)):
-            return device
-        parsed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-        if parsed.type != "cuda":
-            return device
-        if (parsed.index or 0) >= self.gpu.count:
-            raise invalid_ordinal()
-        return META
 
     def index_of(self, device: Any) -> int:
         """The number of the card that `device` names; without a number, the current one's. Raises as `rewritten`."""
