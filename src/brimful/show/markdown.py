@@ -10,7 +10,7 @@ from brimful.show.breakdown import module_rows, moment_text, part_rows, share_ro
 from brimful.show.speed import speed_sentence
 from brimful.show.what_if import other_texts, saving_rows
 from brimful.show.words import Shown, setting_text, share_text
-from brimful.values import Advice, Prediction, Record
+from brimful.values import Advice, PlannedSetting, Prediction, Record, Run
 
 # A backslash keeps these from meaning something in a table's cell or in running text; < and & would start HTML.
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
@@ -21,33 +21,11 @@ def render_markdown(record: Record) -> str:
     opened = record.opened
     parts = [f"**brimful {escape(opened.verb)}**: {escape(verdict.of_record(record).sentence)}"]
     plan, audit = record.plan, record.audit
-    if record.run is not None:
-        parts.append(code_block(runs.command_of(record.run)))
-        rows = [
-            (s.name, setting_text(s.requested), setting_text(s.effective), s.why, s.source.value)
-            for s in runs.settings_in_force(record.run)
-        ]
-        parts.append(table(("setting", "requested", "effective", "why", "source"), rows))
-        attempts = [
-            (
-                str(r.number),
-                r.settings,
-                f"{r.outcome}: {r.why}" if r.why else r.outcome,
-                r.steps,
-                number(r.speed),
-                number(r.peak),
-                r.duration,
-                r.resumed,
-            )
-            for r in runs.attempt_rows(record.run)
-        ]
-        parts.append(table(("#", "settings", "outcome", "steps", "samples/s", "peak", "took", "resumed"), attempts))
+    parts += _run(record.run) if record.run is not None else []
     if plan is None and record.prediction is not None and record.prediction.speed is not None:
         parts.append(escape(speed_sentence(record.prediction.speed)))
     if plan is not None:
-        parts.append(code_block(plan.command_line))
-        rows = [(s.name, setting_text(s.requested), setting_text(s.effective), s.why, s.source.value) for s in plan.settings]
-        parts.append(table(("setting", "requested", "effective", "why", "source"), rows))
+        parts += [code_block(plan.command_line), _settings(plan.settings)]
     changes = [(r.quantity, number(r.before), number(r.after), r.change) for r in facts.change_rows(record)]
     parts.append(table(("", "your settings", "the plan", "change"), changes))
     if audit is not None:
@@ -67,6 +45,30 @@ def render_markdown(record: Record) -> str:
     run = [*facts.run_rows(record), *(facts.machine_rows(opened.machine) if opened.machine else [])]
     parts += _folded("Where this was seen", table(("what", "value"), [(row.name, number(row.value)) for row in run]))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _run(run: Run) -> list[str]:
+    """The command, what is in force in it, and every attempt."""
+    attempts = [
+        (
+            str(row.number),
+            row.settings,
+            f"{row.outcome}: {row.why}" if row.why else row.outcome,
+            row.steps,
+            number(row.speed),
+            number(row.peak),
+            row.duration,
+            row.resumed,
+        )
+        for row in runs.attempt_rows(run)
+    ]
+    columns = ("#", "settings", "outcome", "steps", "samples/s", "peak", "took", "resumed")
+    return [code_block(runs.command_of(run)), _settings(runs.settings_in_force(run)), table(columns, attempts)]
+
+
+def _settings(settings: Iterable[PlannedSetting]) -> str:
+    rows = [(s.name, setting_text(s.requested), setting_text(s.effective), s.why, s.source.value) for s in settings]
+    return table(("setting", "requested", "effective", "why", "source"), rows)
 
 
 def _where(prediction: Prediction) -> list[str]:

@@ -59,11 +59,7 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
     if config.memory_budget is not None:
         rows.append(limit_memory(config.memory_budget, device))
 
-    module = task.model.to(device)
-    if not module.training:  # as `from_pretrained` gives one; a part alone that is in evaluation mode is frozen, and stays so
-        module.train()
-        log.line("The model came in evaluation mode (model.eval()): it is put into training mode, all of it.")
-    ranks.spread([*module.parameters(), *module.buffers()])
+    module = _placed(task, device, ranks, log)
     precision = Precision(config.precision, device, graphed=config.cuda_graphs)
     rows += precision.told
     model, told = apply_model_options(
@@ -99,6 +95,16 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
             restart=restart if config.parallel == "fsdp2" else None,
         )  # fmt: skip
     return Parts(module, model, overlapped, optimizer, precision, schedule, batching, split, course, feed, evaluation, rows)
+
+
+def _placed(task: Task, device: torch.device, ranks: Ranks, log: Log) -> nn.Module:
+    """The model on its device, in training mode, with rank 0's weights."""
+    module = task.model.to(device)
+    if not module.training:  # as `from_pretrained` gives one; a part alone that is in evaluation mode is frozen, and stays so
+        module.train()
+        log.line("The model came in evaluation mode (model.eval()): it is put into training mode, all of it.")
+    ranks.spread([*module.parameters(), *module.buffers()])
+    return module
 
 
 def _course(task: Task, config: Config, batching: Batching, ranks: Ranks) -> Course:
