@@ -35,28 +35,27 @@ class Buffers:
         changed = []
         for number, (holder, name) in enumerate(self._slots):
             tensor = holder.get(name)
-            if tensor is not None and self._may_have_changed(number, tensor):
+            if tensor is not self._tensors[number]:
+                self._tensors[number] = tensor
+            elif not self._always[number] and (tensor is None or tensor._version == self._versions[number]):
+                continue
+            if tensor is not None:
                 changed.append(number)
-            self._tensors[number] = tensor
         if changed:
-            self._copy(changed, back=False)
+            with torch.no_grad():
+                torch._foreach_copy_(*self._pairs(changed))
         for number in changed:
             self._note_version(number)
 
     def put_back(self) -> None:
         there = [number for number, tensor in enumerate(self._tensors) if tensor is not None]
         if there:
-            self._copy(there, back=True)
+            copies, tensors = self._pairs(there)
+            with torch.no_grad():
+                torch._foreach_copy_(tensors, copies)
         for number, (holder, name) in enumerate(self._slots):
             holder[name] = self._tensors[number]
             self._note_version(number)
-
-    def _may_have_changed(self, number: int, tensor: torch.Tensor) -> bool:
-        copy = self._copies[number]
-        if copy is None or (copy.shape, copy.dtype, copy.device) != (tensor.shape, tensor.dtype, tensor.device):
-            self._copies[number] = torch.empty_like(tensor)  # a table that grew
-            return True
-        return tensor is not self._tensors[number] or tensor._version != self._versions[number] or self._always[number]
 
     def _look_for_changes_without_a_version(self) -> None:
         for number, (holder, name) in enumerate(self._slots):
@@ -66,11 +65,15 @@ class Buffers:
             if tensor._version == self._versions[number] and not torch.equal(tensor, copy):
                 self._always[number] = True
 
-    def _copy(self, numbers: list[int], back: bool) -> None:
-        tensors = [t for n in numbers if (t := self._tensors[n]) is not None]
-        copies = [c for n in numbers if (c := self._copies[n]) is not None]
-        with torch.no_grad():
-            torch._foreach_copy_(*((tensors, copies) if back else (copies, tensors)))
+    def _pairs(self, numbers: list[int]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Of these slots: copies, and what they are copies of."""
+        copies, tensors = [], []
+        for number in numbers:
+            tensor, copy = self._tensors[number], self._copies[number]
+            if tensor is not None:
+                tensors.append(tensor)
+                copies.append(copy)
+        return copies, tensors
 
     def _note_version(self, number: int) -> None:
         tensor = self._tensors[number]

@@ -25,6 +25,7 @@ from brimful_inside.imaginary.books.ledger import Ledger
 from brimful_inside.imaginary.books.notes import Notes
 from brimful_inside.imaginary.distributed import put_distributed_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
+from brimful_inside.imaginary.kernels import Machine
 from brimful_inside.imaginary.libraries import attention, convolutions, rnn, whole_kernels
 from brimful_inside.imaginary.libraries.cudnn import Plans
 from brimful_inside.imaginary.libraries.workspaces import Workspaces
@@ -62,6 +63,7 @@ class ImaginaryGpu:
         what_if: Optional[str] = None,
     ):
         self.card = card
+        self.machine = Machine.of(card)
         self.allocator = CachingAllocator(capacity_bytes, settings_in(os.environ), card.total_bytes)
         self.approximations: Dict[str, int] = Counter()
         self.split_over = 1  # so many cards share a batch (nn.DataParallel)

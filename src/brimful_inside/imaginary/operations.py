@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful_inside.imaginary.errors import Unsupported, different_devices
-from brimful_inside.imaginary.kernels import TEMPORARIES, Held, Machine, Passing, uses_cublas
+from brimful_inside.imaginary.kernels import TEMPORARIES, Held, Passing, uses_cublas
 from brimful_inside.imaginary.raw import META, SPARSE, C, is_meta
 from brimful_inside.imaginary.shapes import detection, sparse
 from brimful_inside.imaginary.shapes.bounds import RULES
@@ -104,7 +104,6 @@ class Operations(TorchDispatchMode):
         self.gpu = gpu
         self.facts: Dict[Any, _Facts] = gpu.facts
         self.handlers = gpu.operation_handlers
-        self.machine = Machine.of(gpu.card)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -183,7 +182,7 @@ class Operations(TorchDispatchMode):
                 taken += self.gpu.workspaces.for_product(facts.short, args)
             if facts.temporaries is not None:
                 name = facts.short + " (temporary)"
-                for held in facts.temporaries(self.machine, args, kwargs):
+                for held in facts.temporaries(self.gpu.machine, args, kwargs):
                     self._hold(held, name, taken)
         except torch.OutOfMemoryError:
             for number, address in taken:

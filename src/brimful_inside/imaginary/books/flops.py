@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from brimful_inside.imaginary.libraries.convolutions import layout_of
+from brimful_inside.imaginary.kernels.convolutions import layout_of
 from brimful_inside.imaginary.raw import is_meta, sparse_parts
 from brimful_inside.laws.roofline import TENSOR_CORES
 

@@ -6,24 +6,18 @@ to its end. The files named in it are PyTorch's, under aten/src/ATen/native unle
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Sequence
+from typing import Dict
 
-from brimful_inside.imaginary.kernels import attention, elementwise, indexing, losses, norms, products, reductions
+from brimful_inside.imaginary.kernels import attention, convolutions, elementwise, indexing, losses, norms, products, reductions
 from brimful_inside.imaginary.kernels.held import Held, Kernel, Law, Machine, Passing
 from brimful_inside.imaginary.kernels.products import uses_cublas, uses_cublaslt
-from brimful_inside.imaginary.libraries.convolutions import copies_of_backward, copies_of_forward
 
 __all__ = ["TEMPORARIES", "Held", "Kernel", "Law", "Machine", "Passing", "uses_cublas", "uses_cublaslt"]
 
 
-def _on_any_card(sizes: Callable[[Sequence[Any], Dict[str, Any]], Sequence[int]]) -> Kernel:
-    return lambda machine, args, kwargs: sizes(args, kwargs)
-
-
 TEMPORARIES: Dict[str, Kernel] = {
-    "convolution": _on_any_card(copies_of_forward),
-    "convolution_backward": _on_any_card(copies_of_backward),
     **attention.KERNELS,
+    **convolutions.KERNELS,
     **elementwise.KERNELS,
     **indexing.KERNELS,
     **losses.KERNELS,

@@ -9,12 +9,12 @@ import torch
 
 from brimful_inside.imaginary.kernels.held import Held, Kernel, Law, Machine, Tensor
 
-__all__ = ["KERNELS", "reduction"]
+__all__ = ["KERNELS", "accumulator", "reduction"]
 
 Dimensions = List[Tuple[int, int]]  # (length, stride), innermost first
 
 
-def reduction(machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], element: int) -> List[Held]:
+def reduction(machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], element: int) -> List[Law]:
     """The buffer for a reduction of `tensor` over `dims` (None or none: all of them); `element`: bytes of what is summed up."""
     count = tensor.dim()
     wanted = {dim % count for dim in dims} if dims and count else set(range(count))
@@ -58,7 +58,7 @@ def _joined(dimensions: Dimensions) -> Dimensions:
     return joined
 
 
-def _accumulator(tensor: Tensor) -> int:
+def accumulator(tensor: Tensor) -> int:
     """at::acc_type on CUDA: float32 for half types, 8 bytes for whole numbers."""
     return max(4, tensor.element_size()) if tensor.is_floating_point() or tensor.is_complex() else 8
 
@@ -80,7 +80,7 @@ def _welford(tensor: Tensor) -> int:
 def _over(at: int, element: Any) -> Kernel:
     """A reduction whose dimension is argument number `at`."""
 
-    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> Sequence[Held]:
         dims = args[at] if len(args) > at else kwargs.get("dim")
         if dims is None or isinstance(dims, bool):
             dims = None
@@ -95,18 +95,18 @@ def _over(at: int, element: Any) -> Kernel:
 
 
 KERNELS: Dict[str, Kernel] = {
-    "sum": _over(1, _accumulator),
-    "mean": _over(1, _accumulator),
-    "nansum": _over(1, _accumulator),
-    "prod": _over(1, _accumulator),
+    "sum": _over(1, accumulator),
+    "mean": _over(1, accumulator),
+    "nansum": _over(1, accumulator),
+    "prod": _over(1, accumulator),
     "amax": _over(1, _itself),
     "amin": _over(1, _itself),
     "max": _over(1, _with_place),
     "min": _over(1, _with_place),
     "argmax": _over(1, _with_place),
     "argmin": _over(1, _with_place),
-    "linalg_vector_norm": _over(2, _accumulator),
-    "norm": _over(2, _accumulator),
+    "linalg_vector_norm": _over(2, accumulator),
+    "norm": _over(2, accumulator),
     "var": _over(1, _welford),
     "std": _over(1, _welford),
     "var_mean": _over(1, _welford),

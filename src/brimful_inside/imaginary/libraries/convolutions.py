@@ -1,7 +1,6 @@
-"""Convolutions as cuDNN lays them out: channels last if the input or the weight is, and copies where they differ.
+"""Convolutions and their gradients in the layout that cuDNN computes in, and in PyTorch's order (Convolution.cpp).
 
-Rules: aten/src/ATen/native/ConvUtils.h (cudnn_conv_suggest_memory_format) and Convolution.cpp. What cuDNN takes beside the
-tensors is in cudnn.py.
+Copies of operands are in kernels/convolutions.py; what cuDNN takes beside the tensors is in cudnn.py.
 """
 
 from __future__ import annotations
@@ -10,30 +9,18 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 import torch
 
+from brimful_inside.imaginary.kernels.convolutions import bias_gradient, layout_of
 from brimful_inside.imaginary.libraries.cudnn import BACKWARD_DATA, BACKWARD_FILTER, FORWARD
 from brimful_inside.imaginary.raw import META
+from brimful_inside.laws.workspaces import bytes_of
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.gpu import ImaginaryGpu
 
-__all__ = ["copies_of_backward", "copies_of_forward", "handlers", "layout_of"]
+__all__ = ["handlers"]
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def _is_last(tensor: Tensor) -> bool:
-    """Whether `tensor` is channels last and not contiguous as well (suggest_memory_format)."""
-    layout = _LAST.get(tensor.dim())
-    return layout is not None and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous()
-
-
-def layout_of(tensor: Tensor, weight: Tensor) -> torch.memory_format:
-    """The layout in which cuDNN computes a convolution."""
-    if tensor.dtype == torch.float64 or not torch.backends.cudnn.enabled:
-        return torch.contiguous_format
-    return _LAST[tensor.dim()] if _is_last(tensor) or _is_last(weight) else torch.contiguous_format
 
 
 def _per_dimension(values: Sequence[int], count: int) -> List[int]:
@@ -96,33 +83,15 @@ def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dic
             gpu.plans.run(operation, tensor, weight, grad.shape, _rest(args[4:10]), layout)
     if mask[2]:
         channels = weight.shape[1] * groups if transposed else weight.shape[0]
-        outs[2] = torch.empty(channels, dtype=grad.dtype, device=META)
+        made = outs[2] = torch.empty(channels, dtype=grad.dtype, device=META)
+        gpu.ledger.born(made.untyped_storage(), str(func))
+        for name, numbers in bias_gradient(gpu.machine, grad):
+            gpu.ledger.release(*gpu.ledger.reserve(bytes_of(name, numbers), name, name, numbers))
     return outs[0], outs[1], outs[2]
 
 
 def _laid_out(tensor: Tensor, layout: torch.memory_format) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=META, memory_format=layout)
-
-
-def _copied(tensor: Tensor, layout: torch.memory_format) -> List[int]:
-    return [] if tensor.is_contiguous(memory_format=layout) else [tensor.numel() * tensor.element_size()]
-
-
-def copies_of_forward(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[int]:
-    """Bytes of the input and the weight once more, where they are laid out otherwise than the algorithm wants."""
-    tensor, weight = args[:2]
-    if tensor.dim() < 3:
-        return []
-    layout = layout_of(tensor, weight)
-    return _copied(tensor, layout) + _copied(weight, layout)
-
-
-def copies_of_backward(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[int]:
-    grad, tensor, weight = args[:3]
-    if tensor.dim() < 3:
-        return []
-    layout = layout_of(tensor, weight)
-    return _copied(grad, layout) + _copied(tensor, layout) + _copied(weight, layout)
 
 
 def handlers() -> Dict[Any, Callable]:

@@ -225,3 +225,24 @@ def test_an_older_card_has_no_tensor_cores_for_float32(enter):
         train(nn.Conv2d(16, 32, 3))
         peaks.append(gpu.allocator.peak_allocated)
     assert peaks[0] == peaks[1]
+
+
+def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, trace_file):
+    """PyTorch takes it after cuDNN's two gradients: channels last holds a buffer as wide as a linear layer's bias does."""
+
+    def sums() -> list[int]:
+        gpu.flush()
+        rows = decode(trace_file.getvalue().splitlines()).rows
+        return [row.nbytes for row in rows if isinstance(row, Malloc) and row.law == "reduction"]
+
+    images = torch.randn(64, 32, 28, 28, device="cuda").to(memory_format=torch.channels_last)
+    for bias in (False, True):
+        layer = nn.Conv2d(32, 128, 3, padding=1, bias=bias).to("cuda")
+        out = layer(images)
+        grad = torch.ones_like(out)
+        before = sums()
+        out.backward(grad)
+        added = sums()[len(before) :]
+        grad.sum((0, 2, 3))
+        by_hand = sums()[-1]
+        assert added == ([by_hand] if bias else []) and by_hand > 1 << 20
