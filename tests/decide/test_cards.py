@@ -48,10 +48,10 @@ def test_one_program_is_itself():
 
 
 def test_cards_that_do_the_same_are_played_once(monkeypatch):
-    import brimful.decide.allocation_laws as room
+    import brimful.decide.replays as room
 
     played = []
-    monkeypatch.setattr(room, "play_code", lambda *args: played.append(args) or Played({}, Peaks(1, 2)))
+    monkeypatch.setattr(room, "play_plain", lambda *args: played.append(args) or Played({}, Peaks(1, 2)))
     one = trace(5, MIB)
     laws = fit_laws({5: joined([program_of(one)] * 8)})
     assert laws is not None and len(laws.play_cards_at(5)) == 8

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.allocation_laws import fit_laws
+from brimful.decide.allocation_laws import AllocationLaws, fit_laws
 from brimful.decide.memory import LawPeaks, check_limits, curve_sizes, largest_that, upper_limit
 from brimful.decide.sequences import program_of
 from brimful.values import Limits, Source
+from brimful_inside.laws.allocator import settings_from
 from brimful_inside.laws.replay import Peaks, Played
 from tests.decide.programs import GIB, MIB, card, network
 
@@ -93,12 +94,47 @@ def test_what_is_not_replayed_because_it_holds_too_much_would_not_fit(seed, budg
     assert LawPeaks(laws, chosen).fits(size) == chosen.fits(laws.play_at(size))
 
 
-def test_sizes_far_above_the_edge_are_not_replayed(monkeypatch):
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+@given(seed=st.integers(0, 10**6), budget=st.integers(1, 6000), capacity=st.sampled_from([None, 900, 3000]))
+@settings(max_examples=30, deadline=None)
+def test_a_replay_that_ends_early_says_of_what_fits_what_the_whole_one_says(conf, seed, budget, capacity):
+    script = network(seed, layers=4)
+    room = None if capacity is None else capacity * MIB
+    chosen = replace(card(budget * MIB, high=0.03, capacity=room), settings=settings_from(conf))
+    laws = fit_laws({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert laws is not None
+    peaks = LawPeaks(laws, chosen)
+    for size in (1, 20, 80, 300, 1000, 80):
+        assert peaks.fits(size) == chosen.fits(laws.play_at(size, chosen.settings, room))
+    for size in (20, 1000):
+        assert peaks.at(size).phases == laws.play_at(size, chosen.settings, room).phases, "too large, and whole all the same"
+
+
+@given(budget=st.integers(0, 1 << 45), context=st.integers(0, 1 << 32), high=st.floats(0, 0.5))
+def test_what_may_be_reserved_at_most_fits_and_a_byte_more_does_not(budget, context, high):
+    chosen = card(budget, context, high)
+    most = chosen.most_reserved_bytes
+    assert not chosen.fits(Played({}, Peaks(0, most + 1)))
+    assert most < 0 or chosen.fits(Played({}, Peaks(0, most)))
+
+
+def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
     script, chosen = network(3), card(20 * GIB)
     laws = fit_laws({size: program_of(script.trace(size)) for size in (5, 12)})
     assert laws is not None
     peaks = LawPeaks(laws, chosen)
-    assert not peaks.fits(100_000) and not peaks._played
+    largest = peaks.largest(5, None)
+    assert largest is not None and peaks._too_large
+    monkeypatch.setattr(AllocationLaws, "play_up_to", lambda *args: pytest.fail("replayed"))
+    assert peaks.largest(5, None) == largest
+
+
+def test_sizes_far_above_the_edge_are_not_replayed(monkeypatch):
+    script, chosen = network(3), card(20 * GIB)
+    laws = fit_laws({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert laws is not None
+    monkeypatch.setattr(AllocationLaws, "play_up_to", lambda *args: pytest.fail("replayed"))
+    assert not LawPeaks(laws, chosen).fits(100_000)
 
 
 def test_a_picture_of_a_long_program_has_fewer_points():

@@ -13,10 +13,11 @@ from functools import cached_property
 from math import lcm
 
 from brimful.decide.cards import worst_of
+from brimful.decide.replays import play_cards, play_cards_up_to
 from brimful.decide.sequences import Program
 from brimful_inside.laws import workspaces
-from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
-from brimful_inside.laws.replay import Played, play_code
+from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings
+from brimful_inside.laws.replay import Played
 
 
 @dataclass(frozen=True)
@@ -132,24 +133,20 @@ class AllocationLaws:
 
         Of several cards the worst.
         """
-        played = self.play_cards_at(batch_size, settings, capacity_bytes)
-        return played[0] if len(played) == 1 else worst_of(played)
+        return _of_all(self.play_cards_at(batch_size, settings, capacity_bytes))
 
     def play_cards_at(
         self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS, capacity_bytes: int | None = None
     ) -> list[Played]:
         """As `play_at`, for each card by itself."""
-        sizes = self.sizes_at(batch_size)
-        known: dict[tuple[int, tuple[int, ...]], Played] = {}
-        played, start = [], 0
-        for code, births in self.program.parts:
-            own = sizes[start : start + births]
-            start += births
-            key = (id(code), tuple(own))
-            if key not in known:
-                known[key] = play_code(code, own, CachingAllocator(capacity_bytes, settings, detailed=False))
-            played.append(known[key])
-        return played
+        return play_cards(self.program, self.sizes_at(batch_size), settings, capacity_bytes)
+
+    def play_up_to(
+        self, most_reserved: int, batch_size: int, settings: AllocatorSettings, capacity_bytes: int | None
+    ) -> Played | None:
+        """As `play_at`; None where any card reserves more than `most_reserved` bytes. Quicker, for the replay ends there."""
+        played = play_cards_up_to(most_reserved, self.program, self.sizes_at(batch_size), settings, capacity_bytes)
+        return played if played is None else _of_all(played)
 
     def least_at(self, batch_size: int) -> int:
         """What is alive at once, at most, in bytes as asked for: no allocator gets by with less. Much quicker than a replay."""
@@ -166,6 +163,10 @@ class AllocationLaws:
                 op = [event[1] for event in self.program.events if event[0] == "malloc"][birth]
                 return Reproduction(False, f"allocation {birth} ({op}): {mine} bytes predicted, {theirs} seen")
         return Reproduction(True)
+
+
+def _of_all(played: list[Played]) -> Played:
+    return played[0] if len(played) == 1 else worst_of(played)
 
 
 def fit_laws(programs: dict[int, Program]) -> AllocationLaws | None:

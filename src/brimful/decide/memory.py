@@ -6,11 +6,15 @@ nvidia-smi shows: what PyTorch's allocator has reserved, and the context.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from brimful.decide.allocation_laws import AllocationLaws
 from brimful.decide.intervals import RelativeInterval
+from brimful.decide.replays import play_cards
+from brimful.decide.sequences import Program
 from brimful.values import Estimate, Limits, PeakEstimate, Point, Source
 from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
 from brimful_inside.laws.replay import Peaks, Played, play
@@ -20,6 +24,7 @@ WINDOW = 160  # sizes above an edge that are looked at one by one, or a tenth of
 REACH = 1.3  # in random programs on small cards, sizes up to 1.28 times a first edge fitted again
 FEWEST_LOOKS, MOST_LOOKS = 64, 600
 LOOKED_AT_ROWS = 400_000  # all looks together: a second or two
+ANY_BYTES = 1 << 62
 ENDLESS = 1 << 24  # a batch size that nobody has
 FEWEST_POINTS, CURVE_POINTS = 8, 24
 DRAWN_ROWS = 120_000  # all points of a curve together: a third of a second
@@ -54,6 +59,11 @@ class Card:
     def fits(self, played: Played, growth: float = 0.0) -> bool:
         return self.upper(played, growth) <= self.budget_bytes
 
+    @cached_property
+    def most_reserved_bytes(self) -> int:
+        """The most that an allocator may reserve on this card for a program to fit; below 0 where nothing does."""
+        return bisect_left(range(ANY_BYTES), True, key=lambda reserved: not self.may_fit(reserved)) - 1
+
     def may_fit(self, least_bytes: int) -> bool:
         """Whether a program of which so much is alive at once could fit: an allocator reserves no less."""
         return self.around(least_bytes + self.context_bytes)[1] <= self.budget_bytes
@@ -77,6 +87,10 @@ class Card:
         low, high = self.around(device, growth)
         return Point(batch_size, Estimate(device, Source.PREDICTED, low, high, self.interval.basis))
 
+    def play_program(self, program: Program) -> list[Played]:
+        """Replay a program on this card, or on as many as it is of."""
+        return play_cards(program, program.sizes, self.settings, self.capacity_bytes)
+
     def play(self, trace: Trace) -> Played:
         """Replay a trace on this card."""
         return play(trace.rows, CachingAllocator(self.capacity_bytes, self.settings))
@@ -89,7 +103,7 @@ class LawPeaks:
     laws: AllocationLaws
     card: Card
     _played: dict[int, Played] = field(default_factory=dict)
-    _may_fit: dict[int, bool] = field(default_factory=dict)  # the same sizes are asked about after each trace
+    _too_large: set[int] = field(default_factory=set)  # do not fit; by how much was not worked out
 
     def at(self, batch_size: int) -> Played:
         if batch_size not in self._played:
@@ -97,14 +111,20 @@ class LawPeaks:
         return self._played[batch_size]
 
     def fits(self, batch_size: int) -> bool:
-        if batch_size not in self._played and not self._might_fit(batch_size):
-            return False
-        return self.card.fits(self.at(batch_size))
+        if batch_size not in self._played and batch_size not in self._too_large:
+            played = self._if_it_may_fit(batch_size)
+            if played is None:
+                self._too_large.add(batch_size)
+            else:
+                self._played[batch_size] = played
+        return batch_size in self._played and self.card.fits(self._played[batch_size])
 
-    def _might_fit(self, batch_size: int) -> bool:
-        if batch_size not in self._may_fit:
-            self._may_fit[batch_size] = self.card.may_fit(self.laws.least_at(batch_size))
-        return self._may_fit[batch_size]
+    def _if_it_may_fit(self, batch_size: int) -> Played | None:
+        """What a replay shows; None where the bytes alive at once, or those reserved on the way, are more than can fit."""
+        card = self.card
+        if not card.may_fit(self.laws.least_at(batch_size)):
+            return None
+        return self.laws.play_up_to(card.most_reserved_bytes, batch_size, card.settings, card.capacity_bytes)
 
     def largest(self, lower: int, upper: int | None) -> int | None:
         """As `largest_that`, with the more looks the shorter the program."""

@@ -98,8 +98,8 @@ class _Known:
             if outcome not in CEILINGS or not self.programs:
                 self.failed = outcome
         else:
-            self.programs[batch_size] = joined([program_of(trace) for trace in traced.traces])
-            self.played[batch_size] = worst_of([self.card.play(trace) for trace in traced.traces])
+            program = self.programs[batch_size] = joined([program_of(trace) for trace in traced.traces])
+            self.played[batch_size] = worst_of(self.card.play_program(program))
 
     def fits(self, batch_size: int) -> bool:
         return batch_size in self.played and self.card.fits(self.played[batch_size])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from brimful_inside.laws import workspaces
+from brimful_inside.laws.plain_replay import PlainCode, plain_code
 from brimful_inside.laws.replay import Code
 from brimful_inside.laws.trace import (
     EmptyCache,
@@ -77,6 +78,12 @@ class Program:
             code = tuple(_code_of(events))
             parts.append((found.setdefault(code, code), sum(event[0] == "malloc" for event in events)))
         return tuple(parts)
+
+    @cached_property
+    def plain(self) -> tuple[PlainCode | None, ...]:
+        """The code of each card as `plain_replay.play_plain` takes it; None where it is not plain."""
+        known = {id(code): plain_code(code) for code in {id(code): code for code, _ in self.parts}.values()}
+        return tuple(known[id(code)] for code, _ in self.parts)
 
     @cached_property
     def moves(self) -> tuple[tuple[int, ...], ...]:

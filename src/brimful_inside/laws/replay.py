@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from brimful_inside.laws.allocator import CachingAllocator, CardFull
+from brimful_inside.laws.allocator import AllocatorSettings, CachingAllocator, CardFull
+from brimful_inside.laws.blocks import Block
+from brimful_inside.laws.blocks import Pool as BlockPool
 from brimful_inside.laws.trace import (
     EmptyCache,
     EmptyPool,
@@ -32,6 +34,24 @@ class Peaks(NamedTuple):
     requested: int = 0
 
 
+class TooMuch(Exception):
+    """More was reserved than whoever asked for the replay wants to know of."""
+
+
+class AllocatorUpTo(CachingAllocator):
+    """Without detailed counts; raises TooMuch as soon as more than `most_reserved` bytes are reserved."""
+
+    def __init__(self, most_reserved: int, capacity_bytes: Optional[int], settings: AllocatorSettings):
+        super().__init__(capacity_bytes, settings, detailed=False)
+        self._most_reserved = most_reserved
+
+    def _new_segment(self, pool: BlockPool, size: int, stream: int) -> Optional[Block]:
+        block = super()._new_segment(pool, size, stream)
+        if self.reserved > self._most_reserved:
+            raise TooMuch
+        return block
+
+
 class Played(NamedTuple):
     """What a replay showed."""
 
@@ -53,7 +73,7 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
     """
     malloc, free = allocator.malloc, allocator.free
     live: Dict[int, int] = {}
-    phases: Dict[str, Peaks] = {}
+    visits: List[Tuple[str, Peaks]] = []
     phase, full, played, stream, pool = FIRST_PHASE, None, 0, 0, 0
     for row in rows:
         if isinstance(row, Malloc):
@@ -67,7 +87,7 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
             if address:
                 free(address)
         elif isinstance(row, Phase):
-            _close(phases, phase, allocator)
+            visits.append(_seen(phase, allocator))
             phase = row.name
         elif isinstance(row, EmptyCache):
             allocator.empty_cache()
@@ -84,7 +104,8 @@ def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
         elif isinstance(row, Ready):
             allocator.ready(live.pop(row.id, 0))
         played += 1
-    return _played(phases, phase, full, played, allocator)
+    visits.append(_seen(phase, allocator))
+    return by_phase(visits, full, played)
 
 
 def play_code(code: Sequence[Code], sizes: Sequence[int], allocator: CachingAllocator) -> Played:
@@ -95,7 +116,7 @@ def play_code(code: Sequence[Code], sizes: Sequence[int], allocator: CachingAllo
     """
     malloc, free = allocator.malloc, allocator.free
     addresses: List[int] = []
-    phases: Dict[str, Peaks] = {}
+    visits: List[Tuple[str, Peaks]] = []
     phase, full, played, stream, pool = FIRST_PHASE, None, 0, 0, 0
     for what in code:
         if what == 0:
@@ -107,7 +128,7 @@ def play_code(code: Sequence[Code], sizes: Sequence[int], allocator: CachingAllo
         elif what is None:
             allocator.empty_cache()
         elif isinstance(what, str):
-            _close(phases, phase, allocator)
+            visits.append(_seen(phase, allocator))
             phase = what
         elif isinstance(what, int):
             free(addresses[what - 1])
@@ -124,7 +145,8 @@ def play_code(code: Sequence[Code], sizes: Sequence[int], allocator: CachingAllo
         else:
             _of_a_pool(allocator, what[0] == "empty_pool", what[1])
         played += 1
-    return _played(phases, phase, full, played, allocator)
+    visits.append(_seen(phase, allocator))
+    return by_phase(visits, full, played)
 
 
 def _of_a_pool(allocator: CachingAllocator, emptied: bool, number: int) -> None:
@@ -134,17 +156,21 @@ def _of_a_pool(allocator: CachingAllocator, emptied: bool, number: int) -> None:
         allocator.release_pool(number)
 
 
-def _played(phases: Dict[str, Peaks], phase: str, full: Optional[CardFull], played: int, allocator: CachingAllocator) -> Played:
-    _close(phases, phase, allocator)
+def _seen(phase: str, allocator: CachingAllocator) -> Tuple[str, Peaks]:
+    """The peaks of the stay in `phase` that ends now."""
+    peaks = Peaks(allocator.peak_allocated, allocator.peak_reserved, allocator.peak_requested)
+    allocator.reset_peaks()
+    return phase, peaks
+
+
+def by_phase(visits: Sequence[Tuple[str, Peaks]], full: Optional[CardFull], played: int) -> Played:
+    """What a replay showed, from the peaks of each stay in a phase, in order."""
+    phases: Dict[str, Peaks] = {}
+    for phase, peaks in visits:
+        phases[phase] = worst(phases.get(phase), peaks)
     if phases.get(FIRST_PHASE) == Peaks(0, 0, 0):
         del phases[FIRST_PHASE]
     peak = Peaks(0, 0, 0)
     for seen in phases.values():
         peak = worst(peak, seen)
     return Played(phases, peak, full, played)
-
-
-def _close(phases: Dict[str, Peaks], phase: str, allocator: CachingAllocator) -> None:
-    seen = Peaks(allocator.peak_allocated, allocator.peak_reserved, allocator.peak_requested)
-    phases[phase] = worst(phases.get(phase), seen)
-    allocator.reset_peaks()
