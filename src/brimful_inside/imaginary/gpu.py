@@ -37,6 +37,7 @@ from brimful_inside.imaginary.shapes.grouping import group_by_card
 from brimful_inside.imaginary.shapes.known import Known
 from brimful_inside.imaginary.shapes.nested import refuse_nested_tensors
 from brimful_inside.imaginary.shapes.sparse import with_sparse_products
+from brimful_inside.imaginary.shapes.symbols import spare_sympy
 from brimful_inside.imaginary.threads import Modes, follow_threads
 from brimful_inside.laws.allocator import CachingAllocator, settings_in
 from brimful_inside.laws.allocator_settings import conf_in
@@ -139,6 +140,7 @@ class ImaginaryGpu:
         group_by_card(self, self.patches)
         let_bodies_run(self.patches)
         leave_uncompiled(self, self.patches)
+        spare_sympy(self.patches)
         refuse_nested_tensors(self, self.patches)
         follow_threads(self.modes, self.patches)
         put_distributed_in_place(self, self.patches)

@@ -178,13 +178,23 @@ SCRIPT = """
     from brimful_inside.wire import Card
     gpu = imaginary.enter(Card("x", 40 << 30, 0, [8, 0], 108), None, open(sys.argv[1], "w"))
     from torch import nn
+    from torch.utils.checkpoint import checkpoint
+    torch._dynamo.config.suppress_errors = True
     model = nn.Linear(64, 64).to("cuda")
     optimizer = torch.optim.Adam(model.parameters())
     for step in range(3):
         model(torch.randn(8, 64, device="cuda")).sum().backward()
         optimizer.step()
         gpu.step(step + 1)
+    ones = torch.cat([torch.ones(2, device="cuda"), torch.ones(3, device="cuda")])
+    torch.eye(5, device="cuda") + ones.clamp(0, 1).sum().pow(2)
+    checkpoint(model, torch.ones(2, 64, device="cuda"), use_reentrant=False)
     print("sympy" in sys.modules, type(sys.modules["torch._dynamo"]).__name__)
+    torch.compiler.reset()
+    torch._dynamo.reset()
+    torch._dynamo.list_backends
+    torch._dynamo.reset()
+    print(type(sys.modules["torch._dynamo"]).__name__, torch._dynamo.config.suppress_errors)
     gpu.flush()
 """
 
@@ -204,5 +214,5 @@ def test_entered_for_the_life_of_a_process_and_never_left(tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["False", "_Dynamo"]
+    assert done.stdout.split() == ["False", "_Dynamo", "module", "True"]  # the settings are the script's own
     assert trace.read_text().count('["step",') == 3

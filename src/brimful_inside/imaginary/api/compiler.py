@@ -6,9 +6,11 @@ Compiled code takes less memory than eager code as a rule (fusion), so a script 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 import sys
 import types
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,17 +39,23 @@ def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     patches.set(torch, "compile", compile)
     patches.set(torch.nn.Module, "compile", compile_module)
-    _spare_sympy(patches)
     if _DYNAMO not in sys.modules:
-        sys.modules[_DYNAMO] = _Dynamo(_DYNAMO)
+        sys.modules[_DYNAMO] = _Dynamo(patches)
+    else:
+        patches.set(sys.modules[_DYNAMO], "reset", _Dynamo.reset)
 
 
 class _Dynamo(types.ModuleType):
     """torch._dynamo as optimizers and guards of torch use it: where nothing is compiled, nothing is to be done.
 
-    Importing the real one takes a second or two, which the first optimizer step would cost. Anything else that is asked of it
-    brings the real one.
+    Importing the real one takes a second or two, which the first optimizer step would cost. Its settings, which
+    torch.utils.checkpoint reads and scripts write, are a module of their own. Anything else that is asked of it brings the real
+    one, with these settings.
     """
+
+    def __init__(self, patches: Patches):
+        super().__init__(_DYNAMO)
+        self._patches = patches
 
     @staticmethod
     def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
@@ -61,26 +69,38 @@ class _Dynamo(types.ModuleType):
     def is_compiling() -> bool:
         return False
 
+    @staticmethod
+    def reset() -> None:
+        """The real one clears graphs as well, with names of torch._C that a build without CUDA lacks."""
+
     def __getattr__(self, name: str) -> Any:
         if name in ("__spec__", "__file__", "__wrapped__"):
             raise AttributeError(name)
+        if name == "config" and sys.modules.get(_DYNAMO) is self:
+            return _config_alone()
         if sys.modules.get(_DYNAMO) is self:
             del sys.modules[_DYNAMO]
+            self._patches.set(importlib.import_module(_DYNAMO), "reset", self.reset)
         return getattr(importlib.import_module(_DYNAMO), name)
+
+
+def _config_alone() -> Any:
+    """torch._dynamo.config without the package around it. The package, once it comes, takes the one that is there."""
+    name = _DYNAMO + ".config"
+    if name not in sys.modules:
+        place = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "config.py")
+        spec = importlib.util.spec_from_file_location(name, place)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(sys.modules[name])
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 def bring_dynamo_back() -> None:
     """The real torch._dynamo is imported by whoever asks for it next."""
     if isinstance(sys.modules.get(_DYNAMO), _Dynamo):
         del sys.modules[_DYNAMO]
-
-
-def _spare_sympy(patches: Patches) -> None:
-    """torch._check asks for symbolic shapes, which import sympy; a plain True needs none."""
-    check: Callable[..., None] = torch._check_with
-
-    def _check_with(error_type: Any, cond: Any, message: Any) -> None:
-        if cond is not True:
-            check(error_type, cond, message)
-
-    patches.set(torch, "_check_with", _check_with)
