@@ -12,6 +12,8 @@ import sys
 import types
 from typing import Any, Callable, Dict
 
+import torch
+
 from brimful_inside.imaginary.patches import Patches
 
 __all__ = ["spare_sympy"]
@@ -25,6 +27,13 @@ def spare_sympy(patches: Patches) -> None:
     """Puts stand-ins in place, unless the real modules are there already."""
     from torch import _prims_common
 
+    check: Callable[..., None] = torch._check_with
+
+    def _check_with(error_type: Any, cond: Any, message: Any) -> None:
+        if cond is not True:  # most of what is checked is; the rest in PyTorch's words
+            check(error_type, cond, message)
+
+    patches.set(torch, "_check_with", _check_with)
     if "sympy" not in sys.modules and isinstance(_prims_common.elementwise_dtypes, types.FunctionType):
         patches.set(_prims_common, "elementwise_dtypes", _without_sympy(_prims_common.elementwise_dtypes))
     if _SHAPES not in sys.modules:
@@ -62,6 +71,12 @@ def _equal(first: Any, second: Any) -> bool:
     return first == second if isinstance(first, int) else list(first) == list(second)
 
 
+def _no_symbols(shape: Any) -> Any:
+    from torch.utils._ordered_set import OrderedSet
+
+    return OrderedSet()
+
+
 _OF_TRUTHS: Dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious", "guard_bool"), _itself),
     **dict.fromkeys(("statically_known_true", "expect_true"), _itself),
@@ -72,19 +87,28 @@ _OF_NUMBERS: Dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("guard_int", "guarding_hint_or_throw"), _itself),
     **dict.fromkeys(("has_guarding_hint", "has_static_value"), lambda value: True),
     "is_nested_int": lambda value: False,
-    "sym_eq": _equal,
 }
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) is int
+_OF_SHAPES: Dict[str, Callable[..., Any]] = {
+    "sym_eq": _equal,
+    **dict.fromkeys(("free_symbols", "free_unbacked_symbols"), _no_symbols),
+    **dict.fromkeys(("has_free_symbols", "has_free_unbacked_symbols"), lambda shape: False),
+}
 
 
 def _is_truth(value: Any) -> bool:
     return type(value) is bool
 
 
-def _are_numbers(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_shape(value: Any) -> bool:
+    """Numbers, or a tensor that has no others."""
+    if isinstance(value, torch.Tensor):
+        return value.layout == torch.strided and not value._has_symbolic_sizes_strides
     return type(value) is int or (isinstance(value, (tuple, list)) and all(type(one) is int for one in value))
 
 
@@ -94,9 +118,10 @@ class _Shapes(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        for table, is_plain in ((_OF_TRUTHS, _is_truth), (_OF_NUMBERS, _are_numbers if name == "sym_eq" else _is_number)):
+        for table, is_plain in ((_OF_TRUTHS, _is_truth), (_OF_NUMBERS, _is_number), (_OF_SHAPES, _is_shape)):
             if name in table:
-                return _for_plain(name, table[name], is_plain)
+                function = self.__dict__[name] = _for_plain(name, table[name], is_plain)
+                return function
         return getattr(_real(), name)
 
 

@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.fx.experimental import symbolic_shapes as real
@@ -14,7 +15,8 @@ from torch.fx.experimental import symbolic_shapes as real
 from brimful_inside.imaginary.shapes import symbols
 
 TRUTHS = sorted(symbols._OF_TRUTHS)
-NUMBERS = sorted(set(symbols._OF_NUMBERS) - {"sym_eq"})
+NUMBERS = sorted(symbols._OF_NUMBERS)
+SHAPES = sorted(set(symbols._OF_SHAPES) - {"sym_eq"})
 STAND_IN = symbols._Shapes("torch.fx.experimental.symbolic_shapes")
 
 
@@ -55,12 +57,20 @@ def test_shapes_are_equal_alike(first, second, kind):
     assert ours(first, kind(second)) == theirs(first, kind(second))
 
 
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("value", [3, (2, 3), [4], torch.empty(2, 3, device="meta")], ids=repr)
+def test_nothing_is_free_in_a_plain_shape(name, value):
+    ours, theirs = of_both(name)
+    assert ours(value) == theirs(value)
+
+
 def test_anything_that_is_not_plain_goes_to_pytorch():
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     size = ShapeEnv().create_unbacked_symint()
     assert STAND_IN.is_nested_int(size) is False and STAND_IN.guard_or_false(size == 3) is False
     assert STAND_IN.guard_or_true(size == 3) is True
+    assert len(STAND_IN.free_unbacked_symbols((2, size))) == 1
     with pytest.raises(AssertionError):
         STAND_IN.guard_int("three")
 
