@@ -119,10 +119,15 @@ def test_what_is_alive_at_once_is_no_more_than_any_replay_allocates(seed, batch_
     laws = fit_laws({size: program_of(script.trace(size)) for size in (5, 12)})
     assert laws is not None
     played = laws.play_at(batch_size)
-    assert played.peak.requested == laws.least_at(batch_size) <= played.peak.allocated <= played.peak.reserved
+    assert (
+        played.peak.requested
+        == laws.program.most_alive(laws.sizes_at(batch_size))
+        <= played.peak.allocated
+        <= played.peak.reserved
+    )
 
 
 def test_what_is_retired_is_alive_until_it_is_ready():
     rows = [Malloc(1, 1000, "a"), Retire(1), Malloc(2, 500, "b"), Ready(1), Malloc(3, 900, "c")]
     laws = fit_laws({4: program_of(Trace({}, rows))})
-    assert laws is not None and laws.least_at(4) == 1500
+    assert laws is not None and laws.program.most_alive(laws.sizes_at(4)) == 1500

@@ -10,7 +10,7 @@ from programs import MIB, network
 from brimful.decide.allocation_laws import fit_laws
 from brimful.decide.annotated import CATEGORIES, annotate
 from brimful.decide.breakdown import break_down
-from brimful.decide.live import visits
+from brimful.decide.live import course_of, visits
 from brimful.decide.sequences import program_of
 from brimful_inside.laws.allocator import CachingAllocator
 from brimful_inside.laws.allocator_settings import settings_from
@@ -75,7 +75,7 @@ def test_a_visit_is_as_high_as_the_replay_says(seed):
     program = program_of(trace)
     played = play(trace.rows, CachingAllocator())
     for name, peaks in played.phases.items():
-        seen = [visit for visit in visits(program, program.sizes) if visit.phase == name]
+        seen = [visit for visit in visits(program.code, course_of(program, program.sizes)) if visit.phase == name]
         assert max(v.allocated for v in seen) == peaks.allocated
         assert max(v.reserved for v in seen) == peaks.reserved
 

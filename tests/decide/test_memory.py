@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.decide import allocation_laws
 from brimful.decide.allocation_laws import AllocationLaws, fit_laws
 from brimful.decide.memory import LawPeaks, check_limits, curve_sizes, largest_that, upper_limit
 from brimful.decide.sequences import program_of
@@ -133,7 +134,7 @@ def test_sizes_far_above_the_edge_are_not_replayed(monkeypatch):
     script, chosen = network(3), card(20 * GIB)
     laws = fit_laws({size: program_of(script.trace(size)) for size in (5, 12)})
     assert laws is not None
-    monkeypatch.setattr(AllocationLaws, "play_up_to", lambda *args: pytest.fail("replayed"))
+    monkeypatch.setattr(allocation_laws, "play_cards_up_to", lambda *args: pytest.fail("replayed"))
     assert not LawPeaks(laws, chosen).fits(100_000)
 
 

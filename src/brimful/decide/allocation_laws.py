@@ -144,13 +144,15 @@ class AllocationLaws:
     def play_up_to(
         self, most_reserved: int, batch_size: int, settings: AllocatorSettings, capacity_bytes: int | None
     ) -> Played | None:
-        """As `play_at`; None where any card reserves more than `most_reserved` bytes. Quicker, for the replay ends there."""
-        played = play_cards_up_to(most_reserved, self.program, self.sizes_at(batch_size), settings, capacity_bytes)
-        return played if played is None else _of_all(played)
+        """As `play_at`; None where any card reserves more than `most_reserved` bytes. Quicker, for the replay ends there.
 
-    def least_at(self, batch_size: int) -> int:
-        """What is alive at once, at most, in bytes as asked for: no allocator gets by with less. Much quicker than a replay."""
-        return self.program.most_alive(self.sizes_at(batch_size))
+        Where more than that is alive at once no allocator gets by with less, and nothing is replayed.
+        """
+        sizes = self.sizes_at(batch_size)
+        if self.program.most_alive(sizes) > most_reserved:
+            return None
+        played = play_cards_up_to(most_reserved, self.program, sizes, settings, capacity_bytes)
+        return played if played is None else _of_all(played)
 
     def reproduces(self, program: Program, batch_size: int) -> Reproduction:
         """Compare with a trace taken at `batch_size`, row by row."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brimful.decide.annotated import CACHE, CATEGORIES, CONTEXT, Allocation, Annotated
-from brimful.decide.live import Live, Visit, live_at, visits
+from brimful.decide.live import Live, Visit, course_of, live_at, visits
 from brimful.decide.sequences import Program
 from brimful.values import Alike, Breakdown, ModuleShare, Moment
 from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings
@@ -43,7 +43,8 @@ def break_down(
     """
     if len(annotated.allocations) != len(sizes):
         raise ValueError(f"{len(annotated.allocations)} allocations are annotated, {len(sizes)} have sizes")
-    seen = [visit for visit in visits(program, sizes, settings) if visit.allocated or visit.reserved]
+    course = course_of(program, sizes, settings)
+    seen = [visit for visit in visits(program.code, course) if visit.allocated or visit.reserved]
     if not seen:
         return None
     groups = {name: [visit for visit in seen if visit.phase == name] for name in dict.fromkeys(v.phase for v in seen)}
@@ -51,7 +52,7 @@ def break_down(
     highest = {name: max(found, key=lambda v: v.allocated) for name, found in everything.items()}
     largest = {name: max(found, key=lambda v: v.reserved) for name, found in everything.items()}
     moments = {v.allocated_at for v in highest.values()} | {v.reserved_at for v in largest.values()}
-    live = live_at(program, sizes, moments, settings)
+    live = live_at(program.code, course, moments)
     made = {name: _breakdown(highest[name], largest[name], live, annotated.allocations, context_bytes) for name in everything}
     whole = made.pop("")
     blocks = live[highest[""].allocated_at].blocks

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from brimful.decide.sequences import Program
 from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
-from brimful_inside.laws.replay import FIRST_PHASE, play_code
+from brimful_inside.laws.plain_replay import has_plain_rules, plain_course
+from brimful_inside.laws.replay import FIRST_PHASE, Code, Course, play_code
 
 
 @dataclass(frozen=True)
@@ -32,88 +33,83 @@ class Live:
     birth: int | None = None  # the allocation that was made at this moment; None: a phase began
 
 
-class _Counting(CachingAllocator):
-    """Counts moments and births."""
+class _Recording(CachingAllocator):
+    """Keeps the course of the replay that it serves."""
 
     def __init__(self, settings: AllocatorSettings):
         super().__init__(None, settings, detailed=False)
-        self.moment = self.births = 0
+        self.course = Course([], {}, [])
 
     def malloc(self, nbytes: int, *where: int) -> int:
+        before = self.reserved
         address = super().malloc(nbytes, *where)
-        self.births += 1
-        self.moment += 1
+        if self.reserved != before:
+            self.course.reserved[len(self.course.given)] = self.reserved
+        self.course.given.append(self._live[address].size if address else 0)
         return address
 
     def reset_peaks(self) -> None:
         super().reset_peaks()
-        self.moment += 1
+        self.course.starts.append(self.reserved)
 
 
-class _Watching(_Counting):
-    """Keeps the moment of each phase's highest values. A phase begins where the replay resets the peaks."""
-
-    def __init__(self, settings: AllocatorSettings):
-        super().__init__(settings)
-        self.visits: list[tuple[int, int, int, int]] = []
-        self._begin()
-
-    def _begin(self) -> None:
-        self._allocated_at = self._reserved_at = self.moment
-        self._allocated, self._reserved = self.allocated, self.reserved
-
-    def malloc(self, nbytes: int, *where: int) -> int:
-        address = super().malloc(nbytes, *where)
-        if self.counts.allocated > self._allocated:
-            self._allocated, self._allocated_at = self.counts.allocated, self.moment
-        if self.counts.reserved > self._reserved:
-            self._reserved, self._reserved_at = self.counts.reserved, self.moment
-        return address
-
-    def reset_peaks(self) -> None:
-        super().reset_peaks()
-        self.visits.append((self._allocated, self._allocated_at, self._reserved, self._reserved_at))
-        self._begin()
-
-
-class _Photographing(_Counting):
-    """Keeps what is live at `moments`."""
-
-    def __init__(self, settings: AllocatorSettings, moments: Iterable[int]):
-        super().__init__(settings)
-        self._births: dict[int, int] = {}  # by address
-        self._moments = frozenset(moments)
-        self.photographs: dict[int, Live] = {}
-
-    def malloc(self, nbytes: int, *where: int) -> int:
-        address = super().malloc(nbytes, *where)
-        self._births[address] = self.births - 1
-        self._photograph(self.births - 1)
-        return address
-
-    def reset_peaks(self) -> None:
-        super().reset_peaks()
-        self._photograph(None)
-
-    def _photograph(self, birth: int | None) -> None:
-        if self.moment in self._moments:
-            blocks = {self._births[address]: block.size for address, block in self._live.items()}
-            self.photographs[self.moment] = Live(blocks, birth)
-
-
-def visits(program: Program, sizes: Sequence[int], settings: AllocatorSettings = DEFAULT_SETTINGS) -> list[Visit]:
-    """Every stay in a phase, in order, of a program whose allocations have `sizes` (bytes, by order of birth)."""
-    allocator = _Watching(settings)
+def course_of(program: Program, sizes: Sequence[int], settings: AllocatorSettings = DEFAULT_SETTINGS) -> Course:
+    """What a card without limit gives to a program, of one card, whose allocations have `sizes` (bytes, by order of birth)."""
+    plain = program.plain[0] if len(program.plain) == 1 else None
+    if plain is not None and has_plain_rules(settings):
+        return plain_course(plain, sizes, settings)
+    allocator = _Recording(settings)
     play_code(program.code, sizes, allocator)
-    names = [FIRST_PHASE, *(event for event in program.code if isinstance(event, str))]
-    return [Visit(name, *seen) for name, seen in zip(names, allocator.visits, strict=True)]
+    return allocator.course
 
 
-def live_at(
-    program: Program, sizes: Sequence[int], moments: Iterable[int], settings: AllocatorSettings = DEFAULT_SETTINGS
-) -> dict[int, Live]:
+def visits(code: Sequence[Code], course: Course) -> list[Visit]:
+    """Every stay in a phase, in order."""
+    found: list[Visit] = []
+    given, reserved_at_birth, starts = course.given, course.reserved, iter(course.starts)
+    phase, alive, births, moment = FIRST_PHASE, 0, 0, 0
+    allocated, allocated_at, reserved, reserved_at = 0, 0, 0, 0
+    for what in code:
+        if what == 0:
+            alive += given[births]
+            moment += 1
+            if alive > allocated:
+                allocated, allocated_at = alive, moment
+            if reserved_at_birth.get(births, 0) > reserved:
+                reserved, reserved_at = reserved_at_birth[births], moment
+            births += 1
+        elif isinstance(what, str):
+            found.append(Visit(phase, allocated, allocated_at, reserved, reserved_at))
+            moment += 1
+            phase, allocated, allocated_at, reserved, reserved_at = what, alive, moment, next(starts), moment
+        else:
+            alive -= given[ended] if (ended := _ended(what)) is not None else 0
+    return [*found, Visit(phase, allocated, allocated_at, reserved, reserved_at)]
+
+
+def _ended(what: Code) -> int | None:
+    """Which birth, from 0 on, is allocated no more; None: none."""
+    if isinstance(what, int):
+        return what - 1
+    return int(what[1]) - 1 if isinstance(what, tuple) and what[0] == "retire" else None
+
+
+def live_at(code: Sequence[Code], course: Course, moments: Iterable[int]) -> dict[int, Live]:
     """What is live at each of `moments`; nothing at moment 0."""
     wanted = set(moments)
-    allocator = _Photographing(settings, wanted)
-    play_code(program.code, sizes, allocator)
-    return {moment: allocator.photographs.get(moment, Live({})) for moment in wanted}
+    found: dict[int, Live] = {}
+    alive: dict[int, int] = {}
+    births = moment = 0
+    for what in code:
+        if what == 0 or isinstance(what, str):
+            moment += 1
+            birth = None
+            if what == 0:
+                birth, births = births, births + 1
+                if course.given[birth]:
+                    alive[birth] = course.given[birth]
+            if moment in wanted:
+                found[moment] = Live(dict(alive), birth)
+        elif (ended := _ended(what)) is not None:
+            alive.pop(ended, None)
+    return {moment: found.get(moment, Live({})) for moment in wanted}

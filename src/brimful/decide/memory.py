@@ -62,11 +62,11 @@ class Card:
     @cached_property
     def most_reserved_bytes(self) -> int:
         """The most that an allocator may reserve on this card for a program to fit; below 0 where nothing does."""
-        return bisect_left(range(ANY_BYTES), True, key=lambda reserved: not self.may_fit(reserved)) - 1
 
-    def may_fit(self, least_bytes: int) -> bool:
-        """Whether a program of which so much is alive at once could fit: an allocator reserves no less."""
-        return self.around(least_bytes + self.context_bytes)[1] <= self.budget_bytes
+        def too_much(reserved: int) -> bool:
+            return self.around(reserved + self.context_bytes)[1] > self.budget_bytes
+
+        return bisect_left(range(ANY_BYTES), True, key=too_much) - 1
 
     def estimate(self, peaks: Peaks, growth: float = 0.0) -> PeakEstimate:
         device = self.device_bytes(peaks)
@@ -112,19 +112,14 @@ class LawPeaks:
 
     def fits(self, batch_size: int) -> bool:
         if batch_size not in self._played and batch_size not in self._too_large:
-            played = self._if_it_may_fit(batch_size)
+            card = self.card
+            most = card.most_reserved_bytes
+            played = self.laws.play_up_to(most, batch_size, card.settings, card.capacity_bytes)
             if played is None:
                 self._too_large.add(batch_size)
             else:
                 self._played[batch_size] = played
         return batch_size in self._played and self.card.fits(self._played[batch_size])
-
-    def _if_it_may_fit(self, batch_size: int) -> Played | None:
-        """What a replay shows; None where the bytes alive at once, or those reserved on the way, are more than can fit."""
-        card = self.card
-        if not card.may_fit(self.laws.least_at(batch_size)):
-            return None
-        return self.laws.play_up_to(card.most_reserved_bytes, batch_size, card.settings, card.capacity_bytes)
 
     def largest(self, lower: int, upper: int | None) -> int | None:
         """As `largest_that`, with the more looks the shorter the program."""

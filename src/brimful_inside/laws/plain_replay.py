@@ -28,7 +28,7 @@ from brimful_inside.laws.allocator import (
     segment_size,
 )
 from brimful_inside.laws.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
-from brimful_inside.laws.replay import FIRST_PHASE, Code, Peaks, Played, TooMuch, by_phase
+from brimful_inside.laws.replay import FIRST_PHASE, Code, Course, Peaks, Played, TooMuch, by_phase
 
 SIZE_AT = 60  # the bit above which a free block's number is its size; addresses stay far below it
 ADDRESS = (1 << SIZE_AT) - 1
@@ -97,12 +97,9 @@ def play_plain(
         if stretch.phase is not None:
             course.close(phase, reserved)
             phase, reserved = stretch.phase, blocks.reserved
-        if stretch.empties:
-            blocks.release_cached()
         moves = stretch.moves
-        blocks.highest = blocks.reserved
         try:
-            blocks.go(moves if blocks.all_take_some else [move for move in moves if blocks.rounded[move]])
+            blocks.go_on(stretch)
         except _NoRoom as none:
             done = moves.index(none.birth)
             moves, played = moves[:done], stretch.start + done
@@ -113,6 +110,17 @@ def play_plain(
             break
     course.close(phase, reserved)
     return by_phase(course.visits, None if full is None else blocks.card_full(full.birth, sizes, course.allocated), played)
+
+
+def plain_course(code: PlainCode, sizes: Sequence[int], settings: AllocatorSettings = DEFAULT_SETTINGS) -> Course:
+    """What a card without limit gives to each birth of `sizes` bytes."""
+    blocks = _Blocks(code.births, _rounded(sizes, settings), settings, None, None)
+    starts = []
+    for stretch in code.stretches:
+        if stretch.phase is not None:
+            starts.append(blocks.reserved)
+        blocks.go_on(stretch)
+    return Course(blocks.sizes, blocks.reserved_after, [*starts, blocks.reserved])
 
 
 def _rounded(sizes: Sequence[int], settings: AllocatorSettings) -> List[int]:
@@ -168,7 +176,8 @@ class _Blocks:
         self.reserved = self.highest = 0
         self.sizes = [0] * births  # of the block that each birth has or had
         self.rounded = rounded
-        self.all_take_some = 0 not in rounded
+        self.reserved_after: Dict[int, int] = {}  # by the births that made it grow
+        self._all_take_some = 0 not in rounded
         self._addresses = [0] * births
         self._small: List[int] = []
         self._large: List[int] = []
@@ -180,7 +189,15 @@ class _Blocks:
         self._capacity = min(limits, default=NO_LIMIT)
         self._most_reserved = NO_LIMIT if most_reserved is None else most_reserved
 
-    def go(self, moves: Sequence[int]) -> None:
+    def go_on(self, stretch: Stretch) -> None:
+        """Raises _NoRoom, and TooMuch."""
+        if stretch.empties:
+            self.release_cached()
+        self.highest = self.reserved
+        moves = stretch.moves
+        self._go(moves if self._all_take_some else [move for move in moves if self.rounded[move]])
+
+    def _go(self, moves: Sequence[int]) -> None:
         """Births and ends of blocks, none of them of no bytes: malloc, _split, free and _to_pool of the allocator in one."""
         rounded, sizes, addresses = self.rounded, self.sizes, self._addresses
         begin, end_at, small, large = self._from, self._to, self._small, self._large
@@ -230,6 +247,7 @@ class _Blocks:
                 raise _NoRoom(birth)
         self.reserved += wanted
         self.highest = max(self.highest, self.reserved)
+        self.reserved_after[birth] = self.reserved
         if self.reserved > self._most_reserved:
             raise TooMuch
         address = self._next_address

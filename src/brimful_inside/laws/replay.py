@@ -61,6 +61,14 @@ class Played(NamedTuple):
     rows_played: int = 0
 
 
+class Course(NamedTuple):
+    """What a replay gave, birth by birth, for those who ask more of it than the peaks. Bytes."""
+
+    given: List[int]  # of the block that each birth got; 0: it wanted nothing
+    reserved: Dict[int, int]  # after the births, from 0 on, that changed it
+    starts: List[int]  # reserved at the end of each stay in a phase, where the next one starts
+
+
 def worst(one: Optional[Peaks], other: Peaks) -> Peaks:
     """The higher of each value."""
     return other if one is None else Peaks(*map(max, one, other))
