@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.decide.allocation_laws import Law, fit_laws, law_through, needs_another_trace
+from brimful.decide.cards import joined
 from brimful.decide.sequences import program_of
 from brimful_inside.laws import workspaces
 from brimful_inside.laws.allocator import CachingAllocator, settings_from
@@ -125,6 +126,18 @@ def test_what_is_alive_at_once_is_no_more_than_any_replay_allocates(seed, batch_
         <= played.peak.allocated
         <= played.peak.reserved
     )
+
+
+@given(seed=st.integers(0, 10**6), batch_size=st.integers(1, 300))
+@settings(max_examples=40, deadline=None)
+def test_the_births_alive_where_most_are_hold_so_much_and_at_other_sizes_no_more_than_most(seed, batch_size):
+    scripts = [network(seed, layers=5), network(seed + 1, layers=3)]
+    laws = fit_laws({size: joined([program_of(one.trace(size)) for one in scripts]) for size in (5, 12)})
+    assert laws is not None
+    births, sizes = laws.program.alive_where_most_are(laws.sizes_at(batch_size)), laws.sizes_at(batch_size)
+    assert sum(sizes[birth] for birth in births) == laws.program.most_alive(sizes)
+    for other in (laws.sizes_at(size) for size in (1, 40, 1000)):
+        assert sum(other[birth] for birth in births) <= laws.program.most_alive(other)
 
 
 def test_what_is_retired_is_alive_until_it_is_ready():

@@ -19,6 +19,8 @@ from brimful_inside.laws import workspaces
 from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.laws.replay import Played
 
+LARGE = 100  # times the sizes that were traced: what grows with the batch is then most of what is alive
+
 
 @dataclass(frozen=True)
 class Law:
@@ -146,13 +148,18 @@ class AllocationLaws:
     ) -> Played | None:
         """As `play_at`; None where any card reserves more than `most_reserved` bytes. Quicker, for the replay ends there.
 
-        Where more than that is alive at once no allocator gets by with less, and nothing is replayed.
+        Where more than that is alive at one moment no allocator gets by with less, and nothing is replayed.
         """
         sizes = self.sizes_at(batch_size)
-        if self.program.most_alive(sizes) > most_reserved:
+        if sum(map(sizes.__getitem__, self._alive_where_most_are)) > most_reserved:
             return None
         played = play_cards_up_to(most_reserved, self.program, sizes, settings, capacity_bytes)
         return played if played is None else _of_all(played)
+
+    @cached_property
+    def _alive_where_most_are(self) -> list[int]:
+        """Births that are alive at one moment on one card: the moment at which most are, in bytes, at a large batch size."""
+        return self.program.alive_where_most_are(self.sizes_at(LARGE * max(self.fitted_at)))
 
     def reproduces(self, program: Program, batch_size: int) -> Reproduction:
         """Compare with a trace taken at `batch_size`, row by row."""

@@ -33,6 +33,8 @@ def play_cards_up_to(
 def _play_cards(
     program: Program, sizes: Sequence[int], settings: AllocatorSettings, capacity_bytes: int | None, most: int | None
 ) -> list[Played]:
+    if len(program.parts) == 1:
+        return [_play(program.parts[0][0], program.plain[0], sizes, settings, capacity_bytes, most)]
     known: dict[tuple[int, tuple[int, ...]], Played] = {}
     played, start = [], 0
     for (code, births), plain in zip(program.parts, program.plain, strict=True):

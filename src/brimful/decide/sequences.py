@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -92,13 +92,30 @@ class Program:
 
     def most_alive(self, sizes: Sequence[int]) -> int:
         """Bytes alive at once at most, on the card that holds most, where births take `sizes`."""
-        start, most = 0, 0
+        return max((max(alive, default=0) for alive in self._alive(sizes)), default=0)
+
+    def alive_where_most_are(self, sizes: Sequence[int]) -> list[int]:
+        """The births that are alive at the moment that `most_alive` speaks of."""
+        highest: list[int] = []
+        most = start = 0
+        for (_, births), moves, alive in zip(self.parts, self.moves, self._alive(sizes), strict=True):
+            run = list(alive)
+            if max(run, default=0) > most:
+                most = max(run)
+                seen = moves[: run.index(most) + 1]
+                ended = {move - births for move in seen if move >= births}
+                highest = [start + move for move in seen if move < births and move not in ended]
+            start += births
+        return highest
+
+    def _alive(self, sizes: Sequence[int]) -> Iterator[Iterator[int]]:
+        """Of each card the bytes alive after each of its moves."""
+        start = 0
         for (_, births), moves in zip(self.parts, self.moves, strict=True):
             own = sizes[start : start + births]
             start += births
             steps = [*own, *map(operator.neg, own)]
-            most = max(most, max(itertools.accumulate(map(steps.__getitem__, moves)), default=0))
-        return most
+            yield itertools.accumulate(map(steps.__getitem__, moves))
 
 
 NOTHING = Program((), (), ())

@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left, insort
 from itertools import accumulate
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from brimful_inside.laws.allocator import (
     MIB,
@@ -194,10 +194,9 @@ class _Blocks:
         if stretch.empties:
             self.release_cached()
         self.highest = self.reserved
-        moves = stretch.moves
-        self._go(moves if self._all_take_some else [move for move in moves if self.rounded[move]])
+        self._go(stretch.moves if self._all_take_some else filter(self.rounded.__getitem__, stretch.moves))
 
-    def _go(self, moves: Sequence[int]) -> None:
+    def _go(self, moves: Iterable[int]) -> None:
         """Births and ends of blocks, none of them of no bytes: malloc, _split, free and _to_pool of the allocator in one."""
         rounded, sizes, addresses = self.rounded, self.sizes, self._addresses
         begin, end_at, small, large = self._from, self._to, self._small, self._large
