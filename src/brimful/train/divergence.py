@@ -52,16 +52,16 @@ class Finite:
             self._flag = torch.zeros((), dtype=torch.bool, pin_memory=True)
             self._arrived = getattr(torch, device.type).Event()
 
-    def allows(self, loss: torch.Tensor, norm: torch.Tensor | None, facts: Facts) -> bool:
+    def allows(self, loss: torch.Tensor | float, norm: torch.Tensor | None, facts: Facts) -> bool:
         """Whether the update is to be made. Raises TrainingDiverged under "stop"."""
-        values = loss if norm is None else loss + norm.to(loss.dtype)
         if self._at_once:
-            if math.isfinite(values.item()):
+            if math.isfinite(float(loss)) and (norm is None or math.isfinite(norm.item())):
                 return True
             if self.skips:
                 return False
-            raise facts.error("The loss became NaN or infinite" if not bool(torch.isfinite(loss)) else "The gradients did")
+            raise facts.error("The loss became NaN or infinite" if not math.isfinite(float(loss)) else "The gradients did")
         self.settle()
+        values = torch.as_tensor(loss) if norm is None else loss + norm
         self._flag.copy_(~torch.isfinite(values), non_blocking=True)
         self._arrived.record()
         self._pending = facts

@@ -325,7 +325,7 @@ class Stepper:
         signal = max(vote.signal for vote in votes)
         return Done(sums, samples, lr, signal, bool(votes[0].save))
 
-    def _loss(self) -> torch.Tensor:
+    def _loss(self) -> torch.Tensor | float:
         """NaN as well where a Sum counted nothing at all: its mean, and the gradients divided by that count, are NaN."""
         return self._sums.total / self._sums.count if self._by_count else self._sums.total
 
