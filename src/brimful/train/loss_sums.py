@@ -12,8 +12,8 @@ __all__ = ["LossSums"]
 class LossSums:
     """Made once and used again for each update: a step has few operations of its own.
 
-    `both` holds the sum and the count once they are `complete`, float64 (float32 where the device has no other), for a reduction
-    over ranks. Until then they are on the device, or plain numbers where that is the host: the same doubles, at less cost.
+    `both` holds the sum and the count once they are `complete`, float64 (float32 where the device has no other), for a
+    reduction over ranks. Until then they are on the device, or plain numbers where that is the host: the same doubles.
     """
 
     def __init__(self, device: torch.device):
