@@ -19,6 +19,7 @@ from typing import Any, Dict, List, Optional
 
 WIRE_VERSION = 1
 ORDERS_VARIABLE = "BRIMFUL_ORDERS"
+SCANS_FILE = "scans-%s.jsonl"  # in a trial's folder, by process: what its scans of the data sets saw, for later trials
 ALONE_VARIABLE = "BRIMFUL_ALONE"  # set for one rank of many that is started without the others
 
 
@@ -52,6 +53,7 @@ class Orders:
     what_if: Optional[str] = None  # imaginary: one thing is done otherwise than in the script (imaginary/what_if.py)
     measure_host_memory: bool = False  # tune malloc so that the resident high-water mark is true (slower steps)
     worst_batch: bool = True  # scan the samples, and make the batches of the largest ones
+    scans: List[str] = field(default_factory=list)  # such files of earlier trials that looked at the same samples, newest last
     checksums: bool = False  # a checksum of each batch (for audit)
     keep_out: bool = True  # writes of checkpoints go to the trial's folder, trackers are off, nothing is resumed
     cut: bool = True  # False: the whole run, nothing ended early (a training under a plan)
@@ -193,6 +195,7 @@ class WorstBatch:
     varies: bool
     what: str  # a sentence: what varies and which samples were taken, or why nothing was scanned
     indices: List[int] = field(default_factory=list)
+    scanned_in: Optional[str] = None  # the earlier trial that looked; here some were looked at, and were the same
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,49 @@ def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp
     assert "no blocks that repeat" in others["gradient-checkpointing"]
 
 
+COUNTED = """
+import argparse, os
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+args = parser.parse_args()
+
+class Texts(Dataset):
+    def __len__(self):
+        return 2000
+    def __getitem__(self, index):
+        os.write(1, b"asked\\n")
+        return torch.ones(10 + index * 37 % 91)
+
+def pad(samples):
+    return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
+
+weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for texts in DataLoader(Texts(), args.batch_size, shuffle=True, collate_fn=pad):
+    (texts.cuda() * weight).mean().backward()
+    optimizer.step()
+"""
+FIRST, DISTINCT = 32, 256  # what is compared with an earlier scan (and the largest), and what batches are made of at most
+
+
+def test_a_later_trial_looks_at_the_first_samples_and_at_those_of_its_own_batches(tmp_path):
+    done = brimful(
+        tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(script(tmp_path, COUNTED), "--batch-size", 8)
+    )
+    assert done.code == 0, done.err
+    assert "in all 2000 samples" in done.json["worst_batch"]["what"]
+    folders = [done.trial.parent / sample.folder for sample in done.record.samples]
+    first, *later = [(folder / "stdout.txt").read_text().count("asked") for folder in folders]
+    assert first >= 2000 and len(later) >= 2 and all(FIRST < count <= FIRST + 1 + DISTINCT for count in later)
+    worst = [sample.reports[0].worst_batch for sample in done.record.samples]
+    assert [one.scanned_in for one in worst] == [None] + ["trial-001"] * len(later)
+    assert len({(one.scanned, one.what, tuple(one.indices)) for one in worst}) == 1
+    assert [len(list(folder.glob("scans-*.jsonl"))) for folder in folders] == [1] + [0] * len(later)
+
+
 def test_an_evaluation_that_takes_more_than_the_training_gives_the_peak(tmp_path):
     done = brimful(tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(TRAPS / "evaluation_hungry.py"))
     assert done.code == 0, done.err

@@ -258,6 +258,14 @@ def test_what_a_trial_is_for_decides_what_the_child_measures(tmp_path):
     assert (audit.checksums, audit.worst_batch) == (True, False), "an audit looks at the loader's own batches"
 
 
+def test_the_child_is_told_where_earlier_trials_kept_what_they_saw(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    show = "import json, os; print(json.load(open(os.environ['BRIMFUL_ORDERS']))['scans'])"
+    for scans, told in (((), []), ((Path("t0/scans-1.jsonl"),), [str(tmp_path / "t0" / "scans-1.jsonl")])):
+        sample = launch(trial(sys.executable, "-c", show), tmp_path / f"t{len(told) + 1}", tmp_path, scans=scans)
+        assert (tmp_path / sample.folder / "stdout.txt").read_text() == f"{told}\n", "a script may change its folder"
+
+
 def test_a_folder_with_spaces_is_no_obstacle(tmp_path):
     spaced = tmp_path / "my files"
     spaced.mkdir()

@@ -51,6 +51,24 @@ def test_whatever_ends_a_verb_closes_its_record(tmp_path, error, code):
     assert kept(tmp_path).closed.exit_code == code
 
 
+def test_each_trial_is_told_what_those_before_it_saw_of_the_samples(tmp_path):
+    told = []
+
+    class Scans(World):
+        def launch(self, trial, folder, record_folder, heartbeat=None, scans=()):
+            told.append([str(path.relative_to(record_folder)) for path in scans])
+            sample = super().launch(trial, folder, record_folder, heartbeat)
+            if len(told) in (1, 3):
+                (folder / "scans-5.jsonl").touch()
+            return sample
+
+    for _ in range(2):  # the second record has nothing of the first
+        told.clear()
+        work(Scans(), predict, ("my-train", "--batch-size", "8"), gpu_memory="4GiB", home=tmp_path)
+        first, third = "trial-001/scans-5.jsonl", "trial-003/scans-5.jsonl"
+        assert len(told) > 3 and told == [[], [first], [first], *[[first, third]] * (len(told) - 3)]
+
+
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_a_disk_that_fills_up_between_trials_keeps_the_trials_before(tmp_path, number):
     with pytest.raises(DiskFull):

@@ -113,9 +113,9 @@ def test_where_evaluation_sets_the_peak_its_batch_is_what_helps():
 
 def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
     class Evaluates(World):
-        def launch(self, trial, folder, record_folder, heartbeat=None):
+        def launch(self, trial, folder, record_folder, *more):
             self.eval_bytes = 100 * MIB * int(trial.settings.get("eval_batch_size", 1))
-            return super().launch(trial, folder, record_folder, heartbeat)
+            return super().launch(trial, folder, record_folder, *more)
 
     command = (*COMMAND[:2], "20", "--eval-batch-size", "{eval_batch_size}")
     there = Evaluates(linear=MIB)

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,18 @@ class _Waited:
     duration_s: float
 
 
-def launch(trial: Trial, folder: Path, record_folder: Path, heartbeat: Heartbeat = lambda _: None) -> Sample:
+def launch(
+    trial: Trial, folder: Path, record_folder: Path, heartbeat: Heartbeat = lambda _: None, scans: Sequence[Path] = ()
+) -> Sample:
     """Runs `trial` with its files in `folder` (made here) and tells what it showed; paths are kept relative to the record.
 
+    `scans` are files of earlier trials of the same command, with what they saw of its data sets (`measure.scanned`).
     An interrupt (Ctrl-C) ends the family and gives a sample with the outcome `interrupted`. Raises NoSuchCommand when the
     program cannot be started at all, UsageError for an open placeholder, DiskFull when the orders cannot be written.
     """
     argv, of_launcher = _words(trial)
     must_be_startable(argv[0])
-    orders_path = _write_orders(trial, folder)
+    orders_path = _write_orders(trial, folder, scans)
     kills_before = host.oom_kills()
     with open(folder / "stdout.txt", "wb") as out, open(folder / "stderr.txt", "wb") as err:
         process = _start(argv, {**environment(trial, orders_path), **of_launcher}, out, err)
@@ -85,7 +88,7 @@ def must_be_startable(program: str) -> None:
         )
 
 
-def orders_of(trial: Trial, folder: Path) -> wire.Orders:
+def orders_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Orders:
     """What the child has to do for this trial."""
     imaginary = trial.device.kind == "imaginary"
     return wire.Orders(
@@ -101,18 +104,19 @@ def orders_of(trial: Trial, folder: Path) -> wire.Orders:
         what_if=trial.what_if,
         measure_host_memory=trial.device.kind == "cpu" and trial.kind is TrialKind.MEMORY,
         worst_batch=trial.kind in (TrialKind.TRACE, TrialKind.MEMORY),
+        scans=[str(path.resolve()) for path in scans],
         checksums=trial.kind is TrialKind.AUDIT,
         settings=dict(trial.settings),
         parent_pid=os.getpid(),
     )
 
 
-def _write_orders(trial: Trial, folder: Path) -> Path:
+def _write_orders(trial: Trial, folder: Path, scans: Sequence[Path]) -> Path:
     folder = folder.resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "orders.json"
-        codec.write_orders(orders_of(trial, folder), path)
+        codec.write_orders(orders_of(trial, folder, scans), path)
     except OSError as error:
         if DiskFull.caused(error):
             raise DiskFull(str(folder), kept="the trials before this one") from error

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from brimful.codec import SCHEMA, Entry
 from brimful.errors import BrimfulError, DiskFull, Interrupted
-from brimful.measure import prepared
+from brimful.measure import prepared, scanned
 from brimful.measure.device import host
 from brimful.measure.launch import failure_text, launch
 from brimful.record import RecordWriter, new_record_id, read_record, record_home
@@ -73,7 +73,8 @@ class Session:
         self.options.watcher.trial_started(trial, number, expected_total)
         folder = self.writer.trial_folder(number)
         prepared.carry_over(self.samples, self.folder, folder)
-        sample = launch(trial, folder, self.folder, self.options.watcher.heartbeat)
+        scans = scanned.files_of(self.samples, self.folder)
+        sample = launch(trial, folder, self.folder, self.options.watcher.heartbeat, scans)
         self.samples.append(sample)
         self.writer.append(sample)
         self.options.watcher.trial_ended(sample)

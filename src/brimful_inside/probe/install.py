@@ -42,9 +42,12 @@ def new_probe(hub: Hub) -> Any:
     from brimful_inside.probe.devices import device_for
     from brimful_inside.probe.host_memory import HostMeter
     from brimful_inside.probe.probe import Probe
+    from brimful_inside.probe.scans import Scans
     from brimful_inside.probe.worst import WorstBatches
 
-    worst = WorstBatches(hub.orders.device == "imaginary") if hub.orders.worst_batch else None
+    orders, worst = hub.orders, None
+    if orders.worst_batch:
+        worst = WorstBatches(orders.device == "imaginary", Scans(orders.folder, orders.scans))
     return Probe(hub, device_for(hub), HostMeter(hub), worst)
 
 

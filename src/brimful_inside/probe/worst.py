@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
+from dataclasses import replace
 from typing import Any, Callable, List, Optional
 
 from torch.utils.data import BatchSampler
@@ -14,7 +15,8 @@ from brimful_inside.probe.hub import guarded
 from brimful_inside.probe.iterations import is_iterable_style
 from brimful_inside.probe.own_batches import OwnBatches
 from brimful_inside.probe.randomness import untouched
-from brimful_inside.probe.scan import Scan, scan
+from brimful_inside.probe.scan import Scan
+from brimful_inside.probe.scans import Scans
 from brimful_inside.wire import WorstBatch
 
 MAX_DRAWN = 2000  # batches of a custom batch sampler that are compared
@@ -41,8 +43,9 @@ class Plan:
 class WorstBatches:
     """Plans by loader. On an imaginary card the batches are made here, without workers; else through the loader's sampler."""
 
-    def __init__(self, imaginary: bool):
+    def __init__(self, imaginary: bool, scans: Scans):
         self._imaginary = imaginary
+        self._scans = scans
         self._plans: Any = weakref.WeakKeyDictionary()
         self._told: List[Any] = []  # (loader, what was done)
 
@@ -84,14 +87,14 @@ class WorstBatches:
         dataset = loader.dataset
         try:
             with untouched(dataset, loader.generator, loader.sampler, getattr(loader.sampler, "generator", None)):
-                seen = scan(_shallow(dataset), length)
+                seen = self._scans.look(_shallow(dataset), length, totals_needed=_has_its_own_batches(loader))
                 chosen = _batch_of_custom_sampler(loader, seen)
         except Exception as error:
             reason = "%s: %s" % (type(error).__name__, str(error)[:200])
             return Plan(
                 WorstBatch(0, length, False, "not scanned: the data set gave an error when asked for samples (%s)" % reason)
             )
-        told = WorstBatch(seen.scanned, length, seen.varies or chosen is not None, "")
+        told = WorstBatch(seen.scanned, length, seen.varies or chosen is not None, "", scanned_in=seen.trial)
         if chosen is not None:
             what = "the batch sampler's batches differ: every batch is the largest of those it gave (%d samples)" % len(chosen)
             return Plan(_saying(told, what, chosen), chosen, whole_batch=True)
@@ -109,7 +112,7 @@ def worst_indices(seen: Scan) -> List[int]:
 
 
 def _saying(told: WorstBatch, what: str, indices: List[int]) -> WorstBatch:
-    return WorstBatch(told.scanned, told.dataset_length, told.varies, what, [int(i) for i in indices[:TOLD_INDICES]])
+    return replace(told, what=what, indices=[int(i) for i in indices[:TOLD_INDICES]])
 
 
 def _sentence(seen: Scan) -> str:
@@ -127,12 +130,15 @@ def _shallow(dataset: Any) -> Any:
         return dataset
 
 
+def _has_its_own_batches(loader: Any) -> bool:
+    return loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler
+
+
 def _batch_of_custom_sampler(loader: Any, seen: Scan) -> Optional[List[int]]:
     """The largest batch of a batch sampler whose batches differ in length (by a budget of tokens, say); else None."""
-    sampler = loader.batch_sampler
-    if sampler is None or type(sampler) is BatchSampler:
+    if not _has_its_own_batches(loader):
         return None
-    drawn = []
+    sampler, drawn = loader.batch_sampler, []
     with untouched(sampler, *vars(sampler).values()):
         for index in sampler:
             drawn.append([int(i) for i in index])
