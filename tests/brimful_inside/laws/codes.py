@@ -47,5 +47,5 @@ def _program(rng: random.Random, events: int, kinds: tuple[str, ...]) -> tuple[l
         elif kind in ("stream", "pool"):
             code.append((rng.choice([kind, kind, "release_pool", "empty_pool"]), rng.randrange(3)))
         elif kind == "settings":
-            code.append(("settings", rng.choice(["expandable_segments:True", "max_split_size_mb:32"])))
+            code.append(("settings", rng.choice(["roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,>:8]"])))
     return code, sizes
