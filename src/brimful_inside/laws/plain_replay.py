@@ -96,7 +96,7 @@ def play_plain(
     for stretch in code.stretches:
         if stretch.phase is not None:
             course.close(phase, reserved)
-            phase, reserved = stretch.phase, blocks.reserved
+            phase, reserved = stretch.phase, 0
         moves = stretch.moves
         try:
             blocks.go_on(stretch)
@@ -150,7 +150,7 @@ class _Course:
 
     def close(self, phase: str, reserved: int) -> None:
         self.visits.append((phase, Peaks(self._most_allocated, reserved, self._most_requested)))
-        self._most_allocated, self._most_requested = self.allocated, self._requested
+        self._most_allocated = self._most_requested = 0
 
 
 class _NoRoom(Exception):
