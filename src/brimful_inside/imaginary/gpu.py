@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 from collections import Counter
@@ -25,6 +24,7 @@ from brimful_inside.imaginary.books.ledger import Ledger
 from brimful_inside.imaginary.books.notes import Notes
 from brimful_inside.imaginary.distributed import put_distributed_in_place
 from brimful_inside.imaginary.functions import Functions, let_bodies_run
+from brimful_inside.imaginary.garbage import Garbage
 from brimful_inside.imaginary.kernels import Machine
 from brimful_inside.imaginary.libraries import attention, convolutions, rnn, whole_kernels
 from brimful_inside.imaginary.libraries.cudnn import Plans
@@ -108,7 +108,7 @@ class ImaginaryGpu:
         if what_if is not None and self.notes is None:
             raise ValueError("a what-if needs a trace with notes")
         self.modes = Modes(lambda: (Functions(self), self._operations()))
-        self._gc_was_on = gc.isenabled()
+        self.garbage = Garbage()
         if trace is not None:
             trace.write(self._header())
 
@@ -144,7 +144,7 @@ class ImaginaryGpu:
         refuse_nested_tensors(self, self.patches)
         follow_threads(self.modes, self.patches)
         put_distributed_in_place(self, self.patches)
-        gc.freeze()  # what is there before the script starts need not be looked through at every step
+        self.garbage.put_in_place(self.patches)
         os.register_at_fork(before=self.flush, after_in_child=self._forked)
         self.modes.enter()
 
@@ -166,19 +166,17 @@ class ImaginaryGpu:
         bring_dynamo_back()
         self.ledger.forget()
         self.function_handlers.clear()
-        gc.unfreeze()
-        if self.touched and self._gc_was_on:
-            gc.enable()
+        self.garbage.leave()
 
     def phase(self, name: str) -> None:
         """From here on peaks belong to phase `name`."""
-        self._collect()
+        self.garbage.of_phase()
         self.clock.phase(name)
         self.ledger.phase(name)
 
     def step(self, number: int) -> None:
         """The `number`-th optimizer step is complete."""
-        self._collect()
+        self.garbage.of_step()
         self.clock.step()
         self.ledger.step(number)
 
@@ -266,9 +264,7 @@ class ImaginaryGpu:
         self.touched = True
         self._read_settings()
         torch.cuda._initialized = True
-        # Cycles would die whenever the collector happens to run; the trace must be the same at each run.
-        gc.collect()
-        gc.disable()
+        self.garbage.rest()
 
     def _read_settings(self) -> None:
         """PyTorch reads the allocator's settings at its first use: a script may have set them after it imported torch."""
@@ -364,10 +360,6 @@ class ImaginaryGpu:
 
     def type_name(self, tensor: Tensor) -> str:
         return torch.empty(0, dtype=tensor.dtype, device="cpu").type().replace("torch.", "torch.cuda.", 1)
-
-    def _collect(self) -> None:
-        if self.touched and not gc.isenabled():
-            gc.collect()
 
     def _forked(self) -> None:
         if not self.is_open:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -105,8 +104,8 @@ class ImaginaryDevice:
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
         """Of the fullest card, now. With `settle` garbage is collected first, where brimful has the collector wait."""
-        if settle and not gc.isenabled():
-            gc.collect()
+        if settle:
+            self._gpu.garbage.of_step()
         return max(ledger.allocator.allocated for ledger in self._gpu.ledgers)
 
     def peaks(self) -> Peaks:
