@@ -170,13 +170,13 @@ class ImaginaryGpu:
 
     def phase(self, name: str) -> None:
         """From here on peaks belong to phase `name`."""
-        self.garbage.of_phase()
+        self.garbage.look()
         self.clock.phase(name)
         self.ledger.phase(name)
 
     def step(self, number: int) -> None:
         """The `number`-th optimizer step is complete."""
-        self.garbage.of_step()
+        self.garbage.look()
         self.clock.step()
         self.ledger.step(number)
 

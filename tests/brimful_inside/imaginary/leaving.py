@@ -235,10 +235,11 @@ def fill_the_card() -> None:
 
 def thread_that_outlives_the_card() -> list[Any]:
     """What a thread sees that was started while the card was there and works when it is gone."""
-    gone, heard = threading.Event(), []
+    used, gone, heard = threading.Event(), threading.Event(), []
 
     def work() -> None:
         torch.ones(1, device="cuda")
+        used.set()
         gone.wait()
         heard.extend([torch.ones(2).sum().item(), words_of(lambda: torch.ones(1, device="cuda"))])
 
@@ -247,6 +248,7 @@ def thread_that_outlives_the_card() -> list[Any]:
     def start() -> None:
         threads.append(threading.Thread(target=work))
         threads[0].start()
+        used.wait(60)
 
     on_a_card(start)
     gone.set()

@@ -104,13 +104,13 @@ class ImaginaryGpus(ImaginaryGpu):
     # --- all of them ------------------------------------------------------------------------------------------------------
 
     def phase(self, name: str) -> None:
-        self.garbage.of_phase()
+        self.garbage.look()
         for clock, ledger in zip(self._clocks, self._ledgers):
             clock.phase(name)
             ledger.phase(name)
 
     def step(self, number: int) -> None:
-        self.garbage.of_step()
+        self.garbage.look()
         for clock, ledger in zip(self._clocks, self._ledgers):
             clock.step()
             ledger.step(number)
