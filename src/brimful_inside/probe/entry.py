@@ -35,7 +35,7 @@ def open_door() -> None:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_in_forked_child)
     for package in ("torch", "torch._dynamo"):  # the second is imported by the first optimizer
-        waiting.load_quietly(package)
+        waiting.load_quietly(package, sets_aside=orders.device == "imaginary")  # as the imaginary card does a moment later
     waiting.wait_for("torch", _torch_is_here)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from brimful_inside import imaginary
+from brimful_inside.imaginary.garbage import MANY
 from brimful_inside.laws.trace import Free, Malloc, Phase, Step
 
 from .conftest import card, rows
@@ -130,6 +131,14 @@ def test_a_step_does_not_look_through_what_was_set_aside(gpu):
     gpu.phase("train")
     gpu.step(1)
     assert gc.get_freeze_count() > len(many) > len(gc.get_objects())  # which leaves out what is frozen
+
+
+def test_what_a_large_package_brings_later_is_looked_through_once(gpu):
+    torch.zeros(1, device="cuda")
+    before = gc.get_freeze_count()
+    package = [[] for _ in range(MANY + 1)]
+    gpu.step(1)
+    assert gc.get_freeze_count() - before > len(package) > len(gc.get_objects())
 
 
 def test_torch_is_as_before_when_the_card_is_gone():

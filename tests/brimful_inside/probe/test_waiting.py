@@ -52,3 +52,19 @@ def test_it_is_on_again_after_a_module_that_fails(wait):
     with pytest.raises(ZeroDivisionError):
         wait("1 / 0")
     assert gc.isenabled()
+
+
+def test_what_a_module_made_is_set_aside_only_where_that_was_asked_for(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = gc.get_freeze_count()
+    try:
+        for name, sets_aside in (("looked_through_by_a_test", False), ("set_aside_by_a_test", True)):
+            (tmp_path / f"{name}.py").write_text("made = [[] for _ in range(1000)]\n")
+            waiting = Waiting()
+            waiting.load_quietly(name, sets_aside)
+            importlib.import_module(name)
+            sys.meta_path.remove(waiting)
+            sys.modules.pop(name)
+            assert (gc.get_freeze_count() - before >= 1000) is sets_aside
+    finally:
+        gc.unfreeze()

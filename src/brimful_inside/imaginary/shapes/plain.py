@@ -189,6 +189,32 @@ def _max_pool_backward(grad: Any, tensor: Any, *_: Any) -> Optional[Tensor]:
     return _like_first(tensor)
 
 
+def _group_norm(tensor: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float) -> Any:
+    if not _is_plain(tensor) or tensor.numel() != batch * channels * pixels or channels % groups:
+        return None
+    return _empty(tensor.shape, tensor.dtype), *(_empty((batch, groups), tensor.dtype) for _ in range(2))
+
+
+def _group_norm_backward(grad: Any, tensor: Any, mean: Any, deviation: Any, weight: Any, *rest: Any) -> Any:
+    _, channels, _, _, mask = rest
+    wanted = tensor if weight is None else weight
+    if not _is_plain(grad, tensor, wanted) or not grad.dtype == tensor.dtype == wanted.dtype:
+        return None
+    return tuple(
+        _empty(shape, tensor.dtype) if made else None for made, shape in zip(mask, (tensor.shape, (channels,), (channels,)))
+    )
+
+
+def _bilinear(tensor: Any, size: Any, align: bool, *scales: Any) -> Optional[Tensor]:
+    if not _is_plain(tensor) or tensor.dim() != 4 or min(*size, *tensor.shape) < 1:
+        return None
+    return _empty((*tensor.shape[:2], *size), tensor.dtype)
+
+
+def _bilinear_backward(grad: Any, size: Any, shape: Any, align: bool, *scales: Any) -> Optional[Tensor]:
+    return _empty(shape, grad.dtype) if _is_plain(grad) and tuple(grad.shape) == (*shape[:2], *size) else None
+
+
 def _vector_norm(tensor: Any, order: Any = 2, dims: Any = None, keeps: bool = False, *_: Any) -> Optional[Tensor]:
     if not _is_plain(tensor) or (dims is None and keeps):
         return None
@@ -243,6 +269,10 @@ _SHAPED: Dict[str, Shaped] = {
     "stack": _stack,
     "max_pool2d_with_indices": _max_pool,
     "max_pool2d_with_indices_backward": _max_pool_backward,
+    "native_group_norm": _group_norm,
+    "native_group_norm_backward": _group_norm_backward,
+    "upsample_bilinear2d": _bilinear,
+    "upsample_bilinear2d_backward": _bilinear_backward,
     "linalg_vector_norm": _vector_norm,
     "mv": _mv,
     "elu_backward": _elu_backward,

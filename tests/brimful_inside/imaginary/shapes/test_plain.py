@@ -67,6 +67,34 @@ CALLS = {
     "max_pool2d_with_indices_backward": [
         (tensor(2, 4, 4, 4), tensor(2, 4, 8, 8), [2, 2], [2, 2], [0, 0], [1, 1], False, longs(2, 4, 4, 4))
     ],
+    "native_group_norm": [
+        (tensor(*IMAGE, dtype=kind), tensor(4, dtype=kind), tensor(4, dtype=kind), 2, 4, 72, 2, 1e-5)
+        for kind in (torch.float, HALF)
+    ]
+    + [
+        (tensor(2, 4, 9), None, None, 2, 4, 9, 4, 1e-5),
+        (tensor(*IMAGE).to(memory_format=torch.channels_last), tensor(4), tensor(4), 2, 4, 72, 2, 1e-5),
+    ],
+    "native_group_norm_backward": [
+        (tensor(*IMAGE), tensor(*IMAGE), tensor(2, 2), tensor(2, 2), tensor(4), 2, 4, 72, 2, [True, True, True]),
+        (
+            tensor(*IMAGE),
+            tensor(*IMAGE).to(memory_format=torch.channels_last),
+            *[tensor(2, 2)] * 2,
+            tensor(4),
+            2,
+            4,
+            72,
+            2,
+            [True] * 3,
+        ),
+    ],
+    "upsample_bilinear2d": [
+        (tensor(*IMAGE), [18, 5], False),
+        (tensor(*IMAGE, dtype=HALF), [18, 16], True, 2.0, 2.0),
+        (tensor(*IMAGE).to(memory_format=torch.channels_last), [18, 16], False),
+    ],
+    "upsample_bilinear2d_backward": [(tensor(2, 4, 18, 5), [18, 5], list(IMAGE), False)],
     "linalg_vector_norm": [
         *((tensor(3, 5),), (tensor(3, 5), 2, [1]), (tensor(3, 5), 1, None, True), (tensor(3, 5), 2, [1], True)),
         *(
