@@ -6,6 +6,7 @@ import ctypes
 import functools
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,10 +67,10 @@ class Randomness:
     def __init__(self, device: torch.device):
         self._device = device
         self._of_device: Any = None if device.type == "cpu" else getattr(torch, device.type, None)
-        self._numpy: dict[str, Any] | None = None  # as it was last taken, and what was seen of the generator then
-        self._numpy_seen: tuple | None = None
+        self._numpy: dict[str, Any] | None = None  # as it was last taken, and the memory of the generator then
+        self._numpy_memory = _Memory(_numpy_words)
         self._python: tuple | None = None
-        self._python_seen: tuple | None = None
+        self._python_memory = _Memory(_python_words)
 
     def seed(self, seed: int, rank: int) -> None:
         """Each rank draws numbers of its own: two ranks with the same dropout masks would learn from fewer of them."""
@@ -89,13 +90,10 @@ class Randomness:
         can come without a change. (Only who sets a state by hand, over the very same memory, could slip one in: a checkpoint
         uses `take`.)
         """
-        seen = _python_now()
-        if self._python is None or seen is None or seen != self._python_seen:
-            self._python, self._python_seen = random.getstate(), seen
-        seen = _numpy_now()
-        if self._numpy is None or seen is None or seen != self._numpy_seen or self._numpy["has_gauss"]:
-            self._numpy, self._numpy_seen = np.random.get_state(legacy=False), seen  # type: ignore[assignment]
-        assert self._numpy is not None
+        if not self._python_memory.is_as_it_was(_python_generator()) or self._python is None:
+            self._python = random.getstate()
+        if not self._numpy_memory.is_as_it_was(_numpy_generator()) or self._numpy is None or self._numpy["has_gauss"]:
+            self._numpy = np.random.get_state(legacy=False)  # type: ignore[assignment]
         return self._with(self._python, self._numpy)
 
     def _with(self, of_python: tuple, of_numpy: dict[str, Any]) -> RandomState:
@@ -110,32 +108,49 @@ class Randomness:
         np.random.set_state(state.numpy)
 
 
-# A Mersenne Twister has 624 words and a place in them. A draw moves the place, and after the last word makes all of them anew,
-# as seeding does (but for word 0, which seeding sets to a constant): the place and three words tell whether anything happened.
-_LOOKED_AT = (1, 312, 623)
+class _Memory:
+    """The memory of a generator, looked at as a whole: 2.5 kB take less time than calls that step less often on this path."""
+
+    def __init__(self, words_of: Callable[[Any], memoryview | None]):
+        self._words_of = words_of
+        self._generator: Any = None  # kept, so that its memory stays its own
+        self._words: memoryview | None = None
+        self._seen: tuple | None = None
+
+    def is_as_it_was(self, generator: Any) -> bool:
+        """Since it was asked last. No where nothing is known of how `generator` lies in memory."""
+        if generator is not self._generator:
+            self._generator, self._words, self._seen = generator, self._words_of(generator), None
+        if self._words is None:
+            return False
+        before, self._seen = self._seen, (self._words.tobytes(), getattr(generator, "gauss_next", None))
+        return before == self._seen
 
 
-def _numpy_now() -> tuple | None:
-    """What is seen of NumPy's global generator; None where it is no Mersenne Twister."""
-    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # NumPy 1.24; its stubs leave it out
-    if type(generator) is not np.random.MT19937:
-        return None
-    memory = _memory(generator.ctypes.state_address)
-    return (memory[624], *(memory[word] for word in _LOOKED_AT))
+# A Mersenne Twister has 624 words and a place in them.
 
 
-def _python_now() -> tuple | None:
-    """What is seen of Python's global generator; None where its memory is not laid out as CPython has it."""
-    generator = getattr(random.getstate, "__self__", None)
-    if type(generator) is not random.Random or not _layout_is_known():
-        return None
-    memory = _memory(id(generator) + object.__basicsize__)  # its place stands before its words
-    return (memory[0], *(memory[1 + word] for word in _LOOKED_AT), generator.gauss_next)  # type: ignore[attr-defined]
+def _numpy_generator() -> Any:
+    return np.random.get_bit_generator()  # type: ignore[attr-defined]  # NumPy 1.24; its stubs leave it out
 
 
-@functools.cache
-def _memory(address: int) -> Any:
-    return (ctypes.c_uint32 * 625).from_address(address)
+def _numpy_words(generator: Any) -> memoryview | None:
+    """None where it is no Mersenne Twister."""
+    return _view(generator.ctypes.state_address) if type(generator) is np.random.MT19937 else None
+
+
+def _python_generator() -> Any:
+    return getattr(random.getstate, "__self__", None)
+
+
+def _python_words(generator: Any) -> memoryview | None:
+    """None where its memory is not laid out as CPython has it: its place, then its words."""
+    known = type(generator) is random.Random and _layout_is_known()
+    return _view(id(generator) + object.__basicsize__) if known else None
+
+
+def _view(address: int) -> memoryview:
+    return memoryview((ctypes.c_uint32 * 625).from_address(address)).cast("B")
 
 
 @functools.cache
@@ -146,5 +161,5 @@ def _layout_is_known() -> bool:
     generator = random.Random(1)
     generator.random()
     _, words, _ = generator.getstate()
-    memory = (ctypes.c_uint32 * 625).from_address(id(generator) + object.__basicsize__)
-    return list(memory) == [words[624], *words[:624]]
+    memory = _view(id(generator) + object.__basicsize__).cast("I").tolist()
+    return memory == [words[624], *words[:624]]

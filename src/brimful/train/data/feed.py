@@ -216,8 +216,10 @@ class _Step:
     def draw(self, count: int) -> bool:
         """Whether so many batches could be drawn. Raises BatchNotMade where memory is missing: the loader has used up the batch
         that failed, and would give the next one in its place."""
-        with batches_are_made():
-            self._drawn += itertools.islice(self._batches, max(0, count - len(self._drawn)))
+        missing = count - len(self._drawn)
+        if missing > 0:
+            with batches_are_made():
+                self._drawn += itertools.islice(self._batches, missing)
         return len(self._drawn) >= count
 
     def load(self, part: int, start: int, stop: int) -> Batch:

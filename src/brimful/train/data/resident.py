@@ -90,7 +90,8 @@ class Resident:
         rows = torch.from_numpy(numpy.ascontiguousarray(indices, dtype=numpy.int64))
         if self._staged:
             return self._data.tree([self._through_pinned_memory(tensor, rows) for tensor in self._tensors])
-        rows = rows.to(self._device, non_blocking=True)
+        if self._device.type != "cpu":
+            rows = rows.to(self._device, non_blocking=True)
         return self._data.tree([select(tensor, rows) for tensor in self._tensors])
 
     def _through_pinned_memory(self, tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
