@@ -65,7 +65,7 @@ def test_other_data_sets_are_behind_a_loader_whatever_was_asked():
 
 def test_rows_are_copied_on_the_host():
     data = Arrays(x=torch.arange(6).reshape(3, 2))
-    batch = Resident(data, "host", torch.device("cpu")).take(torch.tensor([2, 0]).numpy())
+    batch = Resident(data, "host", torch.device("cpu")).take(torch.tensor([2, 0]))
     assert batch["x"].tolist() == [[4, 5], [0, 1]]
     batch["x"].fill_(-1)
     assert data.tensors[0].min() == 0

@@ -155,13 +155,13 @@ class Feed:
         start, stop, planned = share
         samples = planned
         if isinstance(drawn, Chosen):
-            samples = len(drawn.indices)
+            samples = len(drawn.rows)
         elif keeps_writes_out():
             samples = samples_in(drawn) or planned
         start, stop = start * samples // planned, stop * samples // planned
         if isinstance(drawn, Chosen):
             assert self._resident is not None
-            return self._resident.take(drawn.indices[start:stop])
+            return self._resident.take(drawn.rows[start:stop] if stop - start < samples else drawn.rows)
         return to_device(cut(drawn, start, stop, samples), self._device)
 
     def _make_loader(self, data: Any, config: DataConfig, seed: int, share: Callable[[int], int] | None) -> DataLoader:
@@ -236,8 +236,8 @@ class _Step:
 class Chosen:
     """What the loader of a resident data set gives: rows to be taken where the data lives."""
 
-    def __init__(self, indices: numpy.ndarray) -> None:
-        self.indices = indices
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
 
 
 class _Rows(Dataset):
@@ -260,7 +260,7 @@ class _Rows(Dataset):
 
 
 def _chosen(indices: Any) -> Chosen:
-    return Chosen(numpy.asarray(indices, dtype=numpy.int64))
+    return Chosen(torch.from_numpy(numpy.ascontiguousarray(indices, dtype=numpy.int64)))
 
 
 class _TakenRows(Dataset):

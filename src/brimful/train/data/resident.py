@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numpy
 import torch
 
 from brimful.errors import DoesNotFit
@@ -85,9 +84,8 @@ class Resident:
         self._staged = residence != "device" and device.type == "cuda"
         self._tensors = tuple(_placed(tensor, residence, device) for tensor in data.tensors)
 
-    def take(self, indices: numpy.ndarray) -> Any:
-        """These rows on the device, copied: what is done to a batch in place does not reach the data."""
-        rows = torch.from_numpy(numpy.ascontiguousarray(indices, dtype=numpy.int64))
+    def take(self, rows: torch.Tensor) -> Any:
+        """These rows (int64, on the host) on the device, copied: what is done to a batch in place does not reach the data."""
         if self._staged:
             return self._data.tree([self._through_pinned_memory(tensor, rows) for tensor in self._tensors])
         if self._device.type != "cpu":
