@@ -143,3 +143,15 @@ def test_a_kind_of_number_that_numpy_does_not_have_is_put_back():
     assert layer.running_mean.any()
     buffers.put_back()
     assert not layer.running_mean.any()
+
+
+def test_a_table_of_the_scripts_own_may_grow_in_its_place():
+    model = nn.Module()
+    model.register_buffer("table", torch.zeros(2))
+    buffers = Buffers(model)
+    buffers.take()
+    torch.arange(7.0, out=model.table.resize_(0))
+    buffers.take()
+    model.table.zero_()
+    buffers.put_back()
+    assert model.table.tolist() == list(range(7))

@@ -24,7 +24,7 @@ class Buffers:
     def __init__(self, module: nn.Module, always: bool = False):
         owners = [(owner, name) for owner in module.modules() for name in owner._buffers]  # some may be None now, and not later
         self._slots = [
-            _Slot(owner._buffers, name, always or isinstance(owner, nn.modules.batchnorm._NormBase)) for owner, name in owners
+            _Slot(owner._buffers, name, always, isinstance(owner, nn.modules.batchnorm._NormBase)) for owner, name in owners
         ]
         self._steps = 0
 
@@ -50,10 +50,11 @@ class Buffers:
 class _Slot:
     """A buffer's place in its module, what was in it at the start of the step, and a copy of that."""
 
-    __slots__ = ("_always", "_copy", "_holder", "_name", "_version", "_views", "tensor")
+    __slots__ = ("_always", "_copy", "_holder", "_is_statistic", "_name", "_version", "_views", "tensor")
 
-    def __init__(self, holder: dict[str, torch.Tensor | None], name: str, always: bool):
-        self._holder, self._name, self._always = holder, name, always
+    def __init__(self, holder: dict[str, torch.Tensor | None], name: str, always: bool, is_statistic: bool):
+        self._holder, self._name = holder, name
+        self._always, self._is_statistic = always or is_statistic, is_statistic
         self.tensor = holder[name]
         self._version = -1
         self._make_room()
@@ -104,7 +105,8 @@ class _Slot:
         tensor = self.tensor
         self._copy = copy = None if tensor is None else torch.empty_like(tensor)
         self._views = None
-        if tensor is not None and copy is not None and tensor.device.type == "cpu":
+        # PyTorch lets nobody resize what NumPy has a view of: a table of the script's own may have to grow.
+        if self._is_statistic and tensor is not None and copy is not None and tensor.device.type == "cpu":
             with contextlib.suppress(TypeError, RuntimeError):  # bfloat16, sparse, a subclass: not NumPy's
                 self._views = copy.numpy(), tensor.numpy(), tensor, tensor.data_ptr()
 

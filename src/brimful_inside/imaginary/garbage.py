@@ -15,8 +15,6 @@ from brimful_inside.imaginary.patches import Patches
 
 __all__ = ["Garbage"]
 
-MANY = 50_000  # objects, 10 ms of a look (measured, Python 3.11)
-
 
 class Garbage:
     """Python's collector, from the first use of the card on. A script that turns it on again has it run as ever."""
@@ -50,8 +48,6 @@ class Garbage:
         """Cycles among what came since the card was used, or since the script's own last look, die."""
         if self._rests and not gc.isenabled():
             self._collect()
-            if len(gc.get_objects()) > MANY:  # packages that were imported since
-                gc.freeze()
 
     def leave(self) -> None:
         with self._lock:

@@ -34,8 +34,9 @@ def open_door() -> None:
         give_freed_memory_back(hub)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_in_forked_child)
-    for package in ("torch", "torch._dynamo"):  # the second is imported by the first optimizer
-        waiting.load_quietly(package, sets_aside=orders.device == "imaginary")  # as the imaginary card does a moment later
+    # Of torch nothing can be on the card yet; the imaginary one sets aside what there is a moment later.
+    waiting.load_quietly("torch", sets_aside=orders.device == "imaginary")
+    waiting.load_quietly("torch._dynamo")  # by the first optimizer
     waiting.wait_for("torch", _torch_is_here)
 
 

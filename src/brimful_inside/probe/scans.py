@@ -2,8 +2,8 @@
 
 Each process writes `scans-<pid>.jsonl` in its trial's folder: one scan a line, as JSON, so that ranks do not meet in one file
 and a process that is killed leaves at most one torn line, which counts as none. A scan is taken over where it is of the same
-rank, of the same loader (the n-th over a data set of that type and length), and its first and its largest samples have the
-sizes that are seen now; else the data set is scanned anew. Standard library alone.
+rank, of the same loader (the n-th over a data set of that type, part and length), and its first and its largest samples have
+the sizes that are seen now; else the data set is scanned anew. Standard library alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scans:
         return seen
 
     def _key(self, dataset: Any, length: int) -> Key:
-        kind = "%s.%s" % (type(dataset).__module__, type(dataset).__qualname__)
+        kind = _kind_of(dataset)
         number = self._loaders.get((kind, length), 0)
         self._loaders[kind, length] = number + 1
         return world()[0], number, kind, length
@@ -73,6 +73,20 @@ class Scans:
                 os.close(descriptor)
         except OSError:
             pass
+
+
+def _kind_of(dataset: Any) -> str:
+    """The data set's type; of a part of another one also which part, for it may be drawn anew at each run."""
+    kind = "%s.%s" % (type(dataset).__module__, type(dataset).__qualname__)
+    inner: Any = getattr(dataset, "dataset", None)
+    indices: Any = getattr(dataset, "indices", None)
+    if inner is None or not hasattr(indices, "__iter__"):
+        return kind
+    try:
+        chosen = indices.tolist() if hasattr(indices, "tolist") else indices
+        return "%s[%x] of %s" % (kind, hash(tuple(int(index) for index in chosen)), _kind_of(inner))
+    except (TypeError, ValueError, RecursionError):
+        return kind
 
 
 def encode(key: Key, seen: Scan, with_totals: bool) -> bytes:

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from brimful_inside import imaginary
-from brimful_inside.imaginary.garbage import MANY
 from brimful_inside.laws.trace import Free, Malloc, Phase, Step
 
 from .conftest import card, rows
@@ -133,12 +132,50 @@ def test_a_step_does_not_look_through_what_was_set_aside(gpu):
     assert gc.get_freeze_count() > len(many) > len(gc.get_objects())  # which leaves out what is frozen
 
 
-def test_what_a_large_package_brings_later_is_looked_through_once(gpu):
+def test_much_that_comes_up_while_a_cycle_is_alive_keeps_nothing_of_the_card(gpu):
+    class Holder:
+        pass
+
     torch.zeros(1, device="cuda")
-    before = gc.get_freeze_count()
-    package = [[] for _ in range(MANY + 1)]
+    holder = Holder()
+    holder.itself, holder.tensor = holder, torch.zeros(1000, device="cuda")
+    data = [{} for _ in range(100_000)]
     gpu.step(1)
-    assert gc.get_freeze_count() - before > len(package) > len(gc.get_objects())
+    del holder
+    gpu.step(2)
+    assert torch.cuda.memory_allocated() == 0 and len(data) == 100_000
+
+
+def test_a_script_that_turns_the_collector_on_again_has_it_run_as_ever(gpu):
+    torch.zeros(1, device="cuda")
+    gc.enable()
+    gpu.garbage._collect = lambda: pytest.fail("collected at a step")
+    gpu.step(1)
+
+
+def test_a_collection_of_young_objects_is_no_look_at_everything(gpu):
+    torch.zeros(1, device="cuda")
+    frozen = gc.get_freeze_count()
+    assert frozen and gc.collect(0) >= 0 and gc.get_freeze_count() <= frozen
+    young = [[] for _ in range(1000)]
+    gc.collect(1)
+    assert gc.get_freeze_count() <= frozen
+    gc.collect()
+    assert gc.get_freeze_count() > len(young)
+
+
+def test_a_collector_that_was_off_before_stays_off_and_nothing_stays_frozen():
+    gc.disable()
+    try:
+        seen = imaginary.enter(card())
+        torch.zeros(1, device="cuda")
+        seen.leave()
+        assert not gc.isenabled() and gc.get_freeze_count() == 0
+        seen.garbage.rest()  # a thread that uses the card late
+        seen.garbage.look()
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.enable()
 
 
 def test_torch_is_as_before_when_the_card_is_gone():

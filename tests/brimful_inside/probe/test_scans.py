@@ -314,3 +314,19 @@ def test_a_scan_with_indices_beyond_the_data_set_or_too_few_numbers_is_none(tmp_
 def test_a_file_that_is_not_there_or_is_a_folder_is_as_none(tmp_path):
     assert list(read(str(tmp_path))) == list(read(str(tmp_path / "gone"))) == []
     assert Counted(range(40)).look(Scans(str(tmp_path), [str(tmp_path), str(tmp_path / "gone")])).scanned == 40
+
+
+def test_another_part_of_the_same_data_is_scanned_anew():
+    """A split without a seed: its first samples may agree and a long one be among the others."""
+    import torch
+    from torch.utils.data import Subset, random_split
+
+    from brimful_inside.probe.scans import _kind_of
+
+    whole = list(range(100))
+    first, same, other = (Subset(whole, chosen) for chosen in ([3, 1], torch.tensor([3, 1]), [3, 2]))
+    assert _kind_of(first) == _kind_of(same) != _kind_of(other)
+    assert _kind_of(Subset(first, [0])) != _kind_of(Subset(other, [0]))
+    drawn = [_kind_of(random_split(whole, [50, 50], torch.Generator().manual_seed(seed))[0]) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert _kind_of(whole) == "builtins.list"

@@ -10,7 +10,9 @@ import importlib.util
 import os
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import TYPE_CHECKING, Any, List, Optional
 
 import torch
 
@@ -41,6 +43,9 @@ def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(torch.nn.Module, "compile", compile_module)
     if _DYNAMO not in sys.modules:
         sys.modules[_DYNAMO] = _Dynamo(patches)
+        finder = _Submodules()
+        sys.meta_path.insert(0, finder)
+        patches.undo_by(lambda: sys.meta_path.remove(finder))
     else:
         patches.set(sys.modules[_DYNAMO], "reset", _Dynamo.reset)
 
@@ -55,6 +60,8 @@ class _Dynamo(types.ModuleType):
 
     def __init__(self, patches: Patches):
         super().__init__(_DYNAMO)
+        self.__path__: List[str] = []  # its submodules are for _Submodules to find
+        self.__spec__ = ModuleSpec(_DYNAMO, None, is_package=True)
         self._patches = patches
 
     @staticmethod
@@ -74,14 +81,51 @@ class _Dynamo(types.ModuleType):
         """The real one clears graphs as well, with names of torch._C that a build without CUDA lacks."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("__spec__", "__file__", "__wrapped__"):
+        if name in ("__file__", "__wrapped__"):
             raise AttributeError(name)
         if name == "config" and sys.modules.get(_DYNAMO) is self:
             return _config_alone()
+        return getattr(self.bring(), name)
+
+    def bring(self) -> Any:
+        """The real one, in this one's place."""
         if sys.modules.get(_DYNAMO) is self:
             del sys.modules[_DYNAMO]
             self._patches.set(importlib.import_module(_DYNAMO), "reset", self.reset)
-        return getattr(importlib.import_module(_DYNAMO), name)
+        return importlib.import_module(_DYNAMO)
+
+
+class _Submodules(MetaPathFinder):
+    """``import torch._dynamo.exc`` while the stand-in is there: the real package brings it, and it is not loaded twice."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
+        package = sys.modules.get(_DYNAMO)
+        if not name.startswith(_DYNAMO + ".") or not isinstance(package, _Dynamo):
+            return None
+        if name == _DYNAMO + ".config":
+            return _as_it_is(_config_alone())
+        real = package.bring()
+        return _as_it_is(sys.modules[name]) if name in sys.modules else PathFinder.find_spec(name, real.__path__)
+
+
+def _as_it_is(module: Any) -> ModuleSpec:
+    """Of a module that is loaded. The import system would load it again by the module's own, where that is another."""
+    spec = ModuleSpec(module.__name__, _Loaded(module))
+    vars(module)["__spec__"] = spec  # torch._dynamo.config lets nobody set an attribute that is no setting
+    return spec
+
+
+class _Loaded(Loader):
+    """Gives a module as it is, with its own spec again."""
+
+    def __init__(self, module: Any):
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return self._module
+
+    def exec_module(self, module: Any) -> None:
+        vars(module)["__spec__"] = self._spec
 
 
 def _config_alone() -> Any:

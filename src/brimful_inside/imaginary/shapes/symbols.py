@@ -10,6 +10,7 @@ import builtins
 import importlib
 import sys
 import types
+from importlib.machinery import ModuleSpec
 from typing import Any, Callable, Dict
 
 import torch
@@ -112,8 +113,16 @@ def _is_shape(value: Any) -> bool:
     return type(value) is int or (isinstance(value, (tuple, list)) and all(type(one) is int for one in value))
 
 
+def _are_alike(first: Any, second: Any) -> bool:
+    return isinstance(first, int) == isinstance(second, int)
+
+
 class _Shapes(types.ModuleType):
     """torch.fx.experimental.symbolic_shapes for plain numbers. Whatever is not in the tables brings the real one."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)  # asked for by importlib.util.find_spec
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -129,7 +138,7 @@ def _for_plain(name: str, answer: Callable[..., Any], is_plain: Callable[[Any], 
     """Whoever imports the function by name keeps it for good, so that it has to be right for symbols too."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        if args and not kwargs and all(map(is_plain, args)):
+        if args and not kwargs and all(map(is_plain, args)) and (name != "sym_eq" or _are_alike(*args)):
             return answer(*args)
         return getattr(_real(), name)(*args, **kwargs)
 

@@ -246,3 +246,10 @@ def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, 
         grad.sum((0, 2, 3))
         by_hand = sums()[-1]
         assert added == ([by_hand] if bias else []) and by_hand > 1 << 20
+        del out, grad
+        layer.zero_grad(set_to_none=True)
+    assert torch.cuda.memory_allocated() <= sum(t.nbytes + 512 for t in (images, *layer.parameters()))  # no buffer is left
+    gpu.flush()
+    rows = [row for row in decode(trace_file.getvalue().splitlines()).rows if isinstance(row, Malloc)]
+    (at,) = [n for n, row in enumerate(rows) if row.law == "reduction" and "convolution_backward" in rows[n - 1].op]
+    assert rows[at - 1].nbytes == 4 * 128  # the bias's gradient, into which the sum goes
