@@ -110,8 +110,6 @@ class Feed:
                 first = []
                 if step.planned and not step.draw(1):
                     return
-                if self._resident is not None:
-                    step.draw(step.planned)  # indices alone: all at once take a loader less time than one by one
                 yield step
                 if not step.draw(step.planned):
                     return
