@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import time
@@ -70,6 +71,13 @@ class Dies(Lacks):
     def error_is_raised(self):
         faulthandler.disable()
         os.kill(os.getpid(), self.error)
+
+
+@pytest.fixture(autouse=True)
+def no_dead_worker_is_left_to_other_tests():
+    """Torch tells of it at the end of any child process, as long as its loader is somewhere."""
+    yield
+    gc.collect()
 
 
 def trained(folder, data, seen, workers=0, eval_data=None, waits_s=0.0):
