@@ -19,7 +19,7 @@ from brimful_inside.laws import workspaces
 from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.laws.replay import Played
 
-LARGE = 100  # times the sizes that were traced: what grows with the batch is then most of what is alive
+LARGE = 100  # assumed: at so many times the sizes that were traced, most of what is alive grows with the batch
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 FIRST = 32  # samples that are looked at whatever it takes; where they are as an earlier scan saw them, no more are
-FIRST_S = 1.0
-ALL_S = 30.0  # when something varies
+FIRST_S = 1.0  # assumed: nobody minds waiting so long for a first trial
+ALL_S = 30.0  # when something varies; assumed
 KEPT_LARGEST = 65_536
 MAX_DEPTH = 5
 

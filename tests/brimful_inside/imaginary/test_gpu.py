@@ -94,13 +94,17 @@ def test_the_same_training_gives_the_same_trace():
     assert train() == train()
 
 
-def test_cycles_die_at_steps_and_not_at_any_time(gpu):
-    class Holder:
-        pass
+class InACycle:
+    tensor: torch.Tensor
 
+    def __init__(self):
+        self.itself = self
+
+
+def test_cycles_die_at_steps_and_not_at_any_time(gpu):
     torch.zeros(1, device="cuda")
-    holder = Holder()
-    holder.itself, holder.tensor = holder, torch.zeros(1000, device="cuda")
+    holder = InACycle()
+    holder.tensor = torch.zeros(1000, device="cuda")
     del holder
     assert not gc.isenabled()
     assert torch.cuda.memory_allocated() == 4096
@@ -109,13 +113,9 @@ def test_cycles_die_at_steps_and_not_at_any_time(gpu):
 
 
 def test_a_model_from_before_the_card_was_used_dies_in_its_cycle_when_the_script_collects(gpu):
-    class Model:
-        pass
-
-    model = Model()
-    model.itself = model
+    model = InACycle()
     torch.zeros(1, device="cuda")  # the card is used: what is there is set aside
-    model.weight = torch.zeros(1000, device="cuda")
+    model.tensor = torch.zeros(1000, device="cuda")
     del model
     gpu.step(1)
     assert torch.cuda.memory_allocated() == 4096
@@ -133,12 +133,9 @@ def test_a_step_does_not_look_through_what_was_set_aside(gpu):
 
 
 def test_much_that_comes_up_while_a_cycle_is_alive_keeps_nothing_of_the_card(gpu):
-    class Holder:
-        pass
-
     torch.zeros(1, device="cuda")
-    holder = Holder()
-    holder.itself, holder.tensor = holder, torch.zeros(1000, device="cuda")
+    holder = InACycle()
+    holder.tensor = torch.zeros(1000, device="cuda")
     data = [{} for _ in range(100_000)]
     gpu.step(1)
     del holder
@@ -148,9 +145,14 @@ def test_much_that_comes_up_while_a_cycle_is_alive_keeps_nothing_of_the_card(gpu
 
 def test_a_script_that_turns_the_collector_on_again_has_it_run_as_ever(gpu):
     torch.zeros(1, device="cuda")
-    gc.enable()
-    gpu.garbage._collect = lambda: pytest.fail("collected at a step")
+    looks = []
+    gpu.garbage._collect = lambda: looks.append(1)
     gpu.step(1)
+    assert looks == [1]
+    gc.enable()
+    gpu.step(2)
+    gpu.phase("eval")
+    assert looks == [1]
 
 
 def test_a_collection_of_young_objects_is_no_look_at_everything(gpu):

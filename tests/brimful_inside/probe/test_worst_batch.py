@@ -32,6 +32,19 @@ def train(loader):
         print(tuple(x.shape), len(set(i.tolist())), flush=True)
 """
 
+BY_BUDGET = """
+class Budget(Sampler):
+    def __init__(self, data): self.data = data
+    def __len__(self): return 20
+    def __iter__(self):
+        batch = []
+        for i, n in enumerate(self.data.lengths):
+            if batch and max(self.data.lengths[j] for j in [*batch, i]) * (len(batch) + 1) > 900:
+                yield batch
+                batch = []
+            batch.append(i)
+"""
+
 
 def test_every_batch_is_made_of_the_largest_samples_by_the_workers(run_trial):
     told = run_trial(
@@ -59,17 +72,8 @@ def test_where_nothing_varies_the_loader_is_left_alone(run_trial):
 def test_of_a_batch_sampler_with_a_budget_the_largest_batch_is_taken(run_trial):
     told = run_trial(
         HEAD
+        + BY_BUDGET
         + """
-class Budget(Sampler):
-    def __init__(self, data): self.data = data
-    def __len__(self): return 20
-    def __iter__(self):
-        batch = []
-        for i, n in enumerate(self.data.lengths):
-            if batch and max(self.data.lengths[j] for j in [*batch, i]) * (len(batch) + 1) > 900:
-                yield batch
-                batch = []
-            batch.append(i)
 data = Sentences()
 sizes = [len(b) * max(data.lengths[i] for i in b) for b in Budget(data)]
 print(max(sizes))
@@ -151,17 +155,8 @@ data = Sentences(longest=int(sys.argv[1]))
 PLAIN = COUNTED + "train(DataLoader(data, 8, collate_fn=pad))\n"
 BUDGET = (
     COUNTED
+    + BY_BUDGET
     + """
-class Budget(Sampler):
-    def __init__(self, data): self.data = data
-    def __len__(self): return 20
-    def __iter__(self):
-        batch = []
-        for i, n in enumerate(self.data.lengths):
-            if batch and max(self.data.lengths[j] for j in [*batch, i]) * (len(batch) + 1) > 900:
-                yield batch
-                batch = []
-            batch.append(i)
 train(DataLoader(data, batch_sampler=Budget(data), collate_fn=pad))
 """
 )
