@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from brimful.decide.search_memory import Traced, search_largest
 from brimful.values import Limits, Outcome
-from brimful_inside.laws.trace import Free, Malloc, Trace
+from brimful_inside.laws.trace import Free, Malloc, Phase, Trace
 from tests.decide.programs import GIB, MIB, Script, affine, card, drive, network
 
 
@@ -66,6 +66,61 @@ def test_the_whole_dataset_traced_and_fitting_ends_the_search_though_other_event
     found, asked = drive(search_largest(card(40 * GIB), Limits(dataset_length=200)), trace_of)
     assert asked == [5, 12, 200]
     assert (found.belief.largest_batch_size, found.belief.limited_by, found.notes) == (200, "dataset", ())
+
+
+def epochs_of(samples: int, script: Script, after: Script):
+    """What `script` does in each step, as long as the epoch has batches left, two at most; then an evaluation."""
+
+    def trace_of(b: int) -> Trace:
+        steps = min(2, -(-samples // b))
+        rows = [Malloc(-1, 300 * MIB, "w"), Phase("train")]
+        for step in range(steps):
+            rows += [_moved(row, step) for row in script.trace(b).rows if not isinstance(row, Phase)]
+        rows += [Phase("eval"), *(_moved(row, 9) for row in after.trace(b).rows if not isinstance(row, Phase))]
+        return Trace({}, rows)
+
+    return trace_of
+
+
+def _moved(row, by: int):
+    if isinstance(row, Malloc):
+        return row._replace(id=row.id + 10_000 * by)
+    return row._replace(id=row.id + 10_000 * by) if isinstance(row, Free) else row
+
+
+@given(seed=st.integers(0, 10**6), budget=st.integers(2, 30), samples=st.integers(20, 4000))
+@settings(max_examples=20, deadline=None)
+def test_where_an_epoch_is_shorter_at_large_sizes_the_true_largest_is_named(seed, budget, samples):
+    passing = [action for action in network(seed, layers=4).actions if action[0] != "step" and action[1][0] in "atg"]
+    after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
+    trace_of, chosen = epochs_of(samples, Script(passing), after), card(budget * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = found.belief.largest_batch_size
+    assert largest == true_largest(chosen, trace_of, largest or 1)
+    assert len(asked) <= 6 and largest in asked and found.belief.exact
+
+
+def test_an_edge_that_the_common_beginning_settles_takes_three_traces_however_the_runs_go_on():
+    step = Script([("malloc", "a", affine(0, 4_000_000)), ("malloc", "g", affine(MIB, 500_000)), ("free", "a"), ("free", "g")])
+    after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
+    trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = found.belief.largest_batch_size
+    assert asked == [5, 12, largest] and largest == true_largest(chosen, trace_of, largest)
+    assert (found.belief.method, found.belief.exact, found.belief.limited_by, found.notes) == ("laws", True, "budget", ())
+    curve = {point.batch_size: point.value.value for point in found.belief.curve}
+    assert found.peak is not None and curve[largest] == found.peak.device_bytes
+
+
+def test_where_the_part_that_differs_sets_the_peak_the_edge_is_not_taken_for_proven():
+    """In evaluation each sample takes ten times what it takes in training, which the common beginning knows nothing of."""
+    step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
+    after = Script([("malloc", "e", affine(0, 40_000_000)), ("free", "e")])
+    trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = found.belief.largest_batch_size
+    assert largest == true_largest(chosen, trace_of, largest)
+    assert len([size for size in asked if size > 40]) > 1, "laws that hold there were asked for"
 
 
 def accumulating(effective: int):

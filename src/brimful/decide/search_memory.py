@@ -10,25 +10,27 @@
             break
 
 Two small traces give each allocation as a law of the batch size; the third is taken at the answer and must be reproduced.
-Where it is not, laws are fitted anew through the traces nearest to the answer, or, where the order of allocations itself
-depends on the batch size, the next size comes from the peaks. A size at which the script fails by itself is a ceiling, and
-sizes below it are tried (`decide.own_failures`).
+Where it is reproduced only up to some row, and by that row no larger size has room, the answer stands all the same
+(`decide.beginnings`). Else laws are fitted anew through the traces nearest to the answer, or, where the order of allocations
+itself depends on the batch size, the next size comes from the peaks. A size at which the script fails by itself is a ceiling,
+and sizes below it are tried (`decide.own_failures`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from math import isqrt
 
 from brimful.decide.allocation_laws import AllocationLaws, Reproduction, fit_laws, needs_another_trace, second_size
+from brimful.decide.beginnings import common_beginning
 from brimful.decide.cards import joined, worst_of
 from brimful.decide.intervals import GROWTH_LAWS, GROWTH_PEAKS, growth
 from brimful.decide.memory import Card, LawPeaks, check_limits, curve_sizes, largest_that, upper_limit
 from brimful.decide.own_failures import CEILINGS, OwnFailures
 from brimful.decide.peaks import fit_peaks
 from brimful.decide.sequences import Program, program_of
+from brimful.decide.trusted_laws import TrustedLaws, best_laws
 from brimful.values import Limits, MemoryBelief, Outcome, PeakEstimate, Point
 from brimful_inside.laws.replay import Played
 from brimful_inside.laws.trace import CardTrace, Trace
@@ -129,18 +131,6 @@ class _Known:
         return sorted(below[-1:] + above[:1] if below and above else below[-2:] or above[:2])
 
 
-@dataclass(frozen=True)
-class _Model:
-    """Laws, and how far they can be trusted."""
-
-    laws: AllocationLaws
-    reproduced: tuple[int, ...]  # traced sizes that they give to the byte
-
-    @property
-    def verified(self) -> bool:
-        return self.laws.exact and len(self.reproduced) > len(self.laws.fitted_at)
-
-
 def search_largest(
     card: Card, limits: Limits, max_traces: int = MAX_TRACES, first_size: int = FIRST_SIZE
 ) -> Generator[int, Traced, MemoryConclusion]:
@@ -209,29 +199,6 @@ def _upper_if_grown(known: _Known, batch_size: int, factor: float) -> float:
     return card.around(card.context_bytes + factor * played.peak.reserved)[1]
 
 
-def best_laws(programs: dict[int, Program], frontier: list[int]) -> _Model | None:
-    """The laws, of all that two or three traces give, that are to be trusted most near the frontier.
-
-    First those that give the traces at the frontier to the byte, then those without rounding that give the most traces,
-    then the plainest. None where no two traces have the same events.
-    """
-    best: tuple[tuple[int, int, int, int], _Model] | None = None
-    for count in (2, 3):
-        for sizes in combinations(sorted(programs), count):
-            laws = fit_laws({size: programs[size] for size in sizes})
-            if laws is None or (count == 3 and not laws.exact):
-                continue  # any three points have a parabola; it says something only if its numbers are whole
-            reproduced = tuple(size for size in programs if size in sizes or laws.reproduces(programs[size], size).exact)
-            near = sum(size in reproduced for size in frontier)
-            distance = sum(abs(size - frontier[-1]) for size in sizes)
-            rank = (near, len(reproduced) if laws.exact else 0, -count, -distance)
-            if best is None or rank > best[0]:
-                best = (rank, _Model(laws, reproduced))
-        if best is not None and len(best[1].reproduced) == len(programs) and best[1].laws.exact:
-            break
-    return best[1] if best is not None else None
-
-
 def _next_size(known: _Known) -> int | None:
     """The next batch size to trace; None when the search is over."""
     model = best_laws(known.programs, known.frontier)
@@ -243,12 +210,25 @@ def _next_size(known: _Known) -> int | None:
         return candidate
     if candidate == upper_limit(known.limits)[0] and known.fits(candidate):
         return None  # its own trace is the proof, and no law is asked for more
-    if model is not None and model.laws.exact and not model.verified:
+    if model is not None and model.laws.exact and not model.verified and not _nothing_larger_fits(known, candidate):
         return _size_for_verification(known, candidate)
     return None
 
 
-def _candidate(known: _Known, model: _Model | None) -> int | None:
+def _nothing_larger_fits(known: _Known, size: int) -> bool:
+    """Whether laws of smaller sizes, as far as the trace at this one confirms them, have no room for any larger one."""
+    if size != known.good or known.own.said:
+        return False
+    below = [smaller for smaller in sorted(known.programs) if smaller < size]
+    for count in (2, 3):
+        laws = fit_laws({smaller: known.programs[smaller] for smaller in below[:count]}) if len(below) >= count else None
+        begun = common_beginning(laws, known.programs[size], size) if laws is not None else None
+        if begun is not None and begun.exact and not begun.constant:
+            return known.peaks_of(begun).largest(size, upper_limit(known.limits)[0]) == size
+    return False
+
+
+def _candidate(known: _Known, model: TrustedLaws | None) -> int | None:
     """The largest size believed to fit, by the laws or by the peaks; None if none does.
 
     Laws may hold near the edge alone, so they are asked from the largest traced size that fits upwards.
@@ -257,7 +237,7 @@ def _candidate(known: _Known, model: _Model | None) -> int | None:
     return by_memory if most is None or by_memory is None else min(by_memory, most)
 
 
-def _candidate_by_memory(known: _Known, model: _Model | None) -> int | None:
+def _candidate_by_memory(known: _Known, model: TrustedLaws | None) -> int | None:
     """As `_candidate`, whether or not the script itself would fail there."""
     upper, _ = upper_limit(known.limits)
     good, lowest = known.good, known.limits.min_batch_size
@@ -277,7 +257,7 @@ def _candidate_by_memory(known: _Known, model: _Model | None) -> int | None:
     return found if good is None or found is not None else good
 
 
-def _promised(known: _Known, model: _Model | None, batch_size: int) -> bool:
+def _promised(known: _Known, model: TrustedLaws | None, batch_size: int) -> bool:
     """Whether what is believed now still says that `batch_size` fits, or is not to be trusted with an answer."""
     return model is None or not model.verified or known.peaks_of(model.laws).fits(batch_size)
 
@@ -310,8 +290,10 @@ def _size_for_verification(known: _Known, candidate: int) -> int | None:
 def _conclude(known: _Known) -> MemoryConclusion:
     upper, _ = upper_limit(known.limits)
     model = best_laws(known.programs, known.frontier) if known.programs else None
-    trusted = model is not None and model.verified and known.failed is None
-    candidate = _candidate(known, model) if trusted and known.own.above(known.good) is None else known.good
+    proven = known.failed is None and known.good is not None and _nothing_larger_fits(known, known.good)
+    verified = model is not None and model.verified and known.failed is None
+    trusted = verified or proven
+    candidate = _candidate(known, model) if verified and known.own.above(known.good) is None else known.good
     # Only laws that were verified may name a size that was not traced, and no law knows where a script fails by itself.
     largest = candidate if candidate is not None else known.good
     laws = model.laws if model is not None else None
@@ -337,13 +319,13 @@ def _conclude(known: _Known) -> MemoryConclusion:
         tuple(known.order),
         known.card.estimate(played.peak) if played is not None else None,
         {name: known.card.estimate(peaks) for name, peaks in played.phases.items()} if played is not None else {},
-        laws if trusted else None,
+        laws if verified else None,
         known.failed,
-        tuple(_notes(known, model, proven=largest is not None and largest == upper)),
+        tuple(_notes(known, model, proven or (largest is not None and largest == upper))),
     )
 
 
-def _limited_by(known: _Known, model: _Model | None, largest: int | None, ignored: bool) -> str | None:
+def _limited_by(known: _Known, model: TrustedLaws | None, largest: int | None, ignored: bool) -> str | None:
     upper, name = upper_limit(known.limits)
     if largest is not None and largest == upper:
         return name
@@ -363,7 +345,7 @@ def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
     points, rows = [], max((len(model.laws.program.events) for model in found), default=0)
     for size in curve_sizes(largest, known.limits.min_batch_size, upper_limit(known.limits)[0], rows) if found else []:
         model = min(found, key=lambda m, size=size: min(abs(size - seen) for seen in m.reproduced))
-        played = known.peaks_of(model.laws).at(size)
+        played = known.played.get(size) or known.peaks_of(model.laws).at(size)
         if played.full is not None:
             played = model.laws.play_at(size, known.card.settings)  # what it would take on a card without limit
         widened = 0.0 if model.verified else growth(size, sizes[-1], GROWTH_LAWS)
@@ -371,7 +353,7 @@ def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _notes(known: _Known, model: _Model | None, proven: bool) -> list[str]:
+def _notes(known: _Known, model: TrustedLaws | None, proven: bool) -> list[str]:
     notes: list[str] = []
     if model is None and len(known.programs) > 1:
         sizes = sorted(known.programs)
@@ -387,7 +369,7 @@ def _notes(known: _Known, model: _Model | None, proven: bool) -> list[str]:
     return notes
 
 
-def _difference(known: _Known, model: _Model) -> str:
+def _difference(known: _Known, model: TrustedLaws) -> str:
     for size in sorted(known.programs):
         seen: Reproduction = model.laws.reproduces(known.programs[size], size)
         if not seen.exact:

@@ -62,6 +62,12 @@ class Program:
             return f"{len(self.events)} rows against {len(other.events)}"
         return None
 
+    def first(self, rows: int) -> Program:
+        """The program as far as its first so many events."""
+        events = self.events[:rows]
+        births = sum(event[0] == "malloc" for event in events)
+        return Program(events, self.sizes[:births], self.args[:births])
+
     @cached_property
     def code(self) -> tuple[Code, ...]:
         """The events as `replay.play_code` takes them."""
