@@ -4,7 +4,9 @@
 
 Each script goes through `brimful predict` as a user calls it, its largest batch size included, in a process of its own. The
 script's own share is measured apart: the same script, ended at the moment when it first asks anything of the card, so after its
-imports and what data it loads before that. A prediction runs it several times, and that share is taken off as many times.
+imports and what data it loads before that. A prediction runs it several times, and that share is taken off as many times; so
+are its imports after that moment, which each trial tells (`cost/watch`). Both sides take turns for some rounds, and the least
+of each counts: what else runs on a machine only adds to it.
 
 Told are processor seconds, which need no quiet machine, and the clock's, which do; and the most memory that brimful and all its
 processes held at once, less the most that the script's own share held. Two limits are checked: 4 s of processor time in the
@@ -40,6 +42,7 @@ from bench.scripts_table import PROGRAMS
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 BILLION = Path(__file__).parent / "cost" / "billion.py"
+WATCH = Path(__file__).parent / "cost" / "watch"
 LIMIT_S, LIMIT_BYTES = 4.0, 1 << 30
 # Two of a billion parameters, and programs of each kind; many of the table's do the same in other words.
 CHOSEN = (
@@ -87,13 +90,14 @@ class Cost:
     own_processor_s: float
     own_wall_s: float
     own_peak_bytes: int
+    later_imports_s: float  # processor seconds of the script's own imports after that, in all trials together
     largest_batch_size: int | None
     error: str | None = None
 
     @property
     def beyond_s(self) -> float:
         """Processor seconds beyond the script's own."""
-        return self.processor_s - self.traces * self.own_processor_s
+        return self.processor_s - self.traces * self.own_processor_s - self.later_imports_s
 
     @property
     def over_bytes(self) -> int:
@@ -157,14 +161,24 @@ def environment(home: str) -> dict[str, str]:
     return {**kept, "BRIMFUL_HOME": home, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def cost_of(name: str, command: list[str], gpu: str, repeats: int = 3) -> Cost:
+def watched(variables: dict[str, str], shares: str) -> dict[str, str]:
+    """With what tells each trial's later imports, in files of the folder `shares`."""
+    path = os.pathsep.join([str(WATCH), variables["PYTHONPATH"]])
+    return {**variables, "PYTHONPATH": path, "BRIMFUL_BENCH_SHARES": shares}
+
+
+def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
     """`command` is the script and its arguments, its batch size given."""
-    with tempfile.TemporaryDirectory() as home:
-        variables = environment(home)
-        own = [_weigh_apart([sys.executable, "-c", UNTIL_THE_CARD, *command], variables) for _ in range(repeats)]
-        words = [sys.executable, "-m", "brimful", "predict", "--gpu", gpu, "--json", "--", sys.executable, *command]
-        whole = _weigh_apart(words, variables)
-        traces = len(list(Path(home).rglob("orders.json")))
+    own, wholes = [], []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as shares:
+            variables = environment(home)
+            own.append(_weigh_apart([sys.executable, "-c", UNTIL_THE_CARD, *command], variables))
+            words = [sys.executable, "-m", "brimful", "predict", "--gpu", gpu, "--json", "--", sys.executable, *command]
+            weighed = _weigh_apart(words, watched(variables, shares))
+            later = sum(float(path.read_text()) for path in Path(shares).iterdir())
+            wholes.append((weighed, len(list(Path(home).rglob("orders.json"))), later))
+    whole, traces, later = min(wholes, key=lambda one: one[0].processor_s)
     failed = next((one.err.strip().splitlines()[-1:] for one in own if one.code), None)
     try:
         answer = json.loads(whole.out)
@@ -178,9 +192,10 @@ def cost_of(name: str, command: list[str], gpu: str, repeats: int = 3) -> Cost:
         whole.processor_s,
         whole.wall_s,
         whole.peak_bytes,
-        statistics.median(one.processor_s for one in own),
-        statistics.median(one.wall_s for one in own),
+        min(one.processor_s for one in own),
+        min(one.wall_s for one in own),
         max(one.peak_bytes for one in own),
+        later,
         answer.get("largest_batch_size"),
         " ".join(failed) if failed is not None else None,
     )
@@ -218,26 +233,30 @@ def holds(figures: dict[str, Any]) -> bool:
 
 
 def table(costs: list[Cost]) -> list[str]:
-    lines = [f"{'script':28}{'traces':>7}{'own s':>8}{'beyond s':>10}{'wall s':>8}{'own MiB':>9}{'over MiB':>10}"]
+    lines = [f"{'script':28}{'traces':>7}{'own s':>8}{'later s':>9}{'beyond s':>10}{'wall s':>8}{'own MiB':>9}{'over MiB':>10}"]
     for cost in costs:
-        numbers = f"{cost.traces:>7}{cost.own_processor_s:>8.2f}{cost.beyond_s:>10.2f}{cost.wall_s:>8.1f}"
+        numbers = (
+            f"{cost.traces:>7}{cost.own_processor_s:>8.2f}{cost.later_imports_s:>9.2f}{cost.beyond_s:>10.2f}{cost.wall_s:>8.1f}"
+        )
         memory = f"{cost.own_peak_bytes / MIB:>9.0f}{cost.over_bytes / MIB:>10.0f}"
         lines.append(f"{cost.name:28}{numbers}{memory}" + (f"  {cost.error[:60]}" if cost.error else ""))
     return lines
 
 
-def keep(costs: list[Cost], folder: Path) -> Path:
+def keep(costs: list[Cost], folder: Path, rounds: int) -> Path:
     """Writes what there is so far."""
     today = datetime.date.today()
     result = {
         "bench": "prediction_cost",
-        "what": "processor seconds and host memory of predictions beyond what the script takes until it asks for the card",
+        "what": "processor seconds and host memory of predictions beyond what the script takes until it asks for the card, and "
+        "beyond its later imports; the least of some rounds",
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
         "torch": version("torch"),
         "date": today.isoformat(),
+        "rounds": rounds,
         "limits": {"median_beyond_s": LIMIT_S, "billion_over_bytes": LIMIT_BYTES},
         "figures": summary(costs),
         "rows": [{**asdict(cost), "beyond_s": cost.beyond_s, "over_bytes": cost.over_bytes} for cost in costs],
@@ -252,7 +271,7 @@ def keep(costs: list[Cost], folder: Path) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"scripts by name (default: {', '.join(CHOSEN)})")
-    parser.add_argument("--repeats", type=int, default=3, help="of the script's own share, whose middle counts")
+    parser.add_argument("--rounds", type=int, default=3, help="of the prediction and of the script's own share, in turn")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     known = scripts()
@@ -262,9 +281,9 @@ def main() -> int:
         sys.exit(f"There is no script {', '.join(unknown)}. There are {', '.join(known)}.")
     costs: list[Cost] = []
     for name in names:
-        costs.append(cost_of(name, *known[name], repeats=args.repeats))
+        costs.append(cost_of(name, *known[name], rounds=args.rounds))
         print(table(costs)[-1], file=sys.stderr, flush=True)
-        path = keep(costs, args.out)
+        path = keep(costs, args.out, args.rounds)
     figures = summary(costs)
     print("\n".join(table(costs)))
     print(", ".join(f"{name}: {value}" for name, value in figures.items()))
