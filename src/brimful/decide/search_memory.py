@@ -290,8 +290,8 @@ def _size_for_verification(known: _Known, candidate: int) -> int | None:
 def _conclude(known: _Known) -> MemoryConclusion:
     upper, _ = upper_limit(known.limits)
     model = best_laws(known.programs, known.frontier) if known.programs else None
-    proven = known.failed is None and known.good is not None and _nothing_larger_fits(known, known.good)
     verified = model is not None and model.verified and known.failed is None
+    proven = not verified and known.failed is None and known.good is not None and _nothing_larger_fits(known, known.good)
     trusted = verified or proven
     candidate = _candidate(known, model) if verified and known.own.above(known.good) is None else known.good
     # Only laws that were verified may name a size that was not traced, and no law knows where a script fails by itself.
