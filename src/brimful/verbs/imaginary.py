@@ -221,6 +221,12 @@ def _told(tracer: Tracer, conclusion: MemoryConclusion) -> MemoryConclusion:
     return replace(conclusion, belief=belief)
 
 
+def told_by_the_search(conclusion: MemoryConclusion) -> list[Advice]:
+    """What the search noticed; and what that means for the answer, where no laws were confirmed."""
+    means = "" if conclusion.belief.method == "laws" else "the answer rests on trials, not on laws of each allocation"
+    return [Advice("search", note, means, "") for note in conclusion.notes]
+
+
 def nothing_fits(tracer: Tracer, conclusion: MemoryConclusion) -> DoesNotFit:
     """What to say when not even the smallest batch size fits."""
     smallest = min(conclusion.traced, default=1)

@@ -242,8 +242,7 @@ def _warnings(
                 "a larger share can be allowed: --budget 100%",
             )
         )
-    for note in conclusion.notes if conclusion else ():
-        found.append(Advice("search", note, "the answer rests on trials, not on laws of each allocation", ""))
+    found += imaginary.told_by_the_search(conclusion) if conclusion else []
     found += several.about_ranks(tracer.worst())
     found += _from_the_trial(tracer.worst())
     return tuple(found)

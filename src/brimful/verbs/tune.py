@@ -9,7 +9,7 @@ from brimful.decide.objective import default_objective
 from brimful.decide.plan import make_plan
 from brimful.decide.predicted_speed import rates_of
 from brimful.errors import UsageError
-from brimful.values import Advice, Estimate, Objective, Outcome, PeakEstimate, Plan, Record, Setting, Source
+from brimful.values import Estimate, Objective, Outcome, PeakEstimate, Plan, Record, Setting, Source
 from brimful.verbs import devices, imaginary, interpreter, predicted_choice, several, tune_measured
 from brimful.verbs.predict import asked_batch_size, takes_a_batch_size, values_of
 from brimful.verbs.seen import rate_advice
@@ -105,7 +105,11 @@ def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) 
         source=Source.PREDICTED,
         peak=_estimate(confirmed or conclusion.peak),
         speed=choice.samples_per_s,
-        warnings=[*_notes(conclusion.notes), *choice.warnings, *filter(None, [rate_advice(tracer.worst(), asked, size)])],
+        warnings=[
+            *imaginary.told_by_the_search(conclusion),
+            *choice.warnings,
+            *filter(None, [rate_advice(tracer.worst(), asked, size)]),
+        ],
     )
 
 
@@ -123,7 +127,3 @@ def _estimate(peak: PeakEstimate | None) -> Estimate | None:
         return None
     low, high = peak.device_interval_bytes
     return Estimate(peak.device_bytes, peak.source, low, high, peak.interval_basis)
-
-
-def _notes(notes: Sequence[str]) -> list[Advice]:
-    return [Advice("search", note, "the answer rests on trials, not on laws of each allocation", "") for note in notes]
