@@ -58,7 +58,7 @@ def predicted(program: Program, python: str) -> dict[str, Any]:
         traces = len(list(Path(folder, "records").rglob("orders.json")))
         imports = sum(wire.read_text().count('"torchseen"') for wire in Path(folder, "records").rglob("wire-*.jsonl"))
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(done.stdout.replace(folder, "."))  # a folder of this machine says nothing to anybody
     except ValueError:
         answer = {"error": {"saw": done.stderr.strip().splitlines()[-1:] or "no words"}}
     return {"exit_code": done.returncode, "seconds": seconds, "traces": traces, "imports": imports, "answer": answer}
