@@ -191,7 +191,7 @@ class MemoryBelief:
 
     memory: str  # "device" or "host"
     method: str  # "laws" (each allocation a law of the batch size) or "peaks" (fixed + linear + quadratic)
-    exact: bool  # laws: a trace at a size not used for fitting was reproduced to the byte
+    exact: bool  # laws: a trace at a size not used for fitting was reproduced to the byte, as far as the answer needs it
     fixed_bytes: float | None  # peaks only
     linear_bytes: float | None
     quadratic_bytes: float | None

@@ -39,3 +39,17 @@ def test_steps_that_leave_memory_are_told_and_an_audit_tells_both():
     seen = sample([report(growth={"train": 34 * MIB, **EVALUATION})], peak=peak(10 * GIB))
     (found,) = [one for one in findings(seen, {}) if one.code == "memory-grows"]
     assert found.saw.startswith("Each step leaves 34.0 MiB") and "each evaluation batch leaves 75.0 MiB" in found.saw
+
+
+def test_little_that_is_kept_of_each_batch_may_meet_all_the_rest_of_it_at_the_end():
+    (advice,) = memory_that_grows({"eval": 130 * 1024, "eval_seen": 2, "eval_length": 235}, 10 * GIB)
+    assert advice.code == "evaluation-collects"
+    assert "130 KiB" in advice.saw and "2 of 235 batches" in advice.saw and "13,806 times" in advice.means
+    (advice,) = memory_that_grows({"eval": 130 * 1024, "eval_seen": 2}, 10 * GIB)
+    assert advice.code == "evaluation-collects" and "times" not in advice.means
+    seen = sample([report(growth={"eval": 130 * 1024, "eval_seen": 2, "eval_length": 235})], peak=peak(10 * GIB))
+    assert not [one for one in findings(seen, {}) if one.code == "memory-grows"], "an audit tells what grows alone"
+
+
+def test_a_few_numbers_of_each_batch_become_no_matrix():
+    assert memory_that_grows({"eval": 2048, "eval_seen": 2, "eval_length": 235}, GIB) == []

@@ -73,6 +73,13 @@ def test_of_several_traces_those_that_agree_are_taken():
     assert kernels_at(laws, 100) == step(100)
 
 
+def test_sizes_that_agree_give_no_law_of_all_where_others_are_known_to_differ():
+    traces = {4: step(4, layers=2), 8: step(8), 15: step(15)}
+    laws = fit_kernels(traces, alike=False)
+    assert isinstance(laws, ScaledKernels)
+    assert kernels_at(laws, 4) == traces[4], "a size that was traced is itself"
+
+
 def test_where_no_two_agree_the_nearest_is_grown_as_its_kind_grows():
     laws = fit_kernels({5: step(5), 12: step(12, extra=True)})
     assert isinstance(laws, ScaledKernels)

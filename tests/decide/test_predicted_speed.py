@@ -13,7 +13,15 @@ from test_kernel_laws import step
 
 from brimful.decide.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence
 from brimful.decide.kernel_laws import fit_kernels
-from brimful.decide.predicted_speed import efficiency_of, predict_speed, rates_of, samples_law, sizes_up_to, step_interval
+from brimful.decide.predicted_speed import (
+    efficiency_of,
+    is_of_a_fixed_total,
+    predict_speed,
+    rates_of,
+    samples_law,
+    sizes_up_to,
+    step_interval,
+)
 from brimful.decide.speed import TOLERANCE
 from brimful.values import Estimate, Source
 from brimful_inside.laws.roofline import DEFAULT, Kernel
@@ -132,6 +140,29 @@ def test_samples_in_a_step_follow_what_traces_showed():
     assert one(10) == 40
     assert samples_law({5: None}) is None
     assert samples_law({0: 16})(0) == 16  # type: ignore[misc]
+
+
+def test_batches_that_are_summed_to_a_fixed_total_make_that_total_at_every_size():
+    seen, batches = {5: 255, 12: 252, 85: 255}, {5: 51.0, 12: 21.0, 85: 3.0}
+    summed = samples_law(seen, batches)
+    assert summed is not None
+    assert [summed(size) for size in (1, 12, 32, 128, 512)] == [255, 252, 256, 256, 512]
+
+
+@pytest.mark.parametrize(
+    ("seen", "batches"),
+    [
+        ({5: 20, 12: 48}, {5: 4.0, 12: 4.0}),  # as many at every size
+        ({5: 64, 12: 64}, {5: 1.0, 12: 1.0}),  # the flag does not reach the loader
+        ({5: 20, 4096: 4096}, {5: 4.0, 4096: 1.0}),  # the data set ends
+        ({5: 255}, {5: 51.0}),
+    ],
+)
+def test_what_is_no_fixed_total_is_not_taken_for_one(seen, batches):
+    assert not is_of_a_fixed_total(seen, batches)
+    alone, given = samples_law(seen), samples_law(seen, batches)
+    assert alone is not None and given is not None
+    assert all(alone(size) == given(size) for size in (1, 5, 40, 5000))
 
 
 def test_samples_in_a_step_are_capped_where_a_larger_trace_showed_it():

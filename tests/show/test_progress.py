@@ -44,6 +44,15 @@ def test_off_a_terminal_each_trial_has_a_line_at_its_start_and_one_at_its_end() 
     ]
 
 
+def test_a_trial_on_an_imaginary_card_is_told_with_what_it_reserved() -> None:
+    sample = pieces.sample(1, TrialKind.TRACE, 64)
+    assert sample.peak is not None
+    peak = replace(sample.peak, reserved_bytes=3 << 30, device_bytes=5 << 30)
+    imaginary = replace(sample, peak=peak, trial=replace(sample.trial, device=replace(sample.trial.device, kind="imaginary")))
+    assert "peak 3.00 GiB reserved" in ended_line(1, imaginary)
+    assert "peak 5.00 GiB device" in ended_line(1, replace(sample, peak=peak)), "a real one shows what nvidia-smi shows"
+
+
 def test_off_a_terminal_heartbeats_write_a_line_only_every_few_seconds() -> None:
     progress, stream, clock = off_terminal()
     with progress:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from brimful.show.verdict import of_prediction
 from brimful.show.words import limited_text
 from brimful.values import Outcome
 from brimful.verbs import predict
+from brimful_inside.laws.trace import Free, Malloc
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -150,3 +153,32 @@ def test_a_size_asked_for_above_a_failure_of_the_script_is_run_and_not_promised_
     world = World(linear=64 * 1024, outcome_of=lambda trial, size: Outcome.CRASHED if size > 300 else None)
     with pytest.raises(CommandFailed):
         work(world, predict, ("my-train", "--batch-size", "320"), gpu_memory="8GiB")
+
+
+@pytest.mark.parametrize(("drops", "means"), [(True, "nothing is trained"), (False, "would train with batches of 100")])
+def test_a_batch_above_the_data_set_is_told_with_what_the_loader_gives_then(drops, means):
+    class Dropping(World):
+        def launch(self, trial, folder, record_folder, heartbeat=None, scans=()):
+            sample = super().launch(trial, folder, record_folder, heartbeat, scans)
+            loaders = [replace(loader, drop_last=drops) for loader in sample.reports[0].loaders]
+            return replace(sample, reports=(replace(sample.reports[0], loaders=loaders),))
+
+    said = work(Dropping(dataset=100), predict, ("my-train", "--batch-size", "101"), gpu_memory="4GiB").prediction
+    (told,) = [warning for warning in said.warnings if warning.code == "batch-exceeds-dataset"]
+    assert means in told.means
+
+
+def test_a_size_that_does_not_fit_below_one_that_does_is_explained():
+    class Uneven(World):
+        """From 30 to 39 samples a large temporary is made."""
+
+        def rows(self, size):
+            rows = super().rows(size)
+            return [*rows[:2], *([Malloc(50, 90 * MIB * size), Free(50)] if 30 <= size < 40 else []), *rows[2:]]
+
+    said = work(Uneven(linear=10 * MIB), predict, ("my-train", "--batch-size", "39"), 100, gpu_memory="4GiB").prediction
+    assert (said.verdict, said.largest_batch_size) == ("out_of_memory", 100)
+    assert "a-larger-one-fits" in {warning.code for warning in said.warnings}
+    said = work(World(linear=10 * MIB), predict, ("my-train", "--batch-size", "390"), gpu_memory="4GiB").prediction
+    assert said.verdict == "out_of_memory" and said.largest_batch_size < 390
+    assert "a-larger-one-fits" not in {warning.code for warning in said.warnings}

@@ -282,7 +282,7 @@ def memory_grows(seen: _Seen) -> Advice | None:
     peak = seen.sample.peak
     if peak is None or not peak.device_bytes:
         return None
-    found = memory_that_grows(seen.report.growth, peak.device_bytes)
+    found = [one for one in memory_that_grows(seen.report.growth, peak.device_bytes) if one.code == "memory-grows"]
     if not found:
         return None
     saw, means, do = ("; ".join(getattr(one, part) for one in found) for part in ("saw", "means", "do"))

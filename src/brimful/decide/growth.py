@@ -9,6 +9,7 @@ from brimful.values import Advice
 
 STEP_SHARE = 0.001  # of the peak, a step (or a batch of an evaluation of unknown length): below, 1,000 of them do not double it
 EVALUATION_SHARE = 0.01  # of the peak, by the end of the evaluation
+FEW_NUMBERS_BYTES = 2048  # a loss and a count for each batch, at 512 bytes a tensor, become no matrix (assumed)
 MANY = 1000  # steps, or batches where nobody knows how many there are
 
 
@@ -42,8 +43,10 @@ def _evaluation(
     left = MANY if length is None else max(0, length - seen)
     enough = STEP_SHARE * peak_bytes if length is None else EVALUATION_SHARE * peak_bytes
     total = per_batch * left
-    if not per_batch or (per_batch if length is None else total) < enough:
+    if not per_batch or not left:
         return None
+    if (per_batch if length is None else total) < enough:
+        return _collected(per_batch, length, seen)
     of = "" if length is None else f" of {length:,}"
     when = f"after {MANY:,} more of them" if length is None else "at its end"
     means = (
@@ -60,4 +63,19 @@ def _evaluation(
         f"each evaluation batch leaves {format_bytes(per_batch)} more on the card; the trial saw {seen:,}{of} batches",
         means,
         "move what is kept to the host: .cpu(), or .item() for numbers",
+    )
+
+
+def _collected(per_batch: int, length: int | None, seen: int) -> Advice | None:
+    """What is kept is little, and yet all of it may meet all of it in the end (a matrix of similarities)."""
+    if per_batch <= FEW_NUMBERS_BYTES or not seen:
+        return None
+    of = "" if length is None else f" of {length:,}"
+    times = "" if length is None else f", up to {(length / seen) ** 2:,.0f} times"
+    return Advice(
+        "evaluation-collects",
+        f"each evaluation batch leaves {format_bytes(per_batch)} on the card; the trial saw {seen:,}{of} batches",
+        f"what the script makes of all of them was seen made of {seen:,}: where each meets each, as in a matrix of "
+        f"similarities, the whole run needs more than is told here{times}",
+        "make it in parts or on the host (.cpu()), or add by hand what it takes",
     )

@@ -79,13 +79,16 @@ def _scaled(kernel: Kernel, batch_size: int, flops: float, nbytes: float) -> Ker
     return kernel._replace(flops=round(kernel.flops * flops), bytes=round(kernel.bytes * nbytes), shape=tuple(shape))
 
 
-def fit_kernels(steps: Mapping[int, Sequence[Kernel]]) -> KernelLaws | ScaledKernels | None:
-    """Laws through the steps of traces, by batch size; None without a step. One trace alone gives numbers that do not grow."""
+def fit_kernels(steps: Mapping[int, Sequence[Kernel]], alike: bool = True) -> KernelLaws | ScaledKernels | None:
+    """Laws through the steps of traces, by batch size; None without a step. One trace alone gives numbers that do not grow.
+
+    Without `alike` it is known that not all sizes run the same kernels, though some may: then no law is of all sizes.
+    """
     steps = {size: kernels for size, kernels in sorted(steps.items()) if kernels}
     if not steps:
         return None
     chosen = _alike(steps)
-    if len(chosen) == 1 < len(steps):
+    if len(steps) > 1 and (len(chosen) == 1 or not alike):
         return ScaledKernels({size: _distinct(kernels) for size, kernels in steps.items()}, _totals(steps))
     points = [chosen[0], *([chosen[len(chosen) // 2]] if len(chosen) > 2 else []), chosen[-1]] if len(chosen) > 1 else chosen
     numbers: dict[tuple, int] = {}

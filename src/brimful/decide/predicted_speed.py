@@ -18,6 +18,7 @@ from brimful_inside.laws.roofline import DEFAULT, SYNC, Efficiency, Rates, Step,
 __all__ = [
     "StepInterval",
     "efficiency_of",
+    "is_of_a_fixed_total",
     "predict_speed",
     "rates_of",
     "samples_law",
@@ -240,15 +241,30 @@ def _name(op: str) -> str:
     return parts[1] if len(parts) > 1 and parts[0] == "aten" else op
 
 
-def samples_law(seen: Mapping[int, float | None]) -> Callable[[int], float] | None:
+def is_of_a_fixed_total(seen: Mapping[int, float | None], batches: Mapping[int, float]) -> bool:
+    """Whether a step is made of as many batches as come to the same samples at every batch size, up to a part of a batch."""
+    sizes = sorted(size for size, samples in seen.items() if size and samples and size in batches)[:2]
+    if len(sizes) < 2:
+        return False
+    small, large = sizes
+    apart = abs((seen[small] or 0) - (seen[large] or 0))
+    # A single batch may be all that the data set has, and no total at all.
+    return batches[small] > batches[large] and apart < (large if batches[large] > 1 else large / 2)
+
+
+def samples_law(seen: Mapping[int, float | None], batches: Mapping[int, float] | None = None) -> Callable[[int], float] | None:
     """Samples in a step by batch size, from what traces showed; None where they showed none.
 
     In proportion to the batch size, as far as that was seen; from there on no more than the next larger trace showed: a script
-    may cap its batch, and a data set ends.
+    may cap its batch, and a data set ends. With `batches`, how many went into a step: where fewer make the same total at
+    larger sizes, it is that total, in whole batches.
     """
     known = {size: float(samples) for size, samples in sorted(seen.items()) if samples}
     if not known:
         return None
+    if batches is not None and is_of_a_fixed_total(known, batches):
+        total = known[min(known)]
+        return lambda size: known.get(size) or float(size * max(1, round(total / size)))
     first = min(known)
     each = known[first] / first if first else 0.0
     capped = {size: samples for size, samples in known.items() if samples < each * size * (1 - ROUNDING)}

@@ -84,7 +84,9 @@ def _all_measured(reports: Sequence[Report]) -> bool:
 def _after_measured(failure: Failure | None) -> str | None:
     if failure is None:
         return None
-    return f"after the measured steps the script stopped with {failure.type}; brimful had ended its loaders early"
+    where = f" ({failure.where})" if failure.where else ""
+    words = ": ".join(filter(None, [failure.type, *failure.message.strip().splitlines()[:1]]))
+    return f"after the measured steps the script stopped with {words}{where}; that brimful had ended its loaders can be why"
 
 
 def _from_outside(ending: Ending, reports: Sequence[Report]) -> tuple[Outcome, Failure | None, str | None]:

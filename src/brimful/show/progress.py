@@ -131,7 +131,8 @@ class Progress:
 def ended_line(number: int, sample: Sample) -> str:
     """ "trial 4: memory at batch_size 512 on cpu: completed, peak 11.5 GiB host, 19.6 s"."""
     parts = [OUTCOMES[sample.outcome]]
-    seen = memory_of(sample.peak)
+    # What a trial on an imaginary card reserves is its own; which context comes to it is known when all of it is told.
+    seen = memory_of(sample.peak, "reserved" if sample.trial.device.kind == "imaginary" else None)
     if seen is not None and sample.outcome is Outcome.COMPLETED:
         parts.append(f"peak {bytes_text(seen[1])} {seen[0]}")
     if sample.samples_per_s is not None:

@@ -112,10 +112,10 @@ def bytes_interval_text(low: float | None, high: float | None) -> str | None:
 
 
 def memory_of(peak: PhasePeak | None, memory: str | None = None) -> tuple[str, int] | None:
-    """(which memory, bytes) of a peak: `memory` ("device" or "host") where it is there, else the nearest to it."""
+    """(which memory, bytes) of a peak: `memory` ("device", "reserved" or "host") where it is there, else the nearest to it."""
     if peak is None:
         return None
-    order = ("host", *_DEVICE_FIRST) if memory == "host" else _DEVICE_FIRST
+    order = (memory, *_DEVICE_FIRST) if memory is not None else _DEVICE_FIRST
     for name in order:
         value = getattr(peak, f"{name}_bytes")
         if value is not None:
@@ -154,8 +154,9 @@ def how(method: str, exact: bool) -> str:
     if method == "trace":
         return "the command was run as asked on the imaginary card"
     if method == "laws":
-        checked = "a further trace was reproduced to the byte" if exact else "a further trace was not reproduced exactly"
-        return f"each allocation is a law of the batch size; {checked}"
+        if not exact:
+            return "each allocation is a law of the batch size; a further trace was not reproduced exactly"
+        return "each allocation is a law of the batch size; a further trace bears it out to the byte where the answer needs it"
     return "a curve through the peaks of trials"
 
 

@@ -209,14 +209,7 @@ def _warnings(
     found = []
     length = tracer.dataset_length()
     if asked and length and asked > length:
-        found.append(
-            Advice(
-                "batch-exceeds-dataset",
-                f"a batch of {asked} was asked for and the data set has {length} samples",
-                f"the script would train with batches of {length}, and the prediction is for that",
-                f"a batch size of {length} or less says what is meant",
-            )
-        )
+        found.append(_too_few_samples(asked, length, seen.drops_last(tracer.worst())))
     if peak is not None and peak.reserved_bytes == 0:
         found.append(
             Advice(
@@ -242,10 +235,35 @@ def _warnings(
                 "a larger share can be allowed: --budget 100%",
             )
         )
+    largest = conclusion.belief.largest_batch_size if conclusion else None
+    if asked and largest and not fits and asked < largest:
+        found.append(
+            Advice(
+                "a-larger-one-fits",
+                f"batch size {asked:,} does not fit, and {largest:,} does",
+                "how allocations share segments changes from size to size: more samples can reserve less",
+                f"{largest:,}, or a size well below this one",
+            )
+        )
     found += imaginary.told_by_the_search(conclusion) if conclusion else []
     found += several.about_ranks(tracer.worst())
     found += _from_the_trial(tracer.worst())
     return tuple(found)
+
+
+def _too_few_samples(asked: int, length: int, drops_last: bool) -> Advice:
+    if drops_last:
+        means = (
+            f"with drop_last the loader gives no batch then and nothing is trained; the prediction is for batches of {length:,}"
+        )
+    else:
+        means = f"the script would train with batches of {length:,}, and the prediction is for that"
+    return Advice(
+        "batch-exceeds-dataset",
+        f"a batch of {asked:,} was asked for and the data set has {length:,} samples",
+        means,
+        f"a batch size of {length:,} or less says what is meant",
+    )
 
 
 def _growth(

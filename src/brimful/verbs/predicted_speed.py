@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from brimful.decide.kernel_laws import KernelLaws, ScaledKernels, fit_kernels
-from brimful.decide.predicted_speed import predict_speed, rates_of, samples_law
+from brimful.decide.predicted_speed import is_of_a_fixed_total, predict_speed, rates_of, samples_law
 from brimful.values import Advice, Outcome, PredictedSpeed, Prediction, Sample
 from brimful.verbs.imaginary import Tracer
+from brimful.verbs.seen import batches_per_step
 
 __all__ = ["speed_of", "with_speed"]
 
@@ -38,14 +39,14 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
         for size, sample in tracer.samples.items()
         if sample.outcome is Outcome.COMPLETED and (size is None) == (batch_size is None)
     }
-    fitted = fit_kernels({size or 0: tracer.runs(size) for size in done})
+    counted = {size or 0: sample.samples_per_step for size, sample in done.items()}
+    batches = {size or 0: count for size, sample in done.items() if (count := batches_per_step(sample))}
+    accumulates = is_of_a_fixed_total(counted, batches)
+    fitted = fit_kernels({size or 0: tracer.runs(size) for size in done}, alike=not accumulates)
     if fitted is None:
         return Advice("no-clock", "no step was seen from its beginning to its end", "so no speed is predicted", "")
-    samples, notes = (
-        samples_law({size or 0: sample.samples_per_step for size, sample in done.items()}),
-        _left_out(tracer.worst()),
-    )
-    if samples is not None and batch_size is not None and _miscounted(fitted, samples):
+    samples, notes = samples_law(counted, batches), _left_out(tracer.worst())
+    if samples is not None and batch_size is not None and not accumulates and _miscounted(fitted, samples):
         samples = float
         notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
     ranks = tracer.worst().reports[0].world_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 
 from brimful.decide.findings import findings
@@ -17,6 +18,20 @@ def dataset_length(sample: Sample) -> int | None:
             if loader.role == "train":
                 return loader.sampler_samples or loader.dataset_length
     return None
+
+
+def batches_per_step(sample: Sample) -> float | None:
+    """Batches that went into the median measured step of the first rank; None where no step was seen."""
+    for report in sample.reports[:1]:
+        counts = report.micro_batches_per_step[report.warmup_steps :] or report.micro_batches_per_step
+        if counts:
+            return statistics.median(counts)
+    return None
+
+
+def drops_last(sample: Sample) -> bool:
+    """Whether the training loader of the first rank drops a last batch that is not full."""
+    return any(loader.drop_last for report in sample.reports[:1] for loader in report.loaders if loader.role == "train")
 
 
 def hidden_cap(samples: Mapping[int | None, Sample], asked: int | None) -> Advice | None:

@@ -95,8 +95,7 @@ class Growth:
     def _tell(self, iteration: Iteration, readings: List[Reading]) -> None:
         """Keeps the evaluation that would have left most on the card by its end."""
         told = {"eval": 0, "eval_seen": iteration.given}
-        if readings[1].alive_bytes > readings[0].alive_bytes:  # what a first batch leaves includes its own variables
-            told["eval"] = kept(readings[1:], LEAST_OF_EVALUATION)
+        told["eval"] = kept(readings[1:], LEAST_OF_EVALUATION)
         length = iteration.watched.facts.get("length")
         if length is not None:
             told["eval_length"] = length

@@ -75,6 +75,15 @@ def test_predictions_kept_on_the_card_are_growth_of_the_evaluation_and_cycles_ar
     assert growth == found
 
 
+def test_what_training_left_over_does_not_hide_what_an_evaluation_keeps(run_trial):
+    """The last outputs of training are larger than those of the evaluation, and are gone after its first batch."""
+    script = SCRIPT.replace("torch.ones(96, 64), 8)", "torch.ones(96, 64), 32)").replace(
+        "prediction = m", "out = prediction = m"
+    )
+    growth = run_trial(script, argv=("predictions",), device="imaginary", card=CARD).report["growth"]
+    assert growth["eval"] == OUTPUT
+
+
 def test_outputs_kept_in_training_are_growth_of_each_step(run_trial):
     growth = run_trial(SCRIPT, argv=("outputs",), device="imaginary", card=CARD).report["growth"]
     assert OUTPUT <= growth["train"] <= OUTPUT + 8192
