@@ -170,11 +170,12 @@ def test_a_batch_above_the_data_set_is_told_with_what_the_loader_gives_then(drop
 
 def test_a_size_that_does_not_fit_below_one_that_does_is_explained():
     class Uneven(World):
-        """From 30 to 39 samples a large temporary is made."""
+        """From 30 to 39 samples a large temporary is made, and from 90 on another small one, so that no law is of all."""
 
         def rows(self, size):
             rows = super().rows(size)
-            return [*rows[:2], *([Malloc(50, 90 * MIB * size), Free(50)] if 30 <= size < 40 else []), *rows[2:]]
+            nbytes = 90 * MIB * size if 30 <= size < 40 else 512 if size >= 90 else 0
+            return [*rows[:2], *([Malloc(50, nbytes, "aten.cat"), Free(50)] if nbytes else []), *rows[2:]]
 
     said = work(Uneven(linear=10 * MIB), predict, ("my-train", "--batch-size", "39"), 100, gpu_memory="4GiB").prediction
     assert (said.verdict, said.largest_batch_size) == ("out_of_memory", 100)
