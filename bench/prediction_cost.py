@@ -5,8 +5,8 @@
 Each script goes through `brimful predict` as a user calls it, its largest batch size included, in a process of its own. The
 script's own share is measured apart: the same script, ended at the moment when it first asks anything of the card, so after its
 imports and what data it loads before that. A prediction runs it several times, and that share is taken off as many times; so
-are its imports after that moment, which each trial tells (`cost/watch`). Both sides take turns for some rounds, and the least
-of each counts: what else runs on a machine only adds to it.
+are its imports and the batches it loads after that moment, which each trial tells (`cost/watch`). Both sides take turns for
+some rounds, and the least of each counts: what else runs on a machine only adds to it.
 
 Told are processor seconds, which need no quiet machine, and the clock's, which do; and the most memory that brimful and all its
 processes held at once, less the most that the script's own share held. Two limits are checked: 4 s of processor time in the
@@ -90,14 +90,14 @@ class Cost:
     own_processor_s: float
     own_wall_s: float
     own_peak_bytes: int
-    later_imports_s: float  # processor seconds of the script's own imports after that, in all trials together
+    later_own_s: float  # processor seconds of its imports and data after that, in all trials together
     largest_batch_size: int | None
     error: str | None = None
 
     @property
     def beyond_s(self) -> float:
         """Processor seconds beyond the script's own."""
-        return self.processor_s - self.traces * self.own_processor_s - self.later_imports_s
+        return self.processor_s - self.traces * self.own_processor_s - self.later_own_s
 
     @property
     def over_bytes(self) -> int:
@@ -162,7 +162,7 @@ def environment(home: str) -> dict[str, str]:
 
 
 def watched(variables: dict[str, str], shares: str) -> dict[str, str]:
-    """With what tells each trial's later imports, in files of the folder `shares`."""
+    """With what tells each trial's later imports and loading, in files of the folder `shares`."""
     path = os.pathsep.join([str(WATCH), variables["PYTHONPATH"]])
     return {**variables, "PYTHONPATH": path, "BRIMFUL_BENCH_SHARES": shares}
 
@@ -236,7 +236,7 @@ def table(costs: list[Cost]) -> list[str]:
     lines = [f"{'script':28}{'traces':>7}{'own s':>8}{'later s':>9}{'beyond s':>10}{'wall s':>8}{'own MiB':>9}{'over MiB':>10}"]
     for cost in costs:
         numbers = (
-            f"{cost.traces:>7}{cost.own_processor_s:>8.2f}{cost.later_imports_s:>9.2f}{cost.beyond_s:>10.2f}{cost.wall_s:>8.1f}"
+            f"{cost.traces:>7}{cost.own_processor_s:>8.2f}{cost.later_own_s:>9.2f}{cost.beyond_s:>10.2f}{cost.wall_s:>8.1f}"
         )
         memory = f"{cost.own_peak_bytes / MIB:>9.0f}{cost.over_bytes / MIB:>10.0f}"
         lines.append(f"{cost.name:28}{numbers}{memory}" + (f"  {cost.error[:60]}" if cost.error else ""))
@@ -249,7 +249,7 @@ def keep(costs: list[Cost], folder: Path, rounds: int) -> Path:
     result = {
         "bench": "prediction_cost",
         "what": "processor seconds and host memory of predictions beyond what the script takes until it asks for the card, and "
-        "beyond its later imports; the least of some rounds",
+        "beyond its later imports and loading; the least of some rounds",
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],

@@ -23,17 +23,22 @@ args = parser.parse_args()
 with torch.device("cuda"):
     model = nn.Sequential(*[nn.Linear(16384, 16384) for _ in range(4)], nn.Linear(16384, 1))
 assert sum(p.numel() for p in model.parameters()) > 1_000_000_000
-import decimal, fractions, xml.dom.minidom, http.client, asyncio, unittest.mock
+import unittest.mock
 optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(3):
-    loss = model(torch.zeros(args.batch_size, 16384, device="cuda")).mean()
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, number):
+        return torch.zeros(16384) + sum(range(300_000)) % 2
+for batch in torch.utils.data.DataLoader(Slow(), args.batch_size):
+    loss = model(batch.cuda()).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 """
 
 
-def test_the_scripts_own_share_is_taken_off_once_a_trace_and_its_later_imports_as_they_were():
+def test_the_scripts_own_share_is_taken_off_once_a_trace_and_what_comes_later_as_it_was():
     assert COST.beyond_s == pytest.approx(8.0 - 3 * 1.5 - 0.3) and COST.over_bytes == 150 << 20
 
 
@@ -64,6 +69,6 @@ def test_a_billion_parameters_on_the_card_take_no_gigabyte_of_the_host(tmp_path)
     path.write_text(SCRIPT)
     cost = bench.cost_of("billion", [str(path), "--batch-size", "8"], "a100-80gb", rounds=1)
     assert cost.error is None and cost.largest_batch_size > 8
-    assert cost.traces >= 3 and 0.01 < cost.later_imports_s < cost.processor_s / 2, "it imports some more when it has the card"
+    assert cost.traces >= 3 and 0.05 < cost.later_own_s < cost.processor_s / 2, "it has samples to make when it has the card"
     assert cost.own_peak_bytes > 50 << 20, "torch was imported"
     assert cost.over_bytes < bench.LIMIT_BYTES

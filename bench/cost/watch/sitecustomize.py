@@ -1,7 +1,9 @@
-"""On the path of a trial, after brimful's door: tells the processor seconds of the script's own imports after it first asked
-for the card (frameworks put many off until then), in a file of BRIMFUL_BENCH_SHARES by the number of the process.
+"""On the path of a trial, after brimful's door: tells the processor seconds of the script's own imports and data loading after
+it first asked for the card (frameworks put imports off until then), in a file of BRIMFUL_BENCH_SHARES by the number of the
+process.
 
-An import with code of brimful among its callers is not counted: it may be brimful that needed it.
+Counted are the outermost calls alone. An import with code of brimful among its callers is not counted: it may be brimful that
+needed it. Of loading it is the making of batches, samples and their collation; not the search for the largest samples.
 """
 
 import os
@@ -27,20 +29,31 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_ORDERS" in os.environ:
             frame = frame.f_back
         return False
 
-    def timed(original):
+    def timed(original, counts=lambda: True):
         @functools.wraps(original)
-        def find(name, *args, **kwargs):
+        def call(*args, **kwargs):
             global seconds, inside
-            if inside or is_for_brimful():
-                return original(name, *args, **kwargs)
+            if inside or not counts():
+                return original(*args, **kwargs)
             inside, before = True, time.process_time()
             try:
-                return original(name, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 seconds += time.process_time() - before
                 inside = False
 
-        return find
+        return call
+
+    def watch_what_comes_later():
+        from torch.utils.data._utils import fetch
+
+        from brimful_inside.probe.own_batches import OwnBatches
+
+        builtins.__import__ = timed(builtins.__import__, lambda: not is_for_brimful())
+        importlib.import_module = timed(importlib.import_module, lambda: not is_for_brimful())
+        OwnBatches._batch = timed(OwnBatches._batch)  # batches that stand for the script's own, made as its loader makes them
+        for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            fetcher.fetch = timed(fetcher.fetch)
 
     def tell():
         if os.getpid() == pid:
@@ -55,8 +68,7 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_ORDERS" in os.environ:
 
         def first_asked(self):  # the first thing that a card does when it is asked for something
             ImaginaryGpu._read_settings = read_settings
-            builtins.__import__ = timed(builtins.__import__)
-            importlib.import_module = timed(importlib.import_module)
+            watch_what_comes_later()
             read_settings(self)
 
         def told(self, *args, **kwargs):
