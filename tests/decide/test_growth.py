@@ -41,15 +41,21 @@ def test_steps_that_leave_memory_are_told_and_an_audit_tells_both():
     assert found.saw.startswith("Each step leaves 34.0 MiB") and "each evaluation batch leaves 75.0 MiB" in found.saw
 
 
-def test_little_that_is_kept_of_each_batch_may_meet_all_the_rest_of_it_at_the_end():
-    (advice,) = memory_that_grows({"eval": 130 * 1024, "eval_seen": 2, "eval_length": 235}, 10 * GIB)
+EMBEDDINGS = {"eval": 130 * 1024, "eval_seen": 2, "eval_length": 235}  # of 256 samples
+
+
+def test_embeddings_that_an_evaluation_keeps_may_all_meet_in_the_end():
+    (advice,) = memory_that_grows(EMBEDDINGS, 10 * GIB, evaluation_samples=60_000)
     assert advice.code == "evaluation-collects"
-    assert "130 KiB" in advice.saw and "2 of 235 batches" in advice.saw and "13,806 times" in advice.means
-    (advice,) = memory_that_grows({"eval": 130 * 1024, "eval_seen": 2}, 10 * GIB)
-    assert advice.code == "evaluation-collects" and "times" not in advice.means
-    seen = sample([report(growth={"eval": 130 * 1024, "eval_seen": 2, "eval_length": 235})], peak=peak(10 * GIB))
+    assert "130 KiB" in advice.saw and "2 of 235" in advice.saw and "13.4 GiB" in advice.means
+    large = memory_that_grows(EMBEDDINGS, GIB, evaluation_samples=60_000)
+    assert [one.code for one in large] == ["memory-grows", "evaluation-collects"]
+    seen = sample([report(growth=EMBEDDINGS)], peak=peak(10 * GIB))
     assert not [one for one in findings(seen, {}) if one.code == "memory-grows"], "an audit tells what grows alone"
 
 
-def test_a_few_numbers_of_each_batch_become_no_matrix():
-    assert memory_that_grows({"eval": 2048, "eval_seen": 2, "eval_length": 235}, GIB) == []
+def test_predictions_small_evaluations_and_those_seen_to_their_end_are_no_matrix():
+    assert memory_that_grows(EMBEDDINGS, 10 * GIB) == [], "nobody knows of how many samples"
+    assert memory_that_grows({**EMBEDDINGS, "eval": 4096}, 10 * GIB, evaluation_samples=60_000) == [], "16 bytes of each"
+    assert memory_that_grows({**EMBEDDINGS, "eval_length": 4}, 10 * GIB, evaluation_samples=1000) == [], "4 MB in all"
+    assert memory_that_grows({**EMBEDDINGS, "eval_length": 2}, 10 * GIB, evaluation_samples=60_000) == []

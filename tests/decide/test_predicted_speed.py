@@ -34,9 +34,9 @@ def card():
     return pieces.a100()
 
 
-def speed(laws=None, batch_size: int | None = 64, largest: int | None = 4096, samples=float, gpu=None):
+def speed(laws=None, batch_size: int | None = 64, largest: int | None = 4096, samples=float, gpu=None, draws=True):
     laws = laws or fit_kernels({5: step(5), 12: step(12)})
-    found = predict_speed(laws, gpu or card(), batch_size, largest, samples)
+    found = predict_speed(laws, gpu or card(), batch_size, largest, samples, draws=draws)
     assert found is not None
     return found
 
@@ -142,11 +142,10 @@ def test_samples_in_a_step_follow_what_traces_showed():
     assert samples_law({0: 16})(0) == 16  # type: ignore[misc]
 
 
-def test_batches_that_are_summed_to_a_fixed_total_make_that_total_at_every_size():
-    seen, batches = {5: 255, 12: 252, 85: 255}, {5: 51.0, 12: 21.0, 85: 3.0}
-    summed = samples_law(seen, batches)
-    assert summed is not None
-    assert [summed(size) for size in (1, 12, 32, 128, 512)] == [255, 252, 256, 256, 512]
+def test_batches_that_are_summed_to_a_fixed_total_are_known_by_their_number():
+    assert is_of_a_fixed_total({5: 255, 12: 252, 85: 255}, {5: 51.0, 12: 21.0, 85: 3.0})  # 256 // size
+    assert is_of_a_fixed_total({5: 260, 12: 264}, {5: 52.0, 12: 22.0})  # the next above
+    assert is_of_a_fixed_total({8: 512, 512: 512}, {8: 64.0, 512: 1.0})
 
 
 @pytest.mark.parametrize(
@@ -156,13 +155,18 @@ def test_batches_that_are_summed_to_a_fixed_total_make_that_total_at_every_size(
         ({5: 64, 12: 64}, {5: 1.0, 12: 1.0}),  # the flag does not reach the loader
         ({5: 20, 4096: 4096}, {5: 4.0, 4096: 1.0}),  # the data set ends
         ({5: 255}, {5: 51.0}),
+        ({5: 255, 12: None}, {5: 51.0, 12: 21.0}),
     ],
 )
 def test_what_is_no_fixed_total_is_not_taken_for_one(seen, batches):
     assert not is_of_a_fixed_total(seen, batches)
-    alone, given = samples_law(seen), samples_law(seen, batches)
-    assert alone is not None and given is not None
-    assert all(alone(size) == given(size) for size in (1, 5, 40, 5000))
+
+
+def test_where_nothing_is_known_of_other_sizes_nothing_is_drawn():
+    assert speed(fit_kernels({5: wide(5), 12: wide(12)}), 12).curve
+    undrawn = speed(fit_kernels({5: wide(5), 12: wide(12)}), 12, draws=False)
+    assert undrawn.samples_per_s is not None
+    assert (undrawn.curve, undrawn.knee_batch_size, undrawn.share_of_best) == ((), None, None)
 
 
 def test_samples_in_a_step_are_capped_where_a_larger_trace_showed_it():

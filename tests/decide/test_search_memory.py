@@ -123,6 +123,33 @@ def test_where_the_part_that_differs_sets_the_peak_the_edge_is_not_taken_for_pro
     assert len([size for size in asked if size > 40]) > 1, "laws that hold there were asked for"
 
 
+def test_the_whole_dataset_says_nothing_of_laws_that_its_own_trace_refutes():
+    script = Script([("malloc", "a", affine(0, 4000)), ("malloc", "e", lambda b: 1_000_000 * min(b, 50)), ("free", "e")])
+    found, asked = drive(search_largest(card(20 * GIB), Limits(dataset_length=1000)), script.trace)
+    assert (asked, found.belief.largest_batch_size) == ([5, 12, 1000], 1000)
+    assert (found.belief.method, found.belief.exact) == ("peaks", False)
+
+
+def test_laws_of_three_traces_settle_an_edge_where_two_do_not():
+    step = Script([("malloc", "a", affine(0, 400_000)), ("malloc", "q", lambda b: 1200 * b * b), ("free", "a"), ("free", "q")])
+    after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
+    trace_of, chosen = epochs_of(400, step, after), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = found.belief.largest_batch_size
+    assert asked == [5, 12, 20, largest] and largest > 400
+    assert largest == true_largest(chosen, trace_of, largest) and found.belief.exact
+
+
+def test_a_picture_shows_what_was_traced_and_not_what_laws_say_of_it():
+    """A larger evaluation from 40 samples on sets the peak; the largest size is that of the data set."""
+    step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
+    after = Script([("malloc", "e", lambda b: 9_000_000 * b if b > 40 else 1000), ("free", "e")])
+    found, _ = drive(search_largest(card(20 * GIB), Limits(dataset_length=500)), epochs_of(40, step, after))
+    curve = {point.batch_size: point.value.value for point in found.belief.curve}
+    assert found.peak is not None and found.belief.largest_batch_size == 500
+    assert curve[500] == found.peak.device_bytes
+
+
 def accumulating(effective: int):
     """As many micro-batches as fill the effective batch: the order of allocations depends on the batch size."""
 

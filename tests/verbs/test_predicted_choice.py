@@ -11,7 +11,7 @@ from brimful.errors import UsageError
 from brimful.values import Objective, Outcome, Source
 from brimful.verbs import predict, tune
 from brimful_inside.laws.roofline import Kernel
-from brimful_inside.laws.trace import Row
+from brimful_inside.laws.trace import Free, Malloc, Row
 
 
 @dataclass
@@ -127,3 +127,35 @@ def test_a_plan_below_a_failure_of_the_script_itself_does_not_say_that_the_budge
     assert 270 <= chosen(record) <= 300
     why = next(row.why for row in record.plan.settings if row.name == "batch_size")
     assert why.startswith("the largest that ran; limited by the script itself, which fails at batch size 3")
+
+
+@dataclass
+class Summing(Clocked):
+    """As many batches as come to 256 samples make a step."""
+
+    def rows(self, size: int) -> list[Row]:
+        rows = super().rows(size)
+        kernels = [row for row in rows if isinstance(row, Kernel)]
+        batches = [
+            row for number in range(256 // size) for row in (Malloc(500 + number, 1000 * size, "aten.mm"), Free(500 + number))
+        ]
+        return [row for row in rows if not isinstance(row, Kernel)] + batches + kernels * (256 // size)
+
+    def _report(self, trial, size, steps, step_s, peak):
+        report = super()._report(trial, size, steps, step_s, peak)
+        count = 256 // size
+        return replace(report, micro_batches_per_step=[count] * steps, samples_per_step=[count * size] * steps)
+
+    def _sample(self, trial, size, folder, outcome, peak):
+        return replace(super()._sample(trial, size, folder, outcome, peak), samples_per_step=256 // size * size)
+
+
+def test_batches_summed_to_a_fixed_total_are_counted_and_no_knee_is_made_up():
+    asked = ("my-train", "--batch-size", "85")
+    said = work(Summing(linear=60 * MIB), predict, asked, 128, gpu="a100-40gb").prediction.speed
+    step = work(Clocked(linear=60 * MIB), predict, asked, 128, gpu="a100-40gb").prediction.speed.step_s.value
+    assert said.step_s.value == pytest.approx(3 * step, rel=0.05)
+    assert said.samples_per_s.value == pytest.approx(3 * 85 / said.step_s.value)
+    assert said.knee_batch_size is None and any("fixed total" in note for note in said.notes)
+    plan = work(Summing(linear=60 * MIB), tune, ("my-train", "--batch-size", "{batch_size}"), 128, gpu="a100-40gb").plan
+    assert any("fixed total" in warning.saw for warning in plan.warnings)

@@ -1,8 +1,8 @@
 """What laws and a trace at another batch size have in common: as many rows from the start as are the same, to the byte.
 
 Batch sizes differ in how a run goes on, not in how it begins: an epoch is over sooner with larger batches, and evaluation gets
-fewer of them. Memory that no size above some edge has room for by the last common row is memory that it has no room for at all,
-whatever comes after.
+fewer of them. If by the last common row no size above some edge has room, none has, whatever comes after; unless a larger size
+goes another way before that row, of which no trace below it could tell.
 """
 
 from __future__ import annotations

@@ -9,17 +9,23 @@ from brimful.values import Advice
 
 STEP_SHARE = 0.001  # of the peak, a step (or a batch of an evaluation of unknown length): below, 1,000 of them do not double it
 EVALUATION_SHARE = 0.01  # of the peak, by the end of the evaluation
-FEW_NUMBERS_BYTES = 2048  # a loss and a count for each batch, at 512 bytes a tensor, become no matrix (assumed)
+EMBEDDING_BYTES = 256  # kept of a sample: below, it is a prediction, and predictions are not compared with each other (assumed)
+PAIR_BYTES = 4  # of a matrix in which each sample meets each: single precision
 MANY = 1000  # steps, or batches where nobody knows how many there are
 
 
 def memory_that_grows(
-    growth: Mapping[str, int], peak_bytes: int, evaluation_bytes: int | None = None, budget_bytes: int | None = None
+    growth: Mapping[str, int],
+    peak_bytes: int,
+    evaluation_bytes: int | None = None,
+    budget_bytes: int | None = None,
+    evaluation_samples: int | None = None,
 ) -> list[Advice]:
     """Warnings about what piles up; [] where it is not worth telling.
 
     `growth`: as `Report.growth` has it. `peak_bytes`: device peak of the same trial. With `evaluation_bytes` (what the
-    evaluation holds on the card at most, as predicted) and `budget_bytes` it is told where it does not fit in the end.
+    evaluation holds on the card at most, as predicted) and `budget_bytes` it is told where it does not fit in the end; with
+    `evaluation_samples`, how many there are, where what is kept of them may be compared with each other.
     """
     found = []
     per_step = growth.get("train", 0)
@@ -33,7 +39,8 @@ def memory_that_grows(
             )
         )
     evaluation = _evaluation(growth, peak_bytes, evaluation_bytes, budget_bytes)
-    return found if evaluation is None else [*found, evaluation]
+    collects = _collected(growth, peak_bytes, evaluation_samples)
+    return [*found, *filter(None, [evaluation, collects])]
 
 
 def _evaluation(
@@ -46,7 +53,7 @@ def _evaluation(
     if not per_batch or not left:
         return None
     if (per_batch if length is None else total) < enough:
-        return _collected(per_batch, length, seen)
+        return None
     of = "" if length is None else f" of {length:,}"
     when = f"after {MANY:,} more of them" if length is None else "at its end"
     means = (
@@ -66,16 +73,18 @@ def _evaluation(
     )
 
 
-def _collected(per_batch: int, length: int | None, seen: int) -> Advice | None:
-    """What is kept is little, and yet all of it may meet all of it in the end (a matrix of similarities)."""
-    if per_batch <= FEW_NUMBERS_BYTES or not seen:
+def _collected(growth: Mapping[str, int], peak_bytes: int, samples: int | None) -> Advice | None:
+    """What is kept of each sample may meet all the rest in the end, as in a matrix of similarities."""
+    per_batch, length, seen = growth.get("eval", 0), growth.get("eval_length"), growth.get("eval_seen", 0)
+    if not per_batch or not samples or not length or seen >= length:
         return None
-    of = "" if length is None else f" of {length:,}"
-    times = "" if length is None else f", up to {(length / seen) ** 2:,.0f} times"
+    pairs_bytes = PAIR_BYTES * samples**2
+    if per_batch * length < EMBEDDING_BYTES * samples or pairs_bytes < EVALUATION_SHARE * peak_bytes:
+        return None
     return Advice(
         "evaluation-collects",
-        f"each evaluation batch leaves {format_bytes(per_batch)} on the card; the trial saw {seen:,}{of} batches",
-        f"what the script makes of all of them was seen made of {seen:,}: where each meets each, as in a matrix of "
-        f"similarities, the whole run needs more than is told here{times}",
-        "make it in parts or on the host (.cpu()), or add by hand what it takes",
+        f"the evaluation keeps {format_bytes(per_batch)} of each batch on the card; the trial saw {seen:,} of {length:,}",
+        f"what is made of all batches at its end was made of {seen:,}: where each of the {samples:,} samples meets each, as in "
+        f"a matrix of similarities, that takes {format_bytes(pairs_bytes)}, which is not in the peak told here",
+        "compare them in parts, or on the host: .cpu()",
     )

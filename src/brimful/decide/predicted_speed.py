@@ -139,10 +139,12 @@ def predict_speed(
     interval: StepInterval | None = None,
     notes: tuple[str, ...] = (),
     ranks: int = 1,
+    draws: bool = True,
 ) -> PredictedSpeed | None:
     """The speed at `batch_size` (None: of the command as it stands) and the curve up to `largest`, the largest that fits.
 
-    `samples_at`: samples in a step, by batch size; None where nobody knows them. None for a card without known rates.
+    `samples_at`: samples in a step, by batch size; None where nobody knows them. Without `draws` nothing is said of sizes that
+    were not traced. None for a card without known rates.
     """
     rates = rates_of(gpu)
     if rates is None:
@@ -152,7 +154,7 @@ def predict_speed(
     interval = interval or step_interval(gpu, situation_of(*clock.kernels(at)))
     step, estimate = clock.steps(at)[0], _estimate(clock.steps(at, HOSTS), interval)
     curve = _Curve()
-    if largest is not None and batch_size is not None and samples_at is not None and len(laws.fitted_at) > 1:
+    if draws and largest is not None and batch_size is not None and samples_at is not None and len(laws.fitted_at) > 1:
         curve = _curve(clock, largest, batch_size, samples_at, interval)
     own = None if samples_at is None else _rate(samples_at(at), estimate)
     top = max((point.value.value for point in curve.points), default=None)
@@ -252,19 +254,15 @@ def is_of_a_fixed_total(seen: Mapping[int, float | None], batches: Mapping[int, 
     return batches[small] > batches[large] and apart < (large if batches[large] > 1 else large / 2)
 
 
-def samples_law(seen: Mapping[int, float | None], batches: Mapping[int, float] | None = None) -> Callable[[int], float] | None:
+def samples_law(seen: Mapping[int, float | None]) -> Callable[[int], float] | None:
     """Samples in a step by batch size, from what traces showed; None where they showed none.
 
     In proportion to the batch size, as far as that was seen; from there on no more than the next larger trace showed: a script
-    may cap its batch, and a data set ends. With `batches`, how many went into a step: where fewer make the same total at
-    larger sizes, it is that total, in whole batches.
+    may cap its batch, and a data set ends.
     """
     known = {size: float(samples) for size, samples in sorted(seen.items()) if samples}
     if not known:
         return None
-    if batches is not None and is_of_a_fixed_total(known, batches):
-        total = known[min(known)]
-        return lambda size: known.get(size) or float(size * max(1, round(total / size)))
     first = min(known)
     each = known[first] / first if first else 0.0
     capped = {size: samples for size, samples in known.items() if samples < each * size * (1 - ROUNDING)}

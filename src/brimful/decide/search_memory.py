@@ -217,14 +217,16 @@ def _next_size(known: _Known) -> int | None:
 
 def _nothing_larger_fits(known: _Known, size: int) -> bool:
     """Whether laws of smaller sizes, as far as the trace at this one confirms them, have no room for any larger one."""
-    if size != known.good or known.own.said:
+    if size != known.good or size == upper_limit(known.limits)[0] or known.own.said:
         return False
     below = [smaller for smaller in sorted(known.programs) if smaller < size]
     for count in (2, 3):
         laws = fit_laws({smaller: known.programs[smaller] for smaller in below[:count]}) if len(below) >= count else None
         begun = common_beginning(laws, known.programs[size], size) if laws is not None else None
-        if begun is not None and begun.exact and not begun.constant:
-            return known.peaks_of(begun).largest(size, upper_limit(known.limits)[0]) == size
+        if begun is None or not begun.exact or begun.constant:
+            continue
+        if known.peaks_of(begun).largest(size, upper_limit(known.limits)[0]) == size:
+            return True
     return False
 
 

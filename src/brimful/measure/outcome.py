@@ -49,6 +49,8 @@ def outcome_of(
     return _from_outside(ending, reports)
 
 
+MESSAGE_CHARACTERS = 200  # of an exception's first line: some hold whole tensors
+
 _BY_KIND = {
     "out_of_device_memory": Outcome.OUT_OF_DEVICE_MEMORY,
     "out_of_host_memory": Outcome.OUT_OF_HOST_MEMORY,
@@ -85,7 +87,7 @@ def _after_measured(failure: Failure | None) -> str | None:
     if failure is None:
         return None
     where = f" ({failure.where})" if failure.where else ""
-    words = ": ".join(filter(None, [failure.type, *failure.message.strip().splitlines()[:1]]))
+    words = ": ".join(filter(None, [failure.type, failure.message.strip().partition("\n")[0][:MESSAGE_CHARACTERS]]))
     return f"after the measured steps the script stopped with {words}{where}; that brimful had ended its loaders can be why"
 
 

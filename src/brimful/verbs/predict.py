@@ -241,7 +241,7 @@ def _warnings(
             Advice(
                 "a-larger-one-fits",
                 f"batch size {asked:,} does not fit, and {largest:,} does",
-                "how allocations share segments changes from size to size: more samples can reserve less",
+                "how allocations share segments changes from size to size, or the script goes another way there",
                 f"{largest:,}, or a size well below this one",
             )
         )
@@ -283,7 +283,8 @@ def _growth(
     evaluation = phases.get("eval")
     holds = evaluation.allocated_bytes + peak.device_bytes - peak.reserved_bytes if evaluation and peak else None
     budget_bytes = tracer.budget.bytes if fits else None
-    found = memory_that_grows(sample.reports[0].growth, seen_bytes, holds, budget_bytes)
+    samples = seen.evaluation_samples(sample)
+    found = memory_that_grows(sample.reports[0].growth, seen_bytes, holds, budget_bytes, samples)
     return [replace(advice, saw=advice.saw + other) for advice in found]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from brimful.units import format_share
 from brimful.values import Advice, Estimate, Objective, PredictedSpeed, Source, SpeedBelief
 from brimful.verbs.imaginary import Tracer
-from brimful.verbs.predicted_speed import speed_of
+from brimful.verbs.predicted_speed import FIXED_TOTAL, speed_of
 
 __all__ = ["Choice", "belief_of", "choose", "the_largest"]
 
@@ -38,7 +38,8 @@ def choose(tracer: Tracer, goal: Objective, asked: int | None, largest: int, lim
         return the_largest(tracer, largest, limited_by, speed)
     knee, best = speed.knee_batch_size, speed.best_batch_size
     if knee is None or best is None:
-        nothing = Advice("no-clock", "too few sizes were traced for a curve", "so no speed is predicted", "")
+        why = FIXED_TOTAL if FIXED_TOTAL in speed.notes else "too few sizes were traced for a curve"
+        nothing = Advice("no-clock", why, "so no speed is predicted at sizes that were not traced", "")
         return the_largest(tracer, largest, limited_by, nothing)
     if knee == best:
         return Choice(knee, "predicted to be the fastest that fits", speed, _predicted(speed, knee))

@@ -11,7 +11,9 @@ from brimful.values import Advice, Outcome, PredictedSpeed, Prediction, Sample
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.seen import batches_per_step
 
-__all__ = ["speed_of", "with_speed"]
+__all__ = ["FIXED_TOTAL", "speed_of", "with_speed"]
+
+FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
 
 
 def with_speed(tracer: Tracer, prediction: Prediction) -> Prediction:
@@ -45,12 +47,14 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     fitted = fit_kernels({size or 0: tracer.runs(size) for size in done}, alike=not accumulates)
     if fitted is None:
         return Advice("no-clock", "no step was seen from its beginning to its end", "so no speed is predicted", "")
-    samples, notes = samples_law(counted, batches), _left_out(tracer.worst())
-    if samples is not None and batch_size is not None and not accumulates and _miscounted(fitted, samples):
+    samples, notes = samples_law(counted), _left_out(tracer.worst())
+    if accumulates:
+        notes.append(FIXED_TOTAL)
+    elif samples is not None and batch_size is not None and _miscounted(fitted, samples):
         samples = float
         notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
     ranks = tracer.worst().reports[0].world_size
-    speed = predict_speed(fitted, gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks)
+    speed = predict_speed(fitted, gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks, draws=not accumulates)
     assert speed is not None
     return speed
 

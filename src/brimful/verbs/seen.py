@@ -29,6 +29,17 @@ def batches_per_step(sample: Sample) -> float | None:
     return None
 
 
+def evaluation_samples(sample: Sample) -> int | None:
+    """Samples of the largest evaluation of the first rank; None where no loader tells."""
+    lengths = [
+        loader.sampler_samples or loader.dataset_length or 0
+        for report in sample.reports[:1]
+        for loader in report.loaders
+        if loader.role == "eval"
+    ]
+    return max(lengths, default=0) or None
+
+
 def drops_last(sample: Sample) -> bool:
     """Whether the training loader of the first rank drops a last batch that is not full."""
     return any(loader.drop_last for report in sample.reports[:1] for loader in report.loaders if loader.role == "train")
