@@ -2,9 +2,10 @@
 it first asked for the card (frameworks put imports off until then), in a file of BRIMFUL_BENCH_SHARES by the number of the
 process.
 
-Counted are the outermost calls alone, with what brimful does inside them (a module that works on the card while it is imported
-would be counted wrongly; none does in the scripts measured). An import with code of brimful among its callers is not counted: it
-may be brimful that needed it. Of loading it is the making of batches, samples and their collation; not the search for the largest samples.
+Counted are the outermost calls alone, with what brimful does inside them: a module that works on the card while it is imported
+would be counted wrongly; none does in the scripts measured. An import with code of brimful among its callers is not counted:
+it may be brimful that needed it. Of loading it is the making of batches, samples and their collation, and not the search for
+the largest samples.
 """
 
 import os
