@@ -6,7 +6,8 @@ Each script goes through `brimful predict` as a user calls it, its largest batch
 script's own share is measured apart: the same script, ended at the moment when it first asks anything of the card, so after its
 imports and what data it loads before that. A prediction runs it several times, and that share is taken off as many times; so
 are its imports and the batches it loads after that moment, which each trial tells (`cost/watch`). Both sides take turns for
-some rounds, and the least of each counts: what else runs on a machine only adds to it.
+some rounds, and the least of each counts: what else runs on a machine only adds to it. Of host memory it is the other way
+round: the most of the predictions, less the least of the script.
 
 Told are processor seconds, which need no quiet machine, and the clock's, which do; and the most memory that brimful and all its
 processes held at once, less the most that the script's own share held. Two limits are checked: 4 s of processor time in the
@@ -172,8 +173,8 @@ def watched(variables: dict[str, str], shares: str) -> dict[str, str]:
 
 def _without_brimful(own: Weighed) -> float:
     """Processor seconds of a run until the card was asked for, without those that brimful took to be there."""
-    first, _, rest = own.out.partition("\n")
-    return own.processor_s - (float(first.removeprefix("brimful ")) if rest or first.startswith("brimful ") else 0.0)
+    first = own.out.partition("\n")[0]
+    return own.processor_s - (float(first.removeprefix("brimful ")) if first.startswith("brimful ") else 0.0)
 
 
 def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
