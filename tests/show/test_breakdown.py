@@ -95,6 +95,22 @@ def test_the_chart_has_one_bar_for_each_phase_in_the_colours_of_the_page():
     assert COLOURS["activations"] in used and COLOURS["buffers"] not in used
 
 
+def test_a_name_of_a_bar_finds_room_in_a_wide_font():
+    """In DejaVu Sans, which Linux takes for Helvetica, "the whole run" is 77 pixels wide at size 11."""
+    breakdown = memory_pieces.explained().breakdown
+    assert breakdown is not None
+    short, long = (breakdown_chart({name: breakdown}, 450) for name in ("a", "the whole run"))
+    assert all(left_of_the_bars(chart) >= room for chart, room in ((short, 7), (long, 80)))
+    assert left_of_the_bars(long) > left_of_the_bars(short), "a short name takes no more room than it needs"
+
+
+def left_of_the_bars(svg: str) -> float:
+    """Pixels of the chart left of its bars: all but those that were asked for, and the 10 of padding at its right."""
+    found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
+    assert found is not None
+    return float(found.group(1)) - 450 - 10
+
+
 def test_markdown_has_the_categories_and_the_savings():
     text = render_markdown(record_of(memory_pieces.explained()))
     assert "| activations |" in text and "| gradient checkpointing |" in text and "foreach=False" in text

@@ -25,6 +25,10 @@ COLOURS = {
 }
 
 _ROW = 30  # pixels
+# Of a label at size 11 in DejaVu Sans, which Linux takes for Helvetica: 6 were measured in a browser. The chart is laid out
+# with a narrower font, and what does not find room is cut off at its left end.
+_CHARACTER = 7
+_LONGEST_LABEL = 180  # pixels, from where Vega shortens it
 
 
 def breakdown_chart(bars: dict[str, Breakdown], width: int) -> str:
@@ -32,10 +36,11 @@ def breakdown_chart(bars: dict[str, Breakdown], width: int) -> str:
     alt = altair()
     rows = [row for name, breakdown in bars.items() for row in _rows(name, breakdown)]
     used = [name for name in COLOURS if any(row["category"] == name for row in rows)]
+    room = min(_LONGEST_LABEL, _CHARACTER * max(map(len, bars), default=0))
     chart = alt.Chart(alt.Data(values=rows)).mark_bar(size=18, aria=True)
     chart = chart.encode(
         x=alt.X("value:Q", title="device memory, GiB", axis=alt.Axis(tickCount=width // 80), scale=alt.Scale(nice=False)),
-        y=alt.Y("bar:N", title=None, sort=list(bars), axis=alt.Axis(domain=False, ticks=False, grid=False)),
+        y=alt.Y("bar:N", title=None, sort=list(bars), axis=alt.Axis(domain=False, ticks=False, grid=False, minExtent=room)),
         color=alt.Color("category:N", scale=alt.Scale(domain=used, range=[COLOURS[name] for name in used]), legend=None),
         order=alt.Order("place:Q"),
         description="tip:N",
