@@ -15,7 +15,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-slow test-quick test-browser check format demo bench-predict bench-timm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-scripts clean
+.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-scripts clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-clock: $(TIMM_VENV)/.set-up ## Predict step times that others measured, in
 	@[ -n "$(DATA)" ] || { echo "Say where they are: make bench-clock DATA=<folder with benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv>" >&2; exit 2; }
 	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.clock "$(DATA)" --models 140
 	$(PY) -m bench.clock_cost
+
+golden: $(STAMP) ## Write what brimful says of a fixed set of programs to bench/results/golden.json; git diff shows what changed (ONLY="names" for some, CHECK=--check to compare alone)
+	$(PY) -m bench.golden $(CHECK) $(if $(ONLY),--only $(ONLY)) --timm-python $(abspath $(TIMM_VENV)/bin/python)
 
 bench-cost: $(STAMP) ## What a prediction costs beyond the script itself, in seconds and host memory
 	$(PY) -m bench.prediction_cost

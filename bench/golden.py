@@ -1,0 +1,167 @@
+"""What brimful says, frozen in one file: `make golden` writes bench/results/golden.json, and `git diff` shows what changed.
+
+    python -m bench.golden [--only mlp dcgan ...] [--check] [--timm-python PATH]
+
+The file holds the peaks (bytes, by phase, and of each card), the largest batch size and the predicted time of a step (seconds)
+of every program of bench/scripts, the captcha recipe and the perceptrons of bench.predict, and the reserved peaks of 30 of
+timm's models. Rows that this environment cannot make (timm needs one of its own: `make venv-cuda`) stay as they are.
+`--check` compares instead of writing, and exits with 1 where a row differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.run_scripts import environment, lacks, prepare
+from bench.scripts_table import PROGRAMS
+
+ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "bench" / "results" / "golden.json"
+MLP = ROOT / "bench" / "results" / "predict-a100-40gb-2026-11.json"
+TIMM = ROOT / "bench" / "results" / "timm-a100-40gb-2026-11.json"
+TIMM_MODELS = 30
+TIME_LIMIT_S = 1200
+SHAPE = ("input_size", "output_size", "depth", "architecture")
+CAPTCHA = ("-m", "brimful.recipes.captcha", "--samples", "512", "--eval-samples", "64")
+CAPTCHAS = {
+    "captcha recipe": ("a100-40gb", (*CAPTCHA, "--batch-size", "{batch_size}")),
+    "captcha recipe, large-batch": ("a100-40gb", (*CAPTCHA, "--preset", "large-batch", "--batch-size", "256")),
+    "captcha recipe, rtx3080-20gb": ("rtx3080-20gb", (*CAPTCHA, "--batch-size", "64")),
+}
+_TIMM_ROWS = """
+import json, sys
+from bench.timm_rows import predict, trace, to_card, find_gpu
+card = to_card(find_gpu("a100-40gb"))
+rows = predict(sys.argv[1], {size: 0 for size in json.loads(sys.argv[2])}, lambda name, size: trace(name, size, card))
+print(json.dumps({str(row.batch_size): row.reserved_bytes for row in rows}))
+"""
+
+
+def said(answer: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of a prediction as `--json` prints it."""
+    speed = answer["speed"] or {}
+    return {
+        "verdict": answer["verdict"],
+        "peak": bytes_of(answer["peak"]),
+        "phases": {name: bytes_of(peak) for name, peak in answer["phases"].items()},
+        "cards": [bytes_of(card.get("peak", card)) for card in answer["cards"]],
+        "largest_batch_size": answer["largest_batch_size"],
+        "limited_by": answer["limited_by"],
+        "exact": answer["exact"],
+        "approximations": answer["approximations"],
+        "step_s": speed and {name: speed["step_s"][name] for name in ("value", "interval")},
+        "knee_batch_size": speed.get("knee_batch_size"),
+    }
+
+
+def bytes_of(peak: dict[str, Any] | None) -> dict[str, int] | None:
+    return peak and {name: peak[name] for name in ("allocated_bytes", "reserved_bytes", "device_bytes")}
+
+
+def predicted(gpu: str, words: list[str], folder: str) -> dict[str, Any]:
+    """What `brimful predict --json` says of a command, or how it failed."""
+    line = [sys.executable, "-m", "brimful", "predict", "--gpu", gpu, "--json", "--", *words]
+    done = subprocess.run(
+        line, cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True, timeout=TIME_LIMIT_S
+    )
+    try:
+        return said(json.loads(done.stdout))
+    except (ValueError, KeyError):
+        return {"failed": done.stderr.strip().splitlines()[-3:]}
+
+
+def program_row(key: str) -> dict[str, Any] | None:
+    program = next(program for program in PROGRAMS if program.key == key)
+    if lacks(program, sys.executable):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(program, sys.executable, folder)
+        return predicted(program.gpu, program.command(sys.executable), folder)
+
+
+def command_row(gpu: str, words: tuple[str, ...]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return predicted(gpu, [sys.executable, *words], folder)
+
+
+def captcha_row(gpu: str, words: tuple[str, ...]) -> dict[str, Any]:
+    """The images are drawn before: they take minutes, and no memory of the card."""
+    drawn = Path(tempfile.gettempdir()) / "brimful-golden-captchas"
+    subprocess.run(
+        [sys.executable, "-m", "brimful.recipes.captcha", "draw", *words[2:6], "--cache", str(drawn)],
+        env=environment(str(drawn)), check=True, capture_output=True, timeout=TIME_LIMIT_S,
+    )  # fmt: skip
+    return command_row(gpu, (*words, "--cache", str(drawn)))
+
+
+def mlp_rows() -> dict[str, tuple[str, ...]]:
+    """The command of each perceptron by its name."""
+    found = {}
+    for row in json.loads(MLP.read_text())["rows"]:
+        name = " ".join(("mlp", *(str(row[word]) for word in (*SHAPE, "batch_size"))))
+        flags = [part for word in SHAPE for part in (f"--{word.replace('_', '-')}", str(row[word]))]
+        found[name] = (str(ROOT / "bench" / "scripts" / "mlp.py"), *flags, "--batch-size", str(row["batch_size"]))
+    return found
+
+
+def timm_sizes() -> dict[str, list[int]]:
+    sizes: dict[str, list[int]] = {}
+    for row in json.loads(TIMM.read_text())["rows"]:
+        sizes.setdefault(row["model"], []).append(row["batch_size"])
+    return {name: sizes[name] for name in random.Random(0).sample(sorted(sizes), TIMM_MODELS)}
+
+
+def timm_row(python: Path, model: str, sizes: list[int]) -> dict[str, int] | None:
+    if not python.exists():
+        return None
+    done = subprocess.run(
+        [str(python), "-c", _TIMM_ROWS, model, json.dumps(sizes)], cwd=ROOT,
+        env=environment(str(ROOT)), capture_output=True, text=True, timeout=TIME_LIMIT_S,
+    )  # fmt: skip
+    return json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr.strip().splitlines()[-3:]}  # type: ignore
+
+
+def jobs(timm_python: Path) -> Iterator[tuple[str, Any]]:
+    """Each row's name, and what makes it."""
+    for program in PROGRAMS:
+        yield program.key, lambda key=program.key: program_row(key)
+    for name, (gpu, words) in CAPTCHAS.items():
+        yield name, lambda gpu=gpu, words=words: captcha_row(gpu, words)
+    for name, words in mlp_rows().items():
+        yield name, lambda words=words: command_row("a100-40gb", words)
+    for model, sizes in timm_sizes().items():
+        yield f"timm {model}", lambda model=model, sizes=sizes: timm_row(timm_python, model, sizes)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", help="rows whose names begin so")
+    parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
+    parser.add_argument("--timm-python", type=Path, default=ROOT / ".venv-timm" / "bin" / "python")
+    parser.add_argument("--workers", type=int, default=2)
+    args = parser.parse_args()
+    before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    chosen = {name: make for name, make in jobs(args.timm_python) if not args.only or name.startswith(tuple(args.only))}
+    with ThreadPoolExecutor(args.workers) as pool:
+        rows = dict(zip(chosen, pool.map(lambda make: make(), chosen.values()), strict=True))
+    rows = {name: row for name, row in rows.items() if row is not None}
+    differ = [name for name, row in rows.items() if row != before.get(name)]
+    for name in differ:
+        print(f"{name}:\n  before {json.dumps(before.get(name))}\n  now    {json.dumps(rows[name])}")
+    print(f"{len(rows)} rows, {len(differ)} of them differ from {RESULT.relative_to(ROOT)}")
+    if not args.check:
+        RESULT.write_text(json.dumps(before | rows, indent=1, sort_keys=True) + "\n")
+    return int(args.check and bool(differ))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
