@@ -24,8 +24,8 @@ from brimful.recipes.captcha.data import images_of
 from brimful.recipes.captcha.options import ImageOptions
 from brimful.recipes.captcha.recipe import reader_task
 from brimful.train.data.config import DataConfig
-from brimful.train.data.course import Course, Position
-from brimful.train.data.feed import Feed
+from brimful.train.data.epoch_sampler import EpochSampler, Position
+from brimful.train.data.pipeline import DataPipeline
 
 BATCH = 64
 IMAGES = 2048
@@ -57,8 +57,8 @@ def from_files(files: list[Path]) -> Iterator[Any]:
 
 def from_array(captchas: Captchas, passes: int) -> Iterator[Any]:
     task = reader_task(nn.Identity(), captchas, captchas)
-    course = Course(len(captchas.images), seed=0, micro_batch=BATCH, accumulation=1)
-    feed = Feed(task.train_data, course, torch.device("cpu"), DataConfig(), seed=0)
+    course = EpochSampler(len(captchas.images), seed=0, micro_batch=BATCH, accumulation=1)
+    feed = DataPipeline(task.train_data, course, torch.device("cpu"), DataConfig(), seed=0)
     assert task.prepare is not None
     for epoch in range(passes):
         for step in feed.steps(Position(epoch, 0)):

@@ -28,11 +28,22 @@ from typing import Any
 
 from bench.clock_cards import PUBLISHED
 from bench.clock_traces import laws_of
-from brimful.decide.intervals import STEP_TIME, STEP_TIME_GROUPED, evidence_from, evidence_json
-from brimful.decide.kernel_laws import StepKernels
-from brimful.decide.predicted_speed import rates_of, situation_of
+from brimful.decide.memory.intervals import (
+    STEP_TIME,
+    STEP_TIME_GROUPED,
+    evidence_from,
+    evidence_json,
+)
+from brimful.decide.speed.kernels import StepKernels
+from brimful.decide.speed.predicted import rates_of, situation_of
 from brimful.measure.gpus import find_gpu, to_card
-from brimful_inside.laws.roofline import DEFAULT, Efficiency, Rates, kernel_time, step_time
+from brimful_inside.simulator.roofline import (
+    DEFAULT,
+    Efficiency,
+    Rates,
+    kernel_time,
+    step_time,
+)
 
 HERE = Path(__file__).parent
 SEEN = HERE / "clock_seen.txt"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.timm_rows import nothing_drawn
-from brimful.decide.kernel_laws import KernelLaws, ScaledKernels, fit_kernels
-from brimful_inside.laws.roofline import Kernel
+from brimful.decide.speed.kernels import KernelLaws, ScaledKernels, fit_kernels
+from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.wire import Card
 
 SCRIPT = Path(__file__).parent / "scripts" / "timm_benchmark.py"

@@ -31,14 +31,14 @@ from typing import Any
 
 from bench.gpu import figures, machine
 from bench.gpu.jobs import JOBS, Job, in_order
-from brimful.decide.context import context_of
-from brimful.decide.predicted_speed import efficiency_of, rates_of
+from brimful.decide.memory.cuda_context import context_of
+from brimful.decide.speed.predicted import efficiency_of, rates_of
 from brimful.errors import NoSuchDevice
 from brimful.measure.gpus import find_gpu, to_card
 from brimful.measure.gpus.numbers import context as assumed_context
 from brimful.values import Estimate, Gpu
-from brimful_inside.laws.roofline import Kernel, kernel_time, step_time
-from brimful_inside.laws.trace import Malloc, decode
+from brimful_inside.simulator.roofline import Kernel, kernel_time, step_time
+from brimful_inside.simulator.trace import Malloc, decode
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"

@@ -33,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.probe_cost import cpu_name
 from bench.turns import Turns, paired_ratios, spread
 from brimful.train import Arrays, BatchingConfig, CheckpointConfig, Config, OptimizerConfig, Task, fit
-from brimful.train.parallel import OVERLAP_AFTER
+from brimful.train.step.parallel import OVERLAP_AFTER
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"

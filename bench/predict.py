@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench import accuracy, peers
-from brimful.decide.intervals import evidence_from, evidence_json, interval_for
+from brimful.decide.memory.intervals import evidence_from, evidence_json, interval_for
 from brimful.measure.gpus import find_gpu
 from brimful.measure.launch import failure_text, launch
 from brimful.values import Command, Device, Outcome, Sample, Trial, TrialKind

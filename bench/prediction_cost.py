@@ -114,7 +114,7 @@ def weigh(words: list[str], environment: dict[str, str], folder: str) -> Weighed
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(words, cwd=folder, env=environment, stdout=out, stderr=err)
         while process.poll() is None and time.perf_counter() - begun < TIME_LIMIT_S:
-            peak = max(peak, family_bytes(process.pid))
+            peak = max(peak, process_tree_bytes(process.pid))
             time.sleep(LOOK_EVERY_S)
         if process.poll() is None:
             _end_family(process.pid)
@@ -138,7 +138,7 @@ def _end_family(pid: int) -> None:
             process.kill()
 
 
-def family_bytes(pid: int) -> int:
+def process_tree_bytes(pid: int) -> int:
     """Resident bytes of a process and its descendants."""
     total = 0
     try:
@@ -160,7 +160,7 @@ def _processor_s() -> float:
 
 
 def environment(home: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_ORDERS")}
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")}
     source = str(ROOT / "src")
     return {**kept, "BRIMFUL_HOME": home, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
@@ -187,7 +187,7 @@ def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
             words = [sys.executable, "-m", "brimful", "predict", "--gpu", gpu, "--json", "--", sys.executable, *command]
             weighed = _weigh_apart(words, watched(variables, shares))
             later = sum(float(path.read_text()) for path in Path(shares).iterdir())
-            wholes.append((weighed, len(list(Path(home).rglob("orders.json"))), later))
+            wholes.append((weighed, len(list(Path(home).rglob("trial_config.json"))), later))
     least = min(own, key=_without_brimful)
     whole, traces, later = min(wholes, key=lambda one: one[0].processor_s)
     failed = next((one.err.strip().splitlines()[-1:] for one in own if one.code), None)
@@ -196,7 +196,7 @@ def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
     except ValueError:
         answer, failed = {}, failed or whole.err.strip().splitlines()[-1:]
     if "error" in answer:
-        failed = [answer["error"].get("saw", "")]
+        failed = [answer["error"].get("problem", "")]
     return Cost(
         name,
         traces,

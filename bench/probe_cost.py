@@ -25,10 +25,10 @@ from pathlib import Path
 import torch
 
 import brimful_inside
-from brimful_inside.wire import Orders
+from brimful_inside.wire import TrialConfig
 
 RESULTS = Path(__file__).parent / "results"
-DOOR = Path(brimful_inside.__file__).resolve().parent / "door"
+BOOTSTRAP = Path(brimful_inside.__file__).resolve().parent / "bootstrap"
 STEP_S = 0.010
 LIMIT = 0.01  # of a step of 10 ms
 
@@ -59,17 +59,17 @@ KINDS = {"run": {}, "audit": {"checksums": True, "keep_out": True}, UNDER_BRIMFU
 
 def step_seconds(steps: int, kind: str | None) -> float:
     """Processor time of a step (lower quartile, as other processes only ever add to it); no probe where `kind` is None."""
-    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_ORDERS")}
+    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")}
     argv = [sys.executable, "-c", SCRIPT, str(steps)]
     with tempfile.TemporaryDirectory() as folder:
         if kind == UNDER_BRIMFUL:
             argv = [sys.executable, "-m", "brimful", "run", "--device", "cpu", "--home", folder, "--plan", "none", "--", *argv]
         elif kind is not None:
-            orders = KINDS[kind]
-            asked = Orders(folder=folder, device="cpu", worst_batch=False, cut=False, **{"keep_out": False, **orders})
-            path = Path(folder, "orders.json")
+            config = KINDS[kind]
+            asked = TrialConfig(folder=folder, device="cpu", worst_batch=False, cut=False, **{"keep_out": False, **config})
+            path = Path(folder, "trial_config.json")
             path.write_text(json.dumps(dataclasses.asdict(asked)))
-            variables |= {"PYTHONPATH": str(DOOR), "BRIMFUL_ORDERS": str(path)}
+            variables |= {"PYTHONPATH": str(BOOTSTRAP), "BRIMFUL_TRIAL_CONFIG": str(path)}
         done = subprocess.run(argv, env=variables, cwd=folder, capture_output=True, text=True, check=True)
     return float(done.stdout)
 

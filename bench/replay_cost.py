@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brimful.decide.allocation_laws import AllocationLaws, fit_laws
-from brimful.decide.intervals import interval_for, kind_of
-from brimful.decide.memory import Card, LawPeaks
-from brimful.decide.sequences import program_of
-from brimful_inside.laws.allocator import CachingAllocator
-from brimful_inside.laws.plain_replay import play_plain
-from brimful_inside.laws.replay import play_code
-from brimful_inside.laws.trace import decode
+from brimful.decide.memory.fit import Card, LawPeaks
+from brimful.decide.memory.intervals import interval_for, kind_of
+from brimful.decide.memory.program import program_of
+from brimful.decide.memory.size_model import SizeModel, fit_size_model
+from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.plain_replay import play_plain
+from brimful_inside.simulator.replay import play_code
+from brimful_inside.simulator.trace import decode
 
 GIB = 1 << 30
 CONTEXT_BYTES = 500 << 20  # assumed: this is a bench of the arithmetic, not of a card
@@ -41,16 +41,16 @@ class ReplayCost:
     too_large: int
 
 
-def laws_of(texts: Sequence[str], batch_sizes: Sequence[int]) -> AllocationLaws:
+def laws_of(texts: Sequence[str], batch_sizes: Sequence[int]) -> SizeModel:
     """The laws through traces, as their files' text. Raises ValueError where there are none."""
     programs = {size: program_of(decode(text.splitlines())) for size, text in zip(batch_sizes, texts, strict=True)}
-    laws = fit_laws(programs)
+    laws = fit_size_model(programs)
     if laws is None:
         raise ValueError("the traces differ in the order of their allocations: there are no laws through them")
     return laws
 
 
-def cost_of(laws: AllocationLaws, memory_bytes: int, turns: int) -> ReplayCost:
+def cost_of(laws: SizeModel, memory_bytes: int, turns: int) -> ReplayCost:
     """The cost on a card of `memory_bytes`. Raises ValueError where the two ways show different things."""
     capacity = memory_bytes - CONTEXT_BYTES
     card = Card(memory_bytes, CONTEXT_BYTES, interval=interval_for(kind_of(laws.program)), capacity_bytes=capacity)
@@ -70,9 +70,9 @@ def cost_of(laws: AllocationLaws, memory_bytes: int, turns: int) -> ReplayCost:
     return ReplayCost(len(code), allocator_s, plain_s, search_s, largest, len(peaks._played), len(peaks._too_large))
 
 
-def _timed(do: Callable[[], Any]) -> tuple[float, Any]:
+def _timed(suggestion: Callable[[], Any]) -> tuple[float, Any]:
     begun = time.process_time()
-    seen = do()
+    seen = suggestion()
     return time.process_time() - begun, seen
 
 

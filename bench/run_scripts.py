@@ -34,7 +34,7 @@ def processor_seconds() -> float:
 
 
 def environment(home: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_ORDERS")}
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")}
     return {**kept, "BRIMFUL_HOME": home, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -55,12 +55,12 @@ def predicted(program: Program, python: str) -> dict[str, Any]:
             words, cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True, timeout=TIME_LIMIT_S
         )
         seconds = processor_seconds() - before
-        traces = len(list(Path(folder, "records").rglob("orders.json")))
-        imports = sum(wire.read_text().count('"torchseen"') for wire in Path(folder, "records").rglob("wire-*.jsonl"))
+        traces = len(list(Path(folder, "records").rglob("trial_config.json")))
+        imports = sum(wire.read_text().count("torchimported") for wire in Path(folder, "records").rglob("wire-*.jsonl"))
     try:
         answer = json.loads(done.stdout.replace(folder, "."))  # a folder of this machine says nothing to anybody
     except ValueError:
-        answer = {"error": {"saw": done.stderr.strip().splitlines()[-1:] or "no words"}}
+        answer = {"error": {"problem": done.stderr.strip().splitlines()[-1:] or "no words"}}
     return {"exit_code": done.returncode, "seconds": seconds, "traces": traces, "imports": imports, "answer": answer}
 
 
@@ -105,7 +105,7 @@ def row_of(program: Program, label: str, python: str) -> dict[str, Any]:
     try:
         seen = predicted(program, python)
     except subprocess.TimeoutExpired:
-        return {**row, "exit_code": None, "error": {"saw": f"not done after {TIME_LIMIT_S} s"}}
+        return {**row, "exit_code": None, "error": {"problem": f"not done after {TIME_LIMIT_S} s"}}
     answer = seen["answer"]
     if seen["exit_code"] not in (0, 3) or "error" in answer:
         return {**row, "exit_code": seen["exit_code"], "error": answer.get("error")}
@@ -121,7 +121,7 @@ def row_of(program: Program, label: str, python: str) -> dict[str, Any]:
         "limited_by": answer["limited_by"],
         "exact": answer["exact"],
         "approximations": answer["approximations"],
-        "warnings": [warning["saw"] for warning in answer["warnings"]],
+        "warnings": [warning["problem"] for warning in answer["warnings"]],
         "troubles": troubles(program, answer),
     }
 

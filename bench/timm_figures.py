@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import accuracy
-from brimful.decide.intervals import evidence_from, evidence_json, interval_for
+from brimful.decide.memory.intervals import evidence_from, evidence_json, interval_for
 
 SEEN = Path(__file__).parent / "timm_seen.txt"
 MIB = 1 << 20

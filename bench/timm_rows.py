@@ -34,12 +34,12 @@ from typing import Any
 
 from bench import accuracy, peers
 from bench.timm_figures import Row, figures, judge, print_table, seen_models, write_evidence
-from brimful.decide.allocation_laws import fit_laws
-from brimful.decide.context import context_of
-from brimful.decide.intervals import kind_of
-from brimful.decide.sequences import Program, program_of
+from brimful.decide.memory.cuda_context import context_of
+from brimful.decide.memory.intervals import kind_of
+from brimful.decide.memory.program import Program, program_of
+from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.gpus import find_gpu, to_card
-from brimful_inside.laws.trace import decode
+from brimful_inside.simulator.trace import decode
 from brimful_inside.wire import Card
 
 HERE = Path(__file__).parent
@@ -50,7 +50,7 @@ MIB = 1 << 20
 SIZES = (4, 11)  # the batch sizes that are traced, as a search for the largest one takes them
 STEPS = 3  # the second has weights and momentum, the third the segments that it left
 # What the rows were measured with is not known; GPUMemNet grew from September 2024 to May 2025 (PyTorch 2.5 to 2.7).
-TORCH_OF_THE_ROWS = 206  # cuBLAS's workspaces are kept, as until 2.14 (laws/workspaces.py)
+TORCH_OF_THE_ROWS = 206  # cuBLAS's workspaces are kept, as until 2.14 (simulator/workspaces.py)
 
 
 def read_measured(folder: Path, count: int | None, seed: int) -> dict[str, dict[int, int]]:
@@ -89,7 +89,7 @@ def trace(model: str, batch_size: int, card: Card) -> Program:
     import torch
 
     from brimful_inside import imaginary
-    from brimful_inside.imaginary.libraries.workspaces import Workspaces
+    from brimful_inside.imaginary.operators.libraries.workspaces import Workspaces
 
     argv, file = sys.argv, io.StringIO()
     sys.argv = [str(SCRIPT), "--model", model, "--batch-size", str(batch_size), "--steps", str(STEPS)]
@@ -113,10 +113,10 @@ def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Pro
     """A prediction for each measured batch size of a model; `take` gives the program at a batch size."""
     begun = time.perf_counter()
     programs = {size: take(model, size) for size in SIZES}
-    laws = fit_laws(programs)
+    laws = fit_size_model(programs)
     reserved: dict[int, int] = {}
     for batch_size in measured:
-        of = laws or fit_laws({batch_size: take(model, batch_size)})
+        of = laws or fit_size_model({batch_size: take(model, batch_size)})
         assert of is not None
         reserved[batch_size] = of.play_at(batch_size).peak.reserved
     seconds = (time.perf_counter() - begun) / len(measured)

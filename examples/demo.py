@@ -119,7 +119,7 @@ def show_audit(audit: dict) -> None:
     )
     print(f"a step takes {shown(seconds['step_s'], '.2f')} s, {shown(seconds['loading_share'], '.0%')} of it waiting for data")
     for finding in audit["findings"]:
-        print(f"  {finding['code']}: {finding['saw']} {finding['means']} {finding['do']}")
+        print(f"  {finding['code']}: {finding['problem']} {finding['explanation']} {finding['suggestion']}")
     if not audit["findings"]:
         print("nothing to complain about")
 

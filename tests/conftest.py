@@ -31,7 +31,13 @@ hypothesis.settings.load_profile("brimful")
 _ROOMS = ("train", "recipes", "end_to_end/test_run.py", "bench/test_kills.py", "bench/test_captcha.py")
 _SLOW_ROOMS = [Path(__file__).parent / name for name in _ROOMS]
 # All tests of these: none takes long, and together they are some minute of processor time.
-_WHOLE = ("recipes", "train/checkpoints", "train/test_tryout.py", "train/data/test_making.py", "train/data/test_workers.py")
+_WHOLE = (
+    "recipes",
+    "train/checkpoints",
+    "train/step/test_dry_run.py",
+    "train/data/test_batch_errors.py",
+    "train/data/test_workers.py",
+)
 _WHOLLY_SLOW = [Path(__file__).parent / name for name in _WHOLE]
 
 

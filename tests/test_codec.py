@@ -58,12 +58,12 @@ def test_every_event_of_the_wire_comes_back_as_the_child_wrote_it(tmp_path_facto
 
 
 @slow_to_draw
-@given(strategies.values_of(wire.Orders))
-def test_a_child_reads_the_orders_that_the_parent_wrote(tmp_path_factory, orders):
-    orders = dataclasses.replace(orders, version=wire.WIRE_VERSION)
-    path = tmp_path_factory.mktemp("orders") / "orders.json"
-    codec.write_orders(orders, path)
-    assert wire.read_orders(str(path)) == orders
+@given(strategies.values_of(wire.TrialConfig))
+def test_a_child_reads_the_orders_that_the_parent_wrote(tmp_path_factory, config):
+    config = dataclasses.replace(config, version=wire.WIRE_VERSION)
+    path = tmp_path_factory.mktemp("config") / "trial_config.json"
+    codec.write_orders(config, path)
+    assert wire.read_orders(str(path)) == config
 
 
 def test_the_type_of_a_setting_survives():
@@ -120,7 +120,7 @@ def test_progress_is_picked_out_of_a_line_and_anything_else_is_none():
 
 def test_an_entry_of_a_newer_schema_asks_for_an_upgrade():
     now, later = (b'"schema":%d' % number for number in (codec.SCHEMA, codec.SCHEMA + 1))
-    line = codec.encode_entry(values.Advice("a", "b", "c", "d")).replace(now, later)
+    line = codec.encode_entry(values.Diagnostic("a", "b", "c", "d")).replace(now, later)
     with pytest.raises(NewerRecord, match="newer brimful") as caught:
         codec.decode_entry(line)
     assert "pgrade" in caught.value.hint
@@ -135,8 +135,8 @@ def test_what_is_no_entry_is_refused(line):
 
 
 def test_a_field_that_a_later_version_added_does_no_harm():
-    line = codec.encode_entry(values.Advice("a", "b", "c", "d")).replace(b'"code"', b'"colour":"red","code"')
-    assert codec.decode_entry(line) == values.Advice("a", "b", "c", "d")
+    line = codec.encode_entry(values.Diagnostic("a", "b", "c", "d")).replace(b'"code"', b'"colour":"red","code"')
+    assert codec.decode_entry(line) == values.Diagnostic("a", "b", "c", "d")
 
 
 def test_a_wire_with_damaged_lines_gives_what_can_be_read_of_a_run(tmp_path):

@@ -92,7 +92,7 @@ def test_a_placeholder_that_nobody_sets_is_a_clear_error():
     command = commands.parse(["python", "train.py", "--wd", "{weight_decay}"])
     with pytest.raises(UsageError, match="weight_decay") as caught:
         commands.fill(command, {})
-    assert "--set weight_decay" in caught.value.do
+    assert "--set weight_decay" in caught.value.suggestion
 
 
 def test_a_setting_that_the_command_has_no_place_for_is_refused():
@@ -173,7 +173,7 @@ def test_commands_are_the_same_if_only_settings_differ(one, other, same):
 def test_a_placeholder_that_the_same_flag_overrides_further_on_is_refused(words):
     with pytest.raises(UsageError, match="is followed by") as caught:
         commands.parse(["python", "train.py", *words])
-    assert "leave out one" in caught.value.do
+    assert "keep one" in caught.value.suggestion
 
 
 def test_of_a_flag_given_twice_the_last_one_is_the_batch_size():

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 VIOLATIONS = {
     "brimful_inside imports brimful": ("brimful_inside/wire.py", "import brimful.values"),
-    "a law imports torch": ("brimful_inside/laws/trace.py", "import torch"),
+    "a law imports torch": ("brimful_inside/simulator/trace.py", "import torch"),
     "deciding imports torch": ("brimful/decide/__init__.py", "import torch"),
     "deciding imports what measures": ("brimful/decide/__init__.py", "import brimful.measure.launch"),
     "showing starts a verb": ("brimful/show/__init__.py", "import brimful.verbs.audit"),

@@ -13,7 +13,7 @@ from brimful import errors
         (errors.DoesNotFit("x"), 3),
         (errors.NoSuchDevice("a1000"), 4),
         (errors.CommandFailed("x"), 5),
-        (errors.DoorDidNotOpen(), 5),
+        (errors.ProbeNotLoaded(), 5),
         (errors.PlanMismatch("x"), 6),
         (errors.Interrupted(), 130),
         (errors.Terminated(), 143),
@@ -44,7 +44,7 @@ def test_spelling_does_not_matter_for_nearness():
 
 
 def test_empty_sentences_are_left_out():
-    assert errors.UsageError("Saw it.", do="Do that.").sentences() == ("Saw it.", "Do that.")
+    assert errors.UsageError("Saw it.", suggestion="Do that.").sentences() == ("Saw it.", "Do that.")
 
 
 def test_a_full_disk_says_what_is_kept():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from brimful_inside.laws.allocator import CachingAllocator
+from brimful_inside.simulator.allocator import CachingAllocator
 
 PAGE = Path(__file__).parents[1] / "docs" / "quantities.md"
 

@@ -26,7 +26,7 @@ def opened(record_id="20261120-054501-tune-captcha"):
 
 
 def note(text):
-    return values.Advice("note", text, "means", "do")
+    return values.Diagnostic("note", text, "explanation", "suggestion")
 
 
 def sample(number=1):
@@ -129,7 +129,7 @@ def test_an_unknown_record_is_answered_with_those_there_are(tmp_path):
         pass
     with pytest.raises(NoSuchRecord) as caught:
         record.read_record("20261120-tune-captcha", tmp_path)
-    assert "20261120-054501-tune-captcha" in caught.value.means
+    assert "20261120-054501-tune-captcha" in caught.value.explanation
     with pytest.raises(NoSuchRecord, match="no record"):
         record.read_record("x", tmp_path / "nowhere")
 

@@ -33,7 +33,7 @@ def test_gb_and_gib_are_told_apart(text, value):
 def test_what_is_no_amount_of_memory_is_refused_with_a_sentence_that_quotes_it(text):
     with pytest.raises(UsageError) as caught:
         units.parse_bytes(text)
-    assert repr(text) in caught.value.saw
+    assert repr(text) in caught.value.problem
     assert "GiB" in caught.value.hint
 
 
@@ -64,7 +64,7 @@ def test_a_share_outside_the_memory_is_refused(text):
 def test_a_batch_size_that_cannot_be_meant_gets_a_clear_sentence(text, reason):
     with pytest.raises(UsageError) as caught:
         units.parse_batch_size(text)
-    assert reason in caught.value.saw and repr(text) in caught.value.saw
+    assert reason in caught.value.problem and repr(text) in caught.value.problem
     assert caught.value.exit_code == 2
     assert caught.value.hint
 

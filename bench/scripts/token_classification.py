@@ -17,7 +17,7 @@ from transformers import (
 
 NAMES = ["Anna", "Bo", "Chen", "Dmitri", "Elif", "Fatima", "Goran", "Hana"]
 PLACES = ["Aarhus", "Bogota", "Cairo", "Delhi", "Essen", "Fez"]
-OTHER = ["lives", "in", "went", "to", "and", "saw", "the", "river", "with", "from", "before", "a", "long", "day"]
+OTHER = ["lives", "in", "went", "to", "and", "problem", "the", "river", "with", "from", "before", "a", "long", "day"]
 LABELS = ["O", "PERSON", "PLACE"]
 
 

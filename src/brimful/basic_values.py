@@ -20,20 +20,20 @@ class Outcome(StrEnum):
     KILLED = "killed"  # by a signal that nobody can explain; 9 is "probably for memory"
     CRASHED = "crashed"  # by itself, with the script's own traceback
     UNSUPPORTED = "unsupported"  # the imaginary GPU met a call it does not have
-    DOOR_CLOSED = "door_closed"  # no rank said hello
+    PROBE_NOT_LOADED = "probe_not_loaded"  # no rank said hello
     NO_STEP = "no_step"  # it ended well and no optimizer ever stepped
     INTERRUPTED = "interrupted"  # Ctrl-C
     TERMINATED = "terminated"  # SIGTERM, as a cluster sends it
 
 
 @dataclass(frozen=True)
-class Advice:
+class Diagnostic:
     """A finding of audit, or a warning: what was seen, what it means, what to do."""
 
     code: str
-    saw: str
-    means: str
-    do: str
+    problem: str
+    explanation: str
+    suggestion: str
 
 
 @dataclass(frozen=True)

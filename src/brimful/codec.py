@@ -15,18 +15,18 @@ import msgspec
 
 from brimful.errors import NewerRecord, RecordUnreadable, WireUnreadable
 from brimful.values import (
-    Advice,
     Attempt,
     Audit,
     Closed,
-    MemoryBelief,
+    Diagnostic,
+    MemoryEstimate,
     Opened,
     Plan,
     Prediction,
     RunEnded,
     RunStarted,
     Sample,
-    SpeedBelief,
+    SpeedEstimate,
 )
 from brimful_inside import wire
 
@@ -39,20 +39,31 @@ SCHEMA = 2  # of the entries of a record; raised when an older brimful could not
 T = TypeVar("T")
 
 Entry = (
-    Opened | Sample | Prediction | Audit | MemoryBelief | SpeedBelief | Plan | RunStarted | Attempt | RunEnded | Advice | Closed
+    Opened
+    | Sample
+    | Prediction
+    | Audit
+    | MemoryEstimate
+    | SpeedEstimate
+    | Plan
+    | RunStarted
+    | Attempt
+    | RunEnded
+    | Diagnostic
+    | Closed
 )
 ENTRIES: dict[str, type] = {
     "opened": Opened,
     "sample": Sample,
     "prediction": Prediction,
     "audit": Audit,
-    "memory": MemoryBelief,
-    "speed": SpeedBelief,
+    "memory": MemoryEstimate,
+    "speed": SpeedEstimate,
     "plan": Plan,
     "run_started": RunStarted,
     "attempt": Attempt,
     "run_ended": RunEnded,
-    "note": Advice,
+    "note": Diagnostic,
     "closed": Closed,
 }
 _KINDS = {cls: kind for kind, cls in ENTRIES.items()}
@@ -98,7 +109,7 @@ def decode_entry(line: bytes) -> Entry:
     if isinstance(schema, int) and schema > SCHEMA:
         raise NewerRecord(
             f"This record was written by a newer brimful (schema {schema}; this one reads up to {SCHEMA}).",
-            do="Upgrade brimful: pip install --upgrade brimful.",
+            suggestion="Upgrade brimful: pip install --upgrade brimful.",
         )
     cls = ENTRIES.get(str(raw["entry"]))
     if cls is None:
@@ -111,13 +122,13 @@ def decode_entry(line: bytes) -> Entry:
         raise RecordUnreadable(f"An entry {raw['entry']!r} of the record is damaged: {error}.") from error
 
 
-def write_orders(orders: wire.Orders, path: Path) -> None:
+def write_orders(config: wire.TrialConfig, path: Path) -> None:
     """Writes a trial's orders where its child will read them. Raises OSError."""
-    path.write_bytes(encode(orders))
+    path.write_bytes(encode(config))
 
 
 def read_wire(path: Path | str) -> list[Any]:
-    """The events of one process, in order (Hello, TorchSeen, Progress, Failure, Report).
+    """The events of one process, in order (Hello, TorchImported, Progress, Failure, Report).
 
     A last line without its newline was cut off by the end of the process and is left out. Raises WireUnreadable when
     another line is damaged, or when the child speaks another version of the wire.

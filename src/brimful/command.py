@@ -77,9 +77,9 @@ def parse(argv: tuple[str, ...] | list[str]) -> Command:
     """
     if not argv:
         raise UsageError(
-            saw="no command was given",
-            means="brimful runs your own training command for a few steps",
-            do="put it behind two dashes: brimful predict --gpu a100-40gb -- python train.py --batch-size {batch_size}",
+            problem="no command was given",
+            explanation="brimful runs your own training command for a few steps",
+            suggestion="put it behind two dashes: brimful predict --gpu a100-40gb -- python train.py --batch-size {batch_size}",
         )
     parts = list(argv)
     _refuse_overridden(parts)
@@ -107,9 +107,9 @@ def _refuse_overridden(parts: list[str]) -> None:
             texts = [text for _, text in spots]
             if len(texts) > 1 and f"{{{name}}}" in texts and texts[-1] != f"{{{name}}}":
                 raise UsageError(
-                    saw=f"{flag} {{{name}}} is followed by {flag} {texts[-1]}",
-                    means="a script takes the last of the two (argparse does), so that no setting would reach it",
-                    do=f"leave out one of them: {flag} {{{name}}} for brimful to set it, {flag} {texts[-1]} to keep that",
+                    problem=f"{flag} {{{name}}} is followed by {flag} {texts[-1]}",
+                    explanation="a script takes the last of the two (argparse does), so that no setting would reach it",
+                    suggestion=f"keep one: {flag} {{{name}}} for brimful to set it, {flag} {texts[-1]} to keep that",
                 )
 
 
@@ -217,9 +217,9 @@ def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
     missing = [name for name in placeholders(command) if name not in settings]
     if missing:
         raise UsageError(
-            saw=f"the command holds {{{missing[0]}}} and nothing sets it",
-            means="the command cannot start with an open placeholder",
-            do=f"give it a value with --set {missing[0]}=VALUE, or write the value in the command; "
+            problem=f"the command holds {{{missing[0]}}} and nothing sets it",
+            explanation="the command cannot start with an open placeholder",
+            suggestion=f"give it a value with --set {missing[0]}=VALUE, or write the value in the command; "
             f"braces that are the script's own are doubled: {{{{{missing[0]}}}}}",
         )
     words = (_PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]), word) for word in command.argv)
@@ -236,9 +236,9 @@ def with_settings(command: Command, settings: Mapping[str, Setting]) -> Command:
     for name in settings:
         if name not in opened:
             raise UsageError(
-                saw=f"--set {name}=… was given and the command has no {{{name}}}",
-                means="the setting would reach nothing",
-                do=f"write {{{name}}} where the value goes, for instance --{name.replace('_', '-')} {{{name}}}",
+                problem=f"--set {name}=… was given and the command has no {{{name}}}",
+                explanation="the setting would reach nothing",
+                suggestion=f"write {{{name}}} where the value goes, for instance --{name.replace('_', '-')} {{{name}}}",
             )
     filled = tuple(
         _PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]) if hit.group(1) in settings else hit.group(0), word)
@@ -255,9 +255,9 @@ def says_its_batch_size_inside(text: str) -> bool:
 def no_place_for_a_batch_size() -> UsageError:
     """What to say where a batch size has to be chosen and the command has no place for one."""
     return UsageError(
-        saw="the command has no {batch_size}, and none of the flags that brimful knows "
+        problem="the command has no {batch_size}, and none of the flags that brimful knows "
         f"({', '.join(BATCH_SIZE_FLAGS)}, or Hydra's batch_size=...)",
-        means="brimful cannot tell your script which batch size to use",
-        do="write {batch_size} where the number goes, for instance: python train.py --my-batch {batch_size}; "
+        explanation="brimful cannot tell your script which batch size to use",
+        suggestion="write {batch_size} where the number goes, for instance: python train.py --my-batch {batch_size}; "
         'or take it in the script from brimful.setting("batch_size", 64)',
     )

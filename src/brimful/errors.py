@@ -1,4 +1,4 @@
-"""Exceptions with an exit code and a hint. Warnings are no exceptions: they are `brimful.values.Advice`.
+"""Exceptions with an exit code and a hint. Warnings are no exceptions: they are `brimful.values.Diagnostic`.
 
 Each error says what was *seen*, what it *means*, and what to *do* next; `exit_code` is what the command line ends with.
 
@@ -14,10 +14,28 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 __all__ = [
-    "BrimfulError", "CheckpointDamaged", "CheckpointUnreadable", "CommandFailed", "DiskFull", "DoesNotFit",
-    "DoorDidNotOpen", "Interrupted", "NewerCheckpoint", "NewerRecord", "NoSuchCommand", "NoSuchDevice", "NoSuchRecord",
-    "PlanMismatch", "RecordUnreadable", "Terminated", "TrainingDiverged", "TrialFailed", "Unsupported", "UsageError",
-    "WireUnreadable", "nearest",
+    "BrimfulError",
+    "CheckpointDamaged",
+    "CheckpointUnreadable",
+    "CommandFailed",
+    "DiskFull",
+    "DoesNotFit",
+    "Interrupted",
+    "NewerCheckpoint",
+    "NewerRecord",
+    "NoSuchCommand",
+    "NoSuchDevice",
+    "NoSuchRecord",
+    "PlanMismatch",
+    "ProbeNotLoaded",
+    "RecordUnreadable",
+    "Terminated",
+    "TrainingDiverged",
+    "TrialFailed",
+    "Unsupported",
+    "UsageError",
+    "WireUnreadable",
+    "nearest",
 ]  # fmt: skip
 
 
@@ -30,20 +48,20 @@ class BrimfulError(Exception):
     exit_code: ClassVar[int] = 1
     code: ClassVar[str] = "error"
 
-    def __init__(self, saw: str, means: str = "", do: str = "") -> None:
-        super().__init__(saw)
-        self.saw = saw
-        self.means = means
-        self.do = do
+    def __init__(self, problem: str, explanation: str = "", suggestion: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.explanation = explanation
+        self.suggestion = suggestion
 
     @property
     def hint(self) -> str:
         """What to do next, or "" where there is nothing to say."""
-        return self.do
+        return self.suggestion
 
     def sentences(self) -> tuple[str, ...]:
         """What is shown to a person: saw, means, do, the empty ones left out."""
-        return tuple(part for part in (self.saw, self.means, self.do) if part)
+        return tuple(part for part in (self.problem, self.explanation, self.suggestion) if part)
 
 
 class UsageError(BrimfulError):
@@ -72,14 +90,14 @@ class NoSuchDevice(BrimfulError):
     exit_code = 4
     code = "no-such-device"
 
-    def __init__(self, name: str, known: Iterable[str] = (), saw: str = "", do: str = "") -> None:
+    def __init__(self, name: str, known: Iterable[str] = (), problem: str = "", suggestion: str = "") -> None:
         known = tuple(known)
         self.name = name
         self.nearest = nearest(name, known)
-        if not do:
+        if not suggestion:
             close = f"Nearest names: {', '.join(self.nearest)}. " if self.nearest else ""
-            do = f"{close}`brimful gpus` lists all cards; --gpu-memory 20GiB describes your own."
-        super().__init__(saw or f"There is no card called {name!r} in the catalogue.", do=do)
+            suggestion = f"{close}`brimful gpus` lists all cards; --gpu-memory 20GiB describes your own."
+        super().__init__(problem or f"There is no card called {name!r} in the catalogue.", suggestion=suggestion)
 
 
 class CommandFailed(BrimfulError):
@@ -88,8 +106,8 @@ class CommandFailed(BrimfulError):
     exit_code = 5
     code = "command-failed"
 
-    def __init__(self, saw: str, means: str = "", do: str = "", traceback: str = "") -> None:
-        super().__init__(saw, means, do)
+    def __init__(self, problem: str, explanation: str = "", suggestion: str = "", traceback: str = "") -> None:
+        super().__init__(problem, explanation, suggestion)
         self.traceback = traceback
 
 
@@ -112,18 +130,18 @@ class TrialFailed(CommandFailed):
     code = "trial-failed"
 
 
-class DoorDidNotOpen(CommandFailed):
+class ProbeNotLoaded(CommandFailed):
     """No training process of the command said hello, so nothing could be seen of it."""
 
-    code = "door-did-not-open"
+    code = "probe-not-loaded"
 
-    def __init__(self, saw: str = "", means: str = "", do: str = "") -> None:
+    def __init__(self, problem: str = "", explanation: str = "", suggestion: str = "") -> None:
         super().__init__(
-            saw or "The door did not open: no training process of this command said hello.",
-            means
+            problem or "brimful could not load its probe: no training process of this command reported in.",
+            explanation
             or "brimful enters a Python process by a folder in front of PYTHONPATH. It cannot enter one started with "
             "`python -I`, `-E` or `-S`, by `env -i`, or from a shell script that overwrites PYTHONPATH.",
-            do or "Start Python without these options; in a shell script, write PYTHONPATH=mine:$PYTHONPATH.",
+            suggestion or "Start Python without these options; in a shell script, write PYTHONPATH=mine:$PYTHONPATH.",
         )
 
 
@@ -150,13 +168,13 @@ class DiskFull(BrimfulError):
         """Whether `error` is one of a full disk (or a used-up quota)."""
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
-    def __init__(self, path: str, kept: str, saw: str = "", do: str = "") -> None:
+    def __init__(self, path: str, kept: str, problem: str = "", suggestion: str = "") -> None:
         self.path = path
         self.kept = kept
         super().__init__(
-            saw or f"The disk is full: {path} could not be written.",
+            problem or f"The disk is full: {path} could not be written.",
             f"Kept: {kept}",
-            do or "Free some space, or set BRIMFUL_HOME to a folder on another disk.",
+            suggestion or "Free some space, or set BRIMFUL_HOME to a folder on another disk.",
         )
 
 
@@ -202,8 +220,8 @@ class Interrupted(BrimfulError):
     exit_code = 130
     code = "interrupted"
 
-    def __init__(self, saw: str = "Interrupted.", means: str = "", do: str = "") -> None:
-        super().__init__(saw, means, do)
+    def __init__(self, problem: str = "Interrupted.", explanation: str = "", suggestion: str = "") -> None:
+        super().__init__(problem, explanation, suggestion)
 
 
 class Terminated(BrimfulError):
@@ -212,8 +230,8 @@ class Terminated(BrimfulError):
     exit_code = 143
     code = "terminated"
 
-    def __init__(self, saw: str = "Terminated.", means: str = "", do: str = "") -> None:
-        super().__init__(saw, means, do)
+    def __init__(self, problem: str = "Terminated.", explanation: str = "", suggestion: str = "") -> None:
+        super().__init__(problem, explanation, suggestion)
 
 
 def nearest(name: str, known: Iterable[str], count: int = 4) -> tuple[str, ...]:

@@ -17,12 +17,12 @@ from pathlib import Path
 from brimful.codec import SCHEMA, Entry, decode_entry, encode_entry
 from brimful.errors import BrimfulError, DiskFull, NewerRecord, NoSuchRecord, RecordUnreadable, UsageError, nearest
 from brimful.values import (
-    Advice,
     Attempt,
     Audit,
     Closed,
     Command,
-    MemoryBelief,
+    Diagnostic,
+    MemoryEstimate,
     Opened,
     Plan,
     Prediction,
@@ -31,7 +31,7 @@ from brimful.values import (
     RunEnded,
     RunStarted,
     Sample,
-    SpeedBelief,
+    SpeedEstimate,
 )
 
 __all__ = [
@@ -71,7 +71,7 @@ class RecordWriter:
                 raise DiskFull(str(home), kept="nothing of this run; earlier records are untouched.") from error
             raise UsageError(
                 f"No record can be kept in {home}: {error.strerror or error}.",
-                do=f"Set {HOME_VARIABLE} to a folder you may write to.",
+                suggestion=f"Set {HOME_VARIABLE} to a folder you may write to.",
             ) from error
 
     def append(self, entry: Entry) -> None:
@@ -151,14 +151,14 @@ def read_record(path_or_id: Path | str, home: Path | str | None = None) -> Recor
             raise
         except RecordUnreadable as error:
             raise RecordUnreadable(
-                f"{path} is damaged in line {number} of {len(whole)}: {error.saw}",
+                f"{path} is damaged in line {number} of {len(whole)}: {error.problem}",
                 "Only a last line may be cut off; this one is not the last, or was changed afterwards.",
                 "Restore the file, or delete that line to read the rest.",
             ) from error
     try:
         return replay(entries, folder, torn=bool(rest))
     except RecordUnreadable as error:
-        raise RecordUnreadable(f"{path}: {error.saw}", error.means, error.do) from error
+        raise RecordUnreadable(f"{path}: {error.problem}", error.explanation, error.suggestion) from error
 
 
 def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> Record:
@@ -175,11 +175,11 @@ def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> 
         samples=tuple(entry for entry in entries if isinstance(entry, Sample)),
         prediction=last.get(Prediction),  # type: ignore[arg-type]
         audit=last.get(Audit),  # type: ignore[arg-type]
-        memory=last.get(MemoryBelief),  # type: ignore[arg-type]
-        speed=last.get(SpeedBelief),  # type: ignore[arg-type]
+        memory=last.get(MemoryEstimate),  # type: ignore[arg-type]
+        speed=last.get(SpeedEstimate),  # type: ignore[arg-type]
         plan=last.get(Plan),  # type: ignore[arg-type]
         run=_run_of(entries),
-        notes=tuple(entry for entry in entries if isinstance(entry, Advice)),
+        notes=tuple(entry for entry in entries if isinstance(entry, Diagnostic)),
         closed=last.get(Closed),  # type: ignore[arg-type]
         torn=torn,
     )
@@ -210,7 +210,7 @@ def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
     place = record_home(home)
     if fitting:
         shown = ", ".join(one.name for one in fitting[-5:])
-        raise NoSuchRecord(f"{name!r} fits {len(fitting)} records: {shown}.", do="Give more of the id, or `latest`.")
+        raise NoSuchRecord(f"{name!r} fits {len(fitting)} records: {shown}.", suggestion="Give more of the id, or `latest`.")
     near = nearest(name, [one.name for one in records]) or tuple(one.name for one in records[-3:])
     have = f"{place} holds {', '.join(near)}." if near else f"{place} holds no records."
     raise NoSuchRecord(f"There is no record {name!r}.", have, "Give the path of a record's folder, its id, or `latest`.")

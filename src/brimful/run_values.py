@@ -44,7 +44,7 @@ class Attempt:
     failure: Failure | None = None
     failed_rank: int | None = None  # the rank that fell first, where there are several
     exit_code: int | None = None  # of the command; negative is a signal; None if brimful ended it
-    family_host_bytes: int | None = None  # resident memory of all its processes together, sampled from outside
+    process_tree_host_bytes: int | None = None  # resident memory of all its processes together, sampled from outside
     output_cut: str | None = None  # why a part of its output is not in the record
     notes: tuple[str, ...] = ()
 
@@ -81,7 +81,7 @@ class RunBeat:
     loss_rank: int | None = None
     allocated_bytes: int | None = None  # now, of the fullest rank
     reserved_bytes: int | None = None
-    family_host_bytes: int | None = None  # of all processes together
+    process_tree_host_bytes: int | None = None  # of all processes together
     host_used_share: float | None = None  # of the machine's memory or the cgroup's, whoever uses it
     alloc_retries: int | None = None  # since the attempt began, worst rank
     retry_streak: int = 0  # looks running in which the allocator had to try again, the longest of any rank

@@ -46,15 +46,15 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     unit = match.group(2).lower() if match else None
     if match is None or unit not in _BYTE_UNITS:
-        raise UsageError(f"{text!r} is no amount of memory.", do=_SIZE_HELP)
+        raise UsageError(f"{text!r} is no amount of memory.", suggestion=_SIZE_HELP)
     number = match.group(1).replace(",", "").replace("_", "")
     factor = _BYTE_UNITS[unit or ""]
     amount = float(number) * factor
     if not math.isfinite(amount) or amount >= 2**60:
-        raise UsageError(f"{text!r} is more memory than any machine has.", do=_SIZE_HELP)
+        raise UsageError(f"{text!r} is more memory than any machine has.", suggestion=_SIZE_HELP)
     bytes_ = int(number) * factor if number.isdigit() else round(amount)
     if bytes_ <= 0:
-        raise UsageError(f"{text!r} is no memory at all.", do=_SIZE_HELP)
+        raise UsageError(f"{text!r} is no memory at all.", suggestion=_SIZE_HELP)
     return bytes_
 
 
@@ -68,7 +68,9 @@ def parse_memory(text: str) -> int | Share:
     except ValueError:
         value = math.nan
     if not 0 < value <= 1:
-        raise UsageError(f"{text!r} is no share of the memory.", do="Write a percentage above 0% and up to 100%, as in 90%.")
+        raise UsageError(
+            f"{text!r} is no share of the memory.", suggestion="Write a percentage above 0% and up to 100%, as in 90%."
+        )
     return Share(value)
 
 
@@ -81,20 +83,20 @@ def parse_budget(text: str, free_bytes: int) -> int:
 def parse_batch_size(text: str) -> int:
     """A batch size: a whole number of samples, from 1 up to a thousand million."""
     plain = text.strip().replace("_", "").replace(",", "")
-    do = "A batch size is a whole number of samples, 1 or more."
+    suggestion = "A batch size is a whole number of samples, 1 or more."
     try:
         value = float(plain)
     except ValueError:
-        raise UsageError(f"The batch size {text!r} is not a number.", do=do) from None
+        raise UsageError(f"The batch size {text!r} is not a number.", suggestion=suggestion) from None
     if not math.isfinite(value):
-        raise UsageError(f"The batch size {text!r} is not a number of samples.", do=do)
+        raise UsageError(f"The batch size {text!r} is not a number of samples.", suggestion=suggestion)
     if value != int(value):
-        raise UsageError(f"The batch size {text!r} is not a whole number.", do=do)
+        raise UsageError(f"The batch size {text!r} is not a whole number.", suggestion=suggestion)
     if value < 1:
-        raise UsageError(f"The batch size {text!r} is too small.", do=do)
+        raise UsageError(f"The batch size {text!r} is too small.", suggestion=suggestion)
     if value > LARGEST_BATCH_SIZE:
         raise UsageError(
-            f"The batch size {text!r} is more than any data set can fill.", do=f"Give at most {LARGEST_BATCH_SIZE:,}."
+            f"The batch size {text!r} is more than any data set can fill.", suggestion=f"Give at most {LARGEST_BATCH_SIZE:,}."
         )
     return int(value)
 
@@ -107,10 +109,10 @@ def parse_duration(text: str) -> float:
     else:
         parts = _DURATION_PART.findall(plain)
         if not parts or _DURATION_PART.sub("", plain).strip():
-            raise UsageError(f"{text!r} is no length of time.", do="Write it as 90s, 10m or 1h30m.")
+            raise UsageError(f"{text!r} is no length of time.", suggestion="Write it as 90s, 10m or 1h30m.")
         seconds = sum(float(number) * _DURATION_UNITS[unit.lower()] for number, unit in parts)
     if not 0 < seconds < math.inf:
-        raise UsageError(f"{text!r} is no time at all.", do="Write it as 90s, 10m or 1h30m.")
+        raise UsageError(f"{text!r} is no time at all.", suggestion="Write it as 90s, 10m or 1h30m.")
     return seconds
 
 

@@ -8,18 +8,62 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from brimful.basic_values import Advice, Outcome, PlannedSetting, Setting
+from brimful.basic_values import Diagnostic, Outcome, PlannedSetting, Setting
 from brimful.memory_values import Alike, Breakdown, CardPeak, ModuleShare, Moment, NoSaving, PeakEstimate, Saving, WhatIf
 from brimful.run_values import Attempt, Run, RunBeat, RunEnded, RunStarted
 from brimful.sources import Estimate, Source
 from brimful_inside.wire import Card, Failure, PhasePeak, Report, Tally, WorstBatch
 
 __all__ = [
-    "Advice", "Alike", "Attempt", "Audit", "Breakdown", "Budget", "Calibration", "Card", "CardPeak", "Closed", "Command",
-    "Device", "Effective", "Estimate", "Failure", "Gpu", "KernelShare", "Limits", "Machine", "MemoryBelief", "ModuleShare",
-    "Moment", "NoSaving", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak", "Plan", "PlannedSetting", "Point",
-    "PredictedSpeed", "Prediction", "Record", "Report", "Run", "RunBeat", "RunEnded", "RunStarted", "Sample", "Saving",
-    "Setting", "Source", "SpeedBelief", "Tally", "Trial", "TrialKind", "WhatIf", "WorstBatch",
+    "Alike",
+    "Attempt",
+    "Audit",
+    "Breakdown",
+    "Budget",
+    "Calibration",
+    "Card",
+    "CardPeak",
+    "Closed",
+    "Command",
+    "Device",
+    "Diagnostic",
+    "Effective",
+    "Estimate",
+    "Failure",
+    "Gpu",
+    "KernelShare",
+    "Limits",
+    "Machine",
+    "MemoryEstimate",
+    "ModuleShare",
+    "Moment",
+    "NoSaving",
+    "Objective",
+    "Opened",
+    "Outcome",
+    "PeakEstimate",
+    "PhasePeak",
+    "Plan",
+    "PlannedSetting",
+    "Point",
+    "PredictedSpeed",
+    "Prediction",
+    "Record",
+    "Report",
+    "Run",
+    "RunBeat",
+    "RunEnded",
+    "RunStarted",
+    "Sample",
+    "Saving",
+    "Setting",
+    "Source",
+    "SpeedEstimate",
+    "Tally",
+    "Trial",
+    "TrialKind",
+    "WhatIf",
+    "WorstBatch",
 ]  # fmt: skip
 
 
@@ -172,7 +216,9 @@ class Sample:
     folder: str  # the trial's folder, relative to the record
     failure: Failure | None = None
     exit_code: int | None = None
-    family_host_bytes: int | None = None  # resident memory of all its processes together, workers too, sampled from outside
+    process_tree_host_bytes: int | None = (
+        None  # resident memory of all its processes together, workers too, sampled from outside
+    )
     notes: tuple[str, ...] = ()
     trace_files: tuple[str, ...] = ()  # relative to the record, by rank
 
@@ -186,7 +232,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class MemoryBelief:
+class MemoryEstimate:
     """What is concluded about memory: a peak for every batch size."""
 
     memory: str  # "device" or "host"
@@ -203,7 +249,7 @@ class MemoryBelief:
 
 
 @dataclass(frozen=True)
-class SpeedBelief:
+class SpeedEstimate:
     """What is concluded about speed."""
 
     points: tuple[Point, ...]  # samples per second, measured, with interval
@@ -227,7 +273,7 @@ class Plan:
     peak_bytes: Estimate | None = None
     samples_per_s: Estimate | None = None
     baseline_samples_per_s: Estimate | None = None  # the user's own settings, measured in the same session
-    warnings: tuple[Advice, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -280,7 +326,7 @@ class Prediction:
     seconds: float
     approximations: dict[str, int]
     worst_batch: WorstBatch | None
-    warnings: tuple[Advice, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
     cards: tuple[CardPeak, ...] = ()  # where there are several cards or ranks: all of them; `peak` is the worst one's
     alone_of: int | None = None  # one rank of so many was started, without the others
     speed: PredictedSpeed | None = None  # None: the card's rates are not known, or no step was traced whole
@@ -306,7 +352,7 @@ class Audit:
 
     requested: dict[str, Setting]
     effective: Effective
-    findings: tuple[Advice, ...]
+    findings: tuple[Diagnostic, ...]
     loading_share: float | None
     step_s: float | None  # median of the measured steps
     peak: PhasePeak | None
@@ -352,10 +398,10 @@ class Record:
     samples: tuple[Sample, ...] = ()
     prediction: Prediction | None = None
     audit: Audit | None = None
-    memory: MemoryBelief | None = None
-    speed: SpeedBelief | None = None
+    memory: MemoryEstimate | None = None
+    speed: SpeedEstimate | None = None
     plan: Plan | None = None
     run: Run | None = None
-    notes: tuple[Advice, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
     closed: Closed | None = None
     torn: bool = False  # the last line was cut off and left out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Optional, Type, TypeVar
 
-from brimful_inside.probe import hub as _hub
+from brimful_inside.probe import context as _hub
 
 T = TypeVar("T")
 
@@ -23,31 +23,31 @@ class phase:
         self._visit: Any = None
 
     def __enter__(self) -> phase:
-        if _hub.hub is not None and _hub.hub.probe is not None:
-            self._visit = _hub.hub.probe.enter_named_phase(self.name)
+        if _hub.context is not None and _hub.context.probe is not None:
+            self._visit = _hub.context.probe.enter_named_phase(self.name)
         return self
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        if self._visit is not None and _hub.hub is not None and _hub.hub.probe is not None:
-            _hub.hub.probe.leave_named_phase(self._visit, self.cached)
+        if self._visit is not None and _hub.context is not None and _hub.context.probe is not None:
+            _hub.context.probe.leave_named_phase(self._visit, self.cached)
 
 
 def is_imaginary() -> bool:
     """Whether this is a trial on an imaginary card: how long something takes says nothing there, and need not be measured."""
-    return _hub.hub is not None and _hub.hub.orders.device == "imaginary"
+    return _hub.context is not None and _hub.context.config.device == "imaginary"
 
 
 def keeps_writes_out() -> bool:
     """Whether this is a trial whose writes are kept out of the user's files. It shall not go on from a checkpoint either: a
     training that was finished there would have no step left to look at."""
-    return _hub.hub is not None and _hub.hub.orders.keep_out
+    return _hub.context is not None and _hub.context.config.keep_out
 
 
 def ends_with(error: BaseException) -> None:
     """The script ends with `error`, which it tells in sentences of its own: known as if it had left the script as it was."""
-    probe = _hub.hub.probe if _hub.hub is not None else None
+    probe = _hub.context.probe if _hub.context is not None else None
     if probe is not None:
         probe.failures.left_the_script(error)
 
@@ -57,18 +57,20 @@ def setting(name: str, default: T) -> T:
 
     A value that cannot be turned into that type is an error of the plan: it is noted, and `default` is given.
     """
-    hub = _hub.hub
-    if hub is None:
+    context = _hub.context
+    if context is None:
         return default
-    if name not in hub.orders.settings:
-        known = ", ".join(sorted(hub.orders.settings)) or "none"
-        hub.note("the script asked for the setting %r, which this trial does not set (it sets: %s)" % (name, known))
+    if name not in context.config.settings:
+        known = ", ".join(sorted(context.config.settings)) or "none"
+        context.note("the script asked for the setting %r, which this trial does not set (it sets: %s)" % (name, known))
         return default
-    value = hub.orders.settings[name]
+    value = context.config.settings[name]
     try:
         return _as_type_of(default, value)
     except (TypeError, ValueError):
-        hub.note("the setting %r is %r, which is no %s: the script's default was used" % (name, value, type(default).__name__))
+        context.note(
+            "the setting %r is %r, which is no %s: the script's default was used" % (name, value, type(default).__name__)
+        )
         return default
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
 WIRE_VERSION = 1
-ORDERS_VARIABLE = "BRIMFUL_ORDERS"
+TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
 SCANS_FILE = "scans-%s.jsonl"  # in a trial's folder, by process: what its scans of the data sets saw, for later trials
 ALONE_VARIABLE = "BRIMFUL_ALONE"  # set for one rank of many that is started without the others
 
@@ -37,7 +37,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Orders:
+class TrialConfig:
     """One trial, as the child has to carry it out."""
 
     folder: str  # the trial's folder: wire files, traces, and whatever the script would have saved
@@ -50,7 +50,9 @@ class Orders:
     eval_batches: int = 2  # batches an evaluation loader gives before it is cut
     see_eval: bool = True  # go on after the measured steps until the script's own evaluation was seen
     trace: bool = False  # imaginary: write every allocation to trace-<rank>.jsonl
-    what_if: Optional[str] = None  # imaginary: one thing is done otherwise than in the script (imaginary/what_if.py)
+    what_if: Optional[str] = (
+        None  # imaginary: one thing is done otherwise than in the script (imaginary/attribution/what_if.py)
+    )
     measure_host_memory: bool = False  # tune malloc so that the resident high-water mark is true (slower steps)
     worst_batch: bool = True  # scan the samples, and make the batches of the largest ones
     scans: List[str] = field(default_factory=list)  # such files of earlier trials that looked at the same samples, newest last
@@ -79,7 +81,7 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class TorchSeen:
+class TorchImported:
     """torch was imported in this process and the probe is in place."""
 
     torch_version: str
@@ -246,7 +248,7 @@ class Report:
     tally: Optional[Tally] = None  # of a whole run
 
 
-EVENTS = {cls.__name__.lower(): cls for cls in (Hello, TorchSeen, Progress, Failure, Report)}
+EVENTS = {cls.__name__.lower(): cls for cls in (Hello, TorchImported, Progress, Failure, Report)}
 
 
 def encode_event(event: Any) -> bytes:
@@ -284,12 +286,12 @@ def latest_path(wire_path: str, event: str) -> str:
     return os.path.join(folder, name.replace("wire-", "latest-%s-" % event, 1))
 
 
-def read_orders(path: str) -> Orders:
+def read_orders(path: str) -> TrialConfig:
     """The orders at `path`. Raises ValueError if they are of another version."""
     with open(path, encoding="utf-8") as file:
         raw = json.load(file)
     if raw.get("version") != WIRE_VERSION:
         raise ValueError("these orders are of wire version %r, this brimful speaks %d" % (raw.get("version"), WIRE_VERSION))
     card = raw.pop("card", None)
-    known = {f.name for f in dataclasses.fields(Orders)}
-    return Orders(card=Card(**card) if card else None, **{k: v for k, v in raw.items() if k in known})
+    known = {f.name for f in dataclasses.fields(TrialConfig)}
+    return TrialConfig(card=Card(**card) if card else None, **{k: v for k, v in raw.items() if k in known})

@@ -10,11 +10,11 @@ import pytest
 
 from bench.clock import GRID, OTHER_GRID, Row, figures, fit, seen_models
 from bench.clock_cards import PUBLISHED
-from brimful.decide.intervals import STEP_TIME, STEP_TIME_GROUPED, committed_evidence
-from brimful.decide.kernel_laws import StepKernels
-from brimful.decide.predicted_speed import rates_of
+from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, committed_evidence
+from brimful.decide.speed.kernels import StepKernels
+from brimful.decide.speed.predicted import rates_of
 from brimful.measure.gpus import find_gpu
-from brimful_inside.laws.roofline import DEFAULT, Efficiency, Kernel
+from brimful_inside.simulator.roofline import DEFAULT, Efficiency, Kernel
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench import predict
 from bench.scripts.mlp import widths
-from brimful.decide.intervals import interval_for, read_evidence
+from brimful.decide.memory.intervals import interval_for, read_evidence
 from brimful.values import Device, TrialKind
 
 MIB = 1 << 20

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from bench import replay_cost as bench
-from brimful_inside.laws.replay import Peaks, Played
-from brimful_inside.laws.trace import Malloc, Trace, encode_row
+from brimful_inside.simulator.replay import Peaks, Played
+from brimful_inside.simulator.trace import Malloc, Trace, encode_row
 from tests.decide.programs import GIB, network
 
 

@@ -68,7 +68,13 @@ def test_a_name_that_is_no_programs_is_refused(monkeypatch, capsys):
 
 
 def test_a_program_that_was_stopped_is_told_as_such():
-    stopped = {"program": "mlp", "build": "CPU", "date": "2026-11-20", "exit_code": 5, "error": {"saw": "no nested tensors"}}
+    stopped = {
+        "program": "mlp",
+        "build": "CPU",
+        "date": "2026-11-20",
+        "exit_code": 5,
+        "error": {"problem": "no nested tensors"},
+    }
     assert "stopped (exit 5)" in page({"builds": {"CPU": {}}, "rows": [stopped]})
 
 

@@ -31,5 +31,5 @@ def contents():
 
 
 @pytest.fixture(scope="session")
-def door():
-    return helper.DOOR
+def bootstrap():
+    return helper.BOOTSTRAP

@@ -1,4 +1,4 @@
-"""Imitates the parent: writes orders, runs a script with the door in front of its path, and reads what its processes told."""
+"""Imitates the parent: writes the trial config, runs a script with the bootstrap folder on its path, and reads the reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import brimful_inside
 from brimful_inside import wire
 
-DOOR = Path(brimful_inside.__file__).resolve().parent / "door"
+BOOTSTRAP = Path(brimful_inside.__file__).resolve().parent / "bootstrap"
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ def run_trial(
     cwd: Path | None = None,
     timeout_s: float = 240,
     python: tuple[str, ...] = (sys.executable,),
-    **orders,
+    **config,
 ) -> Told:
-    """Runs `script` (source text, or a command's arguments after python) as one trial; `orders` are fields of wire.Orders."""
+    """Runs `script` (source text, or a command's arguments after python) as one trial; `orders`: fields of TrialConfig."""
     folder = tmp_path / "trial"
     folder.mkdir(exist_ok=True)
     work = cwd or tmp_path / "work"
@@ -72,10 +72,12 @@ def run_trial(
     if isinstance(script, str):
         (work / "script.py").write_text(textwrap.dedent(script))
         script = ["script.py"]
-    asked = {"device": "cpu", "worst_batch": False, "keep_out": False, **orders}
-    (folder / "orders.json").write_text(json.dumps(dataclasses.asdict(wire.Orders(folder=str(folder), **asked))))
+    asked = {"device": "cpu", "worst_batch": False, "keep_out": False, **config}
+    (folder / "trial_config.json").write_text(json.dumps(dataclasses.asdict(wire.TrialConfig(folder=str(folder), **asked))))
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    variables.update({"PYTHONPATH": str(DOOR), "BRIMFUL_ORDERS": str(folder / "orders.json"), "OMP_NUM_THREADS": "1"})
+    variables.update(
+        {"PYTHONPATH": str(BOOTSTRAP), "BRIMFUL_TRIAL_CONFIG": str(folder / "trial_config.json"), "OMP_NUM_THREADS": "1"}
+    )
     variables.update(env or {})
     done = subprocess.run(
         [*python, *through, *script, *argv], cwd=work, env=variables, capture_output=True, text=True, timeout=timeout_s
@@ -89,7 +91,7 @@ def run_plainly(tmp_path: Path, script: str, *argv: str) -> subprocess.Completed
     work = tmp_path / "plain"
     work.mkdir(exist_ok=True)
     (work / "script.py").write_text(textwrap.dedent(script))
-    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_ORDERS")}
+    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")}
     variables["OMP_NUM_THREADS"] = "1"
     return subprocess.run(
         [sys.executable, "script.py", *argv], cwd=work, env=variables, capture_output=True, text=True, timeout=240

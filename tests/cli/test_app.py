@@ -148,7 +148,7 @@ def test_errors_are_data_with_json_and_talk_stays_on_standard_error(capsys):
     assert code == told["error"]["exit_code"] == 4
     assert told["error"]["code"] == "no-such-device"
     assert told["schema"] == 1
-    assert told["error"]["saw"] in err
+    assert told["error"]["problem"] in err
 
 
 def test_a_sentence_off_a_terminal_is_one_line(capsys):

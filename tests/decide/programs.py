@@ -6,11 +6,18 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from brimful.decide.intervals import RelativeInterval
-from brimful.decide.memory import Card
-from brimful.decide.search_memory import Traced
+from brimful.decide.memory.fit import Card
+from brimful.decide.memory.intervals import RelativeInterval
+from brimful.decide.memory.search_traced import Traced
 from brimful.values import Outcome, Source
-from brimful_inside.laws.trace import Free, Malloc, Phase, Row, Step, Trace
+from brimful_inside.simulator.trace import (
+    Free,
+    Malloc,
+    Phase,
+    Row,
+    Step,
+    Trace,
+)
 
 MIB = 1 << 20
 GIB = 1 << 30

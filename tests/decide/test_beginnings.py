@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from brimful.decide.allocation_laws import AllocationLaws, fit_laws
 from brimful.decide.beginnings import common_beginning
-from brimful.decide.sequences import Program, program_of
+from brimful.decide.memory.program import Program, program_of
+from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from tests.decide.programs import Script, affine
 
 BEFORE = [("malloc", "w", affine(4096, 0)), ("malloc", "a", affine(0, 1000)), ("free", "a")]
@@ -12,8 +12,8 @@ def program(batch_size: int, *more: tuple) -> Program:
     return program_of(Script([*BEFORE, *more]).trace(batch_size))
 
 
-def laws(*more: tuple) -> AllocationLaws:
-    found = fit_laws({size: program(size, *more) for size in (5, 12)})
+def laws(*more: tuple) -> SizeModel:
+    found = fit_size_model({size: program(size, *more) for size in (5, 12)})
     assert found is not None
     return found
 
@@ -44,7 +44,7 @@ def test_nothing_is_in_common_where_the_first_allocation_differs_already():
 
 def test_workspaces_of_the_common_rows_keep_their_laws_and_the_others_are_gone():
     found = laws(("malloc", "b", affine(0, 2000)))
-    named = AllocationLaws(found.program, found.laws, found.law_of, {0: ("of-a", ()), 2: ("of-b", ())}, found.fitted_at)
+    named = SizeModel(found.program, found.laws, found.law_of, {0: ("of-a", ()), 2: ("of-b", ())}, found.fitted_at)
     object.__setattr__(named, "sizes_at", lambda batch_size: found.sizes_at(batch_size))
     begun = common_beginning(named, program(100, ("phase", "eval")), 100)
     assert begun is not None and set(begun.arg_laws) == {0}

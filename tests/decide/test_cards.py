@@ -1,13 +1,19 @@
 """Several cards are one program, and a size fits when it fits on all of them."""
 
-from brimful.decide.allocation_laws import fit_laws
 from brimful.decide.cards import joined, worst_of
-from brimful.decide.search_memory import Traced
-from brimful.decide.sequences import program_of
+from brimful.decide.memory.program import program_of
+from brimful.decide.memory.search_traced import Traced
+from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import Outcome
-from brimful_inside.laws.allocator import CachingAllocator
-from brimful_inside.laws.replay import Peaks, Played, play
-from brimful_inside.laws.trace import CardTrace, Free, Malloc, Phase, Trace
+from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.replay import Peaks, Played, play
+from brimful_inside.simulator.trace import (
+    CardTrace,
+    Free,
+    Malloc,
+    Phase,
+    Trace,
+)
 
 MIB = 1 << 20
 
@@ -24,7 +30,7 @@ def cards(batch_size: int) -> list[Trace]:
 
 def test_laws_of_joined_programs_give_each_card_and_the_worst():
     programs = {size: joined([program_of(one) for one in cards(size)]) for size in (5, 12)}
-    laws = fit_laws(programs)
+    laws = fit_size_model(programs)
     assert laws is not None and laws.exact
     for size in (5, 12, 20, 100):
         alone = [play(one.rows, CachingAllocator()) for one in cards(size)]
@@ -53,7 +59,7 @@ def test_cards_that_do_the_same_are_played_once(monkeypatch):
     played = []
     monkeypatch.setattr(room, "play_plain", lambda *args: played.append(args) or Played({}, Peaks(1, 2)))
     one = trace(5, MIB)
-    laws = fit_laws({5: joined([program_of(one)] * 8)})
+    laws = fit_size_model({5: joined([program_of(one)] * 8)})
     assert laws is not None and len(laws.play_cards_at(5)) == 8
     assert len(played) == 1
 

@@ -1,4 +1,4 @@
-from brimful.decide.context import slack_of
+from brimful.decide.memory.cuda_context import slack_of
 from brimful.decide.nccl import OF_MORE, OF_TWO, nccl_bytes, with_nccl
 from brimful.values import Estimate, Source
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from brimful.decide.objective import choose
+from brimful.decide.tune.objective import choose
 from brimful.values import Objective, TrialKind
 from tests.show.pieces import sample
 

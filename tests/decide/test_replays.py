@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.decide.memory.program import Program
 from brimful.decide.replays import play_cards, play_cards_up_to
-from brimful.decide.sequences import Program
-from brimful_inside.laws.allocator import CachingAllocator, settings_from
-from brimful_inside.laws.replay import play_code
-from tests.brimful_inside.laws.codes import any_program, plain_program
+from brimful_inside.simulator.allocator import CachingAllocator, settings_from
+from brimful_inside.simulator.replay import play_code
+from tests.brimful_inside.simulator.codes import any_program, plain_program
 
 MIB = 1 << 20
 CONFIGURATIONS = ["", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4"]

@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 
 from brimful.decide.cards import worst_of
-from brimful.decide.search_memory import Traced
+from brimful.decide.memory.search_traced import Traced
 from brimful.decide.units import search_in_units
 from brimful.values import Limits, Outcome
-from brimful_inside.laws.trace import CardTrace, Free, Malloc, Phase, Trace
+from brimful_inside.simulator.trace import (
+    CardTrace,
+    Free,
+    Malloc,
+    Phase,
+    Trace,
+)
 from tests.decide.programs import card
 
 MIB = 1 << 20

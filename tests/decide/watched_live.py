@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from brimful.decide.live import Live, Visit
-from brimful.decide.sequences import Program
-from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
-from brimful_inside.laws.replay import FIRST_PHASE, play_code
+from brimful.decide.memory.program import Program
+from brimful.decide.memory.replay import Live, Visit
+from brimful_inside.simulator.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
+from brimful_inside.simulator.replay import FIRST_PHASE, play_code
 
 
 class _Counting(CachingAllocator):

@@ -78,7 +78,7 @@ def script(folder: Path, source: str = TRAINING, name: str = "train.py", samples
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "BRIMFUL_ORDERS")}
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")}
     # A trial must not depend on how many cores the machine has, nor on a malloc that somebody set for the tests.
     return {**kept, "BRIMFUL_HOME": str(home), "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE, **more}
 
@@ -113,8 +113,8 @@ def left_over(home: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            orders = process.environ().get("BRIMFUL_ORDERS", "")
-            if orders.startswith(str(home.resolve())) and process.status() != psutil.STATUS_ZOMBIE:
+            config = process.environ().get("BRIMFUL_TRIAL_CONFIG", "")
+            if config.startswith(str(home.resolve())) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.Error, OSError):
             continue

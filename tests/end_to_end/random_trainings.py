@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from brimful.decide.search_memory import Traced
+from brimful.decide.memory.search_traced import Traced
 from brimful.values import Outcome
 from brimful_inside import imaginary
-from brimful_inside.laws.trace import Trace, decode
+from brimful_inside.simulator.trace import Trace, decode
 from brimful_inside.wire import Card
 
 GIB, MIB = 1 << 30, 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helper import EXAMPLES, TRAPS, brimful, python
 
-from brimful.decide.findings import CODES
+from brimful.decide.audit.findings import CODES
 
 ON_CPU = {
     "hidden_cap": 64,
@@ -20,7 +20,7 @@ ON_CPU = {
 
 def codes(done) -> list[str]:
     assert done.code == 0, done.err
-    assert all(set(finding) >= {"code", "saw", "means", "do"} for finding in done.json["findings"])
+    assert all(set(finding) >= {"code", "problem", "explanation", "suggestion"} for finding in done.json["findings"])
     return [finding["code"] for finding in done.json["findings"]]
 
 

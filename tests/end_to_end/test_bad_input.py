@@ -24,7 +24,7 @@ def test_a_script_that_fails_by_itself_shows_its_own_traceback(tmp_path):
     done = brimful(tmp_path, "audit", "--device", "cpu", "--json", *python(path, "--batch-size", 8))
     assert done.code == done.json["error"]["exit_code"] == 5
     assert "line 2, in explode" in done.err
-    assert "label 37 is not known" in done.json["error"]["saw"]
+    assert "label 37 is not known" in done.json["error"]["problem"]
     assert "brimful_inside" not in done.err.split("error:")[0], "the traceback is the script's own"
     assert done.record.closed.exit_code == 5
     assert done.record.samples[0].outcome is Outcome.CRASHED
@@ -47,7 +47,7 @@ def test_a_shell_script_that_overwrites_the_path_did_not_open_the_door(tmp_path)
     shell.chmod(0o755)
     done = brimful(tmp_path, "predict", *CARD, "--", shell, "--batch-size", 8)
     assert done.code == 5
-    assert "door did not open" in done.err
+    assert "could not load its probe" in done.err
     assert "PYTHONPATH=mine:$PYTHONPATH" in done.err
 
 

@@ -11,13 +11,13 @@ import sys
 import pytest
 from helper import environment, script
 
-from brimful.decide.allocation_laws import fit_laws
-from brimful.decide.sequences import program_of
+from brimful.decide.memory.program import program_of
+from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import Outcome, Record
 from brimful.verbs import tune
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.session import Options, Session, opened
-from brimful_inside.laws.trace import Trace
+from brimful_inside.simulator.trace import Trace
 
 HEAD = """
 import argparse
@@ -120,7 +120,7 @@ class Truth:
     def fits_by_laws_among(self, sizes: range) -> list[int]:
         """Sizes that fit by laws through the three direct runs, each of which they must give to the byte."""
         programs = {size: program_of(trace) for size, trace in self._traces.items()}
-        laws = fit_laws(programs)
+        laws = fit_size_model(programs)
         assert laws is not None
         assert all(laws.reproduces(program, size).exact for size, program in programs.items())
         card = self._tracer.card

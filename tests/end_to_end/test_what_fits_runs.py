@@ -11,9 +11,9 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.intervals import RelativeInterval
-from brimful.decide.memory import Card
-from brimful.decide.search_memory import MemoryConclusion, search_largest
+from brimful.decide.memory.fit import Card
+from brimful.decide.memory.intervals import RelativeInterval
+from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
 from brimful.values import Limits, Outcome, Source
 from tests.end_to_end.random_trainings import CONTEXT, MIB, TRAININGS, Training, run, trace
 

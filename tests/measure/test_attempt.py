@@ -15,8 +15,8 @@ import pytest
 from brimful.errors import NoSuchCommand
 from brimful.measure import attempt as attempts
 from brimful.measure.attempt import Start, run_attempt
-from brimful.measure.passing import Passing
-from brimful.measure.relay import Relay
+from brimful.measure.output_tee import Relay
+from brimful.measure.signal_forwarding import Passing
 from brimful.values import Attempt, Device, Outcome
 
 READY = "import os, signal, sys, time\ndef ready(): print('ready', flush=True)\n"
@@ -181,7 +181,7 @@ def test_loader_workers_are_spared_so_that_the_script_can_finish_its_batch(tmp_p
             sys.exit(0)
         signal.signal(signal.SIGTERM, save)
         import glob
-        folder = os.path.dirname(os.environ["BRIMFUL_ORDERS"])
+        folder = os.path.dirname(os.environ["BRIMFUL_TRIAL_CONFIG"])
         while len(glob.glob(folder + "/wire-*")) < 2: time.sleep(0.01)
         ready()
         time.sleep(60)
@@ -238,7 +238,7 @@ def test_a_command_killed_from_outside_is_told_as_killed(tmp_path):
 def test_a_command_over_its_host_limit_is_out_of_host_memory(tmp_path):
     ended = run(tmp_path, "kept = [bytearray(os.urandom(1 << 20)) * 400]; time.sleep(60)", limit=200 << 20)
     assert ended.outcome is Outcome.OUT_OF_HOST_MEMORY
-    assert ended.family_host_bytes is not None and ended.family_host_bytes > 200 << 20
+    assert ended.process_tree_host_bytes is not None and ended.process_tree_host_bytes > 200 << 20
 
 
 def test_a_memory_error_is_out_of_host_memory_without_torch_too(tmp_path):
@@ -255,9 +255,9 @@ def test_a_command_that_is_not_there_is_named_and_leaves_nothing(tmp_path):
 def test_a_run_is_no_trial_for_what_it_writes_and_how_it_ends(tmp_path):
     run(tmp_path, "print(os.environ.get('PYTHONDONTWRITEBYTECODE'), os.environ.get('WANDB_MODE')); open('x.txt', 'w')")
     assert kept(tmp_path, "stdout") == b"None None\n"
-    orders = (tmp_path / "record" / "attempt-001" / "orders.json").read_text()
-    assert '"cut":false' in orders
-    assert '"keep_out":false' in orders
+    config = (tmp_path / "record" / "attempt-001" / "trial_config.json").read_text()
+    assert '"cut":false' in config
+    assert '"keep_out":false' in config
     assert Path("x.txt").exists()
 
 
@@ -286,4 +286,4 @@ def in_its_own_folder(tmp_path, monkeypatch):
 def test_the_memory_of_a_short_attempt_is_seen(tmp_path):
     ended = run(tmp_path, "held = bytearray(os.urandom(1 << 20)) * 200\ntime.sleep(3)")
     assert ended.outcome is Outcome.COMPLETED
-    assert ended.family_host_bytes is not None and ended.family_host_bytes > 200 << 20
+    assert ended.process_tree_host_bytes is not None and ended.process_tree_host_bytes > 200 << 20

@@ -12,12 +12,12 @@ WORKER = '{"event": "hello", "role": "worker"}\n'
 def test_a_rank_with_a_door_file_is_blind(tmp_path):
     (tmp_path / "wire-7.jsonl").write_text(RANK)
     assert not _rank_could_not_be_entered(tmp_path)
-    (tmp_path / "door-7.txt").write_text("ImportError")
+    (tmp_path / "probe-error-7.txt").write_text("ImportError")
     assert _rank_could_not_be_entered(tmp_path)
 
 
 def test_a_process_that_could_not_even_say_hello_is_blind_when_no_rank_says_hello_for_a_while(tmp_path):
-    closed = tmp_path / "door-8.txt"
+    closed = tmp_path / "probe-error-8.txt"
     closed.write_text("SyntaxError")
     assert not _rank_could_not_be_entered(tmp_path)
     os.utime(closed, (time.time() - 60, time.time() - 60))
@@ -28,5 +28,5 @@ def test_a_process_that_could_not_even_say_hello_is_blind_when_no_rank_says_hell
 
 def test_a_worker_with_a_door_file_ends_nothing(tmp_path):
     (tmp_path / "wire-9.jsonl").write_text(WORKER)
-    (tmp_path / "door-9.txt").write_text("ImportError")
+    (tmp_path / "probe-error-9.txt").write_text("ImportError")
     assert not _rank_could_not_be_entered(tmp_path)

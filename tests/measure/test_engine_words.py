@@ -8,11 +8,16 @@ import pytest
 
 from brimful.errors import DoesNotFit
 from brimful.measure.engine_words import follows, is_final, is_for_memory
-from brimful.train.ranks import BROKEN, GIVES_UP, Ranks, Vote
-from brimful.train.restart import SmallerFits
+from brimful.train.distributed.ranks import (
+    BROKEN,
+    GIVES_UP,
+    Ranks,
+    Vote,
+)
+from brimful.train.distributed.restart import SmallerFits
 from brimful.train.shortage import does_not_fit
 from brimful.values import Failure
-from brimful_inside.probe.failures import qualified_name
+from brimful_inside.probe.hooks.exceptions import qualified_name
 
 
 def failure_of(error: BaseException) -> Failure:

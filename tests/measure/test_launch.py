@@ -24,7 +24,7 @@ CPU = Device("cpu", "cpu")
 #: Said on the wire by a script of a test, in place of the probe.
 TELL = """
 import json, os, sys, time
-folder = os.path.dirname(os.environ["BRIMFUL_ORDERS"])
+folder = os.path.dirname(os.environ["BRIMFUL_TRIAL_CONFIG"])
 def tell(event, **fields):
     with open(os.path.join(folder, "wire-%d.jsonl" % os.getpid()), "a") as file:
         file.write(json.dumps({"event": event, **fields}) + "\\n")
@@ -73,7 +73,7 @@ def test_a_python_that_reads_no_environment_did_not_open_the_door(tmp_path, opti
     sample = launch(
         trial(sys.executable, *options, str(tmp_path / "script.py")), tmp_path / "record" / "t1", tmp_path / "record"
     )
-    assert sample.outcome is Outcome.DOOR_CLOSED
+    assert sample.outcome is Outcome.PROBE_NOT_LOADED
 
 
 @pytest.mark.parametrize("line", ["PYTHONPATH=/mine {python} {script}", "env -i {python} {script}"])
@@ -83,20 +83,21 @@ def test_a_shell_script_that_takes_the_path_away_did_not_open_the_door(tmp_path,
     shell.write_text("#!/bin/sh\n" + line.format(python=sys.executable, script=tmp_path / "script.py") + "\n")
     shell.chmod(0o755)
     sample = launch(trial(str(shell)), tmp_path / "record" / "t1", tmp_path / "record")
-    assert sample.outcome is Outcome.DOOR_CLOSED
+    assert sample.outcome is Outcome.PROBE_NOT_LOADED
     opened = tmp_path / "opened.sh"
     opened.write_text(shell.read_text().replace("PYTHONPATH=/mine", "PYTHONPATH=/mine:$PYTHONPATH").replace("env -i ", ""))
     opened.chmod(0o755)
     sample = launch(trial(str(opened)), tmp_path / "record" / "t2", tmp_path / "record")
-    assert sample.outcome is Outcome.NO_STEP, "the door opens where the path is kept"
+    assert sample.outcome is Outcome.NO_STEP, "the bootstrap opens where the path is kept"
 
 
 def test_why_a_process_could_not_be_entered_reaches_the_sample(tmp_path):
     sample = run(
         tmp_path,
-        TELL + "open(os.path.join(folder, 'door-1.txt'), 'w').write('3.7\\nTraceback ...\\nSyntaxError: no walrus here\\n')",
+        TELL
+        + "open(os.path.join(folder, 'probe-error-1.txt'), 'w').write('3.7\\nTraceback ...\\nSyntaxError: no walrus here\\n')",
     )
-    assert sample.outcome is Outcome.DOOR_CLOSED
+    assert sample.outcome is Outcome.PROBE_NOT_LOADED
     assert "SyntaxError: no walrus here" in sample.notes[0]
 
 
@@ -105,7 +106,7 @@ def test_a_probe_that_cannot_be_put_in_place_is_not_called_a_script_that_does_no
     fake.mkdir(parents=True)
     (fake / "__init__.py").write_text("__version__ = '9.9'\nclass version:\n    cuda = None\n")  # no torch.optim in it
     sample = run(tmp_path, f"import sys; sys.path.insert(0, {str(fake.parent)!r}); import torch; print('trained')")
-    assert sample.outcome is Outcome.DOOR_CLOSED
+    assert sample.outcome is Outcome.PROBE_NOT_LOADED
     assert "could not enter" in sample.notes[0]
 
 
@@ -172,7 +173,7 @@ def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers
     )
     assert sample.outcome is Outcome.OUT_OF_HOST_MEMORY
     assert "more host memory than the budget" in sample.notes[0]
-    assert 300 << 20 < sample.family_host_bytes < 700 << 20
+    assert 300 << 20 < sample.process_tree_host_bytes < 700 << 20
     assert time.monotonic() - started < 30
 
 
@@ -203,7 +204,7 @@ def test_a_full_disk_before_the_trial_names_what_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(DiskFull) as caught:
         launch(trial("true"), tmp_path / "t1", tmp_path)
-    assert "the trials before this one" in caught.value.means
+    assert "the trials before this one" in caught.value.explanation
 
 
 def test_a_wire_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
@@ -230,12 +231,12 @@ def test_the_heartbeat_tells_where_the_script_is(tmp_path):
 def test_the_child_gets_the_door_in_front_of_its_own_path_and_the_users_variables(tmp_path):
     one = trial("true", environment={"MALLOC_MMAP_MAX_": "0"})
     one = replace(one, command=replace(one.command, environment={"MINE": "1"}))
-    variables = environment(one, tmp_path / "orders.json", {"PYTHONPATH": "/mine", "HOME": "/home/me"})
+    variables = environment(one, tmp_path / "trial_config.json", {"PYTHONPATH": "/mine", "HOME": "/home/me"})
     first, *rest = variables["PYTHONPATH"].split(os.pathsep)
     assert sorted(os.listdir(first)) == ["sitecustomize.py"] or set(os.listdir(first)) == {"sitecustomize.py", "__pycache__"}
     assert rest == ["/mine"]
     assert (variables["HOME"], variables["MINE"], variables["MALLOC_MMAP_MAX_"]) == ("/home/me", "1", "0")
-    assert variables[wire.ORDERS_VARIABLE] == str(tmp_path / "orders.json")
+    assert variables[wire.TRIAL_CONFIG_VARIABLE] == str(tmp_path / "trial_config.json")
     assert variables["CUDA_VISIBLE_DEVICES"] == "", "a trial on the CPU sees no card"
     empty = environment(trial("true", device=Device("accelerator", "cuda:0")), tmp_path, {"CUDA_VISIBLE_DEVICES": "1"})
     assert os.pathsep not in empty["PYTHONPATH"], "an empty entry would be the working folder"
@@ -260,7 +261,7 @@ def test_what_a_trial_is_for_decides_what_the_child_measures(tmp_path):
 
 def test_the_child_is_told_where_earlier_trials_kept_what_they_saw(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    show = "import json, os; print(json.load(open(os.environ['BRIMFUL_ORDERS']))['scans'])"
+    show = "import json, os; print(json.load(open(os.environ['BRIMFUL_TRIAL_CONFIG']))['scans'])"
     for scans, told in (((), []), ((Path("t0/scans-1.jsonl"),), [str(tmp_path / "t0" / "scans-1.jsonl")])):
         sample = launch(trial(sys.executable, "-c", show), tmp_path / f"t{len(told) + 1}", tmp_path, scans=scans)
         assert (tmp_path / sample.folder / "stdout.txt").read_text() == f"{told}\n", "a script may change its folder"
@@ -294,11 +295,11 @@ def imaginary_device(**more) -> Device:
 
 def test_imaginary_cards_are_not_hidden_by_what_is_said_of_real_ones(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert "CUDA_VISIBLE_DEVICES" not in environment(trial("true", device=imaginary_device()), Path("orders.json"))
+    assert "CUDA_VISIBLE_DEVICES" not in environment(trial("true", device=imaginary_device()), Path("trial_config.json"))
     said = replace(
         trial("true", device=imaginary_device()), command=Command(("true",), environment={"CUDA_VISIBLE_DEVICES": "0"})
     )
-    assert environment(said, Path("orders.json"))["CUDA_VISIBLE_DEVICES"] == "0"
+    assert environment(said, Path("trial_config.json"))["CUDA_VISIBLE_DEVICES"] == "0"
     assert orders_of(trial("true", device=imaginary_device(cards=3)), Path()).cards == 3
 
 

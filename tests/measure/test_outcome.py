@@ -95,12 +95,12 @@ def test_words_about_memory_in_a_good_run_are_not_a_failure():
     assert outcome(ending(stderr_tail="CUDA out of memory. Tried to allocate 2.00 GiB.")) is Outcome.COMPLETED
 
 
-def test_no_hello_at_all_means_that_the_door_did_not_open():
-    assert outcome(ending(rank_hellos=0, hellos=0), []) is Outcome.DOOR_CLOSED
+def test_no_hello_at_all_means_that_the_probe_not_loaded():
+    assert outcome(ending(rank_hellos=0, hellos=0), []) is Outcome.PROBE_NOT_LOADED
 
 
 def test_a_command_that_ends_well_without_a_rank_did_not_open_the_door():
-    assert outcome(ending(rank_hellos=0, hellos=1), []) is Outcome.DOOR_CLOSED
+    assert outcome(ending(rank_hellos=0, hellos=1), []) is Outcome.PROBE_NOT_LOADED
 
 
 def test_running_into_the_time_limit_is_told():
@@ -117,7 +117,7 @@ def test_an_interrupt_goes_before_everything():
 
 def test_a_rank_without_the_probe_is_a_closed_door_and_not_a_crash():
     how, _, sentence = outcome_of(ending(exit_code=None, door_trouble="ImportError: x"), [], [])
-    assert how is Outcome.DOOR_CLOSED
+    assert how is Outcome.PROBE_NOT_LOADED
     assert "ImportError: x" in sentence
 
 

@@ -31,7 +31,11 @@ ELSEWHERE = told("crashed", "brimful.errors.DoesNotFit", "The training does not 
         (FELL, [FINAL], Outcome.OUT_OF_HOST_MEMORY),
         (replace(FELL, on_host=False), [FINAL], Outcome.OUT_OF_DEVICE_MEMORY),
         (replace(FELL, exit_code=3), [], Outcome.CRASHED),
-        (FELL, [told("crashed", "brimful.train.ranks.RankFailed", "Rank 1 ended with an error."), OWN], Outcome.CRASHED),
+        (
+            FELL,
+            [told("crashed", "brimful.train.distributed.ranks.RankFailed", "Rank 1 ended with an error."), OWN],
+            Outcome.CRASHED,
+        ),
         (FELL, [PEER], Outcome.CRASHED),
         (replace(FELL, oom_kills=1), [PEER], Outcome.OUT_OF_HOST_MEMORY),
         (replace(FELL, oom_kills=1), [OWN], Outcome.CRASHED),

@@ -132,7 +132,7 @@ def test_a_flag_set_to_no_is_given_too():
 def test_an_unknown_preset_names_those_that_exist():
     with pytest.raises(UsageError) as caught:
         find_preset("nmed", {"named": PRESET})
-    assert "nmed" in caught.value.saw and "named" in caught.value.do
+    assert "nmed" in caught.value.problem and "named" in caught.value.suggestion
 
 
 def test_each_flag_named_in_an_error_exists_and_each_name_is_one_of_config():

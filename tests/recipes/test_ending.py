@@ -24,10 +24,10 @@ def app_that(ends_with: BaseException | int) -> App:
     [
         (0, 0),
         (2, 2),
-        (UsageError("saw"), 2),
-        (DoesNotFit("saw"), 3),
+        (UsageError("problem"), 2),
+        (DoesNotFit("problem"), 3),
         (Terminated(), 143),
-        (BrimfulError("saw"), 1),
+        (BrimfulError("problem"), 1),
         (KeyboardInterrupt(), 130),
     ],
 )

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brimful.values import (
-    Advice,
     Budget,
     Calibration,
     Command,
     Device,
+    Diagnostic,
     Estimate,
     Failure,
     Gpu,
     KernelShare,
     Machine,
-    MemoryBelief,
+    MemoryEstimate,
     Objective,
     Opened,
     Outcome,
@@ -29,7 +29,7 @@ from brimful.values import (
     Report,
     Sample,
     Source,
-    SpeedBelief,
+    SpeedEstimate,
     Trial,
     TrialKind,
     WorstBatch,
@@ -239,7 +239,7 @@ def crashed(number: int = 1, message: str = "mat1 and mat2 shapes cannot be mult
     )
 
 
-def memory_belief(card: Gpu | None = None) -> MemoryBelief:
+def memory_belief(card: Gpu | None = None) -> MemoryEstimate:
     sizes = (1, 16, 64, 256, 512, 640, 800, 1024) if card is None else (1, 64, 256, 512, 1024, 1216, 1500, 2048, 2900)
     if card is not None:
         context = int(card.context_bytes.value)
@@ -256,7 +256,7 @@ def memory_belief(card: Gpu | None = None) -> MemoryBelief:
             for b in (8, 16, 24, 512)
         )
         largest = max(b for b in range(1, 4000) if (peak_on_card(b, context).device_bytes or 0) * 1.03 <= limit)
-        return MemoryBelief("device", "laws", True, None, None, None, curve, probes, largest, "budget")
+        return MemoryEstimate("device", "laws", True, None, None, None, curve, probes, largest, "budget")
     limit = host_budget().bytes
     curve = tuple(
         Point(b, Estimate(v, Source.PREDICTED, v - 8 * MIB - 0.02 * v * b / 512, v + 8 * MIB + 0.02 * v * b / 512))
@@ -265,10 +265,10 @@ def memory_belief(card: Gpu | None = None) -> MemoryBelief:
     )
     probes = tuple(Point(b, Estimate(peak_on_host(b).host_bytes or 0, Source.MEASURED)) for b in (8, 16, 64, 512))
     largest = max(b for b in range(1, 1000) if (peak_on_host(b).host_bytes or 0) * (1.0 + 0.02 * b / 512) + 8 * MIB <= limit)
-    return MemoryBelief("host", "peaks", False, 640.0 * MIB, 21.7 * MIB, 0.0, curve, probes, largest, "budget")
+    return MemoryEstimate("host", "peaks", False, 640.0 * MIB, 21.7 * MIB, 0.0, curve, probes, largest, "budget")
 
 
-def measured_belief() -> MemoryBelief:
+def measured_belief() -> MemoryEstimate:
     """Of a real card: a curve through measured peaks, its interval growing beyond them."""
     probes = tuple(Point(b, Estimate(peak_on_card(b).device_bytes or 0, Source.MEASURED)) for b in (8, 16, 64))
     curve = tuple(
@@ -277,15 +277,15 @@ def measured_belief() -> MemoryBelief:
         for v in (float(peak_on_card(b).device_bytes or 0),)
     )
     largest = max(b for b in range(1, 1400) if (peak_on_card(b).device_bytes or 0) * (1 + 0.0001 * b) <= device_budget().bytes)
-    return MemoryBelief("device", "peaks", False, 1759.0 * MIB, 13.9 * MIB, 0.0, curve, probes, largest, "budget")
+    return MemoryEstimate("device", "peaks", False, 1759.0 * MIB, 13.9 * MIB, 0.0, curve, probes, largest, "budget")
 
 
-def speed_belief() -> SpeedBelief:
+def speed_belief() -> SpeedEstimate:
     speeds = {8: 213.2, 16: 261.0, 32: 291.4, 48: 307.9, 64: 309.0, 128: 312.2, 256: 311.5}
     points = tuple(
         Point(b, Estimate(v, Source.MEASURED, v * 0.985, v * 1.015, note="3 steps, 2 repeats")) for b, v in speeds.items()
     )
-    return SpeedBelief(points, best_batch_size=128, knee_batch_size=48, noise=0.012, tolerance=0.03)
+    return SpeedEstimate(points, best_batch_size=128, knee_batch_size=48, noise=0.012, tolerance=0.03)
 
 
 def plan() -> Plan:
@@ -310,7 +310,7 @@ def plan() -> Plan:
         samples_per_s=Estimate(307.9, Source.MEASURED, 303.3, 312.5, note="3 steps, 2 repeats"),
         baseline_samples_per_s=Estimate(218.4, Source.MEASURED, 214.0, 222.8, note="3 steps, 2 repeats"),
         warnings=(
-            Advice(
+            Diagnostic(
                 "memory-idle",
                 "the peak is 1.6 GiB of a budget of 13.7 GiB",
                 "Memory is left over. Fullness is not a goal: a larger batch was measured and is not faster.",
@@ -360,7 +360,7 @@ def prediction(batch_size: int = 1024, card: Gpu | None = None) -> Prediction:
         approximations={"nonzero": 2},
         worst_batch=WorstBatch(2000, 2000, True, "sentence lengths run from 5 to 500; the 16 longest samples were taken"),
         warnings=(
-            Advice(
+            Diagnostic(
                 "assumed-context",
                 f"nobody has measured the CUDA context of {card.name}",
                 "The device peak may be off by some 200 MiB either way; the interval contains that.",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brimful.values import (
-    Advice,
     Alike,
     Audit,
     Closed,
     Command,
     Device,
+    Diagnostic,
     Effective,
     Estimate,
     Gpu,
@@ -149,19 +149,19 @@ def audit() -> Audit:
         requested={"batch_size": 64},
         effective=Effective(loader_batch_size=2, batches_per_step=8.0, ranks=1, samples_per_step=16.0),
         findings=(
-            Advice(
+            Diagnostic(
                 "hidden-cap",
                 "64 samples were asked for with --batch-size, and the training loader gives 2",
                 "Something between the flag and the DataLoader caps the batch size.",
                 "Look for min(...) on the batch size; examples/traps/hidden_cap.py:31 is where the DataLoader is made.",
             ),
-            Advice(
+            Diagnostic(
                 "hidden-accumulation",
                 "8 batches go into each optimizer step",
                 "Gradients are accumulated: a step sees 16 samples, neither 2 nor 64.",
                 "Set the accumulation to 1, or count 16 as your batch size when you choose a learning rate.",
             ),
-            Advice(
+            Diagnostic(
                 "loader-bound",
                 "41 % of a step is waiting for data",
                 "The device idles while one worker reads.",
@@ -242,7 +242,7 @@ def hostile_record() -> Record:
         phases={nasty: peak_on_host(8)},
     )
     card = replace(gpu(), name=nasty, key=nasty, total_bytes=Estimate(GIB, Source.ASSUMED, note=nasty))
-    advice = Advice(nasty, nasty, nasty, nasty)
+    advice = Diagnostic(nasty, nasty, nasty, nasty)
     return replace(
         base,
         folder=nasty,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brimful.values import (
-    Advice,
     Attempt,
     Closed,
     Command,
     Device,
+    Diagnostic,
     Outcome,
     PhasePeak,
     PlannedSetting,
@@ -57,12 +57,12 @@ def attempt(number: int = 1, size: int = 512, **changes: object) -> Attempt:
         duration_s=29_200.0,
         folder=f"attempt-{number:03d}",
         exit_code=0,
-        family_host_bytes=6 * GIB,
+        process_tree_host_bytes=6 * GIB,
     )
     return replace(value, **changes)  # type: ignore[arg-type]
 
 
-def run_record(*attempts: Attempt, ended: RunEnded | None, notes: tuple[Advice, ...] = ()) -> Record:
+def run_record(*attempts: Attempt, ended: RunEnded | None, notes: tuple[Diagnostic, ...] = ()) -> Record:
     started = RunStarted("plan", "the newest plan of this command", "/home/u/.brimful/t", 10, ("--resume", "last"), 90.0)
     device = Device("accelerator", "cuda:0")
     closed = Closed(ended.exit_code, STARTED + 30_000) if ended else None
@@ -77,13 +77,13 @@ def restarted() -> Record:
     )  # fmt: skip
     second = attempt(2, 256, resumed=True, settings=settings(256, 4, "half of 512, which ran out of memory"))
     notes = (
-        Advice(
+        Diagnostic(
             "restart",
             "attempt 1: out of device memory in step 8,211 (train, rank 1) at batch_size 512",
             "attempt 2 starts with batch_size 256 and accumulation 4 (half of 512, which ran out of memory)",
             "",
         ),
-        Advice("resumes", "the command is told to go on from its own checkpoint: --resume last", "", ""),
+        Diagnostic("resumes", "the command is told to go on from its own checkpoint: --resume last", "", ""),
     )
     message = "the command ended well after 8 h 6 min and 146,000 steps"
     return run_record(first, second, ended=RunEnded(Outcome.COMPLETED, 0, message), notes=notes)

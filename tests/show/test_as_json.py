@@ -17,7 +17,7 @@ ANSWERS: dict[str, Callable[[], dict[str, Any]]] = {
     "audit": lambda: as_json.audit_json(records.audit()),
     "gpus": lambda: as_json.gpus_json((pieces.gpu(), pieces.a100())),
     "doctor": lambda: as_json.doctor_json(pieces.machine(), pieces.plan().warnings),
-    "error": lambda: as_json.error_json("usage", 2, "saw"),
+    "error": lambda: as_json.error_json("usage", 2, "problem"),
     **{f"plan {name}": (lambda make=make: as_json.plan_json(make())) for name, make in records.ALL.items()},
 }
 
@@ -71,7 +71,7 @@ def test_an_audit_has_the_keys_that_scripts_read() -> None:
         "samples_per_step": 16.0,
     }
     assert answer["samples_per_step_source"] == "measured"
-    assert [set(finding) for finding in answer["findings"]] == [{"code", "saw", "means", "do"}] * 3
+    assert [set(finding) for finding in answer["findings"]] == [{"code", "problem", "explanation", "suggestion"}] * 3
     assert answer["time"] == {"loading_share": 0.41, "step_s": 0.183}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import resources
 
 from brimful.codec import decode_entry, encode_entry
-from brimful.decide.annotated import CATEGORIES
+from brimful.decide.memory.categories import CATEGORIES
 from brimful.show.as_json import prediction_json
 from brimful.show.breakdown import NAMES, moment_text, part_rows
 from brimful.show.breakdown_chart import COLOURS, breakdown_chart

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from brimful.show.charts import PALETTE, WIDTHS, memory_chart, speed_chart
-from brimful.values import Estimate, MemoryBelief, Point, Source, SpeedBelief
+from brimful.values import Estimate, MemoryEstimate, Point, Source, SpeedEstimate
 from tests.show import pieces, records
 
 
@@ -83,10 +83,10 @@ def test_the_speed_chart_shows_the_knee_the_fastest_and_the_users_own() -> None:
 @pytest.mark.parametrize("points", [0, 1, 2])
 def test_beliefs_with_hardly_a_point_are_still_drawn(points: int) -> None:
     some = tuple(Point(2**i, Estimate(1e9 * (i + 1), Source.MEASURED)) for i in range(points))
-    belief = MemoryBelief("device", "peaks", False, None, None, None, some, some, None, None)
+    belief = MemoryEstimate("device", "peaks", False, None, None, None, some, some, None, None)
     ElementTree.fromstring(memory_chart(belief, None, None, 300).replace("xlink:", ""))
     if points:
-        speed = SpeedBelief(some, some[0].batch_size, some[0].batch_size, None, 0.03)
+        speed = SpeedEstimate(some, some[0].batch_size, some[0].batch_size, None, 0.03)
         assert "1 fastest" in labels(speed_chart(speed, None, 300))
 
 

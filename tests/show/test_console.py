@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from brimful.errors import CommandFailed, DoorDidNotOpen, NoSuchDevice
+from brimful.errors import CommandFailed, NoSuchDevice, ProbeNotLoaded
 from brimful.show import console as screens
 from tests.show import memory_pieces, pieces, records, run_records
 
@@ -45,11 +45,11 @@ SCREENS: dict[str, Callable[[Console], None]] = {
     "doctor": lambda c: screens.show_doctor(c, pieces.machine(), pieces.plan().warnings),
     "calibration": lambda c: screens.show_calibration(c, pieces.calibration(), "~/.config/brimful/cards/h200.json"),
     "no-such-device": lambda c: screens.show_error(c, NoSuchDevice("a100", ("a100-40gb", "a100-80gb", "h100"))),
-    "door-did-not-open": lambda c: screens.show_error(c, DoorDidNotOpen()),
+    "probe-not-loaded": lambda c: screens.show_error(c, ProbeNotLoaded()),
     "command-failed": lambda c: screens.show_error(
         c,
         CommandFailed(
-            "The command failed by itself.", do="Make it run by itself first.", traceback="Traceback …\nKeyError: [red]"
+            "The command failed by itself.", suggestion="Make it run by itself first.", traceback="Traceback …\nKeyError: [red]"
         ),
     ),
 }

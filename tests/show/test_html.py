@@ -133,7 +133,7 @@ def test_a_prediction_that_does_not_fit_says_so_first() -> None:
 def test_findings_say_what_was_seen_what_it_means_and_what_to_do() -> None:
     text = words(render_page(records.audit_record()))
     for finding in records.audit().findings:
-        assert f"{finding.code} {finding.saw} {finding.means} Do: {finding.do}" in text
+        assert f"{finding.code} {finding.problem} {finding.explanation} Do: {finding.suggestion}" in text
     assert "No findings" in words(render_page(records.clean_audit_record()))
 
 

@@ -11,7 +11,7 @@ from brimful.show.html import render_page
 from brimful.show.markdown import render_markdown
 from brimful.show.runs import attempt_rows, command_of, notes_of, reason_of
 from brimful.show.verdict import of_record
-from brimful.values import Advice, Outcome, PlannedSetting, Report, RunEnded, Source
+from brimful.values import Diagnostic, Outcome, PlannedSetting, Report, RunEnded, Source
 from tests.show import run_records
 
 
@@ -68,8 +68,8 @@ def test_a_run_that_trained_nothing_is_no_good_end():
 
 
 def test_what_was_said_at_every_restart_is_shown_once_at_the_end():
-    over = Advice("starts-over", "it STARTS OVER", "nothing is saved", "write {resume}")
-    record = replace(run_records.restarted(), notes=(over, over, Advice("restart", "another", "", "")))
+    over = Diagnostic("starts-over", "it STARTS OVER", "nothing is saved", "write {resume}")
+    record = replace(run_records.restarted(), notes=(over, over, Diagnostic("restart", "another", "", "")))
     assert len(notes_of(record)) == 2
     for shown in (render_page(record), render_markdown(record)):
         assert shown.count("STARTS OVER") == 1

@@ -8,8 +8,8 @@ import pytest
 
 from brimful.errors import DoesNotFit, Terminated
 from brimful.train import exit_codes
-from brimful_inside.probe import hub as hub_module
-from brimful_inside.probe.failures import Failures
+from brimful_inside.probe import context as process_context
+from brimful_inside.probe.hooks.exceptions import Failures
 
 
 @pytest.mark.parametrize(("error", "code"), [(DoesNotFit("too large", "it is", "make it smaller"), 3), (Terminated(), 143)])
@@ -35,7 +35,7 @@ def test_an_error_of_the_script_keeps_its_traceback():
 def test_who_looks_on_hears_of_the_error_as_of_one_that_nobody_caught(monkeypatch):
     told = []
     probe = SimpleNamespace(failures=Failures(told.append, lambda: ("train", 4, False)))
-    monkeypatch.setattr(hub_module, "hub", SimpleNamespace(probe=probe))
+    monkeypatch.setattr(process_context, "hub", SimpleNamespace(probe=probe))
     with pytest.raises(SystemExit), exit_codes():
         raise DoesNotFit("too large", "it is", "make it smaller")
     (failure,) = told

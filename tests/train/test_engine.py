@@ -19,8 +19,8 @@ import torch
 from brimful.errors import DiskFull, Interrupted, Terminated, UsageError
 from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Sum, Task, fit
 from brimful.train.checkpoints import Checkpoints
-from brimful.train.data import feed
-from brimful.train.log import finite_or_none
+from brimful.train.data import pipeline
+from brimful.train.reporting.log import finite_or_none
 from tests.train.ledger import (
     Faults,
     Stopped,
@@ -206,7 +206,7 @@ def filling(after: int):
 def test_a_disk_that_is_full_at_the_end_says_what_is_kept(tmp_path):
     with filling(after=2), pytest.raises(DiskFull) as ended:
         fit(network_task(), network_config(tmp_path, epochs=3))
-    assert "step 15" in ended.value.saw and "step-0000000010" in ended.value.means
+    assert "step 15" in ended.value.problem and "step-0000000010" in ended.value.explanation
     assert steps_written(tmp_path) == 10
 
 
@@ -295,8 +295,8 @@ def test_a_loader_that_ends_early_leads_to_the_evaluation(tmp_path, monkeypatch)
     task = network_task()
     measure = task.measure
     task = dataclasses.replace(task, measure=lambda model, batch: seen.append(model.training) or measure(model, batch))
-    whole = feed.Feed.steps
-    monkeypatch.setattr(feed.Feed, "steps", lambda self, start: itertools.islice(whole(self, start), 2))
+    whole = pipeline.DataPipeline.steps
+    monkeypatch.setattr(pipeline.DataPipeline, "steps", lambda self, start: itertools.islice(whole(self, start), 2))
     fit(task, network_config(tmp_path, epochs=1))
     assert len(seen) > 1 and not any(seen)  # the first batch is the one that is tried before the training
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from brimful.errors import DoesNotFit, UsageError
 from brimful.train import BatchingConfig, Task, fit
-from brimful.train.batching import Split
+from brimful.train.step.batching import Split
 from tests.train.ledger import Faults, ledger_config, ledger_task, network_config, network_task, same, weights
 
 FOUND = settings(max_examples=12, deadline=None)
@@ -106,7 +106,7 @@ def test_a_measure_that_is_no_sum_is_refused_by_its_name(measured, tmp_path):
     task = dataclasses.replace(network_task(), measure=lambda model, batch: measured, best=("accuracy", "max"))
     with pytest.raises(UsageError, match=r"measure.* gave Tensor") as refused:
         fit(task, network_config(tmp_path))
-    assert "Sum(" in refused.value.do
+    assert "Sum(" in refused.value.suggestion
 
 
 def test_a_layer_that_was_frozen_in_evaluation_mode_stays_so(tmp_path):

@@ -42,9 +42,9 @@ sys.modules[_SPEC.name] = helper
 _SPEC.loader.exec_module(helper)
 
 
-def run(tmp_path, capacity, precision="fp32", on_nan="stop", **orders):
+def run(tmp_path, capacity, precision="fp32", on_nan="stop", **config):
     return helper.run_trial(
-        tmp_path, SCRIPT, argv=(precision, on_nan), device="imaginary", card=CARD, capacity_bytes=capacity, cut=False, **orders
+        tmp_path, SCRIPT, argv=(precision, on_nan), device="imaginary", card=CARD, capacity_bytes=capacity, cut=False, **config
     )  # fmt: skip
 
 

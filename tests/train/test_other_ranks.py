@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from brimful.train import Arrays, BatchingConfig, CheckpointConfig, ScheduleConfig, Task, fit
-from brimful.train.data.course import Course, Position
-from brimful.train.ranks import RankFailed
-from brimful.train.schedules import Schedule
+from brimful.train.data.epoch_sampler import EpochSampler, Position
+from brimful.train.distributed.ranks import RankFailed
+from brimful.train.optim.schedules import Schedule
 from tests.train.ledger import (
     Stopped,
     ledger_config,
@@ -54,7 +54,7 @@ def expected(effective_after: int) -> list[float]:
     schedule = Schedule(COSINE, 1.0, SAMPLES * EPOCHS, SAMPLES)
     ledger, seen = numpy.zeros(SAMPLES), 0
     for epoch in range(EPOCHS):
-        order = Course(SAMPLES, seed=0, micro_batch=1, accumulation=1).order(epoch)
+        order = EpochSampler(SAMPLES, seed=0, micro_batch=1, accumulation=1).order(epoch)
         at = 0
         while at < SAMPLES:
             size = min(8 if seen < 8 * STOPPED_AFTER else effective_after, SAMPLES - at)
@@ -127,7 +127,7 @@ def sized(out: str, stops_after: str) -> None:
 def by_size(ranks: int) -> list[float]:
     """The ledger of a training that was left alone."""
     ledger, trained = numpy.zeros(SAMPLES), 0
-    course = Course(SAMPLES, seed=0, micro_batch=10, accumulation=2, ranks=ranks, sizes=SIZES, max_tokens=24)
+    course = EpochSampler(SAMPLES, seed=0, micro_batch=10, accumulation=2, ranks=ranks, sizes=SIZES, max_tokens=24)
     for epoch in range(EPOCHS):
         for step in course.steps(Position(epoch)):
             trained += step.samples
@@ -146,7 +146,7 @@ def test_micro_batches_hold_as_many_samples_as_their_sizes_allow_and_a_cut_off_t
 
 def test_ranks_with_different_numbers_of_parts_train_each_sample_once(tmp_path):
     parts = [
-        [len(step.micro_batches) for step in Course(SAMPLES, seed=0, micro_batch=10, accumulation=2, ranks=2, rank=rank,
+        [len(step.micro_batches) for step in EpochSampler(SAMPLES, seed=0, micro_batch=10, accumulation=2, ranks=2, rank=rank,
          sizes=SIZES, max_tokens=24).steps(Position(1))] for rank in range(2)
     ]  # fmt: skip
     assert parts[0] != parts[1]
@@ -219,7 +219,7 @@ def overlapped(out: str, begins_at: str) -> None:
     task = with_an_idle_layer(None if begins_at == "never" else int(begins_at))
     batch = BatchingConfig(micro_batch=4, accumulation=2)
     wanted = network_config(Path(out), overlap=torch.distributed.is_initialized(), batch=batch, epochs=3)
-    with mock.patch("brimful.train.step.OVERLAP_AFTER", 3):
+    with mock.patch("brimful.train.step.step.OVERLAP_AFTER", 3):
         result = fit(task, wanted)
     Path(out, f"updates-{torch.distributed.get_rank()}.json").write_text(str(result.steps))
 

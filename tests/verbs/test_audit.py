@@ -18,7 +18,7 @@ def test_asked_and_effective_stand_side_by_side():
     assert found.requested["batch_size"] == 64
     assert found.effective.loader_batch_size == 2
     assert [finding.code for finding in found.findings] == ["hidden-cap"]
-    assert all(finding.saw and finding.means and finding.do for finding in found.findings)
+    assert all(finding.problem and finding.explanation and finding.suggestion for finding in found.findings)
 
 
 def test_a_sound_script_gives_no_finding_on_a_cpu():
@@ -83,4 +83,4 @@ def test_batches_without_a_step_hint_at_an_accumulation_larger_than_an_epoch(bat
 
     with pytest.raises(TrialFailed) as caught:
         work(NeverSteps(), audit, ("my-train", "--batch-size", "8"), device="cpu")
-    assert ("accumulation may need more batches than an epoch has: 7 batches were seen" in caught.value.do) is hinted
+    assert ("accumulation may need more batches than an epoch has: 7 batches were seen" in caught.value.suggestion) is hinted

@@ -23,7 +23,7 @@ def on(*labels: str):
 def test_a_script_on_another_card_is_refused_with_what_to_do():
     with pytest.raises(UsageError, match="cuda:1") as caught:
         require_that_card(CARD, on("cuda:1"))
-    assert "CUDA_VISIBLE_DEVICES=1" in caught.value.do
+    assert "CUDA_VISIBLE_DEVICES=1" in caught.value.suggestion
 
 
 @pytest.mark.parametrize("labels", [("cuda:0",), ("cpu",), ("cuda:0", "cuda:1")])

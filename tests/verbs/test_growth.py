@@ -29,12 +29,12 @@ def warned(growth):
 @pytest.mark.parametrize(("length", "fits"), [(20, True), (125, False)])
 def test_an_evaluation_that_keeps_its_outputs_is_warned_of_and_said_not_to_fit_where_it_will_not(length, fits):
     (warning,) = warned({"eval": 75 * MIB, "eval_seen": 2, "eval_length": length})
-    assert f"2 of {length} batches" in warning.saw and ("does not fit" in warning.means) is not fits
+    assert f"2 of {length} batches" in warning.problem and ("does not fit" in warning.explanation) is not fits
 
 
 def test_steps_that_leave_memory_are_warned_of_and_numbers_are_not():
     (warning,) = warned({"train": 34 * MIB})
-    assert warning.saw.startswith("each step leaves 34.0 MiB more on the card (at a batch size of "), (
+    assert warning.problem.startswith("each step leaves 34.0 MiB more on the card (at a batch size of "), (
         "of a size that was traced"
     )
     assert warned({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 125}) == []

@@ -14,7 +14,7 @@ from brimful.show.verdict import of_prediction
 from brimful.show.words import limited_text
 from brimful.values import Outcome
 from brimful.verbs import predict
-from brimful_inside.laws.trace import Free, Malloc
+from brimful_inside.simulator.trace import Free, Malloc
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -85,7 +85,7 @@ def test_a_hidden_cap_is_told_to_those_who_ask_beyond_it(asked, told):
     said = work(World(cap=9), predict, ("my-train", "--batch-size", asked), gpu_memory="4GiB").prediction
     caps = [warning for warning in said.warnings if warning.code == "hidden-cap"]
     assert bool(caps) is told
-    assert not caps or "gives batches of 9" in caps[0].saw
+    assert not caps or "gives batches of 9" in caps[0].problem
 
 
 def test_a_command_without_a_place_for_the_batch_size_is_predicted_as_it_stands():
@@ -155,8 +155,8 @@ def test_a_size_asked_for_above_a_failure_of_the_script_is_run_and_not_promised_
         work(world, predict, ("my-train", "--batch-size", "320"), gpu_memory="8GiB")
 
 
-@pytest.mark.parametrize(("drops", "means"), [(True, "nothing is trained"), (False, "would train with batches of 100")])
-def test_a_batch_above_the_data_set_is_told_with_what_the_loader_gives_then(drops, means):
+@pytest.mark.parametrize(("drops", "explanation"), [(True, "nothing is trained"), (False, "would train with batches of 100")])
+def test_a_batch_above_the_data_set_is_told_with_what_the_loader_gives_then(drops, explanation):
     class Dropping(World):
         def launch(self, trial, folder, record_folder, heartbeat=None, scans=()):
             sample = super().launch(trial, folder, record_folder, heartbeat, scans)
@@ -165,7 +165,7 @@ def test_a_batch_above_the_data_set_is_told_with_what_the_loader_gives_then(drop
 
     said = work(Dropping(dataset=100), predict, ("my-train", "--batch-size", "101"), gpu_memory="4GiB").prediction
     (told,) = [warning for warning in said.warnings if warning.code == "batch-exceeds-dataset"]
-    assert means in told.means
+    assert explanation in told.explanation
 
 
 def test_a_size_that_does_not_fit_below_one_that_does_is_explained():

@@ -10,8 +10,8 @@ from world import GIB, MIB, World, work
 from brimful.errors import UsageError
 from brimful.values import Objective, Outcome, Source
 from brimful.verbs import predict, tune
-from brimful_inside.laws.roofline import Kernel
-from brimful_inside.laws.trace import Free, Malloc, Row
+from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.trace import Free, Malloc, Row
 
 
 @dataclass
@@ -94,7 +94,7 @@ def test_predict_says_why_there_is_no_speed():
     assert "no-clock" in {warning.code for warning in on_any.warnings}
     no_step = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").prediction
     assert no_step.speed is None
-    assert any("no step was seen" in warning.saw for warning in no_step.warnings)
+    assert any("no step was seen" in warning.problem for warning in no_step.warnings)
 
 
 def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():
@@ -158,4 +158,4 @@ def test_batches_summed_to_a_fixed_total_are_counted_and_no_knee_is_made_up():
     assert said.samples_per_s.value == pytest.approx(3 * 85 / said.step_s.value)
     assert said.knee_batch_size is None and any("fixed total" in note for note in said.notes)
     plan = work(Summing(linear=60 * MIB), tune, ("my-train", "--batch-size", "{batch_size}"), 128, gpu="a100-40gb").plan
-    assert any("fixed total" in warning.saw for warning in plan.warnings)
+    assert any("fixed total" in warning.problem for warning in plan.warnings)

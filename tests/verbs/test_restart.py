@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from brimful.decide.smaller import Known
+from brimful.decide.run.next_batch_size import Known
 from brimful.values import Command, Outcome, PlannedSetting, Report, RunStarted, Source
 from brimful.verbs import restart
 from tests.show.run_records import FULL, attempt
@@ -44,7 +44,7 @@ def test_a_command_that_ended_well_without_a_step_is_said_to_have_trained_nothin
     seen = (cast(Report, object()),)
     advice = restart.nothing_trained(attempt(steps=0, reports=seen))
     assert advice is not None
-    assert "0 optimizer steps" in advice.saw and "checkpoint" in advice.means and advice.do
+    assert "0 optimizer steps" in advice.problem and "checkpoint" in advice.explanation and advice.suggestion
 
 
 def test_a_command_that_stepped_or_of_which_nothing_was_seen_is_not():

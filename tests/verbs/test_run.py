@@ -85,14 +85,14 @@ def test_accumulation_keeps_the_effective_batch(trains, user):
 
 def test_without_accumulation_the_smaller_effective_batch_is_said(trains):
     record = trains("{batch_size}", "20", settings={"batch_size": 64})
-    told = [note.saw for note in record.notes if note.code == "effective-batch"]
+    told = [note.problem for note in record.notes if note.code == "effective-batch"]
     assert told[0] == "an update of each rank goes from 64 samples to 32"
 
 
 def test_an_effective_batch_that_cannot_stay_exactly_is_said(trains, user):
     record = trains("{batch_size}", "60", "{accumulation}", settings={"batch_size": 97})
     assert user.lines[-1] == "started 48 60 2"
-    assert [note.saw for note in record.notes if note.code == "effective-batch"] == [
+    assert [note.problem for note in record.notes if note.code == "effective-batch"] == [
         "an update of each rank goes from 97 samples to 96"
     ]
 
@@ -100,7 +100,7 @@ def test_an_effective_batch_that_cannot_stay_exactly_is_said(trains, user):
 def test_a_rounded_effective_batch_comes_back_where_a_later_size_divides_it(trains, user):
     record = trains("{batch_size}", "10", "{accumulation}", settings={"batch_size": 50})
     assert user.lines == ["started 50 10 1", "started 24 10 2", "started 10 10 5"]
-    assert [note.saw for note in record.notes if note.code == "effective-batch"] == [
+    assert [note.problem for note in record.notes if note.code == "effective-batch"] == [
         "an update of each rank goes from 50 samples to 48"
     ]
 
@@ -128,8 +128,8 @@ def test_what_starting_over_means_is_said_in_full_once_and_that_it_does_so_at_ea
 def test_an_open_placeholder_is_told_with_why_no_plan_sets_it(trains, user):
     with pytest.raises(UsageError) as caught:
         trains("{batch_size}", "20")
-    assert "trial" not in caught.value.means
-    assert "left no plan" in caught.value.means
+    assert "trial" not in caught.value.explanation
+    assert "left no plan" in caught.value.explanation
 
 
 def test_a_flag_given_twice_is_said_to_count_by_its_last(trains, user):

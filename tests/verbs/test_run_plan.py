@@ -102,7 +102,7 @@ def test_a_plan_that_is_named_and_of_another_command_does_not_belong(tmp_path):
     with pytest.raises(PlanMismatch, match=r"'other.py' there, 'train.py' here") as caught:
         chosen(tmp_path, plan=name)
     assert caught.value.exit_code == 6
-    assert "--set" in caught.value.do
+    assert "--set" in caught.value.suggestion
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_disk_that_fills_up_at_any_byte_of_the_record_leaves_whole_lines(tmp_p
             work(World(), tune, device="cpu", budget="1GiB", home=home)
             return
         except DiskFull as error:
-            assert "Kept" in error.means
+            assert "Kept" in error.explanation
     data = (latest(home) / "record.jsonl").read_bytes()
     assert data == b"" or data.endswith(b"\n"), "no torn line is left behind"
     if data:

@@ -101,7 +101,9 @@ def test_these_checks_catch_a_plan_that_was_never_run():
         check(world, record, GIB, size - 1)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.KILLED, Outcome.DOOR_CLOSED, Outcome.NO_STEP])
+@pytest.mark.parametrize(
+    "outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.KILLED, Outcome.PROBE_NOT_LOADED, Outcome.NO_STEP]
+)
 def test_only_memory_makes_the_search_go_smaller(outcome):
     world = World(outcome_of=lambda trial, size: outcome)
     with pytest.raises(CommandFailed):
@@ -174,7 +176,7 @@ def test_a_command_without_a_place_for_the_batch_size_is_told_what_to_add():
     world = World()
     with pytest.raises(UsageError) as caught:
         work(world, tune, ("my-train", "--epochs", "3"), device="cpu")
-    assert "{batch_size}" in caught.value.do
+    assert "{batch_size}" in caught.value.suggestion
     assert not world.launched
 
 

@@ -11,11 +11,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "decide"))
 from programs import GIB, card, network
 
-from brimful.decide.allocation_laws import fit_laws
 from brimful.decide.cards import joined
-from brimful.decide.sequences import program_of
+from brimful.decide.memory.program import program_of
+from brimful.decide.memory.size_model import fit_size_model
 from brimful.verbs.where import effective_batch_size, find
-from brimful_inside.laws.trace import CardTrace
+from brimful_inside.simulator.trace import CardTrace
 
 CARD = card(4 * GIB)
 
@@ -31,7 +31,7 @@ def tracer(scripts, sizes):
 
 def laws_of(scripts):
     programs = {size: joined([program_of(one.trace(size)) for one in scripts]) for size in (5, 12)}
-    laws = fit_laws(programs)
+    laws = fit_size_model(programs)
     assert laws is not None
     return laws
 

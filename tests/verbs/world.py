@@ -13,10 +13,18 @@ from brimful.errors import DiskFull
 from brimful.values import Outcome, PhasePeak, Record, Report, Sample, Trial
 from brimful.verbs import session as session_module
 from brimful.verbs.session import Options
-from brimful_inside.laws.allocator import CachingAllocator
-from brimful_inside.laws.annotations import Uses
-from brimful_inside.laws.replay import play
-from brimful_inside.laws.trace import Free, Malloc, Phase, Row, Step, decode, encode_row
+from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.annotations import Uses
+from brimful_inside.simulator.replay import play
+from brimful_inside.simulator.trace import (
+    Free,
+    Malloc,
+    Phase,
+    Row,
+    Step,
+    decode,
+    encode_row,
+)
 from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen
 
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""On the path of a trial, after brimful's door: tells the processor seconds of the script's own imports and data loading after
+"""On the path of a trial, after brimful's bootstrap: gives the processor seconds of the script's imports and loading after
 it first asked for the card (frameworks put imports off until then), in a file of BRIMFUL_BENCH_SHARES by the number of the
 process.
 
@@ -10,7 +10,7 @@ the largest samples.
 
 import os
 
-if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_ORDERS" in os.environ:
+if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_TRIAL_CONFIG" in os.environ:
     import atexit
     import builtins
     import functools
@@ -18,7 +18,7 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_ORDERS" in os.environ:
     import sys
     import time
 
-    from brimful_inside.probe.waiting import waiting
+    from brimful_inside.probe.hooks.import_hooks import waiting
 
     seconds, inside = 0.0, False
     folder, pid = os.environ["BRIMFUL_BENCH_SHARES"], os.getpid()
@@ -49,7 +49,7 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_ORDERS" in os.environ:
     def watch_what_comes_later():
         from torch.utils.data._utils import fetch
 
-        from brimful_inside.probe.own_batches import OwnBatches
+        from brimful_inside.probe.worst_case.synthetic_batches import OwnBatches
 
         builtins.__import__ = timed(builtins.__import__, lambda: not is_for_brimful())
         importlib.import_module = timed(importlib.import_module, lambda: not is_for_brimful())

@@ -197,7 +197,9 @@ def _end_well() -> None:
 
 
 def _terminate(number: int, frame: object) -> None:
-    raise Terminated(saw=f"terminated ({signal.Signals(number).name})", means="children were ended and the record is kept")
+    raise Terminated(
+        problem=f"terminated ({signal.Signals(number).name})", explanation="children were ended and the record is kept"
+    )
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -216,17 +218,17 @@ def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
         function, bound, ignored = app.parse_args(ours, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         raise UsageError(
-            saw=" ".join(str(error).split()),
-            means="brimful's own options come before the two dashes, your command after them",
-            do="see `brimful --help`",
+            problem=" ".join(str(error).split()),
+            explanation="brimful's own options come before the two dashes, your command after them",
+            suggestion="see `brimful --help`",
         ) from None
     if "words" in ignored:
         bound.arguments["words"] = tuple(words)
     elif words:
         raise UsageError(
-            saw=f"a command after the two dashes: {words[0]} ...",
-            means="this verb runs no command",
-            do="leave it out",
+            problem=f"a command after the two dashes: {words[0]} ...",
+            explanation="this verb runs no command",
+            suggestion="leave it out",
         )
     return function, bound
 

@@ -83,7 +83,9 @@ class Here:
 def _steps(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(
-            saw=f"--steps {text}", means="a trial takes a whole number of steps, one at least", do="give 1 or more"
+            problem=f"--steps {text}",
+            explanation="a trial takes a whole number of steps, one at least",
+            suggestion="give 1 or more",
         )
     return int(text)
 
@@ -92,9 +94,9 @@ def pair(text: str) -> tuple[str, Setting]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise UsageError(
-            saw=f"--set {text}",
-            means="a setting is given as name=value",
-            do="for instance --set lr=3e-4",
+            problem=f"--set {text}",
+            explanation="a setting is given as name=value",
+            suggestion="for instance --set lr=3e-4",
         )
     if name.endswith("batch_size"):
         return name, parse_batch_size(value)

@@ -57,9 +57,9 @@ def run_command(*, running: Running | None = None, words: Annotated[tuple[str, .
     asked = running or Running()
     if asked.gpu is not None or asked.gpu_memory is not None:
         raise UsageError(
-            saw=f"brimful run --gpu {asked.gpu or asked.gpu_memory}",
-            means="an imaginary card computes nothing, so nothing can be trained on it",
-            do="ask `brimful predict` or `brimful tune` for that card, and run the plan on a real one",
+            problem=f"brimful run --gpu {asked.gpu or asked.gpu_memory}",
+            explanation="an imaginary card computes nothing, so nothing can be trained on it",
+            suggestion="ask `brimful predict` or `brimful tune` for that card, and run the plan on a real one",
         )
     with _progress(asked.json) as watcher:
         record = verb(
@@ -93,5 +93,5 @@ def _is_terminal(stream: Any) -> bool:
 
 def _restarts(text: str) -> int:
     if not text.isdecimal():
-        raise UsageError(saw=f"--max-restarts {text}", means="it is a whole number", do="give 0 or more")
+        raise UsageError(problem=f"--max-restarts {text}", explanation="it is a whole number", suggestion="give 0 or more")
     return int(text)

@@ -94,14 +94,18 @@ def write(record: Record, format: str, out: Path | None) -> Path:
     elif format == "md":
         from brimful.show.markdown import render_markdown as render
     else:
-        raise UsageError(saw=f"--format {format}", means="a report is html, md or text", do="give one of them")
+        raise UsageError(
+            problem=f"--format {format}", explanation="a report is html, md or text", suggestion="give one of them"
+        )
     path = out or Path(record.folder) / f"report.{format}"
     try:
         path.write_text(render(record), encoding="utf-8")
     except OSError as error:
         if DiskFull.caused(error):
             raise DiskFull(str(path), kept="the record itself") from error
-        raise UsageError(saw=f"{path} could not be written: {error.strerror}", do="name another place with --out") from error
+        raise UsageError(
+            problem=f"{path} could not be written: {error.strerror}", suggestion="name another place with --out"
+        ) from error
     return path
 
 
@@ -147,7 +151,7 @@ def show_error(error: BrimfulError, json: bool) -> None:
     unbroken = None if sys.stderr.isatty() else _NO_WIDTH  # paths and messages in a log stay in one piece
     console.show_error(console.make_console(sys.stderr, width=unbroken), error)
     if json:
-        _print_json(as_json.error_json(error.code, error.exit_code, error.saw, error.means, error.do))
+        _print_json(as_json.error_json(error.code, error.exit_code, error.problem, error.explanation, error.suggestion))
 
 
 def _print_json(value: Mapping[str, Any]) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from brimful.decide.allocation_laws import AllocationLaws
-from brimful.decide.sequences import Program
+from brimful.decide.memory.program import Program
+from brimful.decide.memory.size_model import SizeModel
 
 __all__ = ["common_beginning"]
 
 
-def common_beginning(laws: AllocationLaws, program: Program, batch_size: int) -> AllocationLaws | None:
+def common_beginning(laws: SizeModel, program: Program, batch_size: int) -> SizeModel | None:
     """The laws of the rows that a trace at `batch_size` confirms; None where it confirms no allocation."""
     rows = _rows_in_common(laws, program, batch_size)
     begun = laws.program.first(rows)
@@ -26,7 +26,7 @@ def common_beginning(laws: AllocationLaws, program: Program, batch_size: int) ->
     return replace(laws, program=begun, law_of=laws.law_of[:births], arg_laws=args)
 
 
-def _rows_in_common(laws: AllocationLaws, program: Program, batch_size: int) -> int:
+def _rows_in_common(laws: SizeModel, program: Program, batch_size: int) -> int:
     birth, predicted = 0, laws.sizes_at(batch_size)
     for row, (mine, theirs) in enumerate(zip(laws.program.events, program.events, strict=False)):
         if mine != theirs:

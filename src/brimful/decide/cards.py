@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from brimful.decide.sequences import Event, Program
-from brimful_inside.laws.replay import Peaks, Played, worst
+from brimful.decide.memory.program import Event, Program
+from brimful_inside.simulator.replay import Peaks, Played, worst
 
 __all__ = ["joined", "worst_of"]
 

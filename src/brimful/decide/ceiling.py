@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from brimful.decide.memory import largest_that, upper_limit
-from brimful.decide.peaks import fit_peaks
+from brimful.decide.memory.fit import largest_that, upper_limit
+from brimful.decide.memory.peak_curve import fit_peaks
 from brimful.values import Limits
 
 

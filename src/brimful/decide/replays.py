@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from brimful.decide.sequences import Program
-from brimful_inside.laws.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
-from brimful_inside.laws.plain_replay import PlainCode, has_plain_rules, play_plain
-from brimful_inside.laws.replay import AllocatorUpTo, Code, Played, TooMuch, play_code
+from brimful.decide.memory.program import Program
+from brimful_inside.simulator.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
+from brimful_inside.simulator.plain_replay import PlainCode, has_plain_rules, play_plain
+from brimful_inside.simulator.replay import (
+    AllocatorUpTo,
+    Code,
+    Played,
+    TooMuch,
+    play_code,
+)
 
 
 def play_cards(

@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from brimful.decide.speed import TOLERANCE, noise_of
+from brimful.decide.speed.measured import TOLERANCE, noise_of
 from brimful.values import Outcome, Sample, Setting
 
 __all__ = ["HOPELESS", "MEMORY", "Context", "Runs"]
 
 MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
-HOPELESS = (Outcome.DOOR_CLOSED, Outcome.UNSUPPORTED)  # no other size can do better, unless one has done already
+HOPELESS = (Outcome.PROBE_NOT_LOADED, Outcome.UNSUPPORTED)  # no other size can do better, unless one has done already
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from brimful.decide.allocation_laws import AllocationLaws, fit_laws
-from brimful.decide.sequences import Program
+from brimful.decide.memory.program import Program
+from brimful.decide.memory.size_model import SizeModel, fit_size_model
 
 __all__ = ["TrustedLaws", "best_laws"]
 
@@ -15,7 +15,7 @@ __all__ = ["TrustedLaws", "best_laws"]
 class TrustedLaws:
     """Laws, and how far they can be trusted."""
 
-    laws: AllocationLaws
+    laws: SizeModel
     reproduced: tuple[int, ...]  # traced sizes that they give to the byte
 
     @property
@@ -32,7 +32,7 @@ def best_laws(programs: dict[int, Program], frontier: list[int]) -> TrustedLaws 
     best: tuple[tuple[int, int, int, int], TrustedLaws] | None = None
     for count in (2, 3):
         for sizes in combinations(sorted(programs), count):
-            laws = fit_laws({size: programs[size] for size in sizes})
+            laws = fit_size_model({size: programs[size] for size in sizes})
             if laws is None or (count == 3 and not laws.exact):
                 continue  # any three points have a parabola; it says something only if its numbers are whole
             reproduced = tuple(size for size in programs if size in sizes or laws.reproduces(programs[size], size).exact)

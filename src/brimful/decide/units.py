@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 
-from brimful.decide.memory import Card
-from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced, search_largest
-from brimful.values import Limits, MemoryBelief, Point
+from brimful.decide.memory.fit import Card
+from brimful.decide.memory.search_traced import (
+    FIRST_SIZE,
+    MAX_TRACES,
+    MemoryConclusion,
+    Traced,
+    search_largest,
+)
+from brimful.values import Limits, MemoryEstimate, Point
 
 __all__ = ["search_in_units"]
 
@@ -66,7 +72,7 @@ def _in_samples(conclusion: MemoryConclusion, unit: int, why: str) -> MemoryConc
     )
 
 
-def _belief_in_samples(belief: MemoryBelief, unit: int) -> MemoryBelief:
+def _belief_in_samples(belief: MemoryEstimate, unit: int) -> MemoryEstimate:
     def points(of: tuple[Point, ...]) -> tuple[Point, ...]:
         return tuple(replace(point, batch_size=point.batch_size * unit) for point in of)
 

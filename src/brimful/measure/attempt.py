@@ -16,12 +16,12 @@ from pathlib import Path
 from brimful import codec
 from brimful.errors import DiskFull, NoSuchCommand
 from brimful.measure import attempt_gather, run_outcome
-from brimful.measure.beats import Beats
 from brimful.measure.device import host
+from brimful.measure.heartbeat import Beats
 from brimful.measure.launch import must_be_startable, with_the_door
-from brimful.measure.passing import Passing, is_worker, send_to_group
-from brimful.measure.processes import Family, Scale
-from brimful.measure.relay import Relay, Show
+from brimful.measure.output_tee import Relay, Show
+from brimful.measure.process_tree import MemorySampler, ProcessTree
+from brimful.measure.signal_forwarding import Passing, is_worker, send_to_group
 from brimful.values import Attempt, Device, PlannedSetting, RunBeat, Setting
 from brimful_inside import wire
 
@@ -78,7 +78,7 @@ def run_attempt(
     relay = Relay(folder, show, terminals)
     try:
         process = _start(start, with_the_door(start.device, start.environment, orders_path), relay)
-        watch = _Watch(process, Family(process.pid, str(orders_path)), folder.resolve(), start, passing, relay, beat)
+        watch = _Watch(process, ProcessTree(process.pid, str(orders_path)), folder.resolve(), start, passing, relay, beat)
         seen = watch.to_the_end()
     finally:
         passing.to(None)
@@ -96,7 +96,7 @@ def run_attempt(
 
 
 def _write_orders(start: Start, folder: Path) -> Path:
-    orders = wire.Orders(
+    config = wire.TrialConfig(
         folder=str(folder),
         device=start.device.kind,
         worst_batch=False,
@@ -107,12 +107,12 @@ def _write_orders(start: Start, folder: Path) -> Path:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        codec.write_orders(orders, folder / "orders.json")
+        codec.write_orders(config, folder / "trial_config.json")
     except OSError as error:
         if DiskFull.caused(error):
             raise DiskFull(str(folder), kept="what was kept before this attempt, which was not started") from error
         raise
-    return folder / "orders.json"
+    return folder / "trial_config.json"
 
 
 def _start(start: Start, variables: dict[str, str], relay: Relay) -> subprocess.Popen[bytes]:
@@ -124,9 +124,9 @@ def _start(start: Start, variables: dict[str, str], relay: Relay) -> subprocess.
         )
     except OSError as error:
         raise NoSuchCommand(
-            saw=f"{start.argv[0]!r} could not be started: {error.strerror}",
-            means="the system refused to run it",
-            do="check that it is executable and made for this machine",
+            problem=f"{start.argv[0]!r} could not be started: {error.strerror}",
+            explanation="the system refused to run it",
+            suggestion="check that it is executable and made for this machine",
         ) from error
     relay.started()
     return process
@@ -138,7 +138,7 @@ class _Watch:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        family: Family,
+        family: ProcessTree,
         folder: Path,
         start: Start,
         passing: Passing,
@@ -150,7 +150,7 @@ class _Watch:
         limit = start.host_limit_bytes
         self._limited = limit is not None
         self._poll_s = POLL_UNDER_LIMIT_S if self._limited else POLL_S
-        self._scale = Scale(family, limit, WEIGH_UNDER_LIMIT_S if self._limited else 0.0)
+        self._scale = MemorySampler(family, limit, WEIGH_UNDER_LIMIT_S if self._limited else 0.0)
         self._next_weighing_s = 0.0
         self._beats = Beats(folder, lambda: self._scale.latest_bytes or None)
         self._began = time.monotonic()

@@ -44,7 +44,7 @@ def attempt_of(
         failure=why.told.failure if why.told else None,
         failed_rank=why.told.rank if why.told and len(reports) > 1 else None,
         exit_code=seen.exit_code,
-        family_host_bytes=seen.peak_host_bytes or None,
+        process_tree_host_bytes=seen.peak_host_bytes or None,
         output_cut=cut,
         notes=tuple(dict.fromkeys(_notes(seen, why, events, reports, damaged))),
     )

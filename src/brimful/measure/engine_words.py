@@ -6,13 +6,13 @@ import re
 
 from brimful.errors import DoesNotFit
 from brimful.values import Failure
-from brimful_inside.laws.faces import CONSEQUENCE
+from brimful_inside.simulator.oom_patterns import CONSEQUENCE
 
 __all__ = ["follows", "is_final", "is_for_memory"]
 
 _DOES_NOT_FIT = f"{DoesNotFit.__module__}.{DoesNotFit.__qualname__}"
-_SMALLER_FITS = "brimful.train.restart.SmallerFits"
-_ANOTHER_RANK = "brimful.train.ranks.RankFailed"
+_SMALLER_FITS = "brimful.train.distributed.restart.SmallerFits"
+_ANOTHER_RANK = "brimful.train.distributed.ranks.RankFailed"
 _OF_ANOTHER_RANK = re.compile(r"does not fit into the memory of rank \d+")
 
 

@@ -20,10 +20,10 @@ import brimful_inside
 from brimful import codec
 from brimful.command import fill
 from brimful.errors import DiskFull, NoSuchCommand
-from brimful.measure import alone, gather, outcome
+from brimful.measure import gather, outcome, single_rank
 from brimful.measure.device import host
 from brimful.measure.gpus import to_card
-from brimful.measure.processes import Family, Scale
+from brimful.measure.process_tree import MemorySampler, ProcessTree
 from brimful.values import Device, Outcome, Sample, Trial, TrialKind
 from brimful_inside import wire
 
@@ -64,7 +64,7 @@ def launch(
     kills_before = host.oom_kills()
     with open(folder / "stdout.txt", "wb") as out, open(folder / "stderr.txt", "wb") as err:
         process = _start(argv, {**environment(trial, orders_path), **of_launcher}, out, err)
-        waited = _wait(process, Family(process.pid, str(orders_path)), trial, folder, heartbeat)
+        waited = _wait(process, ProcessTree(process.pid, str(orders_path)), trial, folder, heartbeat)
     _must_have_had_room(folder)
     return _sample(trial, folder, record_folder, waited, host.oom_kills() - kills_before)
 
@@ -75,23 +75,23 @@ def _words(trial: Trial) -> tuple[tuple[str, ...], dict[str, str]]:
     device = trial.device
     if device.ranks is None or device.as_rank is None:
         return argv, {}
-    argv, of_launcher = alone.without_launcher(argv)
-    return argv, {**of_launcher, **alone.alone_environment(device.ranks, device.as_rank, device.cards)}
+    argv, of_launcher = single_rank.without_launcher(argv)
+    return argv, {**of_launcher, **single_rank.alone_environment(device.ranks, device.as_rank, device.cards)}
 
 
 def must_be_startable(program: str) -> None:
     if shutil.which(program) is None:
         raise NoSuchCommand(
-            saw=f"there is no command {program!r}",
-            means="it is neither on the PATH nor a file that can be executed",
-            do="check its spelling; a script is started as: python train.py",
+            problem=f"there is no command {program!r}",
+            explanation="it is neither on the PATH nor a file that can be executed",
+            suggestion="check its spelling; a script is started as: python train.py",
         )
 
 
-def orders_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Orders:
+def orders_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.TrialConfig:
     """What the child has to do for this trial."""
     imaginary = trial.device.kind == "imaginary"
-    return wire.Orders(
+    return wire.TrialConfig(
         folder=str(folder),
         device=trial.device.kind,
         card=to_card(trial.device.gpu) if imaginary and trial.device.gpu else None,
@@ -115,7 +115,7 @@ def _write_orders(trial: Trial, folder: Path, scans: Sequence[Path]) -> Path:
     folder = folder.resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "orders.json"
+        path = folder / "trial_config.json"
         codec.write_orders(orders_of(trial, folder, scans), path)
     except OSError as error:
         if DiskFull.caused(error):
@@ -134,7 +134,7 @@ def _must_have_had_room(folder: Path) -> None:
 
 
 def environment(trial: Trial, orders_path: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The child's environment: the user's own, the command's and the trial's additions, and the door in front of PYTHONPATH."""
+    """The child's environment: the user's, the command's and the trial's additions, bootstrap in front of PYTHONPATH."""
     variables = with_the_door(trial.device, {**trial.command.environment, **trial.environment}, orders_path, base)
     variables["PYTHONDONTWRITEBYTECODE"] = "1"  # a trial leaves no trace; caches that are there are still read
     return variables
@@ -148,9 +148,9 @@ def with_the_door(
     if device.kind == "imaginary":
         variables.pop("CUDA_VISIBLE_DEVICES", None)  # it is about this machine's cards; the command's own word stays
     variables.update(added)
-    door = str(Path(brimful_inside.__file__).resolve().parent / "door")
-    variables["PYTHONPATH"] = os.pathsep.join([door, *filter(None, [variables.get("PYTHONPATH")])])
-    variables[wire.ORDERS_VARIABLE] = str(orders_path)
+    bootstrap = str(Path(brimful_inside.__file__).resolve().parent / "bootstrap")
+    variables["PYTHONPATH"] = os.pathsep.join([bootstrap, *filter(None, [variables.get("PYTHONPATH")])])
+    variables[wire.TRIAL_CONFIG_VARIABLE] = str(orders_path)
     if device.kind == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""  # a script that takes a card when it sees one must not see one
     return variables
@@ -161,17 +161,17 @@ def _start(argv: tuple[str, ...], variables: dict[str, str], out, err) -> subpro
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables, start_new_session=True)
     except OSError as error:
         raise NoSuchCommand(
-            saw=f"{argv[0]!r} could not be started: {error.strerror}",
-            means="the system refused to run it",
-            do="check that it is executable and made for this machine",
+            problem=f"{argv[0]!r} could not be started: {error.strerror}",
+            explanation="the system refused to run it",
+            suggestion="check that it is executable and made for this machine",
         ) from error
 
 
-def _wait(process: subprocess.Popen[bytes], family: Family, trial: Trial, folder: Path, heartbeat: Heartbeat) -> _Waited:
+def _wait(process: subprocess.Popen[bytes], family: ProcessTree, trial: Trial, folder: Path, heartbeat: Heartbeat) -> _Waited:
     """Waits for the command's end, or for the limit of time or host memory; then ends the family in every case."""
     started = time.monotonic()
     traces = trial.device.kind == "imaginary" and trial.host_limit_bytes is None
-    scale = Scale(family, trial.host_limit_bytes, _HOST_OF_A_TRACE_EVERY_S if traces else _HOST_EVERY_S)
+    scale = MemorySampler(family, trial.host_limit_bytes, _HOST_OF_A_TRACE_EVERY_S if traces else _HOST_EVERY_S)
     poll_s = _POLL_S if trial.host_limit_bytes is None else _POLL_UNDER_LIMIT_S
     timed_out = interrupted = blind = False
     try:
@@ -213,11 +213,11 @@ def _rank_could_not_be_entered(folder: Path) -> bool:
     A process that could not even say hello may be a rank, or a helper with an old Python that is soon gone: it counts when
     no rank has said hello for a while.
     """
-    closed = list(folder.glob("door-*.txt"))
+    closed = list(folder.glob("probe-error-*.txt"))
     if not closed:
         return False
     ranks = {path.stem.removeprefix("wire-") for path in folder.glob("wire-*.jsonl") if '"role": "rank"' in _head(path)}
-    if ranks & {path.stem.removeprefix("door-") for path in closed}:
+    if ranks & {path.stem.removeprefix("probe-error-") for path in closed}:
         return True
     return not ranks and time.time() - min(path.stat().st_mtime for path in closed) > _PATIENCE_S
 
@@ -281,15 +281,15 @@ def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oo
         folder=str(where),
         failure=failure,
         exit_code=waited.exit_code,
-        family_host_bytes=waited.peak_host_bytes or None,
+        process_tree_host_bytes=waited.peak_host_bytes or None,
         notes=tuple(dict.fromkeys([*filter(None, [sentence]), *(note for r in reports for note in r.notes)])),
         trace_files=tuple(str(where / name) for name in traces),
     )
 
 
 def _door_trouble(folder: Path) -> str | None:
-    """Why a process could not be entered (an older Python, say), in the last line of what its door wrote."""
-    for path in sorted(folder.glob("door-*.txt")):
+    """Why a process could not be entered (an older Python, say), in the last line of what its bootstrap wrote."""
+    for path in sorted(folder.glob("probe-error-*.txt")):
         lines = [line for line in _tail(path, _TAIL_BYTES).splitlines() if line.strip()]
         if lines:
             return lines[-1].strip()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from brimful.measure.engine_words import follows
 from brimful.values import Failure, Outcome, Report
-from brimful_inside.laws.faces import face_of
+from brimful_inside.simulator.oom_patterns import face_of
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ def _from_outside(ending: Ending, reports: Sequence[Report]) -> tuple[Outcome, F
         probably = "killed, probably for memory" if number == signal.SIGKILL else f"ended by signal {number}"
         return Outcome.KILLED, None, probably
     if ending.door_trouble and not reports and (code in (0, None) or ending.rank_hellos == 0):
-        return Outcome.DOOR_CLOSED, None, f"brimful could not enter the process: {ending.door_trouble}"
+        return Outcome.PROBE_NOT_LOADED, None, f"brimful could not enter the process: {ending.door_trouble}"
     if ending.rank_hellos == 0 and not reports:
-        return (Outcome.DOOR_CLOSED if code == 0 or ending.hellos == 0 else Outcome.CRASHED), None, None
+        return (Outcome.PROBE_NOT_LOADED if code == 0 or ending.hellos == 0 else Outcome.CRASHED), None, None
     if code == 0:
         return (Outcome.COMPLETED if any(r.steps for r in reports) else Outcome.NO_STEP), None, None
     return Outcome.CRASHED, None, None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from brimful.measure.engine_words import follows, is_for_memory
 from brimful.values import Failure, Outcome
-from brimful_inside.laws.faces import face_of
+from brimful_inside.simulator.oom_patterns import face_of
 
 _BY_KIND = {
     "out_of_device_memory": Outcome.OUT_OF_DEVICE_MEMORY,

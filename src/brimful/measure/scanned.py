@@ -1,7 +1,7 @@
 """What the trials of one session saw of the script's data sets, handed on so that the next trial need not look again.
 
 The trials of a session run one command with other batch sizes, workers and ways of running it: its samples are the same. Each
-trial checks that by some of them, and scans anew where they differ (`brimful_inside.probe.scans`).
+trial checks that by some of them, and scans anew where they differ (`brimful_inside.probe.worst_case.scan_cache`).
 """
 
 from __future__ import annotations

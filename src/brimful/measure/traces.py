@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brimful.values import Report, Sample
-from brimful_inside.laws.trace import CardTrace, Trace, decode
+from brimful_inside.simulator.trace import CardTrace, Trace, decode
 
 
 def read_trace(sample: Sample, record_folder: Path) -> Trace | None:

@@ -234,24 +234,24 @@ def find_preset(name: str, presets: Mapping[str, Preset]) -> Preset:
         close = nearest(name, presets)
         raise UsageError(
             f"--preset {name}: there is no such preset.",
-            do=f"Name one of {', '.join(presets)}." + (f" Nearest: {close[0]}." if close else ""),
+            suggestion=f"Name one of {', '.join(presets)}." + (f" Nearest: {close[0]}." if close else ""),
         )
     return presets[name]
 
 
 def config_from(options: Options) -> Config:
     """The engine's settings. What is None here is left to the engine. Raises UsageError for what cannot be meant."""
-    from brimful.train.batching import BatchingConfig
     from brimful.train.checkpoints.config import CheckpointConfig
     from brimful.train.config import Config
     from brimful.train.data.config import DataConfig
-    from brimful.train.optimizers import OptimizerConfig
-    from brimful.train.scaling import ScalingConfig
-    from brimful.train.schedules import ScheduleConfig
+    from brimful.train.optim.lr_scaling import ScalingConfig
+    from brimful.train.optim.optimizers import OptimizerConfig
+    from brimful.train.optim.schedules import ScheduleConfig
+    from brimful.train.step.batching import BatchingConfig
 
     o = options
     if o.out is None:
-        raise UsageError("No folder for checkpoints and statistics.", do="Give one with --out.")
+        raise UsageError("No folder for checkpoints and statistics.", suggestion="Give one with --out.")
     batch = _set(micro_batch=o.batch_size, accumulation=o.accumulation, effective=o.effective_batch,
                  eval_batch=o.eval_batch_size, drop_last=o.drop_last)  # fmt: skip
     schedule = _set(kind=o.schedule, warmup_epochs=o.warmup_epochs, floor_lr=o.floor_lr)

@@ -51,13 +51,13 @@ def _parse(app: App, argv: Sequence[str]) -> tuple[Callable[..., Any], Any]:
     try:
         function, bound, _ = app.parse_args(list(argv), exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        raise UsageError(" ".join(str(error).split()), do="--help lists all options.") from None
+        raise UsageError(" ".join(str(error).split()), suggestion="--help lists all options.") from None
     return function, bound
 
 
 def _tell(error: BrimfulError) -> None:
     if not is_first():
-        say(f"rank {os.environ['RANK']}: {in_flags(error.saw)}")
+        say(f"rank {os.environ['RANK']}: {in_flags(error.problem)}")
         return
     for sentence in error.sentences():
         say(in_flags(sentence))

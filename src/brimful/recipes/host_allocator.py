@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from brimful.decide.search import ALLOCATOR
+from brimful.decide.tune.search import ALLOCATOR
 from brimful.errors import UsageError
 from brimful.train.effective import Effective
 
@@ -24,7 +24,7 @@ _LARGEST = 2**31 - 1
 def set_host_allocator(wanted: str, device_type: str) -> Effective:
     """To be called before the first large tensor. `wanted`: "keep" or "system". Says what is in force, and why."""
     if wanted not in ("keep", "system"):
-        raise UsageError(f"--host-allocator {wanted}: there is no such way.", do="Name keep or system.")
+        raise UsageError(f"--host-allocator {wanted}: there is no such way.", suggestion="Name keep or system.")
     if wanted == "system":
         return Effective(NAME, wanted, "system", "as asked")
     if device_type != "cpu":

@@ -15,13 +15,13 @@ from brimful.show.verdict import of_record, reason
 from brimful.show.what_if import what_if_json
 from brimful.show.words import source_of
 from brimful.values import (
-    Advice,
     Audit,
     Budget,
+    Diagnostic,
     Estimate,
     Gpu,
     Machine,
-    MemoryBelief,
+    MemoryEstimate,
     PeakEstimate,
     PhasePeak,
     Plan,
@@ -29,7 +29,7 @@ from brimful.values import (
     Prediction,
     Record,
     Sample,
-    SpeedBelief,
+    SpeedEstimate,
 )
 
 SCHEMA = 1
@@ -66,7 +66,7 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "exact": prediction.exact,
         "approximations": dict(prediction.approximations),
         "worst_batch": None if worst is None else {"scanned": worst.scanned, "varies": worst.varies, "what": worst.what},
-        "warnings": advice_json(prediction.warnings),
+        "warnings": diagnostics_json(prediction.warnings),
         "speed": speed_json(prediction.speed),
         "seconds": prediction.seconds,
     }
@@ -85,7 +85,7 @@ def audit_json(audit: Audit) -> dict[str, Any]:
             "samples_per_step": effective.samples_per_step,
         },
         "samples_per_step_source": effective.samples_source.value,
-        "findings": advice_json(audit.findings),
+        "findings": diagnostics_json(audit.findings),
         "time": {"loading_share": audit.loading_share, "step_s": audit.step_s},
         "peak": _phase_peak(audit.peak),
         "peak_source": audit.peak_source.value,
@@ -110,7 +110,7 @@ def plan_json(record: Record) -> dict[str, Any]:
         "memory": _memory(record.memory) if record.memory else None,
         "speed": _speed(record.speed) if record.speed else None,
         "trials_in_order": [_trial(number, sample) for number, sample in enumerate(record.samples, 1)],
-        "warnings": advice_json((*record.notes, *(plan.warnings if plan else ()))),
+        "warnings": diagnostics_json((*record.notes, *(plan.warnings if plan else ()))),
         "record": {
             "folder": record.folder,
             "id": record.opened.record_id,
@@ -123,7 +123,7 @@ def plan_json(record: Record) -> dict[str, Any]:
 
 def run_json(record: Record) -> dict[str, Any]:
     """The answer of `run`: how it ended, and every attempt in order."""
-    return runs.run_json(record, advice_json(record.notes), _phase_peak)
+    return runs.run_json(record, diagnostics_json(record.notes), _phase_peak)
 
 
 def gpus_json(gpus: tuple[Gpu, ...] | list[Gpu]) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def gpus_json(gpus: tuple[Gpu, ...] | list[Gpu]) -> dict[str, Any]:
     return {"schema": SCHEMA, "gpus": [_gpu(gpu) for gpu in gpus]}
 
 
-def doctor_json(machine: Machine, found: tuple[Advice, ...] | list[Advice]) -> dict[str, Any]:
+def doctor_json(machine: Machine, found: tuple[Diagnostic, ...] | list[Diagnostic]) -> dict[str, Any]:
     """The answer of `doctor`: what this machine is, and what was noticed about it."""
     return {
         "schema": SCHEMA,
@@ -148,17 +148,29 @@ def doctor_json(machine: Machine, found: tuple[Advice, ...] | list[Advice]) -> d
             "brimful_version": machine.brimful_version,
             "accelerators": list(machine.accelerators),
         },
-        "findings": advice_json(found),
+        "findings": diagnostics_json(found),
     }
 
 
-def error_json(code: str, exit_code: int, saw: str, means: str = "", do: str = "") -> dict[str, Any]:
+def error_json(code: str, exit_code: int, problem: str, explanation: str = "", suggestion: str = "") -> dict[str, Any]:
     """An error, for a verb that was asked for --json and has no answer."""
-    return {"schema": SCHEMA, "error": {"code": code, "exit_code": exit_code, "saw": saw, "means": means, "do": do}}
+    return {
+        "schema": SCHEMA,
+        "error": {
+            "code": code,
+            "exit_code": exit_code,
+            "problem": problem,
+            "explanation": explanation,
+            "suggestion": suggestion,
+        },
+    }
 
 
-def advice_json(found: tuple[Advice, ...] | list[Advice]) -> list[dict[str, str]]:
-    return [{"code": one.code, "saw": one.saw, "means": one.means, "do": one.do} for one in found]
+def diagnostics_json(found: tuple[Diagnostic, ...] | list[Diagnostic]) -> list[dict[str, str]]:
+    return [
+        {"code": one.code, "problem": one.problem, "explanation": one.explanation, "suggestion": one.suggestion}
+        for one in found
+    ]
 
 
 def _peak_estimate(peak: PeakEstimate) -> dict[str, Any]:
@@ -227,7 +239,7 @@ def _points(points: tuple[Point, ...]) -> list[dict[str, Any]]:
     return [{"batch_size": p.batch_size, **(_estimate(p.value) or {})} for p in points]
 
 
-def _memory(belief: MemoryBelief) -> dict[str, Any]:
+def _memory(belief: MemoryEstimate) -> dict[str, Any]:
     return {
         "memory": belief.memory,
         "method": belief.method,
@@ -243,7 +255,7 @@ def _memory(belief: MemoryBelief) -> dict[str, Any]:
     }
 
 
-def _speed(belief: SpeedBelief) -> dict[str, Any]:
+def _speed(belief: SpeedEstimate) -> dict[str, Any]:
     return {
         "best_batch_size": belief.best_batch_size,
         "knee_batch_size": belief.knee_batch_size,

@@ -12,7 +12,7 @@ from typing import Any
 
 from brimful.show.words import share_text
 from brimful.units import format_bytes
-from brimful.values import Budget, Estimate, MemoryBelief, Point, PredictedSpeed, Source, SpeedBelief
+from brimful.values import Budget, Estimate, MemoryEstimate, Point, PredictedSpeed, Source, SpeedEstimate
 
 GIB = 2**30
 
@@ -34,7 +34,7 @@ HEIGHT = 250
 LABEL_SHARE = 0.08
 
 
-def memory_chart(belief: MemoryBelief, budget: Budget | None, chosen: int | None, width: int, name: str = "chosen") -> str:
+def memory_chart(belief: MemoryEstimate, budget: Budget | None, chosen: int | None, width: int, name: str = "chosen") -> str:
     """The memory curve: fit with its interval, what trials showed, the budget and what the device has, the sizes that matter.
 
     `chosen` is the batch size of the plan or of the question, and `name` what its label says.
@@ -58,7 +58,7 @@ def memory_chart(belief: MemoryBelief, budget: Budget | None, chosen: int | None
     return _draw(alt, _invisible(alt, x, y), layers, width, f"Peak {belief.memory} memory against batch size")
 
 
-def speed_chart(belief: SpeedBelief, baseline: tuple[int, Estimate] | None, width: int) -> str:
+def speed_chart(belief: SpeedEstimate, baseline: tuple[int, Estimate] | None, width: int) -> str:
     """Throughput with its intervals, the band within the tolerance of the best, the knee, and the user's own settings.
 
     `baseline` is the user's batch size and its measured samples per second. Returns SVG text.
@@ -165,7 +165,7 @@ def _label(alt: Any, row: dict[str, Any], color: str, dx: int, dy: int, align: s
     return [layer.encode(y="value:Q", text="label:N") for layer in (halo, text)]
 
 
-def _memory_domain(belief: MemoryBelief, budget: Budget | None, chosen: int | None) -> tuple[float, float]:
+def _memory_domain(belief: MemoryEstimate, budget: Budget | None, chosen: int | None) -> tuple[float, float]:
     """(top of the y axis in GiB, right end of the x axis)."""
     marks = [n for n in (belief.largest_batch_size, chosen) if n]
     probes = [p.batch_size for p in belief.probes]
@@ -223,7 +223,7 @@ def _rule(alt: Any, y: float, color: str, dash: list[int]) -> Any:
     )
 
 
-def _memory_probes(alt: Any, belief: MemoryBelief, right: float) -> list[Any]:
+def _memory_probes(alt: Any, belief: MemoryEstimate, right: float) -> list[Any]:
     layers = []
     probes = [p for p in belief.probes if p.batch_size <= right]
     for measured in (True, False):
@@ -233,7 +233,7 @@ def _memory_probes(alt: Any, belief: MemoryBelief, right: float) -> list[Any]:
     return layers
 
 
-def _memory_marks(alt: Any, belief: MemoryBelief, budget: Budget | None, chosen: int | None, name: str) -> list[Any]:
+def _memory_marks(alt: Any, belief: MemoryEstimate, budget: Budget | None, chosen: int | None, name: str) -> list[Any]:
     layers = []
     largest = belief.largest_batch_size
     sizes = {largest: "largest", chosen: name if chosen == largest else name.removesuffix(", the largest")}
@@ -276,7 +276,9 @@ def _speed_band(alt: Any, points: tuple[Point, ...], best_size: int | None, tole
     return [band.mark_rect(color=PALETTE["chosen"], opacity=0.13).encode(y="low:Q", y2="high:Q")]
 
 
-def _speed_marks(alt: Any, belief: SpeedBelief, rows: list[dict[str, Any]], baseline: tuple[int, Estimate] | None) -> list[Any]:
+def _speed_marks(
+    alt: Any, belief: SpeedEstimate, rows: list[dict[str, Any]], baseline: tuple[int, Estimate] | None
+) -> list[Any]:
     layers = []
     by_size = {row["x"]: row for row in rows}
     best, knee = by_size.get(belief.best_batch_size), by_size.get(belief.knee_batch_size)

@@ -35,7 +35,7 @@ from brimful.show.words import (
     shown_bytes,
     shown_device_peak,
 )
-from brimful.values import Advice, Audit, Calibration, Gpu, Machine, PlannedSetting, Prediction, Record, Source
+from brimful.values import Audit, Calibration, Diagnostic, Gpu, Machine, PlannedSetting, Prediction, Record, Source
 
 _TONES = {"good": "green", "bad": "red", "unfinished": "yellow", "note": "yellow"}
 
@@ -245,7 +245,7 @@ def show_gpus(console: Console, gpus: Iterable[Gpu]) -> None:
     )
 
 
-def show_doctor(console: Console, machine: Machine, found: Sequence[Advice]) -> None:
+def show_doctor(console: Console, machine: Machine, found: Sequence[Diagnostic]) -> None:
     """What this machine is, and what was noticed about it."""
     _facts(console, facts.machine_rows(machine))
     show_advice(console, found)
@@ -258,12 +258,12 @@ def show_calibration(console: Console, calibration: Calibration, place: str) -> 
     _facts(console, calibration_rows(calibration, place))
 
 
-def show_advice(console: Console, found: Iterable[Advice]) -> None:
+def show_advice(console: Console, found: Iterable[Diagnostic]) -> None:
     """What was seen, what it means, what to do."""
     for one in found:
-        text = Text(f"{one.code}: ", style="yellow").append(one.saw, style="bold")
+        text = Text(f"{one.code}: ", style="yellow").append(one.problem, style="bold")
         console.print(text)
-        for sentence in (one.means, one.do):
+        for sentence in (one.explanation, one.suggestion):
             if sentence:
                 console.print(Padding(Text(sentence), (0, 0, 0, 2)))
         console.print()
@@ -275,8 +275,8 @@ def show_error(console: Console, error: BrimfulError) -> None:
     if traceback:
         console.print(Text(str(traceback).rstrip(), style="dim"), soft_wrap=True)
         console.print()
-    console.print(Text("error: ", style="bold red").append(error.saw, style="bold"))
-    for sentence in (error.means, error.do):
+    console.print(Text("error: ", style="bold red").append(error.problem, style="bold"))
+    for sentence in (error.explanation, error.suggestion):
         if sentence:
             console.print(Padding(Text(sentence), (0, 0, 0, 2), expand=False))
 

@@ -30,7 +30,7 @@ from brimful.show.words import (
     shown_device_peak,
     shown_speed,
 )
-from brimful.values import Advice, MemoryBelief, Prediction, Record, Source, SpeedBelief
+from brimful.values import Diagnostic, MemoryEstimate, Prediction, Record, Source, SpeedEstimate
 
 
 def render_page(record: Record) -> str:
@@ -131,7 +131,7 @@ def _settings(record: Record) -> list[tuple[str, str, str, str, Source]]:
     return [(s.name, setting_text(s.requested), setting_text(s.effective), s.why, s.source) for s in settings]
 
 
-def _warnings(record: Record) -> list[Advice]:
+def _warnings(record: Record) -> list[Diagnostic]:
     found = [*dict.fromkeys(record.notes)]
     for part in (record.plan, record.prediction):
         found += part.warnings if part else ()
@@ -180,7 +180,7 @@ def _charts(draw: Any) -> list[tuple[str, Markup]]:
     return [(name, Markup(draw(width))) for name, width in WIDTHS]
 
 
-def _memory(record: Record, belief: MemoryBelief) -> dict[str, Any]:
+def _memory(record: Record, belief: MemoryEstimate) -> dict[str, Any]:
     chosen = facts.planned_batch_size(record)
     name = "chosen" if record.plan else "asked"
     text = [how(belief.method, belief.exact).capitalize() + "."]
@@ -221,7 +221,7 @@ def _predicted_speed(prediction: Prediction | None) -> dict[str, Any] | None:
     return {"charts": charts, "text": speed_sentence(speed), "points": points}
 
 
-def _speed(record: Record, belief: SpeedBelief) -> dict[str, Any]:
+def _speed(record: Record, belief: SpeedEstimate) -> dict[str, Any]:
     before = facts.baseline(record)
     text = []
     if belief.knee_batch_size is not None:

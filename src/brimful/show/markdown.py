@@ -10,7 +10,7 @@ from brimful.show.breakdown import module_rows, moment_text, part_rows, share_ro
 from brimful.show.speed import speed_sentence
 from brimful.show.what_if import other_texts, saving_rows
 from brimful.show.words import Shown, setting_text, share_text
-from brimful.values import Advice, PlannedSetting, Prediction, Record, Run
+from brimful.values import Diagnostic, PlannedSetting, Prediction, Record, Run
 
 # A backslash keeps these from meaning something in a table's cell or in running text; < and & would start HTML.
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
@@ -143,11 +143,11 @@ def _trials(record: Record) -> str:
     return table(("#", "for", "settings", "outcome", "peak", "samples/s", "took"), rows)
 
 
-def _advice(found: Iterable[Advice]) -> str:
+def _advice(found: Iterable[Diagnostic]) -> str:
     lines = []
     for one in found:
-        rest = " ".join(escape(part) for part in (one.means, one.do) if part)
-        lines.append(f"- **{escape(one.code)}**: {escape(one.saw)}" + (f"  \n  {rest}" if rest else ""))
+        rest = " ".join(escape(part) for part in (one.explanation, one.suggestion) if part)
+        lines.append(f"- **{escape(one.code)}**: {escape(one.problem)}" + (f"  \n  {rest}" if rest else ""))
     return "\n".join(lines)
 
 

@@ -148,8 +148,8 @@ def beat_line(attempt: int, seen: RunBeat) -> str:
         parts.append(f"{bytes_text(seen.reserved_bytes)} reserved")
     if seen.alloc_retries:
         parts.append(f"{count_text(seen.alloc_retries)} allocator retries")
-    if seen.family_host_bytes:
-        parts.append(f"{bytes_text(seen.family_host_bytes)} host")
+    if seen.process_tree_host_bytes:
+        parts.append(f"{bytes_text(seen.process_tree_host_bytes)} host")
     return ", ".join([*parts, seconds_text(float(round(seen.seconds)))])
 
 

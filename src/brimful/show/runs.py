@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brimful.show.words import ABSENT, NOTHING, OUTCOMES, Shown, bytes_text, memory_of, seconds_text, speed_text
-from brimful.values import Advice, Attempt, Failure, Outcome, PhasePeak, PlannedSetting, Record, Run, Setting, Source
+from brimful.values import Attempt, Diagnostic, Failure, Outcome, PhasePeak, PlannedSetting, Record, Run, Setting, Source
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def attempt_rows(run: Run) -> list[AttemptRow]:
     return [_row(attempt, changed or list(names)) for attempt in run.attempts]
 
 
-def notes_of(record: Record) -> tuple[Advice, ...]:
+def notes_of(record: Record) -> tuple[Diagnostic, ...]:
     """What was said, each once: what holds of every restart was said at every restart."""
     return tuple(dict.fromkeys(record.notes))
 
@@ -73,8 +73,8 @@ def _row(attempt: Attempt, changed: Sequence[str]) -> AttemptRow:
 def worst_memory(attempt: Attempt) -> tuple[str, int] | None:
     """The device's peak; on a CPU what all processes held together."""
     seen = memory_of(attempt.peak)
-    if (seen is None or seen[0] == "host") and attempt.family_host_bytes is not None:
-        return "host", max(attempt.family_host_bytes, seen[1] if seen else 0)
+    if (seen is None or seen[0] == "host") and attempt.process_tree_host_bytes is not None:
+        return "host", max(attempt.process_tree_host_bytes, seen[1] if seen else 0)
     return seen
 
 
@@ -182,7 +182,7 @@ def _attempt_json(attempt: Attempt, phase_json: Any) -> dict[str, Any]:
         "loading_share": attempt.loading_share,
         "peak": phase_json(attempt.peak),
         "phases": {name: phase_json(peak) for name, peak in attempt.phases.items()},
-        "family_host_bytes": attempt.family_host_bytes,
+        "process_tree_host_bytes": attempt.process_tree_host_bytes,
         "duration_s": attempt.duration_s,
         "folder": attempt.folder,
         "notes": list(attempt.notes),

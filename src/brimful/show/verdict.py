@@ -10,7 +10,7 @@ from brimful.show.words import OUTCOMES, bytes_interval_text, bytes_text, count_
 from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Sample, Source
 
 #: Outcomes that mean: the command never got to where it can be judged.
-_FAILURES = (Outcome.CRASHED, Outcome.DOOR_CLOSED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
+_FAILURES = (Outcome.CRASHED, Outcome.PROBE_NOT_LOADED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
 
 
 @dataclass(frozen=True)

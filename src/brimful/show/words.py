@@ -19,7 +19,7 @@ OUTCOMES = {
     Outcome.KILLED: "killed",
     Outcome.CRASHED: "the script failed",
     Outcome.UNSUPPORTED: "not supported",
-    Outcome.DOOR_CLOSED: "the door did not open",
+    Outcome.PROBE_NOT_LOADED: "the probe was not loaded",
     Outcome.NO_STEP: "no optimizer stepped",
     Outcome.INTERRUPTED: "interrupted",
     Outcome.TERMINATED: "terminated",

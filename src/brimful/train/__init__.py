@@ -10,32 +10,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from brimful.train.batching import BatchingConfig
     from brimful.train.checkpoints.config import CheckpointConfig
     from brimful.train.config import Config
     from brimful.train.data.arrays import Arrays
     from brimful.train.data.config import DataConfig
     from brimful.train.ending import exit_codes
     from brimful.train.engine import fit
-    from brimful.train.memory import Peaks
-    from brimful.train.optimizers import OptimizerConfig
+    from brimful.train.optim.lr_scaling import ScalingConfig
+    from brimful.train.optim.optimizers import OptimizerConfig
+    from brimful.train.optim.schedules import ScheduleConfig
+    from brimful.train.reporting.peak_memory import Peaks
     from brimful.train.result import Result
-    from brimful.train.scaling import ScalingConfig
-    from brimful.train.schedules import ScheduleConfig
+    from brimful.train.step.batching import BatchingConfig
     from brimful.train.task import Batch, Sum, Task
 
 _HOMES = {
     "Arrays": "data.arrays",
     "Batch": "task",
-    "BatchingConfig": "batching",
+    "BatchingConfig": "step.batching",
     "CheckpointConfig": "checkpoints.config",
     "Config": "config",
     "DataConfig": "data.config",
-    "OptimizerConfig": "optimizers",
-    "Peaks": "memory",
+    "OptimizerConfig": "optim.optimizers",
+    "Peaks": "reporting.peak_memory",
     "Result": "result",
-    "ScalingConfig": "scaling",
-    "ScheduleConfig": "schedules",
+    "ScalingConfig": "optim.lr_scaling",
+    "ScheduleConfig": "optim.schedules",
     "Sum": "task",
     "Task": "task",
     "exit_codes": "ending",

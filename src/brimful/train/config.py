@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from brimful.errors import UsageError
-from brimful.train.batching import BatchingConfig
 from brimful.train.checking import check_types
 from brimful.train.checkpoints.config import CheckpointConfig
 from brimful.train.data.config import DataConfig
-from brimful.train.optimizers import OptimizerConfig
-from brimful.train.precision import PRECISIONS
-from brimful.train.scaling import ScalingConfig
-from brimful.train.schedules import ScheduleConfig
+from brimful.train.model.precision import PRECISIONS
+from brimful.train.optim.lr_scaling import ScalingConfig
+from brimful.train.optim.optimizers import OptimizerConfig
+from brimful.train.optim.schedules import ScheduleConfig
+from brimful.train.step.batching import BatchingConfig
 from brimful.units import parse_memory
 
 __all__ = ["Config"]
@@ -98,7 +98,7 @@ def _check_memory(budget: str) -> None:
     try:
         parse_memory(budget)
     except UsageError as error:
-        raise UsageError(f"config.memory_budget = {budget!r}: {error.saw}", error.means, error.do) from None
+        raise UsageError(f"config.memory_budget = {budget!r}: {error.problem}", error.explanation, error.suggestion) from None
 
 
 def _check(name: str, value: object, holds: bool, sentence: str) -> None:

@@ -25,6 +25,6 @@ def exit_codes() -> Iterator[None]:
     except BrimfulError as error:
         ends_with(error)
         rank = os.environ.get("RANK", "0")
-        told = error.sentences() if rank == "0" else (f"rank {rank}: {error.saw}",)
+        told = error.sentences() if rank == "0" else (f"rank {rank}: {error.problem}",)
         print("\n".join(told), file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None

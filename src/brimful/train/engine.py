@@ -11,34 +11,34 @@ from typing import Any
 import torch
 
 from brimful.errors import DiskFull
-from brimful.train import learned, saved
-from brimful.train.buffers import running_statistics
-from brimful.train.checkpoints import Checkpoints, Loaded, Stop
+from brimful.train import learned
+from brimful.train.checkpoints import Checkpoints, Loaded, Stop, training_state
 from brimful.train.config import Config
 from brimful.train.counts import Asks, Counts, Done
-from brimful.train.data.course import Position
-from brimful.train.data.feed import StepData
-from brimful.train.divergence import Facts, all_finite
+from brimful.train.data.epoch_sampler import Position
+from brimful.train.data.pipeline import StepData
+from brimful.train.distributed.ranks import BROKEN, Ranks, device_for
+from brimful.train.distributed.restart import Attempt, Restart
 from brimful.train.effective import Effective
-from brimful.train.log import Log
 from brimful.train.loss_sums import LossSums
-from brimful.train.memory import EVAL, TRAIN, Peaks
-from brimful.train.missing_memory import attempt
-from brimful.train.optimizers import load_optimizer_state
-from brimful.train.parallel import full
+from brimful.train.optim.optimizers import load_optimizer_state
 from brimful.train.parts import put_together
 from brimful.train.progress import crossed, epochs_done
-from brimful.train.randomness import Randomness, RandomState
-from brimful.train.ranks import BROKEN, Ranks, device_for
-from brimful.train.restart import Attempt, Restart
+from brimful.train.reporting.log import Log
+from brimful.train.reporting.peak_memory import EVAL, TRAIN, Peaks
+from brimful.train.reporting.statistics import Statistics, peaks_of_all_ranks, write_json
 from brimful.train.result import Result, better, ended_by
 from brimful.train.shortage import no_room_at_the_start
-from brimful.train.statistics import Statistics, peaks_of_all_ranks, write_json
-from brimful.train.step import Stepper
+from brimful.train.step.buffers import running_statistics
+from brimful.train.step.dry_run import try_the_worst
+from brimful.train.step.non_finite import Facts, all_finite
+from brimful.train.step.oom import attempt
+from brimful.train.step.optimizer_update import Update
+from brimful.train.step.parallel import full
+from brimful.train.step.rng_state import Randomness, RandomState
+from brimful.train.step.step import Stepper
 from brimful.train.task import Task
 from brimful.train.telling import Standing, Telling
-from brimful.train.tryout import try_the_worst
-from brimful.train.update import Update
 from brimful.units import counted
 from brimful_inside.script import keeps_writes_out
 
@@ -139,10 +139,10 @@ class _Training:
 
     def _load(self, loaded: Loaded) -> Counts:
         state, where = loaded.state, str(loaded.folder)
-        saved.check_data(state["settings"], self.parts.course.length, where)
-        for sentence in saved.changed_settings(state["settings"]["config"], self.config):
+        training_state.check_data(state["settings"], self.parts.course.length, where)
+        for sentence in training_state.changed_settings(state["settings"]["config"], self.config):
             self.log.line(sentence)
-        saved.load_model(self.parts.module, state["model"], where, sharded=self.sharded)
+        training_state.load_model(self.parts.module, state["model"], where, sharded=self.sharded)
         load_optimizer_state(self.parts.optimizer, state["optimizer"])
         told = self.parts.precision.load_state_dict(state["precision"])
         if told:

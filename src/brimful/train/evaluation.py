@@ -12,15 +12,20 @@ import torch
 from torch import nn
 
 from brimful.errors import DoesNotFit, UsageError
-from brimful.train.batching import EVAL_TIMES_MICRO, Batching, BatchingConfig, Split
 from brimful.train.data.config import DataConfig
-from brimful.train.data.course import Course, Position
-from brimful.train.data.feed import Feed, StepData
-from brimful.train.missing_memory import attempt, free_what_is_cached
-from brimful.train.precision import Precision
-from brimful.train.randomness import Randomness
-from brimful.train.ranks import GIVES_UP, Ranks, Vote
-from brimful.train.restart import Restart
+from brimful.train.data.epoch_sampler import EpochSampler, Position
+from brimful.train.data.pipeline import DataPipeline, StepData
+from brimful.train.distributed.ranks import GIVES_UP, Ranks, Vote
+from brimful.train.distributed.restart import Restart
+from brimful.train.model.precision import Precision
+from brimful.train.step.batching import (
+    EVAL_TIMES_MICRO,
+    Batching,
+    BatchingConfig,
+    Split,
+)
+from brimful.train.step.oom import attempt, free_what_is_cached
+from brimful.train.step.rng_state import Randomness
 from brimful.train.task import Sum, Task
 
 __all__ = ["Evaluation"]
@@ -37,7 +42,7 @@ class Evaluation:
         model: nn.Module,
         precision: Precision,
         ranks: Ranks,
-        feed: Feed,
+        feed: DataPipeline,
         split: Split,
         *,
         device: torch.device,
@@ -56,16 +61,16 @@ class Evaluation:
     @staticmethod
     def feed(
         task: Task, batching: Batching, config: BatchingConfig, data: DataConfig, seed: int, ranks: Ranks, device: torch.device
-    ) -> Feed:
+    ) -> DataPipeline:
         """The evaluation data in a fixed order, a batch of each rank at a time; of samples with sizes, the largest first."""
         assert task.eval_data is not None
         sizes = getattr(task.eval_data, "sizes", None) if config.max_tokens is not None else None
-        course = Course(
+        course = EpochSampler(
             len(task.eval_data),  # type: ignore[arg-type]
             seed=seed, micro_batch=batching.eval_batch, accumulation=1, ranks=ranks.size, rank=ranks.rank, shuffle=False,
             sizes=sizes, max_tokens=EVAL_TIMES_MICRO * config.max_tokens if sizes is not None and config.max_tokens else None,
         )  # fmt: skip
-        return Feed(task.eval_data, course, device, data, seed, ranks.from_first)
+        return DataPipeline(task.eval_data, course, device, data, seed, ranks.from_first)
 
     def probe(self) -> None:
         """One batch of the evaluation's size before the training: what does not fit shows now, not after an epoch. Where

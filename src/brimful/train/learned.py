@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from brimful.train.batching import Split
+from brimful.train.distributed.restart import Attempt
 from brimful.train.effective import Effective
 from brimful.train.parts import Parts
-from brimful.train.restart import Attempt
+from brimful.train.step.batching import Split
 
 __all__ = ["adopt", "adopt_attempt", "of"]
 

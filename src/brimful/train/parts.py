@@ -8,21 +8,26 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from brimful.train.batching import Batching, Split, plan_batches, token_rows
 from brimful.train.config import Config
-from brimful.train.data.course import Course
-from brimful.train.data.feed import Feed
+from brimful.train.data.epoch_sampler import EpochSampler
+from brimful.train.data.pipeline import DataPipeline
+from brimful.train.distributed.ranks import Ranks
+from brimful.train.distributed.restart import Restart
 from brimful.train.effective import Effective
 from brimful.train.evaluation import Evaluation
-from brimful.train.log import Log
-from brimful.train.memory import limit_memory
-from brimful.train.model_options import apply_model_options
-from brimful.train.optimizers import make_optimizer
-from brimful.train.parallel import OVERLAP_AFTER, Overlapped, shard
-from brimful.train.precision import Precision
-from brimful.train.ranks import Ranks
-from brimful.train.restart import Restart
-from brimful.train.schedules import Schedule
+from brimful.train.model.options import apply_model_options
+from brimful.train.model.precision import Precision
+from brimful.train.optim.optimizers import make_optimizer
+from brimful.train.optim.schedules import Schedule
+from brimful.train.reporting.log import Log
+from brimful.train.reporting.peak_memory import limit_memory
+from brimful.train.step.batching import (
+    Batching,
+    Split,
+    plan_batches,
+    token_rows,
+)
+from brimful.train.step.parallel import OVERLAP_AFTER, Overlapped, shard
 from brimful.train.task import Task
 
 __all__ = ["Parts", "put_together"]
@@ -40,8 +45,8 @@ class Parts:
     schedule: Schedule
     batching: Batching
     split: Split
-    course: Course
-    feed: Feed
+    course: EpochSampler
+    feed: DataPipeline
     evaluation: Evaluation | None
     rows: list[Effective]
 
@@ -80,7 +85,7 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
     rows += told
 
     course = _course(task, config, batching, ranks)
-    feed = Feed(task.train_data, course, device, config.data, config.seed, ranks.from_first)
+    feed = DataPipeline(task.train_data, course, device, config.data, config.seed, ranks.from_first)
     rows += [feed.residence, feed.workers]
     schedule = _schedule(config, course, batching, optimizer)
     rows += schedule.told()
@@ -107,16 +112,16 @@ def _placed(task: Task, device: torch.device, ranks: Ranks, log: Log) -> nn.Modu
     return module
 
 
-def _course(task: Task, config: Config, batching: Batching, ranks: Ranks) -> Course:
+def _course(task: Task, config: Config, batching: Batching, ranks: Ranks) -> EpochSampler:
     sizes = getattr(task.train_data, "sizes", None) if config.batch.max_tokens is not None else None
-    return Course(
+    return EpochSampler(
         len(task.train_data),  # type: ignore[arg-type]
         seed=config.seed, micro_batch=batching.micro_batch, accumulation=batching.accumulation, ranks=ranks.size,
         rank=ranks.rank, drop_last=config.batch.drop_last, sizes=sizes, max_tokens=config.batch.max_tokens,
     )  # fmt: skip
 
 
-def _schedule(config: Config, course: Course, batching: Batching, optimizer: Optimizer) -> Schedule:
+def _schedule(config: Config, course: EpochSampler, batching: Batching, optimizer: Optimizer) -> Schedule:
     """Over the samples that the training will see."""
     per_epoch = course.steps_per_epoch() * batching.effective if config.batch.drop_last else course.length
     total = config.epochs * per_epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from brimful.train.data.course import Position
+from brimful.train.data.epoch_sampler import Position
 
 __all__ = ["crossed", "epochs_done"]
 

@@ -32,4 +32,6 @@ def better(score: float, than: float, direction: str) -> bool:
 def ended_by(number: int, out: Path) -> Terminated | Interrupted:
     kind = Interrupted if number == signals.SIGINT else Terminated
     name = signals.Signals(number).name
-    return kind(f"Stopped by {name} after a checkpoint.", do=f"The same command goes on from it: {out / 'checkpoints'}.")
+    return kind(
+        f"Stopped by {name} after a checkpoint.", suggestion=f"The same command goes on from it: {out / 'checkpoints'}."
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brimful.errors import DoesNotFit
-from brimful.train.missing_memory import Missing
+from brimful.train.step.oom import Missing
 
 __all__ = [
     "does_not_fit",

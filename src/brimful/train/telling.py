@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brimful.train.log import Log
-from brimful.train.memory import TRAIN, Peaks
+from brimful.train.reporting.log import Log
+from brimful.train.reporting.peak_memory import TRAIN, Peaks
 from brimful_inside.script import is_imaginary
 
 __all__ = ["Standing", "Telling"]

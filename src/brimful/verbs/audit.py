@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from brimful import command as commands
-from brimful.decide.findings import findings
+from brimful.decide.audit.findings import findings
 from brimful.errors import UsageError
 from brimful.values import Audit, Command, Effective, Record, Sample, Setting, Source, Trial, TrialKind
 from brimful.verbs import devices, interpreter, several
@@ -67,9 +67,9 @@ def _values(command: Command, given: dict[str, Setting]) -> dict[str, Setting]:
     for name in commands.placeholders(command):
         if name not in values:
             raise UsageError(
-                saw=f"the command leaves {{{name}}} open",
-                means="an audit looks at the values that you use",
-                do=f"write the value in the command, or give it: --set {name}=64",
+                problem=f"the command leaves {{{name}}} open",
+                explanation="an audit looks at the values that you use",
+                suggestion=f"write the value in the command, or give it: --set {name}=64",
             )
     return values
 

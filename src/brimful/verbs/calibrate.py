@@ -39,8 +39,8 @@ def calibrate(interpreter: str, home: Path | str | None = None, script: Path = S
     if "none" in told:
         raise NoSuchDevice(
             "cuda",
-            saw=f"there is no CUDA card to calibrate: {told['none']}",
-            do="run it on the machine with the card, in the environment of your script; see `brimful doctor`",
+            problem=f"there is no CUDA card to calibrate: {told['none']}",
+            suggestion="run it on the machine with the card, in the environment of your script; see `brimful doctor`",
         )
     calibration = calibration_of(told, others, datetime.date.today().isoformat())
     return calibration, calibrations.keep(calibration, home)
@@ -85,7 +85,7 @@ def _ask(interpreter: str, script: Path) -> Mapping[str, Any]:
         if line.startswith("BRIMFUL"):
             return json.loads(line[len("BRIMFUL") :])
     raise CommandFailed(
-        saw=f"the card could not be calibrated: {interpreter} ended with {run.returncode}",
-        do="see `brimful doctor`",
+        problem=f"the card could not be calibrated: {interpreter} ended with {run.returncode}",
+        suggestion="see `brimful doctor`",
         traceback=run.stderr,
     )

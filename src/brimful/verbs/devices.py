@@ -13,7 +13,7 @@ from brimful.measure.gpus import custom_gpu
 from brimful.measure.gpus.calibrations import find_calibrated
 from brimful.units import format_bytes, parse_budget
 from brimful.values import Budget, Command, Device, Gpu, Sample
-from brimful_inside.laws.allocator import settings_in
+from brimful_inside.simulator.allocator import settings_in
 
 DEFAULT_BUDGET = "90%"
 _KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerator
@@ -46,9 +46,9 @@ def cards(
     name, colon, number = (asked or "").partition(":")
     if colon and not (number.isdecimal() and 1 <= int(number) <= MOST_CARDS):
         raise UsageError(
-            saw=f"{asked}: {number!r} cards",
-            means=f"a machine has from 1 to {MOST_CARDS} imaginary cards",
-            do=f"write their number behind the colon, as in {name}:8",
+            problem=f"{asked}: {number!r} cards",
+            explanation=f"a machine has from 1 to {MOST_CARDS} imaginary cards",
+            suggestion=f"write their number behind the colon, as in {name}:8",
         )
     found = card(name if gpu else None, gpu_memory if gpu else name or None, home)
     _require_sensible_ranks(ranks, as_rank, found)
@@ -59,18 +59,20 @@ def cards(
 
 def _require_sensible_ranks(ranks: int | None, as_rank: int | None, found: Gpu | None) -> None:
     if as_rank is not None and ranks is None:
-        raise UsageError(saw=f"--as-rank {as_rank}", means="of how many ranks?", do="give their number: --ranks 64")
+        raise UsageError(
+            problem=f"--as-rank {as_rank}", explanation="of how many ranks?", suggestion="give their number: --ranks 64"
+        )
     if ranks is not None and found is None:
         raise UsageError(
-            saw=f"--ranks {ranks} without a card",
-            means="one rank can be started without the others on imaginary cards alone",
-            do="name a card: --gpu a100-40gb:8",
+            problem=f"--ranks {ranks} without a card",
+            explanation="one rank can be started without the others on imaginary cards alone",
+            suggestion="name a card: --gpu a100-40gb:8",
         )
     if ranks is not None and not 0 <= (as_rank or 0) < ranks:
         raise UsageError(
-            saw=f"--ranks {ranks} --as-rank {as_rank or 0}",
-            means="ranks are counted from 0, and there is one at least",
-            do=f"give one from 0 to {max(0, ranks - 1)}",
+            problem=f"--ranks {ranks} --as-rank {as_rank or 0}",
+            explanation="ranks are counted from 0, and there is one at least",
+            suggestion=f"give one from 0 to {max(0, ranks - 1)}",
         )
 
 
@@ -79,9 +81,9 @@ def card(gpu: str | None, gpu_memory: str | None, home: Path | None = None) -> G
     too), or one described by its memory; None if neither is given."""
     if gpu and gpu_memory:
         raise UsageError(
-            saw=f"both --gpu {gpu} and --gpu-memory {gpu_memory} were given",
-            means="they name two different cards",
-            do="give one of them",
+            problem=f"both --gpu {gpu} and --gpu-memory {gpu_memory} were given",
+            explanation="they name two different cards",
+            suggestion="give one of them",
         )
     if gpu_memory:
         return custom_gpu(gpu_memory)
@@ -102,9 +104,9 @@ def choose(command: Command, device: str, asked: Cards | None) -> tuple[Device, 
     device = "accelerator" if device in _KINDS else device
     if device not in ("auto", "cpu", "accelerator"):
         raise UsageError(
-            saw=f"--device {device}",
-            means="a device is auto, cpu or accelerator",
-            do="choose which card of several a trial sees by CUDA_VISIBLE_DEVICES; an imaginary card by --gpu NAME",
+            problem=f"--device {device}",
+            explanation="a device is auto, cpu or accelerator",
+            suggestion="choose which card of several a trial sees by CUDA_VISIBLE_DEVICES; an imaginary card by --gpu NAME",
         )
     if device == "cpu":
         return Device("cpu", "cpu"), None
@@ -114,8 +116,8 @@ def choose(command: Command, device: str, asked: Cards | None) -> tuple[Device, 
     if device == "accelerator":
         raise NoSuchDevice(
             "accelerator",
-            saw="no accelerator is visible here, neither through NVML nor through torch.accelerator",
-            do="see `brimful doctor`; --gpu a100-40gb predicts for a card without one",
+            problem="no accelerator is visible here, neither through NVML nor through torch.accelerator",
+            suggestion="see `brimful doctor`; --gpu a100-40gb predicts for a card without one",
         )
     return Device("cpu", "cpu"), None
 
@@ -126,15 +128,15 @@ def _require_a_modelled_allocator(command: Command) -> None:
         native = settings_in({**os.environ, **command.environment}).native
     except ValueError as error:
         raise UsageError(
-            saw=f"PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF): {error}",
-            means="PyTorch would refuse it as well",
-            do="correct it, or unset it",
+            problem=f"PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF): {error}",
+            explanation="PyTorch would refuse it as well",
+            suggestion="correct it, or unset it",
         ) from None
     if not native:
         raise UsageError(
-            saw="the environment asks for the allocator backend cudaMallocAsync",
-            means="its rules are the driver's, and the imaginary card knows PyTorch's own allocator alone",
-            do="predict without it (unset PYTORCH_CUDA_ALLOC_CONF), or measure on a real card",
+            problem="the environment asks for the allocator backend cudaMallocAsync",
+            explanation="its rules are the driver's, and the imaginary card knows PyTorch's own allocator alone",
+            suggestion="predict without it (unset PYTORCH_CUDA_ALLOC_CONF), or measure on a real card",
         )
 
 
@@ -163,16 +165,16 @@ def budget_for(device: Device, accelerator: accelerators.Accelerator | None, tex
     allowed = parse_budget(text or DEFAULT_BUDGET, free)
     if allowed < _LEAST_BUDGET:
         raise UsageError(
-            saw=f"a budget of {format_bytes(allowed)}",
-            means="a number alone is bytes, and no training fits into so few",
-            do=f"write the unit, as in {text}GiB, or a share of what is free, as in 90%",
+            problem=f"a budget of {format_bytes(allowed)}",
+            explanation="a number alone is bytes, and no training fits into so few",
+            suggestion=f"write the unit, as in {text}GiB, or a share of what is free, as in 90%",
         )
     if allowed + others > total:
         raise UsageError(
-            saw=f"a budget of {format_bytes(allowed)}",
-            means=f"that is more than {place} {format_bytes(total)} of {memory} memory"
+            problem=f"a budget of {format_bytes(allowed)}",
+            explanation=f"that is more than {place} {format_bytes(total)} of {memory} memory"
             + (f", of which other processes hold {format_bytes(others)}" if others else ""),
-            do="give less, or a share of what is free: --budget 90%",
+            suggestion="give less, or a share of what is free: --budget 90%",
         )
     share = f"{text or DEFAULT_BUDGET} of " if (text or DEFAULT_BUDGET).strip().endswith("%") else f"{text}, of "
     why = f"{share}{format_bytes(free)} free of {place} {format_bytes(total)}"
@@ -188,7 +190,7 @@ def require_that_card(device: Device, sample: Sample) -> None:
         return
     index = used.rpartition(":")[2]
     raise UsageError(
-        saw=f"the script trains on {used}, and the budget is of {device.label}",
-        means="the two may differ in memory, and in what other processes hold there",
-        do=f"let it see that card alone, as its cuda:0: CUDA_VISIBLE_DEVICES={index} brimful ...",
+        problem=f"the script trains on {used}, and the budget is of {device.label}",
+        explanation="the two may differ in memory, and in what other processes hold there",
+        suggestion=f"let it see that card alone, as its cuda:0: CUDA_VISIBLE_DEVICES={index} brimful ...",
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, DoorDidNotOpen, TrialFailed, Unsupported
+from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, ProbeNotLoaded, TrialFailed, Unsupported
 from brimful.units import format_duration
-from brimful.values import Advice, Outcome, Sample
+from brimful.values import Diagnostic, Outcome, Sample
 from brimful.verbs.session import Session
 
 _UNKNOWN_FLAG = re.compile(
@@ -38,11 +38,14 @@ def require_steps_or_memory(session: Session, sample: Sample) -> Sample:
     return sample
 
 
-def _failed_there(session: Session, sample: Sample) -> Advice:
+def _failed_there(session: Session, sample: Sample) -> Diagnostic:
     """What to tell of a size at which the command failed by itself, where others did not."""
     error = error_of(session, sample)
-    return Advice(
-        "failed-by-itself", f"{error.saw}{_settings_of(sample)}", "other sizes did train; this one is left out", error.do
+    return Diagnostic(
+        "failed-by-itself",
+        f"{error.problem}{_settings_of(sample)}",
+        "other sizes did train; this one is left out",
+        error.suggestion,
     )
 
 
@@ -50,41 +53,41 @@ def error_of(session: Session, sample: Sample) -> BrimfulError:
     """The error that says why `sample` is of no use."""
     text = session.failure_text(sample).strip()
     logs = f"its output is in {session.folder / sample.folder}"
-    if sample.outcome is Outcome.DOOR_CLOSED:
+    if sample.outcome is Outcome.PROBE_NOT_LOADED:
         return _door_error(sample, logs)
     if sample.outcome in MEMORY_OUTCOMES:
         kind = "device" if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
         return DoesNotFit(
-            saw=f"the command ran out of {kind} memory" + _settings_of(sample),
-            means=sample.notes[0] if sample.notes else _last_line(text),
-            do="ask with a smaller batch size, or a larger --budget",
+            problem=f"the command ran out of {kind} memory" + _settings_of(sample),
+            explanation=sample.notes[0] if sample.notes else _last_line(text),
+            suggestion="ask with a smaller batch size, or a larger --budget",
         )
     if sample.outcome is Outcome.UNSUPPORTED:
         return Unsupported(
-            saw=_what_is_lacking(sample, text),
-            means="this script cannot be predicted without a card",
-            do="see the limits in docs/imaginary.md; on a machine with a card, tune and audit work without prediction",
+            problem=_what_is_lacking(sample, text),
+            explanation="this script cannot be predicted without a card",
+            suggestion="see the limits in docs/imaginary.md; on a machine with a card, tune and audit work without prediction",
             traceback=text,
         )
     if sample.outcome is Outcome.TIMED_OUT:
         return TrialFailed(
-            saw=f"the trial was ended after its time limit of {format_duration(sample.trial.time_limit_s)}",
-            means=f"{_steps_of(sample)}; {logs}",
-            do="allow more with --time-limit, or let the script begin to train sooner (a smaller data set, a cache)",
+            problem=f"the trial was ended after its time limit of {format_duration(sample.trial.time_limit_s)}",
+            explanation=f"{_steps_of(sample)}; {logs}",
+            suggestion="allow more with --time-limit, or let the script begin to train sooner (a smaller data set, a cache)",
             traceback=text,
         )
     if sample.outcome is Outcome.KILLED:
         return TrialFailed(
-            saw=f"the command was {sample.notes[0] if sample.notes else 'killed'}",
-            means="no counter of the kernel says who did it",
-            do="look at the system's log, and try a smaller batch size",
+            problem=f"the command was {sample.notes[0] if sample.notes else 'killed'}",
+            explanation="no counter of the kernel says who did it",
+            suggestion="look at the system's log, and try a smaller batch size",
             traceback=text,
         )
     if sample.outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
         return TrialFailed(
-            saw="the command ended well and no optimizer took a step",
-            means="brimful saw no training in it" + (f" ({'; '.join(sample.notes)})" if sample.notes else ""),
-            do="if the script resumes a finished training from a checkpoint, start it without; "
+            problem="the command ended well and no optimizer took a step",
+            explanation="brimful saw no training in it" + (f" ({'; '.join(sample.notes)})" if sample.notes else ""),
+            suggestion="if the script resumes a finished training from a checkpoint, start it without; "
             "if it trains by other means than torch.optim, brimful cannot see its steps" + _too_few_batches(sample),
             traceback=text,
         )
@@ -112,13 +115,13 @@ def _what_is_lacking(sample: Sample, text: str) -> str:
     return f"the imaginary GPU does not have what the script called{where}: {failure.message if failure else _last_line(text)}"
 
 
-def _door_error(sample: Sample, logs: str) -> DoorDidNotOpen:
+def _door_error(sample: Sample, logs: str) -> ProbeNotLoaded:
     if not sample.notes:
-        return DoorDidNotOpen()
-    return DoorDidNotOpen(
-        saw=f"The door did not open: {sample.notes[0]}",
-        means="The Python of the command is older than 3.9, its torch is one that brimful does not know, or brimful is wrong.",
-        do=f"The whole text is in door-*.txt; {logs}.",
+        return ProbeNotLoaded()
+    return ProbeNotLoaded(
+        problem=f"brimful could not load its probe: {sample.notes[0]}",
+        explanation="Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug.",
+        suggestion=f"The whole text is in probe-error-*.txt; {logs}.",
     )
 
 
@@ -127,15 +130,15 @@ def _crashed(sample: Sample, text: str, logs: str) -> CommandFailed:
     code = "" if sample.exit_code is None else f" with exit code {sample.exit_code}"
     flag = sample.trial.command.found_flags.get("batch_size")  # of the flags that were found the only one that is written to
     if unknown and flag is not None:
-        do = f"the script does not know one of its flags; brimful wrote only the value behind {flag}"
+        suggestion = f"the script does not know one of its flags; brimful wrote only the value behind {flag}"
     elif unknown:
-        do = "the script does not know one of its flags: check the command"
+        suggestion = "the script does not know one of its flags: check the command"
     elif sample.failure is not None and "invalid device ordinal" in sample.failure.message:
-        do = "name as many cards as the command's processes use: --gpu NAME:2"
+        suggestion = "name as many cards as the command's processes use: --gpu NAME:2"
     else:
-        do = "run the command by itself first: brimful changes nothing in it but the settings"
-    saw = f"the command failed by itself{code}{_settings_of(sample)}: {_in_its_words(sample, text)}"
-    return CommandFailed(saw=saw, means=logs, do=do, traceback=text)
+        suggestion = "run the command by itself first: brimful changes nothing in it but the settings"
+    problem = f"the command failed by itself{code}{_settings_of(sample)}: {_in_its_words(sample, text)}"
+    return CommandFailed(problem=problem, explanation=logs, suggestion=suggestion, traceback=text)
 
 
 def _in_its_words(sample: Sample, text: str) -> str:

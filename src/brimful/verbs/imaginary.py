@@ -7,23 +7,28 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from brimful.decide.context import context_of, slack_of
-from brimful.decide.intervals import interval_for, kind_of
-from brimful.decide.memory import Card
+from brimful.decide.memory.cuda_context import context_of, slack_of
+from brimful.decide.memory.fit import Card
+from brimful.decide.memory.intervals import interval_for, kind_of
+from brimful.decide.memory.program import NOTHING, program_of
+from brimful.decide.memory.search_traced import (
+    FIRST_SIZE,
+    MAX_TRACES,
+    MemoryConclusion,
+    Traced,
+)
 from brimful.decide.nccl import with_nccl
-from brimful.decide.search_memory import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced
-from brimful.decide.sequences import NOTHING, program_of
 from brimful.decide.units import search_in_units
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
-from brimful.values import Advice, Budget, Command, Device, Gpu, Limits, Outcome, Sample, Setting, Trial, TrialKind
+from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Sample, Setting, Trial, TrialKind
 from brimful.verbs import seen
 from brimful.verbs.failures import error_of, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
-from brimful_inside.laws.allocator import settings_in
-from brimful_inside.laws.roofline import Kernel
-from brimful_inside.laws.trace import CardTrace, Trace
+from brimful_inside.simulator.allocator import settings_in
+from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.trace import CardTrace, Trace
 
 EXPECTED_TRACES = 3
 GROUP = 8  # what batch sizes are multiples of, where a script takes no others
@@ -146,7 +151,7 @@ def _failed_at(session: Session, sample: Sample, batch_size: int) -> str:
         where = f" ({failure.where})" if failure.where else ""
         words = f"{failure.type.rsplit('.', 1)[-1]}: {failure.message.strip().splitlines()[0]}{where}"
     else:
-        words = error_of(session, sample).saw
+        words = error_of(session, sample).problem
     return f"the script itself, which fails at batch size {batch_size:,}: {words}"
 
 
@@ -192,7 +197,7 @@ def _first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int, str
         if not ran or start % unit == 0 or unit > (options.max_batch_size or unit) or not _trains(tracer, unit):
             raise
         tracer.session.note(
-            Advice(
+            Diagnostic(
                 "multiples",
                 f"the command fails by itself at batch size {start} and trains at {unit}",
                 f"multiples of {unit} alone are looked at; the largest that fits is one of them",
@@ -221,10 +226,10 @@ def _told(tracer: Tracer, conclusion: MemoryConclusion) -> MemoryConclusion:
     return replace(conclusion, belief=belief)
 
 
-def told_by_the_search(conclusion: MemoryConclusion) -> list[Advice]:
+def told_by_the_search(conclusion: MemoryConclusion) -> list[Diagnostic]:
     """What the search noticed; and what that means for the answer, where no laws were confirmed."""
-    means = "" if conclusion.belief.method == "laws" else "the answer rests on trials, not on laws of each allocation"
-    return [Advice("search", note, means, "") for note in conclusion.notes]
+    explanation = "" if conclusion.belief.method == "laws" else "the answer rests on trials, not on laws of each allocation"
+    return [Diagnostic("search", note, explanation, "") for note in conclusion.notes]
 
 
 def nothing_fits(tracer: Tracer, conclusion: MemoryConclusion) -> DoesNotFit:
@@ -234,9 +239,9 @@ def nothing_fits(tracer: Tracer, conclusion: MemoryConclusion) -> DoesNotFit:
     seen = sample.peak.device_bytes if sample and sample.peak else None
     needs = f"it needs {format_bytes(seen)}" if seen else "it does not fit"
     return DoesNotFit(
-        saw=f"no batch size fits: at batch size {smallest} {needs} of device memory",
-        means=f"the budget is {format_bytes(tracer.budget.bytes)} ({tracer.budget.why})",
-        do="a larger card, a smaller model, mixed precision or gradient checkpointing",
+        problem=f"no batch size fits: at batch size {smallest} {needs} of device memory",
+        explanation=f"the budget is {format_bytes(tracer.budget.bytes)} ({tracer.budget.why})",
+        suggestion="a larger card, a smaller model, mixed precision or gradient checkpointing",
     )
 
 
@@ -245,7 +250,7 @@ def ignores_the_batch_size(command: Command) -> UsageError:
     flag = command.found_flags.get("batch_size")
     place = f"the value behind {flag}" if flag else "{batch_size}"
     return UsageError(
-        saw="the script ignores the batch size: memory and samples a step are the same at every one",
-        means=f"{place} does not reach its DataLoader",
-        do="look where the script takes its batch size from; `brimful audit` shows what the loader really gives",
+        problem="the script ignores the batch size: memory and samples a step are the same at every one",
+        explanation=f"{place} does not reach its DataLoader",
+        suggestion="look where the script takes its batch size from; `brimful audit` shows what the loader really gives",
     )

@@ -13,17 +13,17 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 
-from brimful.values import Advice, Command
+from brimful.values import Command, Diagnostic
 
 _BARE = re.compile(r"python(3(\.\d+)?)?")
 
 
-def settle(command: Command) -> tuple[Command, Advice | None]:
+def settle(command: Command) -> tuple[Command, Diagnostic | None]:
     """The command as it will be started, and what to tell if its interpreter was replaced."""
     named = command.argv[0]
     if not _BARE.fullmatch(named) or _has_torch(shutil.which(named)) or find_spec("torch") is None:
         return command, None
-    advice = Advice(
+    advice = Diagnostic(
         "other-interpreter",
         f"{named!r} on the PATH is {shutil.which(named) or 'not there'}, which has no torch",
         f"the command is run with brimful's own Python, {sys.executable}",

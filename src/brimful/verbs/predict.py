@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from brimful import command as commands
-from brimful.decide.growth import memory_that_grows
+from brimful.decide.audit.leaks import memory_that_grows
+from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.decide.own_failures import CEILINGS
-from brimful.decide.run_settings import ACCUMULATION
-from brimful.decide.search_memory import MemoryConclusion
+from brimful.decide.run.settings import ACCUMULATION
 from brimful.errors import UsageError
 from brimful.units import format_bytes, parse_batch_size
-from brimful.values import Advice, Command, Outcome, PeakEstimate, Prediction, Record, Sample, Setting
+from brimful.values import Command, Diagnostic, Outcome, PeakEstimate, Prediction, Record, Sample, Setting
 from brimful.verbs import devices, imaginary, interpreter, predicted_speed, seen, several, where
 from brimful.verbs.session import Options, opened
 from brimful.verbs.what_if import with_what_if
@@ -46,9 +46,9 @@ def predict(
     cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
     if cards is None:
         raise UsageError(
-            saw="no card was named",
-            means="a prediction is for a card that need not be here",
-            do="name one: --gpu a100-40gb (see `brimful gpus`), or --gpu-memory 20GiB",
+            problem="no card was named",
+            explanation="a prediction is for a card that need not be here",
+            suggestion="name one: --gpu a100-40gb (see `brimful gpus`), or --gpu-memory 20GiB",
         )
     device, _ = devices.choose(command, "auto", cards)
     budget = devices.budget_for(device, None, options.budget)
@@ -164,7 +164,7 @@ def _as_it_stands(tracer: imaginary.Tracer) -> Prediction:
         peak, phases = card.estimate(played.peak), {name: card.estimate(p) for name, p in played.phases.items()}
     why = commands.no_place_for_a_batch_size()
     prediction = _prediction(tracer, None, None, peak, phases)
-    advice = Advice("no-batch-size", why.saw, "the prediction is for the command as it stands", why.do)
+    advice = Diagnostic("no-batch-size", why.problem, "the prediction is for the command as it stands", why.suggestion)
     return replace(prediction, warnings=(*prediction.warnings, advice))
 
 
@@ -205,14 +205,14 @@ def _prediction(
 
 def _warnings(
     tracer: imaginary.Tracer, conclusion: MemoryConclusion | None, asked: int | None, peak: PeakEstimate | None, fits: bool
-) -> tuple[Advice, ...]:
+) -> tuple[Diagnostic, ...]:
     found = []
     length = tracer.dataset_length()
     if asked and length and asked > length:
         found.append(_too_few_samples(asked, length, seen.drops_last(tracer.worst())))
     if peak is not None and peak.reserved_bytes == 0:
         found.append(
-            Advice(
+            Diagnostic(
                 "nothing-on-the-card",
                 "the script put nothing on the card",
                 "it trains on the host, so no batch size says anything about the card",
@@ -224,10 +224,10 @@ def _warnings(
         found.append(cap)
     if conclusion and conclusion.belief.ignores_batch_size:
         told = imaginary.ignores_the_batch_size(tracer.command)
-        found.append(Advice("ignores-batch-size", told.saw, told.means, told.do))
+        found.append(Diagnostic("ignores-batch-size", told.problem, told.explanation, told.suggestion))
     if not fits and peak is not None and peak.device_bytes <= tracer.budget.total_bytes:
         found.append(
-            Advice(
+            Diagnostic(
                 "over-budget-under-card",
                 f"{format_bytes(peak.device_bytes)} is under the card's {format_bytes(tracer.budget.total_bytes)}",
                 f"and its upper bound {format_bytes(peak.device_interval_bytes[1])} is over the budget "
@@ -238,7 +238,7 @@ def _warnings(
     largest = conclusion.belief.largest_batch_size if conclusion else None
     if asked and largest and not fits and asked < largest:
         found.append(
-            Advice(
+            Diagnostic(
                 "a-larger-one-fits",
                 f"batch size {asked:,} does not fit, and {largest:,} does",
                 "how allocations share segments changes from size to size, or the script goes another way there",
@@ -251,24 +251,24 @@ def _warnings(
     return tuple(found)
 
 
-def _too_few_samples(asked: int, length: int, drops_last: bool) -> Advice:
+def _too_few_samples(asked: int, length: int, drops_last: bool) -> Diagnostic:
     if drops_last:
-        means = (
+        explanation = (
             f"with drop_last the loader gives no batch then and nothing is trained; the prediction is for batches of {length:,}"
         )
     else:
-        means = f"the script would train with batches of {length:,}, and the prediction is for that"
-    return Advice(
+        explanation = f"the script would train with batches of {length:,}, and the prediction is for that"
+    return Diagnostic(
         "batch-exceeds-dataset",
         f"a batch of {asked:,} was asked for and the data set has {length:,} samples",
-        means,
+        explanation,
         f"a batch size of {length:,} or less says what is meant",
     )
 
 
 def _growth(
     tracer: imaginary.Tracer, asked: int | None, peak: PeakEstimate | None, phases: Mapping[str, PeakEstimate], fits: bool
-) -> list[Advice]:
+) -> list[Diagnostic]:
     """What piles up from step to step or over an evaluation, by the completed trial whose batch size is nearest. What a whole
     evaluation keeps is much the same at every batch size."""
     completed = {size: one for size, one in tracer.samples.items() if one.outcome is Outcome.COMPLETED and one.reports}
@@ -285,16 +285,16 @@ def _growth(
     budget_bytes = tracer.budget.bytes if fits else None
     samples = seen.evaluation_samples(sample)
     found = memory_that_grows(sample.reports[0].growth, seen_bytes, holds, budget_bytes, samples)
-    return [replace(advice, saw=advice.saw + other) for advice in found]
+    return [replace(advice, problem=advice.problem + other) for advice in found]
 
 
-def _from_the_trial(sample: Sample) -> list[Advice]:
+def _from_the_trial(sample: Sample) -> list[Diagnostic]:
     report = sample.reports[0]
-    found = [Advice("trial-note", note, "", "") for note in sample.notes]
+    found = [Diagnostic("trial-note", note, "", "") for note in sample.notes]
     if report.approximations:
         shown = ", ".join(f"{name} ({count})" for name, count in sorted(report.approximations.items()))
         found.append(
-            Advice(
+            Diagnostic(
                 "upper-bounds",
                 f"what only data or a card can tell: {shown}",
                 "an upper bound or an assumption was taken in its place",

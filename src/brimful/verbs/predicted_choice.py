@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brimful.units import format_share
-from brimful.values import Advice, Estimate, Objective, PredictedSpeed, Source, SpeedBelief
+from brimful.values import Diagnostic, Estimate, Objective, PredictedSpeed, Source, SpeedEstimate
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.predicted_speed import FIXED_TOTAL, speed_of
 
@@ -19,7 +19,7 @@ class Choice:
     batch_size: int
     why: str
     speed: PredictedSpeed | None = None
-    warnings: tuple[Advice, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def samples_per_s(self) -> Estimate | None:
@@ -34,12 +34,12 @@ def choose(tracer: Tracer, goal: Objective, asked: int | None, largest: int, lim
     if goal is not Objective.FASTEST:
         return the_largest(tracer, largest, limited_by)
     speed = speed_of(tracer, largest, largest)
-    if isinstance(speed, Advice):
+    if isinstance(speed, Diagnostic):
         return the_largest(tracer, largest, limited_by, speed)
     knee, best = speed.knee_batch_size, speed.best_batch_size
     if knee is None or best is None:
         why = FIXED_TOTAL if FIXED_TOTAL in speed.notes else "too few sizes were traced for a curve"
-        nothing = Advice("no-clock", why, "so no speed is predicted at sizes that were not traced", "")
+        nothing = Diagnostic("no-clock", why, "so no speed is predicted at sizes that were not traced", "")
         return the_largest(tracer, largest, limited_by, nothing)
     if knee == best:
         return Choice(knee, "predicted to be the fastest that fits", speed, _predicted(speed, knee))
@@ -47,14 +47,14 @@ def choose(tracer: Tracer, goal: Objective, asked: int | None, largest: int, lim
     return Choice(knee, why, speed, _predicted(speed, knee))
 
 
-def the_largest(tracer: Tracer, largest: int, limited_by: str | None, *found: Advice) -> Choice:
+def the_largest(tracer: Tracer, largest: int, limited_by: str | None, *found: Diagnostic) -> Choice:
     """The largest that fits, with a word on what was not judged."""
     within = "the largest whose upper bound is within the budget"
     limits = {"dataset": "the whole data set", "max_batch_size": "the maximum you gave", "budget": within}
     why = limits.get(limited_by or "budget", f"the largest that ran; limited by {limited_by}")
     length = tracer.dataset_length()
     epoch = "; an epoch would be a single step" if length and largest >= length else ""
-    advice = Advice(
+    advice = Diagnostic(
         "speed-not-judged",
         f"{largest:,} is the largest batch size that fits{epoch}",
         "which size trains fastest, or learns best, was not judged",
@@ -63,7 +63,7 @@ def the_largest(tracer: Tracer, largest: int, limited_by: str | None, *found: Ad
     return Choice(largest, why, None, (*found, advice))
 
 
-def _predicted(speed: PredictedSpeed, knee: int) -> tuple[Advice, ...]:
+def _predicted(speed: PredictedSpeed, knee: int) -> tuple[Diagnostic, ...]:
     """What a predicted knee is worth, and where else it may lie."""
     low, high = speed.knee_interval or (knee, knee)
     between = (
@@ -71,7 +71,7 @@ def _predicted(speed: PredictedSpeed, knee: int) -> tuple[Advice, ...]:
     )
     left_out = "".join(f"; {note}" for note in speed.notes)
     return (
-        Advice(
+        Diagnostic(
             "predicted-speed",
             f"the knee at {knee:,} is predicted, not measured: the time of each kernel comes from its arithmetic and bytes",
             f"Where it lies is known better than how fast it is.{between} Loading is not in it{left_out}.",
@@ -80,7 +80,7 @@ def _predicted(speed: PredictedSpeed, knee: int) -> tuple[Advice, ...]:
     )
 
 
-def belief_of(speed: PredictedSpeed) -> SpeedBelief:
+def belief_of(speed: PredictedSpeed) -> SpeedEstimate:
     """The predicted curve as the record keeps curves; each point says that it is predicted."""
     assert all(point.value.source is Source.PREDICTED for point in speed.curve)
-    return SpeedBelief(speed.curve, speed.best_batch_size, speed.knee_batch_size, None, speed.tolerance)
+    return SpeedEstimate(speed.curve, speed.best_batch_size, speed.knee_batch_size, None, speed.tolerance)

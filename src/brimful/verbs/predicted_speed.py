@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from brimful.decide.kernel_laws import KernelLaws, ScaledKernels, fit_kernels
-from brimful.decide.predicted_speed import is_of_a_fixed_total, predict_speed, rates_of, samples_law
-from brimful.values import Advice, Outcome, PredictedSpeed, Prediction, Sample
+from brimful.decide.speed.kernels import KernelLaws, ScaledKernels, fit_kernels
+from brimful.decide.speed.predicted import (
+    is_of_a_fixed_total,
+    predict_speed,
+    rates_of,
+    samples_law,
+)
+from brimful.values import Diagnostic, Outcome, PredictedSpeed, Prediction, Sample
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.seen import batches_per_step
 
@@ -20,17 +25,17 @@ def with_speed(tracer: Tracer, prediction: Prediction) -> Prediction:
     """The prediction with its speed, or with what stands in the way of one."""
     size, length = prediction.batch_size, tracer.dataset_length()
     speed = speed_of(tracer, size if size is None or length is None else min(size, length), prediction.largest_batch_size)
-    if isinstance(speed, Advice):
+    if isinstance(speed, Diagnostic):
         return replace(prediction, warnings=(*prediction.warnings, speed))
     return replace(prediction, speed=speed)
 
 
-def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> PredictedSpeed | Advice:
+def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> PredictedSpeed | Diagnostic:
     """The speed at `batch_size` (None: of the command as it stands), and up to `largest`, from the traces taken so far."""
     gpu = tracer.gpu
     assert gpu is not None
     if rates_of(gpu) is None:
-        return Advice(
+        return Diagnostic(
             "no-clock",
             "nothing is known of this card but its memory",
             "so no speed is predicted",
@@ -46,7 +51,7 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     accumulates = is_of_a_fixed_total(counted, batches)
     fitted = fit_kernels({size or 0: tracer.runs(size) for size in done}, alike=not accumulates)
     if fitted is None:
-        return Advice("no-clock", "no step was seen from its beginning to its end", "so no speed is predicted", "")
+        return Diagnostic("no-clock", "no step was seen from its beginning to its end", "so no speed is predicted", "")
     samples, notes = samples_law(counted), _left_out(tracer.worst())
     if accumulates:
         notes.append(FIXED_TOTAL)

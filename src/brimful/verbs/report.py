@@ -16,8 +16,8 @@ def find_record(name: str | None, home: Path | None = None) -> Record:
     newest = latest(home)
     if newest is None:
         raise NoSuchRecord(
-            saw=f"there is no record in {record_home(home)}",
-            means="predict, audit, tune and run each leave one",
-            do="call one of them first, or name a record's folder",
+            problem=f"there is no record in {record_home(home)}",
+            explanation="predict, audit, tune and run each leave one",
+            suggestion="call one of them first, or name a record's folder",
         )
     return read_record(newest)

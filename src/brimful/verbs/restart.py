@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brimful import command as commands
-from brimful.decide.run_settings import ACCUMULATION, BATCH_SIZE, lever_of, values_in_force, with_size
-from brimful.decide.smaller import Known, Size, next_smaller
+from brimful.decide.run.next_batch_size import Known, Size, next_smaller
+from brimful.decide.run.settings import (
+    ACCUMULATION,
+    BATCH_SIZE,
+    lever_of,
+    values_in_force,
+    with_size,
+)
 from brimful.measure.engine_words import is_final
 from brimful.show.runs import failure_text
 from brimful.show.words import OUTCOMES
-from brimful.values import Advice, Attempt, Command, Failure, Outcome, PlannedSetting, RunStarted
+from brimful.values import Attempt, Command, Diagnostic, Failure, Outcome, PlannedSetting, RunStarted
 
 
 @dataclass(frozen=True)
@@ -18,7 +24,7 @@ class Again:
     """The settings of the next attempt, and what to tell before it."""
 
     rows: tuple[PlannedSetting, ...]
-    advice: tuple[Advice, ...]
+    advice: tuple[Diagnostic, ...]
 
 
 def lever(attempt: Attempt, rows: tuple[PlannedSetting, ...]) -> str:
@@ -59,11 +65,11 @@ def decide(
     return Again(with_size(rows, name, size), tuple(advice for advice in told if advice is not None))
 
 
-def nothing_trained(attempt: Attempt) -> Advice | None:
+def nothing_trained(attempt: Attempt) -> Diagnostic | None:
     """What to say of a command that ended well and whose processes were seen, none of them with an optimizer that stepped."""
     if attempt.steps or not attempt.reports:
         return None
-    return Advice(
+    return Diagnostic(
         "nothing-trained",
         f"attempt {attempt.number} ended well with 0 optimizer steps",
         "nothing was trained: the command found a training that was finished already in its checkpoint folder, did something "
@@ -115,9 +121,9 @@ def _effective_batch(attempt: Attempt) -> int | None:
     return None if size is None else size * int(values_in_force(attempt.settings).get(ACCUMULATION) or 1)
 
 
-def _restart(attempt: Attempt, where: str, name: str, failed: int, size: Size) -> Advice:
+def _restart(attempt: Attempt, where: str, name: str, failed: int, size: Size) -> Diagnostic:
     accumulation = f" and {ACCUMULATION} {size.accumulation}" if size.accumulation is not None else ""
-    return Advice(
+    return Diagnostic(
         "restart",
         f"attempt {attempt.number}: {where} at {name} {failed:,}",
         f"attempt {attempt.number + 1} starts with {name} {size.batch_size:,}{accumulation} ({size.why})",
@@ -125,25 +131,25 @@ def _restart(attempt: Attempt, where: str, name: str, failed: int, size: Size) -
     )
 
 
-def _batch(name: str, failed: int, size: Size, effective: int | None) -> Advice | None:
+def _batch(name: str, failed: int, size: Size, effective: int | None) -> Diagnostic | None:
     """What becomes of the effective batch, where it does not stay."""
     if name != BATCH_SIZE or size.effective_batch == effective:
         return None
     before = effective if effective is not None else failed
-    means = "the training is not quite the one that was begun: its learning rate was chosen for the larger batch"
+    explanation = "the training is not quite the one that was begun: its learning rate was chosen for the larger batch"
     if effective is not None:
-        do = f"{size.batch_size:,} × {size.accumulation} is as near as whole numbers come"
+        suggestion = f"{size.batch_size:,} × {size.accumulation} is as near as whole numbers come"
     else:
-        do = f"write {{{ACCUMULATION}}} where your script takes the batches of an update, and it stays"
-    saw = f"an update of each rank goes from {before:,} samples to {size.effective_batch:,}"
-    return Advice("effective-batch", saw, means, do)
+        suggestion = f"write {{{ACCUMULATION}}} where your script takes the batches of an update, and it stays"
+    problem = f"an update of each rank goes from {before:,} samples to {size.effective_batch:,}"
+    return Diagnostic("effective-batch", problem, explanation, suggestion)
 
 
-def _resume(started: RunStarted) -> Advice:
+def _resume(started: RunStarted) -> Diagnostic:
     if started.resume_words:
         words = " ".join(started.resume_words)
-        return Advice("resumes", f"the command is told to go on from its own checkpoint: {words}", "", "")
-    return Advice(
+        return Diagnostic("resumes", f"the command is told to go on from its own checkpoint: {words}", "", "")
+    return Diagnostic(
         "starts-over",
         "the command has no {resume}: it STARTS OVER FROM ITS BEGINNING unless it looks for its checkpoint by itself",
         "brimful cannot save a step of another program from outside",

@@ -11,19 +11,19 @@ from typing import Protocol
 
 from brimful import command as commands
 from brimful.codec import Entry
-from brimful.decide import run_settings
-from brimful.decide.smaller import Known, known_from
-from brimful.decide.wall import Wall
+from brimful.decide.run import settings as run_settings
+from brimful.decide.run.memory_pressure import MemoryPressure
+from brimful.decide.run.next_batch_size import Known, known_from
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
-from brimful.measure.passing import GRACE_S, Passing
+from brimful.measure.signal_forwarding import GRACE_S, Passing
 from brimful.record import replay
 from brimful.show.words import environment_text
 from brimful.units import format_duration, parse_bytes
 from brimful.values import (
-    Advice,
     Attempt,
     Command,
+    Diagnostic,
     Opened,
     Outcome,
     PlannedSetting,
@@ -85,7 +85,7 @@ class _Going:
     rows: tuple[PlannedSetting, ...]
     environment: dict[str, str]
     attempts: list[Attempt] = field(default_factory=list)
-    noted: list[Advice] = field(default_factory=list)
+    noted: list[Diagnostic] = field(default_factory=list)
     unkept: list[Entry] = field(default_factory=list)  # what a full disk did not take
 
     def keep(self, entry: Entry) -> None:
@@ -95,15 +95,15 @@ class _Going:
                 self.session.keep(entry)
                 return
         except DiskFull as error:
-            self.session.message(f"{error.saw} The run goes on; its record stays as it is. {error.do}")
+            self.session.message(f"{error.problem} The run goes on; its record stays as it is. {error.suggestion}")
         self.unkept.append(entry)
 
-    def note(self, advice: Advice) -> None:
+    def note(self, advice: Diagnostic) -> None:
         """Kept and said: in full the first time, and what was seen alone where the same is to be said again."""
         self.keep(advice)
         again = advice in self.noted
         self.noted.append(advice)
-        said = (part for part in (advice.saw, *(() if again else (advice.means, advice.do))) if part)
+        said = (part for part in (advice.problem, *(() if again else (advice.explanation, advice.suggestion))) if part)
         self.session.message(" ".join(f"{part[0].upper()}{part[1:]}." for part in said))
 
 
@@ -143,7 +143,7 @@ def run(
     with opened("run", command, chosen.device, options) as session, Passing(grace_s) as passing:
         going = _Going(session, looks_on, command, chosen, started, rows, environment)
         going.keep(started)
-        for one in filter(None, [advice, *(Advice("environment", sentence, "yours is in force", "") for sentence in kept)]):
+        for one in filter(None, [advice, *(Diagnostic("environment", sentence, "yours is in force", "") for sentence in kept)]):
             going.note(one)
         session.message(f"Trains by {started.why}")
         if environment:
@@ -159,27 +159,29 @@ def _refuse_open(command: Command, values: Mapping[str, Setting], chosen: run_pl
     try:
         commands.fill(command, values)
     except UsageError as error:
-        raise UsageError(error.saw, f"{error.means}; brimful would run {chosen.why}", error.do) from None
+        raise UsageError(error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion) from None
 
 
 def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
     """The words for ``{resume}``. Raises UsageError where one of the two is there without the other."""
     if text is not None and not commands.can_resume(command):
         raise UsageError(
-            saw=f"--resume-with {text!r} was given and the command has no {{resume}}",
-            means="the words would reach nothing",
-            do="write {resume} where they go: python train.py --batch-size {batch_size} {resume}",
+            problem=f"--resume-with {text!r} was given and the command has no {{resume}}",
+            explanation="the words would reach nothing",
+            suggestion="write {resume} where they go: python train.py --batch-size {batch_size} {resume}",
         )
     if text is None and commands.can_resume(command):
         raise UsageError(
-            saw="the command has {resume}, and nothing says which words it stands for",
-            means="the first attempt leaves it out; later ones tell the script to go on from its own checkpoint",
-            do='say how your script is told: --resume-with "--resume last"',
+            problem="the command has {resume}, and nothing says which words it stands for",
+            explanation="the first attempt leaves it out; later ones tell the script to go on from its own checkpoint",
+            suggestion='say how your script is told: --resume-with "--resume last"',
         )
     try:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
-        raise UsageError(saw=f"--resume-with {text!r}: {error}", means="it is read as a shell would", do="close it") from None
+        raise UsageError(
+            problem=f"--resume-with {text!r}: {error}", explanation="it is read as a shell would", suggestion="close it"
+        ) from None
 
 
 def _to_the_end(going: _Going, passing: Passing) -> RunEnded:
@@ -223,7 +225,7 @@ def _attempt(going: _Going, passing: Passing) -> Attempt:
         host_limit_bytes=going.started.host_limit_bytes,
     )
     going.watcher.attempt_started(number, going.rows)
-    wall = Wall()
+    wall = MemoryPressure()
 
     def beat(seen: RunBeat) -> None:
         going.watcher.beat(seen)
@@ -270,7 +272,7 @@ def _record(going: _Going, ended: RunEnded) -> Record:
     if not going.unkept:
         return record
     entries: list[Entry] = [record.opened, going.started, *going.attempts, *record.notes, ended]
-    entries += [entry for entry in going.unkept if isinstance(entry, Advice)]
+    entries += [entry for entry in going.unkept if isinstance(entry, Diagnostic)]
     return replace(replay(entries, record.folder, record.torn), closed=record.closed)
 
 

@@ -61,7 +61,7 @@ def choose(command: Command, named: str | None, settings_given: bool, device: st
             problem = error
         if problem is None:
             return Chosen("plan", f"the newest plan of this command, {record.opened.record_id}{passed_over}", record, planned)
-        passed_over = passed_over or f" ({record.opened.record_id} is left aside: {problem.saw})"
+        passed_over = passed_over or f" ({record.opened.record_id} is left aside: {problem.problem})"
     nearest = "" if passed_over else _of_another(command, home)
     none = (
         f"no plan of it is for this machine{passed_over}"
@@ -76,24 +76,25 @@ def _named(name: str, command: Command, home: Path | None) -> Record:
         record = next(_of_the_same(command, home), None)
         if record is None:
             raise UsageError(
-                saw="--plan latest, and no `brimful tune` of this command has left a plan",
-                means="a plan is of one command; settings may differ, and nothing else",
-                do="tune it first, name a record, or leave --plan out to run the command as it stands",
+                problem="--plan latest, and no `brimful tune` of this command has left a plan",
+                explanation="a plan is of one command; settings may differ, and nothing else",
+                suggestion="tune it first, name a record, or leave --plan out to run the command as it stands",
             )
         return record
     record = read_record(name, home)
     if record.plan is None or record.opened.command is None:
         raise UsageError(
-            saw=f"the record {record.opened.record_id} holds no plan",
-            means=f"it is of `brimful {record.opened.verb}`" + ("" if record.opened.verb == "tune" else ", which makes none"),
-            do="name the record of a `brimful tune` that came to its end",
+            problem=f"the record {record.opened.record_id} holds no plan",
+            explanation=f"it is of `brimful {record.opened.verb}`"
+            + ("" if record.opened.verb == "tune" else ", which makes none"),
+            suggestion="name the record of a `brimful tune` that came to its end",
         )
     difference = _difference(record.opened.command, command)
     if difference is not None:
         raise PlanMismatch(
-            saw=f"the plan {record.opened.record_id} is of another command: {difference}",
-            means="a batch size that fits one training may not fit another",
-            do="run the command that was tuned, tune this one, or give its settings by --set",
+            problem=f"the plan {record.opened.record_id} is of another command: {difference}",
+            explanation="a batch size that fits one training may not fit another",
+            suggestion="run the command that was tuned, tune this one, or give its settings by --set",
         )
     return record
 
@@ -179,9 +180,9 @@ def _plain(name: str) -> str:
     return " ".join(name.lower().replace("nvidia", "").replace("-", " ").split())
 
 
-def _mismatch(record: Record, saw: str) -> PlanMismatch:
+def _mismatch(record: Record, problem: str) -> PlanMismatch:
     return PlanMismatch(
-        saw=f"the plan {record.opened.record_id} does not belong here: {saw}",
-        means="what fits and what is fast were found for that device",
-        do="run it there, tune the command here, or give its settings yourself: --set batch_size=...",
+        problem=f"the plan {record.opened.record_id} does not belong here: {problem}",
+        explanation="what fits and what is fast were found for that device",
+        suggestion="run it there, tune the command here, or give its settings yourself: --set batch_size=...",
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from brimful.decide.findings import findings
-from brimful.decide.learning_rate import learning_rate_advice
-from brimful.values import Advice, Outcome, Sample
+from brimful.decide.audit.findings import findings
+from brimful.decide.audit.learning_rate import learning_rate_advice
+from brimful.values import Diagnostic, Outcome, Sample
 from brimful_inside.wire import OptimizerSeen
 
 
@@ -45,7 +45,7 @@ def drops_last(sample: Sample) -> bool:
     return any(loader.drop_last for report in sample.reports[:1] for loader in report.loaders if loader.role == "train")
 
 
-def hidden_cap(samples: Mapping[int | None, Sample], asked: int | None) -> Advice | None:
+def hidden_cap(samples: Mapping[int | None, Sample], asked: int | None) -> Diagnostic | None:
     """What to say where the loader gave less than a trial asked for and the batch size in question is above that."""
     completed = {size: sample for size, sample in samples.items() if size and sample.outcome is Outcome.COMPLETED}
     if not completed:
@@ -57,7 +57,7 @@ def hidden_cap(samples: Mapping[int | None, Sample], asked: int | None) -> Advic
     given = max(batches, default=0)
     if not given or (asked is not None and asked <= given):
         return None
-    return Advice(
+    return Diagnostic(
         "hidden-cap",
         f"at a batch size of {size:,} the loader gives batches of {given:,}",
         f"something between the flag and the loader caps it: above {given:,} neither memory nor speed changes",
@@ -65,7 +65,7 @@ def hidden_cap(samples: Mapping[int | None, Sample], asked: int | None) -> Advic
     )
 
 
-def rate_advice(sample: Sample, before: int | None, after: int) -> Advice | None:
+def rate_advice(sample: Sample, before: int | None, after: int) -> Diagnostic | None:
     """What a changed batch size means for the learning rate of the optimizer that sets the pace."""
     optimizers = sample.reports[0].optimizers if sample.reports else []
     first = optimizers[0] if optimizers else None

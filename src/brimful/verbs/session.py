@@ -17,7 +17,7 @@ from brimful.measure import prepared, scanned
 from brimful.measure.device import host
 from brimful.measure.launch import failure_text, launch
 from brimful.record import RecordWriter, new_record_id, read_record, record_home
-from brimful.values import Advice, Budget, Closed, Command, Device, Objective, Opened, Outcome, Record, Sample, Trial
+from brimful.values import Budget, Closed, Command, Device, Diagnostic, Objective, Opened, Outcome, Record, Sample, Trial
 from brimful_inside import wire
 
 
@@ -79,7 +79,11 @@ class Session:
         self.writer.append(sample)
         self.options.watcher.trial_ended(sample)
         if sample.outcome is Outcome.INTERRUPTED:
-            raise Interrupted(saw="interrupted in the middle of a trial", means=f"the record is kept in {self.folder}", do="")
+            raise Interrupted(
+                problem="interrupted in the middle of a trial",
+                explanation=f"the record is kept in {self.folder}",
+                suggestion="",
+            )
         return sample
 
     def failure_text(self, sample: Sample) -> str:
@@ -88,9 +92,9 @@ class Session:
     def keep(self, entry: Entry) -> None:
         self.writer.append(entry)
 
-    def note(self, advice: Advice) -> None:
+    def note(self, advice: Diagnostic) -> None:
         self.writer.append(advice)
-        self.options.watcher.message(f"{advice.saw}; {advice.means}. {advice.do}")
+        self.options.watcher.message(f"{advice.problem}; {advice.explanation}. {advice.suggestion}")
 
     def message(self, text: str) -> None:
         self.options.watcher.message(text)
@@ -133,9 +137,11 @@ def opened(
         yield session
     except KeyboardInterrupt as error:
         session.writer.append(Closed(130, time.time(), "interrupted"))
-        raise Interrupted(saw="interrupted", means=f"the record is kept in {session.folder}", do="") from error
+        raise Interrupted(
+            problem="interrupted", explanation=f"the record is kept in {session.folder}", suggestion=""
+        ) from error
     except BrimfulError as error:
-        session.writer.append(Closed(error.exit_code, time.time(), error.saw))
+        session.writer.append(Closed(error.exit_code, time.time(), error.problem))
         raise
     except BaseException as error:
         session.writer.append(Closed(1, time.time(), f"{type(error).__name__}: {error}"))

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from brimful.decide.cards import worst_of
-from brimful.decide.memory import Card
-from brimful.decide.search_memory import MemoryConclusion
+from brimful.decide.memory.fit import Card
+from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.units import format_bytes
-from brimful.values import Advice, CardPeak, PhasePeak, Sample
-from brimful_inside.laws.replay import Played
+from brimful.values import CardPeak, Diagnostic, PhasePeak, Sample
+from brimful_inside.simulator.replay import Played
 
 if TYPE_CHECKING:
     from brimful.verbs.imaginary import Tracer
@@ -48,13 +48,13 @@ def peaks_seen(sample: Sample) -> dict[str, PhasePeak]:
     return seen if len(seen) > 1 else {}
 
 
-def about_ranks(sample: Sample) -> list[Advice]:
+def about_ranks(sample: Sample) -> list[Diagnostic]:
     """What has to be said where ranks share a machine, or one of them was started alone."""
     found = []
     device = sample.trial.device
     if device.ranks is not None:
         found.append(
-            Advice(
+            Diagnostic(
                 "one-rank-alone",
                 f"rank {device.as_rank} of {device.ranks} was started, without the others",
                 "its memory is predicted; what other ranks would have told it on the host is taken to be what it knows itself",
@@ -64,7 +64,7 @@ def about_ranks(sample: Sample) -> list[Advice]:
     if any(report.communicators for report in sample.reports):
         groups = max(len(report.communicators) for report in sample.reports)
         found.append(
-            Advice(
+            Diagnostic(
                 "nccl-assumed",
                 f"NCCL's own buffers on the card are assumed, for {groups} process group{'s' if groups > 1 else ''}",
                 "they depend on the links between the cards, and are counted with the context",
@@ -74,7 +74,7 @@ def about_ranks(sample: Sample) -> list[Advice]:
     return found + _strays(sample)
 
 
-def _strays(sample: Sample) -> list[Advice]:
+def _strays(sample: Sample) -> list[Diagnostic]:
     """Ranks that put something on a card of another rank, where it adds to what that one needs."""
     if len(sample.reports) < 2:
         return []
@@ -85,7 +85,7 @@ def _strays(sample: Sample) -> list[Advice]:
             others = [r.rank for r in sample.reports if r is not report and any(c.index == card.index for c in r.cards)]
             if own is not None and card.index != own.index and others:
                 found.append(
-                    Advice(
+                    Diagnostic(
                         "stray-card",
                         f"rank {report.rank} works on cuda:{own.index} and holds {format_bytes(card.peak.reserved_bytes or 0)} "
                         f"on cuda:{card.index} as well, which is rank {others[0]}'s",

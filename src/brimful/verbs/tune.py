@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from brimful import command as commands
-from brimful.decide.objective import default_objective
-from brimful.decide.plan import make_plan
-from brimful.decide.predicted_speed import rates_of
+from brimful.decide.speed.predicted import rates_of
+from brimful.decide.tune.objective import default_objective
+from brimful.decide.tune.plan import make_plan
 from brimful.errors import UsageError
 from brimful.values import Estimate, Objective, Outcome, PeakEstimate, Plan, Record, Setting, Source
 from brimful.verbs import devices, imaginary, interpreter, predicted_choice, several, tune_measured
@@ -62,15 +62,15 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
         return default_objective(has_clock)
     if name not in list(Objective):
         raise UsageError(
-            saw=f"--objective {name}",
-            means="an objective is " + ", ".join(Objective),
-            do="fastest is the default where there is a clock",
+            problem=f"--objective {name}",
+            explanation="an objective is " + ", ".join(Objective),
+            suggestion="fastest is the default where there is a clock",
         )
     if name == Objective.FASTEST and not has_clock:
         raise UsageError(
-            saw="--objective fastest on a card of which only the memory is known",
-            means="it has no clock: nothing can be said about speed there",
-            do="name a card of the catalogue (see `brimful gpus`), leave the objective out, or tune on a real card",
+            problem="--objective fastest on a card of which only the memory is known",
+            explanation="it has no clock: nothing can be said about speed there",
+            suggestion="name a card of the catalogue (see `brimful gpus`), leave the objective out, or tune on a real card",
         )
     return Objective(name)
 

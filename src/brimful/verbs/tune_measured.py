@@ -13,24 +13,30 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from brimful.decide.audit.loading import workers_to_try
 from brimful.decide.ceiling import predicted_ceiling
-from brimful.decide.loading import workers_to_try
-from brimful.decide.memory import upper_limit
+from brimful.decide.memory.fit import upper_limit
+from brimful.decide.memory.search_measured import Measured, MeasuredConclusion, search_largest_measured
 from brimful.decide.noise import rate_estimate
-from brimful.decide.objective import UNCLEAR, fits_budget, peak_bytes
-from brimful.decide.plan import make_plan
-from brimful.decide.search import ALLOCATOR, Request, Search, SearchResult, SpeedProblem
-from brimful.decide.search_measured import Measured, MeasuredConclusion, search_largest_measured
+from brimful.decide.tune.objective import UNCLEAR, fits_budget, peak_bytes
+from brimful.decide.tune.plan import make_plan
+from brimful.decide.tune.search import (
+    ALLOCATOR,
+    Request,
+    Search,
+    SearchResult,
+    SpeedProblem,
+)
 from brimful.errors import BrimfulError, DoesNotFit, TrialFailed
 from brimful.units import format_bytes
 from brimful.values import (
-    Advice,
     Budget,
     Command,
     Device,
+    Diagnostic,
     Estimate,
     Limits,
-    MemoryBelief,
+    MemoryEstimate,
     Objective,
     Outcome,
     Plan,
@@ -114,7 +120,7 @@ def _search_memory(session: Session, task: Task, limits: Limits) -> tuple[Measur
         return end.value, limits
 
 
-def _told(belief: MemoryBelief, task: Task) -> MemoryBelief:
+def _told(belief: MemoryEstimate, task: Task) -> MemoryEstimate:
     """The belief as the record keeps it: of a search that was cut short nobody shall read which size is the largest."""
     if task.memory_is_looked_at_only and belief.largest_batch_size is not None:
         return dataclasses.replace(belief, largest_batch_size=None, limited_by=None)
@@ -202,9 +208,9 @@ def _nothing_fits(session: Session, task: Task) -> BrimfulError:
         return _memory_unknown(task, smallest) if trained(smallest) else error_of(session, smallest)
     needs = f"took {format_bytes(seen)}" if seen else "ran out of memory"
     return DoesNotFit(
-        saw=f"no batch size fits: {smallest.trial.settings['batch_size']} {needs} of {task.budget.memory} memory",
-        means=f"the budget is {format_bytes(task.budget.bytes)} ({task.budget.why})",
-        do="a larger --budget, a smaller model, or gradient checkpointing",
+        problem=f"no batch size fits: {smallest.trial.settings['batch_size']} {needs} of {task.budget.memory} memory",
+        explanation=f"the budget is {format_bytes(task.budget.bytes)} ({task.budget.why})",
+        suggestion="a larger --budget, a smaller model, or gradient checkpointing",
     )
 
 
@@ -212,14 +218,15 @@ def _memory_unknown(task: Task, sample: Sample) -> TrialFailed:
     """It trained, and nothing is known of the memory that the budget is of."""
     if not task.on_cpu and all(report.device == "cpu" for report in sample.reports):
         return TrialFailed(
-            saw="the script used no accelerator",
-            means=f"it trained on the CPU, and what was to be tuned is {task.device.label}",
-            do="look where the script chooses its device; --device cpu tunes it for the CPU",
+            problem="the script used no accelerator",
+            explanation=f"it trained on the CPU, and what was to be tuned is {task.device.label}",
+            suggestion="look where the script chooses its device; --device cpu tunes it for the CPU",
         )
     return TrialFailed(
-        saw=f"no peak of {task.budget.memory} memory could be read on {task.device.label}",
-        means="without it nobody can say which batch size fits" + (f" ({'; '.join(sample.notes)})" if sample.notes else ""),
-        do="`brimful audit` shows its speed; --gpu NAME predicts memory for a card of the catalogue",
+        problem=f"no peak of {task.budget.memory} memory could be read on {task.device.label}",
+        explanation="without it nobody can say which batch size fits"
+        + (f" ({'; '.join(sample.notes)})" if sample.notes else ""),
+        suggestion="`brimful audit` shows its speed; --gpu NAME predicts memory for a card of the catalogue",
     )
 
 
@@ -250,11 +257,11 @@ def _plan(session: Session, task: Task, result: SearchResult) -> Plan:
     )
 
 
-def _noise_advice(result: SearchResult) -> Advice | None:
+def _noise_advice(result: SearchResult) -> Diagnostic | None:
     noise = result.speed.noise
     if noise is None or noise <= UNCLEAR:
         return None
-    return Advice(
+    return Diagnostic(
         "noisy-machine",
         f"repeats of the same settings differ by {noise:.0%}",
         "something else uses this machine, or its clock wanders: differences smaller than that could not be seen",

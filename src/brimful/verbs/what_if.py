@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from brimful.decide import savings
-from brimful.decide.allocation_laws import fit_laws
-from brimful.decide.memory import LawPeaks
-from brimful.decide.savings import Change
-from brimful.decide.sequences import program_of
+from brimful.decide.memory import savings
+from brimful.decide.memory.fit import LawPeaks
+from brimful.decide.memory.program import program_of
+from brimful.decide.memory.savings import Change
+from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.traces import read_trace
 from brimful.values import NoSaving, Outcome, Prediction, Sample, Saving, Setting, Source, WhatIf
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.where import Found, effective_batch_size
-from brimful_inside.laws.annotations import Uses
-from brimful_inside.laws.trace import Trace
+from brimful_inside.simulator.annotations import Uses
+from brimful_inside.simulator.trace import Trace
 
 _NOTE = "what_if: "  # how the child's notes of what it switched begin
 _OWN = "own "  # and where that is a switch of the model's own
@@ -105,7 +105,7 @@ def _largest(tracer: Tracer, change: Change, asked: int | None, trace: Trace) ->
     sample, other = _trial(tracer, small, change.what_if)
     if sample.outcome is not Outcome.COMPLETED or other is None:
         return None
-    laws = fit_laws({small: program_of(other), asked: program_of(trace)})
+    laws = fit_size_model({small: program_of(other), asked: program_of(trace)})
     if laws is None or not laws.exact:
         return None
     limits = [n for n in (tracer.dataset_length(), tracer.session.options.max_batch_size) if n is not None]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from brimful.decide.allocation_laws import AllocationLaws
-from brimful.decide.annotated import Annotated, annotate
-from brimful.decide.breakdown import Breakdowns, break_down
-from brimful.decide.sequences import Program, program_of
+from brimful.decide.memory.breakdown import Breakdowns, break_down
+from brimful.decide.memory.categories import Annotated, annotate
+from brimful.decide.memory.program import Program, program_of
+from brimful.decide.memory.size_model import SizeModel
 from brimful.values import Prediction
 from brimful.verbs.imaginary import Tracer
-from brimful_inside.laws.trace import Trace
+from brimful_inside.simulator.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Found:
     breakdowns: Breakdowns
     annotated: Annotated
     program: Program
-    laws: AllocationLaws | None  # that hold at that batch size; None: it is a trace of it
+    laws: SizeModel | None  # that hold at that batch size; None: it is a trace of it
 
 
 def effective_batch_size(tracer: Tracer, batch_size: int | None) -> int | None:
@@ -41,7 +41,7 @@ def with_breakdown(tracer: Tracer, said: Prediction) -> tuple[Prediction, Found 
     return replace(said, breakdown=found.breakdowns.whole, phase_breakdowns=found.breakdowns.phases), found
 
 
-def find(tracer: Tracer, laws: AllocationLaws | None, batch_size: int | None, device_bytes: int) -> Found | None:
+def find(tracer: Tracer, laws: SizeModel | None, batch_size: int | None, device_bytes: int) -> Found | None:
     """The breakdowns whose parts add up to `device_bytes`, the peak that was predicted; None where no trace gives it."""
     for program, sizes, annotated, used in _sources(tracer, laws, batch_size):
         if len(annotated.allocations) != len(sizes):
@@ -53,10 +53,10 @@ def find(tracer: Tracer, laws: AllocationLaws | None, batch_size: int | None, de
     return None
 
 
-Origin = tuple[Program, Sequence[int], Annotated, AllocationLaws | None]
+Origin = tuple[Program, Sequence[int], Annotated, SizeModel | None]
 
 
-def _sources(tracer: Tracer, laws: AllocationLaws | None, batch_size: int | None) -> Iterator[Origin]:
+def _sources(tracer: Tracer, laws: SizeModel | None, batch_size: int | None) -> Iterator[Origin]:
     if laws is not None and batch_size is not None and batch_size >= min(laws.fitted_at):
         fitted = laws.fitted_at[0]
         sizes = laws.sizes_at(batch_size)

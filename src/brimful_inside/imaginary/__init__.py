@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Callable, Optional, TextIO
 
-from brimful_inside.imaginary.errors import Unsupported
-from brimful_inside.imaginary.gpu import ImaginaryGpu
+from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.errors import Unsupported
 from brimful_inside.wire import Card
 
 __all__ = ["ImaginaryGpu", "Unsupported", "enter", "enter_several"]

@@ -7,67 +7,67 @@ import functools
 import sys
 from typing import Any
 
-from brimful_inside.probe import hub as hub_module
+from brimful_inside.probe import context as process_context
 from brimful_inside.probe.children import watch_end_of_child, watch_spawned
-from brimful_inside.probe.hub import Hub, tell_own_error
+from brimful_inside.probe.context import ProcessContext, tell_own_error
 
 
-def install(hub: Hub) -> None:
+def install(context: ProcessContext) -> None:
     """Watchers into torch's base classes, and the probe that they tell. Called when `import torch` is complete."""
-    from brimful_inside.probe.failures import watch_exceptions
-    from brimful_inside.probe.forward import watch_compilation
-    from brimful_inside.probe.frameworks import watch_frameworks
-    from brimful_inside.probe.graphs import watch_graphs
-    from brimful_inside.probe.loaders import watch_loaders
-    from brimful_inside.probe.losses import watch_backward
-    from brimful_inside.probe.worst import watch_samplers
+    from brimful_inside.probe.hooks.backward import watch_backward
+    from brimful_inside.probe.hooks.cuda_graphs import watch_graphs
+    from brimful_inside.probe.hooks.data_loaders import watch_loaders
+    from brimful_inside.probe.hooks.exceptions import watch_exceptions
+    from brimful_inside.probe.hooks.forward import watch_compilation
+    from brimful_inside.probe.hooks.frameworks import watch_frameworks
+    from brimful_inside.probe.worst_case.worst_batches import watch_samplers
 
-    hub.probe = new_probe(hub)
+    context.probe = new_probe(context)
     _watch_optimizers()
     _watch_scalers()
     _watch_modes()
     watch_loaders(awake)
     watch_samplers()
-    watch_frameworks(hub)
+    watch_frameworks(context)
     watch_graphs(_probe)
     watch_backward(_before_backward)
-    if hub.orders.device != "imaginary":  # where nothing is compiled, a hook breaks no graph
+    if context.config.device != "imaginary":  # where nothing is compiled, a hook breaks no graph
         watch_compilation(_disarm)
     watch_exceptions(_uncaught, _raised_in_thread)
     watch_spawned(_uncaught)
     atexit.register(_at_exit)
 
 
-def new_probe(hub: Hub) -> Any:
+def new_probe(context: ProcessContext) -> Any:
     from brimful_inside.probe.devices import device_for
-    from brimful_inside.probe.host_memory import HostMeter
+    from brimful_inside.probe.memory.host_memory import HostMeter
     from brimful_inside.probe.probe import Probe
-    from brimful_inside.probe.scans import Scans
-    from brimful_inside.probe.worst import WorstBatches
+    from brimful_inside.probe.worst_case.scan_cache import Scans
+    from brimful_inside.probe.worst_case.worst_batches import WorstBatches
 
-    orders, worst = hub.orders, None
-    if orders.worst_batch:
-        worst = WorstBatches(orders.device == "imaginary", Scans(orders.folder, orders.scans))
-    return Probe(hub, device_for(hub), HostMeter(hub), worst)
+    config, worst = context.config, None
+    if config.worst_batch:
+        worst = WorstBatches(config.device == "imaginary", Scans(config.folder, config.scans))
+    return Probe(context, device_for(context), HostMeter(context), worst)
 
 
 def _probe() -> Any:
-    hub = hub_module.hub
-    return hub.probe if hub is not None else None
+    context = process_context.context
+    return context.probe if context is not None else None
 
 
 def awake() -> Any:
     """The probe. A worker that trains, or iterates a loader, is a rank after all; a forked one gets a probe of its own here."""
-    hub = hub_module.hub
-    if hub is None or hub.role == "rank":
-        return hub.probe if hub is not None else None
-    hub.role = "rank"
-    hub.say_hello()
-    if hub.probe is None and hub.asleep:
-        hub.asleep = False
-        hub.probe = new_probe(hub)
+    context = process_context.context
+    if context is None or context.role == "rank":
+        return context.probe if context is not None else None
+    context.role = "rank"
+    context.say_hello()
+    if context.probe is None and context.asleep:
+        context.asleep = False
+        context.probe = new_probe(context)
     watch_end_of_child(_uncaught, _at_exit)
-    return hub.probe
+    return context.probe
 
 
 def _watch_optimizers() -> None:
@@ -165,5 +165,5 @@ def _raised_in_thread(error: BaseException) -> None:
 
 def _at_exit() -> None:
     probe = _probe()
-    if probe is not None and probe.hub.role == "rank":
+    if probe is not None and probe.context.role == "rank":
         probe.tell_end()

@@ -9,20 +9,26 @@ from typing import Any, Optional
 
 import torch
 
-from brimful_inside.probe import leave, report
-from brimful_inside.probe.clock import StepTimes, clock_for
-from brimful_inside.probe.ending import Ending
-from brimful_inside.probe.failures import Failures
-from brimful_inside.probe.forward import ForwardWatch, trained_in, trains_now
-from brimful_inside.probe.graphs import Captures
-from brimful_inside.probe.growth import Growth
-from brimful_inside.probe.hub import Hub, guarded, tell_own_error
-from brimful_inside.probe.iterations import EVAL, KEPT_STEPS, TRAIN, Iteration
-from brimful_inside.probe.loaders import Loaders
-from brimful_inside.probe.losses import Losses
-from brimful_inside.probe.phases import Phases, Visit
-from brimful_inside.probe.steps import Steps
-from brimful_inside.probe.tally import Counting
+from brimful_inside.probe import report
+from brimful_inside.probe.context import ProcessContext, guarded, tell_own_error
+from brimful_inside.probe.hooks.backward import Losses
+from brimful_inside.probe.hooks.cuda_graphs import Captures
+from brimful_inside.probe.hooks.data_loaders import Loaders
+from brimful_inside.probe.hooks.exceptions import Failures
+from brimful_inside.probe.hooks.forward import ForwardWatch, trained_in, trains_now
+from brimful_inside.probe.hooks.loader_passes import (
+    EVAL,
+    KEPT_STEPS,
+    TRAIN,
+    Iteration,
+)
+from brimful_inside.probe.hooks.optimizer_steps import Steps
+from brimful_inside.probe.memory.leaks import Growth
+from brimful_inside.probe.memory.phases import Phases, Visit
+from brimful_inside.probe.process import exit
+from brimful_inside.probe.process.early_stop import Ending
+from brimful_inside.probe.timing.run_counters import Counting
+from brimful_inside.probe.timing.step_times import StepTimes, clock_for
 from brimful_inside.wire import Progress, Tally
 
 PROGRESS_S = 0.5
@@ -35,27 +41,27 @@ REPORT_PAUSE = 500  # and this many times as long after the last one as that too
 class Probe:
     """Everything that is seen of one rank. Its methods run inside the script's own calls and never raise."""
 
-    def __init__(self, hub: Hub, device: Any, host: Any, worst: Any = None):
-        orders = hub.orders
-        imaginary = orders.device == "imaginary"
-        self.hub = hub
-        self.orders = orders
+    def __init__(self, context: ProcessContext, device: Any, host: Any, worst: Any = None):
+        config = context.config
+        imaginary = config.device == "imaginary"
+        self.context = context
+        self.config = config
         self.device = device
         self.phases = Phases(device, host)
-        self.times = StepTimes(clock_for(orders.device), orders.warmup_steps, orders.steps if orders.cut else None)
+        self.times = StepTimes(clock_for(config.device), config.warmup_steps, config.steps if config.cut else None)
         self.loading_s: list = []
         self.backwards = 0
-        self.losses = Losses(imaginary, not orders.cut)
-        self.counting = None if orders.cut else Counting(device.held)
-        self.loaders = Loaders(orders.checksums, imaginary)
+        self.losses = Losses(imaginary, not config.cut)
+        self.counting = None if config.cut else Counting(device.held)
+        self.loaders = Loaders(config.checksums, imaginary)
         self.worst = worst
         self.steps = Steps(self.step_begins, self.step_made, self.step_skipped)
-        self.ending = Ending(orders)
-        self.growth = Growth(device.alive_bytes, orders.steps)
+        self.ending = Ending(config)
+        self.growth = Growth(device.alive_bytes, config.steps)
         self.captures = Captures(self.steps, self.step_captured, self.loaders.consumption.worked_on)
-        self.warmup_steps = orders.warmup_steps
+        self.warmup_steps = config.warmup_steps
         self.first_step_unix_s: Optional[float] = None
-        self.failures = Failures(hub.emit, lambda: (self._failing_phase(), self.steps.count, self.ending.had_its_own))
+        self.failures = Failures(context.emit, lambda: (self._failing_phase(), self.steps.count, self.ending.had_its_own))
         device.on_out_of_memory(self.failures.out_of_memory)
         self.forward = ForwardWatch(self.forward_begins)
         self._put_in_eval: Any = None  # the module whose eval() was called since the last sign of training
@@ -191,7 +197,7 @@ class Probe:
         """The first forward pass of a module since a step, or since a batch whose use is not known."""
         self.loaders.consumption.worked_on()
         if self.first_dimension is None and not self.loaders.any:
-            self.first_dimension = _samples_in(args, self.orders.settings.get("batch_size"))
+            self.first_dimension = _samples_in(args, self.config.settings.get("batch_size"))
         if torch.is_grad_enabled() and module.training:
             self._trains_forward()
             return
@@ -225,7 +231,7 @@ class Probe:
         self.failures.script_goes_on()
         self.loaders.consumption.worked_on()
         self.backwards += 1
-        self.losses.saw(tensors)
+        self.losses.problem(tensors)
         self._sign_of_training()
 
     def _sign_of_training(self) -> None:
@@ -237,7 +243,7 @@ class Probe:
     def step_begins(self) -> None:
         if self.first_step_unix_s is None:
             self.first_step_unix_s = time.time()
-            leave.world()  # the process group may be gone when the report is written
+            exit.world()  # the process group may be gone when the report is written
         self.failures.script_goes_on()
         self._sign_of_training()
 
@@ -246,7 +252,7 @@ class Probe:
             self.times.works_on(self.steps.pace.device)
         measured = self.times.end_step(number)
         waited_s = self.loaders.take_waited_s()
-        if measured and self.orders.device != "imaginary":
+        if measured and self.config.device != "imaginary":
             self.loading_s.append(waited_s)
         self.loaders.consumption.step()
         samples = self.loaders.consumption.latest
@@ -269,7 +275,7 @@ class Probe:
 
     def step_captured(self) -> None:
         """A CUDA graph holds a whole step: the steps before it were its warm-up, and its replays are those that count."""
-        self.warmup_steps = self.steps.count + self.orders.warmup_steps
+        self.warmup_steps = self.steps.count + self.config.warmup_steps
         self.times.begin_anew(self.warmup_steps)
         self.ending.begins_anew(self.steps.count)
         self.loading_s.clear()
@@ -282,27 +288,27 @@ class Probe:
     def _decide_end(self) -> None:
         before = self.ending.measured
         self.ending.stepped(self.steps.count, self.steps.attempts, self.loaders.any_trained)
-        if self.ending.measured and not before and self.orders.cut and leave.others() > 0:
-            leave.follow_others(self)
+        if self.ending.measured and not before and self.config.cut and exit.others() > 0:
+            exit.follow_others(self)
         self._leave_if_over()
 
     def _leave_if_over(self) -> None:
         if self.ending.over:
-            leave.leave(self)
+            exit.leave(self)
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
     def _progress(self) -> None:
         now = time.monotonic()
-        tell = self.hub.emit if self.orders.cut else self.hub.keep_latest
+        tell = self.context.emit if self.config.cut else self.context.keep_latest
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_S
-            tell(Progress(self.phases.current, self.steps.count, time.time(), self.tally(), leave.world()[0]))
+            tell(Progress(self.phases.current, self.steps.count, time.time(), self.tally(), exit.world()[0]))
         if now >= self._next_report:
             tell(report.report_of(self, "running"))
             after = time.monotonic()
             pause = max(REPORT_S, REPORT_SHARE * (after - self._started), REPORT_PAUSE * (after - now))
-            self._next_report = after + (pause if self.orders.cut else min(pause, RUN_REPORT_S))
+            self._next_report = after + (pause if self.config.cut else min(pause, RUN_REPORT_S))
 
     def tally(self) -> Optional[Tally]:
         """Of a whole run; None of a trial."""
@@ -319,10 +325,10 @@ class Probe:
             self.device.flush()
             how = ended or report.how_it_ended(self)
             try:
-                self.hub.emit(report.report_of(self, how, waits))
+                self.context.emit(report.report_of(self, how, waits))
             except Exception:
                 tell_own_error("the last report")
-                self.hub.emit(report.bare_report(self, how))
+                self.context.emit(report.bare_report(self, how))
 
 
 def _samples_in(args: Any, asked: Any = None) -> Optional[int]:

@@ -7,8 +7,8 @@ from typing import Any, List, Optional, Tuple
 import torch
 
 from brimful_inside.probe.accelerator import accelerator_type, is_started
-from brimful_inside.probe.hub import number_of
-from brimful_inside.probe.leave import world
+from brimful_inside.probe.context import number_of
+from brimful_inside.probe.process.exit import world
 from brimful_inside.wire import Report
 
 
@@ -56,7 +56,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         context_bytes=probe.device.context_bytes,
         trace_file=probe.device.trace_file,
         approximations=probe.device.approximations,
-        notes=[*probe.hub.notes, *(_notes(probe) if over else [])],
+        notes=[*probe.context.notes, *(_notes(probe) if over else [])],
         wrote=_wrote(probe),
         first_step_unix_s=probe.first_step_unix_s,
         cards=probe.device.cards,
@@ -71,22 +71,22 @@ def bare_report(probe: Any, ended: str) -> Report:
     """How far the script came and our notes: for when something else cannot be read."""
     rank, size = world()
     return Report(
-        rank=rank, local_rank=number_of("LOCAL_RANK"), world_size=size, device=probe.orders.device, device_name=None,
+        rank=rank, local_rank=number_of("LOCAL_RANK"), world_size=size, device=probe.config.device, device_name=None,
         device_total_bytes=None, torch_version=str(torch.__version__), ended=ended, steps=probe.steps.count,
-        warmup_steps=probe.orders.warmup_steps, step_s=[], loading_s=[], micro_batches_per_step=[], samples_per_step=[],
+        warmup_steps=probe.config.warmup_steps, step_s=[], loading_s=[], micro_batches_per_step=[], samples_per_step=[],
         optimizers=[], loaders=[], phases={}, losses=[], worst_batch=None, peak_unphased=None, context_bytes=None,
-        trace_file=probe.device.trace_file, approximations={}, notes=list(probe.hub.notes), wrote=[],
+        trace_file=probe.device.trace_file, approximations={}, notes=list(probe.context.notes), wrote=[],
     )  # fmt: skip
 
 
 def _wrote(probe: Any) -> List[str]:
-    overlay = probe.hub.overlay
+    overlay = probe.context.overlay
     return overlay.wrote() if overlay is not None else []
 
 
 def device_label(probe: Any) -> str:
-    if probe.orders.device != "accelerator":
-        return probe.orders.device
+    if probe.config.device != "accelerator":
+        return probe.config.device
     if not is_started():
         return "cpu"
     return "%s:%d" % (accelerator_type(), _device_index(probe))
@@ -103,9 +103,9 @@ def _device_index(probe: Any) -> int:
 
 def device_facts(probe: Any) -> Tuple[Optional[str], Optional[int]]:
     """(name, total bytes) of the device."""
-    if probe.orders.device == "imaginary" and probe.orders.card is not None:
-        return probe.orders.card.name, probe.orders.card.total_bytes
-    if probe.orders.device == "accelerator" and torch.cuda.is_initialized():
+    if probe.config.device == "imaginary" and probe.config.card is not None:
+        return probe.config.card.name, probe.config.card.total_bytes
+    if probe.config.device == "accelerator" and torch.cuda.is_initialized():
         properties = torch.cuda.get_device_properties(_device_index(probe))
         return properties.name, int(properties.total_memory)
     return None, None
@@ -114,7 +114,7 @@ def device_facts(probe: Any) -> Tuple[Optional[str], Optional[int]]:
 def _notes(probe: Any) -> List[str]:
     """Sentences about what was not as usual."""
     steps, notes = probe.steps, []
-    if probe.orders.device == "accelerator" and not is_started():
+    if probe.config.device == "accelerator" and not is_started():
         notes.append("the script used no accelerator")
     if steps.count == 0:
         notes.append("no optimizer stepped")
@@ -132,12 +132,12 @@ def _notes(probe: Any) -> List[str]:
         notes.append("%d optimizers stepped (%s); the first one sets the pace" % (steps.optimizers, kinds))
     if any(seen.uses_closure for seen in steps.read()):
         notes.append("the optimizer is given a closure: forward and backward passes run inside its step")
-    overlay = probe.hub.overlay
+    overlay = probe.context.overlay
     for path in overlay.resumed_from() if overlay is not None else []:
         notes.append("the script went on from its own checkpoint %s: the trial saw the rest of that training" % path)
-    target = probe.warmup_steps + probe.orders.steps
-    if 0 < steps.count < target and probe.orders.cut:
+    target = probe.warmup_steps + probe.config.steps
+    if 0 < steps.count < target and probe.config.cut:
         notes.append("the script ended after %d of the %d steps of the trial" % (steps.count, target))
-    if probe.orders.cut and probe.orders.see_eval and probe.ending.measured and "eval" not in probe.phases.read():
+    if probe.config.cut and probe.config.see_eval and probe.ending.measured and "eval" not in probe.phases.read():
         notes.append("no evaluation was seen")
     return notes

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional, Tuple
 
 __all__ = ["is_ours", "lacking"]
 
-# What is said of a tensor that has no data; on the imaginary card "meta" is the card (see imaginary/api/devices.py).
+# What is said of a tensor that has no data; on the imaginary card "meta" is the card (see imaginary/cuda_api/devices.py).
 _NO_DATA = re.compile(r"\bmeta\b|Meta[A-Z]\w*Type|data is not allocated yet|Cannot access data pointer", re.IGNORECASE)
 _DRIVER = re.compile(r"libcuda|libcudart|libnvrtc|NVIDIA driver|cudaGetDeviceCount|CUDA driver|active drivers")
 _BUILDS = re.compile(r"torch[/\\]utils[/\\]cpp_extension\.py$")

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from brimful_inside import imaginary  # noqa: E402
-from brimful_inside.laws.trace import Trace, decode  # noqa: E402
+from brimful_inside.simulator.trace import Trace, decode  # noqa: E402
 from brimful_inside.wire import Card  # noqa: E402
 
 GIB = 1 << 30

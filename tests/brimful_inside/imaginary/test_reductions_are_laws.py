@@ -7,8 +7,8 @@ import io
 import pytest
 import torch
 
-from brimful.decide.allocation_laws import fit_laws
-from brimful.decide.sequences import program_of
+from brimful.decide.memory.program import program_of
+from brimful.decide.memory.size_model import fit_size_model
 from brimful_inside import imaginary
 from tests.brimful_inside.imaginary.conftest import card, rows
 
@@ -34,7 +34,7 @@ def program_at(batch_size, work):
     ],
 )
 def test_laws_of_two_or_three_small_batches_hold_at_any(work):
-    laws = fit_laws({size: program_at(size, work) for size in (5, 12, 20)})
+    laws = fit_size_model({size: program_at(size, work) for size in (5, 12, 20)})
     assert laws is not None
     for size in (64, 1001, 4096):
         assert laws.reproduces(program_at(size, work), size).exact

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from brimful_inside.laws.allocator import CachingAllocator
-from brimful_inside.laws.replay import play
-from brimful_inside.laws.trace import Settings, decode
+from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.replay import play
+from brimful_inside.simulator.trace import Settings, decode
 
 MIB = 1 << 20
 

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from brimful.decide.allocation_laws import fit_laws
-from brimful.decide.sequences import program_of
+from brimful.decide.memory.program import program_of
+from brimful.decide.memory.size_model import fit_size_model
 from brimful_inside import imaginary
-from brimful_inside.laws.trace import decode
+from brimful_inside.simulator.trace import decode
 from brimful_inside.wire import Card
 
 LENGTH, WIDTH, WORDS = 1024, 64, 500
@@ -69,7 +69,7 @@ def program(batch_size, lower):
 def test_a_transformers_laws_hold_on_both_sides_of_its_thresholds(lower):
     """2 and 4 samples have less than 3072 tokens and more; 80 have more than 65536 rows for the layer norms' gradients."""
     small, large = {size: program(size, lower) for size in (2, 4)}, program(80, lower)
-    laws = fit_laws(small)
+    laws = fit_size_model(small)
     assert laws is not None, small[2].difference(small[4])
     seen = laws.reproduces(large, 80)
     assert seen.exact, seen.differs_at

@@ -5,12 +5,14 @@ import types
 import pytest
 import torch
 
-from brimful_inside.probe import accelerator, clock, meters, report
-from brimful_inside.probe.clock import EventClock, StepTimes
-from brimful_inside.probe.hub import Hub
-from brimful_inside.probe.meters import AcceleratorDevice, NoDevice
+from brimful_inside.probe import accelerator, report
+from brimful_inside.probe.context import ProcessContext
+from brimful_inside.probe.memory import device_memory
+from brimful_inside.probe.memory.device_memory import AcceleratorDevice, NoDevice
 from brimful_inside.probe.probe import Probe
-from brimful_inside.wire import Orders
+from brimful_inside.probe.timing import step_times
+from brimful_inside.probe.timing.step_times import EventClock, StepTimes
+from brimful_inside.wire import TrialConfig
 
 
 class Event:
@@ -41,9 +43,9 @@ def card(monkeypatch):
     monkeypatch.setattr(Event, "now_ms", 0.0)
     monkeypatch.setattr(Event, "reached", True)
     monkeypatch.setattr(Event, "waited", 0)
-    for module in (clock, meters, accelerator):
+    for module in (step_times, device_memory, accelerator):
         monkeypatch.setattr(module, "is_started", lambda: True)
-    monkeypatch.setattr(clock, "accelerator_type", lambda: "cuda")
+    monkeypatch.setattr(step_times, "accelerator_type", lambda: "cuda")
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return monkeypatch
@@ -78,7 +80,7 @@ def test_a_report_names_the_card_that_the_parameters_lie_on(card, trained, label
     card.setattr(report, "accelerator_type", lambda: "cuda")
     card.setattr(torch.accelerator, "current_device_index", lambda: 3)
     steps = types.SimpleNamespace(pace=types.SimpleNamespace(device=trained) if trained else None)
-    assert report.device_label(types.SimpleNamespace(orders=Orders("", "accelerator"), steps=steps)) == label
+    assert report.device_label(types.SimpleNamespace(config=TrialConfig("", "accelerator"), steps=steps)) == label
 
 
 def test_an_evaluation_between_steps_belongs_to_none(card):
@@ -127,10 +129,10 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(card, tmp_pa
 
         clone = detach
 
-    orders = Orders(folder=str(tmp_path), device="accelerator", steps=1, warmup_steps=0)
-    probe = Probe(Hub(orders, "rank"), NoDevice(), types.SimpleNamespace(reset=int, peak_bytes=int, is_true=False))
+    config = TrialConfig(folder=str(tmp_path), device="accelerator", steps=1, warmup_steps=0)
+    probe = Probe(ProcessContext(config, "rank"), NoDevice(), types.SimpleNamespace(reset=int, peak_bytes=int, is_true=False))
     told = []
-    card.setattr(probe.hub, "emit", told.append)
+    card.setattr(probe.context, "emit", told.append)
     probe.times.begin()
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
     optimizer.param_groups[0]["lr"] = OnTheDevice()
@@ -187,7 +189,7 @@ def test_memory_that_runs_out_is_heard_of_by_the_allocators_observer(card):
 
 
 def test_before_the_script_has_used_a_card_nothing_starts_one(monkeypatch):
-    for module in (clock, meters):
+    for module in (step_times, device_memory):
         monkeypatch.setattr(module, "is_started", lambda: False)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: pytest.fail("asked"))
     monkeypatch.setattr(torch.cuda, "Event", None)

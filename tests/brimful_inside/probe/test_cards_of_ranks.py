@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from brimful_inside.probe import leave
 from brimful_inside.probe.devices import _open_trace, visible
+from brimful_inside.probe.process import exit
 from brimful_inside.wire import ALONE_VARIABLE
 
 
@@ -23,17 +23,17 @@ def test_the_environment_leaves_some_of_the_cards(named, seen):
 
 def test_a_ranks_first_card_has_the_ranks_trace_and_others_say_which(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "2")
-    hub = SimpleNamespace(role="rank", orders=SimpleNamespace(folder=str(tmp_path)))
+    context = SimpleNamespace(role="rank", config=SimpleNamespace(folder=str(tmp_path)))
     names = []
     for index in (None, 0, None):
-        file, name = _open_trace(hub, index)
+        file, name = _open_trace(context, index)
         file.close()
         names.append(name)
     assert names == ["trace-2.jsonl", "trace-2-cuda0.jsonl", f"trace-2-{os.getpid()}.jsonl"]
 
 
 def test_a_rank_that_was_started_alone_waits_for_nobody(monkeypatch):
-    monkeypatch.setattr(leave, "world", lambda: (3, 64))
-    assert leave.others() == 63
+    monkeypatch.setattr(exit, "world", lambda: (3, 64))
+    assert exit.others() == 63
     monkeypatch.setenv(ALONE_VARIABLE, "1")
-    assert leave.others() == 0
+    assert exit.others() == 0

@@ -146,7 +146,7 @@ def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, tm
 def test_the_orders_alone_decide_whether_writes_are_kept_out(run_trial):
     told = run_trial("import os, sys; print(sys.dont_write_bytecode, 'MLFLOW_TRACKING_URI' in os.environ)", keep_out=True)
     assert told.stdout == "True True\n"
-    assert json.loads((told.folder / "orders.json").read_text())["keep_out"] is True
+    assert json.loads((told.folder / "trial_config.json").read_text())["keep_out"] is True
 
 
 TOKENIZERS = """

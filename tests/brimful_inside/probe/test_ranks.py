@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from brimful_inside.probe import leave
+from brimful_inside.probe.process import exit
 
 pytestmark = pytest.mark.heavy
 
@@ -106,11 +106,11 @@ class Busy:
 
 def test_a_rank_of_imaginary_cards_that_is_at_work_does_not_follow_another_out(monkeypatch):
     seconds = iter([0, 0, 1, 1, 2, 2, 3, 5])  # read once more where births are new
-    monkeypatch.setattr(leave.time, "monotonic", lambda: float(next(seconds)))
-    monkeypatch.setattr(leave, "IDLE_S", 0.5)
-    idle = leave._Idle(types.SimpleNamespace(device=Busy()))
+    monkeypatch.setattr(exit.time, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(exit, "IDLE_S", 0.5)
+    idle = exit._Idle(types.SimpleNamespace(device=Busy()))
     assert [idle.long_enough() for _ in range(5)] == [False, False, False, True, True]
 
 
 def test_a_rank_of_real_cards_may_be_waiting_from_the_beginning():
-    assert leave._Idle(types.SimpleNamespace(device=object())).long_enough()
+    assert exit._Idle(types.SimpleNamespace(device=object())).long_enough()

@@ -6,21 +6,21 @@ import sys
 import pytest
 
 from brimful_inside import script
-from brimful_inside.probe import hub as hub_module
-from brimful_inside.probe.hub import Hub
-from brimful_inside.wire import Orders
+from brimful_inside.probe import context as process_context
+from brimful_inside.probe.context import ProcessContext
+from brimful_inside.wire import TrialConfig
 
 
 @pytest.fixture
 def planned(monkeypatch, tmp_path):
     settings = {"batch_size": 96, "lr": "0.01", "amp": "off", "name": 5, "workers": "4", "odd": "x", "half": 2.5}
-    hub = Hub(Orders(folder=str(tmp_path), device="cpu", settings=settings), "rank")
-    monkeypatch.setattr(hub_module, "hub", hub)
-    return hub
+    context = ProcessContext(TrialConfig(folder=str(tmp_path), device="cpu", settings=settings), "rank")
+    monkeypatch.setattr(process_context, "context", context)
+    return context
 
 
 def test_without_brimful_the_default_is_given_and_a_phase_is_nothing(monkeypatch):
-    monkeypatch.setattr(hub_module, "hub", None)
+    monkeypatch.setattr(process_context, "context", None)
     assert script.setting("batch_size", 64) == 64
     with script.phase("encoding") as phase:
         phase.cached = True
@@ -28,17 +28,19 @@ def test_without_brimful_the_default_is_given_and_a_phase_is_nothing(monkeypatch
 
 @pytest.mark.parametrize(("device", "imaginary"), [("cpu", False), ("accelerator", False), ("imaginary", True)])
 def test_a_script_may_know_that_its_card_is_imaginary(monkeypatch, tmp_path, device, imaginary):
-    monkeypatch.setattr(hub_module, "hub", Hub(Orders(folder=str(tmp_path), device=device), "rank"))
+    monkeypatch.setattr(process_context, "context", ProcessContext(TrialConfig(folder=str(tmp_path), device=device), "rank"))
     assert script.is_imaginary() is imaginary
-    monkeypatch.setattr(hub_module, "hub", None)
+    monkeypatch.setattr(process_context, "context", None)
     assert not script.is_imaginary()
 
 
 @pytest.mark.parametrize("keep_out", [False, True])
 def test_a_script_may_know_that_its_writes_are_kept_out(monkeypatch, tmp_path, keep_out):
-    monkeypatch.setattr(hub_module, "hub", Hub(Orders(folder=str(tmp_path), device="cpu", keep_out=keep_out), "rank"))
+    monkeypatch.setattr(
+        process_context, "context", ProcessContext(TrialConfig(folder=str(tmp_path), device="cpu", keep_out=keep_out), "rank")
+    )
     assert script.keeps_writes_out() is keep_out
-    monkeypatch.setattr(hub_module, "hub", None)
+    monkeypatch.setattr(process_context, "context", None)
     assert not script.keeps_writes_out()
 
 

@@ -162,15 +162,15 @@ train(DataLoader(data, batch_sampler=Budget(data), collate_fn=pad))
 )
 
 
-def two_trials(run_trial, tmp_path, script, first=("500",), second=("500",), **orders):
+def two_trials(run_trial, tmp_path, script, first=("500",), second=("500",), **config):
     """Two trials of one session, the second of which is told of the first one's scans."""
     run_trial = run_trial.func
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()
-    one = run_trial(folders[0], script, argv=first, worst_batch=True, **orders)
+    one = run_trial(folders[0], script, argv=first, worst_batch=True, **config)
     files = [str(path) for path in sorted(one.folder.glob("scans-*.jsonl"))]
-    return one, run_trial(folders[1], script, argv=second, worst_batch=True, scans=files, **orders)
+    return one, run_trial(folders[1], script, argv=second, worst_batch=True, scans=files, **config)
 
 
 def asked_and_shapes(told):

@@ -1,6 +1,6 @@
 """The context: what a card holds outside PyTorch's allocator."""
 
-from brimful.decide.context import context_of
+from brimful.decide.memory.cuda_context import context_of
 from brimful.measure.gpus import find_gpu
 
 MIB = 1 << 20

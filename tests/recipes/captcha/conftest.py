@@ -38,7 +38,7 @@ def last_of_each(*flags: object) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    hidden = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "BRIMFUL_ORDERS", "MALLOC_MMAP_MAX_")
+    hidden = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "BRIMFUL_TRIAL_CONFIG", "MALLOC_MMAP_MAX_")
     return {**{k: v for k, v in os.environ.items() if k not in hidden}, "OMP_NUM_THREADS": "1"}
 
 

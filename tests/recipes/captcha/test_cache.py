@@ -229,7 +229,11 @@ def test_a_full_disk_is_said_with_what_is_kept(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(DiskFull) as caught:
         captchas(KEY, tmp_path, 1, Said())
-    assert "10 images take" in caught.value.saw and "--cache" in caught.value.do and "next run" in caught.value.means
+    assert (
+        "10 images take" in caught.value.problem
+        and "--cache" in caught.value.suggestion
+        and "next run" in caught.value.explanation
+    )
 
 
 def test_images_that_the_disk_has_no_room_for_take_none_of_it(tmp_path: Path):
@@ -264,7 +268,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be kept in") as caught:
         captchas(KEY, tmp_path / "file" / "cache", 1, Said())
-    assert "--cache" in caught.value.do
+    assert "--cache" in caught.value.suggestion
 
 
 def test_a_read_only_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -71,7 +71,7 @@ def test_where_nothing_is_left_to_measure_there_is_no_training():
 def test_what_cannot_be_meant_is_refused_by_the_name_of_its_flag(options: dict, word: str):
     with pytest.raises(UsageError) as caught:
         ImageOptions(**options)
-    assert word in caught.value.saw and caught.value.do
+    assert word in caught.value.problem and caught.value.suggestion
 
 
 def test_digits_are_an_alphabet_of_ten():

@@ -37,4 +37,6 @@ def test_a_training_goes_on_with_its_own_images_alone(tmp_path: Path):
     check_resumable(tmp_path, FACTS)
     with pytest.raises(UsageError) as caught:
         check_resumable(tmp_path, replace(FACTS, height=30))
-    assert "24 × 64" in caught.value.saw and "30 × 64" in caught.value.means and "--resume no" in caught.value.do
+    assert (
+        "24 × 64" in caught.value.problem and "30 × 64" in caught.value.explanation and "--resume no" in caught.value.suggestion
+    )

@@ -68,7 +68,7 @@ def test_another_size_is_the_same_image_scaled():
 def test_what_cannot_be_drawn_is_refused_by_the_name_of_its_flag(settings: dict, word: str):
     with pytest.raises(UsageError) as caught:
         Look(**settings)
-    assert word in caught.value.saw and caught.value.do
+    assert word in caught.value.problem and caught.value.suggestion
 
 
 def test_a_missing_font_is_named(tmp_path: Path):
@@ -104,7 +104,7 @@ def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "captcha", None)
     with pytest.raises(UsageError) as caught:
         Painter(Look())
-    assert "captcha is not installed" in caught.value.saw and "brimful[captcha]" in caught.value.do
+    assert "captcha is not installed" in caught.value.problem and "brimful[captcha]" in caught.value.suggestion
 
 
 def test_a_missing_version_is_the_same_error(monkeypatch: pytest.MonkeyPatch):

@@ -9,9 +9,9 @@ import pytest
 
 from brimful.recipes.captcha.presets import DEFAULT, PRESETS, presets_on
 from brimful.recipes.common import Options, choose, config_from
-from brimful.train.batching import plan_batches
-from brimful.train.data.course import Course
-from brimful.train.schedules import Schedule
+from brimful.train.data.epoch_sampler import EpochSampler
+from brimful.train.optim.schedules import Schedule
+from brimful.train.step.batching import plan_batches
 
 NOTES_SAMPLES = 50_030
 
@@ -26,7 +26,7 @@ def config_of(preset: str, **flags: object):
 def test_an_epoch_has_17_steps_on_three_cards_and_on_one_that_accumulates(samples: int, ranks: int):
     batching = plan_batches(config_of("large-batch").batch, ranks, samples, None)
     assert (batching.micro_batch, batching.accumulation * ranks, batching.effective) == (1024, 3, 3072)
-    course = Course(samples, seed=0, micro_batch=1024, accumulation=batching.accumulation, ranks=ranks)
+    course = EpochSampler(samples, seed=0, micro_batch=1024, accumulation=batching.accumulation, ranks=ranks)
     assert course.steps_per_epoch() == 17 == math.ceil(samples / 3072)
     assert samples // 3072 == 16  # what drop-last would make of it
 

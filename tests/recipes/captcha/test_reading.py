@@ -138,7 +138,7 @@ def test_what_cannot_be_read_from_is_said(what: str, trained: Path, pictures: Pa
         batch = 0
     with pytest.raises(UsageError) as caught:
         list(read_images(paths, checkpoint, batch, "cpu"))
-    assert caught.value.do
+    assert caught.value.suggestion
 
 
 def test_pixels_are_those_of_the_training(pictures: Path):

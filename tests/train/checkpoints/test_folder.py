@@ -165,7 +165,7 @@ def test_where_all_are_damaged_nothing_begins_from_zero(tmp_path):
     warnings = []
     with pytest.raises(CheckpointDamaged, match="None of the 2 checkpoints") as raised:
         of(tmp_path, warnings.append).newest()
-    assert "step-0000000001" in raised.value.saw and "step-0000000002" in raised.value.saw and raised.value.do
+    assert "step-0000000001" in raised.value.problem and "step-0000000002" in raised.value.problem and raised.value.suggestion
     assert len(warnings) == 2
 
 
@@ -239,7 +239,7 @@ def test_a_path_without_a_checkpoint_is_answered_with_those_that_are_there(tmp_p
     for wrong in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(UsageError) as raised:
             of(tmp_path).load(wrong)
-        assert str(wrong) in raised.value.saw and str(path) in raised.value.do
+        assert str(wrong) in raised.value.problem and str(path) in raised.value.suggestion
     with pytest.raises(UsageError):
         of(tmp_path).load(path / "state.json")
 
@@ -276,7 +276,7 @@ def test_one_that_may_not_be_read_is_not_taken_for_a_damaged_one(tmp_path, reque
     for read in (lambda: of(tmp_path).newest(), lambda: of(tmp_path).load(path)):
         with pytest.raises(CheckpointUnreadable, match="may not be read") as raised:
             read()
-        assert type(raised.value) is CheckpointUnreadable and "chmod" in raised.value.do
+        assert type(raised.value) is CheckpointUnreadable and "chmod" in raised.value.suggestion
 
 
 def test_a_folder_that_may_not_be_listed_is_not_taken_for_an_empty_one(tmp_path, request):
@@ -293,7 +293,7 @@ def test_a_folder_that_may_not_be_written_says_so_and_names_what_is_kept(tmp_pat
     request.getfixturevalue("as_nobody")
     with pytest.raises(BrimfulError, match="could not be written") as raised:
         save(of(tmp_path), 2)
-    assert str(path) in raised.value.means
+    assert str(path) in raised.value.explanation
 
 
 def test_a_file_in_the_folder_s_place_says_so(tmp_path):
@@ -337,8 +337,8 @@ def test_a_full_disk_leaves_what_was_there_and_names_it(tmp_path, where, number)
     kept = save(of(tmp_path, keep_last=1), 1)
     with pytest.raises(DiskFull) as raised:
         save(of(tmp_path, keep_last=1, disk=Full(tmp_path, 1, number, where)), 2)
-    assert "step 2" in raised.value.saw and raised.value.kept == str(kept)
-    assert "BRIMFUL_HOME" not in raised.value.do
+    assert "step 2" in raised.value.problem and raised.value.kept == str(kept)
+    assert "BRIMFUL_HOME" not in raised.value.suggestion
     assert hidden(tmp_path) == [] and steps(tmp_path) == [1]
     assert same(of(tmp_path).newest().state, training_state(1))
 

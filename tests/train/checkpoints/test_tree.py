@@ -146,8 +146,8 @@ def test_subclasses_come_back_as_the_plain_types():
 def test_what_cannot_be_held_is_refused_with_its_place(value, said):
     with pytest.raises(UsageError) as raised:
         pack({"optimizer": {"groups": [value]}})
-    assert "state.optimizer.groups.0" in raised.value.saw and said in raised.value.saw
-    assert raised.value.do
+    assert "state.optimizer.groups.0" in raised.value.problem and said in raised.value.problem
+    assert raised.value.suggestion
 
 
 def test_a_state_that_contains_itself_is_refused():

@@ -129,7 +129,7 @@ def test_a_newer_format_is_refused_with_both_numbers(tmp_path):
     (folder / "state.json").write_bytes(sealed(b'{"format":7,"all":"else is unknown"}'))
     with pytest.raises(NewerCheckpoint) as raised:
         whole.read(folder)
-    assert "format 7" in raised.value.saw and "format 1" in raised.value.saw and raised.value.do
+    assert "format 7" in raised.value.problem and "format 1" in raised.value.problem and raised.value.suggestion
 
 
 @pytest.mark.parametrize(

@@ -76,4 +76,4 @@ def test_the_end_of_the_data_ends_a_loop_over_it():
 def test_what_cannot_be_samples_is_said(make, said):
     with pytest.raises(UsageError) as caught:
         make()
-    assert said in caught.value.saw and caught.value.do
+    assert said in caught.value.problem and caught.value.suggestion

@@ -83,20 +83,21 @@ def test_rows_are_copied_on_the_host():
 def test_settings_that_cannot_be_meant_are_said(said, config):
     with pytest.raises(UsageError) as caught:
         DataConfig(**config)
-    assert caught.value.saw == said and caught.value.do
+    assert caught.value.problem == said and caught.value.suggestion
 
 
 SCRIPT = """
     import torch
     from brimful.train.data.arrays import Arrays
-    from brimful.train.data.course import Course, Position
-    from brimful.train.data.feed import DataConfig, Feed
+    from brimful.train.data.course import EpochSampler, Position
+    from brimful.train.data.feed import DataConfig, DataPipeline
 
     card = torch.device("cuda")
     data = Arrays(torch.zeros(4096, 1024, dtype=torch.uint8), torch.zeros(4096, dtype=torch.int64))
     for residence in ("device", "pinned", "host"):
         before = torch.cuda.memory_allocated()
-        feed = Feed(data, Course(4096, seed=0, micro_batch=64, accumulation=1), card, DataConfig(residence=residence), 0)
+        sampler = EpochSampler(4096, seed=0, micro_batch=64, accumulation=1)
+        feed = DataPipeline(data, sampler, card, DataConfig(residence=residence), 0)
         held = torch.cuda.memory_allocated() - before
         step = next(iter(feed.steps(Position())))
         images, labels = step.load(0, 0, 64)

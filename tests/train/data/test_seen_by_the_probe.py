@@ -14,8 +14,8 @@ SCRIPT = """
     import numpy as np, torch
     from torch import nn
     from brimful.train.data.arrays import Arrays
-    from brimful.train.data.course import Course, Position
-    from brimful.train.data.feed import DataConfig, Feed
+    from brimful.train.data.course import EpochSampler, Position
+    from brimful.train.data.feed import DataConfig, DataPipeline
 
     kind, micro_batch, workers = sys.argv[1], int(sys.argv[2]), None if sys.argv[3] == "measured" else int(sys.argv[3])
 
@@ -38,9 +38,10 @@ SCRIPT = """
     sized = {"sizes": data.sizes} if kind == "sized" else {}
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 10)).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
-    course = Course(1000, seed=0, micro_batch=micro_batch, accumulation=2, **sized)
-    feed = Feed(data, course, device, DataConfig(workers=workers), 0)
-    on_test = Feed(test, Course(200, seed=0, micro_batch=50, accumulation=1, shuffle=False), device, DataConfig(workers=0), 0)
+    course = EpochSampler(1000, seed=0, micro_batch=micro_batch, accumulation=2, **sized)
+    feed = DataPipeline(data, course, device, DataConfig(workers=workers), 0)
+    in_order = EpochSampler(200, seed=0, micro_batch=50, accumulation=1, shuffle=False)
+    on_test = DataPipeline(test, in_order, device, DataConfig(workers=0), 0)
     for epoch in range(3):
         for step in feed.steps(Position(epoch)):
             for part, n in enumerate(step.parts):
@@ -58,9 +59,9 @@ SCRIPT = """
 """
 
 
-def seen(tmp_path, kind, device, micro_batch=32, workers="0", **orders):
+def seen(tmp_path, kind, device, micro_batch=32, workers="0", **config):
     more = {"card": CARD} if device == "imaginary" else {}
-    told = run_trial(tmp_path, SCRIPT, argv=(kind, str(micro_batch), workers), device=device, **more, **orders)
+    told = run_trial(tmp_path, SCRIPT, argv=(kind, str(micro_batch), workers), device=device, **more, **config)
     assert told.exit_code == 0, told.stderr
     loaders = {loader["role"]: loader for loader in told.report["loaders"]}
     assert len(told.report["loaders"]) == 2, "one for training and one for evaluation, whatever was measured with others"

@@ -227,4 +227,4 @@ def test_no_rank_waits_for_one_that_could_not_decide():
 
     outcomes = on_two_ranks(fails)
     assert str(outcomes[0]) == "a broken image"
-    assert isinstance(outcomes[1], BrimfulError) and "rank 0 could not make a batch" in outcomes[1].saw
+    assert isinstance(outcomes[1], BrimfulError) and "rank 0 could not make a batch" in outcomes[1].problem

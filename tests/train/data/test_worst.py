@@ -8,14 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.train.batching import Split
 from brimful.train.data.arrays import Arrays
 from brimful.train.data.config import DataConfig
-from brimful.train.data.course import Course, Position
-from brimful.train.data.feed import Feed
+from brimful.train.data.epoch_sampler import EpochSampler, Position
+from brimful.train.data.pipeline import DataPipeline
 from brimful.train.data.worst import worst_micro_batches
-from tests.train.data.test_course import SETTINGS, sized
-from tests.train.data.test_feed import ALONE, CPU, Noisy, Texts
+from brimful.train.step.batching import Split
+from tests.train.data.test_epoch_sampler import SETTINGS, sized
+from tests.train.data.test_pipeline import ALONE, CPU, Noisy, Texts
 
 POWERS = (0, 1, 2)
 
@@ -38,8 +38,8 @@ def test_nothing_in_any_epoch_on_any_rank_is_worse_than_all_that_is_tried(
         return longest, *(at_once * longest**power for power in POWERS)
 
     for rank in range(asked["ranks"]):
-        course = Course(length, seed=seed, rank=rank, sizes=sizes, max_tokens=limit, **asked)
-        feed = Feed(Arrays(numpy.arange(length)), course, CPU, ALONE, 0)
+        course = EpochSampler(length, seed=seed, rank=rank, sizes=sizes, max_tokens=limit, **asked)
+        feed = DataPipeline(Arrays(numpy.arange(length)), course, CPU, ALONE, 0)
         tried = feed.worst_step(lambda samples: split.at_once(samples, decomposes))
         bounds = [max(column) for column in zip(*map(measured, tried.indices.micro_batches), strict=True)]
         for step in course.steps(Position(epoch)):
@@ -63,7 +63,7 @@ def test_what_is_tried_keeps_the_limits_and_could_hold_no_sample_more(case, micr
 def test_the_first_micro_batch_of_the_first_epoch_is_not_the_worst():
     """Why something has to be tried: one sample of 600 comes first, and later two of 500."""
     sizes = numpy.array([600] + [500] * 8)
-    course = Course(9, seed=0, micro_batch=8, accumulation=1, sizes=sizes, max_tokens=1000)
+    course = EpochSampler(9, seed=0, micro_batch=8, accumulation=1, sizes=sizes, max_tokens=1000)
     cut = [sizes[batch].tolist() for step in course.steps(Position()) for batch in step.micro_batches]
     assert cut[0] == [600] and [500, 500] in cut[1:]
     assert [sizes[batch].tolist() for batch in worst_micro_batches(sizes, 8, 1000, whole)] == [[600], [500, 500]]
@@ -85,14 +85,17 @@ def test_once_micro_batches_are_cut_another_one_is_the_worst():
 
 
 def test_samples_without_sizes_have_no_worst_micro_batch():
-    assert Feed(Noisy(10), Course(10, seed=0, micro_batch=4, accumulation=1), CPU, ALONE, 0).worst_step(whole) is None
+    assert (
+        DataPipeline(Noisy(10), EpochSampler(10, seed=0, micro_batch=4, accumulation=1), CPU, ALONE, 0).worst_step(whole)
+        is None
+    )
 
 
 @pytest.mark.parametrize("residence", ["device", "host", "loader"])
 def test_a_step_is_made_of_arrays_wherever_they_live(residence):
     sizes = numpy.array([5, 9, 1, 2])
-    course = Course(4, seed=0, micro_batch=4, accumulation=1, sizes=sizes, max_tokens=18)
-    feed = Feed(Arrays(torch.arange(4) * 10), course, CPU, DataConfig(workers=0, residence=residence), 0)
+    course = EpochSampler(4, seed=0, micro_batch=4, accumulation=1, sizes=sizes, max_tokens=18)
+    feed = DataPipeline(Arrays(torch.arange(4) * 10), course, CPU, DataConfig(workers=0, residence=residence), 0)
     step = feed.worst_step(whole)
     assert [batch.tolist() for batch in step.indices.micro_batches] == [[1, 0], [0, 3, 2]] and step.parts == (2, 3)
     assert step.load(0, 0, 2)[0].tolist() == [10, 0] and step.load(0, 1, 2)[0].tolist() == [0]
@@ -100,8 +103,8 @@ def test_a_step_is_made_of_arrays_wherever_they_live(residence):
 
 
 def test_a_piece_of_a_made_micro_batch_is_padded_as_the_whole():
-    course = Course(8, seed=0, micro_batch=3, accumulation=1, sizes=Texts.sizes, max_tokens=15)
-    step = Feed(Texts(), course, CPU, ALONE, 0).worst_step(whole)
+    course = EpochSampler(8, seed=0, micro_batch=3, accumulation=1, sizes=Texts.sizes, max_tokens=15)
+    step = DataPipeline(Texts(), course, CPU, ALONE, 0).worst_step(whole)
     batches = [Texts.sizes[batch].tolist() for batch in step.indices.micro_batches]
     part = batches.index([5, 4, 3])
     assert step.load(part, 2, 3)["tokens"].shape == (1, 5)
@@ -109,8 +112,8 @@ def test_a_piece_of_a_made_micro_batch_is_padded_as_the_whole():
 
 def test_making_it_leaves_the_random_states_as_they_were():
     sizes = numpy.arange(1, 11)
-    course = Course(10, seed=0, micro_batch=4, accumulation=1, sizes=sizes, max_tokens=20)
-    feed, before = Feed(Noisy(10), course, CPU, ALONE, 0), torch.get_rng_state()
+    course = EpochSampler(10, seed=0, micro_batch=4, accumulation=1, sizes=sizes, max_tokens=20)
+    feed, before = DataPipeline(Noisy(10), course, CPU, ALONE, 0), torch.get_rng_state()
     step = feed.worst_step(whole)
     assert torch.equal(step.load(0, 0, 1)[1], step.load(0, 0, 1)[1])
     assert torch.equal(torch.get_rng_state(), before)

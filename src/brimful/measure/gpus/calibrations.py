@@ -42,7 +42,7 @@ def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
     except OSError as error:
         raise UsageError(
             f"The calibration cannot be kept at {path}: {error.strerror or error}.",
-            do=f"Set {HOME_VARIABLE} to a folder you may write to.",
+            suggestion=f"Set {HOME_VARIABLE} to a folder you may write to.",
         ) from error
     return path
 

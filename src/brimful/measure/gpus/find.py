@@ -69,7 +69,7 @@ def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
     if total <= (context().low or 0):
         raise UsageError(
             f"A card with {format_bytes(total)} has no room for a CUDA context.",
-            do="Give its memory, as in --gpu-memory 20GiB.",
+            suggestion="Give its memory, as in --gpu-memory 20GiB.",
         )
     stand_in = _by_key()[_STAND_IN]
     label = name or f"a card with {format_bytes(total)}"

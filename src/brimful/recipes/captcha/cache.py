@@ -115,7 +115,9 @@ def _whole(path: Path, key: Key, say: Say) -> np.ndarray | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.", do="Choose another folder with --cache.") from error
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}.", suggestion="Choose another folder with --cache."
+        ) from error
     if head != expected:
         say(f"{path} is not an array of {key.shape} bytes: it is drawn anew.")
         return None
@@ -236,6 +238,6 @@ def _disk_full(path: Path, key: Key, partial: Path) -> DiskFull:
     return DiskFull(
         str(path),
         kept=f"what was drawn so far, in {partial.name}; the next run goes on from there",
-        saw=f"The disk is full: the {key.count:,} images take {format_bytes(int(np.prod(key.shape)))} in {path.parent}.",
-        do="Free some space, ask for fewer images with --samples, or choose a folder on another disk with --cache.",
+        problem=f"The disk is full: the {key.count:,} images take {format_bytes(int(np.prod(key.shape)))} in {path.parent}.",
+        suggestion="Free some space, ask for fewer images with --samples, or choose a folder on another disk with --cache.",
     )

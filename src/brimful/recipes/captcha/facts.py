@@ -47,7 +47,9 @@ def read_facts(path: Path) -> Facts | None:
         try:
             return Facts(**json.loads(text))
         except (ValueError, TypeError) as error:
-            raise UsageError(f"{folder / FILE_NAME} cannot be read: {error}.", do="Train into another --out.") from error
+            raise UsageError(
+                f"{folder / FILE_NAME} cannot be read: {error}.", suggestion="Train into another --out."
+            ) from error
     return None
 
 

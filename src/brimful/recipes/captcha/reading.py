@@ -17,7 +17,7 @@ from brimful.recipes.captcha.model import Reader
 from brimful.recipes.ending import say
 from brimful.train.checkpoints.config import CheckpointConfig
 from brimful.train.checkpoints.folder import Checkpoints
-from brimful.train.ranks import device_for
+from brimful.train.distributed.ranks import device_for
 from brimful.units import counted
 
 __all__ = ["Reading", "load_reader", "read_images", "show"]
@@ -55,13 +55,15 @@ def read_images(paths: Sequence[Path], checkpoint: Path, batch_size: int, device
     model.to(device).eval()
     for start in range(0, len(files), batch_size):
         yield from _read_batch(model, facts, files[start : start + batch_size], device)
-    yield from (Reading(str(path), None, None, error.means or "it is not there") for path, error in missing)
+    yield from (Reading(str(path), None, None, error.explanation or "it is not there") for path, error in missing)
 
 
 def load_reader(checkpoint: Path) -> tuple[Reader, Facts]:
     """The network of a checkpoint, or of the best one of a training's folder, and what it was trained on."""
     if not checkpoint.exists():
-        raise UsageError(f"There is no checkpoint at {checkpoint}.", do="Give the --out of a training with --checkpoint.")
+        raise UsageError(
+            f"There is no checkpoint at {checkpoint}.", suggestion="Give the --out of a training with --checkpoint."
+        )
     facts = read_facts(checkpoint)
     if facts is None:
         raise UsageError(
@@ -81,14 +83,14 @@ def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
         return checkpoints.load(checkpoint).state["model"]
     loaded = checkpoints.best() or checkpoints.newest()
     if loaded is None:
-        raise UsageError(f"{folder} holds no checkpoint.", do="Give the --out of a training with --checkpoint.")
+        raise UsageError(f"{folder} holds no checkpoint.", suggestion="Give the --out of a training with --checkpoint.")
     return loaded.state["model"]
 
 
 def _found(path: Path) -> tuple[list[Path], UsageError | None]:
     """The files that `path` stands for, or why there are none."""
     if not path.exists():
-        return [], UsageError(f"{path} is not there.", do="Name an image file or a folder of them.")
+        return [], UsageError(f"{path} is not there.", suggestion="Name an image file or a folder of them.")
     if not path.is_dir():
         return [path], None
     try:

@@ -22,10 +22,10 @@ from brimful.recipes.ending import is_first, say
 from brimful.recipes.host_allocator import set_host_allocator
 from brimful.recipes.precision import precision_here
 from brimful.recipes.table import settings_table
-from brimful.train.batching import plan_batches
 from brimful.train.data.arrays import Arrays
+from brimful.train.distributed.ranks import device_for
 from brimful.train.engine import Result, fit
-from brimful.train.ranks import device_for
+from brimful.train.step.batching import plan_batches
 from brimful.train.task import Batch, Sum, Task
 from brimful_inside.script import keeps_writes_out
 

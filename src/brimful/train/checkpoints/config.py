@@ -44,4 +44,6 @@ class CheckpointConfig:
 
 def _require_positive(name: str, value: float | None) -> None:
     if value is not None and not (math.isfinite(value) and value > 0):
-        raise UsageError(f"config.checkpoints.{name} = {value} is not a number above 0.", do="Give None to switch it off.")
+        raise UsageError(
+            f"config.checkpoints.{name} = {value} is not a number above 0.", suggestion="Give None to switch it off."
+        )

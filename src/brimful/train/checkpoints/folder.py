@@ -229,9 +229,9 @@ class Checkpoints:
         path = Path(path)
         with whole.reading(path):
             if not path.is_dir():
-                raise UsageError(f"There is no checkpoint at {path}.", do=self._others())
+                raise UsageError(f"There is no checkpoint at {path}.", suggestion=self._others())
             if not (path / whole.INDEX).exists():
-                raise UsageError(f"{path} is no checkpoint: it has no {whole.INDEX}.", do=self._others())
+                raise UsageError(f"{path} is no checkpoint: it has no {whole.INDEX}.", suggestion=self._others())
         loaded = whole.read(path, device)
         self._go_on_from(path)
         return loaded

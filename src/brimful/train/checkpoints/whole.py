@@ -177,7 +177,7 @@ def _checksum(path: Path) -> str:
 
 
 def _damaged(path: Path, what: str) -> CheckpointDamaged:
-    return CheckpointDamaged(f"{path} is damaged: {what}.", do="Go on from another checkpoint, or copy this one anew.")
+    return CheckpointDamaged(f"{path} is damaged: {what}.", suggestion="Go on from another checkpoint, or copy this one anew.")
 
 
 class reading:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy
 
-from brimful.train.data.course import Position, StepIndices
+from brimful.train.data.epoch_sampler import Position, StepIndices
 from brimful.train.task import Batch
 
 __all__ = ["MadeStep", "worst_micro_batches"]

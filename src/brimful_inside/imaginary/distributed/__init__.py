@@ -10,25 +10,33 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from brimful_inside.imaginary.patches import Patches
+from brimful_inside.imaginary.state.patches import Patches
 
 if TYPE_CHECKING:
-    from brimful_inside.imaginary.gpu import ImaginaryGpu
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
-__all__ = ["put_distributed_in_place"]
+__all__ = ["patch_distributed"]
 
 
-def put_distributed_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_distributed(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.distributed knows NCCL, and its collectives know the card. Does nothing where PyTorch was built without it."""
     if not torch.distributed.is_available():
         return
-    from brimful_inside.imaginary.distributed import alone, collectives, functional, nccl, objects, reducer, sync_batch_norm
+    from brimful_inside.imaginary.distributed import (
+        collectives,
+        functional,
+        nccl,
+        objects,
+        reducer,
+        single_rank,
+        sync_batch_norm,
+    )
 
     gpu.operation_handlers.update(collectives.handlers())
     gpu.operation_handlers.update(functional.handlers())
     gpu.operation_handlers.update(sync_batch_norm.handlers())
-    nccl.put_nccl_in_place(patches)
-    objects.put_objects_in_place(gpu, patches)
-    reducer.put_reducer_in_place(gpu, patches)
-    if alone.is_alone():
-        alone.put_alone_in_place(gpu, patches)
+    nccl.patch_nccl(patches)
+    objects.patch_objects(gpu, patches)
+    reducer.patch_reducer(gpu, patches)
+    if single_rank.is_alone():
+        single_rank.patch_alone(gpu, patches)

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import ProcessGroup
 from brimful_inside.imaginary.distributed.work import done
 
 if TYPE_CHECKING:
-    from brimful_inside.imaginary.gpu import ImaginaryGpu
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["handlers", "tensors_of"]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple, ca
 import torch
 from torch._C._distributed_c10d import _resolve_process_group
 
-from brimful_inside.imaginary.raw import META
+from brimful_inside.imaginary.state.tensors import META
 
 if TYPE_CHECKING:
-    from brimful_inside.imaginary.gpu import ImaginaryGpu
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["handlers"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from brimful_inside.imaginary.patches import Patches
+from brimful_inside.imaginary.state.patches import Patches
 
 __all__ = ["replace_everywhere"]
 

@@ -14,9 +14,9 @@ from torch._C._distributed_c10d import FakeProcessGroup
 
 from brimful_inside.imaginary.distributed.names import replace_everywhere
 from brimful_inside.imaginary.distributed.work import done
-from brimful_inside.imaginary.patches import Patches
+from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["new_backend", "put_nccl_in_place", "replace_plugins", "stand_in"]
+__all__ = ["new_backend", "patch_nccl", "replace_plugins", "stand_in"]
 
 _TEN_MINUTES = timedelta(minutes=10)  # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout
 
@@ -63,7 +63,7 @@ def stand_in(name: str) -> Any:
     return _StandIn(name, (), {"Options": _Options, "__module__": "torch.distributed.distributed_c10d"})
 
 
-def put_nccl_in_place(patches: Patches) -> None:
+def patch_nccl(patches: Patches) -> None:
     for name in ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):  # torch 2.15 has three
         if name == "ProcessGroupNCCL" or hasattr(c10d, name):
             backend = stand_in(name)

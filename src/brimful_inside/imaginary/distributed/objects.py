@@ -15,12 +15,12 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from brimful_inside.imaginary.distributed.names import replace_everywhere
-from brimful_inside.imaginary.patches import Patches
+from brimful_inside.imaginary.state.patches import Patches
 
 if TYPE_CHECKING:
-    from brimful_inside.imaginary.gpu import ImaginaryGpu
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
-__all__ = ["host_group", "put_objects_in_place"]
+__all__ = ["host_group", "patch_objects"]
 
 _NAMES = (
     *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
@@ -41,7 +41,7 @@ def host_group(group: Any = None) -> Any:
     return known
 
 
-def put_objects_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_objects(gpu: ImaginaryGpu, patches: Patches) -> None:
     for name in _NAMES:
         original = getattr(c10d, name, None)
         if original is not None:

@@ -14,15 +14,15 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Reducer
 
-from brimful_inside.imaginary.distributed.alone import is_alone
 from brimful_inside.imaginary.distributed.objects import host_group
-from brimful_inside.imaginary.patches import Patches
-from brimful_inside.imaginary.raw import is_meta
+from brimful_inside.imaginary.distributed.single_rank import is_alone
+from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import is_meta
 
 if TYPE_CHECKING:
-    from brimful_inside.imaginary.gpu import ImaginaryGpu
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
-__all__ = ["put_reducer_in_place"]
+__all__ = ["patch_reducer"]
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -34,7 +34,7 @@ class _Kept(threading.local):
     values: Any = None
 
 
-def put_reducer_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_reducer(gpu: ImaginaryGpu, patches: Patches) -> None:
     kept = _Kept()
     copy: Callable = gpu.operation_handlers[aten.copy_.default]
     gpu.operation_handlers[aten.copy_.default] = _keeping(copy, kept)

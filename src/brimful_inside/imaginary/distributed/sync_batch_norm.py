@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.raw import META, like
+from brimful_inside.imaginary.state.tensors import META, like
 
 if TYPE_CHECKING:
-    from brimful_inside.imaginary.gpu import ImaginaryGpu
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["handlers"]
 

@@ -8,18 +8,18 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, TextIO, 
 
 import torch
 
-from brimful_inside.imaginary.api import devices
-from brimful_inside.imaginary.books.clock import Clock
-from brimful_inside.imaginary.books.ledger import Ledger
-from brimful_inside.imaginary.gpu import ImaginaryGpu
-from brimful_inside.imaginary.raw import is_meta, plain_parts
-from brimful_inside.imaginary.several.data_parallel import put_transfers_in_place
+from brimful_inside.imaginary.cuda_api import devices
+from brimful_inside.imaginary.cuda_api.data_parallel import patch_transfers
 from brimful_inside.imaginary.several.moves import DevicesOfCards
 from brimful_inside.imaginary.several.operations import OperationsOnCards, tensors_in
 from brimful_inside.imaginary.several.places import Places
 from brimful_inside.imaginary.several.streams import StreamsOfCards
 from brimful_inside.imaginary.several.traces import LateTrace
-from brimful_inside.laws.allocator import CachingAllocator, settings_in
+from brimful_inside.imaginary.state.clock import Clock
+from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.ledger import Ledger
+from brimful_inside.imaginary.state.tensors import is_meta, plain_parts
+from brimful_inside.simulator.allocator import CachingAllocator, settings_in
 from brimful_inside.wire import Card
 
 __all__ = ["ImaginaryGpus"]
@@ -62,7 +62,7 @@ class ImaginaryGpus(ImaginaryGpu):
 
     def enter(self) -> None:
         super().enter()
-        put_transfers_in_place(self, self.patches)
+        patch_transfers(self, self.patches)
 
     def _operations(self) -> OperationsOnCards:
         return OperationsOnCards(self)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.api.devices import Devices
-from brimful_inside.imaginary.raw import META
+from brimful_inside.imaginary.cuda_api.devices import Devices
+from brimful_inside.imaginary.state.tensors import META
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.several.gpus import ImaginaryGpus

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.errors import different_devices
-from brimful_inside.imaginary.operations import Operations
-from brimful_inside.imaginary.raw import is_meta
+from brimful_inside.imaginary.dispatch.dispatch_mode import Operations
+from brimful_inside.imaginary.state.errors import different_devices
+from brimful_inside.imaginary.state.tensors import is_meta
 
 if TYPE_CHECKING:
     from brimful_inside.imaginary.several.gpus import ImaginaryGpus

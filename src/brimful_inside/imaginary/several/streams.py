@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict
 
-from brimful_inside.imaginary.api.streams import CurrentStreams
+from brimful_inside.imaginary.cuda_api.streams import CurrentStreams
 from brimful_inside.imaginary.several.places import Places
 
 __all__ = ["StreamsOfCards"]

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from brimful_inside import imaginary
-from brimful_inside.laws.allocator import CachingAllocator
-from brimful_inside.laws.replay import play
-from brimful_inside.laws.trace import decode
+from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.replay import play
+from brimful_inside.simulator.trace import decode
 from brimful_inside.wire import Card
 
 from .conftest import CARD, GIB

@@ -1,0 +1,333 @@
+"""What an audit finds: each finding one function from what was seen to an `Diagnostic`, or None.
+
+The conditions are written so that an ordinary, sound script gives none of them; each docstring says where the line is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from brimful.decide.audit.leaks import memory_that_grows
+from brimful.decide.audit.loading import loading_of
+from brimful.units import format_bytes, format_share
+from brimful.values import Budget, Diagnostic, Machine, Report, Sample, Setting
+from brimful_inside.wire import LoaderSeen, OptimizerSeen
+
+__all__ = ["CODES", "findings"]
+
+LOADER_BOUND_SHARE = 0.20  # of a step's time: below this, better loading could save a fifth at most
+DROPPED_SHARE = 0.01  # of the data set, never trained on in an epoch
+SHORT_BATCH_SHARE = 0.5  # of the batch size: a last batch under this is a short one
+SHORT_BATCH_STEPS = 50  # in longer epochs one short batch is less than 2 % of the steps and does not matter
+REPEATED_SHARE = 0.10  # of the batches of an epoch
+IDLE_SHARE = 0.50  # of the budget
+RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What all findings look at: rank 0, whose loader stands for all."""
+
+    sample: Sample
+    report: Report
+    requested: Mapping[str, Setting]
+    loaders: tuple[LoaderSeen, ...]  # of training, those that were iterated
+    loader: LoaderSeen | None  # the one that gave most batches
+    budget: Budget | None
+    machine: Machine | None
+
+    @property
+    def asked(self) -> int | None:
+        """The batch size asked for."""
+        value = self.requested.get("batch_size")
+        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    @property
+    def given(self) -> int | None:
+        """The largest batch that the loader gave, else what it says of itself."""
+        if self.loader is None:
+            return None
+        return max((b.samples for b in self.loader.batches if b.samples is not None), default=self.loader.batch_size)
+
+    @property
+    def length(self) -> int | None:
+        """Samples of an epoch, in this rank."""
+        if self.loader is None:
+            return None
+        return self.loader.sampler_samples if self.loader.sampler_samples is not None else self.loader.dataset_length
+
+    @property
+    def batches_per_step(self) -> int | None:
+        counts = self.report.micro_batches_per_step[self.report.warmup_steps :] or self.report.micro_batches_per_step
+        return round(statistics.median(counts)) if counts else None
+
+
+def findings(
+    sample: Sample, requested: Mapping[str, Setting], budget: Budget | None = None, machine: Machine | None = None
+) -> tuple[Diagnostic, ...]:
+    """All that is to be said about a trial, in the order of `CODES`; () for a sound script or a trial without a report."""
+    if not sample.reports:
+        return ()
+    report = sample.reports[0]
+    loaders = tuple(one for one in report.loaders if one.role == "train" and one.batches_seen > 0)
+    loader = max(loaders, key=lambda one: one.batches_seen, default=None)
+    seen = _Seen(sample, report, requested, loaders, loader, budget, machine)
+    return tuple(advice for find in _FINDERS if (advice := find(seen)) is not None)
+
+
+def hidden_cap(seen: _Seen) -> Diagnostic | None:
+    """The loader's largest batch is smaller than asked, and neither the data set's end, nor ranks, nor accumulation make up
+    for it (a batch size that is meant over all ranks and micro-batches is no cap)."""
+    asked, given = seen.asked, seen.given
+    if asked is None or given is None or given >= asked:
+        return None
+    if seen.length is not None and seen.length < asked and given >= seen.length:
+        return None  # the data set is smaller than the batch: another finding
+    per_step = given * (seen.batches_per_step or 1) * len(seen.sample.reports)
+    if per_step == asked:
+        return None
+    return Diagnostic(
+        "hidden-cap",
+        f"You asked for a batch size of {asked:,}, and the loader gives batches of {given:,}.",
+        f"Something between the flag and the loader caps or replaces it; memory and speed are those of {given:,}.",
+        f"Look for min(), max() or a fixed number where the DataLoader is made, or ask for {given:,} to say what happens.",
+    )
+
+
+def hidden_accumulation(seen: _Seen) -> Diagnostic | None:
+    """The median step takes another number of batches than asked (one, where nothing was asked). Several training loaders
+    that are read side by side give one batch each to a step: no finding."""
+    got = seen.batches_per_step
+    value = seen.requested.get("accumulation", 1)
+    asked = int(value) if isinstance(value, int | float) else 1
+    if not got or got == asked or not _one_backward_a_batch(seen):
+        return None
+    if len(seen.loaders) > 1 and got == asked * len(seen.loaders):
+        return None
+    effective = seen.sample.samples_per_step
+    whole = f" ({effective:,} samples)" if effective else ""
+    said = f"{asked} was asked for" if "accumulation" in seen.requested else "no flag says so"
+    if got > asked and seen.asked is not None and effective == seen.asked:
+        explanation = (
+            f"A step sees the {seen.asked:,} samples asked for, but memory and speed are those of a batch of {seen.given:,}."
+        )
+    else:
+        explanation = "The learning rate acts on the gradients of all of them, so it is tuned for that effective batch size."
+    suggestion = (
+        "Look where the script counts its batches, and whether that number reaches it"
+        if "accumulation" in seen.requested
+        else "Make it a flag"
+    )
+    return Diagnostic(
+        "hidden-accumulation",
+        f"{got} {'batches' if seen.loader else 'backward passes'} go into each optimizer step{whole}, and {said}.",
+        explanation,
+        f"{suggestion}; when the batch size grows, divide the accumulation by the same factor to keep the effective one.",
+    )
+
+
+def _one_backward_a_batch(seen: _Seen) -> bool:
+    """Without a DataLoader batches are counted by backward passes, which several optimizers or a closure need more of."""
+    optimizers = seen.report.optimizers
+    return seen.loader is not None or (len(optimizers) == 1 and not optimizers[0].uses_closure)
+
+
+def batch_exceeds_dataset(seen: _Seen) -> Diagnostic | None:
+    """The batch size in force is larger than the data set (of this rank)."""
+    size = (seen.loader.batch_size if seen.loader else None) or seen.asked
+    if size is None or seen.length is None or size <= seen.length:
+        return None
+    return Diagnostic(
+        "batch-exceeds-dataset",
+        f"The batch size is {size:,}, and the data set has {seen.length:,} samples.",
+        f"Every batch size above {seen.length:,} is the same batch of {seen.length:,}: comparing them compares nothing, "
+        "and an epoch is one step.",
+        f"Use at most {seen.length:,}; smaller batches give more steps an epoch.",
+    )
+
+
+def repeated_batches(seen: _Seen) -> Diagnostic | None:
+    """Within one epoch, over a tenth of the batches (and two at least) hold the very values of an earlier one. Batches that
+    brimful itself made of the largest samples do not count."""
+    if seen.loader is None or (seen.report.worst_batch is not None and seen.report.worst_batch.indices):
+        return None
+    one_epoch = seen.loader.batches[: seen.loader.length]
+    if seen.loader.length is None and seen.loader.iterations > 1:
+        return None  # nobody knows where the first epoch ends
+    sums = [batch.checksum for batch in one_epoch if batch.checksum is not None]
+    distinct = len(set(sums))
+    if len(sums) - distinct < 2 or len(sums) - distinct <= REPEATED_SHARE * len(sums):
+        return None
+    workers = seen.loader.workers
+    explanation = (
+        f"The {workers} loader workers draw the same random numbers: each process has a copy of one random state "
+        "(NumPy's or Python's), so the same samples are made several times."
+        if workers > 1
+        else "The same samples are made several times in one epoch."
+    )
+    return Diagnostic(
+        "repeated-batches",
+        f"{distinct} of {len(sums)} batches of an epoch are distinct.",
+        explanation,
+        "Draw random numbers from torch (its workers are seeded apart), or seed the others in worker_init_fn with "
+        "torch.initial_seed().",
+    )
+
+
+def loader_bound(seen: _Seen) -> Diagnostic | None:
+    """Over a fifth of the measured steps' time was spent waiting for data."""
+    share, steps = seen.sample.loading_share, seen.sample.step_s
+    if share is None or share <= LOADER_BOUND_SHARE or not steps or seen.loader is None:
+        return None
+    step_s = statistics.fmean(steps)
+    loading = loading_of(step_s, share * step_s, seen.loader.workers, seen.machine.cores if seen.machine else None)
+    have = f"{loading.workers} loader workers" if loading.workers else "no loader workers"
+    if loading.needed is None:
+        suggestion = (
+            "Loading takes nearly all the time: cache decoded samples, or make loading cheaper; workers alone will not do."
+        )
+    elif loading.curable:
+        suggestion = f"Set num_workers={loading.needed}."
+    else:
+        suggestion = (
+            f"It would take {loading.needed} workers and this machine has {loading.cores} cores: "
+            "cache decoded samples, or make loading itself cheaper."
+        )
+    return Diagnostic(
+        "loader-bound",
+        f"{format_share(share)} of a step is spent waiting for data, with {have}.",
+        "The device stands idle in that time; a larger batch does not help.",
+        suggestion,
+    )
+
+
+def remainder(seen: _Seen) -> Diagnostic | None:
+    """Samples that drop_last leaves out, if over 1 % of the data set; else a last batch of one sample, or of under half the
+    batch size in an epoch of at most 50 steps."""
+    loader = seen.loader
+    if loader is None or not loader.batch_size or not seen.length or seen.length < loader.batch_size:
+        return None
+    size, length = loader.batch_size, seen.length
+    rest = length % size
+    if rest == 0:
+        return None
+    if loader.drop_last:
+        if rest <= DROPPED_SHARE * length:
+            return None
+        return Diagnostic(
+            "remainder",
+            f"{rest:,} of {length:,} samples ({format_share(rest / length)}) are dropped in every epoch (drop_last).",
+            "Without shuffling they are never trained on.",
+            _better_size(size, length),
+        )
+    steps = length // size + 1
+    if rest != 1 and (rest >= SHORT_BATCH_SHARE * size or steps > SHORT_BATCH_STEPS):
+        return None
+    return Diagnostic(
+        "remainder",
+        f"The last batch of every epoch has {rest:,} of {size:,} samples.",
+        "Batch normalization fails on a single sample, and its step has as much weight as the others."
+        if rest == 1
+        else f"Its gradient is noisier, and its step has as much weight as the other {steps - 1}.",
+        _better_size(size, length) + " Or use drop_last=True.",
+    )
+
+
+def learning_rate(seen: _Seen) -> Diagnostic | None:
+    """The learning rate asked for is neither what a group of the optimizer was made with, nor where its schedule goes.
+
+    A schedule (warm-up, decay, one cycle) is no finding: compared is what the scheduler took over from the constructor; a
+    script that sets the rate by hand at each step shows no such thing, and a rate that moves is left alone then.
+    """
+    value = seen.requested.get("lr")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not seen.report.optimizers:
+        return None
+    in_force: list[float] = []
+    for optimizer in seen.report.optimizers:
+        known = _rates_meant(optimizer)
+        if known is None or any(_same(rate, float(value)) for rate in known):
+            return None
+        in_force += known
+    if not in_force:
+        return None
+    closest = min(in_force, key=lambda rate: abs(rate - float(value)))
+    factor = f", {closest / float(value):.3g} times as much" if value else ""
+    return Diagnostic(
+        "learning-rate",
+        f"You asked for a learning rate of {value:g}, and {closest:g} is in force{factor}.",
+        "Something scales or replaces it before the optimizer sees it (by the batch size, or the number of processes, say).",
+        f"Look where the optimizer is made; ask for what gives {value:g}, or note that {closest:g} is what you train with.",
+    )
+
+
+def memory_idle(seen: _Seen) -> Diagnostic | None:
+    """On a card, the peak is under half of what may be used, and the data set has room for a larger batch."""
+    peak = seen.sample.peak.device_bytes if seen.sample.peak else None
+    if seen.budget is None or seen.budget.memory != "device" or not peak or peak >= IDLE_SHARE * seen.budget.bytes:
+        return None
+    if seen.length is not None and seen.given is not None and seen.given >= seen.length:
+        return None
+    return Diagnostic(
+        "memory-idle",
+        f"The peak is {format_bytes(peak)}, {format_share(peak / seen.budget.bytes)} of the {format_bytes(seen.budget.bytes)} "
+        "that may be used.",
+        "There is room for a larger batch. A full card is not a goal in itself: a larger batch is often no faster.",
+        "Measure whether it helps: brimful tune.",
+    )
+
+
+def memory_grows(seen: _Seen) -> Diagnostic | None:
+    """On an imaginary card, each step or each batch of the evaluation leaves memory behind, and it is worth telling
+    (`brimful.decide.audit.leaks`)."""
+    peak = seen.sample.peak
+    if peak is None or not peak.device_bytes:
+        return None
+    found = [one for one in memory_that_grows(seen.report.growth, peak.device_bytes) if one.code == "memory-grows"]
+    if not found:
+        return None
+    problem, explanation, suggestion = (
+        "; ".join(getattr(one, part) for one in found) for part in ("problem", "explanation", "suggestion")
+    )
+    return Diagnostic("memory-grows", _sentence(problem), _sentence(explanation), _sentence(suggestion))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+_FINDERS: tuple[Callable[[_Seen], Diagnostic | None], ...] = (
+    hidden_cap,
+    hidden_accumulation,
+    batch_exceeds_dataset,
+    repeated_batches,
+    loader_bound,
+    remainder,
+    learning_rate,
+    memory_idle,
+    memory_grows,
+)
+CODES = tuple(find.__name__.replace("_", "-") for find in _FINDERS)
+
+
+def _rates_meant(optimizer: OptimizerSeen) -> list[float] | None:
+    """The learning rates that an optimizer was made with or goes up to; None where a rate moves by hand."""
+    meant = optimizer.initial_learning_rates + optimizer.max_learning_rates
+    if meant:
+        return meant
+    if optimizer.first_learning_rates != optimizer.learning_rates:
+        return None
+    return list(optimizer.first_learning_rates)
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= RATE_TOLERANCE * max(abs(one), abs(other))
+
+
+def _better_size(size: int, length: int) -> str:
+    """The batch size nearest to `size` that leaves nothing over, within a quarter of it, else what little it can do."""
+    near = [other for other in range(max(1, size * 3 // 4), size * 5 // 4 + 1) if length % other == 0]
+    if not near:
+        return "No batch size near this one divides the data set; a smaller batch leaves less over."
+    return f"A batch size of {min(near, key=lambda other: abs(other - size)):,} leaves nothing over."

@@ -1,0 +1,90 @@
+"""What a trial cannot see, as it is cut: memory that each step, or each batch of an evaluation, leaves on the card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from brimful.units import format_bytes
+from brimful.values import Diagnostic
+
+STEP_SHARE = 0.001  # of the peak, a step (or a batch of an evaluation of unknown length): below, 1,000 of them do not double it
+EVALUATION_SHARE = 0.01  # of the peak, by the end of the evaluation
+EMBEDDING_BYTES = 256  # kept of a sample: below, it is a prediction, and predictions are not compared with each other (assumed)
+PAIR_BYTES = 4  # of a matrix in which each sample meets each: single precision
+MANY = 1000  # steps, or batches where nobody knows how many there are
+
+
+def memory_that_grows(
+    growth: Mapping[str, int],
+    peak_bytes: int,
+    evaluation_bytes: int | None = None,
+    budget_bytes: int | None = None,
+    evaluation_samples: int | None = None,
+) -> list[Diagnostic]:
+    """Warnings about what piles up; [] where it is not worth telling.
+
+    `growth`: as `Report.growth` has it. `peak_bytes`: device peak of the same trial. With `evaluation_bytes` (what the
+    evaluation holds on the card at most, as predicted) and `budget_bytes` it is told where it does not fit in the end; with
+    `evaluation_samples`, how many there are, where what is kept of them may be compared with each other.
+    """
+    found = []
+    per_step = growth.get("train", 0)
+    if per_step and per_step >= STEP_SHARE * peak_bytes:
+        found.append(
+            Diagnostic(
+                "memory-grows",
+                f"each step leaves {format_bytes(per_step)} more on the card",
+                f"the peak told here is of the first steps; after {MANY:,} it is about {format_bytes(MANY * per_step)} more",
+                "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()",
+            )
+        )
+    evaluation = _evaluation(growth, peak_bytes, evaluation_bytes, budget_bytes)
+    collects = _collected(growth, peak_bytes, evaluation_samples)
+    return [*found, *filter(None, [evaluation, collects])]
+
+
+def _evaluation(
+    growth: Mapping[str, int], peak_bytes: int, evaluation_bytes: int | None, budget_bytes: int | None
+) -> Diagnostic | None:
+    per_batch, length, seen = growth.get("eval", 0), growth.get("eval_length"), growth.get("eval_seen", 0)
+    left = MANY if length is None else max(0, length - seen)
+    enough = STEP_SHARE * peak_bytes if length is None else EVALUATION_SHARE * peak_bytes
+    total = per_batch * left
+    if not per_batch or not left:
+        return None
+    if (per_batch if length is None else total) < enough:
+        return None
+    of = "" if length is None else f" of {length:,}"
+    when = f"after {MANY:,} more of them" if length is None else "at its end"
+    explanation = (
+        f"{when} the evaluation holds about {format_bytes(total)} more than the peak told here knows of, "
+        "and what is joined (torch.cat) takes as much again"
+    )
+    if evaluation_bytes is not None and budget_bytes is not None and evaluation_bytes + total > budget_bytes:
+        explanation += (
+            f"; that does not fit: about {format_bytes(evaluation_bytes + total)} in all, and "
+            f"{format_bytes(budget_bytes)} may be used"
+        )
+    return Diagnostic(
+        "memory-grows",
+        f"each evaluation batch leaves {format_bytes(per_batch)} more on the card; the trial saw {seen:,}{of} batches",
+        explanation,
+        "move what is kept to the host: .cpu(), or .item() for numbers",
+    )
+
+
+def _collected(growth: Mapping[str, int], peak_bytes: int, samples: int | None) -> Diagnostic | None:
+    """What is kept of each sample may meet all the rest in the end, as in a matrix of similarities."""
+    per_batch, length, seen = growth.get("eval", 0), growth.get("eval_length"), growth.get("eval_seen", 0)
+    if not per_batch or not samples or not length or seen >= length:
+        return None
+    pairs_bytes = PAIR_BYTES * samples**2
+    if per_batch * length < EMBEDDING_BYTES * samples or pairs_bytes < EVALUATION_SHARE * peak_bytes:
+        return None
+    return Diagnostic(
+        "evaluation-collects",
+        f"the evaluation keeps {format_bytes(per_batch)} of each batch on the card; the trial saw {seen:,} of {length:,}",
+        f"what is made of all batches at its end was made of {seen:,}: where each of the {samples:,} samples meets each, as in "
+        f"a matrix of similarities, that takes {format_bytes(pairs_bytes)}, which is not in the peak told here",
+        "compare them in parts, or on the host: .cpu()",
+    )

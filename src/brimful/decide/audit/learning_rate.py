@@ -1,0 +1,75 @@
+"""What a changed batch size means for the learning rate: advice, never a change made silently.
+
+Linear for SGD: Goyal et al. 2017, "Accurate, Large Minibatch SGD", arXiv 1706.02677. Square root for Adam and its kind:
+Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", arXiv 2205.10287. Both hold up to a
+critical batch size that depends on the task (McCandlish et al. 2018, arXiv 1812.06162).
+"""
+
+from __future__ import annotations
+
+import math
+
+from brimful.values import Diagnostic
+
+__all__ = ["learning_rate_advice", "scaled_learning_rate"]
+
+_SGD = ("sgd", "asgd", "lars")
+_ADAPTIVE = (
+    "adam",
+    "adamw",
+    "nadam",
+    "radam",
+    "adamax",
+    "sparseadam",
+    "rmsprop",
+    "adagrad",
+    "adadelta",
+    "lamb",
+    "lion",
+    "adafactor",
+)
+
+
+def scaled_learning_rate(rate: float, before: int, after: int, optimizer: str) -> tuple[float, str] | None:
+    """The learning rate that keeps training alike when the effective batch goes from `before` to `after` samples.
+
+    Returns it with the rule's name, "linear" or "square root"; None for an optimizer for which no rule is known.
+    """
+    if before <= 0 or after <= 0:
+        raise ValueError(f"batch sizes are 1 or more, not {before} and {after}")
+    family = _family(optimizer)
+    if family is None:
+        return None
+    ratio = after / before
+    return (rate * ratio, "linear") if family == "sgd" else (rate * math.sqrt(ratio), "square root")
+
+
+def learning_rate_advice(rate: float | None, before: int | None, after: int | None, optimizer: str | None) -> Diagnostic | None:
+    """What to consider when the effective batch size changes; None when it does not, or is not known."""
+    if not before or not after or before == after:
+        return None
+    problem = f"The batch size goes from {before:,} to {after:,}, {after / before:.3g} times as much."
+    change = "fewer" if after > before else "more"
+    explanation = (
+        f"An epoch has {change} steps, and the learning rate that was right may not be any more. brimful leaves it as it is."
+    )
+    scaled = scaled_learning_rate(rate, before, after, optimizer) if rate and optimizer else None
+    if scaled is None or rate is None:
+        suggestion = (
+            "Consider the learning rate anew: linear in the batch size for SGD, by its square root for Adam; with a warm-up."
+        )
+    else:
+        value, rule = scaled
+        paper = "arXiv 1706.02677" if rule == "linear" else "arXiv 2205.10287"
+        suggestion = (
+            f"Try {value:.3g} instead of {rate:g} (the {rule} rule for {optimizer}, {paper}), with a warm-up, and compare."
+        )
+    return Diagnostic("learning-rate-scaling", problem, explanation, suggestion)
+
+
+def _family(optimizer: str) -> str | None:
+    """By the class name: FusedAdam, AdamW8bit, PagedAdamW32bit, DeepSpeedCPUAdam are all Adam."""
+    name = optimizer.lower()
+    if any(one in name for one in _ADAPTIVE):
+        return "adaptive"
+    return "sgd" if any(one in name for one in _SGD) else None

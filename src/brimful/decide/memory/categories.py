@@ -1,0 +1,171 @@
+"""Each allocation of a trace with its category, its module, and where in the script it was made.
+
+The categories are told apart by tags where a module, an optimizer or a gradient claims an allocation, else by its life:
+
+- an activation was alive when a backward pass began, or came of a forward pass that was done again within one;
+- what stays alive over the backward passes of more than two steps, or of two where it was made before the training began, is
+  none: the script holds it for other reasons (averages of weights, results that are collected);
+- what a library asks for through PyTorch's allocator (cuBLAS, cuDNN) is a workspace;
+- all the rest comes and goes: temporaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from brimful_inside.simulator.annotations import (
+    RECOMPUTATION,
+    At,
+    Backward,
+    Site,
+    Tag,
+    Uses,
+)
+from brimful_inside.simulator.trace import (
+    Free,
+    Malloc,
+    Phase,
+    Ready,
+    Retire,
+    Row,
+    Step,
+    Trace,
+)
+
+PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS = "parameters", "gradients", "optimizer_state", "activations"
+INPUTS, BUFFERS, TEMPORARIES, WORKSPACES, OTHER = "inputs", "buffers", "temporaries", "workspaces", "other"
+CACHE, CONTEXT = "cache", "context"
+
+#: In the order in which they are shown. The last two are no allocations.
+CATEGORIES = (
+    *(PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, INPUTS, BUFFERS, TEMPORARIES, WORKSPACES, OTHER),
+    *(CACHE, CONTEXT),
+)
+
+_OF_TAG = {
+    "parameter": PARAMETERS,
+    "gradient": GRADIENTS,
+    "optimizer_state": OPTIMIZER_STATE,
+    "buffer": BUFFERS,
+    "input": INPUTS,
+}
+_NO_SITE = Site(-1, "", "")
+_TEMPORARY = "(temporary)"
+_LIBRARIES = ("cublas", "cudnn")
+_TRAINING = ("train", "eval")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One allocation, as it is at every batch size at which the program is the same."""
+
+    op: str
+    category: str
+    module: str  # the path that named_modules of the outermost module has for its owner, "" for that one itself
+    model: str  # the outermost module's class name; "" outside of any
+    site: Site
+    itemsize: int = 0  # bytes of an element of a parameter, a state, ...; 0: not known
+    stale: bool = False  # a gradient that was alive when the backward pass of a later step began
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """A trace's allocations by order of birth, and what the script uses."""
+
+    allocations: tuple[Allocation, ...]
+    uses: frozenset[str]
+
+
+class _Life:
+    """What is seen of one allocation while its trace is gone through."""
+
+    __slots__ = ("before_training", "freed", "op", "site", "step", "steps")
+
+    def __init__(self, row: Malloc, site: Site, before_training: bool, step: int):
+        self.op = row.op
+        self.site = site
+        self.before_training = before_training
+        self.step = step
+        self.steps: set[int] = set()  # at whose backward passes it was alive
+        self.freed = False
+
+
+def annotate(trace: Trace) -> Annotated:
+    """The allocations of `trace`, by order of birth. Without notes all are temporaries or workspaces."""
+    births: list[tuple[int, _Life]] = []
+    alive: dict[int, _Life] = {}
+    sites: dict[int, Site] = {}
+    tags: dict[int, Tag] = {}
+    uses: set[str] = set()
+    site, training, step = _NO_SITE, False, 0
+    for row in _in_order(trace):
+        if isinstance(row, Malloc):
+            alive[row.id] = life = _Life(row, site, not training, step)
+            births.append((row.id, life))
+        elif isinstance(row, Free | Retire | Ready):
+            life = alive.pop(row.id, None)
+            if life is not None:
+                life.freed = True
+        elif isinstance(row, At):
+            site = sites[row.number]
+        elif isinstance(row, Site):
+            sites[row.number] = row
+        elif isinstance(row, Tag):
+            _tag(tags, row)
+        elif isinstance(row, Backward):
+            if row.begins:
+                for life in alive.values():
+                    life.steps.add(step)
+        elif isinstance(row, Phase):
+            training = training or row.name in _TRAINING
+        elif isinstance(row, Step):
+            step = row.number
+        elif isinstance(row, Uses):
+            uses.add(row.name)
+    return Annotated(tuple(_allocation(life, tags.get(id_)) for id_, life in births), frozenset(uses))
+
+
+def _in_order(trace: Trace) -> Iterator[Row | Site | At | Tag | Backward | Uses]:
+    """Rows and notes as they were written."""
+    notes = iter(trace.notes)
+    at, note = next(notes, (len(trace.rows) + 1, None))
+    for number, row in enumerate(trace.rows):
+        while at <= number and note is not None:
+            yield note
+            at, note = next(notes, (len(trace.rows) + 1, None))
+        yield row
+    while note is not None:
+        yield note
+        at, note = next(notes, (0, None))
+
+
+def _tag(tags: dict[int, Tag], row: Tag) -> None:
+    """A copy from the host can turn out to be a parameter; any other tag stays."""
+    before = tags.get(row.id)
+    if before is None or before.category == "input":
+        tags[row.id] = row
+
+
+def _allocation(life: _Life, tag: Tag | None) -> Allocation:
+    if tag is not None:
+        stale = tag.category == "gradient" and any(step > life.step for step in life.steps)
+        category = _OF_TAG.get(tag.category, OTHER)
+        site = life.site
+        owner = (tag.module, tag.model) if tag.model or category == INPUTS else (site.module, site.model)
+        return Allocation(life.op, category, *owner, site, tag.itemsize, stale)
+    return Allocation(life.op, _category(life), life.site.module, life.site.model, life.site)
+
+
+def _category(life: _Life) -> str:
+    if life.op.endswith(_TEMPORARY):
+        return TEMPORARIES
+    if life.op.startswith(_LIBRARIES):
+        return WORKSPACES
+    if len(life.steps) > (1 if life.before_training else 2):
+        return OTHER
+    if life.before_training and not life.freed and not life.site.during:
+        return OTHER
+    if life.steps or life.site.during == RECOMPUTATION:
+        return ACTIVATIONS
+    return TEMPORARIES

@@ -1,0 +1,107 @@
+"""The next smaller batch size of a run that ran out of memory, and the accumulation that keeps its effective batch.
+
+From outside nothing of the failed step can be saved, so each restart is dear, and so is a batch that is needlessly small. What
+trials have shown comes first: a size that ran within the budget. Without such a size the next one is three quarters of a size
+that had fitted in a trial (something grew, a near miss) and half of one of which nothing is known (memory beside the model's
+own grows about linearly with the batch, so half of it is freed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from brimful.decide.tune.objective import fits_budget
+from brimful.values import Budget, MemoryEstimate, Outcome, Sample
+
+__all__ = ["Known", "Size", "known_from", "next_smaller"]
+
+_NEAR_MISS, _UNKNOWN = 3 / 4, 1 / 2  # assumed, as argued above
+_WORTH_IT = 9 / 10  # assumed: a size that ran and is larger than this share of the failed one is likely to fail as well
+_LEAST_SHARE = 1 / 4  # assumed: a size that ran, or a divisor, below this share of the failed one is too far down
+_MULTIPLE = 8  # of samples: tensor cores take sizes of which 8 is a factor (NVIDIA, Deep Learning Performance guide)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of other sizes: those that ran within the budget, and the largest that was concluded to fit."""
+
+    ran: tuple[int, ...] = ()
+    largest: int | None = None
+
+
+@dataclass(frozen=True)
+class Size:
+    """A batch size with its accumulation (None: the command has no place for one), and why it was taken."""
+
+    batch_size: int
+    accumulation: int | None
+    why: str
+    ran: bool = False  # this size ran in a trial
+
+    @property
+    def effective_batch(self) -> int:
+        """Samples in an update, of each rank."""
+        return self.batch_size * (self.accumulation or 1)
+
+
+def known_from(
+    samples: Iterable[Sample], budget: Budget | None, belief: MemoryEstimate | None, name: str = "batch_size"
+) -> Known:
+    """What the record of a plan knows of sizes of the setting `name`."""
+    sizes = set()
+    for sample in samples:
+        size = sample.trial.settings.get(name)
+        fits = fits_budget(sample, budget) if budget is not None else sample.outcome is Outcome.COMPLETED
+        if isinstance(size, int) and fits:
+            sizes.add(size)
+    largest = belief.largest_batch_size if belief is not None and name == "batch_size" else None
+    return Known(tuple(sorted(sizes)), largest)
+
+
+def next_smaller(failed: int, known: Known, effective: int | None = None) -> Size | None:
+    """The size to try after `failed` ran out of memory; None where there is none, as it was 1.
+
+    `effective`: the samples of an update (of a rank) that are to stay, where the command takes an accumulation; None where it
+    takes none. They stay exactly if a divisor of them is near enough, else as nearly as a whole number allows.
+    """
+    if failed <= 1:
+        return None
+    size, why = _by_knowledge(failed, known)
+    if effective is None:
+        return Size(size, None, why, size in known.ran)
+    divisor = next((d for d in range(size, 0, -1) if effective % d == 0), 1)
+    if divisor < size and divisor >= max(1, failed * _LEAST_SHARE):
+        why = f"the largest up to {size:,} that divides the {effective:,} samples of an update; {size:,} is {why}"
+        size = divisor
+    return Size(size, max(1, round(effective / size)), why, size in known.ran)
+
+
+def _by_knowledge(failed: int, known: Known) -> tuple[int, str]:
+    if known.largest is not None and 1 <= known.largest < failed:  # 0: not one sample was believed to fit
+        return known.largest, f"the largest that was found to fit; {failed:,} ran out of memory"
+    near = [size for size in known.ran if failed * _LEAST_SHARE <= size <= failed * _WORTH_IT]
+    if near:
+        size = max(near)
+        next_below = size == max(one for one in known.ran if one < failed)
+        which = "the next smaller size that" if next_below else "the largest size at least a tenth smaller that"
+        return size, f"{which} ran in a trial; {failed:,} ran out of memory"
+    if failed in known.ran:
+        size, how = _down_to(failed, _NEAR_MISS)
+        return size, f"three quarters of {failed:,}{how}; {failed:,} ran in a trial and not to its end here"
+    size, how = _down_to(failed, _UNKNOWN)
+    return size, f"half of {failed:,}{how}; {failed:,} ran out of memory"
+
+
+def _down_to(failed: int, share: float) -> tuple[int, str]:
+    """That share of `failed` as a size, and whether it was rounded."""
+    size = _rounded(failed * share, failed)
+    return size, "" if size == failed * share else ", rounded down"
+
+
+def _rounded(size: float, failed: int) -> int:
+    """A whole number from 1 to `failed` - 1; a multiple of 8 where it is large enough for that to matter little."""
+    whole = int(size)
+    if whole >= 2 * _MULTIPLE:
+        whole -= whole % _MULTIPLE
+    return min(max(1, whole), failed - 1)

@@ -1,0 +1,95 @@
+"""The settings of a run: what the command says, the plan's and those given, side by side with what is in force and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from brimful.command import placeholders
+from brimful.decide.run.next_batch_size import Size
+from brimful.values import Command, Plan, PlannedSetting, Setting, Source
+
+__all__ = ["ACCUMULATION", "environment_of", "lever_of", "settings_of", "values_in_force", "with_size"]
+
+BATCH_SIZE, ACCUMULATION = "batch_size", "accumulation"
+
+
+def settings_of(
+    command: Command, plan: Plan | None, plan_name: str, given: Mapping[str, Setting]
+) -> tuple[PlannedSetting, ...]:
+    """One row for every setting that the command, the plan or the user names; none is dropped.
+
+    What was given with --set comes before the plan, and the plan before the value in the command, which is the placeholder's
+    where it stands open. A value that is written out in the command stays.
+    """
+    opened = placeholders(command)
+    planned = {s.name: s for s in plan.settings if s.name not in plan.environment} if plan is not None else {}
+    rows = [
+        _row(name, command, opened, planned.get(name), plan_name, given)
+        for name in dict.fromkeys([*opened, *planned, *given, *command.given])
+    ]
+    return tuple(row for row in rows if row is not None)
+
+
+def _row(
+    name: str,
+    command: Command,
+    opened: tuple[str, ...],
+    planned: PlannedSetting | None,
+    plan_name: str,
+    given: Mapping[str, Setting],
+) -> PlannedSetting | None:
+    asked = command.given.get(name)
+    if name in given:
+        others = {"the plan's": planned.effective if planned else None, "the command's": asked}
+        over = "".join(f", over {whose} {v}" for whose, v in others.items() if v is not None and v != given[name])
+        return PlannedSetting(name, given[name], given[name], f"given with --set{over}", Source.MEASURED)
+    if name not in opened and asked is not None:
+        passed = f"; the plan's {planned.effective} has no place in it" if planned and planned.effective != asked else ""
+        return PlannedSetting(name, asked, asked, f"as the command says{passed}", Source.MEASURED)
+    if planned is not None and planned.effective is not None:
+        reach = "" if name in opened else f"; the command has no {{{name}}}, so that only brimful.setting({name!r}) meets it"
+        return PlannedSetting(name, asked, planned.effective, f"by the plan {plan_name}: {planned.why}{reach}", planned.source)
+    if asked is not None:
+        return PlannedSetting(name, asked, asked, "as the command says", Source.MEASURED)
+    if name == ACCUMULATION:
+        return PlannedSetting(name, None, 1, "one batch an update, as nothing else was said", Source.ASSUMED)
+    return None  # an open placeholder that nobody sets: filling it in says so
+
+
+def environment_of(plan: Plan | None, own: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """(what the plan adds to the environment, sentences about what the user's `own` environment has already)."""
+    wanted = plan.environment if plan is not None else {}
+    kept = [
+        f"{name}={own[name]} is set already; the plan's {value} is left out"
+        for name, value in wanted.items()
+        if own.get(name, value) != value
+    ]
+    return {name: value for name, value in wanted.items() if name not in own}, kept
+
+
+def values_in_force(rows: tuple[PlannedSetting, ...]) -> dict[str, Setting]:
+    return {row.name: row.effective for row in rows if row.effective is not None}
+
+
+def lever_of(phase: str | None, names: Mapping[str, object] | tuple[str, ...]) -> str:
+    """The setting that made a phase too large: its own batch size where it has one (an evaluation that runs out of memory does
+    not shrink the training), else the batch size."""
+    own = f"{phase}_batch_size"
+    return own if own in names else BATCH_SIZE
+
+
+def with_size(rows: tuple[PlannedSetting, ...], lever: str, size: Size) -> tuple[PlannedSetting, ...]:
+    """The rows with another size in force; what was asked stays beside it."""
+    changed = {lever: size.batch_size} | ({ACCUMULATION: size.accumulation} if size.accumulation is not None else {})
+    why = {lever: size.why, ACCUMULATION: f"so that {size.effective_batch:,} samples go into an update of each rank"}
+    known = {row.name for row in rows}
+    source = Source.MEASURED if size.ran else Source.ASSUMED
+    found = [
+        replace(row, effective=changed[row.name], why=why[row.name], source=source)
+        if row.name in changed and row.effective != changed[row.name]
+        else row
+        for row in rows
+    ]
+    found += [PlannedSetting(n, None, value, why[n], source) for n, value in changed.items() if n not in known]
+    return tuple(found)

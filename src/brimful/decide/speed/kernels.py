@@ -1,0 +1,135 @@
+"""The kernels of a step as laws of the batch size, as allocations are: each one's arithmetic, bytes and lengths.
+
+Where traces at different sizes ran the same kernels in the same order, each number of each kernel has a law of its own. Where
+they did not, the kernels of the nearest trace are taken, grown as their kind's totals grow from trace to trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from brimful.decide.memory.size_model import Law, law_through
+from brimful_inside.simulator.roofline import Kernel
+
+__all__ = ["KernelLaws", "ScaledKernels", "StepKernels", "fit_kernels"]
+
+
+@dataclass(frozen=True)
+class StepKernels:
+    """The kernels of one step at one batch size: the different ones, and which of them ran, in order."""
+
+    kernels: tuple[Kernel, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KernelLaws:
+    """Kernels whose numbers are laws of the batch size."""
+
+    places: tuple[Kernel, ...]  # the different kernels, with the numbers of the smallest trace
+    laws: tuple[tuple[Law, ...], ...]  # of each: flops, bytes, launches, then its lengths
+    order: tuple[int, ...]
+    fitted_at: tuple[int, ...]  # batch sizes
+    exact: bool = True  # the same kernels ran at all sizes
+
+    def at(self, batch_size: int) -> StepKernels:
+        kernels = []
+        for place, laws in zip(self.places, self.laws, strict=True):
+            flops, nbytes, launches, *shape = (max(0, law.at(batch_size)) for law in laws)
+            kernels.append(place._replace(flops=flops, bytes=nbytes, launches=launches, shape=tuple(shape)))
+        return StepKernels(tuple(kernels), self.order)
+
+
+@dataclass(frozen=True)
+class ScaledKernels:
+    """Kernels of several traces that did not run the same ones, and the totals of each kind as laws."""
+
+    traced: Mapping[int, StepKernels]
+    totals: Mapping[str, tuple[Law, Law]]  # kind: flops, bytes
+    exact: bool = False
+
+    @property
+    def fitted_at(self) -> tuple[int, ...]:
+        return tuple(sorted(self.traced))
+
+    def at(self, batch_size: int) -> StepKernels:
+        nearest = min(self.traced, key=lambda size: (abs(size - batch_size), size))
+        step = self.traced[nearest]
+        if nearest == batch_size:
+            return step
+        grown = {kind: _growth(laws, nearest, batch_size) for kind, laws in self.totals.items()}
+        return StepKernels(
+            tuple(_scaled(kernel, nearest, *grown.get(kernel.kind, (1.0, 1.0))) for kernel in step.kernels), step.order
+        )
+
+
+def _growth(laws: tuple[Law, Law], old: int, new: int) -> tuple[float, float]:
+    before, after = [law.at(old) for law in laws], [law.at(new) for law in laws]
+    flops, nbytes = (max(0.0, b / a) if a > 0 else 1.0 for a, b in zip(before, after, strict=True))
+    return flops, nbytes
+
+
+def _scaled(kernel: Kernel, batch_size: int, flops: float, nbytes: float) -> Kernel:
+    """More of the same: a product grows in its rows, or in what it sums over: where the batch is a factor, or the longer."""
+    shape = list(kernel.shape)
+    if shape:
+        place = max((1, 3), key=lambda at: (shape[at] % max(1, batch_size) == 0, shape[at]))
+        shape[place] = max(1, round(shape[place] * flops))
+    return kernel._replace(flops=round(kernel.flops * flops), bytes=round(kernel.bytes * nbytes), shape=tuple(shape))
+
+
+def fit_kernels(steps: Mapping[int, Sequence[Kernel]], alike: bool = True) -> KernelLaws | ScaledKernels | None:
+    """Laws through the steps of traces, by batch size; None without a step. One trace alone gives numbers that do not grow.
+
+    Without `alike` it is known that not all sizes run the same kernels, though some may: then no law is of all sizes.
+    """
+    steps = {size: kernels for size, kernels in sorted(steps.items()) if kernels}
+    if not steps:
+        return None
+    chosen = _alike(steps)
+    if len(steps) > 1 and (len(chosen) == 1 or not alike):
+        return ScaledKernels({size: _distinct(kernels) for size, kernels in steps.items()}, _totals(steps))
+    points = [chosen[0], *([chosen[len(chosen) // 2]] if len(chosen) > 2 else []), chosen[-1]] if len(chosen) > 1 else chosen
+    numbers: dict[tuple, int] = {}
+    places: list[Kernel] = []
+    laws: list[tuple[Law, ...]] = []
+    order: list[int] = []
+    for kernels in zip(*(steps[size] for size in points), strict=True):
+        key = (kernels[0][:2], kernels[0].engine, tuple(_numbers(kernel) for kernel in kernels))
+        if key not in numbers:
+            numbers[key] = len(places)
+            places.append(kernels[0])
+            columns = zip(*(_numbers(kernel) for kernel in kernels), strict=True)
+            laws.append(tuple(law_through(list(zip(points, column, strict=True))) for column in columns))
+        order.append(numbers[key])
+    return KernelLaws(tuple(places), tuple(laws), tuple(order), tuple(points), exact=len(chosen) == len(steps))
+
+
+def _numbers(kernel: Kernel) -> tuple[int, ...]:
+    return kernel.flops, kernel.bytes, kernel.launches, *kernel.shape
+
+
+def _alike(steps: Mapping[int, Sequence[Kernel]]) -> list[int]:
+    """The most batch sizes whose steps ran the same kernels, ascending; of equally many those with the largest size."""
+    groups: dict[tuple, list[int]] = {}
+    for size, kernels in steps.items():
+        groups.setdefault(tuple((k.op, k.kind, k.engine, len(k.shape)) for k in kernels), []).append(size)
+    return max(groups.values(), key=lambda sizes: (len(sizes), sizes[-1]))
+
+
+def _distinct(kernels: Sequence[Kernel]) -> StepKernels:
+    numbers: dict[Kernel, int] = {}
+    order = tuple(numbers.setdefault(kernel, len(numbers)) for kernel in kernels)
+    return StepKernels(tuple(numbers), order)
+
+
+def _totals(steps: Mapping[int, Sequence[Kernel]]) -> dict[str, tuple[Law, Law]]:
+    sizes = sorted(steps)
+    ends = [sizes[0], sizes[-1]]
+    kinds = {kernel.kind for size in ends for kernel in steps[size]}
+
+    def law(kind: str, field: str) -> Law:
+        return law_through([(size, sum(getattr(k, field) for k in steps[size] if k.kind == kind)) for size in ends])
+
+    return {kind: (law(kind, "flops"), law(kind, "bytes")) for kind in kinds}

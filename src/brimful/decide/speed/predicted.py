@@ -1,0 +1,291 @@
+"""Speed on a card where nothing was run: the time of a step at any batch size, the knee, and what binds it.
+
+Kernels come from traces (`kernel_laws`), their times from the roofline (`brimful_inside.simulator.roofline`). All of it is
+predicted. Where the knee lies rests on how kernels grow with the batch, the level on what real cards reach of their peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from brimful.decide.memory.intervals import (
+    STEP_TIME,
+    STEP_TIME_GROUPED,
+    Evidence,
+    committed_evidence,
+)
+from brimful.decide.speed.kernels import KernelLaws, ScaledKernels, StepKernels
+from brimful.decide.speed.measured import TOLERANCE
+from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
+from brimful_inside.simulator.roofline import (
+    DEFAULT,
+    SYNC,
+    Efficiency,
+    Rates,
+    Step,
+    Timed,
+    is_grouped,
+    kernel_time,
+    step_time,
+)
+
+__all__ = [
+    "StepInterval",
+    "efficiency_of",
+    "is_of_a_fixed_total",
+    "predict_speed",
+    "rates_of",
+    "samples_law",
+    "situation_of",
+    "sizes_up_to",
+    "step_interval",
+]
+
+# How far the host that will dispatch may differ from an ordinary one, either way (assumed: processors of servers and of
+# desktops differ by that much in a single thread, and so do scripts in what they do between operations).
+HOSTS = (0.5, 1.0, 2.0)
+# Wider on a card that is not the evidence's: how much of its peak a card reaches differs from one to the next (assumed; of five
+# other cards in bench/results/clock-*.json the medians lie within this).
+OTHER_CARD = 0.25
+ASSUMED_ERROR = 0.5  # without evidence
+# Host time of one small operation without modules and gradients, where `Efficiency.script_s` is that of a script's (assumed).
+ORDINARY_DISPATCH_S = 5e-6
+# What a network's products reach of what products of 8192 x 8192 do (assumed: 0.70 of the peak against 0.80 to 0.85).
+OF_LARGE_SQUARES = 0.85
+GROUPED_SHARE = 0.05  # of a step's time: from here on convolutions by groups decide how far a prediction may be off
+TOP = 10
+ROUNDING = 0.01  # of a step's samples: batches at the end of an epoch are smaller
+
+
+@dataclass(frozen=True)
+class StepInterval:
+    """A step takes between (1 + low) and (1 + high) times what is predicted, in 95 of 100 programs."""
+
+    low: float
+    high: float
+    basis: str
+
+
+def rates_of(gpu: Gpu) -> Rates | None:
+    """The card's peaks, or what it reached where that was measured; None where nothing is known of it but its memory."""
+    known = gpu.bandwidth_bytes_per_s.source is not Source.ASSUMED
+    reached = gpu.reached
+    if not known and not ("bandwidth_bytes_per_s" in reached and "fp32_flops" in reached):
+        return None
+
+    def rate(name: str, peak: Estimate | None) -> float | None:
+        return reached.get(name) or (peak.value if peak is not None and known else None)
+
+    bandwidth, fp32 = rate("bandwidth_bytes_per_s", gpu.bandwidth_bytes_per_s), rate("fp32_flops", gpu.fp32_flops)
+    tf32, fp16, bf16 = (rate(f"{kind}_flops", peak) for kind, peak in _tensor_peaks(gpu).items())
+    assert bandwidth and fp32
+    return Rates(bandwidth, fp32, tf32, fp16, bf16, gpu.multiprocessors, gpu.capability)
+
+
+def _tensor_peaks(gpu: Gpu) -> dict[str, Estimate | None]:
+    return {"tf32": gpu.tf32_flops, "fp16": gpu.fp16_flops, "bf16": gpu.bf16_flops}
+
+
+def efficiency_of(gpu: Gpu) -> Efficiency:
+    """What is reached of `rates_of`: all of what was measured to be reached, the fitted shares of a datasheet's peaks."""
+    found, reached = DEFAULT, gpu.reached
+    if "bandwidth_bytes_per_s" in reached:
+        found = found._replace(bandwidth=1.0)
+    if "fp32_flops" in reached:
+        found = found._replace(cuda_cores=1.0)
+    if any(f"{kind}_flops" in reached for kind in _tensor_peaks(gpu)):
+        found = found._replace(tensor_cores=OF_LARGE_SQUARES, halved=1.0)
+    seconds_and_links = {name: reached[name] for name in ("kernel_s", "link_bytes_per_s") if name in reached}
+    found = found._replace(**seconds_and_links)
+    if "dispatch_s" in reached:
+        found = found.with_host(reached["dispatch_s"] / ORDINARY_DISPATCH_S)
+    return found
+
+
+def situation_of(step: StepKernels, times: Sequence[Timed]) -> str:
+    """Which evidence speaks for a step."""
+    grouped = sum(times[i].seconds for i in step.order if is_grouped(step.kernels[i]))
+    return STEP_TIME_GROUPED if grouped > GROUPED_SHARE * sum(times[i].seconds for i in step.order) else STEP_TIME
+
+
+def step_interval(gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence, ...] | None = None) -> StepInterval:
+    """How far a predicted step time may be off, by the committed evidence."""
+    found = [one for one in (committed_evidence() if evidence is None else evidence) if one.situation == situation]
+    if not found:
+        return StepInterval(
+            -ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), f"assumed, within a factor of {1 / ASSUMED_ERROR:g}"
+        )
+    own = [one for one in found if gpu.name in one.hardware]
+    best = max(own or found, key=lambda one: one.count)
+    basis = f"{best.basis} ({best.count} models, {best.hardware}, {best.date})"
+    if own or "bandwidth_bytes_per_s" in gpu.reached:
+        basis += "; by rates measured on this card" if gpu.reached else ""
+        return StepInterval(best.low_error, best.high_error, basis)
+    low, high = (1 + best.low_error) / (1 + OTHER_CARD) - 1, (1 + best.high_error) * (1 + OTHER_CARD) - 1
+    return StepInterval(low, high, basis + f"; widened by {100 * OTHER_CARD:.0f} %, for this is another card")
+
+
+@dataclass
+class _Clock:
+    """Steps at batch sizes on one card, each computed once."""
+
+    laws: KernelLaws | ScaledKernels
+    rates: Rates
+    efficiency: Efficiency = DEFAULT
+
+    def kernels(self, batch_size: int) -> tuple[StepKernels, list[Timed]]:
+        step = self.laws.at(batch_size)
+        return step, [kernel_time(kernel, self.rates, self.efficiency) for kernel in step.kernels]
+
+    def steps(self, batch_size: int, hosts: Sequence[float] = (1.0,)) -> list[Step]:
+        """The step with each of these hosts: so many times as slow as an ordinary one."""
+        step, times = self.kernels(batch_size)
+        kernels, ordered = [step.kernels[i] for i in step.order], [times[i] for i in step.order]
+        return [step_time(kernels, ordered, self.efficiency.with_host(factor)) for factor in hosts]
+
+
+def predict_speed(
+    laws: KernelLaws | ScaledKernels,
+    gpu: Gpu,
+    batch_size: int | None,
+    largest: int | None,
+    samples_at: Callable[[int], float] | None,
+    interval: StepInterval | None = None,
+    notes: tuple[str, ...] = (),
+    ranks: int = 1,
+    draws: bool = True,
+) -> PredictedSpeed | None:
+    """The speed at `batch_size` (None: of the command as it stands) and the curve up to `largest`, the largest that fits.
+
+    `samples_at`: samples in a step, by batch size; None where nobody knows them. Without `draws` nothing is said of sizes that
+    were not traced. None for a card without known rates.
+    """
+    rates = rates_of(gpu)
+    if rates is None:
+        return None
+    clock = _Clock(laws, rates, efficiency_of(gpu))
+    at = batch_size if batch_size is not None else laws.fitted_at[0]
+    interval = interval or step_interval(gpu, situation_of(*clock.kernels(at)))
+    step, estimate = clock.steps(at)[0], _estimate(clock.steps(at, HOSTS), interval)
+    curve = _Curve()
+    if draws and largest is not None and batch_size is not None and samples_at is not None and len(laws.fitted_at) > 1:
+        curve = _curve(clock, largest, batch_size, samples_at, interval)
+    own = None if samples_at is None else _rate(samples_at(at), estimate)
+    top = max((point.value.value for point in curve.points), default=None)
+    return PredictedSpeed(
+        batch_size=batch_size,
+        step_s=estimate,
+        samples_per_s=own,
+        share_of_best=own.value / top if own is not None and top else None,
+        curve=curve.points,
+        best_batch_size=curve.best,
+        knee_batch_size=curve.knees[1] if curve.knees else None,
+        knee_interval=(min(curve.knees), max(curve.knees)) if curve.knees else None,
+        tolerance=TOLERANCE,
+        bound_by={name: seconds / step.seconds for name, seconds in step.shares.items()} if step.seconds else {},
+        kernels=_top(clock, at, step.seconds),
+        exact=laws.exact,
+        notes=notes,
+        ranks=ranks,
+    )
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """Samples per second by batch size, the fastest size, and the knee with each of `HOSTS`."""
+
+    points: tuple[Point, ...] = ()
+    best: int | None = None
+    knees: tuple[int, ...] = ()
+
+
+def _curve(clock: _Clock, largest: int, batch_size: int, samples_at: Callable[[int], float], interval: StepInterval) -> _Curve:
+    sizes = sizes_up_to(largest, {batch_size} if batch_size <= largest else ())
+    samples = {size: samples_at(size) for size in sizes}
+    steps = {size: clock.steps(size, HOSTS) for size in sizes}
+    points = tuple(Point(size, _rate(samples[size], _estimate(steps[size], interval))) for size in sizes)
+    rates = [{size: samples[size] / steps[size][host].seconds for size in sizes} for host in range(len(HOSTS))]
+    best = max(sizes, key=lambda size: (rates[1][size], -size))
+    return _Curve(points, best, tuple(_knee(of) for of in rates))
+
+
+def _estimate(steps: Sequence[Step], interval: StepInterval) -> Estimate:
+    """Seconds of a step with each of `HOSTS`: what kernels take may be off by the evidence's interval, the host as they are."""
+    fast, middle, slow = (step.seconds for step in steps)
+    return Estimate(middle, Source.PREDICTED, fast * (1 + interval.low), slow * (1 + interval.high), interval.basis)
+
+
+def _rate(samples: float, step: Estimate) -> Estimate:
+    low = samples / step.high if step.high else None
+    high = samples / step.low if step.low else None
+    return Estimate(samples / step.value if step.value else 0.0, Source.PREDICTED, low, high, step.note)
+
+
+def _knee(rates: Mapping[int, float]) -> int:
+    """The smallest size within the tolerance of the fastest."""
+    within = max(rates.values()) * (1 - TOLERANCE)
+    return min(size for size, rate in rates.items() if rate >= within)
+
+
+def sizes_up_to(largest: int, also: Iterable[int] = ()) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16, ... : powers of two and what lies half way between them, and the largest."""
+    sizes, power = {1, largest} | set(also), 2
+    while power <= largest:
+        sizes |= {power, power * 3 // 2}
+        power *= 2
+    return sorted(size for size in sizes if size <= largest)
+
+
+def _top(clock: _Clock, batch_size: int, step_s: float) -> tuple[KernelShare, ...]:
+    """The operations that take the card the longest, all calls of one together."""
+    step, times = clock.kernels(batch_size)
+    spent: dict[str, dict[str, float]] = {}
+    for index in step.order:
+        kernel, timed = step.kernels[index], times[index]
+        if kernel.kind != SYNC:
+            by_bound = spent.setdefault(_name(kernel.op), {})
+            by_bound[timed.bound] = by_bound.get(timed.bound, 0.0) + timed.seconds
+    totals = sorted(spent.items(), key=lambda item: -sum(item[1].values()))[:TOP]
+    return tuple(
+        KernelShare(name, sum(parts.values()) / step_s, max(parts, key=lambda bound: parts[bound])) for name, parts in totals
+    )
+
+
+def _name(op: str) -> str:
+    """ "aten.convolution_backward.default" as a person says it."""
+    parts = op.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "aten" else op
+
+
+def is_of_a_fixed_total(seen: Mapping[int, float | None], batches: Mapping[int, float]) -> bool:
+    """Whether a step is made of as many batches as come to the same samples at every batch size, up to a part of a batch."""
+    sizes = sorted(size for size, samples in seen.items() if size and samples and size in batches)[:2]
+    if len(sizes) < 2:
+        return False
+    small, large = sizes
+    apart = abs((seen[small] or 0) - (seen[large] or 0))
+    # A single batch may be all that the data set has, and no total at all.
+    return batches[small] > batches[large] and apart < (large if batches[large] > 1 else large / 2)
+
+
+def samples_law(seen: Mapping[int, float | None]) -> Callable[[int], float] | None:
+    """Samples in a step by batch size, from what traces showed; None where they showed none.
+
+    In proportion to the batch size, as far as that was seen; from there on no more than the next larger trace showed: a script
+    may cap its batch, and a data set ends.
+    """
+    known = {size: float(samples) for size, samples in sorted(seen.items()) if samples}
+    if not known:
+        return None
+    first = min(known)
+    each = known[first] / first if first else 0.0
+    capped = {size: samples for size, samples in known.items() if samples < each * size * (1 - ROUNDING)}
+
+    def samples_at(size: int) -> float:
+        if size in known:
+            return known[size]
+        beyond = [samples for at, samples in capped.items() if at >= size] or list(capped.values())[-1:]
+        return max(1.0, min([each * size if first else known[first], *beyond[:1]]))
+
+    return samples_at

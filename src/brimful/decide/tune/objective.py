@@ -1,0 +1,83 @@
+"""How settings are ranked. An objective is a value; memory occupancy is none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brimful.decide.speed.measured import speed_belief
+from brimful.values import Budget, Objective, Outcome, Sample, SpeedEstimate
+
+__all__ = ["Choice", "choose", "default_objective", "fits_budget", "peak_bytes"]
+
+
+#: Repeats that differ by more than this share tell nothing apart: a size is not left for a smaller one on their word.
+UNCLEAR = 0.25
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A batch size with the reason it was taken, in one sentence."""
+
+    batch_size: int
+    why: str
+
+
+def default_objective(has_clock: bool) -> Objective:
+    """Speed where it can be measured or predicted; else, on a card of which only the memory is known, the largest that fits."""
+    return Objective.FASTEST if has_clock else Objective.LARGEST
+
+
+def peak_bytes(sample: Sample, memory: str) -> int | None:
+    """The measured peak of "device" memory (worst rank) or "host" memory (all processes together); None where not known."""
+    if memory == "device":
+        return sample.peak.device_bytes if sample.peak else None
+    own = sample.peak.host_bytes if sample.peak else None
+    return max((known for known in (own, sample.process_tree_host_bytes) if known is not None), default=None)
+
+
+def fits_budget(sample: Sample, budget: Budget) -> bool:
+    """Whether a trial ran to its end with its peak within the budget. A peak nobody could measure does not count against it."""
+    peak = peak_bytes(sample, budget.memory)
+    return sample.outcome is Outcome.COMPLETED and (peak is None or peak <= budget.bytes)
+
+
+def choose(objective: Objective, fitting: Sequence[Sample], requested: int | None = None) -> Choice | None:
+    """The batch size to name, of those that were run and fitted; None where none did.
+
+    `fitting` are runs that differ in nothing but the batch size. FASTEST takes the knee (`speed_belief`) and falls back to
+    LARGEST where no run has a speed; FIT takes the largest that is no larger than `requested`, so that a batch size that
+    fits is left alone.
+    """
+    runs = [(size, run) for run in fitting if isinstance(size := run.trial.settings.get("batch_size"), int)]
+    if not runs:
+        return None
+    sizes = sorted({size for size, _ in runs})
+    if objective is Objective.FIT and requested is not None:
+        size = max((one for one in sizes if one <= requested), default=sizes[0])
+        same = size == requested
+        return Choice(
+            size, "the size asked for fits" if same else f"the largest size up to {requested:,} that was run and fits"
+        )
+    belief = speed_belief([run for _, run in runs])
+    if objective is not Objective.FASTEST or belief.knee_batch_size is None:
+        return Choice(sizes[-1], "the largest size that was run and fits")
+    if belief.noise is not None and belief.noise > UNCLEAR:
+        return _among_noise(belief, requested)
+    if belief.knee_batch_size == belief.best_batch_size:
+        return Choice(belief.knee_batch_size, "the fastest of the sizes that were run and fit")
+    return Choice(
+        belief.knee_batch_size,
+        f"the smallest size within {belief.tolerance:.0%} of the fastest one, {belief.best_batch_size:,}",
+    )
+
+
+def _among_noise(belief: SpeedEstimate, requested: int | None) -> Choice | None:
+    """What to name where repeats differ too much: the size asked for, unless it is slower than even that explains."""
+    rates = {point.batch_size: point.value.value for point in belief.points}
+    best = belief.best_batch_size
+    if best is None:
+        return None
+    if requested in rates and rates[requested] >= rates[best] * (1 - belief.tolerance):
+        return Choice(requested, f"kept: repeats differ by {belief.noise:.0%}, and nothing is clearly faster")
+    return Choice(best, f"the fastest that was seen, though repeats differ by {belief.noise:.0%}")

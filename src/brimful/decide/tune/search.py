@@ -1,0 +1,395 @@
+"""The search for settings on a device that has a clock: what to run next, from what has been seen, without running it.
+
+    search = Search(problem)
+    for request in search:          # settings, environment and kind of a trial
+        search.tell(run(request))   # the sample it gave
+    result = search.result()
+
+In order: the user's own settings; other ways to run them (the host allocator's environment, loader workers), always in
+pairs side by side; batch sizes, doubling up and halving down from there while it pays, then between them; repeats of those
+that decide; the user's own settings once more. What is named was run to its end within the budget. Only out of memory, or a
+peak over the budget, makes the search go smaller; a size at which the command crashes or takes too long is left out.
+At most `max_trials` trials.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from brimful.decide.noise import clearly_above
+from brimful.decide.search_runs import HOPELESS, MEMORY, Context, Runs
+from brimful.decide.speed.measured import TOLERANCE, speed_belief
+from brimful.decide.top import Top, top_sentence
+from brimful.decide.tune.objective import choose
+from brimful.values import Objective, Outcome, Sample, Setting, SpeedEstimate, TrialKind
+
+__all__ = ["ALLOCATOR", "Context", "Request", "Search", "SearchResult", "SpeedProblem"]
+
+# glibc maps every tensor over 32 MiB anew and gives it back when it dies, and the kernel clears each page of it: on a CPU
+# that costs more than the batch size does. With these (mallopt(3)) memory is kept and reused.
+ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TOP_PAD_": str(256 * 1024**2),
+    "MALLOC_TRIM_THRESHOLD_": "100000000000",
+}
+
+MAX_TRIALS = 24
+REPEATS = 3  # runs of the sizes that decide
+PATIENCE = 3  # sizes that fail by themselves before any has run to its end
+FLAT = 2  # doublings without a gain before the climb ends
+CLOSE = 1.3  # neighbouring sizes nearer than this are not worth another one between them
+SHRINK = 0.9  # after a size that did not fit, where nothing between is known
+
+
+@dataclass(frozen=True)
+class Request:
+    """The next trial to run."""
+
+    settings: dict[str, Setting]
+    environment: dict[str, str]
+    kind: TrialKind
+    purpose: str  # for the display: "batch size 96"
+
+
+@dataclass(frozen=True)
+class SpeedProblem:
+    """What is to be decided."""
+
+    largest_batch_size: int  # that fits by what is believed of memory, and obeys all other limits
+    fits: Callable[[Sample], bool]  # whether a sample ran to its end within the budget
+    settings: Mapping[str, Setting] = field(default_factory=dict)  # besides the batch size, with values that are in force
+    min_batch_size: int = 1
+    requested: int | None = None  # the user's own batch size
+    environments: tuple[Mapping[str, str], ...] = ()  # to try against none
+    worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
+    objective: Objective = Objective.FASTEST
+    max_trials: int = MAX_TRIALS
+    limited_by: str | None = None  # what set the largest size: "dataset", "max_batch_size" or "budget"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_batch_size <= self.largest_batch_size:
+            raise ValueError(f"no batch size from {self.min_batch_size} to {self.largest_batch_size}")
+        if self.max_trials < 1:
+            raise ValueError(f"max_trials is 1 or more, not {self.max_trials}")
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What was found. `chosen` is None where no run ended within the budget; `failure` says which trial stopped the search."""
+
+    chosen: dict[str, Setting] | None
+    environment: dict[str, str]
+    why: dict[str, str]  # by setting
+    speed: SpeedEstimate  # of the chosen context
+    chosen_rates: tuple[float, ...]  # samples per second of each run of what was chosen
+    baseline_rates: tuple[float, ...]  # and of the user's own settings; () where they were not given or did not fit
+    samples: tuple[Sample, ...]  # all of them, in order
+    ceiling: int  # the largest batch size that may still fit
+    failure: Sample | None = None
+
+    @property
+    def out_of_memory_trials(self) -> int:
+        return sum(sample.outcome in MEMORY for sample in self.samples)
+
+
+class _Stop(Exception):
+    """The search cannot go on: no trials left, or one that ends everything."""
+
+    def __init__(self, failure: Sample | None = None) -> None:
+        self.failure = failure
+
+
+_Steps = Generator[Request, Sample, None]
+_Asked = Generator[Request, Sample, Sample]
+
+
+class Search:
+    """One search. Iterate for requests, and `tell` the sample of each before asking for the next."""
+
+    def __init__(self, problem: SpeedProblem) -> None:
+        self.problem = problem
+        self.runs = Runs(problem.largest_batch_size, problem.fits)
+        self._home = Context(tuple(problem.settings.items()))  # the user's own way
+        self._context = self._home
+        self._why: dict[str, str] = {}
+        self._failure: Sample | None = None
+        self._told: Sample | None = None
+        self._under_way = False
+        self._left = self._expected()
+        self._top: Top | None = None
+
+    def __iter__(self) -> Iterator[Request]:
+        steps = self._all()
+        try:
+            request = next(steps)
+            while True:
+                self._told, self._under_way = None, True
+                yield request
+                if self._told is None:
+                    raise RuntimeError("tell the sample of a request before asking for the next")
+                request = steps.send(self._told)
+        except StopIteration:
+            return
+
+    def tell(self, sample: Sample) -> None:
+        """What the last request gave."""
+        self._told, self._under_way = sample, False
+
+    def remaining(self) -> int:
+        """An estimate of the trials still to come, the one now under way included; never more than is allowed."""
+        allowed = self.problem.max_trials - len(self.runs.samples)
+        return max(int(self._under_way), min(sum(self._left.values()), allowed))
+
+    def result(self) -> SearchResult:
+        """What has been found so far; may be asked at any time."""
+        context = self._context if self.runs.fitting(self._context) else self._home
+        choice = choose(self.problem.objective, self.runs.fitting(context), self.problem.requested)
+        rates: tuple[float, ...] = ()
+        chosen = None
+        if choice is not None:
+            chosen = {"batch_size": choice.batch_size} | dict(context.settings)
+            rates = self.runs.rates(context, choice.batch_size)
+        return SearchResult(
+            chosen=chosen,
+            environment=dict(context.environment),
+            why=self._why | ({"batch_size": f"{choice.why}{self._top_of(context)}"} if choice else {}),
+            speed=speed_belief(self.runs.fitting(context)),
+            chosen_rates=rates,
+            baseline_rates=self.runs.rates(self._home, self.problem.requested or 0),
+            samples=tuple(self.runs.samples),
+            ceiling=self.runs.ceiling,
+            failure=self._failure,
+        )
+
+    def _top_of(self, context: Context) -> str:
+        """Why nothing larger than the largest that ran was tried, behind a semicolon; "" where larger ones brought nothing."""
+        size = max((point.batch_size for point in speed_belief(self.runs.fitting(context)).points), default=self.runs.ceiling)
+        said = top_sentence(self._top, size, self.problem.limited_by, self.problem.max_trials)
+        return f"; {said}" if said else ""
+
+    def _expected(self) -> dict[str, int]:
+        """Trials expected in each part of the search, for the display alone."""
+        problem = self.problem
+        if problem.objective is not Objective.FASTEST:
+            return {"settle": 1}
+        octaves = max(1, math.ceil(math.log2(problem.largest_batch_size / problem.min_batch_size + 1)))
+        return {
+            "baseline": 1 if problem.requested else 0,
+            "contexts": 3 * (len(problem.environments) + len(problem.worker_counts)),
+            "sizes": min(6, octaves),
+            "between": min(4, octaves),
+            "repeats": 2 * (REPEATS - 1),
+            "again": 1 if problem.requested else 0,
+        }
+
+    def _all(self) -> _Steps:
+        try:
+            if self.problem.objective is Objective.FASTEST:
+                yield from self._fastest()
+            else:
+                yield from self._part("settle", self._settle())
+        except _Stop as stop:
+            self._failure = stop.failure
+        self._left = {}
+
+    def _fastest(self) -> _Steps:
+        yield from self._part("baseline", self._baseline())
+        start = self._start()
+        yield from self._part("contexts", self._contexts(start))
+        yield from self._part("sizes", self._sizes(start))
+        yield from self._part("between", self._between())
+        yield from self._part("repeats", self._repeats())
+        yield from self._part("again", self._baseline())
+
+    def _part(self, name: str, steps: _Steps) -> _Steps:
+        """One part of the search, with its estimate of trials counted down."""
+        try:
+            request = next(steps)
+            while True:
+                sample = yield request
+                self._left[name] = max(0, self._left.get(name, 0) - 1)
+                request = steps.send(sample)
+        except StopIteration:
+            self._left[name] = 0
+
+    # One trial ---------------------------------------------------------------------------------------------------------
+
+    def _ask(self, context: Context, size: int, purpose: str = "") -> _Asked:
+        """Runs one trial and files what it says. Raises _Stop where the search has to end."""
+        runs = self.runs
+        if len(runs.samples) >= self.problem.max_trials:
+            raise _Stop
+        settings = {"batch_size": size} | dict(context.settings)
+        sample = yield Request(settings, dict(context.environment), TrialKind.SPEED, purpose or f"batch size {size:,}")
+        runs.add(sample, context, size, lowers=context in (self._home, self._context))
+        hopeless = sample.outcome in HOPELESS or len(runs.dead) >= PATIENCE
+        if sample.outcome is Outcome.INTERRUPTED or (hopeless and not runs.fitting()):
+            raise _Stop(sample)
+        if runs.ceiling < self.problem.min_batch_size:
+            raise _Stop(sample)
+        return sample
+
+    def _usable(self, size: int) -> bool:
+        return self.problem.min_batch_size <= size <= self.runs.ceiling and (self._context, size) not in self.runs.dead
+
+    # The parts ---------------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> _Steps:
+        """LARGEST and FIT: one size, smaller and smaller until it fits."""
+        problem = self.problem
+        size = self.runs.ceiling
+        if problem.objective is Objective.FIT and problem.requested is not None:
+            size = max(problem.min_batch_size, min(size, problem.requested))
+        while True:
+            before = self.runs.ceiling
+            yield from self._ask(self._context, size, f"does batch size {size:,} fit")
+            if self.runs.at(self._context, size):
+                self._top = self._at_the_ceiling() if size >= self.runs.ceiling else None
+                return
+            if self.runs.ceiling == before:  # it failed for another reason than memory
+                raise _Stop(self.runs.samples[-1])
+            size = max(problem.min_batch_size, min(self.runs.ceiling, int(size * SHRINK)))
+
+    def _baseline(self) -> _Steps:
+        """The user's own settings, run as they are, if they obey the limits."""
+        size = self.problem.requested
+        fits = size is not None and self.problem.min_batch_size <= size <= self.runs.ceiling
+        if size is not None and fits and (self._home, size) not in self.runs.dead:
+            yield from self._ask(self._home, size, f"your own batch size {size:,}")
+
+    def _start(self) -> int:
+        """Where to begin: the user's own size, else the middle (in octaves) of what fits."""
+        size = self.problem.requested
+        if size is not None and self.runs.rates(self._home, size):
+            return size
+        return max(self.problem.min_batch_size, math.isqrt(self.problem.min_batch_size * self.runs.ceiling))
+
+    def _contexts(self, start: int) -> _Steps:
+        for environment in self.problem.environments:
+            other = replace(self._context, environment=tuple(environment.items()))
+            gain = yield from self._compare(other, start)
+            large = min(self.runs.ceiling, 8 * start)
+            if gain is None and large >= 4 * start:  # small tensors are not mapped, so it may help at larger sizes alone
+                gain = yield from self._compare(other, large)
+            if gain is not None:
+                self._context = other
+                for name in environment:
+                    self._why[name] = f"{gain:+.0%} samples/s, run side by side"
+        for count in self.problem.worker_counts:
+            if not self._loading_matters(start):
+                self._why.setdefault("num_workers", "loading takes no time worth saving")
+                return
+            settings = dict(self._context.settings) | {"num_workers": count}
+            other = replace(self._context, settings=tuple(settings.items()))
+            gain = yield from self._compare(other, start)
+            if gain is not None:
+                self._context = other
+                self._why["num_workers"] = f"{gain:+.0%} samples/s, run side by side"
+
+    def _loading_matters(self, size: int) -> bool:
+        shares = [run.loading_share for run in self.runs.at(self._context, size) if run.loading_share is not None]
+        return not shares or max(shares) >= TOLERANCE
+
+    def _compare(self, other: Context, size: int) -> Generator[Request, Sample, float | None]:
+        """Runs the context in force and another one by turns. The gain of the other one, None if it is not clearly faster."""
+        here = self._context
+        for turn in range(2):
+            for context in (here, other):
+                if not self._usable(size):
+                    return None
+                if len(self.runs.rates(context, size)) > turn:
+                    continue
+                yield from self._ask(context, size, f"batch size {size:,}, {_difference(here, other)}")
+                if not self.runs.rates(context, size):
+                    return None
+            if not clearly_above(self.runs.rates(other, size), self.runs.rates(here, size), self.runs.tolerance()):
+                return None
+        return (self.runs.middle(other, size) or 0.0) / (self.runs.middle(here, size) or 1.0) - 1
+
+    def _sizes(self, start: int) -> _Steps:
+        """Up by doubling until two doublings in a row bring nothing, down by halving until it is clearly slower."""
+        start = min(start, self.runs.ceiling)
+        yield from self._first(start)
+        yield from self._climb(start)
+        size = min(start, self.runs.ceiling)
+        while size > self.problem.min_batch_size:
+            size = max(self.problem.min_batch_size, size // 2)
+            yield from self._first(size)
+            rate, best = self.runs.middle(self._context, size), self.runs.best(self._context)
+            if rate and best and rate < best * (1 - 2 * self.runs.tolerance()):
+                return
+
+    def _climb(self, size: int) -> _Steps:
+        """By doubling, until two in a row bring nothing over all smaller sizes, or something keeps it from going on."""
+        self._top = Top.TRIALS  # until it has ended otherwise
+        flat, larger = 0, min(2 * size, self.runs.ceiling)
+        while flat < FLAT and larger > size:
+            yield from self._first(larger)
+            if larger > self.runs.ceiling:  # it did not fit: half way (in octaves) up to it, until that is close
+                larger = math.isqrt(size * larger)
+                if larger < CLOSE * size:
+                    break
+                continue
+            if not self.runs.at(self._context, larger):
+                self._top = Top.FAILED  # it crashed or took too long, and so would a larger one
+                return
+            # Noise decides what is named, and not how far is looked; nor do larger sizes that ran before.
+            best, rate = self.runs.best(self._context, below=larger), self.runs.middle(self._context, larger)
+            flat = 0 if best is None or (rate or 0.0) > best * (1 + TOLERANCE) else flat + 1
+            size, larger = larger, min(2 * larger, self.runs.ceiling)
+        self._top = Top.FLAT if flat >= FLAT else self._at_the_ceiling()
+
+    def _at_the_ceiling(self) -> Top:
+        return Top.CEILING if self.runs.ceiling == self.problem.largest_batch_size else Top.MEMORY
+
+    def _between(self) -> _Steps:
+        """Sizes between: under the knee, for it may lie lower, and around the best, for there may be a better one."""
+        for _ in range(3):
+            belief = speed_belief(self.runs.fitting(self._context))
+            sizes = [point.batch_size for point in belief.points]
+            below = max((size for size in sizes if belief.knee_batch_size and size < belief.knee_batch_size), default=None)
+            middle = _between(below, belief.knee_batch_size)
+            if middle is None:
+                break
+            yield from self._first(middle)
+        belief = speed_belief(self.runs.fitting(self._context))
+        sizes = [point.batch_size for point in belief.points]
+        if belief.best_batch_size is not None:
+            above = min((size for size in sizes if size > belief.best_batch_size), default=None)
+            middle = _between(belief.best_batch_size, above)
+            if middle is not None:
+                yield from self._first(middle)
+
+    def _repeats(self) -> _Steps:
+        """The best and the knee run again by turns, until each of them was run `REPEATS` times or the trials are used up."""
+        reserve = 1 if self.problem.requested is not None else 0
+        while len(self.runs.samples) < self.problem.max_trials - reserve:
+            belief = speed_belief(self.runs.fitting(self._context))
+            deciding = [size for size in (belief.knee_batch_size, belief.best_batch_size) if size is not None]
+            few = min(deciding, key=lambda size: len(self.runs.rates(self._context, size)), default=None)
+            if few is None or len(self.runs.rates(self._context, few)) >= REPEATS:
+                return
+            yield from self._ask(self._context, few, f"batch size {few:,} once more")
+
+    def _first(self, size: int) -> _Steps:
+        """One run at a size that has none yet."""
+        if self._usable(size) and not self.runs.at(self._context, size):
+            yield from self._ask(self._context, size)
+
+
+def _between(low: int | None, high: int | None) -> int | None:
+    """The geometric middle of two sizes, a multiple of 8 from 32 on; None where they are close."""
+    if low is None or high is None or high < CLOSE * low:
+        return None
+    middle = math.isqrt(low * high)
+    middle = round(middle / 8) * 8 if middle >= 32 else middle
+    return middle if low < middle < high else None
+
+
+def _difference(here: Context, other: Context) -> str:
+    if here.environment != other.environment:
+        return "with and without the allocator's settings"
+    changed = [f"{name}={value}" for name, value in other.settings if (name, value) not in here.settings]
+    return "with and without " + ", ".join(changed)

@@ -1,0 +1,116 @@
+"""Memory that is missing while a batch is made, on the host: in the data set, in its collate, in a worker of the loader.
+
+A loader has used up the batch whose making failed: asked again it gives the next one, and samples would be left out. To split
+a micro-batch does not help either, as the loader makes whole ones. So this is no shortage of a step: it ends the training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
+from brimful_inside.simulator.oom_patterns import HOST, Face, face_of
+
+__all__ = ["BatchMemoryError", "BatchNotMade", "WorkerDied", "batches_are_made", "dead_worker"]
+
+# What torch.utils.data says of a worker: its SIGCHLD handler, which raises wherever the main thread is, and the loader itself.
+_DEAD = re.compile(r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal|exited unexpectedly)")
+_FOR_MEMORY = re.compile(r"is killed by signal: (Killed|Bus error)")
+# An error of a worker or of the pinning thread, raised again in the main one.
+_CAUGHT = re.compile(r"^Caught \S+ (in .*?)\.?$", re.MULTILINE)
+_KEPT = "The last checkpoint stays as it is."
+_LESS = (
+    "Use fewer workers (data.workers), a smaller data.prefetch or a smaller micro-batch; give the process more memory, or in a "
+    "container a larger /dev/shm."
+)
+
+
+class BatchNotMade(DoesNotFit):
+    """Memory ran out while a batch was being made. Unlike another DoesNotFit it may fit with a smaller micro-batch."""
+
+
+class BatchMemoryError(BatchNotMade):
+    """It was the host's memory. By this name (``…MemoryError``) those who look at a training from outside know it as such."""
+
+
+class WorkerDied(CommandFailed):
+    """A worker of a loader ended before its time, for a reason that it took with it."""
+
+    code = "worker-died"
+
+
+@contextlib.contextmanager
+def batches_are_made() -> Iterator[None]:
+    """Around the making of batches. Raises BatchNotMade where memory is missing and WorkerDied where a worker is; all other
+    errors as they are."""
+    try:
+        yield
+    except BrimfulError:
+        raise
+    except Exception as error:
+        ends_with = dead_worker(error) or _missing_memory(error)
+        if ends_with is None:
+            raise
+        raise ends_with from error
+
+
+def dead_worker(error: BaseException) -> BrimfulError | None:
+    """What a training ends with where `error` says that a worker of a loader is dead; None where it says something else."""
+    if not isinstance(error, RuntimeError):
+        return None
+    # The loader's own error follows from that of the signal handler, which says more.
+    said = [one for one in map(str, (error.__cause__, error)) if _DEAD.search(one)]
+    if not said:
+        return None
+    words = _first_line(said[0])
+    if _FOR_MEMORY.search(words):
+        return BatchMemoryError(
+            f"Memory ran out while a batch was being made on the host: {words}",
+            "A worker of the loader was killed: by a bus error where /dev/shm is full, else probably by the system for want of "
+            f"memory. Its batch is lost with it. {_KEPT}",
+            _LESS,
+        )
+    return WorkerDied(
+        f"A worker of the loader died while it made batches: {words}",
+        f"What it printed says why; one that the system killed for want of memory prints nothing. {_KEPT}",
+        "Try data.workers=0, where the error itself is shown. If it was memory: fewer workers or a smaller micro-batch.",
+    )
+
+
+def _missing_memory(error: Exception) -> BatchNotMade | None:
+    face = _face(error)
+    if face is None:
+        return None
+    explanation = (
+        f"It is not the step that lacks it: to put fewer samples through the model at once makes no batch smaller. {_KEPT}"
+    )
+    if face.kind == HOST:
+        return BatchMemoryError(f"Memory ran out while a batch was being made on the host: {_words(error)}", explanation, _LESS)
+    return BatchNotMade(
+        f"The device's memory ran out while a batch was being made: {_words(error)}",
+        explanation,
+        "Let the data set make its samples on the host (the engine takes them to the device), or use a smaller micro-batch.",
+    )
+
+
+def _face(error: Exception) -> Face | None:
+    kind, message = type(error), str(error)
+    face = face_of(f"{kind.__module__}.{kind.__qualname__}", message)
+    if face is None and kind is RuntimeError and _CAUGHT.match(message):
+        return face_of("", message)  # of a type that could not be made again here, such as numpy's: its traceback has the name
+    return face
+
+
+def _words(error: Exception) -> str:
+    """One line; of an error that a worker met, the line that names it, and where."""
+    message = str(error).strip()
+    caught = _CAUGHT.match(message)
+    if caught is not None:
+        return f"{message.splitlines()[-1].strip()} ({caught.group(1)})"
+    return f"{type(error).__name__}: {_first_line(message)}" if message else type(error).__name__
+
+
+def _first_line(message: str) -> str:
+    return (message.strip().splitlines() or [""])[0].strip()

@@ -1,0 +1,208 @@
+"""The course of a training through its data: the order of each epoch, and the steps that cut it into pieces.
+
+The order depends on the seed, the epoch and the samples' sizes alone. Batch size, accumulation and ranks only say where it
+is cut, so that a training that goes on with others still meets each sample once in an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy
+
+from brimful.errors import UsageError
+
+__all__ = ["EpochSampler", "Position", "StepIndices"]
+
+_CHUNK = 4096  # samples sorted together. Assumed: some hundred micro-batches, so that batches pad little and still are mixed
+_HEAD = 256  # largest samples put in front in epoch 0. Assumed: a micro-batch of samples that vary in size is no larger
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a training stands in its data. `dataclasses.asdict` makes JSON of it."""
+
+    epoch: int = 0  # epochs completed
+    samples: int = 0  # samples of the current epoch already trained on, over all ranks
+
+
+class StepIndices(NamedTuple):
+    """The samples of one step."""
+
+    before: Position
+    after: Position  # at the end of an epoch: Position(epoch + 1, 0)
+    samples: int  # of this step, over all ranks
+    micro_batches: tuple[numpy.ndarray, ...]  # this rank's, int64 indices; none where fewer samples than ranks are left
+    indices: numpy.ndarray  # all samples of the step over all ranks, in the epoch's order
+
+
+class EpochSampler:
+    """The steps of each epoch.
+
+    A step takes the next ``micro_batch * accumulation * ranks`` samples of the order, in `ranks` pieces of (nearly) the same
+    number of samples, each cut into micro-batches of `micro_batch` samples. With `max_tokens` a micro-batch ends earlier
+    where one more sample would make ``samples * size of the largest`` exceed it.
+
+    With `sizes` (one number of 1 or more for each sample: its tokens, its pixels), samples of about the same size follow
+    each other: the shuffled samples are sorted within chunks of a fixed number. Epoch 0 begins with the largest of all (the
+    worst micro-batch is among the first without `max_tokens` alone: see `worst.py`). Without `shuffle` all are sorted,
+    largest first.
+
+    Raises UsageError for a data set without samples and for a sample larger than `max_tokens`.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        *,
+        seed: int,
+        micro_batch: int,
+        accumulation: int,
+        ranks: int = 1,
+        rank: int = 0,
+        drop_last: bool = False,
+        shuffle: bool = True,
+        sizes: numpy.ndarray | None = None,
+        max_tokens: int | None = None,
+    ) -> None:
+        self.length = length
+        self.seed = seed
+        self.micro_batch = micro_batch
+        self.accumulation = accumulation
+        self.ranks = ranks
+        self.rank = rank
+        self.drop_last = drop_last
+        self.shuffle = shuffle
+        self.sizes = None if sizes is None else numpy.asarray(sizes)
+        self.max_tokens = max_tokens
+        self.step_samples = micro_batch * accumulation * ranks
+        self._ordered: tuple[int, numpy.ndarray] | None = None  # the latest epoch asked for
+        self._check()
+
+    def order(self, epoch: int) -> numpy.ndarray:
+        """The samples of an epoch in the order in which they are trained on: int64, each index once."""
+        if self._ordered is None or self._ordered[0] != epoch:
+            self._ordered = (epoch, self._order(epoch))
+        return self._ordered[1]
+
+    def steps(self, start: Position) -> Iterator[StepIndices]:
+        """To the end of the epoch that `start` is in; of the next epoch, where no step of that one is left."""
+        before = self.place(start)
+        order = self.order(before.epoch)
+        while True:
+            taken = order[before.samples : before.samples + self.step_samples]
+            after = self.place(Position(before.epoch, before.samples + len(taken)))
+            yield StepIndices(before, after, len(taken), self._micro_batches(taken), taken)
+            if after.epoch != before.epoch:
+                return
+            before = after
+
+    def steps_per_epoch(self) -> int:
+        """Of a whole epoch."""
+        return self.length // self.step_samples if self.drop_last else -(-self.length // self.step_samples)
+
+    def place(self, position: Position) -> Position:
+        """`position`, or the start of the next epoch where its epoch has no further step."""
+        if not 0 <= position.samples <= self.length or position.epoch < 0:
+            raise UsageError(
+                f"the training stands at sample {position.samples:,} of epoch {position.epoch}, "
+                f"and the data set has {self.length:,} samples",
+                "the data set is not the one that the training was begun with",
+                "go on with the same data, or start anew",
+            )
+        left = self.length - position.samples
+        over = left < self.step_samples if self.drop_last else left == 0
+        return Position(position.epoch + 1, 0) if over else position
+
+    def _micro_batches(self, taken: numpy.ndarray) -> tuple[numpy.ndarray, ...]:
+        """This rank's piece of a step, cut."""
+        share, more = divmod(len(taken), self.ranks)
+        begin = self.rank * share + min(self.rank, more)
+        piece = taken[begin : begin + share + (self.rank < more)]
+        return tuple(piece[start:stop] for start, stop in self._cuts(piece))
+
+    def _cuts(self, piece: numpy.ndarray) -> Iterator[tuple[int, int]]:
+        if self.sizes is None or self.max_tokens is None:
+            starts = range(0, len(piece), self.micro_batch)
+            yield from ((start, min(start + self.micro_batch, len(piece))) for start in starts)
+            return
+        start, longest = 0, 0
+        for at, size in enumerate(self.sizes[piece].tolist()):
+            longest = max(longest, size)
+            if at - start == self.micro_batch or (at - start + 1) * longest > self.max_tokens:
+                yield start, at
+                start, longest = at, size
+        if start < len(piece):
+            yield start, len(piece)
+
+    def _order(self, epoch: int) -> numpy.ndarray:
+        if not self.shuffle:
+            return numpy.arange(self.length) if self.sizes is None else _largest_first(numpy.arange(self.length), self.sizes)
+        shuffled = _shuffled(self.length, self.seed, epoch)
+        if self.sizes is None:
+            return shuffled
+        if epoch > 0:
+            return _bucketed(shuffled, self.sizes)
+        head = _largest_first(numpy.arange(self.length), self.sizes)[:_HEAD]
+        others = shuffled[~numpy.isin(shuffled, head)]
+        return numpy.concatenate([head, _bucketed(others, self.sizes)])
+
+    def _check(self) -> None:
+        if self.length <= 0:
+            raise UsageError("the data set has 0 samples", "there is nothing to train on", "look at how it is made")
+        for name in ("micro_batch", "accumulation", "ranks"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} = {getattr(self, name)}", "it must be 1 or more", f"set {name} to 1 or more")
+        if self.seed < 0:
+            raise UsageError(f"seed = {self.seed}", "a seed is 0 or more", "choose another seed")
+        if not 0 <= self.rank < self.ranks:
+            raise UsageError(f"rank {self.rank} of {self.ranks} ranks", "ranks count from 0", "look at how ranks are started")
+        if self.drop_last and self.length < self.step_samples:
+            raise UsageError(
+                f"a step of {self.step_samples:,} samples is more than the {self.length:,} samples of the data set",
+                "with drop_last there would be no step at all",
+                "make the batch smaller or leave drop_last off",
+            )
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        if self.sizes is None:
+            if self.max_tokens is not None:
+                raise UsageError(
+                    f"max_tokens = {self.max_tokens:,} without the samples' sizes",
+                    "no batch can be held to it",
+                    "give the data set a `sizes`: one number for each sample",
+                )
+            return
+        if self.sizes.shape != (self.length,) or self.sizes.dtype.kind not in "iu" or self.sizes.min() < 1:
+            raise UsageError(
+                f"sizes of shape {self.sizes.shape} and type {self.sizes.dtype} for {self.length:,} samples",
+                "there must be one whole number of 1 or more for each sample",
+                "look at how the data set makes its `sizes`",
+            )
+        worst = int(self.sizes.argmax())
+        if self.max_tokens is not None and self.sizes[worst] > self.max_tokens:
+            raise UsageError(
+                f"sample {worst:,} has size {self.sizes[worst]:,}, and max_tokens is {self.max_tokens:,}",
+                "a sample is not cut, so that it fits into no batch",
+                f"set max_tokens to {self.sizes[worst]:,} or more, or leave the sample out",
+            )
+
+
+def _shuffled(length: int, seed: int, epoch: int) -> numpy.ndarray:
+    """A permutation. By sorting raw bits: numpy promises that those stay the same from version to version, and does not
+    promise it of its own shuffling, by which a run could not go on after an update."""
+    bits = numpy.random.PCG64(numpy.random.SeedSequence([seed, epoch])).random_raw(length)
+    return numpy.argsort(bits, kind="stable")
+
+
+def _largest_first(indices: numpy.ndarray, sizes: numpy.ndarray) -> numpy.ndarray:
+    return indices[numpy.argsort(-sizes[indices].astype(numpy.int64), kind="stable")]
+
+
+def _bucketed(indices: numpy.ndarray, sizes: numpy.ndarray) -> numpy.ndarray:
+    """Sorted within chunks, every second one upwards: where one chunk ends, the next goes on with samples of like size."""
+    chunks = [_largest_first(indices[at : at + _CHUNK], sizes) for at in range(0, len(indices), _CHUNK)]
+    return numpy.concatenate([chunk[::-1] if n % 2 else chunk for n, chunk in enumerate(chunks)]) if chunks else indices

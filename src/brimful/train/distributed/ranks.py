@@ -1,0 +1,177 @@
+"""The processes of one training: who they are, and what they must decide together.
+
+Decisions go over a control group on the host (gloo), so that none of them waits for a device, and each is made once for all.
+A process that fails tells the others at their next meeting instead of leaving them in a collective that never ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from brimful.errors import BrimfulError, DoesNotFit, UsageError
+from brimful.train.distributed.restart import Attempt, Restart
+
+__all__ = ["RankFailed", "Ranks", "Vote", "device_for"]
+
+# Assumed: longer than the slowest thing that one rank does while others wait (compiling, a checkpoint to a slow disk).
+MEETING_TIMEOUT = datetime.timedelta(hours=2)
+
+ITS_OWN_WORDS = "Its own output says what it met."
+FINE, OUT_OF_MEMORY, GIVES_UP, BROKEN = 0, 1, 2, 3  # what a rank says of its part of a step
+
+
+class Vote(NamedTuple):
+    """What one rank brings to a meeting. All numbers, so that a meeting is one small all-gather."""
+
+    status: int = FINE
+    piece: int = 0  # the most samples that this rank puts through the model at once; 0: no opinion
+    signal: int = 0  # a signal that asks for the end; 0: none
+    samples: int = 0  # of this rank in this update
+    gradients: int = 0  # a checksum of which parameters have a gradient
+    save: int = 0  # 1: a checkpoint is due by this rank's clock
+    recoveries: int = 0  # replays after out-of-memory in this update
+    by_count: int = 0  # 1: the loss is a Sum
+
+    def numbers(self) -> list[int]:
+        return [int(value) for value in self]
+
+
+class RankFailed(BrimfulError):
+    """Another rank met an error that ends the training; its own words stand in its own output."""
+
+    code = "rank-failed"
+
+
+def device_for(name: str) -> torch.device:
+    """The device that "auto" or a torch name means in this process: with several ranks, each its own accelerator."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if name == "auto":
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        name = found.type if found is not None else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"config.device = {name!r} is no device's name", "", 'write "auto", "cpu" or "cuda:0"') from None
+    if device.type != "cpu" and device.index is None:
+        device = torch.device(device.type, local)
+    if device.type != "cpu":
+        count = torch.accelerator.device_count()
+        if device.index is not None and device.index >= count:
+            raise UsageError(
+                f"config.device = {name!r} asks for {device} and this process sees {count} of them",
+                "Each rank needs an accelerator of its own.",
+                f"start {max(count, 1)} processes (torchrun --nproc-per-node), or set config.device to cpu",
+            )
+    return device
+
+
+class Ranks:
+    """This process among `size` of them. One process alone needs no group, and meetings are then free."""
+
+    def __init__(self, device: torch.device):
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self._started = False
+        self._control: Any = None
+        self._failure_is_known = False
+        self.flag: Restart | None = None  # seen by ranks that wait for this one elsewhere than in a meeting
+        if dist.is_available() and dist.is_initialized():
+            self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        elif self.size > 1:
+            backend = (
+                "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+            )
+            # A training that started anew in place meets the others under names that no earlier attempt has used.
+            store, _, _ = next(dist.rendezvous("env://", self.rank, self.size, timeout=MEETING_TIMEOUT))
+            store = dist.PrefixStore(f"brimful/{Attempt.this().number}", store)
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=MEETING_TIMEOUT)
+            self._started = True
+        if self.size > 1:
+            self._control = dist.new_group(backend="gloo", timeout=MEETING_TIMEOUT)
+            self._table = [torch.zeros(len(Vote().numbers()), dtype=torch.int64) for _ in range(self.size)]
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes the files and the log."""
+        return self.rank == 0
+
+    def meet(self, vote: Vote) -> list[Vote]:
+        """Every rank's vote, in the order of ranks. Each rank takes part, whatever happened to it."""
+        if self.size == 1:
+            return [vote]
+        dist.all_gather(self._table, torch.tensor(vote.numbers(), dtype=torch.int64), group=self._control)
+        return [Vote(*row.tolist()) for row in self._table]
+
+    def confirm(self) -> None:
+        """A meeting before anything else that all ranks do together: raises where one of them comes to say that it failed."""
+        self.raise_for(self.meet(Vote()))
+
+    def raise_for(self, votes: Sequence[Vote]) -> None:
+        for rank, vote in enumerate(votes):
+            if vote.status in (GIVES_UP, BROKEN):
+                self._failure_is_known = True
+                raise _ended(rank, vote.status)
+
+    def tell(self, status: int, error: BaseException | None = None) -> None:
+        """This rank ends with an error, and the others with it. Told once, if they do not know.
+
+        By the flag where there is one: others may wait for this rank in a collective of FSDP's or DDP's, and come to no
+        meeting. Otherwise at their next meeting. `error`, if known, is named to those who see the flag.
+        """
+        if self.size == 1 or self._failure_is_known:
+            return
+        self._failure_is_known = True
+        if self.flag is not None and self.flag.reaches_all:
+            heard = _ended(self.rank, status, error)
+            self.flag.end(heard.problem, heard.exit_code, " ".join(heard.sentences()))
+            return
+        # A group that is broken already (a rank that was killed) has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self.meet(Vote(status))
+
+    def gather(self, value: Any) -> list[Any]:
+        """`value` of every rank (small Python values), on every rank."""
+        if self.size == 1:
+            return [value]
+        self.confirm()
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, value, group=self._control)
+        return gathered
+
+    def from_first(self, value: Any) -> Any:
+        """Rank 0's `value`, on every rank: what all must decide alike is decided once."""
+        if self.size == 1:
+            return value
+        self.confirm()
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self._control)
+        return box[0]
+
+    def spread(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Rank 0's values into `tensors` of all ranks (weights at the start, running statistics before they count)."""
+        if self.size == 1:
+            return
+        self.confirm()
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), src=0)
+
+    def close(self) -> None:
+        if self._started and dist.is_initialized():
+            dist.destroy_process_group()
+            self._started = False
+
+
+def _ended(rank: int, status: int, error: BaseException | None = None) -> BrimfulError:
+    """What the other ranks end with."""
+    meaning = "All ranks end with it. The last checkpoint stays as it is."
+    if status == GIVES_UP:
+        return DoesNotFit(f"The training does not fit into the memory of rank {rank}.", meaning, ITS_OWN_WORDS)
+    words = f" ({type(error).__name__}: {error})" if error is not None else ""
+    return RankFailed(f"Rank {rank} ended with an error{words}.", meaning, ITS_OWN_WORDS)

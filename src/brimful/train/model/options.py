@@ -1,0 +1,177 @@
+"""What a flag can do to any model: gradient checkpointing, torch.compile, CUDA graphs, channels last.
+
+All are done in place: names of parameters and keys of state dicts stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from brimful.errors import UsageError
+from brimful.train.effective import Effective
+from brimful.train.model.cuda_graphs import graph_model
+from brimful.train.model.gradient_checkpointing import checkpoint_blocks
+
+__all__ = ["ModelOptions", "apply_model_options"]
+
+_PLAIN = "_before_compiling"  # stands in the classes made here
+# A model's own way to do it and how its settings are called: transformers' of today, and of before 5.
+_OWN_WAYS = {
+    "activation_checkpointing_enable": "activation_checkpointing_kwargs",
+    "gradient_checkpointing_enable": "gradient_checkpointing_kwargs",
+}
+
+
+class ModelOptions(Protocol):
+    """The part of `Config` that is read here."""
+
+    @property
+    def gradient_checkpointing(self) -> bool: ...
+    @property
+    def compile(self) -> bool: ...
+    @property
+    def cuda_graphs(self) -> bool: ...
+    @property
+    def channels_last(self) -> bool: ...
+    @property
+    def parallel(self) -> str: ...
+
+
+def apply_model_options(
+    model: nn.Module, config: ModelOptions, device: torch.device, *, micro_batch: int, shapes_alike: bool = True, ranks: int = 1
+) -> tuple[nn.Module, list[Effective]]:
+    """`model` itself, on `device` and not yet wrapped, with what was asked for, and what came of it.
+
+    micro_batch: samples of a whole micro-batch, at which CUDA graphs are recorded. shapes_alike: all batches have the same
+    shape but for their first dimension; False lets torch.compile make sizes variable. Raises UsageError for what the device
+    or the machine cannot do.
+    """
+    _refuse_what_excludes_another(config, device, ranks)
+    told: list[Effective] = []
+    if config.channels_last:
+        told.append(_channels_last(model, sharded=config.parallel == "fsdp2" and ranks > 1))
+    if config.gradient_checkpointing:
+        told.append(_checkpoint(model))
+    if config.cuda_graphs:
+        graph_model(model, micro_batch)
+        why = f"training micro-batches of {micro_batch:,} are replayed; other sizes and evaluation run as always"
+        told.append(Effective("cuda_graphs", True, True, why))
+    if config.compile:
+        told.append(_compile(model, device, shapes_alike))
+    return model, told
+
+
+def _refuse_what_excludes_another(config: ModelOptions, device: torch.device, ranks: int) -> None:
+    if not config.cuda_graphs:
+        return
+    if device.type != "cuda":
+        raise UsageError(
+            f"config.cuda_graphs = True on the device {device}",
+            "CUDA graphs are recorded by a CUDA card.",
+            "Train without CUDA graphs, or on a card.",
+        )
+    others = {
+        "compile = True": (
+            config.compile,
+            "torch.compile launches its own kernels, which a recording of the model would hold twice.",
+        ),
+        "gradient_checkpointing = True": (
+            config.gradient_checkpointing,
+            "A block that is computed again asks for the random state, which a recording forbids.",
+        ),
+        "parallel = 'fsdp2'": (
+            config.parallel == "fsdp2" and ranks > 1,
+            "FSDP2's forward calls other ranks and moves its parameters, which a recording cannot follow.",
+        ),
+    }
+    for name, (asked, why) in others.items():
+        if asked:
+            raise UsageError(f"config.cuda_graphs = True and config.{name}", why, "Choose one of the two.")
+
+
+def _channels_last(model: nn.Module, sharded: bool) -> Effective:
+    """Weights of convolutions alone, each in the format of its dimensions (`model.to` fails on a model that has both)."""
+    if sharded:
+        return Effective("channels_last", True, False, "FSDP2 shards parameters in PyTorch's own order alone")
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd) and m.weight.ndim in formats]
+    for layer in layers:
+        layer.weight.data = layer.weight.data.contiguous(memory_format=formats[layer.weight.ndim])
+    if not layers:
+        return Effective("channels_last", True, False, "the model has no convolution of two or three dimensions")
+    return Effective("channels_last", True, True, f"weights of {len(layers)} convolutions, which activations follow")
+
+
+def _checkpoint(model: nn.Module) -> Effective:
+    refused = ""
+    for name, settings in _OWN_WAYS.items():
+        own = getattr(model, name, None)
+        if not callable(own):
+            continue
+        try:  # with the non-reentrant kind, where the model lets one choose
+            own(**{settings: {"use_reentrant": False}} if settings in inspect.signature(own).parameters else {})
+            return Effective("gradient_checkpointing", True, True, f"{type(model).__name__}'s own")
+        except (ValueError, NotImplementedError) as error:  # transformers' word for a class without support
+            refused = f"; its own was asked first and refused: {str(error).splitlines()[0]}"
+            break
+    found = checkpoint_blocks(model)
+    if found is None:
+        why = (
+            "no repeated blocks found: no Sequential or ModuleList with two of several layers, nor a Sequential of four layers"
+        )
+        return Effective("gradient_checkpointing", True, False, why + refused)
+    return Effective("gradient_checkpointing", True, True, found + refused)
+
+
+def _compile(model: nn.Module, device: torch.device, shapes_alike: bool) -> Effective:
+    _check_compiler(device)
+    plain = getattr(type(model), _PLAIN, type(model))  # what it was before a training before this one
+    model.__class__ = _compiled(plain, False if shapes_alike else None)
+    why = "compiled at the first batch; " + (
+        "each further batch size is compiled by itself" if shapes_alike else "sizes that vary become variables"
+    )
+    return Effective("compile", True, True, why)
+
+
+def _compiled(kind: type[nn.Module], dynamic: bool | None) -> type[nn.Module]:
+    """A subclass of `kind` whose forward is compiled.
+
+    torch.compile(model) would put a prefix before each key of its state, and model.compile() leaves a model that is one of
+    PyTorch's own classes (a Sequential, say) as it is, without a word (seen in torch 2.13).
+    """
+
+    def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return kind.forward(self, *args, **kwargs)
+
+    compiled = torch.compile(run, dynamic=dynamic)
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return compiled(self, *args, **kwargs)
+
+    return type(f"Compiled{kind.__name__}", (kind,), {"forward": forward, "__module__": kind.__module__, _PLAIN: kind})
+
+
+def _check_compiler(device: torch.device) -> None:
+    """Compiles a line. What is missing (a C++ compiler, Python's headers, Triton) is seen here and not in the first batch."""
+    failed = ""
+    try:
+        torch.compile(_line, dynamic=False)(torch.zeros(2, device=device))
+    except (RuntimeError, OSError, ImportError) as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        failed = lines[0] if lines else type(error).__name__
+    if failed:
+        raise UsageError(
+            f"config.compile = True: torch.compile does not work on this machine: {failed}",
+            "It needs a C++ compiler and Python's headers on a CPU, and Triton with a C compiler on a card.",
+            "Install what is missing (Debian: apt install g++ python3-dev), or train without config.compile.",
+        )
+
+
+def _line(x: torch.Tensor) -> torch.Tensor:
+    return x + 1

@@ -1,0 +1,219 @@
+"""micro-batch × accumulation × ranks = effective batch: what was asked, what is in force, and why. No torch is needed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from brimful.errors import UsageError
+from brimful.train.checking import check_types
+from brimful.train.effective import Effective
+from brimful.units import counted
+
+__all__ = ["EVAL_TIMES_MICRO", "Batching", "BatchingConfig", "Split", "plan_batches", "token_rows"]
+
+# Assumed: evaluation keeps no activations for a backward pass; the first batch of the size that follows is tried at the start.
+EVAL_TIMES_MICRO = 3
+
+
+@dataclass(frozen=True)
+class BatchingConfig:
+    """How many samples train together.
+
+    micro_batch: samples that go through the model at once, on each rank.
+    accumulation: micro-batches of each rank in one update. effective: samples in one update, over all ranks. One of them says
+        the other; with neither, an update takes one micro-batch of each rank.
+    eval_batch: samples at once in evaluation; None: three micro-batches.
+    max_tokens: for data with `sizes`: a micro-batch holds as many samples as keep samples × longest within it, a batch of the
+        evaluation as many as keep within three times as much.
+    drop_last: samples at the end of an epoch that fill no whole effective batch are left out.
+    """
+
+    micro_batch: int = 64
+    accumulation: int | None = None
+    effective: int | None = None
+    eval_batch: int | None = None
+    max_tokens: int | None = None
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self, "config.batch")
+        for name in ("micro_batch", "accumulation", "effective", "eval_batch", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"config.batch.{name} = {value!r} is no whole number of 1 or more.")
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The sizes in force. `rows` say for each what was asked and why it is what it is."""
+
+    micro_batch: int
+    accumulation: int
+    ranks: int
+    eval_batch: int
+    rows: tuple[Effective, ...]
+
+    @property
+    def effective(self) -> int:
+        return self.micro_batch * self.accumulation * self.ranks
+
+
+def plan_batches(config: BatchingConfig, ranks: int, train_samples: int, eval_samples: int | None) -> Batching:
+    """The sizes in force for data of these lengths.
+
+    Raises UsageError for data without samples and for a batch that is larger than the data set.
+    """
+    if train_samples < 1:
+        raise UsageError("The training data set has 0 samples.", suggestion="Look at how task.train_data is made.")
+    _refuse_more_than_there_is("micro_batch", config.micro_batch, train_samples)
+    if config.effective is not None:
+        _refuse_more_than_there_is("effective", config.effective, train_samples)
+    micro, accumulation = _cut(config, ranks)
+    if accumulation > 1:
+        _refuse_more_than_there_is("accumulation", micro * accumulation, train_samples, f"{micro:,} × {accumulation:,} = ")
+    evaluated, why_evaluated = _eval_batch(config, micro, eval_samples)
+    rows = (
+        _micro_row(config, micro, ranks, accumulation),
+        Effective("accumulation", config.accumulation, accumulation, _why_accumulation(config, micro, ranks)),
+        Effective("ranks", None, ranks, "processes of this training"),
+        _effective_row(config, micro, accumulation, ranks, train_samples),
+        Effective("eval_batch", config.eval_batch, evaluated, why_evaluated),
+        Effective(
+            "drop_last", config.drop_last, config.drop_last, _why_last(config, micro * accumulation * ranks, train_samples)
+        ),
+    )
+    return Batching(micro, accumulation, ranks, evaluated, rows)
+
+
+def _cut(config: BatchingConfig, ranks: int) -> tuple[int, int]:
+    """Micro-batch and accumulation. For an effective batch they are as even as its number of samples allows."""
+    if config.effective is None:
+        return config.micro_batch, config.accumulation or 1
+    per_rank = -(-config.effective // ranks)
+    accumulation = config.accumulation or -(-per_rank // config.micro_batch)
+    micro = -(-per_rank // accumulation)
+    if micro > config.micro_batch:
+        raise UsageError(
+            f"config.batch: micro_batch {config.micro_batch:,} × accumulation {accumulation:,} × {ranks} ranks is "
+            f"{config.micro_batch * accumulation * ranks:,}, and effective = {config.effective:,}",
+            "The three settings contradict each other.",
+            "Leave accumulation out: it follows from the other two.",
+        )
+    return micro, accumulation
+
+
+def _refuse_more_than_there_is(name: str, samples: int, there: int, sum_: str = "") -> None:
+    if samples > there:
+        raise UsageError(
+            f"config.batch.{name}: a batch of {sum_}{samples:,} samples is more than the {there:,} of the training data set",
+            "Such a batch cannot be filled once, so it would never be what was asked for.",
+            f"Set it to {there:,} at the most.",
+        )
+
+
+def _micro_row(config: BatchingConfig, micro: int, ranks: int, accumulation: int) -> Effective:
+    why = "as asked"
+    if micro != config.micro_batch:
+        why = f"{config.effective:,} samples over {ranks} × {accumulation} micro-batches are {micro:,} in each"
+    return Effective("micro_batch", config.micro_batch, micro, why)
+
+
+def _why_accumulation(config: BatchingConfig, micro: int, ranks: int) -> str:
+    if config.accumulation is not None:
+        return "as asked"
+    if config.effective is not None:
+        return f"{config.effective:,} samples per update, {micro:,} at once on each of {ranks} ranks"
+    return "one micro-batch of each rank per update"
+
+
+def _effective_row(config: BatchingConfig, micro: int, accumulation: int, ranks: int, samples: int) -> Effective:
+    product = micro * accumulation * ranks
+    why = f"{micro:,} × {accumulation:,} × {ranks}"
+    if product > samples:
+        return Effective("effective_batch", config.effective, samples, f"{why} = {product:,}, and the data set has {samples:,}")
+    if config.effective is not None and product != config.effective:
+        why += f": {config.effective:,} does not divide into {ranks} × {accumulation} equal micro-batches"
+    return Effective("effective_batch", config.effective, product, why)
+
+
+def _eval_batch(config: BatchingConfig, micro: int, samples: int | None) -> tuple[int, str]:
+    wanted = config.eval_batch or EVAL_TIMES_MICRO * micro
+    why = "as asked" if config.eval_batch else f"{EVAL_TIMES_MICRO} × the micro-batch: evaluation keeps no activations"
+    if samples is None:
+        return wanted, "not used: there is no evaluation data"
+    if wanted > samples:
+        return max(1, samples), f"{why}; the evaluation data has {samples:,} {'sample' if samples == 1 else 'samples'}"
+    return wanted, why
+
+
+def token_rows(max_tokens: int, eval_has_sizes: bool | None) -> Iterator[Effective]:
+    """`eval_has_sizes`: None where there is no evaluation data."""
+    yield Effective(
+        "max_tokens", max_tokens, max_tokens, "samples × longest of a micro-batch; it may have fewer samples than asked"
+    )
+    if eval_has_sizes is None:
+        return
+    if not eval_has_sizes:
+        yield Effective(
+            "eval max_tokens", None, None, "the evaluation data has no `sizes`: its batches are held to eval_batch alone"
+        )
+        return
+    why = f"{EVAL_TIMES_MICRO} × max_tokens: evaluation keeps no activations"
+    yield Effective("eval max_tokens", None, EVAL_TIMES_MICRO * max_tokens, why)
+
+
+def _why_last(config: BatchingConfig, effective: int, samples: int) -> str:
+    left = samples % effective
+    if not left:
+        return "the effective batch divides the data set"
+    if config.drop_last:
+        return f"at the end of each epoch's order {counted(left, 'sample is', 'samples are')} left out"
+    return f"the last update of an epoch has {counted(left, 'sample')}"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Into which pieces a micro-batch is cut before it goes through the model.
+
+    `limit` starts at the micro-batch (one piece) and becomes smaller by out-of-memory errors. Where micro-batches hold
+    different numbers of samples because these are of different size (`by_size`), all are cut in the same proportion.
+    """
+
+    micro_batch: int
+    limit: int
+    by_size: bool = False
+
+    def piece(self, samples: int) -> int:
+        """The most samples of a micro-batch of `samples` that go through the model at once."""
+        at_once = samples * self.limit // self.micro_batch if self.by_size else self.limit
+        return max(1, min(samples, at_once))
+
+    def pieces(self, samples: int) -> Iterator[tuple[int, int]]:
+        """Start and stop of each piece of a micro-batch of `samples`: as few as the limit allows, of nearly one size."""
+        count = -(-samples // self.piece(samples)) if samples else 0
+        for number in range(count):
+            yield samples * number // count, samples * (number + 1) // count
+
+    def updates(self, largest: int) -> int:
+        """Of a loss that does not decompose: into how many updates a step is cut whose micro-batches have up to `largest`
+        samples. Each takes that part of every micro-batch."""
+        return -(-(self.micro_batch if self.by_size else min(largest, self.micro_batch)) // self.limit)
+
+    def at_once(self, samples: int, decomposes: bool = True) -> int:
+        """The samples in the largest piece of a micro-batch of `samples`."""
+        count = -(-samples // self.piece(samples)) if decomposes else self.updates(samples)
+        return -(-samples // count)
+
+    def smaller(self, samples: int, failed: int) -> Split | None:
+        """What to try after a piece of `failed` out of `samples` did not fit; None when it was a single sample."""
+        if failed <= 1:
+            return None
+        split = replace(self, limit=max(1, failed // 2)) if not self.by_size else replace(self, limit=max(1, self.limit // 2))
+        while split.limit > 1 and -(-samples // -(-samples // split.piece(samples))) >= failed:
+            split = replace(split, limit=split.limit // 2)
+        return split
+
+    def agreed(self, limit: int) -> Split:
+        """With another rank's smaller limit."""
+        return replace(self, limit=limit) if 0 < limit < self.limit else self

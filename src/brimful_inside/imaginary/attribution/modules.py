@@ -1,0 +1,193 @@
+"""Which module is at work: a stack of module calls for each thread, and the forward module of each backward operation.
+
+Autograd numbers its nodes in the order in which a thread makes them (`_sequence_nr`). The number that is next is noted
+whenever a module's call begins or ends, so that a node's number tells the module whose call was going on when it was made.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from bisect import bisect_right
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from brimful_inside.imaginary.state.patches import Patches
+
+__all__ = ["NOWHERE", "ModuleCalls", "Place"]
+
+MOST_MARKS = 400_000  # of which the older half is dropped: graphs do not live as long
+NO_NUMBER = 1 << 62  # accumulations of gradients have the largest number there is
+
+_next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_current_node: Callable[[], Any] = torch._C._current_autograd_node  # type: ignore[attr-defined]
+
+
+class Place(NamedTuple):
+    """A module: `model` is the class name of the outermost one, `path` what its `named_modules` calls this one."""
+
+    model: str
+    path: str
+
+
+NOWHERE = Place("", "")
+
+
+class Thread(threading.local):
+    """What one thread is doing."""
+
+    def __init__(self) -> None:
+        self.stack: List[Place] = []
+        self.lines: List[Any] = []  # of each call on the stack, the line outside of it, once somebody asked
+        self.root: Any = None  # the outermost module of the stack
+        self.numbers: List[int] = []  # the next node's number, where the place changed
+        self.places: List[Place] = []
+        self.backward = 0  # backward passes that are under way, one inside another
+        self.base = 0  # the height of the stack where the outermost of them began
+        self.last = NOWHERE  # of the backward operation before
+
+
+class ModuleCalls:
+    """Watches `torch.nn.Module.__call__` and the autograd engine.
+
+    `around(module, call, args, kwargs)` may stand in for a call (None: nothing does). `on_outermost(module, begins)` and
+    `on_backward(begins)` are told of the outermost calls and passes.
+    """
+
+    def __init__(self) -> None:
+        self.thread = Thread()
+        self.code: Any = None  # of the function that stands for Module.__call__
+        self.roots: List[Tuple[Any, str]] = []  # outermost modules, by weak reference, and their names
+        self.roots_seen = 0
+        self.around: Optional[Callable[[torch.nn.Module, Callable[..., Any], Tuple, Dict[str, Any]], Any]] = None
+        self.on_outermost: List[Callable[[torch.nn.Module, bool], None]] = []
+        self.on_backward: List[Callable[[bool], None]] = []
+        self._known: Dict[int, Tuple[Any, Place]] = {}  # by id: a weak reference to the module, and its place
+        self._names: Dict[str, int] = {}
+
+    def put_in_place(self, patches: Patches) -> None:
+        call = self._wrapped(torch.nn.Module.__call__)
+        self.code = call.__code__
+        patches.set(torch.nn.Module, "__call__", call)
+        run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+        def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+            self.backward_begins()
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self.backward_ends()
+
+        patches.set(torch.autograd, "_engine_run_backward", _engine_run_backward)
+
+    def _wrapped(self, original: Callable[..., Any]) -> Any:
+        """Module.__call__ with the module's place on the stack. One frame, since each call of each module pays for it."""
+        calls, thread, known = self, self.thread, self._known
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            stack = thread.stack
+            if stack:
+                found = known.get(id(self))
+                place = found[1] if found is not None and found[0]() is self else calls._place(self)
+            else:
+                place = calls._outermost(self)
+            stack.append(place)
+            thread.lines.append(None)
+            calls._mark(place)
+            try:
+                if calls.around is not None:
+                    return calls.around(self, original, args, kwargs)
+                return original(self, *args, **kwargs)
+            finally:
+                stack.pop()
+                thread.lines.pop()
+                calls._mark(stack[-1] if stack else NOWHERE)
+                if not stack:
+                    thread.root = None
+                    for told in calls.on_outermost:
+                        told(self, False)
+
+        return __call__
+
+    def backward_begins(self) -> None:
+        thread = self.thread
+        thread.backward += 1
+        if thread.backward == 1:
+            thread.base = len(thread.stack)
+            for told in self.on_backward:
+                told(True)
+
+    def backward_ends(self) -> None:
+        thread = self.thread
+        thread.backward -= 1
+        if not thread.backward:
+            for told in self.on_backward:
+                told(False)
+
+    def of_backward(self) -> Place:
+        """The forward module of the backward operation that runs in this thread."""
+        thread = self.thread
+        node = _current_node()
+        number = getattr(node, "_sequence_nr", lambda: NO_NUMBER)()
+        if number < NO_NUMBER:
+            at = bisect_right(thread.numbers, number) - 1
+            thread.last = thread.places[at] if at >= 0 else NOWHERE
+        return thread.last
+
+    def living_roots(self) -> Iterator[Tuple[torch.nn.Module, str]]:
+        for reference, name in self.roots:
+            module = reference()
+            if module is not None:
+                yield module, name
+
+    def _mark(self, place: Place) -> None:
+        number, thread = _next_number(), self.thread
+        numbers = thread.numbers
+        if numbers and numbers[-1] == number:
+            thread.places[-1] = place
+            return
+        numbers.append(number)
+        thread.places.append(place)
+        if len(numbers) > MOST_MARKS:
+            del numbers[: MOST_MARKS // 2], thread.places[: MOST_MARKS // 2]
+
+    def _outermost(self, module: torch.nn.Module) -> Place:
+        self.thread.root = module
+        if self._place_of(module) is None:
+            self._learn(module, self._name(module))
+        for told in self.on_outermost:
+            told(module, True)
+        return self._place_of(module) or NOWHERE
+
+    def _place(self, module: torch.nn.Module) -> Place:
+        """Of a module that was not met before: it may have come since its outermost one was looked through."""
+        thread = self.thread
+        if thread.root is not None:
+            self._learn(thread.root, thread.stack[0].model, thread.stack[0].path)
+        place = self._place_of(module)
+        if place is None:  # no child of any: it works for whoever called it
+            place = thread.stack[-1]
+            self._known[id(module)] = (weakref.ref(module), place)
+        return place
+
+    def _place_of(self, module: torch.nn.Module) -> Optional[Place]:
+        known = self._known.get(id(module))
+        return known[1] if known is not None and known[0]() is module else None
+
+    def _learn(self, root: torch.nn.Module, name: str, prefix: str = "") -> None:
+        dot = prefix + "." if prefix else ""
+        for path, module in root.named_modules():
+            self._known[id(module)] = (weakref.ref(module), Place(name, dot + path if path else prefix))
+
+    def _name(self, root: torch.nn.Module) -> str:
+        """The class name; a second model of the same class is told apart, a loss that is made anew at each step is not."""
+        name = type(root).__name__
+        if any(True for _ in root.parameters()):
+            count = self._names[name] = self._names.get(name, 0) + 1
+            if count > 1:
+                name = "%s#%d" % (name, count)
+            self.roots = [(ref, known) for ref, known in self.roots if ref() is not None]
+            self.roots_seen += 1
+            self.roots.append((weakref.ref(root), name))
+        return name

@@ -1,0 +1,185 @@
+"""What if the script did one thing otherwise: switched from outside, in a trial on the imaginary card alone.
+
+autocast        the forward passes, and what follows up to the backward pass (the loss), run under torch.autocast
+checkpointing   blocks that repeat are run under torch.utils.checkpoint in training
+foreach_off     optimizers are built with foreach=False
+zero_grad       gradients are dropped right after each optimizer step
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Set, Tuple
+
+import torch
+import torch.utils.checkpoint
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from brimful_inside.imaginary.state.patches import Patches
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.attribution.annotations import Notes
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
+
+__all__ = ["WHAT_IFS", "blocks_that_repeat", "patch_what_if"]
+
+WHAT_IFS = ("autocast", "checkpointing", "foreach_off", "zero_grad")
+
+Module = torch.nn.Module
+Call = Callable[..., Any]
+
+
+def patch_what_if(gpu: ImaginaryGpu, notes: Notes, name: str, patches: Patches) -> List[Any]:
+    """Switches `name` on, one of WHAT_IFS. Gives handles of hooks, to be removed."""
+    if name == "autocast":
+        return Autocast(notes, lower_precision(gpu.card.capability)).put_in_place()
+    if name == "checkpointing":
+        return Checkpointing(notes).put_in_place()
+    if name == "foreach_off":
+        return _without_foreach(patches)
+    return [register_optimizer_step_post_hook(lambda optimizer, args, kwargs: optimizer.zero_grad(set_to_none=True))]
+
+
+def lower_precision(capability: Any) -> torch.dtype:
+    """bfloat16 where the card computes in it (capability 8.0 and later), else float16."""
+    return torch.bfloat16 if tuple(capability) >= (8, 0) else torch.float16
+
+
+class Autocast:
+    """As a script would write it: model and loss under autocast, the backward pass outside. Not where it is on already."""
+
+    def __init__(self, notes: Notes, dtype: torch.dtype):
+        self._calls = notes.calls
+        self._dtype = dtype
+        self._open = threading.local()
+
+    def put_in_place(self) -> List[Any]:
+        self._calls.on_outermost.append(self._outermost)
+        self._calls.on_backward.append(self._backward)
+        self._calls.around = self._around
+        return [register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._close())]
+
+    def _outermost(self, module: Module, begins: bool) -> None:
+        if begins and torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda"):
+            self._open.context = torch.autocast("cuda", dtype=self._dtype)
+            self._open.context.__enter__()
+
+    def _backward(self, begins: bool) -> None:
+        if begins:
+            self._close()
+
+    def _close(self) -> None:
+        context = getattr(self._open, "context", None)
+        if context is not None:
+            self._open.context = None
+            context.__exit__(None, None, None)
+
+    def _around(self, module: Module, call: Call, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        """Where no backward pass follows, the outermost call alone is wrapped; its results come in float32, as Accelerate's."""
+        if len(self._calls.thread.stack) > 1 or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+            return call(module, *args, **kwargs)
+        with torch.autocast("cuda", dtype=self._dtype):
+            return _in_float32(call(module, *args, **kwargs), self._dtype)
+
+
+def _in_float32(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype == dtype else value
+    if isinstance(value, dict):
+        for key in list(value):
+            value[key] = _in_float32(value[key], dtype)
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_in_float32(item, dtype) for item in value)
+    return value
+
+
+class Checkpointing:
+    """A model's own gradient checkpointing where it has one (Hugging Face's, timm's), else its blocks that repeat."""
+
+    def __init__(self, notes: Notes):
+        self._notes = notes
+        self._calls = notes.calls
+        self._seen: Set[int] = set()
+        self._blocks: Dict[int, Module] = {}
+        self._inside = threading.local()
+
+    def put_in_place(self) -> List[Any]:
+        self._calls.on_outermost.append(self._outermost)
+        self._calls.around = self._around
+        return []
+
+    def _outermost(self, module: Module, begins: bool) -> None:
+        if not begins or id(module) in self._seen or not module.training or not torch.is_grad_enabled():
+            return
+        if self._calls.thread.backward:
+            return
+        self._seen.add(id(module))
+        call = _switch_of_its_own(module)
+        if call:
+            self._notes.uses("what_if: own %s" % call)
+            return
+        for path, children in blocks_that_repeat(module):
+            self._blocks.update((id(child), child) for child in children)
+            self._notes.uses("what_if: %d blocks of %s" % (len(children), path or type(module).__name__))
+
+    def _around(self, module: Module, call: Call, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if self._blocks.get(id(module)) is not module or not module.training or not torch.is_grad_enabled():
+            return call(module, *args, **kwargs)
+        inside = self._inside.__dict__.setdefault("blocks", set())
+        if id(module) in inside:
+            return call(module, *args, **kwargs)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            inside.add(id(module))  # called anew, so that the pass that is done again has its place as well
+            try:
+                return module(*args, **kwargs)
+            finally:
+                inside.discard(id(module))
+
+        return torch.utils.checkpoint.checkpoint(run, *args, use_reentrant=False, **kwargs)
+
+
+def _switch_of_its_own(root: Module) -> str:
+    """Switches a model's own gradient checkpointing on: the call that a script would write; "" where there is none."""
+    for module in root.modules():
+        part: Any = module
+        if getattr(part, "supports_gradient_checkpointing", False) and hasattr(part, "gradient_checkpointing_enable"):
+            part.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            return "model.gradient_checkpointing_enable()"
+        if hasattr(type(part), "set_grad_checkpointing"):
+            try:
+                part.set_grad_checkpointing(True)
+            except AssertionError:  # timm's way to say that this model has none
+                continue
+            return "model.set_grad_checkpointing()"
+    return ""
+
+
+def blocks_that_repeat(root: Module) -> Iterator[Tuple[str, List[Module]]]:
+    """Lists of modules with two or more of one class that have parts of their own, the innermost: their paths and those."""
+    found: List[Tuple[str, List[Module]]] = []
+    for path, module in root.named_modules():
+        if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
+            parts = [child for child in module.children() if next(child.children(), None) is not None]
+            counts = Counter(type(child) for child in parts)
+            blocks = [child for child in parts if counts[type(child)] > 1 and next(child.parameters(), None) is not None]
+            if blocks:
+                found.append((path, blocks))
+    for path, blocks in found:
+        prefix = path + "." if path else ""
+        if not any(other != path and other.startswith(prefix) for other, _ in found):
+            yield path, blocks
+
+
+def _without_foreach(patches: Patches) -> List[Any]:
+    original: Any = Optimizer.__init__
+
+    def __init__(self: Any, params: Any, defaults: Dict[str, Any]) -> None:
+        if "foreach" in defaults and not defaults.get("fused"):
+            defaults["foreach"] = False
+        original(self, params, defaults)
+
+    patches.set(Optimizer, "__init__", __init__)
+    return []

@@ -1,0 +1,212 @@
+"""torch.autocast("cuda") for tensors that only pretend to be there.
+
+The meta device has no autocast key, so the casts are done above autograd, function by function, by the lists that CUDA has
+(aten/src/ATen/autocast_mode.h and .cpp). PyTorch's own thread-local switches are used: torch.autocast works as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Tuple
+
+import torch
+
+from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import C, is_meta
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
+
+__all__ = ["Casts", "autocast_on", "handlers_under_autocast", "patch_cache"]
+
+Tensor = torch.Tensor
+Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
+
+LOWER_PRECISION = [
+    *("conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution"),
+    *("prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm"),
+    *("chain_matmul", "linalg_multi_dot", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+    "scaled_dot_product_attention",
+]
+FP32 = [
+    *("acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan"),
+    *("pow", "softplus", "layer_norm", "native_layer_norm", "group_norm", "frobenius_norm", "nuclear_norm"),
+    *("cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "nll_loss_nd"),
+    *("hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss"),
+    *("multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss"),
+    *("binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp", "norm", "arccos", "arcsin"),
+]
+FP32_BY_DTYPE = [
+    *("prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum"),
+]
+PROMOTE = ["addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "tensordot", "scatter_add"]
+
+
+def autocast_on() -> bool:
+    """Whether torch.autocast("cuda") is in force in this thread."""
+    return torch.is_autocast_enabled("cuda")
+
+
+class Casts:
+    """The casts of weights that are kept until the outermost autocast context ends. One for all threads, as in PyTorch."""
+
+    def __init__(self) -> None:
+        self._kept: Dict[int, Tuple[Tensor, Tensor]] = {}
+        self._lock = threading.Lock()
+
+    def clear(self) -> None:
+        with self._lock:
+            kept, self._kept = self._kept, {}
+        kept.clear()
+
+    def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """`tensor` as `dtype`: a leaf that needs gradients is cast once (cached_cast)."""
+        if not _eligible(tensor) or tensor.dtype == dtype:
+            return tensor
+        keeps = (
+            dtype == torch.get_autocast_dtype("cuda")
+            and tensor.dtype == torch.float32
+            and tensor.requires_grad
+            and tensor.is_leaf
+            and not tensor._is_view()
+            and torch.is_autocast_cache_enabled()
+        )
+        if not keeps:
+            return tensor.to(dtype)
+        kept = self._kept.get(id(tensor))
+        if kept is None:
+            kept = (tensor, tensor.to(dtype))
+            with self._lock:
+                self._kept[id(tensor)] = kept
+        return kept[1]
+
+    def cast_all(self, value: Any, dtype: torch.dtype) -> Any:
+        """Every tensor in `value` (a tensor, a list, a dict of arguments) as `dtype`."""
+        if isinstance(value, Tensor):
+            return self.cast(value, dtype)
+        if isinstance(value, (list, tuple)):
+            cast = [self.cast_all(item, dtype) for item in value]
+            return tuple(cast) if isinstance(value, tuple) else cast
+        if isinstance(value, dict):
+            return {key: self.cast_all(item, dtype) for key, item in value.items()}
+        return value
+
+
+def _eligible(tensor: Tensor) -> bool:
+    return is_meta(tensor) and tensor.is_floating_point() and tensor.dtype != torch.float64
+
+
+def _tensors(args: Any) -> Iterator[Tensor]:
+    for arg in args:
+        if isinstance(arg, Tensor):
+            yield arg
+        elif isinstance(arg, (list, tuple)):
+            yield from _tensors(arg)
+
+
+def _plain(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
+def _cast_to(dtype_of: Callable[[Tuple, Dict[str, Any]], torch.dtype], inner: Handler) -> Handler:
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if not autocast_on():
+            return inner(gpu, func, args, kwargs)
+        dtype = dtype_of(args, kwargs)
+        args, kwargs = gpu.casts.cast_all(args, dtype), gpu.casts.cast_all(kwargs, dtype)
+        with _autocast_excluded():
+            return inner(gpu, func, args, kwargs)
+
+    return handler
+
+
+class _autocast_excluded:
+    """What a wrapper calls runs without autocast (ExcludeDispatchKeyGuard)."""
+
+    def __enter__(self) -> None:
+        torch.set_autocast_enabled("cuda", False)
+
+    def __exit__(self, *error: Any) -> None:
+        torch.set_autocast_enabled("cuda", True)
+
+
+def _lower(args: Tuple, kwargs: Dict[str, Any]) -> torch.dtype:
+    return torch.get_autocast_dtype("cuda")
+
+
+def _float(args: Tuple, kwargs: Dict[str, Any]) -> torch.dtype:
+    return torch.float32
+
+
+def _widest(args: Tuple, kwargs: Dict[str, Any]) -> torch.dtype:
+    """The widest dtype among the arguments; promote_type."""
+    if any(_eligible(t) and t.dtype == torch.float32 for t in _tensors((*args, *kwargs.values()))):
+        return torch.float32
+    return torch.get_autocast_dtype("cuda")
+
+
+def _by_dtype(inner: Handler) -> Handler:
+    """The operation is told to answer in float32, and reads its input as it is (fp32_set_opt_dtype)."""
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if not autocast_on() or not args or not isinstance(args[0], Tensor) or not _eligible(args[0]):
+            return inner(gpu, func, args, kwargs)
+        given = kwargs.get("dtype") is not None or any(isinstance(arg, torch.dtype) for arg in args)
+        if not given and args[0].dtype != torch.float32:
+            if len(args) == 3 and args[2] is None:
+                args = args[:2]
+            kwargs = {**kwargs, "dtype": torch.float32}
+        with _autocast_excluded():
+            return inner(gpu, func, args, kwargs)
+
+    return handler
+
+
+def _banned(inner: Handler) -> Handler:
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if autocast_on() and args and isinstance(args[0], Tensor) and is_meta(args[0]):
+            raise RuntimeError(
+                "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+                "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+                "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+                "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+                "safe to autocast."
+            )
+        return inner(gpu, func, args, kwargs)
+
+    return handler
+
+
+def _called(name: str) -> List[Any]:
+    """The callables of Python that stand for the ATen function `name`."""
+    owners = (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)
+    found = [getattr(owner, name, None) for owner in owners]
+    return [func for func in found if func is not None and not hasattr(func, "__code__")]
+
+
+def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
+    """`table` with autocast's casts in front of the functions that are in CUDA's lists."""
+    wrappers: List[Tuple[List[str], Callable[[Handler], Handler]]] = [
+        (LOWER_PRECISION, lambda inner: _cast_to(_lower, inner)),
+        (FP32, lambda inner: _cast_to(_float, inner)),
+        (FP32_BY_DTYPE, _by_dtype),
+        (PROMOTE, lambda inner: _cast_to(_widest, inner)),
+        (["binary_cross_entropy"], _banned),
+    ]
+    result = dict(table)
+    for names, wrap in wrappers:
+        for name in names:
+            for func in _called(name):
+                result[func] = wrap(table.get(func, _plain))
+    return result
+
+
+def patch_cache(casts: Casts, patches: Patches) -> None:
+    """torch.autocast clears the kept casts when its outermost context ends."""
+    clear = torch.clear_autocast_cache
+
+    def clear_autocast_cache() -> None:
+        clear()
+        casts.clear()
+
+    patches.set(torch, "clear_autocast_cache", clear_autocast_cache)

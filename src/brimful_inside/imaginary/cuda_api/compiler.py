@@ -1,0 +1,150 @@
+"""Nothing is compiled: torch.compile gives back what it was given, and torch._dynamo is not imported without need.
+
+Compiled code takes less memory than eager code as a rule (fusion), so a script that compiles is predicted at its upper bound.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import types
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import TYPE_CHECKING, Any, List, Optional
+
+import torch
+
+from brimful_inside.imaginary.operators.libraries.flex import WRAPPER, flex_kernel
+from brimful_inside.imaginary.state.patches import Patches
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
+
+__all__ = ["bring_dynamo_back", "leave_uncompiled"]
+
+_DYNAMO = "torch._dynamo"
+
+
+def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """torch.compile is the identity, and counts as an approximation."""
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        if getattr(model, "__name__", None) == WRAPPER:
+            return flex_kernel(model)
+        gpu.approximate("torch.compile")
+        return (lambda inner: inner) if model is None else model
+
+    def compile_module(self: torch.nn.Module, *args: Any, **options: Any) -> None:
+        gpu.approximate("torch.compile")
+
+    patches.set(torch, "compile", compile)
+    patches.set(torch.nn.Module, "compile", compile_module)
+    if _DYNAMO not in sys.modules:
+        sys.modules[_DYNAMO] = _Dynamo(patches)
+        finder = _Submodules()
+        sys.meta_path.insert(0, finder)
+        patches.undo_by(lambda: sys.meta_path.remove(finder))
+    else:
+        patches.set(sys.modules[_DYNAMO], "reset", _Dynamo.reset)
+
+
+class _Dynamo(types.ModuleType):
+    """torch._dynamo as optimizers and guards of torch use it: where nothing is compiled, nothing is to be done.
+
+    Importing the real one takes a second or two, which the first optimizer step would cost. Its settings, which
+    torch.utils.checkpoint reads and scripts write, are a module of their own. Anything else that is asked of it brings the real
+    one, with these settings.
+    """
+
+    def __init__(self, patches: Patches):
+        super().__init__(_DYNAMO)
+        self.__path__: List[str] = []  # its submodules are for _Submodules to find
+        self.__spec__ = ModuleSpec(_DYNAMO, None, is_package=True)
+        self._patches = patches
+
+    @staticmethod
+    def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
+        return (lambda inner: inner) if fn is None else fn
+
+    @staticmethod
+    def graph_break(*args: Any, **options: Any) -> None:
+        return None
+
+    @staticmethod
+    def is_compiling() -> bool:
+        return False
+
+    @staticmethod
+    def reset() -> None:
+        """The real one clears graphs as well, with names of torch._C that a build without CUDA lacks."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__file__", "__wrapped__"):
+            raise AttributeError(name)
+        if name == "config" and sys.modules.get(_DYNAMO) is self:
+            return _config_alone()
+        return getattr(self.bring(), name)
+
+    def bring(self) -> Any:
+        """The real one, in this one's place."""
+        if sys.modules.get(_DYNAMO) is self:
+            del sys.modules[_DYNAMO]
+            self._patches.set(importlib.import_module(_DYNAMO), "reset", self.reset)
+        return importlib.import_module(_DYNAMO)
+
+
+class _Submodules(MetaPathFinder):
+    """``import torch._dynamo.exc`` while the stand-in is there: the real package brings it, and it is not loaded twice."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
+        package = sys.modules.get(_DYNAMO)
+        if not name.startswith(_DYNAMO + ".") or not isinstance(package, _Dynamo):
+            return None
+        if name == _DYNAMO + ".config":
+            return _as_it_is(_config_alone())
+        real = package.bring()
+        return _as_it_is(sys.modules[name]) if name in sys.modules else PathFinder.find_spec(name, real.__path__)
+
+
+def _as_it_is(module: Any) -> ModuleSpec:
+    """Of a module that is loaded. The import system would load it again by the module's own, where that is another."""
+    spec = ModuleSpec(module.__name__, _Loaded(module))
+    vars(module)["__spec__"] = spec  # torch._dynamo.config lets nobody set an attribute that is no setting
+    return spec
+
+
+class _Loaded(Loader):
+    """Gives a module as it is, with its own spec again."""
+
+    def __init__(self, module: Any):
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return self._module
+
+    def exec_module(self, module: Any) -> None:
+        vars(module)["__spec__"] = self._spec
+
+
+def _config_alone() -> Any:
+    """torch._dynamo.config without the package around it. The package, once it comes, takes the one that is there."""
+    name = _DYNAMO + ".config"
+    if name not in sys.modules:
+        place = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "config.py")
+        spec = importlib.util.spec_from_file_location(name, place)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(sys.modules[name])
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def bring_dynamo_back() -> None:
+    """The real torch._dynamo is imported by whoever asks for it next."""
+    if isinstance(sys.modules.get(_DYNAMO), _Dynamo):
+        del sys.modules[_DYNAMO]

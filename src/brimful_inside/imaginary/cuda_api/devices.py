@@ -1,0 +1,350 @@
+"""Devices as a script writes them: "cuda", torch.device("cuda", 0), 0, torch.cuda.FloatTensor, and what it reads back."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Tuple
+
+import torch
+import torch.utils._device
+
+from brimful_inside.imaginary.state.errors import invalid_ordinal
+from brimful_inside.imaginary.state.known_values import is_small
+from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import (
+    META,
+    C,
+    TensorBase,
+    is_meta,
+)
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
+
+__all__ = ["CUDA", "META", "Devices", "handlers"]
+
+CUDA = torch.device("cuda:0")
+Tensor = torch.Tensor
+_FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
+class Devices:
+    """Rewrites devices for calls. A device that the script itself calls "meta" stays meta, and is not the card."""
+
+    def __init__(self, gpu: ImaginaryGpu, count: int = 1):
+        self.gpu = gpu
+        self._count = count
+        self._thread = threading.local()
+        self.moves_script = False  # a scripted module is moving: its tensors are held in C++ as well, so they are replaced
+        self._known: Dict[Any, Any] = {"cuda": META, "cuda:0": META, CUDA: META, torch.device("cuda"): META}
+        self._known.update({"cpu": "cpu", torch.device("cpu"): torch.device("cpu")})
+
+    def rewritten(self, device: Any) -> Any:
+        """`device` with the meta device in place of the card. Raises PyTorch's error for one that is not there."""
+        if device is META:
+            return META
+        try:
+            return self._known[device]
+        except (KeyError, TypeError):
+            return self._other(device)
+
+    def _other(self, device: Any) -> Any:
+        if isinstance(device, bool) or not isinstance(device, (int, str, torch.device)):
+            return device
+        parsed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if parsed.type != "cuda":
+            return device
+        if (parsed.index or 0) >= self._count:
+            raise invalid_ordinal()
+        return META
+
+    def is_card(self, device: Any) -> bool:
+        """Whether `device` is the card; ``"cuda"`` in every spelling."""
+        return device is not None and self.rewritten(device) is META
+
+    def call(self, func: Any, args: Tuple, kwargs: Dict[str, Any], device: Any) -> Any:
+        """``func(*args, **kwargs)`` on `device`."""
+        target = self.rewritten(device)
+        if target is META:
+            self.gpu.touch()
+            made = func(*args, **_without_generator({**kwargs, "device": META}))
+            self.gpu.see(made, func)  # torch.tensor makes its storage where no mode can see it
+            if func in _FROM_DATA:
+                _keep_numbers(self.gpu, made, *args[:1])
+            return made
+        kwargs = {**kwargs, "device": target}
+        if str(target) == "meta":
+            with self.user_meta():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    @property
+    def in_user_meta(self) -> bool:
+        return getattr(self._thread, "user_meta", False)
+
+    @contextmanager
+    def user_meta(self) -> Iterator[None]:
+        """What is made in here on the meta device is the user's own, not the card's."""
+        self.gpu.has_user_meta = True
+        before = self.in_user_meta
+        self._thread.user_meta = True
+        try:
+            yield
+        finally:
+            self._thread.user_meta = before
+
+
+def _keep_numbers(gpu: ImaginaryGpu, made: Tensor, data: Any = None) -> None:
+    """What torch.tensor and the like were given is known where it is little (a tensor's own values follow it by themselves)."""
+    if data is not None and not isinstance(data, Tensor) and is_small(made):
+        gpu.known.keep(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
+
+
+def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
+    """A generator fills nothing on the card, and one of the host would be refused."""
+    if kwargs.get("generator") is not None:
+        kwargs = {**kwargs}
+        del kwargs["generator"]
+    return kwargs
+
+
+def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """torch.zeros and its kin. Without a device the default device decides, whose own mode comes after this one."""
+    device = kwargs.get("device")
+    if args and isinstance(args[0], (list, tuple)) and func in _FROM_DATA:
+        args = (_read(gpu, args[0]), *args[1:])
+    if kwargs.get("pin_memory") and not gpu.devices.is_card(device):
+        return gpu.pinned.pin(func(*args, **{**kwargs, "pin_memory": False}))
+    if device is None:
+        return func(*args, **_without_card_generator(gpu, kwargs))
+    return gpu.devices.call(func, args, kwargs, device)
+
+
+def _read(gpu: ImaginaryGpu, data: Any) -> Any:
+    """Lists of numbers, with those that lie on the card read from it."""
+    if isinstance(data, (list, tuple)):
+        return [_read(gpu, item) for item in data]
+    return gpu.value_of(data) if isinstance(data, Tensor) and data.dim() == 0 and is_meta(data) else data
+
+
+def _without_card_generator(gpu: ImaginaryGpu, kwargs: Dict[str, Any]) -> Dict[str, Any]:
+    """A generator of the card goes with a tensor of the card, so the default device must be it."""
+    generator = kwargs.get("generator")
+    return _without_generator(kwargs) if generator is not None and generator.device.type == "cuda" else kwargs
+
+
+def _torch_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
+    """torch.device(0) means the accelerator, which a CPU build does not know of."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], int) and not isinstance(args[0], bool):
+        return func("cuda", args[0])
+    return func(*args, **kwargs)
+
+
+def _parse_to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """What nn.Module.to makes of its arguments; a number is a card, which a CPU build does not know of."""
+    if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+        args = (torch.device("cuda", args[0]), *args[1:])
+    return func(*args, **kwargs)
+
+
+def _let_scripts_move(devices: Devices, patches: Patches) -> None:
+    scripted: Any = torch.jit.RecursiveScriptModule
+    original = scripted._apply
+
+    def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before, devices.moves_script = devices.moves_script, True
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            devices.moves_script = before
+
+    patches.set(scripted, "_apply", _apply)
+
+
+def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """What tensors say of their device, also where no mode listens (in hooks that C++ calls), and the default device."""
+    raw_device, raw_is_meta = TensorBase.device.__get__, TensorBase.is_meta.__get__
+    enabled = torch._C._is_torch_function_enabled
+
+    def device(self: Tensor) -> torch.device:
+        answer = raw_device(self)
+        if answer.type == "meta" and enabled() and gpu.holds(self):
+            return gpu.device_of(self)
+        return answer
+
+    def is_cuda(self: Tensor) -> bool:
+        return device(self).type == "cuda"
+
+    def is_meta(self: Tensor) -> bool:
+        return device(self).type == "meta" if enabled() else raw_is_meta(self)
+
+    patches.set(Tensor, "device", property(device))
+    patches.set(Tensor, "is_cuda", property(is_cuda))
+    patches.set(Tensor, "is_meta", property(is_meta))
+    _let_scripts_move(gpu.devices, patches)
+    context = torch.utils._device.DeviceContext
+    real = context.__torch_function__
+
+    def __torch_function__(self: Any, func: Any, types: Any, args: Tuple = (), kwargs: Any = None) -> Any:
+        if not gpu.devices.is_card(self.device) or func not in torch.utils._device._device_constructors():
+            return real(self, func, types, args, kwargs)
+        if (kwargs or {}).get("device") is None:
+            return gpu.devices.call(func, args, kwargs or {}, self.device)
+        return func(*args, **(kwargs or {}))
+
+    patches.set(context, "__torch_function__", __torch_function__)
+
+
+def _device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
+    device = func(*args)
+    if device.type == "meta" and gpu.is_imaginary(args[0]):
+        return gpu.device_of(args[0])
+    return device
+
+
+def _is_cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    return gpu.is_imaginary(args[0])
+
+
+def _is_meta(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    return is_meta(args[0]) and not gpu.is_imaginary(args[0])
+
+
+def _get_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> int:
+    return gpu.device_of(args[0]).index if gpu.is_imaginary(args[0]) else func(*args)
+
+
+def _to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    if len(args) > 1:
+        target = args[1]
+        if isinstance(target, (str, torch.device)) or (isinstance(target, int) and not isinstance(target, bool)):
+            return gpu.devices.call(func, args[:1] + args[2:], kwargs, target) if len(args) < 3 else _long_to(gpu, args, kwargs)
+        if gpu.count > 1 and isinstance(target, Tensor) and gpu.is_imaginary(target):
+            return _to_other(gpu, args, kwargs)
+        return func(*args, **kwargs)
+    device = kwargs.get("device")
+    return func(*args, **kwargs) if device is None else gpu.devices.call(func, args, kwargs, device)
+
+
+def _long_to(gpu: ImaginaryGpu, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """to(device, dtype, non_blocking, copy): by name from here on."""
+    names = ("dtype", "non_blocking", "copy")
+    return _to(gpu, Tensor.to, args[:1], {"device": args[1], **dict(zip(names, args[2:])), **kwargs})
+
+
+def _to_other(gpu: ImaginaryGpu, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """to(other, non_blocking, copy): to the card where `other` is, and to its dtype."""
+    other = args[1]
+    options = {**dict(zip(("non_blocking", "copy"), args[2:])), **kwargs, "dtype": other.dtype}
+    return gpu.devices.call(Tensor.to, args[:1], options, gpu.device_of(other))
+
+
+def _cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    names = ("device", "non_blocking", "memory_format")
+    options = {**dict(zip(names, args[1:])), **kwargs}
+    device = options.pop("device", None)
+    return gpu.devices.call(Tensor.to, args[:1], options, "cuda" if device is None else device)
+
+
+def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """x.type() names the type; x.type(dtype) and x.type("torch.cuda.HalfTensor") convert."""
+    tensor = args[0]
+    target = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if target is None:
+        name = torch.empty(0, dtype=tensor.dtype, device="cpu").type()
+        return name.replace("torch.", "torch.cuda.", 1) if gpu.is_imaginary(tensor) else func(*args)
+    if isinstance(target, torch.dtype):
+        return tensor.to(target)
+    name = target if isinstance(target, str) else "%s.%s" % (target.__module__, target.__name__)
+    dtype = getattr(torch, name.split(".")[-1]).dtype
+    return gpu.devices.call(Tensor.to, (tensor,), {"dtype": dtype}, "cuda" if ".cuda." in name else "cpu")
+
+
+def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
+    """``tensor.data = other``. From the host to the card the tensor keeps its identity, as on a real card.
+
+    PyTorch refuses this for the meta device, so the two tensors change places behind their Python objects.
+    """
+    tensor, value = args
+    if is_meta(tensor) == is_meta(value):
+        return func(*args)
+    grad, tensor_needs = tensor.grad, tensor.requires_grad
+    fresh = value.detach()
+    if tensor_needs:
+        fresh.requires_grad_(True)
+    if grad is not None:
+        tensor.grad = None
+        with torch.no_grad():
+            fresh.grad = grad.to(META if is_meta(fresh) else "cpu")
+    torch._C._swap_tensor_impl(tensor, fresh)
+    return None
+
+
+def _shallow_copy_fits(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    """nn.Module.to asks whether ``parameter.data = moved`` will do. From host to card it does on a real card."""
+    if is_meta(args[0]) != is_meta(args[1]) and args[0].layout == args[1].layout == torch.strided:
+        return not gpu.devices.moves_script
+    return func(*args, **kwargs)
+
+
+def _pin_memory(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    if is_meta(args[0]):
+        raise RuntimeError("cannot pin '%s' only dense CPU tensors can be pinned" % gpu.type_name(args[0]))
+    return gpu.pinned.pin(args[0])
+
+
+def _is_pinned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    return gpu.pinned.is_pinned(args[0])
+
+
+def _record_stream(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
+    """The allocator keeps the block until the other stream is through with it (`Ledger.record_stream`)."""
+    stream = args[1] if args[1:] else kwargs["s"]
+    if is_meta(args[0]):
+        gpu.ledger.record_stream(args[0].untyped_storage(), stream.stream_id)
+
+
+def _new_tensor(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    device = kwargs.get("device")
+    if device is not None:
+        return gpu.devices.call(func, args, kwargs, device)
+    made = func(*args, **kwargs)
+    if gpu.is_imaginary(args[0]):
+        _keep_numbers(gpu, gpu.see(made, func), *args[1:2])
+    return made
+
+
+def _generator_free(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """Random fills of a tensor on the card take a generator of the card, which holds no state here."""
+    if args and isinstance(args[0], Tensor) and is_meta(args[0]):
+        kwargs = _without_generator(kwargs)
+    return func(*args, **kwargs)
+
+
+def handlers() -> Dict[Any, Callable]:
+    table: Dict[Any, Callable] = {
+        TensorBase.device.__get__: _device,
+        TensorBase.is_cuda.__get__: _is_cuda,
+        TensorBase.is_meta.__get__: _is_meta,
+        torch.device: _torch_device,
+        C._nn._parse_to: _parse_to,
+        TensorBase.data.__set__: _set_data,
+        torch._has_compatible_shallow_copy_type: _shallow_copy_fits,
+        Tensor.get_device: _get_device,
+        torch.get_device: _get_device,
+        Tensor.to: _to,
+        Tensor.cuda: _cuda,
+        Tensor.type: _type,
+        Tensor.new_tensor: _new_tensor,
+        Tensor.pin_memory: _pin_memory,
+        Tensor.is_pinned: _is_pinned,
+        Tensor.record_stream: _record_stream,
+    }
+    for name in ("normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_"):
+        table[getattr(Tensor, name)] = _generator_free
+    for func in (torch.bernoulli, Tensor.bernoulli, torch.multinomial, Tensor.multinomial, torch.normal, torch.poisson):
+        table[func] = _generator_free
+    table.update(dict.fromkeys(torch.utils._device._device_constructors(), _construct))
+    table[torch.as_tensor] = _construct
+    return table

@@ -1,0 +1,225 @@
+"""Streams and events. Each stream has a pool of its own in the allocator.
+
+All work is done at once, so nothing waits; but where the host would wait for a stream, the books are told, since blocks that
+another stream used return to their pools by then (`Ledger.synchronized`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+
+from brimful_inside.imaginary.state.patches import Patches
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
+
+__all__ = ["CurrentStreams", "patch_streams"]
+
+_CUDA_TYPE = 1  # c10::DeviceType::CUDA
+_POOL_SIZE = 32  # streams per priority that PyTorch hands out in turn (c10/cuda/CUDAStream.cpp)
+
+
+class CurrentStreams:
+    """The current stream of each thread, by its number; 0 is the default stream."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+        self._turn = itertools.count()
+
+    @property
+    def current(self) -> int:
+        return getattr(self._thread, "stream", 0)
+
+    @current.setter
+    def current(self, stream_id: int) -> None:
+        self._thread.stream = stream_id
+
+    def of(self, index: int) -> int:
+        """The current stream of this thread on card `index`."""
+        return self.current
+
+    def select(self, stream_id: int, index: int) -> None:
+        """Makes a stream of card `index` the current one there."""
+        self.current = stream_id
+
+    def new(self) -> int:
+        return 1 + next(self._turn) % _POOL_SIZE
+
+
+def _event_class(gpu: ImaginaryGpu) -> Any:
+    class Event(torch.Event):
+        """A moment of a stream: recorded or not, at a time by the card's clock."""
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            return super().__new__(cls, torch.device("cpu"))
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.recorded = False
+            self._moment = (0, 0)
+            self._captured: Any = None  # the capture of a CUDA graph that it was recorded in
+            self._index = 0
+            self._at_s = 0.0
+
+        cuda_event = 1
+
+        @property
+        def device(self) -> torch.device:
+            return torch.device("cuda", self._index)
+
+        def record(self, stream: Any = None) -> None:
+            self.recorded = True
+            self._index = gpu.current_card() if stream is None else stream.device_index
+            number = gpu.streams.of(self._index) if stream is None else stream.stream_id
+            self._moment = (number, gpu.ledgers[self._index].launches)
+            self._captured = gpu.captures.by_stream.get((self._index, number))
+            self._at_s = gpu.clock_of(self._index).now_s()
+
+        def wait(self, stream: Any = None) -> None:
+            waiting = gpu.current_stream() if stream is None else (stream.device_index, stream.stream_id)
+            gpu.captures.join(waiting, self._captured)
+
+        def query(self) -> bool:
+            return True
+
+        def synchronize(self) -> None:
+            gpu.captures.check_waiting((self._index, self._moment[0]))
+            if self.recorded:
+                gpu.ledgers[self._index].synchronized(*self._moment)
+
+        def elapsed_time(self, end_event: Any) -> float:
+            """Milliseconds, predicted (simulator/roofline.py); 0.0 for a card whose rates are not known."""
+            return (end_event._at_s - self._at_s) * 1e3
+
+        def ipc_handle(self) -> bytes:
+            return b""
+
+        def __repr__(self) -> str:
+            return "<torch.cuda.Event 0x1>"
+
+    Event.__qualname__ = "Event"
+    Event.__module__ = "torch.cuda"
+    return Event
+
+
+def _stream_class(gpu: ImaginaryGpu, Event: Any) -> Any:
+    streams = gpu.streams
+
+    class Stream(torch.Stream):
+        """A stream of the imaginary card."""
+
+        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+            number = kwargs.get("stream_id")
+            number = streams.new() if number is None else number
+            index = kwargs.get("device_index")
+            index = gpu.index_of(device) if index is None else index
+            return super().__new__(cls, stream_id=number, device_index=index, device_type=_CUDA_TYPE)
+
+        def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+            self.priority = priority
+
+        @property
+        def cuda_stream(self) -> int:
+            return self.stream_id
+
+        def wait_event(self, event: Any) -> None:
+            event.wait(self)
+
+        def wait_stream(self, stream: Any) -> None:
+            captured = gpu.captures.by_stream.get((stream.device_index, stream.stream_id))
+            gpu.captures.join((self.device_index, self.stream_id), captured)
+
+        def record_event(self, event: Optional[Any] = None) -> Any:
+            recorded: Any = Event() if event is None else event
+            recorded.record(self)
+            return recorded
+
+        def query(self) -> bool:
+            return True
+
+        def is_capturing(self) -> bool:
+            return (self.device_index, self.stream_id) in gpu.captures.by_stream
+
+        def synchronize(self) -> None:
+            gpu.captures.check_waiting((self.device_index, self.stream_id))
+            gpu.ledgers[self.device_index].synchronized(self.stream_id)
+            gpu.clock_of(self.device_index).synchronized()
+
+        def __enter__(self) -> Any:
+            index = self.device_index
+            self.__dict__.setdefault("_outer", []).append((gpu.current_card(), streams.of(index)))
+            gpu.set_current_card(index)
+            streams.select(self.stream_id, index)
+            return self
+
+        def __exit__(self, *error: Any) -> None:
+            card, stream_id = self.__dict__["_outer"].pop()
+            streams.select(stream_id, self.device_index)
+            gpu.set_current_card(card)
+
+        def __eq__(self, other: Any) -> bool:
+            same = isinstance(other, torch.Stream) and other.stream_id == self.stream_id
+            return same and other.device_index == self.device_index
+
+        def __hash__(self) -> int:
+            return hash((self.stream_id, self.device_index))
+
+        def __repr__(self) -> str:
+            return "<torch.cuda.Stream device=%s cuda_stream=0x%x>" % (self.device, self.stream_id)
+
+    Stream.__qualname__ = "Stream"
+    Stream.__module__ = "torch.cuda"
+    return Stream
+
+
+class _AnyDevice(type):
+    """torch.Stream(device) and torch.Event(device): the card's unless another device is named."""
+
+    real: Any
+    of_card: Any
+
+    def __call__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if "stream_id" in kwargs and kwargs.get("device_type") != _CUDA_TYPE:
+            return cls.real(*args, **kwargs)
+        if device is not None and not isinstance(device, int) and torch.device(device).type != "cuda":
+            return cls.real(device, *args, **kwargs)
+        return cls.of_card(*args, **kwargs) if device is None else cls.of_card(device, *args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.real)
+
+
+def patch_streams(gpu: ImaginaryGpu, patches: Patches) -> None:
+    streams = gpu.streams
+    Event = _event_class(gpu)
+    Stream = _stream_class(gpu, Event)
+    real_stream, real_event = torch.Stream, torch.Event
+
+    def current(device: Any = None) -> Any:
+        index = gpu.index_of(device)
+        return Stream(stream_id=streams.of(index), device_index=index)
+
+    def select(stream_id: int = 0, device_index: int = 0, device_type: int = 1) -> None:
+        gpu.set_current_card(device_index)
+        streams.select(stream_id, device_index)
+
+    def select_stream(stream: Any) -> None:
+        if stream is not None:
+            select(stream.stream_id, stream.device_index)
+
+    for owner in (torch.cuda, torch.cuda.streams):
+        patches.set(owner, "Stream", Stream)
+        patches.set(owner, "Event", Event)
+        patches.set_existing(owner, "ExternalStream", lambda pointer, device=None, **kwargs: Stream(device, stream_id=pointer))
+    patches.set(torch.cuda, "current_stream", current)
+    patches.set(torch.cuda, "default_stream", lambda device=None: Stream(device, stream_id=0))
+    patches.set(torch._C, "_cuda_setStream", select)
+    patches.set(torch._C, "_cuda_getCurrentStream", lambda device: (streams.of(device), device, _CUDA_TYPE))
+    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda device: streams.of(device))
+    patches.set(torch._C, "_accelerator_getStream", current)
+    patches.set(torch._C, "_accelerator_setStream", select_stream)
+    patches.set(torch, "Stream", _AnyDevice("Stream", (), {"real": real_stream, "of_card": Stream}))
+    patches.set(torch, "Event", _AnyDevice("Event", (), {"real": real_event, "of_card": Event}))

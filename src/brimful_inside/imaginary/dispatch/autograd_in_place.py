@@ -1,0 +1,157 @@
+"""What the autograd engine does in its place on a card, and does not while somebody listens below it.
+
+Where a dispatch mode is on, PyTorch takes every tensor for a subclass of its own (isTensorSubclassLike). So the engine writes
+the sum of two gradients to a new tensor (torch/csrc/autograd/input_buffer.cpp), and formulas fill a copy of the zeros that they
+have just made (FunctionsManual.cpp). A card has one tensor less there, at each residual connection and at each lookup.
+
+Whether somebody else holds a tensor is seen by its counts of references, which are compared with those of a tensor that nobody
+else holds, taken on the same way.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from brimful_inside.imaginary.state.tensors import C, TensorBase, is_meta
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
+
+__all__ = ["in_its_place", "measure_owners"]
+
+Tensor = torch.Tensor
+Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
+aten = torch.ops.aten
+
+_use_count: Callable[[Tensor], int] = getattr(TensorBase, "_use_count", None)  # type: ignore[assignment]
+
+# Formulas that add two tensors themselves, to a third one (derivatives.yaml, FunctionsManual.cpp).
+_ADDS = (
+    *("VarMean", "StdMean", "Linalg", "LinAlg", "Logcumsumexp", "Cumprod", "Prod", "Renorm", "Norm", "Cholesky", "Lu", "Atan2"),
+    *("Pow", "Cdist", "EuclideanDist", "WeightNorm", "Trilinear", "Mish", "Logsumexp"),
+)
+# Formulas fill new zeros with these: gather, index_select, indexing, sort, topk, max, masked_select, take.
+_FILLS = (
+    "scatter.src",
+    "scatter_add.default",
+    "index_add.default",
+    "index_put.default",
+    "masked_scatter.default",
+    "put.default",
+)
+
+
+def _owners(tensor: Tensor) -> Tuple[int, int, int]:
+    """Who holds a tensor: its own count, its storage's, and Python's. Comparable where the tensor came the same way."""
+    return _use_count(tensor), C._storage_Use_Count(tensor.untyped_storage()._cdata), sys.getrefcount(tensor)
+
+
+class _Listener(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Any = None
+        self.storages: Any = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in Operations: else torch._dynamo is imported
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+        if func is aten.add.Tensor and C._current_graph_task_id() != -1:
+            self.seen = _owners_of_first(args)
+        out = func(*args, **(kwargs or {}))
+        self.storages.append(out.untyped_storage()._cdata)  # as the books do: a storage that Python has seen
+        return out
+
+
+def _owners_of_first(args: Tuple) -> Tuple[int, int, int]:
+    return _owners(args[0])
+
+
+@lru_cache(maxsize=1)
+def measure_owners() -> Any:
+    """The counts of a gradient that nobody but the engine holds. To be called while no mode is on."""
+    listener = _Listener()
+    with torch.enable_grad():
+        leaf = torch.zeros(2, device="cpu", requires_grad=True)
+        with listener:
+            twice = leaf * 2
+            (twice.relu() + twice.sigmoid()).sum().backward()
+    return listener.seen
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Non-overlapping and dense: the elements fill their place, in whatever order."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for step, length in sorted((step, length) for step, length in zip(tensor.stride(), tensor.shape) if length != 1):
+        if step != expected:
+            return False
+        expected *= length
+    return True
+
+
+def _sum(inner: Handler) -> Handler:
+    """InputBuffer::accumulate: into the older gradient, else into the newer one, else to a third tensor."""
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if C._current_graph_task_id() == -1 or torch.is_grad_enabled() or kwargs:
+            return inner(gpu, func, args, kwargs)
+        if not _is_gradient_sum(args):
+            return inner(gpu, func, args, kwargs)
+        alone = measure_owners()
+        for at in (0, 1):
+            if _owners(args[at]) == alone and _is_dense(args[at]):
+                return args[at]
+        return inner(gpu, func, args, kwargs)
+
+    return handler
+
+
+def _is_gradient_sum(args: Tuple) -> bool:
+    if len(args) != 2 or not isinstance(args[1], Tensor) or not is_meta(args[0]) or not is_meta(args[1]):
+        return False
+    if args[0].shape != args[1].shape or args[0].dtype != args[1].dtype:
+        return False
+    node = C._current_autograd_node()
+    return node is None or not node.name().startswith(_ADDS)
+
+
+def _filled(inner: Handler) -> Handler:
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if C._current_graph_task_id() == -1 or torch.is_grad_enabled() or not is_meta(args[0]):
+            return inner(gpu, func, args, kwargs)
+        if _owners_of_first(args) == measure_owners() or _is_index_backward():
+            return args[0]
+        return inner(gpu, func, args, kwargs)
+
+    return handler
+
+
+def _is_index_backward() -> bool:
+    """Its zeros are an argument of the formula, and so held once more."""
+    node = C._current_autograd_node()
+    return node is not None and node.name().startswith("IndexBackward")
+
+
+def _plain(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
+def in_its_place(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
+    """`table` with the engine's sums and its formulas' writes in their place."""
+    if _use_count is None or not hasattr(C, "_storage_Use_Count") or not hasattr(C, "_current_autograd_node"):
+        return table
+    changed = dict(table)
+    changed[aten.add.Tensor] = _sum(table.get(aten.add.Tensor, _plain))
+    for name in _FILLS:
+        packet, overload = name.split(".")
+        func = getattr(getattr(aten, packet), overload)
+        changed[func] = _filled(table.get(func, _plain))
+    return changed

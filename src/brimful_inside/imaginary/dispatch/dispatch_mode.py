@@ -1,0 +1,355 @@
+"""Below autograd: every ATen operation passes here, in the forward and in the backward pass.
+
+The meta device stands for the card: it has shapes and dtypes and no data. Each new storage on it is born on the imaginary card.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from brimful_inside.imaginary.operators import detection, sparse
+from brimful_inside.imaginary.operators.meta_kernels import itself
+from brimful_inside.imaginary.operators.temporaries import (
+    TEMPORARIES,
+    Held,
+    Passing,
+    uses_cublas,
+)
+from brimful_inside.imaginary.state.errors import Unsupported, different_devices
+from brimful_inside.imaginary.state.known_values import follows
+from brimful_inside.imaginary.state.size_bounds import RULES
+from brimful_inside.imaginary.state.tensors import (
+    META,
+    SPARSE,
+    C,
+    is_meta,
+)
+from brimful_inside.simulator.workspaces import bytes_of
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
+
+__all__ = ["META", "Operations"]
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+# Operations that take tensors of the CPU and of the card together on a real card as well.
+MIXING = frozenset(
+    "aten::" + name
+    for name in (
+        *("copy_", "copy", "_to_copy", "to", "lift", "lift_fresh", "detach", "set_", "set_data", "equal", "is_same_size"),
+        *("index.Tensor", "_unsafe_index.Tensor", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index_put"),
+        *("_pack_padded_sequence", "_pack_padded_sequence_backward", "_pad_packed_sequence", "_ctc_loss", "ctc_loss"),
+        *("_foreach_copy_", "_foreach_copy", "_copy_from", "_resize_output_", "resize_", "repeat_interleave.Tensor"),
+        *("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_", "bincount", "tensor_split"),
+    )
+)
+
+
+class _Facts:
+    """What is known of an operation, asked for once."""
+
+    __slots__ = (
+        "blas",
+        "bounds",
+        "composite",
+        "follows",
+        "fresh",
+        "handler",
+        "in_place",
+        "mixes",
+        "name",
+        "short",
+        "temporaries",
+    )
+
+    def __init__(self, func: Any, handlers: Dict[Any, Callable]):
+        self.name = str(func)  # "aten.mm.default"
+        schema = func._schema.name
+        self.short = schema.split("::")[-1]
+        overload = schema + "." + func._overloadname
+        self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
+        self.bounds = func in RULES
+        self.handler = handlers.get(func) or detection.by_name().get(schema)
+        self.follows = follows(func)
+        self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
+        self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
+        self.temporaries = TEMPORARIES.get(self.short)
+        self.blas = uses_cublas(self.short)
+        # Some have a kernel of their own on CUDA and are composed of others elsewhere (silu_backward): a handler is theirs.
+        self.composite = self.handler is None and torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), "CompositeImplicitAutograd"
+        )
+
+
+_fake_mode: Callable[[Any], Any] = C._get_dispatch_mode
+_FAKE = C._TorchDispatchModeKey.FAKE
+_HIGHER_ORDER = torch._ops.HigherOrderOperator
+_subclasses: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False}
+
+
+def _says_itself(types: Any) -> bool:
+    """Whether an argument is of a class that says itself what operations do, by other operations. Fake tensors are none."""
+    for kind in types:
+        known = _subclasses.get(kind)
+        if known is None:
+            own = kind.__torch_dispatch__ is not C._disabled_torch_dispatch_impl
+            known = _subclasses[kind] = own and not kind.__module__.startswith("torch._subclasses")
+        if known:
+            return True
+    return False
+
+
+class Operations(TorchDispatchMode):
+    """Plays storages into the ledger. One instance a thread; all share the gpu's ledger and tables."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, gpu: ImaginaryGpu):
+        super().__init__()
+        self.gpu = gpu
+        self.facts: Dict[Any, _Facts] = gpu.facts
+        self.handlers = gpu.operation_handlers
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; the guard against it costs time at each operation and imports torch._dynamo."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, _HIGHER_ORDER):
+            return self._higher_order(func, args, kwargs)
+        if types and _says_itself(types):
+            return NotImplemented  # a DTensor, say: the operations on its parts come here
+        if kwargs:
+            device = kwargs.get("device")
+            if device is not None and device.type == "cuda":  # named where no function mode listens: in C++, within a DTensor
+                with self.gpu.named(device):
+                    return self.__torch_dispatch__(func, types, args, {**kwargs, "device": META})
+        with torch._C.DisableTorchFunction():
+            if _fake_mode(_FAKE) is not None:  # somebody works out shapes
+                return args[0] if self.handlers.get(func) is itself else func(*args, **kwargs)
+            facts = self.facts.get(func)
+            if facts is None:
+                facts = self.facts[func] = _Facts(func, self.handlers)
+            if facts.composite:
+                # Under inference mode composite operations arrive whole; their parts are what a card would see.
+                with self:
+                    parts = func.decompose(*args, **kwargs)
+                if parts is not NotImplemented:
+                    return parts
+            on_card = self._on_card(args, kwargs, facts)
+            if not on_card or not self.gpu.is_open:  # a thread may outlive the card
+                if kwargs.get("pin_memory"):
+                    return self.gpu.pinned.pin(func(*args, **{**kwargs, "pin_memory": False}))
+                return func(*args, **kwargs)
+            return self._run(func, facts, args, kwargs)
+
+    def _higher_order(self, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        """DTensor fills its share of a random tensor under another offset of the generator; others belong to compiled code."""
+        if func.name() != "run_dtensor_rng_op":
+            raise Unsupported(func.name(), "operators of higher order are not modelled")
+        with self:
+            return args[2](*args[3:], **kwargs)
+
+    def _run(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        gpu = self.gpu
+        gpu.ledger.launches += 1
+        taken = self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
+        try:
+            out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)
+            self._track(out, facts.name)
+            gpu.known.follow(func, facts.follows, args, kwargs, out)
+            if facts.bounds or (gpu.bounds.any and facts.in_place):
+                gpu.bounds.ran(func, facts.in_place, args, out)
+            if gpu.clock.on:
+                gpu.clock.ran(func, facts.name, facts.short, args, kwargs, out)
+        except NotImplementedError as error:
+            if isinstance(error, Unsupported):
+                raise
+            if facts.in_place:  # what has no meta kernel and changes a tensor in its place takes no memory of its own
+                return args[0] if func._schema.returns else None
+            raise Unsupported(facts.name, str(error).splitlines()[0].split(". ")[0]) from error
+        finally:
+            for number, address in taken:
+                gpu.ledger.release(number, address)
+        if facts.handler is _to_copy and gpu.notes is not None and not is_meta(args[0]):
+            gpu.notes.copied(out)
+        return out
+
+    def _take(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> List[Tuple[int, int]]:
+        """The memory that the operation holds while it runs."""
+        taken: List[Tuple[int, int]] = []
+        try:
+            if facts.blas and any(isinstance(arg, Tensor) and arg.layout != torch.strided for arg in args):
+                return taken  # cuSPARSE's part (sparse.py)
+            if facts.blas:
+                taken += self.gpu.workspaces.for_product(facts.short, args)
+            if facts.temporaries is not None:
+                name = facts.short + " (temporary)"
+                for held in facts.temporaries(self.gpu.machine, args, kwargs):
+                    self._hold(held, name, taken)
+        except torch.OutOfMemoryError:
+            for number, address in taken:
+                self.gpu.ledger.release(number, address)
+            raise
+        return taken
+
+    def _hold(self, held: Held, name: str, taken: List[Tuple[int, int]]) -> None:
+        ledger = self.gpu.ledger
+        if isinstance(held, int):
+            if held:
+                taken.append(ledger.reserve(held, name))
+        elif isinstance(held, Passing):
+            passing: List[Tuple[int, int]] = []
+            try:
+                for item in held.items:
+                    self._hold(item, name, passing)
+            finally:
+                for number, address in passing:
+                    ledger.release(number, address)
+        else:
+            taken.append(ledger.reserve(bytes_of(held.name, held.args), name, held.name, held.args))
+
+    def _on_card(self, args: Tuple, kwargs: Dict[str, Any], facts: _Facts) -> bool:
+        """Whether the operation is the card's. Raises RuntimeError where tensors of both sides meet."""
+        host = card = False
+        for arg in args:
+            if isinstance(arg, Tensor):
+                if is_meta(arg):
+                    card = True
+                elif arg.dim():
+                    host = True
+            elif isinstance(arg, (list, tuple)):
+                for item in arg:
+                    if isinstance(item, Tensor):
+                        if is_meta(item):
+                            card = True
+                        elif item.dim():
+                            host = True
+        for arg in kwargs.values():
+            if isinstance(arg, Tensor) and is_meta(arg):
+                card = True
+        if card:
+            if self.gpu.has_user_meta and not self.gpu.any_imaginary(args, kwargs):
+                return facts.fresh and not self.gpu.wants_user_meta()
+            if host and not facts.mixes:
+                raise different_devices("argument of aten::%s" % facts.short, str(self.gpu.device_of_any(args, kwargs)))
+            return True
+        device = kwargs.get("device")
+        if device is not None and device.type == "meta":
+            return not self.gpu.wants_user_meta()
+        return False
+
+    def _track(self, out: Any, op: str) -> None:
+        if isinstance(out, Tensor):
+            self._see(out, op)
+        elif isinstance(out, (list, tuple)):
+            for item in out:
+                if isinstance(item, Tensor):
+                    self._see(item, op)
+                elif isinstance(item, (list, tuple)):
+                    self._track(item, op)
+
+    def _see(self, tensor: Tensor, op: str) -> None:
+        if not is_meta(tensor) or tensor.layout != torch.strided:  # a sparse tensor's parts were seen by themselves
+            return
+        storage = tensor.untyped_storage()
+        ledger = self.gpu.ledger
+        entry = ledger.storages.get(storage._cdata)
+        if entry is None or entry() is None:
+            ledger.born(storage, op)
+        elif entry.nbytes != storage.nbytes():
+            ledger.resized(entry, storage.nbytes(), op)
+
+
+def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
+    """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing until they are written."""
+    dtype = dtype or like.dtype
+    if like.numel() * dtype.itemsize < 1 << 20:
+        return torch.zeros(like.shape, dtype=dtype, device="cpu")
+    import mmap
+
+    pages = mmap.mmap(-1, like.numel() * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype).reshape(like.shape)
+
+
+def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    device = kwargs.get("device")
+    if not kwargs.get("non_blocking") and device is not None and (device.type == "meta") is not is_meta(args[0]):
+        gpu.host_waits()
+    if device is not None and device.type != "meta" and is_meta(args[0]):
+        return gpu.read(args[0], kwargs.get("dtype"))
+    if args[0].layout in SPARSE and device is not None and device.type == "meta" and not is_meta(args[0]):
+        return sparse.to_card(gpu, args[0], kwargs.get("dtype"))
+    if not is_meta(args[0]) and not kwargs.get("pin_memory"):
+        return func(*args, **{**kwargs, "non_blocking": False})
+    return func(*args, **kwargs)
+
+
+def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    blocking = not (args[2] if args[2:] else kwargs.get("non_blocking"))
+    if blocking and is_meta(args[0]) is not is_meta(args[1]):
+        gpu.host_waits()
+    if not is_meta(args[0]):
+        if is_meta(args[1]):
+            values = gpu.known.values(args[1])
+            return args[0].zero_() if values is None else args[0].copy_(values)
+        return func(*args, **kwargs)
+    if not is_meta(args[1]):  # the copy from the host takes no memory on the card unless the dtype changes there
+        torch.broadcast_shapes(args[0].shape, args[1].shape)
+        if gpu.notes is not None:
+            gpu.notes.copied(args[0])
+        return args[0]
+    return func(*args, **kwargs)
+
+
+def _scalar(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    gpu.host_waits()
+    return gpu.value_of(args[0])
+
+
+def _equal(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    if args[0].shape != args[1].shape:
+        return False
+    first, second = (gpu.known.values(arg) if is_meta(arg) else arg for arg in args[:2])
+    return first is None or second is None or torch.equal(first, second)
+
+
+def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+    """cuda/LossCTC.cu: the loss of each sample and its alphas, (samples, time, 2 x longest target + 1)."""
+    log_probs, targets = args[:2]
+    batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
+    longest = targets.shape[-1] if targets.dim() == 2 else targets.numel()
+    alphas = log_probs.new_empty((batch, log_probs.shape[0], 2 * longest + 1))
+    return log_probs.new_empty(batch), alphas
+
+
+def _ctc_loss_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    return torch.empty_like(args[1], memory_format=torch.contiguous_format)
+
+
+def _foreach_copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
+    for target, source in zip(args[0], args[1]):
+        _copy_(gpu, aten.copy_.default, (target, source), {})
+
+
+def handlers() -> Dict[Any, Callable]:
+    """Operations that need more than their meta kernel, because data is asked for or the host takes part."""
+    table: List[Tuple[Any, Callable]] = [
+        (aten._to_copy.default, _to_copy),
+        (aten.copy_.default, _copy_),
+        (aten._local_scalar_dense.default, _scalar),
+        (aten.equal.default, _equal),
+        (aten._foreach_copy_.default, _foreach_copy_),
+        (aten._ctc_loss.default, _ctc_loss),
+        (aten._ctc_loss.Tensor, _ctc_loss),
+        (aten._ctc_loss_backward.default, _ctc_loss_backward),
+        (aten._ctc_loss_backward.Tensor, _ctc_loss_backward),
+    ]
+    return dict(table)

@@ -1,0 +1,174 @@
+"""One rank of many, started alone: `--ranks 64 --as-rank 0`. No other process is there, so nothing waits.
+
+On the card collectives act on shapes as always. On the host and for objects the rank answers for the others what it knows of
+itself: each of them is taken to have the same value. That is counted as an approximation.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from brimful_inside.imaginary.distributed.names import replace_everywhere
+from brimful_inside.imaginary.distributed.nccl import replace_plugins, stand_in
+from brimful_inside.imaginary.distributed.work import done
+from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.wire import ALONE_VARIABLE
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
+
+__all__ = ["is_alone", "patch_alone"]
+
+Tensor = torch.Tensor
+_APPROXIMATION = "collectives of the host, whose other ranks were not started"
+
+
+def is_alone() -> bool:
+    return bool(os.environ.get(ALONE_VARIABLE))
+
+
+class _Store(dist.Store):
+    """What ranks would tell each other. What nobody has set is empty, and nothing waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: Dict[str, bytes] = {}
+
+    def set(self, key: str, value: Any) -> None:
+        self._known[key] = value if isinstance(value, bytes) else str(value).encode()
+
+    def get(self, key: str) -> bytes:
+        return self._known.get(key, b"")
+
+    def add(self, key: str, number: int) -> int:
+        value = int(self._known.get(key, b"0")) + number
+        self._known[key] = b"%d" % value
+        return value
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        if self._known.get(key, b"") == expected.encode():
+            self._known[key] = desired.encode()
+        return self._known.get(key, b"")
+
+    def wait(self, keys: Any, timeout: Any = None) -> None:
+        return None
+
+    def check(self, keys: List[str]) -> bool:
+        return True
+
+    def delete_key(self, key: str) -> bool:
+        return self._known.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        return len(self._known)
+
+    def set_timeout(self, timeout: Any) -> None:
+        return None
+
+
+def patch_alone(gpu: ImaginaryGpu, patches: Patches) -> None:
+    init = c10d.init_process_group
+
+    @functools.wraps(init)
+    def init_process_group(backend: Optional[str] = None, *args: Any, **kwargs: Any) -> None:
+        names = ("init_method", "timeout", "world_size", "rank", "store", "group_name", "pg_options", "device_id")
+        options = {**dict(zip(names, args)), **kwargs, "init_method": None, "store": _Store()}
+        for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
+            if options.get(name, -1) == -1:
+                options[name] = int(os.environ[variable])
+        init(backend, **options)
+
+    replace_everywhere(patches, "init_process_group", init_process_group)
+    patches.set(torch.multiprocessing, "spawn", _spawn)
+    replace_everywhere(patches, "_store_based_barrier", lambda *args, **kwargs: None)
+    replace_everywhere(patches, "ProcessGroupGloo", stand_in("ProcessGroupGloo"))
+    replace_plugins(patches, "gloo")
+    for name, function in _objects(gpu).items():
+        replace_everywhere(patches, name, function)
+    for name in ("all_reduce", "reduce"):
+        replace_everywhere(patches, name, _summing(gpu, getattr(c10d, name)))
+
+
+def _spawn(fn: Callable, args: Any = (), nprocs: int = 1, join: bool = True, **_: Any) -> Any:
+    """torch.multiprocessing.spawn, of the one rank: it runs here."""
+    rank = int(os.environ["RANK"])
+    if rank >= nprocs:
+        raise ValueError("the script starts %d processes, and rank %d is none of them" % (nprocs, rank))
+    fn(rank, *args)
+    return None if join else _Ended()
+
+
+class _Ended:
+    """What spawn(join=False) gives: processes to wait for, of which none is left."""
+
+    processes: List[Any] = []  # noqa: RUF012
+
+    def join(self, timeout: Optional[float] = None, grace_period: Optional[float] = None) -> bool:
+        return True
+
+
+def _summing(gpu: ImaginaryGpu, original: Callable) -> Callable:
+    """The sum over ranks that all have the same. What repeats a rank's own value does so already (FakeProcessGroup)."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def summing(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        work = original(*args, **kwargs)
+        tensor, group = bound.arguments["tensor"], bound.arguments["group"] or c10d._get_default_group()
+        if not tensor.is_cuda and isinstance(group, dist.ProcessGroup):  # else this rank is not in it
+            gpu.approximate(_APPROXIMATION)
+            if bound.arguments["op"] == dist.ReduceOp.SUM:
+                tensor.detach().mul_(group.size())
+        return work
+
+    return summing
+
+
+def _objects(gpu: ImaginaryGpu) -> Dict[str, Callable]:
+    def approximate() -> None:
+        gpu.approximate(_APPROXIMATION)
+
+    def all_gather_object(object_list: List[Any], obj: Any, group: Any = None) -> None:
+        approximate()
+        object_list[:] = [obj] * len(object_list)
+
+    def gather_object(
+        obj: Any, object_gather_list: Optional[List[Any]] = None, dst: Any = None, group: Any = None, **_: Any
+    ) -> None:
+        approximate()
+        if object_gather_list is not None:
+            object_gather_list[:] = [obj] * len(object_gather_list)
+
+    def scatter_object_list(
+        scatter_object_output_list: List[Any], scatter_object_input_list: Optional[List[Any]] = None, *args: Any, **_: Any
+    ) -> None:
+        approximate()
+        if scatter_object_input_list:
+            place = dist.get_rank() % len(scatter_object_input_list)
+            scatter_object_output_list[0] = scatter_object_input_list[place]
+
+    def stays(object_list: Optional[List[Any]] = None, *args: Any, **_: Any) -> None:
+        approximate()
+
+    def barrier(group: Any = None, async_op: bool = False, *args: Any, **_: Any) -> Any:
+        return dist.Work.unbox(done([])) if async_op else None
+
+    return {
+        "all_gather_object": all_gather_object,
+        "gather_object": gather_object,
+        "scatter_object_list": scatter_object_list,
+        "broadcast_object_list": stays,
+        "send_object_list": stays,
+        "recv_object_list": stays,
+        "barrier": barrier,
+        "monitored_barrier": barrier,
+    }

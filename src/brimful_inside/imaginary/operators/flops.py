@@ -1,0 +1,365 @@
+"""What an ATen operation costs a card: kernels, arithmetic and bytes, from the shapes of what goes in and comes out.
+
+An entry of `COSTS` gives the kernels of one operation as (kind, flops, bytes, launches, shape) each, with the words of
+`simulator/roofline.py`. What is not named there is one kernel that reads its tensors and writes its results; `FREE` are those
+that start none. A multiplication and an addition are two operations; the files named are PyTorch's, under aten/src/ATen/native.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from brimful_inside.imaginary.operators.temporaries.convolutions import layout_of
+from brimful_inside.imaginary.state.tensors import is_meta, sparse_parts
+from brimful_inside.simulator.roofline import TENSOR_CORES
+
+__all__ = ["COSTS", "Classes", "Cost", "cost_of", "is_free", "plain"]
+
+Tensor = torch.Tensor
+Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape; a grouped convolution's kind says so
+Cost = Callable[[Sequence[Any], Dict[str, Any], Any, "Classes"], List[Part]]
+
+FREE = frozenset(
+    [
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "_unsafe_view"),
+        *("_reshape_alias", "lift_fresh", "lift", "detach_", "set_", "resize_", "resize_as_", "record_stream", "is_same_size"),
+        *("_efficientzerotensor", "rename_", "requires_grad_", "_has_compatible_shallow_copy_type", "is_pinned"),
+        *("sym_size", "sym_stride", "sym_numel", "transpose_", "t_", "squeeze_", "unsqueeze_"),
+    ]
+)
+
+
+def is_free(func: Any, short: str) -> bool:
+    """Whether an operation starts no kernel: views and what only makes room."""
+    returns = func._schema.returns
+    return short in FREE or (bool(returns) and all(each.alias_info and not each.alias_info.is_write for each in returns))
+
+
+def _nbytes(tensor: Tensor) -> int:
+    """Of an expanded tensor the bytes that are there; of a sparse one its numbers and their places."""
+    if tensor.layout != torch.strided:
+        return sum(part.nbytes for part in sparse_parts(tensor))
+    return min(tensor.nbytes, tensor.untyped_storage().nbytes())
+
+
+def total(value: Any) -> int:
+    """Bytes of all tensors in arguments or results."""
+    if isinstance(value, Tensor):
+        return _nbytes(value)
+    if isinstance(value, (list, tuple)):
+        return sum([total(item) for item in value])
+    return 0
+
+
+def plain(args: Sequence[Any], kwargs: Dict[str, Any], out: Any) -> int:
+    """Bytes of an operation that reads what it is given and writes what it gives."""
+    nbytes = 0
+    for arg in args:
+        if isinstance(arg, Tensor):
+            nbytes += _nbytes(arg)
+        elif isinstance(arg, (list, tuple)):
+            nbytes += total(arg)
+    if isinstance(out, Tensor):
+        return nbytes + _nbytes(out)
+    return nbytes + total(out)
+
+
+class Classes:
+    """The rate class of a dtype on one card, under the settings in force."""
+
+    def __init__(self, capability: Tuple[int, int]):
+        self.capability = capability
+        self._fixed = {
+            torch.float64: "fp64",
+            torch.complex128: "fp64",
+            torch.float16: "fp16" if capability >= (7, 0) else "fp32",
+            torch.bfloat16: "bf16" if capability >= (8, 0) else "fp32",
+            torch.int8: "int8",
+        }
+
+    def of(self, dtype: torch.dtype, convolution: bool = False) -> str:
+        """Of a product: single precision goes to tensor cores where the script allows TF32 and the card has it."""
+        if dtype == torch.float32:
+            return "tf32" if self.capability >= (8, 0) and allows_tf32(convolution) else "fp32"
+        kind = self._fixed.get(dtype)
+        if kind is None:
+            kind = "fp8" if "float8" in str(dtype) else "fp32"
+        return kind
+
+
+def allows_tf32(convolution: bool) -> bool:
+    """torch.backends.cudnn.allow_tf32 (on by default) and torch.backends.cuda.matmul.allow_tf32 (off), old words and new."""
+    get = torch._C._get_cudnn_allow_tf32 if convolution else torch._C._get_cublas_allow_tf32
+    try:
+        return bool(get())
+    except RuntimeError:  # the script set it with the new words, and PyTorch refuses to answer in the old ones
+        backends: Any = torch.backends
+        return (backends.cudnn.conv if convolution else backends.cuda.matmul).fp32_precision == "tf32"
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+def _product(kind: str, batch: int, m: int, n: int, k: int, nbytes: int, launches: int = 1) -> Part:
+    return kind, 2 * batch * m * n * k, nbytes, launches, (batch, m, n, k)
+
+
+def _matmul(first: int) -> Cost:
+    """mm, bmm and those that add to something: the factors are arguments `first` and `first` + 1."""
+
+    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+        left, right = args[first], args[first + 1]
+        batch = left.shape[0] if left.dim() == 3 else 1
+        m, k = (left.shape[-2], left.shape[-1]) if left.dim() > 1 else (1, left.shape[0])
+        n = right.shape[-1] if right.dim() > 1 else 1
+        return [_product(classes.of(left.dtype), batch, m, n, k, plain(args, kwargs, out))]
+
+    return cost
+
+
+def _convolved(tensor: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int) -> Tuple[int, int, int, int]:
+    """(batch, m, n, k) of the product that a convolution is: of its input, so that a transposed one is the gradient's."""
+    made = tensor if transposed else out
+    places = made.numel() // max(1, made.shape[1])
+    rest = weight.numel() // max(1, weight.shape[0])  # channels of the input by group x elements of the kernel
+    return groups, places, made.shape[1] // groups, rest
+
+
+def _transposed(kind: str, groups: int, tensor: Tensor, weight: Tensor, moved: Sequence[Tensor]) -> List[Part]:
+    """Tensor cores want channels last: what lies channels first is rewritten on the way in and out, read and written once
+    each (cuDNN's kernels nchwToNhwc and nhwcToNchw in profiles)."""
+    if kind not in TENSOR_CORES or groups > 1 or layout_of(tensor, weight) != torch.contiguous_format:
+        return []
+    return [("memory", 0, 2 * sum([_nbytes(each) for each in moved]), len(moved), ())]
+
+
+def _convolution(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    tensor, weight, bias = args[:3]
+    transposed, groups = bool(args[6]), args[8]
+    batch, m, n, k = _convolved(tensor, weight, out, transposed, groups)
+    kind = classes.of(tensor.dtype, convolution=True)
+    if transposed:  # the gradient of the convolution the other way round: (places, n) by (n, k)
+        n, k = k, n
+    nbytes = _nbytes(tensor) + _nbytes(weight) + _nbytes(out)
+    parts = [_product(kind, batch, m, n, k, nbytes), *_transposed(kind, groups, tensor, weight, (tensor, out))]
+    if bias is not None:  # added by a kernel of its own (Convolution.cpp, _convolution)
+        parts.append(("memory", 0, 2 * _nbytes(out), 1, ()))
+    return parts
+
+
+def _convolution_backward(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    grad, tensor, weight = args[:3]
+    transposed, groups, mask = bool(args[7]), args[9], args[10]
+    batch, m, n, k = _convolved(tensor, weight, grad, transposed, groups)
+    kind = classes.of(tensor.dtype, convolution=True)
+    nbytes = _nbytes(grad) + _nbytes(tensor) + _nbytes(weight)
+    parts: List[Part] = []
+    if mask[0]:
+        parts.append(_product(kind, batch, m, n if transposed else k, k if transposed else n, nbytes))
+        parts += _transposed(kind, groups, tensor, weight, (grad, tensor))
+    if mask[1]:  # the places are what is summed over
+        parts.append(_product(kind, batch, n, k, m, nbytes))
+        parts += _transposed(kind, groups, tensor, weight, (grad, tensor))
+    if mask[2]:
+        parts.append(("memory", 0, _nbytes(grad), 1, ()))
+    return parts
+
+
+def _attention(backward: bool) -> Cost:
+    """Fused attention: two products forward and five backward, half of each where it is causal; nothing square is written."""
+
+    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+        query, key, value = args[1:4] if backward else args[:3]
+        if query.dim() != 4:
+            return [(classes.of(query.dtype), 0, plain(args, kwargs, out), 1, ())]
+        batch, heads, rows, width = query.shape
+        pairs = batch * heads * rows * key.shape[-2]
+        if any(arg is True for arg in args):  # is_causal: of the other switches none is on in training
+            pairs //= 2
+        flops = 2 * pairs * ((3 * width + 2 * value.shape[-1]) if backward else width + value.shape[-1])
+        return [(classes.of(query.dtype), flops, plain(args, kwargs, out), 2 if backward else 1, ())]
+
+    return cost
+
+
+# --- what reads more, or less, than its arguments -------------------------------------------------------------------------
+
+
+def _passes(reads: int, launches: int, at: int = 0, also: Optional[int] = None) -> Cost:
+    """Reads argument `at` (and `also`) `reads` times, writes its results."""
+
+    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+        nbytes = reads * (_nbytes(args[at]) + (_nbytes(args[also]) if also is not None else 0)) + total(out)
+        return [("memory", 0, nbytes, launches, ())]
+
+    return cost
+
+
+def _writes(launches: int = 1) -> Cost:
+    """Writes its result and reads nothing: fill_, zeros, random numbers."""
+
+    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+        return [("memory", 0, total(out), launches, ())]
+
+    return cost
+
+
+def _gathers(launches: int = 1) -> Cost:
+    """Reads of the first argument as much as it gives: embedding, index, gather."""
+
+    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+        return [("memory", 0, 2 * total(out) + total(args[1:]), launches, ())]
+
+    return cost
+
+
+def _scatters(launches: int) -> Cost:
+    """Adds its last tensor to places of the first: read, and the places read and written."""
+
+    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+        return [("memory", 0, 3 * total(args[1:]), launches, ())]
+
+    return cost
+
+
+def _embedding_backward(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    """The gradient of the table is set to zero; the rows of `grad` are summed into it, sorted first beyond 3072 of them
+    (cuda/Embedding.cu)."""
+    grad, indices = args[:2]
+    launches = 2 if indices.numel() <= 3072 else 14
+    return [("memory", 0, total(out) + 2 * _nbytes(grad) + 8 * _nbytes(indices), launches, ())]
+
+
+def _copies(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    """copy_ and _to_copy: from card to card, or over the bus, where memory that is not pinned makes the host wait."""
+    source = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
+    target = args[0] if source is not args[0] else out
+    nbytes = _nbytes(source)
+    if is_meta(source) and is_meta(target):
+        return [("memory", 0, nbytes + _nbytes(target), 1, ())]
+    if kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True):
+        return [("pinned", 0, nbytes, 1, ())]
+    return [("link", 0, nbytes, 1, ()), ("sync", 0, 0, 0, ())]
+
+
+def _waits(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    """A value goes to the host, which waits for it."""
+    return [("link", 0, 8, 1, ()), ("sync", 0, 0, 0, ())]
+
+
+def _sorted(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    """A radix sort goes over keys and values once for each eight bits (CUB, DeviceRadixSort)."""
+    tensor = args[0]
+    passes = tensor.element_size()
+    return [("memory", 0, 2 * passes * total(out), 2 + passes, ())]
+
+
+# --- lists of tensors ---------------------------------------------------------------------------------------------------
+
+# cuda/MultiTensorApply.cuh: chunks of so many elements; a launch takes so many tensors (by the number of lists) and chunks.
+CHUNK, CHUNKS_A_LAUNCH = 65536, 320
+TENSORS_A_LAUNCH = (110, 64, 48, 36, 30)
+
+
+def list_launches(sizes: Sequence[int], lists: int) -> int:
+    """Kernels that multi_tensor_apply starts for tensors of these sizes (elements) in so many lists."""
+    chunks = sum([-(-size // CHUNK) for size in sizes])
+    tensors = TENSORS_A_LAUNCH[min(max(lists, 1), len(TENSORS_A_LAUNCH)) - 1]
+    return max(1, -(-chunks // CHUNKS_A_LAUNCH), -(-len(sizes) // tensors))
+
+
+def _lists(writes: Optional[int] = None) -> Cost:
+    """_foreach_*, _fused_*, _amp_foreach_*: `writes` of the lists are written; None: the first where it ends in _, else
+    what comes out. The tensors that stand at one place of the lists are of one size."""
+
+    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+        lists = [arg for arg in args if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor)]
+        if not lists:
+            return []
+        first = lists[0]
+        sizes = [tensor.numel() for tensor in first]
+        elements = sum(sizes)
+        full = [of for of in lists if len(of) == len(first) and of[-1].dim() == first[-1].dim()]
+        width = sum([of[0].element_size() for of in full])
+        if writes is not None:
+            width += sum([of[0].element_size() for of in full[:writes]])
+        elif isinstance(out, (list, tuple)) and out and isinstance(out[0], Tensor):
+            return [("memory", 0, elements * width + total(out), list_launches(sizes, len(full) + 1), ())]
+        else:
+            width += first[0].element_size()
+        return [("memory", 0, elements * width, list_launches(sizes, len(full)), ())]
+
+    return cost
+
+
+def _fused(writes: int) -> Cost:
+    """_fused_adam_(params, grads, ...): the gradients are read, the other lists read and written."""
+
+    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+        lists = [arg for arg in args[: writes + 1] if isinstance(arg, (list, tuple)) and arg]
+        sizes = [tensor.numel() for tensor in lists[0]]
+        width = sum([of[0].element_size() for of in lists])
+        width += width - lists[1][0].element_size()
+        return [("memory", 0, sum(sizes) * width, list_launches(sizes, len(lists)), ())]
+
+    return cost
+
+
+def _norms(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    """Partial sums of each chunk, then of each tensor (cuda/ForeachReduceOp.cu)."""
+    sizes = [tensor.numel() for tensor in args[0]]
+    return [("memory", 0, total(args[0]), list_launches(sizes, 1) + 1, ())]
+
+
+_LISTS = _lists()
+COSTS: Dict[str, Cost] = {
+    **{name: _matmul(0) for name in ("mm", "bmm", "mv", "dot", "vdot", "_scaled_mm", "_int_mm", "linear")},
+    **{name: _matmul(1) for name in ("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation")},
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    **{"_scaled_dot_product_%s_attention" % name: _attention(False) for name in ("flash", "efficient", "cudnn")},
+    **{"_scaled_dot_product_%s_attention_backward" % name: _attention(True) for name in ("flash", "efficient", "cudnn")},
+    # Statistics first, then the normalized output (cuda/Normalization.cuh, cuda/group_norm_kernel.cu).
+    **{name: _passes(2, 3) for name in ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")},
+    **{name: _passes(2, 3) for name in ("_batch_norm_with_update", "native_group_norm")},
+    "_native_batch_norm_legit_functional": _passes(2, 3),
+    **{name: _passes(2, 3, 0, 1) for name in ("native_batch_norm_backward", "native_group_norm_backward")},
+    **{name: _passes(2, 3, 0, 1) for name in ("native_layer_norm_backward", "_fused_rms_norm_backward", "batch_norm_backward")},
+    "cudnn_batch_norm_backward": _passes(2, 2, 0, 1),
+    **{name: _writes() for name in ("zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like")},
+    **{name: _writes() for name in ("new_zeros", "new_ones", "new_full", "arange", "linspace", "eye", "scalar_tensor")},
+    **{
+        name: _writes() for name in ("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "rand", "randn", "randint")
+    },
+    **{name: _writes() for name in ("rand_like", "randn_like", "randint_like", "log_normal_", "cauchy_", "geometric_")},
+    "randperm": _writes(8),
+    **{name: _gathers() for name in ("embedding", "index", "_unsafe_index", "gather", "index_select", "take")},
+    "masked_select": _gathers(6),
+    "nonzero": _passes(2, 5),
+    "embedding_dense_backward": _embedding_backward,
+    **{name: _scatters(2) for name in ("index_add_", "index_add", "scatter_add_", "scatter_add", "scatter_", "scatter")},
+    **{name: _scatters(2) for name in ("index_put_", "index_put", "_index_put_impl_", "_unsafe_index_put", "index_copy_")},
+    **dict.fromkeys(("copy_", "_to_copy", "copy"), _copies),
+    **dict.fromkeys(("_local_scalar_dense", "equal"), _waits),
+    **dict.fromkeys(("sort", "argsort", "msort", "unique", "_unique2", "unique_consecutive"), _sorted),
+    "topk": _passes(4, 5),
+    **{name: _passes(2, 3) for name in ("cumsum", "cumprod", "logcumsumexp")},
+    "nll_loss2d_backward": _passes(1, 2, 1),
+    "_fused_adam_": _fused(3),
+    "_fused_adamw_": _fused(3),
+    "_fused_sgd_": _fused(2),
+    "_fused_adagrad_": _fused(2),
+    "_foreach_copy_": _lists(),
+    "_foreach_norm": _norms,
+    "_amp_foreach_non_finite_check_and_unscale_": _lists(1),
+}
+
+
+def cost_of(short: str) -> Optional[Cost]:
+    """The entry for an operation; None: it is `plain`."""
+    found = COSTS.get(short)
+    if found is None and short.startswith(("_foreach_", "_fused_", "_amp_foreach_")):
+        return _LISTS
+    return found

@@ -1,0 +1,251 @@
+"""Scaled dot product attention by the back-end that the card would pick.
+
+The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; each back-end saves other tensors for the backward
+pass, which is where the difference in memory lies.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+
+from brimful_inside.imaginary.state.tensors import META, C, is_meta
+from brimful_inside.simulator.workspaces import torch_release
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
+
+__all__ = ["choose", "handlers"]
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+HALVES = (torch.float16, torch.bfloat16)
+MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # torch.nn.attention.SDPBackend
+# The efficient kernel takes groups of heads, and all kernels one head of key and value without enable_gqa (pull request 191085
+# of PyTorch): there in 2.15, not in 2.13.
+SINGLE_HEAD_SINCE = 215
+
+
+class _Call(NamedTuple):
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Optional[Tensor] = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: Optional[float] = None
+    enable_gqa: bool = False
+
+    @property
+    def needs_grad(self) -> bool:
+        return torch.is_grad_enabled() and any(t.requires_grad for t in self[:3])
+
+
+def choose(call: _Call, capability: Tuple[int, int]) -> int:
+    """The back-end for `call` on a card of `capability` (select_sdp_backend). Raises RuntimeError where none is allowed."""
+    fits = {CUDNN: _cudnn_fits, FLASH: _flash_fits, EFFICIENT: _efficient_fits, MATH: _math_fits}
+    for backend in _priority(capability):
+        if backend in fits and fits[backend](call, capability):
+            return backend
+    raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def _priority(capability: Tuple[int, int]) -> List[int]:
+    """cuDNN comes first on Hopper and Blackwell since PyTorch 2.10 (check_prefer_cudnn_attention)."""
+    order = (
+        [int(backend) for backend in torch._C._get_sdp_priority_order()] if hasattr(torch._C, "_get_sdp_priority_order") else []
+    )
+    default = [FLASH, EFFICIENT, MATH, CUDNN]
+    if order and order[: len(default)] != default:
+        return order
+    prefers_cudnn = capability[0] in (9, 10) and _release() >= 210 and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+    return [CUDNN, FLASH, EFFICIENT, MATH] if prefers_cudnn else default
+
+
+def _release() -> int:
+    return torch_release(torch.__version__)
+
+
+def _dense(call: _Call, takes_groups: bool = True) -> bool:
+    """Four dimensions each, the same batch, heads that go together, nothing empty.
+
+    takes_groups: whether one head of key and value may serve several of the query (check_batch_size_and_num_heads_dense).
+    """
+    query, key, value = call[:3]
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return False
+    if not query.shape[0] == key.shape[0] == value.shape[0] or 0 in (query.shape[2], key.shape[2], value.shape[2]):
+        return False
+    heads = query.shape[1], key.shape[1], value.shape[1]
+    if takes_groups and heads[1] == heads[2] == 1 and _release() >= SINGLE_HEAD_SINCE:
+        return True
+    if call.enable_gqa and takes_groups:
+        return heads[0] % heads[1] == 0 and heads[0] % heads[2] == 0
+    return heads[0] == heads[1] == heads[2]
+
+
+def _last_dim_is_dense(call: _Call, ignore_singleton: bool) -> bool:
+    tensors = [t for t in call[:3] if not (ignore_singleton and t.shape[-1] == 1)]
+    mask = call.attn_mask
+    if mask is not None and not (ignore_singleton and mask.shape[-1] == 1) and mask.stride(-1) != 1:
+        return False
+    return all(t.stride(-1) == 1 for t in tensors)
+
+
+def _low_precision(call: _Call, capability: Tuple[int, int]) -> bool:
+    dtypes = HALVES if capability[0] >= 8 else (torch.float16,)
+    return call.query.dtype == call.key.dtype == call.value.dtype and call.query.dtype in dtypes
+
+
+def _math_fits(call: _Call, capability: Tuple[int, int]) -> bool:
+    return torch._C._get_math_sdp_enabled()
+
+
+def _flash_fits(call: _Call, capability: Tuple[int, int]) -> bool:
+    if not torch._C._get_flash_sdp_enabled() or capability < (8, 0) or call.attn_mask is not None:
+        return False
+    if not _low_precision(call, capability) or not _dense(call) or not _last_dim_is_dense(call, ignore_singleton=True):
+        return False
+    size = call.query.shape[-1]
+    if not size == call.key.shape[-1] == call.value.shape[-1] or size > 256:
+        return False
+    if call.is_causal and call.query.shape[-2] != call.key.shape[-2]:
+        return False
+    small_cache = (8, 6) <= capability <= (8, 9) or capability[0] == 12
+    return not (call.needs_grad and small_cache and size > 192 and (call.dropout_p > 0 or size <= 224))
+
+
+def _alignment(call: _Call, capability: Tuple[int, int]) -> int:
+    """minimum_gemm_alignment: elements."""
+    half = call.query.dtype in HALVES
+    tensor_cores = capability[0] >= 8 or (capability[0] == 7 and half)
+    alignment = 4 if capability[0] >= 8 else 1
+    return max(alignment, 128 // (16 if half else 32)) if tensor_cores else alignment
+
+
+def _efficient_fits(call: _Call, capability: Tuple[int, int]) -> bool:
+    if not torch._C._get_mem_efficient_sdp_enabled() or capability < (5, 0):
+        return False
+    if not _dense(call, _release() >= SINGLE_HEAD_SINCE) or not _last_dim_is_dense(call, ignore_singleton=False):
+        return False
+    dtypes = (torch.float16, torch.float32, torch.bfloat16) if capability[0] >= 8 else (torch.float16, torch.float32)
+    if call.query.dtype not in dtypes or not call.query.dtype == call.key.dtype == call.value.dtype:
+        return False
+    alignment = _alignment(call, capability)
+    size = call.query.shape[-1]
+    return size == call.key.shape[-1] and size % alignment == 0 and call.value.shape[-1] % alignment == 0 and size > 0
+
+
+def _cudnn_fits(call: _Call, capability: Tuple[int, int]) -> bool:
+    if not torch._C._get_cudnn_sdp_enabled() or capability < (8, 0) or torch.are_deterministic_algorithms_enabled():
+        return False
+    if not _low_precision(call, capability) or not _dense(call) or not _last_dim_is_dense(call, ignore_singleton=True):
+        return False
+    if call.dropout_p * 16 != math.floor(call.dropout_p * 16) or call.key.shape[2] == 1:
+        return False
+    if call.dropout_p and call.query.shape[2] == 1:
+        return False
+    return all(t.shape[-1] <= 128 and t.shape[-1] % 8 == 0 for t in (call.query, call.value))
+
+
+def _attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    call = _Call(*args, **kwargs)
+    if not is_meta(call.query):
+        return func(*args, **kwargs)
+    _validate(call)
+    backend = choose(call, (gpu.card.capability[0], gpu.card.capability[1]))
+    run = {MATH: _math, FLASH: _flash, EFFICIENT: _efficient, CUDNN: _cudnn}[backend]
+    return run(call)
+
+
+def _validate(call: _Call) -> None:
+    query, key, value = call[:3]
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same dtype, but got query.dtype: %s key.dtype: %s and value.dtype: %s "
+            "instead." % (query.dtype, key.dtype, value.dtype)
+        )
+    if call.attn_mask is not None and call.is_causal:
+        raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
+
+
+def _float_mask(call: _Call) -> Optional[Tensor]:
+    """A boolean mask becomes one that is added (convert_boolean_attn_mask)."""
+    mask = call.attn_mask
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    if not is_meta(mask):
+        mask = mask.to(META)
+    return torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=call.query.dtype, device=META))
+
+
+def _padded(tensor: Tensor, multiple: int) -> Tensor:
+    rest = -tensor.shape[-1] % multiple
+    return F.pad(tensor, (0, rest)) if rest else tensor
+
+
+def _scale(call: _Call) -> float:
+    return call.scale if call.scale is not None else 1.0 / math.sqrt(call.query.shape[-1])
+
+
+def _flash(call: _Call) -> Tensor:
+    size = call.query.shape[-1]
+    query, key, value = (_padded(t, 8) for t in call[:3])
+    out = aten._scaled_dot_product_flash_attention(
+        query, key, value, call.dropout_p, call.is_causal, False, scale=_scale(call)
+    )[0]
+    return out[..., :size] if query.shape[-1] != size else out
+
+
+def _efficient(call: _Call) -> Tensor:
+    query, key, value = call[:3]
+    mask = _float_mask(call)
+    if mask is not None:
+        if mask.shape[-1] % 8 or any(stride % 8 for stride in mask.stride()[:-1]):
+            mask = _padded(mask, 8)[..., : mask.shape[-1]]
+        mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    keeps_sums = call.needs_grad
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, mask, keeps_sums, call.dropout_p, call.is_causal, scale=call.scale
+    )[0]
+
+
+def _cudnn(call: _Call) -> Tensor:
+    query, key, value = call[:3]
+    return aten._scaled_dot_product_cudnn_attention(
+        query, key, value, _float_mask(call), call.needs_grad, call.dropout_p, call.is_causal, False, scale=call.scale
+    )[0]
+
+
+def _math(call: _Call) -> Tensor:
+    """_scaled_dot_product_attention_math: in float32 for half types, unless the script allowed otherwise."""
+    query, key, value = call[:3]
+    dtype, mask = query.dtype, _float_mask(call)
+    allowed = getattr(torch._C, "_get_math_sdp_allow_fp16_bf16_reduction", lambda: True)()
+    if dtype in HALVES and not allowed:
+        query, key, value = query.float(), key.float(), value.float()
+    if call.enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    factor = math.sqrt(_scale(call))
+    query = query * factor
+    if call.is_causal:
+        shape = query.shape[-2], key.shape[-2]
+        causal = torch.ones(shape, dtype=torch.bool, device=META).tril()
+        mask = torch.where(causal, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=META))
+        del causal
+    weights = torch.matmul(query, key.transpose(-2, -1) * factor)
+    if mask is not None:
+        weights.add_(mask.to(weights.dtype))
+    weights = torch._safe_softmax(weights, -1) if hasattr(torch, "_safe_softmax") else torch.softmax(weights, -1)
+    if call.dropout_p > 0:
+        weights = torch.native_dropout(weights, call.dropout_p, True)[0]
+    return torch.matmul(weights, value).to(dtype)
+
+
+def handlers() -> Dict[Any, Callable]:
+    return {C._nn.scaled_dot_product_attention: _attention}

@@ -1,0 +1,157 @@
+"""No symbols: PyTorch's shape functions in Python ask whether a size is a symbol, and so import sympy, a quarter of a second of
+a processor's time in each process. On an imaginary card each size is a plain number, of which there is little to ask.
+
+What they ask is answered here for plain numbers. Anything else brings the real module, and is answered by that.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+import types
+from importlib.machinery import ModuleSpec
+from typing import Any, Callable, Dict
+
+import torch
+
+from brimful_inside.imaginary.state.patches import Patches
+
+__all__ = ["avoid_sympy_import"]
+
+_PACKAGE, _NAME = "torch.fx.experimental", "symbolic_shapes"
+_SHAPES = _PACKAGE + "." + _NAME
+_SYMPY = types.SimpleNamespace(Basic=type("Basic", (), {}))  # in which nothing is a symbol
+
+
+def avoid_sympy_import(patches: Patches) -> None:
+    """Puts stand-ins in place, unless the real modules are there already."""
+    from torch import _prims_common
+
+    check: Callable[..., None] = torch._check_with
+
+    def _check_with(error_type: Any, cond: Any, message: Any) -> None:
+        if cond is not True:  # most of what is checked is; the rest in PyTorch's words
+            check(error_type, cond, message)
+
+    patches.set(torch, "_check_with", _check_with)
+    if "sympy" not in sys.modules and isinstance(_prims_common.elementwise_dtypes, types.FunctionType):
+        patches.set(_prims_common, "elementwise_dtypes", _without_sympy(_prims_common.elementwise_dtypes))
+    if _SHAPES not in sys.modules:
+        package = importlib.import_module(_PACKAGE)
+        importlib.import_module(_PACKAGE + "._config")  # the real module would have brought it
+        sys.modules[_SHAPES] = package.__dict__[_NAME] = _Shapes(_SHAPES)
+        patches.undo_by(_leave)
+
+
+def _leave() -> None:
+    if isinstance(sys.modules.get(_SHAPES), _Shapes):
+        del sys.modules[_SHAPES]
+        del sys.modules[_PACKAGE].__dict__[_NAME]
+
+
+def _real() -> Any:
+    """The real torch.fx.experimental.symbolic_shapes."""
+    _leave()
+    return importlib.import_module(_SHAPES)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _all(*values: Any) -> bool:
+    return all(values)
+
+
+def _any(*values: Any) -> bool:
+    return any(values)
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return first == second if isinstance(first, int) else list(first) == list(second)
+
+
+def _no_symbols(shape: Any) -> Any:
+    from torch.utils._ordered_set import OrderedSet
+
+    return OrderedSet()
+
+
+_OF_TRUTHS: Dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious", "guard_bool"), _itself),
+    **dict.fromkeys(("statically_known_true", "expect_true"), _itself),
+    "sym_and": _all,
+    "sym_or": _any,
+}
+_OF_NUMBERS: Dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("guard_int", "guarding_hint_or_throw"), _itself),
+    **dict.fromkeys(("has_guarding_hint", "has_static_value"), lambda value: True),
+    "is_nested_int": lambda value: False,
+}
+
+
+_OF_SHAPES: Dict[str, Callable[..., Any]] = {
+    "sym_eq": _equal,
+    **dict.fromkeys(("free_symbols", "free_unbacked_symbols"), _no_symbols),
+    **dict.fromkeys(("has_free_symbols", "has_free_unbacked_symbols"), lambda shape: False),
+}
+
+
+def _is_truth(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_shape(value: Any) -> bool:
+    """Numbers, or a tensor that has no others."""
+    if isinstance(value, torch.Tensor):
+        return value.layout == torch.strided and not value._has_symbolic_sizes_strides
+    return type(value) is int or (isinstance(value, (tuple, list)) and all(type(one) is int for one in value))
+
+
+def _are_alike(first: Any, second: Any) -> bool:
+    return isinstance(first, int) == isinstance(second, int)
+
+
+class _Shapes(types.ModuleType):
+    """torch.fx.experimental.symbolic_shapes for plain numbers. Whatever is not in the tables brings the real one."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)  # asked for by importlib.util.find_spec
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        for table, is_plain in ((_OF_TRUTHS, _is_truth), (_OF_NUMBERS, _is_number), (_OF_SHAPES, _is_shape)):
+            if name in table:
+                function = self.__dict__[name] = _for_plain(name, table[name], is_plain)
+                return function
+        return getattr(_real(), name)
+
+
+def _for_plain(name: str, answer: Callable[..., Any], is_plain: Callable[[Any], bool]) -> Callable[..., Any]:
+    """Whoever imports the function by name keeps it for good, so that it has to be right for symbols too."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if args and not kwargs and all(map(is_plain, args)) and (name != "sym_eq" or _are_alike(*args)):
+            return answer(*args)
+        return getattr(_real(), name)(*args, **kwargs)
+
+    return function
+
+
+def _without_sympy(function: Any) -> Any:
+    """`function`, whose own ``import sympy`` gives a module in which nothing is a symbol, as long as there is no other."""
+
+    def importing(name: str, *args: Any, **kwargs: Any) -> Any:
+        return _SYMPY if name == "sympy" and name not in sys.modules else builtins.__import__(name, *args, **kwargs)
+
+    names = {**function.__globals__, "__builtins__": {**vars(builtins), "__import__": importing}}
+    own = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    own.__kwdefaults__ = function.__kwdefaults__
+    return own

@@ -1,0 +1,175 @@
+"""The card's clock: what ran on it between two optimizer steps, and what time it would be there.
+
+Every operation that runs on the card becomes one row or several (`laws/roofline.Kernel`). Kept are those of the last complete
+step, and they are written once, at the end of the trace: a step is the same as the one before it, and the first ones are not.
+Events read a clock that runs by the same rows; nobody asks for it, nothing is added up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from brimful_inside.imaginary.operators.flops import (
+    Classes,
+    Cost,
+    cost_of,
+    is_free,
+    plain,
+)
+from brimful_inside.simulator.roofline import (
+    BY_GRAPH,
+    DEFAULT,
+    MEMORY,
+    SYNC,
+    Kernel,
+    Queue,
+    Rates,
+    kernel_time,
+)
+from brimful_inside.wire import Card
+
+__all__ = ["Clock", "rates_of"]
+
+TRAIN = "train"  # the phase whose steps are timed
+# How many rows of a step are kept; a step of more kernels is not timed (its rows would fill the host's memory).
+MOST_ROWS = 2_000_000
+# Outside of the training rows are for events alone, and gone once those were told the time.
+MOST_ROWS_AWAY = 50_000
+
+_graph_task = torch._C._current_graph_task_id  # -1 outside of a backward pass
+Row = Tuple[str, str, int, int, int, int, Tuple[int, ...]]  # the fields of a Kernel
+
+
+def rates_of(card: Card) -> Optional[Rates]:
+    """The card's peak rates; None where nobody knows them."""
+    if card.bandwidth_bytes_per_s is None or not card.flops.get("fp32"):
+        return None
+    tf32, fp16, bf16 = (card.flops.get(kind) for kind in ("tf32", "fp16", "bf16"))
+    capability = (card.capability[0], card.capability[1])
+    return Rates(card.bandwidth_bytes_per_s, card.flops["fp32"], tf32, fp16, bf16, card.multiprocessors, capability)
+
+
+class Clock:
+    """What the card did, row by row. `on` is False where the card's rates are not known: then nothing is kept."""
+
+    def __init__(self, card: Card):
+        self.rates = rates_of(card)
+        self.on = self.rates is not None
+        self._classes = Classes((card.capability[0], card.capability[1]))
+        self._costs: Dict[str, Tuple[bool, Optional[Cost]]] = {}  # by name: starts no kernel; how its cost is found
+        self._rows: List[Row] = []  # since the last step
+        self._most = MOST_ROWS
+        self._whole = True  # all rows of the step in hand are there
+        self._step: List[Row] = []  # of the last complete one
+        self._phase = TRAIN
+        self._away: Optional[int] = None  # rows of the step in hand before the script left the training for another phase
+        self._queue: Optional[Queue] = None  # once somebody asks for the time
+        self._read = 0  # rows that are in the queue
+        self._times: Dict[Row, float] = {}
+
+    def ran(self, func: Any, name: str, short: str, args: Tuple, kwargs: Dict[str, Any], out: Any) -> None:
+        """An operation ran on the card."""
+        known = self._costs.get(name)
+        if known is None:
+            known = self._costs[name] = (is_free(func, short), cost_of(short))
+        free, cost = known
+        if free:
+            return
+        engine = 0 if _graph_task() == -1 else 1
+        rows = self._rows
+        if len(rows) > self._most:
+            self._drop()
+        try:
+            if cost is None:
+                rows.append((name, MEMORY, 0, plain(args, kwargs, out), 1, engine, ()))
+                return
+            for kind, flops, nbytes, launches, shape in cost(args, kwargs, out, self._classes):
+                rows.append((name, kind, flops, nbytes, launches, engine, shape))
+        except Exception:  # a tensor of a kind that nobody thought of: its launch is counted, and the script goes on
+            rows.append((name, MEMORY, 0, 0, 1, engine, ()))
+
+    def add(self, op: str, kind: str, flops: int, nbytes: int, launches: int = 1, shape: Tuple[int, ...] = ()) -> None:
+        """Kernels of an operation that is none of ATen's."""
+        if self.on:
+            engine = 0 if _graph_task() == -1 else 1
+            self._rows.append((op, kind, flops, nbytes, launches, engine, shape))
+
+    def kind_of(self, dtype: torch.dtype) -> str:
+        return self._classes.of(dtype, convolution=True)
+
+    def synchronized(self) -> None:
+        """The host has waited for the card."""
+        if self.on:
+            self._rows.append(("synchronize", SYNC, 0, 0, 0, 0, ()))
+
+    def mark(self) -> int:
+        """A moment, for `captured`."""
+        return len(self._rows)
+
+    def captured(self, mark: int) -> List[Row]:
+        """What came since `mark` did not run: it is what a CUDA graph will run when it is replayed."""
+        rows = [(*row[:5], BY_GRAPH, row[6]) for row in self._rows[mark:]]
+        del self._rows[mark:]
+        self._read = min(self._read, mark)
+        return rows
+
+    def replayed(self, rows: List[Row]) -> None:
+        if self.on:
+            self._rows.append(("a CUDA graph's launch", MEMORY, 0, 0, 0, 0, ()))
+            self._rows.extend(rows)
+
+    def step(self) -> None:
+        """An optimizer step is complete."""
+        self._catch_up()
+        rows, self._rows, self._read = self._rows, [], 0
+        self._step, self._whole = rows if self._whole else [], True
+        if self._away is not None:
+            self._away, self._most = 0, MOST_ROWS_AWAY
+
+    def phase(self, name: str) -> None:
+        """Another phase begins: what runs outside of the training is no part of a step."""
+        if name == self._phase:
+            return
+        if name == TRAIN and self._away is not None:
+            self._catch_up()
+            del self._rows[self._away :]
+            self._read, self._away, self._most = min(self._read, self._away), None, MOST_ROWS
+        elif self._phase == TRAIN:
+            self._away = len(self._rows)
+            self._most = self._away + MOST_ROWS_AWAY
+        self._phase = name
+
+    def _drop(self) -> None:
+        """There are too many rows: those of another phase go, or those of a step that is then not timed."""
+        self._catch_up()
+        self._whole = self._whole and self._away is not None
+        first = self._away or 0
+        del self._rows[first:]
+        self._read = min(self._read, first)
+
+    def now_s(self) -> float:
+        """The time at which the card is done with all it was given, in seconds since somebody first asked."""
+        if not self.on:
+            return 0.0
+        if self._queue is None:
+            self._queue, self._read = Queue(), len(self._rows)
+        self._catch_up()
+        return max(self._queue.device, self._queue.host)
+
+    def last_step(self) -> List[Kernel]:
+        """What ran in the last complete step; at a second call nothing."""
+        rows, self._step = self._step, []
+        return [Kernel(*row) for row in rows]
+
+    def _catch_up(self) -> None:
+        if self._queue is None or self.rates is None:
+            return
+        for row in self._rows[self._read :]:
+            seconds = self._times.get(row)
+            kernel = Kernel(*row)
+            if seconds is None:
+                seconds = self._times[row] = kernel_time(kernel, self.rates, DEFAULT).seconds
+            self._queue.run(kernel, seconds)
+        self._read = len(self._rows)

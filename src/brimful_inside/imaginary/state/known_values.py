@@ -1,0 +1,164 @@
+"""Values that are known although the card has none: small tensors whose numbers came from the host.
+
+Lengths of sequences, sizes, counters, positions and flags decide about shapes and about which way a script takes. They are
+made on the host, sent to the card, and read back: with zeros for them ``x[:, : lengths.max()]`` is empty and ``right / seen``
+divides by zero. So for such tensors the host keeps the numbers (of a whole storage, beside its entry in the books), and each
+operation whose tensors are all known is done on them as well. What meets anything unknown is unknown.
+
+Masks and token numbers are not kept, known as they may be: what they say differs from batch to batch, and ``mask.all()`` is
+to take the general way whatever the first batches look like.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+
+import torch
+
+from brimful_inside.imaginary.state.tensors import is_meta
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.state.device import ImaginaryGpu
+
+__all__ = ["Known", "follows", "is_small"]
+
+Tensor = torch.Tensor
+FEW = 16  # elements: of any shape and type
+MANY = 1 << 20  # elements: of one dimension and whole numbers; some milliseconds at most
+
+_UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_", "set_")
+_OVERWRITES = ("fill_", "zero_", "copy_")
+_DECIDED_BY = {"bitwise_and": 0, "logical_and": 0, "bitwise_or": 1, "logical_or": 1}  # whatever the other operand is
+_OF_A_SHAPE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")  # values do not matter
+
+
+def is_small(tensor: Tensor) -> bool:
+    """Whether values of such a tensor are kept."""
+    count = tensor.numel()
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return False
+    if count <= FEW:
+        return True
+    return tensor.dim() == 1 and count <= MANY and not (tensor.is_floating_point() or tensor.is_complex())
+
+
+class follows:
+    """How an operation is followed; found out once for each."""
+
+    __slots__ = ("decided_by", "makes", "of_a_shape", "overwrites", "written")
+
+    def __init__(self, func: Any):
+        schema = func._schema
+        short = schema.name.split("::")[-1]
+        infos = [argument.alias_info for argument in schema.arguments]
+        self.written = [number for number, info in enumerate(infos) if info is not None and info.is_write]
+        is_view = not self.written and any(info is not None for info in infos)
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        own = schema.name.startswith("aten::")  # what others' kernels do to values nobody knows
+        self.makes = own and not is_view and not is_random and short not in _UNSET
+        self.decided_by = _DECIDED_BY.get(short.rstrip("_"))
+        self.overwrites = short in _OVERWRITES
+        self.of_a_shape = short in _OF_A_SHAPE
+
+
+class Known:
+    """The known values of one imaginary GPU."""
+
+    def __init__(self, gpu: ImaginaryGpu):
+        self.gpu = gpu
+
+    def values(self, tensor: Tensor) -> Optional[Tensor]:
+        """The numbers of a tensor of the card, as a tensor of the host that shares them with its views; None: unknown."""
+        entry = self._entry(tensor)
+        if entry is None or entry.values is None:
+            return None
+        shared = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        return shared.set_(entry.values, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def keep(self, tensor: Tensor, numbers: Tensor) -> None:
+        """`tensor` of the card has these numbers, where it is small and has its storage for itself."""
+        entry = self._entry(tensor)
+        if entry is None or tensor.shape != numbers.shape or tensor.dtype != numbers.dtype or not is_small(tensor):
+            return
+        if entry.nbytes != tensor.numel() * tensor.element_size():
+            return
+        mine = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        entry.values = mine.copy_(numbers).untyped_storage()
+
+    def forget(self, tensor: Tensor) -> None:
+        entry = self._entry(tensor)
+        if entry is not None:
+            entry.values = None
+
+    def _entry(self, tensor: Tensor) -> Any:
+        """The books' entry of its storage; a sparse tensor has none of its own."""
+        return self.gpu.ledger.storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
+
+    def follow(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any) -> None:
+        """An operation was done on the card: what it made is known where all that it was made of is."""
+        if how.makes and all(is_small(made) for made in _tensors((out,))):
+            numbers = self._done_on_host(func, how, args, kwargs)
+            if numbers is not _UNKNOWN:
+                if not how.written or how.decided_by is not None:
+                    for made, number in zip(_tensors((out,)), _tensors((numbers,))):
+                        if is_meta(made):
+                            self.keep(made, number)
+                return
+        for number in how.written:
+            for tensor in _tensors(args[number : number + 1]):
+                if is_meta(tensor):
+                    self.forget(tensor)
+
+    def _done_on_host(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        """What `func` gives on the known numbers; _UNKNOWN where one is not known. In place it changes the numbers kept."""
+        if how.overwrites and args and is_meta(args[0]) and self.values(args[0]) is None:
+            self.keep(args[0], torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"))
+        try:
+            plain = tuple(self._on_host(arg, how) for arg in args)
+            named = {name: self._on_host(arg, how) for name, arg in kwargs.items() if name != "pin_memory"}
+            return func(*plain, **named)
+        except _NotKnown:
+            return _UNKNOWN if how.decided_by is None else self._decided(how.decided_by, args)
+        except Exception:  # no kernel for it on the host, or a value it refuses: a card would not be asked here
+            return _UNKNOWN
+
+    def _decided(self, by: int, args: Tuple) -> Any:
+        """``finished | True`` is true and ``unfinished & False`` false, whoever does not know the other side."""
+        for arg in args[:2]:
+            values = self.values(arg) if isinstance(arg, Tensor) and is_meta(arg) and arg.dtype == torch.bool else None
+            if values is not None and bool((values == by).all()):
+                shape = torch.broadcast_shapes(*(other.shape for other in args[:2] if isinstance(other, Tensor)))
+                dtype = torch.result_type(*args[:2]) if by == 0 else torch.bool
+                return torch.full(shape, by, dtype=dtype, device="cpu")
+        return _UNKNOWN
+
+    def _on_host(self, arg: Any, how: follows) -> Any:
+        if isinstance(arg, Tensor):
+            if not is_meta(arg):
+                return arg
+            if how.of_a_shape:
+                return torch.zeros(arg.shape if is_small(arg) else (), dtype=arg.dtype, device="cpu")
+            values = self.values(arg)
+            if values is None:
+                raise _NotKnown
+            return values
+        if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor):
+            return [self._on_host(item, how) for item in arg]
+        return torch.device("cpu") if isinstance(arg, torch.device) else arg
+
+
+class _NotKnown(Exception):
+    """A tensor whose numbers nobody has."""
+
+
+_UNKNOWN = object()
+
+
+def _tensors(items: Any) -> Iterator[Tensor]:
+    stack: List[Any] = [*items][::-1]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, (list, tuple)):
+            stack.extend(item[::-1])

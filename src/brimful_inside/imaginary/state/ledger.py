@@ -1,0 +1,323 @@
+"""The books: every storage on the imaginary card, from birth to death, played into the allocator and written to the trace.
+
+A storage dies by reference counting, in whatever thread drops the last reference, perhaps while the books are being written.
+So a death is put in a queue first, and the queue is worked off by whoever holds the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Sequence, Set, TextIO, Tuple
+
+import torch
+
+from brimful_inside.imaginary.state.out_of_memory import out_of_memory
+from brimful_inside.simulator.allocator import CachingAllocator, CardFull
+from brimful_inside.simulator.annotations import Note
+from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.trace import (
+    EmptyCache,
+    EmptyPool,
+    Phase,
+    Pool,
+    Ready,
+    ReleasePool,
+    Retire,
+    Settings,
+    Step,
+    Stream,
+    encode_row,
+)
+from brimful_inside.wire import Card
+
+if TYPE_CHECKING:
+    from brimful_inside.imaginary.attribution.call_sites import Sites
+
+__all__ = ["Ledger"]
+
+# How many kernels the host may be ahead of the card: beyond some thousand the driver's launch queue is full and launching
+# waits. 1024 is what people see; NVIDIA documents no figure (assumed).
+RUN_AHEAD = 1024
+
+
+class _Storage(weakref.ref):
+    """A living storage: the books' entry, and by its callback the news of its death."""
+
+    __slots__ = ("address", "id", "key", "known_true", "ledger", "most", "nbytes", "stream", "used_by", "values")
+
+
+class Ledger:
+    """The card's memory. Raises torch.OutOfMemoryError from `born`, `resized` and `reserve` when the card is full."""
+
+    def __init__(
+        self,
+        allocator: CachingAllocator,
+        card: Card,
+        trace: Optional[TextIO] = None,
+        stream: Callable[[], int] = lambda: 0,
+        index: int = 0,
+        storages: Optional[Dict[int, _Storage]] = None,
+    ):
+        """`index`: of the card, as in cuda:1. `storages`: the table of all cards together, where there are several."""
+        self.allocator = allocator
+        self.card = card
+        self.on_out_of_memory: Optional[Callable[[torch.OutOfMemoryError], None]] = None
+        self.index = index
+        self.storages: Dict[int, _Storage] = {} if storages is None else storages  # by StorageImpl's address
+        self.launches = 0  # kernels so far
+        self._stream = stream
+        self._streams: Dict[int, int] = {0: 0}  # PyTorch's number to the trace's: in the order of their first allocations
+        self._last_stream = 0  # of the trace's row before
+        self._diverted: List[Tuple[Any, Callable[[int], bool]]] = []  # private pools in use: id, and which streams ask of them
+        self._pools: Dict[Any, int] = {}  # PyTorch's id to the trace's number
+        self._last_pool = self._next_pool = 0
+        self._waiting: List[Tuple[int, int, Set[int], int]] = []  # number, address, streams, launches when it was retired
+        self._trace = trace
+        self.sites: Optional[Sites] = None  # who asks for memory, where that is to be told
+        self._site = -1  # of the trace's malloc before
+        self._sites_written: Set[int] = set()
+        self._lock = threading.Lock()
+        self._dead: Deque[_Storage] = deque()
+        self._next_id = 0
+        self._open = True
+
+    @property
+    def births(self) -> int:
+        """How often memory was taken so far."""
+        return self._next_id
+
+    def born(self, storage: torch.UntypedStorage, op: str) -> None:
+        """`storage` is new on the card."""
+        nbytes = storage.nbytes()
+        entry = _Storage(storage, self._died)
+        entry.key = storage._cdata
+        entry.ledger = self
+        entry.nbytes = nbytes
+        entry.known_true = False
+        entry.most = None
+        entry.values = None  # its numbers, where they came from the host (known.py)
+        entry.stream, entry.used_by = self._stream(), None
+        entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
+        self.storages[entry.key] = entry
+
+    def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
+        """`stream` uses the storage as well: when it dies, its block waits for what that stream was given till then."""
+        entry = self.storages.get(storage._cdata)
+        if entry is not None and stream != entry.stream:  # the entry goes to its own card's books
+            entry.used_by = (entry.used_by or set()) | {stream}
+
+    def synchronized(self, stream: Optional[int] = None, launches: Optional[int] = None) -> None:
+        """The host has waited for `stream` (None: for the card), or for its first so many `launches`."""
+        for _, _, streams, retired_at in self._waiting:
+            if stream is None:
+                streams.clear()
+            elif launches is None or retired_at <= launches:
+                streams.discard(stream)
+
+    def resized(self, entry: _Storage, nbytes: int, op: str) -> None:
+        """The storage of `entry` has another size now. PyTorch takes the new block before it gives the old one back."""
+        if entry.ledger is not self:  # of another card
+            return entry.ledger.resized(entry, nbytes, op)
+        old_id, old_address, entry.nbytes, entry.values = entry.id, entry.address, nbytes, None
+        entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
+        if old_id:
+            self.release(old_id, old_address)
+
+    def reserve(self, nbytes: int, op: str, law: Optional[str] = None, args: Sequence[int] = ()) -> Any:
+        """Memory that belongs to no tensor: a workspace. The answer is for `release`."""
+        return self._malloc(nbytes, op, law, args)
+
+    def release(self, number: int, address: int) -> None:
+        """The end of what `reserve` gave."""
+        with self._lock:
+            self._free(number, address)
+        self._bury()
+
+    def pass_by(self, sizes: Sequence[int], op: str) -> None:
+        """Memory of these sizes is there together, and gone again; also where there is not room for all of it."""
+        held: List[Tuple[int, int]] = []
+        try:
+            for nbytes in sizes:
+                if nbytes:
+                    held.append(self.reserve(nbytes, op))
+        finally:
+            for number, address in held:
+                self.release(number, address)
+
+    def forget(self) -> None:
+        """The imaginary card is gone: later deaths are not written."""
+        self._open = False
+        self.storages.clear()
+        self._waiting = []
+        self._trace = None
+
+    def phase(self, name: str) -> None:
+        self._mark(encode_row(Phase(name)))
+        self.allocator.reset_peaks()
+
+    def step(self, number: int) -> None:
+        self._mark(encode_row(Step(number)))
+
+    def empty_cache(self) -> None:
+        self._mark(encode_row(EmptyCache()))
+        with self._lock:
+            self.allocator.empty_cache()
+
+    def divert(self, pool: Any, asks: Callable[[int], bool]) -> None:
+        """From here on the private pool `pool` serves those for whose stream `asks` is true (beginAllocateToPool)."""
+        if any(pool == other for other, _ in self._diverted):
+            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+        self._diverted.append((pool, asks))
+
+    def divert_no_more(self, pool: Any) -> None:
+        """The end of `divert`. What the pool gave stays its own (endAllocateToPool)."""
+        self._diverted = [(other, asks) for other, asks in self._diverted if other != pool]
+
+    def release_pool(self, pool: Any, empty: bool = False) -> None:
+        """Nobody uses a private pool any more. With `empty`, its free segments are given back now."""
+        number = self._pools.pop(pool, None)
+        if number is None or not self._open:
+            return
+        self._mark(encode_row(ReleasePool(number)))
+        with self._lock:
+            self.allocator.release_pool(number)
+        if empty:
+            self._mark(encode_row(EmptyPool(number)))
+            with self._lock:
+                self.allocator.empty_pool(number)
+
+    def pool_number(self, pool: Any) -> int:
+        """The trace's number of a private pool, by first use; a pool that was released comes back as another one."""
+        if pool not in self._pools:
+            self._next_pool += 1
+            self._pools[pool] = self._next_pool
+        return self._pools[pool]
+
+    def _pool_of(self, stream: int) -> int:
+        return next((self.pool_number(pool) for pool, asks in self._diverted if asks(stream)), 0)
+
+    def write_runs(self, kernels: Sequence[Kernel]) -> None:
+        """What ran on the card in a step, for its clock."""
+        for kernel in kernels:
+            self._mark(encode_row(kernel))
+
+    def note(self, note: Note) -> None:
+        """A row of the trace that says something of others."""
+        if self._trace is not None:
+            self._mark(encode_row(note))
+
+    def note_lines(self, lines: List[str]) -> None:
+        """As `note`, for many that are encoded already."""
+        if lines and self._trace is not None:
+            self._mark("".join(lines)[:-1])
+
+    def change_settings(self, text: str) -> None:
+        """The allocator's settings are others from now on. Raises ValueError for what it does not know."""
+        with self._lock:
+            self.allocator.change_settings(text)
+        self._mark(encode_row(Settings(text)))
+
+    def flush(self) -> None:
+        if self._trace is not None:
+            self._trace.flush()
+
+    def _mark(self, line: str) -> None:
+        self._bury()
+        with self._lock:
+            self._write(line + "\n")
+
+    def _write(self, line: str) -> None:
+        if self._trace is not None:
+            self._trace.write(line)
+
+    def _malloc(self, nbytes: int, op: str, law: Optional[str] = None, args: Sequence[int] = ()) -> Any:
+        self._bury()
+        with self._lock:
+            if self._waiting and not self._diverted:
+                self._process_events()
+            stream = self._stream()
+            pool = self._pool_of(stream) if self._diverted else 0
+            if stream:
+                stream = self._number(stream)
+            try:
+                address = self.allocator.malloc(nbytes, stream, pool)
+            except CardFull as full:
+                message = out_of_memory(full, self.card, self.index)
+            else:
+                self._next_id = number = self._next_id + 1
+                if self._trace is not None:
+                    if stream != self._last_stream:
+                        self._last_stream = stream
+                        self._write(encode_row(Stream(stream)) + "\n")
+                    if pool != self._last_pool:
+                        self._last_pool = pool
+                        self._write(encode_row(Pool(pool)) + "\n")
+                    if self.sites is not None:
+                        self._tell_site(self.sites)
+                    tail = "" if law is None else ',"%s",[%s]' % (law, ",".join(map(str, args)))
+                    self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
+                return number, address
+        if self.on_out_of_memory is not None:
+            # Not the exception that is raised: whoever kept that would keep the frames, and the script's tensors with them.
+            self.on_out_of_memory(torch.OutOfMemoryError(message))
+        raise torch.OutOfMemoryError(message)
+
+    def _tell_site(self, sites: Sites) -> None:
+        site = sites.current()
+        if site != self._site:
+            self._site = site
+            if site not in self._sites_written:
+                self._sites_written.add(site)
+                self._write(encode_row(sites.known[site]) + "\n")
+            self._write('["at",%d]\n' % site)
+
+    def _free(self, number: int, address: int) -> None:
+        self.allocator.free(address)
+        if self._trace is not None:
+            self._trace.write('["free",%d]\n' % number)
+
+    def _number(self, stream: int) -> int:
+        """The trace's number of a stream, by first use, so that two runs agree."""
+        return self._streams.setdefault(stream, len(self._streams))
+
+    def _retire(self, entry: _Storage) -> None:
+        self.allocator.retire(entry.address)
+        self._write(encode_row(Retire(entry.id)) + "\n")
+        self._waiting.append((entry.id, entry.address, set(entry.used_by), self.launches))
+
+    def _process_events(self) -> None:
+        """Blocks whose streams are done return to their pools; PyTorch looks at each malloc (process_events).
+
+        A card's host runs ahead. So the streams are taken to be done when the host has waited for them, or when so much was
+        launched since that the driver's queue would have made it wait: the block returns no sooner than on a card.
+        """
+        waiting = []
+        for number, address, streams, retired_at in self._waiting:
+            if streams and self.launches - retired_at < RUN_AHEAD:
+                waiting.append((number, address, streams, retired_at))
+                continue
+            self.allocator.ready(address)
+            self._write(encode_row(Ready(number)) + "\n")
+        self._waiting = waiting
+
+    def _died(self, entry: Any) -> None:
+        if self._open:
+            self._dead.append(entry)
+            self._bury()
+
+    def _bury(self) -> None:
+        """Work off the queue of deaths, unless somebody is at it already: he will see the new ones as well."""
+        while self._dead and self._lock.acquire(blocking=False):
+            try:
+                while self._dead:
+                    entry = self._dead.popleft()
+                    if self.storages.get(entry.key) is entry:
+                        del self.storages[entry.key]
+                    if entry.id and entry.used_by:
+                        self._retire(entry)
+                    elif entry.id:
+                        self._free(entry.id, entry.address)
+            finally:
+                self._lock.release()

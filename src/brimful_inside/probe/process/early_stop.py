@@ -1,0 +1,103 @@
+"""How a trial ends: the training loader runs dry, the script goes on to its own evaluation, and training again is the end."""
+
+from __future__ import annotations
+
+import time
+from typing import Optional
+
+from brimful_inside.wire import TrialConfig
+
+MAX_SKIPPED = 50  # steps that a GradScaler may skip beyond those asked for before the trial counts them as made
+MAX_EPOCHS, MAX_EPOCHS_S = 64, 30.0  # one batch each, so that scripts that use `loss` after their loop live
+MAX_EMPTY, MAX_EMPTY_S = 10_000, 10.0  # then passes without a batch, for evaluations that come after all epochs
+MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no evaluation is seen
+# The same on an imaginary card, where a trace must be as long at every batch size, whatever the clock says.
+MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
+
+
+class Ending:
+    """The state of a trial that is cut. `over` says that the process has to end now."""
+
+    def __init__(self, config: TrialConfig):
+        self._orders = config
+        self._traced = config.device == "imaginary"
+        self._target = config.warmup_steps + config.steps
+        self.measured = False  # all steps that were asked for are made
+        self.lent = False  # batches were given beyond the script's own epochs: what fails now may be for that
+        self.evaluated = False  # an evaluation was seen since training began
+        self.over = False
+        self._evaluated_before = False
+        self._since: Optional[float] = None
+        self._extra_steps = 0
+        self._epochs = 0
+        self._empty = 0
+        self._empty_since: Optional[float] = None
+
+    @property
+    def had_its_own(self) -> bool:
+        """All that the script itself would have done was seen, or all steps asked for."""
+        return self.measured or self.lent
+
+    @property
+    def _elapsed_s(self) -> float:
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
+    def begins_anew(self, steps: int) -> None:
+        """All steps so far were the warm-up of a CUDA graph: those that count are its replays."""
+        self._target = steps + self._orders.warmup_steps + self._orders.steps
+        self.measured, self._extra_steps = False, 0
+
+    def stepped(self, steps: int, attempts: int, has_loader: bool) -> None:
+        """After each step of the one that sets the pace, and after each that a GradScaler skipped."""
+        if not self._orders.cut:
+            return
+        if not self.measured:
+            if steps < self._target and attempts < self._target + MAX_SKIPPED:
+                return
+            self.measured = True
+            self._since = time.monotonic()
+            self.over = not self._orders.see_eval or self.evaluated
+            return
+        self._extra_steps += 1
+        self.over = self.over or self.evaluated or self._too_many(has_loader)
+
+    def _too_many(self, has_loader: bool) -> bool:
+        """Whether the script has trained on for long enough without an evaluation being seen."""
+        if self._traced:
+            return self._extra_steps >= (MAX_STEPS if has_loader else MAX_STEPS_TRACED)
+        return self._extra_steps >= MAX_STEPS or self._elapsed_s > (MAX_EPOCHS_S if has_loader else MAX_STEPS_S)
+
+    def evaluation_begins(self, steps: int) -> None:
+        self._evaluated_before = self.evaluated
+        if steps > 0:
+            self.evaluated = True
+
+    def evaluation_was_none(self) -> None:
+        """What looked like one was a part of training."""
+        self.evaluated = self._evaluated_before
+
+    def training_resumes(self) -> None:
+        """The script trains again: after the measured steps and an evaluation, that is the end."""
+        if self._orders.cut and self.measured and self.evaluated:
+            self.over = True
+
+    def stops_training(self, given: int) -> bool:
+        """Whether a pass over a training loader ends here, `given` batches after its start."""
+        if not (self._orders.cut and self.measured):
+            return False
+        if given > 0:
+            return True
+        self._epochs += 1
+        if self._traced and self._epochs <= MAX_EPOCHS_TRACED:
+            return False
+        if not self._traced and self._epochs <= MAX_EPOCHS and self._elapsed_s < MAX_EPOCHS_S:
+            return False
+        self._empty += 1
+        if self._empty_since is None:
+            self._empty_since = time.monotonic()
+        self.over = self._empty > MAX_EMPTY or time.monotonic() - self._empty_since > MAX_EMPTY_S
+        return True
+
+    def stops_evaluation(self, given: int, steps: int) -> bool:
+        """Whether an evaluation's pass ends here. Before the first step it may be an encoding whose results are needed."""
+        return self._orders.cut and steps > 0 and given >= self._orders.eval_batches

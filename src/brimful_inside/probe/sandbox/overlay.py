@@ -1,0 +1,289 @@
+"""A layer over the file system: what a trial writes lies in the trial's folder, and is read from there in its place.
+
+`kept_out/<absolute path>` holds what was written, `kept_out/.gone/<absolute path>` marks what was removed. All processes of a
+trial see the same layer, as its state is in these files alone. Standard library alone; `files` puts it under Python's calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from typing import Any, List, Optional, Set, Tuple
+
+# Python's own functions, kept before `files` replaces them in the os module.
+_lstat, _stat, _listdir, _mkdir, _unlink, _rmdir, _rename = (
+    os.lstat,
+    os.stat,
+    os.listdir,
+    os.mkdir,
+    os.unlink,
+    os.rmdir,
+    os.rename,
+)
+_open, _close, _readlink, _symlink, _rmtree = os.open, os.close, os.readlink, os.symlink, shutil.rmtree
+
+MAX_COPIED_BYTES = 4 << 30
+LOOK_EVERY_S = 0.05
+MAX_TOLD = 200
+# Below a temporary folder: what Python's tempfile, multiprocessing and compilers call their files.
+CACHES = (
+    *("HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_MODULES_CACHE", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR"),
+    *("TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "NLTK_DATA"),
+)
+TEMPORARY = re.compile(r"(tmp|pymp-|torch|triton|cuda|nvidia|\.)")
+
+
+class Overlay:
+    """The layer of one trial. `protects` says which paths it covers; every other path is left as it is."""
+
+    def __init__(self, folder: str):
+        self.folder = os.path.realpath(folder)
+        self.root = os.path.join(self.folder, "kept_out")
+        self._gone = os.path.join(self.root, ".gone")
+        self._passing = self._passing_folders()
+        self._temporary = tuple({_below(os.path.realpath(p)) for p in (tempfile.gettempdir(), "/tmp", "/var/tmp")})
+        self._work = tuple({_below(os.path.abspath(p)) for p in (os.getcwd(), *_script_folder())})
+        self._made_by_tempfile: Set[str] = set()
+        self._told: List[str] = []
+        self._loaded: Set[str] = set()
+        self._is_used = False
+        self._next_look = 0.0
+
+    def _passing_folders(self) -> Tuple[str, ...]:
+        """The trial's own folder, the kernel's, and caches of downloads and of compiled code: none is the user's work."""
+        home = os.path.expanduser("~")
+        cache = os.environ.get("XDG_CACHE_HOME", os.path.join(home, ".cache"))
+        hugging_face = os.environ.get("HF_HOME", os.path.join(cache, "huggingface"))
+        folders = [self.folder, "/dev", "/proc", "/sys", hugging_face]
+        folders += [os.environ[name] for name in CACHES if os.environ.get(name)]
+        folders += [
+            os.path.join(cache, name) for name in ("torch", "torch_extensions", "matplotlib", "pip", "triton", "kagglehub")
+        ]
+        folders += [os.path.join(home, name) for name in (".triton", ".nv", ".config/matplotlib", "nltk_data")]
+        return tuple(_below(os.path.abspath(path)) for path in folders)
+
+    # --- which paths --------------------------------------------------------------------------------------------------
+
+    def covered(self, path: Any, dir_fd: Optional[int] = None) -> Optional[str]:
+        """The absolute path if the layer covers it; None for open descriptors and for all that passes."""
+        if isinstance(path, int):
+            return None
+        try:
+            text = os.fsdecode(path)
+        except TypeError:
+            return None  # not a path: the real function shall say so
+        if dir_fd is not None and not os.path.isabs(text):
+            text = os.path.join(_readlink("/proc/self/fd/%d" % dir_fd), text)
+        absolute = os.path.abspath(text)
+        return absolute if self.protects(absolute) else None
+
+    def protects(self, absolute: str) -> bool:
+        inside = absolute + os.sep
+        if inside.startswith(self._passing):
+            return False
+        for folder in self._temporary:
+            if inside.startswith(folder):
+                top = folder + absolute[len(folder) :].split(os.sep, 1)[0]
+                named_so = top == folder or TEMPORARY.match(top[len(folder) :]) or top in self._made_by_tempfile
+                if named_so and not any(work.startswith(_below(top)) for work in self._work if top != folder):
+                    return False
+        return True
+
+    def made_by_tempfile(self, absolute: str) -> None:
+        for folder in self._temporary:
+            if absolute.startswith(folder):
+                self._made_by_tempfile.add(folder + absolute[len(folder) :].split(os.sep, 1)[0])
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything was kept out yet, by this process or another one (which is looked for now and then)."""
+        if not self._is_used and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_EVERY_S
+            self._is_used = _exists(self.root)
+        return self._is_used
+
+    def upper(self, absolute: str) -> str:
+        return self.root + (absolute if os.sep == "/" else os.sep + absolute.replace(":", ""))
+
+    def _mark(self, absolute: str) -> str:
+        return self._gone + self.upper(absolute)[len(self.root) :] + ".gone"
+
+    def is_hidden(self, absolute: str) -> bool:
+        """Whether the user's file was removed as far as the trial is concerned, by itself or with a folder above it."""
+        if not _exists(self._gone):
+            return False
+        path = absolute
+        while True:
+            if _exists(self._mark(path)):
+                return True
+            above = os.path.dirname(path)
+            if above == path:
+                return False
+            path = above
+
+    def lies_below(self, absolute: str) -> bool:
+        """Whether the user's own file or folder is there and not removed. os.path cannot tell: it sees the layer as well."""
+        return not self.is_hidden(absolute) and _exists(absolute)
+
+    def where(self, absolute: str) -> str:
+        """The path to read in place of `absolute`. Where nothing is to be seen, one that does not exist."""
+        upper = self.upper(absolute)
+        return upper if _exists(upper) or self.is_hidden(absolute) else absolute
+
+    def is_visible(self, absolute: str) -> bool:
+        return _exists(self.where(absolute))
+
+    def names(self, absolute: str) -> Tuple[List[str], Set[str]]:
+        """The names in a folder as the trial sees it, and those of them that lie in the layer."""
+        upper = self.upper(absolute)
+        written = set(_listdir(upper)) if _exists(upper) else set()
+        if absolute == os.sep:
+            written.discard(".gone")
+        if self.is_hidden(absolute) or not _exists(absolute):
+            return sorted(written), written
+        below = [n for n in _listdir(absolute) if n not in written and not self.is_hidden(os.path.join(absolute, n))]
+        return below + sorted(written), written
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def to_write(self, absolute: str, keeps_content: bool) -> str:
+        """The path to write in place of `absolute`, with the user's content copied there if it is to be kept.
+
+        Where the folder above does not exist for the script, the path returned has none either, so that writing fails.
+        """
+        upper = self.upper(absolute)
+        if not self.make_parent(absolute):
+            return upper
+        self.tell(absolute)
+        if keeps_content and not _exists(upper) and not self.is_hidden(absolute) and _exists(absolute):
+            self.copy_up(absolute)
+        return upper
+
+    def make_parent(self, absolute: str) -> bool:
+        above = os.path.dirname(absolute)
+        if not _is_folder(self.where(above)):
+            return False
+        self._make_folders(self.upper(above))
+        return True
+
+    def _make_folders(self, path: str) -> None:
+        if not _exists(path):
+            self._make_folders(os.path.dirname(path))
+            with contextlib.suppress(FileExistsError):
+                _mkdir(path)
+        self._is_used = True
+
+    def copy_up(self, absolute: str) -> None:
+        """The user's file or folder, copied into the layer. Raises PermissionError for what is too large to be copied."""
+        upper = self.upper(absolute)
+        if _is_folder(absolute):
+            self._make_folders(upper)
+            for name in _listdir(absolute):
+                if not self.is_hidden(os.path.join(absolute, name)) and not _exists(os.path.join(upper, name)):
+                    self.copy_up(os.path.join(absolute, name))
+            return
+        if _stat(absolute).st_size > MAX_COPIED_BYTES:
+            raise PermissionError(errno.EPERM, "a trial of brimful may not write into a file this large", absolute)
+        _copy(absolute, upper)
+
+    def hide(self, absolute: str) -> None:
+        """The user's file or folder is gone as far as the trial is concerned."""
+        mark = self._mark(absolute)
+        self._make_folders(os.path.dirname(mark))
+        _close(_open(mark, os.O_WRONLY | os.O_CREAT, 0o644))
+
+    def remove_upper(self, absolute: str) -> None:
+        upper = self.upper(absolute)
+        if _is_folder(upper) and not os.path.islink(upper):
+            for name in _listdir(upper):
+                self.remove_upper(os.path.join(absolute, name))
+            _rmdir(upper)
+        elif _exists(upper):
+            _unlink(upper)
+
+    def tell(self, absolute: str) -> None:
+        if absolute not in self._told and len(self._told) < MAX_TOLD:
+            self._told.append(absolute)
+
+    def loaded(self, absolute: str) -> None:
+        """torch.load was asked for a file of the user's."""
+        if len(self._loaded) < MAX_TOLD:
+            self._loaded.add(absolute)
+
+    def resumed_from(self) -> List[str]:
+        """Files that the script loads as it found them and writes as well: it goes on from where they were written."""
+        return sorted(self._loaded.intersection(self._told))
+
+    def wrote(self) -> List[str]:
+        """What the script wanted to write, as it named it, in this process."""
+        return list(self._told)
+
+
+def _below(folder: str) -> str:
+    return folder.rstrip(os.sep) + os.sep
+
+
+def _script_folder() -> List[str]:
+    """The folder of the script that this process runs, if it runs one. sys.argv is not there yet at this point."""
+    from brimful_inside.probe.process.roles import own_argv, script_of
+
+    script = script_of(own_argv())
+    return (
+        [os.path.dirname(os.path.abspath(script))] if script and "site-packages" not in script and _has_script(script) else []
+    )
+
+
+def _has_script(script: str) -> bool:
+    return script.endswith(".py") and not os.path.abspath(script).startswith(_below(sys.prefix))
+
+
+def _exists(path: str) -> bool:
+    try:
+        _lstat(path)
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _is_folder(path: str) -> bool:
+    import stat
+
+    try:
+        return stat.S_ISDIR(_stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _copy(source: str, target: str) -> None:
+    """Bytes, mode and times."""
+    facts = _stat(source)
+    reading = _open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        writing = _open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, facts.st_mode & 0o777 | 0o200)
+        try:
+            while _copy_some(reading, writing):
+                pass
+        finally:
+            _close(writing)
+    finally:
+        _close(reading)
+    _utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+_utime = os.utime
+
+
+def _copy_some(reading: int, writing: int) -> int:
+    block = os.read(reading, 1 << 20)
+    done = 0
+    while done < len(block):
+        done += os.write(writing, block[done:])
+    return done

@@ -1,0 +1,218 @@
+"""What a trace notes of each allocation: module, line, forward or backward, and what it is. Peaks do not change by it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from torch import nn
+
+from brimful_inside.imaginary import ImaginaryGpu
+from brimful_inside.simulator.annotations import (
+    At,
+    Backward,
+    Site,
+    Tag,
+)
+from brimful_inside.simulator.trace import Free, Malloc, decode
+from tests.brimful_inside.imaginary.conftest import card
+
+optimizer_module = sys.modules[torch.optim.Optimizer.__module__]
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.second = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, data):
+        return data + self.second(F.gelu(self.first(data)))
+
+
+class Net(nn.Module):
+    def __init__(self, checkpoints=False):
+        super().__init__()
+        self.checkpoints = checkpoints
+        self.layers = nn.ModuleList(Block(64) for _ in range(3))
+        self.norm, self.head = nn.BatchNorm1d(64), nn.Linear(64, 10)
+
+    def forward(self, data):
+        for layer in self.layers:
+            data = torch.utils.checkpoint.checkpoint(layer, data, use_reentrant=False) if self.checkpoints else layer(data)
+        return self.head(self.norm(data))
+
+
+def train(net, steps=2, optimizer=torch.optim.AdamW):
+    net = net.cuda()
+    optimizer = optimizer([p for p in net.parameters() if p.requires_grad])
+    for _ in range(steps):
+        data, target = torch.randn(32, 64).cuda(), torch.zeros(32, dtype=torch.long).cuda()
+        loss = F.cross_entropy(net(data), target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def traced(work, notes=True):
+    """The trace of `work(gpu)`."""
+    file = io.StringIO()
+    gpu = ImaginaryGpu(card(), None, file, notes=notes)
+    gpu.enter()
+    try:
+        work(gpu)
+    finally:
+        gpu.leave()
+    return decode(file.getvalue().splitlines())
+
+
+class Read:
+    """A trace by allocation: its row, its site, its tag."""
+
+    def __init__(self, trace):
+        sites = {note.number: note for _, note in trace.notes if isinstance(note, Site)}
+        self.tags, self.allocations, at = {}, [], None
+        notes, position = list(trace.notes), 0
+        for number, row in enumerate([*trace.rows, None]):
+            while position < len(notes) and notes[position][0] <= number:
+                note = notes[position][1]
+                at = note.number if isinstance(note, At) else at
+                if isinstance(note, Tag):
+                    self.tags[note.id] = note
+                position += 1
+            if isinstance(row, Malloc):
+                self.allocations.append((row, sites[at]))
+
+    def where(self, op, during):
+        return [site.module for row, site in self.allocations if op in row.op and site.during == during]
+
+    def tagged(self, category):
+        return [tag.module for tag in self.tags.values() if tag.category == category]
+
+
+def test_each_operation_belongs_to_a_module_by_its_path_forward_and_backward():
+    read = Read(traced(lambda gpu: train(Net(), steps=1)))
+    layers = [f"layers.{i}" for i in range(3)]
+    assert read.where("gelu", "forward") == layers, "a function is the module's that calls it"
+    assert read.where("gelu_backward", "backward") == layers[::-1]
+    products = [f"layers.{i}.{name}" for i in range(3) for name in ("first", "second")]
+    assert read.where("addmm", "forward") == [*products, "head"]
+    backward = read.where("aten.mm", "backward")
+    assert list(dict.fromkeys(backward)) == ["head", *products[::-1]]
+    assert set(read.where("batch_norm_backward", "backward")) == {"norm"}
+    assert {site.model for _, site in read.allocations if site.module} == {"Net"}
+    assert not read.where("gelu", "") and "" in read.where("_foreach", "optimizer")
+
+
+def test_the_line_is_the_users_own_with_its_text():
+    read = Read(traced(lambda gpu: train(Net(), steps=1)))
+    lines = {site.during: site.where for row, site in read.allocations if "gelu" in row.op}
+    assert lines["forward"].startswith("test_notes.py:") and lines["forward"].endswith(
+        " in forward: return data + self.second(F.gelu(self.first(data)))"
+    )
+    assert lines["backward"].endswith(" in train: loss.backward()")
+    steps = {site.where for _, site in read.allocations if site.during == "optimizer"}
+    assert len(steps) == 1 and steps.pop().endswith(" in train: optimizer.step()")
+
+
+def test_what_an_allocation_is_is_told_with_the_module_that_owns_it():
+    read = Read(traced(lambda gpu: train(Net())))
+    owners = [f"layers.{i}.{name}" for i in range(3) for name in ("first", "second")] + ["norm", "head"]
+    assert read.tagged("parameter") == [owner for owner in owners for _ in ("weight", "bias")]
+    assert sorted(read.tagged("optimizer_state")) == sorted(owner for owner in owners for _ in range(4))
+    assert sorted(read.tagged("gradient")) == sorted(owner for owner in owners for _ in range(4)), "two steps, anew in each"
+    assert set(read.tagged("buffer")) == {"norm"}
+    assert len(read.tagged("input")) == 4
+
+
+def test_frozen_weights_are_parameters_without_gradient_or_state():
+    def work(gpu):
+        net = Net()
+        net.layers.requires_grad_(False)
+        train(net)
+
+    read = Read(traced(work))
+    assert "layers.0.first" in read.tagged("parameter")
+    assert set(read.tagged("gradient")) == set(read.tagged("optimizer_state")) == {"norm", "head"}
+
+
+def test_tied_weights_count_once_and_a_copy_of_a_model_is_claimed_by_nobody():
+    def work(gpu):
+        net = Net()
+        net.layers[1] = net.layers[0]
+        net.cuda()
+        average = copy.deepcopy(net)
+        train(net)
+        del average
+
+    read = Read(traced(work))
+    assert read.tagged("parameter").count("layers.0.first") == 2 and "layers.1.first" not in read.tagged("parameter")
+    assert "layers.0.first" in read.tagged("optimizer_state") and "layers.1.first" not in read.tagged("optimizer_state")
+    copies = [row.id for row, site in read.allocations if "deepcopy" in site.where]
+    assert copies and not set(copies) & set(read.tags)
+
+
+def test_two_models_are_told_apart():
+    def work(gpu):
+        one, other = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda(), nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
+        other(one(torch.zeros(4, 8, device="cuda"))).sum().backward()
+
+    read = Read(traced(work))
+    relus = [(site.model, site.module) for row, site in read.allocations if "relu" in row.op]
+    assert relus == [("Sequential", "1"), ("Sequential#2", "1")]
+    backward = [(site.model, site.module) for row, site in read.allocations if "threshold_backward" in row.op]
+    assert backward == relus[::-1]
+
+
+def test_a_forward_pass_that_is_done_again_is_told_from_the_first():
+    read = Read(traced(lambda gpu: train(Net(checkpoints=True), steps=1)))
+    layers = [f"layers.{i}" for i in range(3)]
+    assert read.where("gelu.default", "forward") == layers
+    assert read.where("gelu.default", "recomputation") == layers[::-1]
+
+
+def test_the_notes_of_backward_passes_come_in_pairs():
+    trace = traced(lambda gpu: train(Net()))
+    assert [note.begins for _, note in trace.notes if isinstance(note, Backward)] == [True, False] * 2
+
+
+def moments(trace):
+    """The rows, where tensors that die at one moment (in the garbage collector) may do so in any order."""
+    groups = itertools.groupby(trace.rows, key=lambda row: isinstance(row, Free))
+    return [sorted(rows) if frees else list(rows) for frees, rows in groups]
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_the_program_is_the_same_without_notes(checkpoints):
+    def work(gpu):
+        torch.manual_seed(0)
+        train(Net(checkpoints))
+
+    with_notes, without = traced(work), traced(work, notes=False)
+    assert moments(with_notes) == moments(without)
+    assert with_notes.notes and not without.notes
+
+
+def test_an_exception_leaves_no_module_behind():
+    def work(gpu):
+        with pytest.raises(RuntimeError):
+            nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 6)).cuda()(torch.zeros(2, 3, device="cuda"))
+        kept.append(torch.zeros(10, device="cuda"))
+
+    kept = []
+    row, site = Read(traced(work)).allocations[-1]
+    assert "zeros" in row.op and (site.model, site.during) == ("", "")
+
+
+def test_modules_and_the_engine_are_as_before_when_the_card_is_gone():
+    before = nn.Module.__call__, torch.autograd._engine_run_backward
+    hooks = optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks
+    counts = [len(one) for one in hooks]
+    traced(lambda gpu: train(Net(), steps=1))
+    assert (nn.Module.__call__, torch.autograd._engine_run_backward) == before
+    assert [len(one) for one in hooks] == counts

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import torch
+
+from brimful_inside.imaginary.cuda_api.data_parallel import _chunks
+
+WEIGHTS = (512 * 1024 + 1024 * 8) * 4  # bytes
+
+
+def make() -> torch.nn.Module:
+    inner = torch.nn.Sequential(torch.nn.Linear(512, 1024, bias=False), torch.nn.ReLU(), torch.nn.Linear(1024, 8, bias=False))
+    return torch.nn.DataParallel(inner.cuda())
+
+
+def test_replicas_take_the_weights_once_on_every_other_card_while_their_outputs_live(three, allocated):
+    model = make()
+    assert allocated() == [WEIGHTS, 0, 0]
+    replicas = torch.nn.parallel.replicate(model.module, [0, 1, 2])
+    assert allocated() == [WEIGHTS, WEIGHTS, WEIGHTS]
+    assert [next(replica.parameters(), replica[0].weight).device.index for replica in replicas] == [0, 1, 2]
+    del replicas
+    assert allocated() == [WEIGHTS, 0, 0]
+
+
+def test_each_card_works_on_its_share_and_the_first_gathers(three):
+    model = make()
+    out = model(torch.randn(30, 512))
+    assert out.shape == (30, 8) and out.device.index == 0
+    with torch.no_grad():
+        parts = torch.nn.parallel.scatter(torch.randn(31, 4), [0, 1, 2])
+    assert [(part.shape[0], part.device.index) for part in parts] == [(11, 0), (11, 1), (9, 2)]
+
+
+def test_gradients_come_together_on_the_first_card(three, allocated):
+    model = make()
+    model(torch.randn(12, 512)).sum().backward()
+    assert {parameter.grad.device.index for parameter in model.parameters()} == {0}
+    first = torch.cuda.memory_stats(0)["requested_bytes.all.current"]
+    workspaces = torch.cuda.memory_stats(1)["requested_bytes.all.current"]  # of cuBLAS, all that is left on the others
+    assert first == 2 * WEIGHTS + workspaces
+
+
+def test_a_step_leaves_the_same_memory_as_the_one_before(three, allocated):
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(12, 512)).sum().backward()
+        optimizer.step()
+        seen.append(allocated())
+    assert seen[1] == seen[2] == seen[3]
+
+
+def test_a_buffer_ends_with_the_tensor_that_fills_it():
+    tensors = [
+        torch.empty(size, dtype=dtype)
+        for size, dtype in ((4, torch.float32), (2, torch.int64), (4, torch.float32), (1, torch.float32))
+    ]
+    assert _chunks(tensors, 32) == [[0, 2], [1], [3]]

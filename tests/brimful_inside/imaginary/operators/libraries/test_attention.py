@@ -1,0 +1,152 @@
+"""Attention by the back-end a real card would pick, and what each keeps for the backward pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from brimful_inside.imaginary.operators.libraries.attention import (
+    CUDNN,
+    EFFICIENT,
+    FLASH,
+    MATH,
+    _Call,
+    choose,
+)
+
+A100, T4, H100, RTX3090 = (8, 0), (7, 5), (9, 0), (8, 6)
+
+
+def call(dtype=torch.half, shape=(2, 4, 64, 64), grad=True, **options):
+    query, key, value = (torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad) for _ in range(3))
+    return _Call(query, key, value, **options)
+
+
+def test_half_goes_to_flash_and_float_to_the_efficient_kernel():
+    assert choose(call(), A100) == FLASH
+    assert choose(call(torch.bfloat16), RTX3090) == FLASH
+    assert choose(call(torch.float32), A100) == EFFICIENT
+    assert choose(call(torch.float64), A100) == MATH
+
+
+def test_an_old_card_has_no_flash_and_no_bfloat16():
+    assert choose(call(), T4) == EFFICIENT
+    assert choose(call(torch.bfloat16), T4) == MATH
+
+
+def test_a_mask_or_an_odd_shape_keeps_flash_away():
+    assert choose(call(attn_mask=torch.empty(64, 64, dtype=torch.bool, device="meta")), A100) == EFFICIENT
+    assert choose(call(shape=(2, 4, 64, 36)), A100) == FLASH, "a head size that is no multiple of 8 is padded for flash"
+    assert choose(call(shape=(2, 4, 64, 512)), A100) == EFFICIENT
+    assert choose(call(shape=(4, 64, 64)), A100) == MATH, "three dimensions are for the math kernel alone"
+    assert choose(call(torch.float32, shape=(2, 4, 64, 30)), A100) == MATH
+
+
+def test_training_large_heads_on_a_small_cache_keeps_flash_away():
+    assert choose(call(shape=(2, 4, 64, 224)), RTX3090) == EFFICIENT
+    assert choose(call(shape=(2, 4, 64, 224), grad=False), RTX3090) == FLASH
+
+
+def test_hopper_prefers_cudnn_since_the_release_that_does():
+    newer = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 10)
+    assert choose(call(), H100) == (CUDNN if newer else FLASH)
+
+
+def test_the_script_decides_where_it_chooses():
+    with sdpa_kernel(SDPBackend.MATH):
+        assert choose(call(), A100) == MATH
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        assert choose(call(), A100) == EFFICIENT
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError, match="No available kernel"):
+        choose(call(torch.float32), A100)
+
+
+def kept(dtype, **options):
+    """Bytes kept between forward and backward by attention over (2, 4, 64, 64), beside its inputs and its output."""
+    query, key, value = (torch.randn(2, 4, 64, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+    before = torch.cuda.memory_allocated()
+    out = F.scaled_dot_product_attention(query, key, value, **options)
+    bytes_kept = torch.cuda.memory_allocated() - before - out.numel() * out.element_size()
+    out.sum().backward()
+    assert query.grad.shape == query.shape
+    return bytes_kept
+
+
+def test_flash_keeps_a_sum_for_each_row_and_its_random_state(gpu):
+    assert kept(torch.half, is_causal=True) == 2 * 4 * 64 * 4 + 2 * 512
+
+
+def test_the_efficient_kernel_keeps_a_sum_for_each_row_and_its_random_state(gpu):
+    assert kept(torch.float32) == 2 * 4 * 64 * 4 + 2 * 512
+
+
+def test_math_keeps_the_whole_matrix_of_weights(gpu):
+    with sdpa_kernel(SDPBackend.MATH):
+        assert kept(torch.float32) >= 2 * 4 * 64 * 64 * 4
+
+
+def taken_backward(dtype, transposed, size=64):
+    """Bytes that attention over (2, 4, 128, size) takes for its backward pass at its worst, beside three gradients."""
+    shape = (2, 128, 4, size) if transposed else (2, 4, 128, size)
+    leaves = [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
+    query, key, value = (leaf.transpose(1, 2) if transposed else leaf for leaf in leaves)
+    out = F.scaled_dot_product_attention(query, key, value)
+    grad = torch.randn_like(out)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out.backward(grad)
+    return torch.cuda.max_memory_allocated() - before - 3 * grad.numel() * grad.element_size()
+
+
+def test_flashs_backward_pass_sums_the_querys_gradient_in_float32(gpu):
+    temporaries = 2 * 128 * 4 * 64 * 4 + 2 * 4 * 128 * 4
+    assert taken_backward(torch.half, transposed=True) == temporaries
+    copied = 2 * 2 * 4 * 128 * 64 * 2  # gradient and output, where heads come before the length
+    assert taken_backward(torch.half, transposed=False) == temporaries + copied
+
+
+def test_the_efficient_kernels_backward_pass_has_a_workspace_by_blocks(gpu):
+    """transformers/cuda/mem_eff_attention/kernel_backward.h: blocks of 64 x 64 with 16 bytes each, for 2 x 4 heads."""
+    row_sums, blocks = 2 * 4 * 128 * 4, 2 * 4 * (128 // 64) * (16 + 64 * 64 * 4)
+    assert taken_backward(torch.float32, transposed=True) == row_sums + -(-blocks // 512) * 512
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        assert taken_backward(torch.half, transposed=True) == row_sums + -(-blocks // 512) * 512
+        large = 2 * 4 * (16 + 128 * 128 * 4)  # heads of 128 and 128 queries are one block on this card
+        assert taken_backward(torch.half, transposed=True, size=128) == row_sums + -(-large // 512) * 512
+
+
+def test_wrong_dtypes_are_refused(gpu):
+    query, key = torch.randn(1, 1, 8, 8, device="cuda"), torch.randn(1, 1, 8, 8, device="cuda", dtype=torch.half)
+    with pytest.raises(RuntimeError, match="to have the same dtype"):
+        F.scaled_dot_product_attention(query, key, key)
+
+
+def test_grouped_queries_run(gpu):
+    query = torch.randn(2, 8, 64, 64, device="cuda", dtype=torch.half)
+    key = torch.randn(2, 2, 64, 64, device="cuda", dtype=torch.half)
+    assert F.scaled_dot_product_attention(query, key, key, enable_gqa=True).shape == query.shape
+    assert F.scaled_dot_product_attention(query.float(), key.float(), key.float(), enable_gqa=True).shape == query.shape
+
+
+def test_groups_of_heads_are_for_the_efficient_kernel_since_the_release_that_has_them():
+    query = torch.empty((2, 8, 64, 64), device="meta")
+    key = torch.empty((2, 2, 64, 64), device="meta")
+    newer = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 15)
+    assert choose(_Call(query, key, key, enable_gqa=True), A100) == (EFFICIENT if newer else MATH)
+    single = key[:, :1]
+    assert choose(_Call(query, single, single), A100) == (EFFICIENT if newer else MATH)
+
+
+def test_a_boolean_mask_becomes_one_of_the_querys_dtype_at_once(gpu):
+    """attention.cpp, convert_boolean_attn_mask: no mask in float32 on the way."""
+    query = torch.randn(1, 2, 256, 64, device="cuda", dtype=torch.half)
+    mask = torch.ones(256, 256, dtype=torch.bool, device="cuda")
+    out = F.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    del out
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    F.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    beside = 2 * 512 + 512  # seed and offset, and the scalar that fills the mask
+    assert torch.cuda.max_memory_allocated() - before <= 256 * 256 * 2 + query.numel() * 2 + beside + 2 * 512

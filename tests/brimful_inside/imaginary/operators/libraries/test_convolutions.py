@@ -1,0 +1,255 @@
+"""Convolutions: cuDNN's workspaces, and what its search for a plan does to cached memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from brimful_inside.simulator.cudnn_workspaces import FEW_CHANNELS, PARTIAL_SUMS
+from brimful_inside.simulator.trace import EmptyCache, Malloc, decode
+
+
+@pytest.fixture(autouse=True)
+def benchmark() -> Iterator[None]:
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.benchmark = True
+    yield
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
+
+
+def train(layer: nn.Module, dtype: torch.dtype = torch.float32, layout: torch.memory_format = torch.contiguous_format) -> None:
+    card = torch.randn(4, 16, 32, 32, device="cuda", dtype=dtype).to(memory_format=layout).requires_grad_()
+    layer.to("cuda", dtype)(card).sum().backward()
+
+
+def workspaces(gpu, trace_file) -> dict[str, int]:
+    """Bytes by law, of convolutions alone."""
+    gpu.flush()
+    rows = decode(trace_file.getvalue().splitlines()).rows
+    return {row.law: row.nbytes for row in rows if isinstance(row, Malloc) and row.law and row.law.startswith("cudnn")}
+
+
+def emptied(gpu, trace_file) -> int:
+    """How often the cache was given back so far."""
+    gpu.flush()
+    return sum(isinstance(row, EmptyCache) for row in decode(trace_file.getvalue().splitlines()).rows)
+
+
+def test_workspaces_hold_what_is_converted(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3, padding=1, bias=False))
+    inputs, outputs, weights = 4 * (4 * 16 * 32 * 32), 4 * (4 * 32 * 32 * 32), 4 * (32 * 16 * 9)
+    assert workspaces(gpu, trace_file) == {
+        "cudnn_forward": inputs + weights,
+        "cudnn_backward_data": inputs + outputs + weights,
+        "cudnn_backward_filter": inputs + outputs + weights,
+    }
+
+
+def test_partial_sums_make_the_weights_workspace_the_larger_one_where_channels_are_many(gpu, trace_file):
+    train(nn.Conv2d(16, FEW_CHANNELS + 1, 3), torch.float32)
+    few = workspaces(gpu, trace_file)
+    train(nn.Sequential(nn.Conv2d(16, 64, 1), nn.Conv2d(64, FEW_CHANNELS + 1, 3)))
+    many = workspaces(gpu, trace_file)
+    assert few["cudnn_backward_filter"] == few["cudnn_backward_data"]
+    assert many["cudnn_backward_filter"] == many["cudnn_backward_data"] + PARTIAL_SUMS
+
+
+def test_the_gradient_of_a_grouped_weight_is_worked_out_as_if_there_were_no_groups(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3, groups=4))
+    found = workspaces(gpu, trace_file)
+    weights = 4 * (32 * 4 * 9)
+    assert found["cudnn_backward_filter"] == found["cudnn_backward_data"] + 3 * weights
+
+
+def test_groups_change_nothing_with_channels_last(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3, groups=4), layout=torch.channels_last)
+    found = workspaces(gpu, trace_file)
+    assert found["cudnn_backward_filter"] == found["cudnn_backward_data"]
+
+
+def test_a_stride_sets_the_gradients_apart_where_channels_do_not_divide_a_block(gpu, trace_file):
+    train(nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3, stride=2)))
+    apart = workspaces(gpu, trace_file)
+    train(nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3)))
+    together = workspaces(gpu, trace_file)
+    assert apart["cudnn_backward_filter"] == apart["cudnn_backward_data"] + PARTIAL_SUMS
+    assert together["cudnn_backward_filter"] == together["cudnn_backward_data"]
+
+
+@pytest.mark.parametrize(
+    ("side", "dtype", "converts"),
+    [(7, torch.float32, True), (14, torch.float32, False), (14, torch.float16, True), (16, torch.float16, False)],
+)
+def test_kernels_of_one_element_are_converted_where_rows_of_a_map_are_not_aligned(gpu, trace_file, side, dtype, converts):
+    card = torch.randn(4, 64, side, side, device="cuda", dtype=dtype, requires_grad=True)
+    nn.Conv2d(64, 48, 1, bias=False).to("cuda", dtype)(card).sum().backward()
+    inputs, outputs, weights = (dtype.itemsize * n for n in (4 * 64 * side**2, 4 * 48 * side**2, 48 * 64))
+    expected = {
+        "cudnn_forward": inputs + weights,
+        "cudnn_backward_data": inputs + outputs + weights,
+        "cudnn_backward_filter": inputs + outputs + weights + PARTIAL_SUMS,
+    }
+    assert workspaces(gpu, trace_file) == (expected if converts else {})
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(64, 64, 1, groups=2), nn.ConvTranspose2d(64, 64, 1)])
+def test_groups_and_transposed_convolutions_of_one_element_are_left_as_they_are(gpu, trace_file, layer):
+    layer.to("cuda")(torch.randn(4, 64, 7, 7, device="cuda", requires_grad=True)).sum().backward()
+    assert workspaces(gpu, trace_file) == {}
+
+
+def test_a_map_of_one_place_is_the_same_in_both_layouts(gpu, trace_file):
+    nn.Conv2d(64, 48, 1).to("cuda")(torch.randn(4, 64, 1, 1, device="cuda", requires_grad=True)).sum().backward()
+    assert workspaces(gpu, trace_file) == {}
+
+
+def test_each_new_convolution_gives_the_cache_back_once_for_each_of_its_operations(gpu, trace_file):
+    layer = nn.Conv2d(16, 32, 3)
+    train(layer)
+    assert emptied(gpu, trace_file) == 3
+    train(layer)
+    train(nn.Conv2d(16, 32, 3))  # the same shapes
+    assert emptied(gpu, trace_file) == 3
+    train(nn.Conv2d(16, 32, 3, stride=2))
+    assert emptied(gpu, trace_file) == 6
+
+
+def test_without_benchmark_the_cache_stays(gpu, trace_file):
+    torch.backends.cudnn.benchmark = False
+    train(nn.Conv2d(16, 32, 3))
+    assert emptied(gpu, trace_file) == 0
+
+
+def test_a_group_for_each_channel_is_pytorchs_own_kernel_unless_cudnn_is_better(gpu, trace_file):
+    train(nn.Conv2d(16, 16, 3, groups=16))
+    assert emptied(gpu, trace_file) == 0
+    train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, torch.channels_last)
+    assert emptied(gpu, trace_file) == 3
+
+
+def test_a_search_in_one_step_leaves_the_next_one_few_segments(gpu):
+    layer = nn.Conv2d(16, 32, 3).to("cuda")
+    held = torch.empty(64 << 20, device="cuda", dtype=torch.uint8)
+    del held
+    assert torch.cuda.memory_reserved() >= 64 << 20
+    layer(torch.randn(4, 16, 32, 32, device="cuda"))
+    assert torch.cuda.memory_reserved() < 64 << 20
+
+
+def test_a_workspace_is_given_back_before_the_next_one_is_taken(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3, padding=1, bias=False))
+    gpu.flush()
+    lines = trace_file.getvalue().splitlines()
+    for at, line in enumerate(lines):
+        if '"cudnn_' in line:
+            number = line.split(",")[1]
+            assert lines[at + 1] == f'["free",{number}]'
+
+
+def test_without_benchmark_as_much_is_assumed_and_counted(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3))
+    measured = workspaces(gpu, trace_file)
+    assert measured and not gpu.approximations
+    torch.backends.cudnn.benchmark = False
+    train(nn.Conv2d(16, 32, 3))
+    assert workspaces(gpu, trace_file) == measured
+    assert gpu.approximations == {"cudnn workspace without benchmark": 3}
+
+
+def test_without_cudnn_there_are_none(gpu, trace_file):
+    torch.backends.cudnn.enabled = False
+    try:
+        train(nn.Conv2d(16, 32, 3))
+    finally:
+        torch.backends.cudnn.enabled = True
+    assert workspaces(gpu, trace_file) == {}
+
+
+NONE = {
+    "1x1": lambda: nn.Conv2d(16, 32, 1),
+    "depthwise": lambda: nn.Conv2d(16, 16, 3, groups=16),
+    "patches": lambda: nn.Conv2d(16, 32, 4, stride=4),
+}
+
+
+@pytest.mark.parametrize("kind", NONE)
+def test_kernels_of_one_element_of_one_channel_or_that_never_overlap_take_none(gpu, trace_file, kind):
+    train(NONE[kind]())
+    assert workspaces(gpu, trace_file) == {}
+
+
+def test_groups_and_transposed_convolutions_take_theirs(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3, groups=4, bias=False))
+    assert set(workspaces(gpu, trace_file)) == {"cudnn_forward", "cudnn_backward_data", "cudnn_backward_filter"}
+
+
+def test_a_transposed_convolution_is_the_gradient_of_another_one(gpu, trace_file):
+    train(nn.ConvTranspose2d(16, 8, 3, bias=False))
+    inputs, outputs, weights = 4 * (4 * 16 * 32 * 32), 4 * (4 * 8 * 34 * 34), 4 * (16 * 8 * 9)
+    assert workspaces(gpu, trace_file) == {
+        "cudnn_backward_data": inputs + outputs + weights,
+        "cudnn_forward": outputs + weights,
+        "cudnn_backward_filter": inputs + outputs + weights,
+    }
+
+
+def test_what_is_channels_last_already_takes_none(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3), torch.half, torch.channels_last)
+    assert workspaces(gpu, trace_file) == {}
+
+
+def test_in_float32_the_gradients_of_large_depthwise_kernels_in_channels_last_take_theirs(gpu, trace_file):
+    train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, torch.channels_last)
+    assert workspaces(gpu, trace_file) == {}
+    train(nn.Conv2d(16, 16, 7, groups=16), torch.float32, torch.channels_last)
+    assert set(workspaces(gpu, trace_file)) == {"cudnn_backward_data", "cudnn_backward_filter"}
+
+
+def test_float32_takes_none_where_it_does_not_go_to_tensor_cores(gpu, trace_file):
+    torch.backends.cudnn.allow_tf32 = False
+    train(nn.Conv2d(16, 32, 3))
+    assert workspaces(gpu, trace_file) == {}
+    train(nn.Conv2d(16, 32, 3), torch.half)
+    assert workspaces(gpu, trace_file) != {}
+
+
+def test_an_older_card_has_no_tensor_cores_for_float32(enter):
+    gpu = enter(capability=(7, 0))
+    peaks = []
+    for allowed in (False, True):
+        torch.backends.cudnn.allow_tf32 = allowed
+        gpu.reset_peaks()
+        train(nn.Conv2d(16, 32, 3))
+        peaks.append(gpu.allocator.peak_allocated)
+    assert peaks[0] == peaks[1]
+
+
+def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, trace_file):
+    """PyTorch takes it after cuDNN's two gradients: channels last holds a buffer as wide as a linear layer's bias does."""
+
+    def sums() -> list[int]:
+        gpu.flush()
+        rows = decode(trace_file.getvalue().splitlines()).rows
+        return [row.nbytes for row in rows if isinstance(row, Malloc) and row.law == "reduction"]
+
+    images = torch.randn(64, 32, 28, 28, device="cuda").to(memory_format=torch.channels_last)
+    for bias in (False, True):
+        layer = nn.Conv2d(32, 128, 3, padding=1, bias=bias).to("cuda")
+        out = layer(images)
+        grad = torch.ones_like(out)
+        before = sums()
+        out.backward(grad)
+        added = sums()[len(before) :]
+        grad.sum((0, 2, 3))
+        by_hand = sums()[-1]
+        assert added == ([by_hand] if bias else []) and by_hand > 1 << 20
+        del out, grad
+        layer.zero_grad(set_to_none=True)
+    assert torch.cuda.memory_allocated() <= sum(t.nbytes + 512 for t in (images, *layer.parameters()))  # no buffer is left
+    gpu.flush()
+    rows = [row for row in decode(trace_file.getvalue().splitlines()).rows if isinstance(row, Malloc)]
+    (at,) = [n for n, row in enumerate(rows) if row.law == "reduction" and "convolution_backward" in rows[n - 1].op]
+    assert rows[at - 1].nbytes == 4 * 128  # the bias's gradient, into which the sum goes

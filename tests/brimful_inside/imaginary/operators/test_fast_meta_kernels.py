@@ -1,0 +1,260 @@
+"""Shapes said directly are those of PyTorch's own meta kernels, strides and dtypes included."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import brimful_inside
+from brimful_inside.imaginary.operators.fast_meta_kernels import (
+    _SHAPED,
+    broadcast,
+    handlers,
+    in_its_order,
+    keeps_order,
+)
+
+aten = torch.ops.aten
+
+
+def tensor(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def longs(*shape):
+    return tensor(*shape, dtype=torch.long)
+
+
+HALF = torch.half
+IMAGE = (2, 4, 9, 8)
+CALLS = {
+    "_softmax": [(tensor(3, 5), 1, False), (tensor(3, 5, dtype=HALF), -1, True), (tensor(3, 5).t(), 0, False)],
+    "_log_softmax": [(tensor(3, 5), 1, False)],
+    "_softmax_backward_data": [(tensor(3, 5), tensor(3, 5), 1, torch.float32), (tensor(3, 5), tensor(3, 5), 1, HALF)],
+    "_log_softmax_backward_data": [(tensor(3, 5), tensor(3, 5), 1, torch.float32)],
+    "where.self": [
+        (tensor(3, 5, dtype=torch.bool), tensor(3, 5), tensor()),
+        (tensor(5, dtype=torch.bool), tensor(3, 1), tensor(1)),
+    ],
+    "nll_loss_forward": [(tensor(3, 5), longs(3), None, r, -100) for r in (0, 1, 2)],
+    "nll_loss2d_forward": [(tensor(2, 5, 4, 4), longs(2, 4, 4), None, r, -100) for r in (0, 1)],
+    "nll_loss_backward": [(tensor(), tensor(3, 5), longs(3), None, 1, -100, tensor())],
+    "nll_loss2d_backward": [(tensor(), tensor(2, 5, 4, 4), longs(2, 4, 4), None, 1, -100, tensor())],
+    "mse_loss": [(tensor(3, 5), tensor(3, 5)), (tensor(3, 5), tensor(3, 5), 0), (tensor(3, 5), tensor(5))],
+    "mse_loss_backward": [(tensor(), tensor(3, 5), tensor(3, 5), 1)],
+    "smooth_l1_loss": [(tensor(3, 5), tensor(3, 5))],
+    "smooth_l1_loss_backward": [(tensor(), tensor(3, 5), tensor(3, 5), 1, 1.0)],
+    "cat": [
+        *(([tensor(3, 5), tensor(2, 5)],), ([tensor(3, 5), tensor(3, 1)], -1), ([tensor(3, 5).t(), tensor(5, 2)], 1)),
+        ([tensor(1, 1, 6).expand(4, 1, 6), tensor(4, 6, 3).transpose(1, 2)], 1),
+        *(([tensor(*IMAGE).to(memory_format=torch.channels_last)] * 2, dim) for dim in (0, 1)),
+        ([tensor(*IMAGE).to(memory_format=torch.channels_last), tensor(*IMAGE)], 1),
+    ],
+    "rsub.Scalar": [
+        (tensor(3, 5), 1),
+        (tensor(3, 5, dtype=HALF), 0.5, 2),
+        (tensor(3, 5).t(), 1),
+        (longs(3), 1),
+        (longs(3), 0.5),
+    ],
+    "stack": [([tensor(3, 5), tensor(3, 5)],), ([tensor(3, 5)] * 2, 1)],
+    "max_pool2d_with_indices": [
+        *(
+            (tensor(*IMAGE), [3, 3], [2, 2], [1, 1]),
+            (tensor(*IMAGE), [2, 3]),
+            (tensor(*IMAGE), [3, 3], [2, 2], [0, 0], [1, 1], True),
+        ),
+        (tensor(*IMAGE).to(memory_format=torch.channels_last), [2], [2]),
+    ],
+    "max_pool2d_with_indices_backward": [
+        (tensor(2, 4, 4, 4), tensor(2, 4, 8, 8), [2, 2], [2, 2], [0, 0], [1, 1], False, longs(2, 4, 4, 4))
+    ],
+    "native_group_norm": [
+        (tensor(*IMAGE, dtype=kind), tensor(4, dtype=kind), tensor(4, dtype=kind), 2, 4, 72, 2, 1e-5)
+        for kind in (torch.float, HALF)
+    ]
+    + [
+        (tensor(2, 4, 9), None, None, 2, 4, 9, 4, 1e-5),
+        (tensor(*IMAGE).to(memory_format=torch.channels_last), tensor(4), tensor(4), 2, 4, 72, 2, 1e-5),
+    ],
+    "native_group_norm_backward": [
+        (tensor(*IMAGE), tensor(*IMAGE), tensor(2, 2), tensor(2, 2), tensor(4), 2, 4, 72, 2, [True, True, True]),
+        (
+            tensor(*IMAGE),
+            tensor(*IMAGE).to(memory_format=torch.channels_last),
+            *[tensor(2, 2)] * 2,
+            tensor(4),
+            2,
+            4,
+            72,
+            2,
+            [True] * 3,
+        ),
+    ],
+    "upsample_bilinear2d": [
+        (tensor(*IMAGE), [18, 5], False),
+        (tensor(*IMAGE, dtype=HALF), [18, 16], True, 2.0, 2.0),
+        (tensor(*IMAGE).to(memory_format=torch.channels_last), [18, 16], False),
+    ],
+    "upsample_bilinear2d_backward": [(tensor(2, 4, 18, 5), [18, 5], list(IMAGE), False)],
+    "linalg_vector_norm": [
+        *((tensor(3, 5),), (tensor(3, 5), 2, [1]), (tensor(3, 5), 1, None, True), (tensor(3, 5), 2, [1], True)),
+        *(
+            (tensor(3, 5, 2), 2, [0, -1]),
+            (tensor(3, 5, 2), 2, [0, 2], True),
+            (tensor(3, 5).t(), 2, [1]),
+            (tensor(3, 5), 1, [0]),
+        ),
+    ],
+    "elu_backward": [(tensor(3, 5), 1.0, 1.0, 1.0, False, tensor(3, 5))],
+    "mv": [(tensor(3, 5), tensor(5)), (tensor(5, 3).t(), tensor(5))],
+}
+CALLS.update(
+    {name: [(tensor(3, 5),), (tensor(3, 5).t(),)] for name in ("elu", "leaky_relu", "softplus", "hardtanh", "celu", "sgn")}
+)
+CALLS.update({name: [(tensor(3, 5),), (tensor(3, 5).t(),)] for name in ("leaky_relu_", "elu_", "hardtanh_")})
+CALLS.update({name: [(tensor(3, 5),)] for name in ("tril", "triu", "softshrink", "hardshrink")})
+CALLS.update(
+    {name: [(tensor(3, 5), 0.0)] for name in ("clamp", "clamp_min", "clamp_max", "clamp_", "clamp_min_", "clamp_max_")}
+)
+CALLS.update({f"{name}.Scalar": [(tensor(3, 5), 1), (longs(3, 5).t(), 1)] for name in ("eq", "ne", "gt", "ge", "lt", "le")})
+CALLS.update(
+    {
+        f"{name}.Tensor": [(tensor(3, 5), tensor(3, 5)), (tensor(3, 5), tensor(5))]
+        for name in ("eq", "ne", "gt", "ge", "lt", "le")
+    }
+)
+OF_GRADIENT = {
+    "hardtanh_backward": (-1, 1),
+    "leaky_relu_backward": (0.1, False),
+    "softplus_backward": (1.0, 20.0),
+    "log_sigmoid_backward": (torch.empty(0, device="meta"),),
+}
+CALLS.update(
+    {
+        name: [(tensor(3, 5), tensor(3, 5), *OF_GRADIENT.get(name, ()))]
+        for name in (*OF_GRADIENT, "hardswish_backward", "sigmoid_backward", "hardsigmoid_backward", "tanh_backward")
+    }
+)
+
+
+def shown(out):
+    outs = out if isinstance(out, (tuple, list)) else [out]
+    return [(tuple(t.shape), t.dtype, t.stride()) for t in outs]
+
+
+@pytest.mark.parametrize("name", _SHAPED)
+def test_the_answer_is_that_of_pytorch(name):
+    packet, _, overload = name.partition(".")
+    func = getattr(getattr(aten, packet), overload or "default")
+    answered = 0
+    for args in CALLS[name]:
+        out = _SHAPED[name](*args)
+        if out is not None:
+            answered += 1
+            assert shown(out) == shown(func(*args)), args
+    assert answered, "its plain case is answered"
+
+
+LAYOUTS = {
+    "transposed": lambda: tensor(2, 8, 4, 16).transpose(1, 2),
+    "a third of a product": lambda: tensor(2, 8, 3 * 64).split(64, 2)[1].view(2, 8, 4, 16).transpose(1, 2),
+    "channels last": lambda: tensor(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "one head": lambda: tensor(2, 8, 1, 16).transpose(1, 2),
+    "contiguous": lambda: tensor(2, 3, 4),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_tensor_in_the_order_of_another_is_laid_out_as_pytorch_lays_it_out(name):
+    given = LAYOUTS[name]()
+    assert shown(in_its_order(given)) == shown(torch.empty_like(given))
+
+
+@pytest.mark.parametrize(
+    ("given", "keeps"),
+    [
+        (tensor(3, 5), True),
+        (tensor(3, 1).expand(3, 5), True),
+        (tensor(2, 4, 1, 1).expand(2, 4, 3, 3), True),
+        (tensor(3, 6)[:, :5], True),
+        (tensor().expand(3, 5), True),
+        (tensor(3, 5).t(), False),
+        (tensor(2, 3, 4, 5).to(memory_format=torch.channels_last), False),
+    ],
+)
+def test_what_keeps_its_order_gives_contiguous_results(given, keeps):
+    assert keeps_order(given) is keeps
+    assert (given * 2).is_contiguous() is keeps
+
+
+@pytest.mark.parametrize("layout", ["transposed", "a third of a product", "contiguous"])
+def test_flash_attention_has_the_shapes_of_pytorchs_own(layout):
+    query = LAYOUTS[layout]() if layout != "contiguous" else tensor(2, 4, 8, 16)
+    query = query.to(torch.half) if layout != "a third of a product" else query
+    given = (query, query, query, 0.0, True)
+    func = aten._scaled_dot_product_flash_attention.default
+    ours, theirs = handlers()[func](None, func, given, {"scale": 1.0}), func(*given, scale=1.0)
+    assert [shown(o) if isinstance(o, torch.Tensor) else o for o in ours] == [
+        shown(t) if isinstance(t, torch.Tensor) else t for t in theirs
+    ]
+    back = aten._scaled_dot_product_flash_attention_backward.default
+    passed = (ours[0], query, query, query, ours[0], ours[1], None, None, 8, 8, 0.0, True, ours[6], ours[7])
+    assert shown(handlers()[back](None, back, passed, {})) == shown(back(*passed))
+
+
+def test_shapes_that_do_not_go_together_are_refused_in_pytorchs_words():
+    assert broadcast((3, 1), (5,), ()) == torch.broadcast_shapes((3, 1), (5,), ())
+    with pytest.raises(RuntimeError, match="broadcast"):
+        broadcast((3,), (4,))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x: torch.nn.functional.max_pool2d(x, 2, 2, padding=2), "pad should be at most half"),
+        (lambda x: x.flatten().tril(), "at least 2 dimensions"),
+    ],
+)
+def test_what_the_host_refuses_the_card_refuses(gpu, call, words):
+    for device in ("cpu", "cuda"):
+        with pytest.raises(RuntimeError, match=words):
+            call(torch.zeros(1, 1, 9, 9, device=device))
+
+
+NETWORK = """
+import io, sys
+import torch
+from torch import nn
+from brimful_inside import imaginary
+from brimful_inside.wire import Card
+gpu = imaginary.enter(Card("an imaginary card", 40 << 30, 1 << 29, [8, 0], 108), None, io.StringIO())
+layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(10)
+model = nn.Sequential(*layers).cuda()
+model(torch.zeros(2, 3, 16, 16, device="cuda"))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    with torch.autocast("cuda"):
+        out = model(torch.zeros(2, 3, 16, 16, device="cuda"))
+        loss = nn.functional.cross_entropy(out, torch.zeros(2, device="cuda").long())
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+print("sympy" in sys.modules)
+"""
+
+
+def test_a_network_of_the_usual_layers_imports_no_sympy():
+    path = str(Path(brimful_inside.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", NETWORK],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"PYTHONPATH": path, "PATH": "/usr/bin"},
+    )
+    assert done.stdout.split() == ["False"], done.stderr

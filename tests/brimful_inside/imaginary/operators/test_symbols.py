@@ -1,0 +1,109 @@
+"""What PyTorch's shape functions ask of sizes is answered as PyTorch answers it, without sympy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.fx.experimental import symbolic_shapes as real
+
+from brimful_inside.imaginary.operators import symbols
+
+TRUTHS = sorted(symbols._OF_TRUTHS)
+NUMBERS = sorted(symbols._OF_NUMBERS)
+SHAPES = sorted(set(symbols._OF_SHAPES) - {"sym_eq"})
+STAND_IN = symbols._Shapes("torch.fx.experimental.symbolic_shapes")
+
+
+def of_both(name: str) -> tuple:
+    if not hasattr(real, name):
+        pytest.skip(f"this PyTorch has no {name}")
+    return getattr(STAND_IN, name), getattr(real, name)
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+@pytest.mark.parametrize("value", [True, False])
+def test_a_plain_truth_is_what_it_is(name, value):
+    ours, theirs = of_both(name)
+    assert ours(value) is theirs(value)
+
+
+@pytest.mark.parametrize("name", ["sym_and", "sym_or"])
+@given(values=st.lists(st.booleans(), min_size=1, max_size=4))
+def test_truths_are_joined_alike(name, values):
+    ours, theirs = of_both(name)
+    assert ours(*values) == theirs(*values)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@given(value=st.integers(-5, 1 << 40))
+def test_a_plain_number_is_what_it_is(name, value):
+    ours, theirs = of_both(name)
+    assert ours(value) == theirs(value) and type(ours(value)) is type(theirs(value))
+
+
+@given(
+    first=st.lists(st.integers(0, 3), max_size=3),
+    second=st.lists(st.integers(0, 3), max_size=3),
+    kind=st.sampled_from([list, tuple]),
+)
+def test_shapes_are_equal_alike(first, second, kind):
+    ours, theirs = of_both("sym_eq")
+    assert ours(first, kind(second)) == theirs(first, kind(second))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("value", [3, (2, 3), [4], torch.empty(2, 3, device="meta")], ids=repr)
+def test_nothing_is_free_in_a_plain_shape(name, value):
+    ours, theirs = of_both(name)
+    assert ours(value) == theirs(value)
+
+
+def test_anything_that_is_not_plain_goes_to_pytorch():
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    size = ShapeEnv().create_unbacked_symint()
+    assert STAND_IN.is_nested_int(size) is False and STAND_IN.guard_or_false(size == 3) is False
+    assert STAND_IN.guard_or_true(size == 3) is True
+    assert len(STAND_IN.free_unbacked_symbols((2, size))) == 1
+    with pytest.raises(AssertionError):
+        STAND_IN.guard_int("three")
+
+
+SCRIPT = """
+    import sys
+    import torch
+    from brimful_inside import imaginary
+    from brimful_inside.wire import Card
+
+    before = torch._prims_common.elementwise_dtypes
+    gpu = imaginary.enter(Card("x", 40 << 30, 0, [8, 0], 108))
+    image = torch.randn(2, 8, 6, 6, device="cuda", requires_grad=True)
+    ones = torch.cat([image[0], torch.ones(3, 6, 6, device="cuda")]).clamp(0, 1).pow(2)
+    torch.eye(6, device="cuda") + ones.masked_fill(ones == 1, 0)
+    larger = torch.nn.functional.interpolate(image, scale_factor=2.0, mode="bilinear")
+    torch.nn.GroupNorm(2, 8).to("cuda")(larger).sum().backward()
+    try:
+        torch.ones(2, device="cuda") + torch.ones(3, device="cuda")
+        raise SystemExit("shapes that do not go together went together")
+    except RuntimeError as error:
+        assert "broadcast" in str(error), error
+    print("sympy" in sys.modules)
+    gpu.leave()
+    assert torch._prims_common.elementwise_dtypes is before
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    import sympy
+    assert torch.fx.experimental.symbolic_shapes is sys.modules[ShapeEnv.__module__]
+    print(torch.empty(3, device="meta").add(torch.empty(2, 1, device="meta")).shape)
+"""
+
+
+def test_usual_operations_run_without_sympy_and_all_is_as_before_afterwards():
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["False", "torch.Size([2, 3])"]

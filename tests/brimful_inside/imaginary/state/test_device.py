@@ -1,0 +1,245 @@
+"""The card as a whole: its books, its trace, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from brimful_inside import imaginary
+from brimful_inside.simulator.trace import (
+    Free,
+    Malloc,
+    Phase,
+    Step,
+)
+from tests.brimful_inside.imaginary.conftest import card, rows
+
+
+def rounded(nbytes):
+    return -(-nbytes // 512) * 512
+
+
+def test_a_matrix_takes_what_it_takes_on_a_real_card(gpu):
+    matrix = torch.zeros(1000, 1000, device="cuda")
+    assert torch.cuda.memory_allocated() == 4000256
+    assert torch.cuda.memory_reserved() == 20 << 20
+    del matrix
+    assert torch.cuda.memory_allocated() == 0
+    assert torch.cuda.max_memory_allocated() == 4000256
+
+
+def test_parameters_gradients_and_adam_states_are_as_by_hand(gpu):
+    model = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)).to("cuda")
+    parameters = sum(rounded(4 * count) for count in (100 * 200, 200, 200 * 10, 10))
+    assert torch.cuda.memory_allocated() == parameters
+    optimizer = torch.optim.Adam(model.parameters())
+    loss = model(torch.randn(32, 100, device="cuda")).square().mean()
+    loss.backward()
+    del loss
+    gpu.workspaces.clear()
+    assert torch.cuda.memory_allocated() == 2 * parameters
+    optimizer.step()
+    assert torch.cuda.memory_allocated() == 4 * parameters, "two states of each parameter; the step counts live on the host"
+    optimizer.zero_grad()
+    assert torch.cuda.memory_allocated() == 3 * parameters
+
+
+def test_the_loss_takes_one_block(gpu):
+    logits, target = torch.randn(8, 10, device="cuda"), torch.zeros(8, dtype=torch.long, device="cuda")
+    before = torch.cuda.memory_allocated()
+    loss = nn.functional.cross_entropy(logits, target)
+    assert torch.cuda.memory_allocated() - before == 512
+    assert loss.item() == 0
+
+
+def test_the_trace_says_what_the_allocator_saw(gpu, trace_file):
+    gpu.phase("train")
+    tensor = torch.zeros(1000, device="cuda")
+    del tensor
+    gpu.step(1)
+    trace = rows(trace_file)
+    assert trace.header["card"] == "an imaginary card" and trace.header["capability"] == [8, 0]
+    assert trace.rows == [Phase("train"), Malloc(1, 4000, "aten.zeros.default"), Free(1), Step(1)]
+
+
+def test_a_phase_starts_with_peaks_of_its_own(gpu):
+    large = torch.zeros(1 << 20, device="cuda")
+    del large
+    gpu.phase("eval")
+    assert gpu.allocator.peak_allocated == 0
+    small = torch.zeros(10, device="cuda")
+    assert gpu.allocator.peak_allocated == 512
+    del small
+
+
+def test_the_same_training_gives_the_same_trace():
+    def train():
+        file = io.StringIO()
+        gpu = imaginary.enter(card(), None, file)
+        try:
+            model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Dropout(0.5), nn.Flatten(), nn.LazyLinear(4))
+            model = model.to("cuda")
+            model(torch.randn(2, 3, 8, 8, device="cuda"))
+            optimizer = torch.optim.AdamW(model.parameters())
+            for step in range(2):
+                model(torch.randn(2, 3, 8, 8, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                gpu.step(step + 1)
+        finally:
+            gpu.leave()
+        return file.getvalue()
+
+    assert train() == train()
+
+
+class InACycle:
+    tensor: torch.Tensor
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_cycles_die_at_steps_and_not_at_any_time(gpu):
+    torch.zeros(1, device="cuda")
+    holder = InACycle()
+    holder.tensor = torch.zeros(1000, device="cuda")
+    del holder
+    assert not gc.isenabled()
+    assert torch.cuda.memory_allocated() == 4096
+    gpu.step(1)
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_a_model_from_before_the_card_was_used_dies_in_its_cycle_when_the_script_collects(gpu):
+    model = InACycle()
+    torch.zeros(1, device="cuda")  # the card is used: what is there is set aside
+    model.tensor = torch.zeros(1000, device="cuda")
+    del model
+    gpu.step(1)
+    assert torch.cuda.memory_allocated() == 4096
+    assert gc.collect() > 0
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_a_step_does_not_look_through_what_was_set_aside(gpu):
+    many = [[] for _ in range(1000)]
+    torch.zeros(1, device="cuda")
+    assert gc.get_freeze_count() > len(many)
+    gpu.phase("train")
+    gpu.step(1)
+    assert gc.get_freeze_count() > len(many) > len(gc.get_objects())  # which leaves out what is frozen
+
+
+def test_much_that_comes_up_while_a_cycle_is_alive_keeps_nothing_of_the_card(gpu):
+    torch.zeros(1, device="cuda")
+    holder = InACycle()
+    holder.tensor = torch.zeros(1000, device="cuda")
+    data = [{} for _ in range(100_000)]
+    gpu.step(1)
+    del holder
+    gpu.step(2)
+    assert torch.cuda.memory_allocated() == 0 and len(data) == 100_000
+
+
+def test_a_script_that_turns_the_collector_on_again_has_it_run_as_ever(gpu):
+    torch.zeros(1, device="cuda")
+    looks = []
+    gpu.garbage._collect = lambda: looks.append(1)
+    gpu.step(1)
+    assert looks == [1]
+    gc.enable()
+    gpu.step(2)
+    gpu.phase("eval")
+    assert looks == [1]
+
+
+def test_a_collection_of_young_objects_is_no_look_at_everything(gpu):
+    torch.zeros(1, device="cuda")
+    frozen = gc.get_freeze_count()
+    assert frozen and gc.collect(0) >= 0 and gc.get_freeze_count() <= frozen
+    young = [[] for _ in range(1000)]
+    gc.collect(1)
+    assert gc.get_freeze_count() <= frozen
+    gc.collect()
+    assert gc.get_freeze_count() > len(young)
+
+
+def test_a_collector_that_was_off_before_stays_off_and_nothing_stays_frozen():
+    gc.disable()
+    try:
+        seen = imaginary.enter(card())
+        torch.zeros(1, device="cuda")
+        seen.leave()
+        assert not gc.isenabled() and gc.get_freeze_count() == 0
+        seen.garbage.rest()  # a thread that uses the card late
+        seen.garbage.look()
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.enable()
+
+
+def test_torch_is_as_before_when_the_card_is_gone():
+    before = (torch.cuda.is_available(), torch.Tensor.device, torch.cuda.Stream, torch.compile, torch.Generator, gc.isenabled())
+    seen = imaginary.enter(card())
+    assert torch.cuda.is_available()
+    torch.zeros(1, device="cuda")
+    seen.leave()
+    after = (torch.cuda.is_available(), torch.Tensor.device, torch.cuda.Stream, torch.compile, torch.Generator, gc.isenabled())
+    assert after == before
+    assert torch.zeros(2).sum().item() == 0 and torch.zeros(1, device="meta").is_meta
+    assert not torch.overrides._get_current_function_mode_stack()
+
+
+def test_a_model_of_a_billion_parameters_takes_no_memory_of_the_host(gpu):
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    before = resident()
+    with torch.device("cuda"):
+        model = nn.ModuleList(nn.Linear(10000, 10000, bias=False) for _ in range(10))
+    copied = model[0].weight.detach().cpu()
+    assert copied.shape == (10000, 10000)
+    assert torch.cuda.memory_allocated() >= 4_000_000_000
+    assert resident() - before < 100 << 20
+
+
+def test_moving_a_model_keeps_nothing_of_it_on_the_host(gpu):
+    import weakref
+
+    model = nn.Linear(10, 10)
+    storage = weakref.ref(model.weight.untyped_storage())
+    model.to("cuda")
+    assert storage() is None
+
+
+class FullDisk(io.StringIO):
+    """Takes what is written until it is full."""
+
+    full = False
+
+    def write(self, text: str) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+    def flush(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_torch_is_as_before_though_the_trace_could_not_be_written():
+    disk = FullDisk()
+    gpu = imaginary.enter(card(), None, disk)
+    torch.ones(3, device="cuda")
+    disk.full = True
+    with pytest.raises(OSError):
+        gpu.leave()
+    assert not torch.cuda.is_available()
+    assert torch.ones(3).device.type == "cpu"

@@ -1,0 +1,159 @@
+"""Each update is counted once, whatever wraps the optimizer."""
+
+import sys
+
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from brimful_inside.probe.hooks.optimizer_steps import Steps
+
+
+@pytest.fixture
+def steps():
+    made, skipped = [], []
+    steps = Steps(lambda: None, made.append, lambda: skipped.append(1))
+    steps.made = made
+    hooks = [
+        register_optimizer_step_pre_hook(lambda o, a, k: steps.before(o, a, k, sys._getframe(1))),
+        register_optimizer_step_post_hook(lambda o, a, k: steps.after(o)),
+    ]
+    yield steps
+    for hook in hooks:
+        hook.remove()
+
+
+def parameter(size=3):
+    p = torch.nn.Parameter(torch.ones(size))
+    p.grad = torch.ones(size)
+    return p
+
+
+def test_a_plain_optimizer_is_counted_with_its_rates(steps):
+    optimizer = torch.optim.AdamW([{"params": [parameter()], "lr": 0.1}, {"params": [parameter(5)], "lr": 0.2}])
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.05
+    optimizer.step()
+    (seen,) = steps.read()
+    assert (seen.name, seen.steps, seen.parameters) == ("AdamW", 2, 8)
+    assert seen.first_learning_rates == [0.1, 0.2] and seen.learning_rates == [0.05, 0.2]
+    assert seen.wrapped_by is None and not seen.uses_closure
+    assert steps.made == [1, 2]
+
+
+class Wrapper(torch.optim.Optimizer):
+    """As ZeroRedundancyOptimizer does: an Optimizer whose step calls another one's."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+class TwoSteps(Wrapper):
+    """As sharpness-aware optimizers do: two inner steps make one update."""
+
+    def step(self, closure=None):
+        self.inner.step()
+        return self.inner.step()
+
+
+class Derived(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("wrapper", [Wrapper, TwoSteps])
+def test_a_wrapper_and_what_it_wraps_are_one(steps, wrapper):
+    optimizer = wrapper(torch.optim.SGD([parameter()], lr=0.1))
+    optimizer.step()
+    (seen,) = steps.read()
+    assert (seen.name, seen.wrapped_by, seen.steps) == ("SGD", wrapper.__name__, 1)
+
+
+def test_a_step_that_calls_its_base_class_is_one(steps):
+    Derived([parameter()], lr=0.1).step()
+    (seen,) = steps.read()
+    assert (seen.name, seen.steps, seen.wrapped_by) == ("Derived", 1, None)
+
+
+def test_the_first_of_several_optimizers_sets_the_pace(steps):
+    first, second = torch.optim.SGD([parameter()], lr=0.1), torch.optim.Adam([parameter()], lr=0.2)
+    for _ in range(2):
+        first.step()
+        second.step()
+        second.step()
+    assert steps.count == 2 and steps.made == [1, 2]
+    assert [(seen.name, seen.steps) for seen in steps.read()] == [("SGD", 2), ("Adam", 4)]
+
+
+def test_a_closure_that_evaluates_often_is_one_step(steps):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.LBFGS([weight], lr=0.1, max_iter=5)
+    calls = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (weight**4).sum()
+        loss.backward()
+        calls.append(steps.stepping)
+        return loss
+
+    optimizer.step(closure)
+    (seen,) = steps.read()
+    assert seen.steps == 1 and seen.uses_closure and len(calls) > 1 and all(calls)
+    assert not steps.stepping
+
+
+def test_a_step_that_raised_does_not_swallow_the_next_one(steps):
+    class Fails(torch.optim.SGD):
+        def step(self, closure=None):
+            raise RuntimeError("no")
+
+    optimizer = Fails([parameter()], lr=0.1)
+    with pytest.raises(RuntimeError):
+        optimizer.step()
+    torch.optim.Adam([parameter()]).step()
+    assert [(seen.name, seen.steps) for seen in steps.read()] == [("Fails", 0), ("Adam", 1)]
+    assert steps.count == 1
+
+
+def test_an_optimizer_that_is_thrown_away_is_not_kept_alive(steps):
+    import gc
+    import weakref
+
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    optimizer.step()
+    gone = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert gone() is None
+    assert steps.read()[0].steps == 1
+
+
+def test_it_is_known_which_modules_are_trained(steps):
+    student, teacher = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    assert steps.trains(teacher)  # nothing is known before the first step
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    optimizer.step()
+    assert steps.trains(student) and not steps.trains(teacher) and not steps.trains(torch.nn.ReLU())
+
+
+def test_what_a_scheduler_took_over_is_told(steps):
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=10)
+    optimizer.step()
+    scheduler.step()
+    (seen,) = steps.read()
+    assert seen.max_learning_rates == [0.5] and seen.initial_learning_rates == pytest.approx(seen.first_learning_rates)
+
+
+def test_skipped_steps_are_attempts(steps):
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    steps.skipped(optimizer)
+    assert steps.count == 0 and steps.attempts == 1
+    optimizer.step()
+    assert steps.count == 1 and steps.attempts == 2
+    assert steps.read()[0].skipped_steps == 1 and steps.all_skipped == 1

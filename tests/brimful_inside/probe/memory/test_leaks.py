@@ -1,0 +1,94 @@
+"""What piles up on an imaginary card from step to step and over an evaluation, where a trial sees the first few alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from brimful_inside.probe.memory.leaks import Reading, kept
+
+CARD = {
+    "name": "A card", "total_bytes": 8 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108,
+}  # fmt: skip
+SAME = [[8, 32]]
+
+SCRIPT = """
+import sys, torch
+from torch.utils.data import DataLoader
+keeps = sys.argv[1]
+model = torch.nn.Linear(64, 65536).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+outputs, total, predictions = [], 0.0, []
+for x in DataLoader(torch.ones(96, 64), 8):
+    out = model(x.cuda())
+    loss = out.mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    total = total + loss
+    if keeps == "outputs":
+        outputs.append(out)
+model.eval()
+with torch.no_grad():
+    for x in DataLoader(torch.ones(1000, 64), 8):
+        prediction = model(x.cuda())
+        cycle = [prediction]
+        cycle.append(cycle)
+        if keeps == "predictions":
+            predictions.append(prediction)
+        if keeps == "numbers":
+            predictions.append(prediction.mean())
+"""
+OUTPUT = 8 * 65536 * 4
+
+
+def readings(*alive, shapes=None):
+    return [Reading(now, one) for now, one in zip(alive, shapes or [SAME] * len(alive), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("alive", "found"), [((10, 13, 16, 20), 3), ((10, 10, 10), 0), ((10, 13, 12, 15), 0), ((10, 13), 0), ((10,), 0), ((), 0)]
+)
+def test_growth_is_the_smallest_of_differences_that_are_all_growth(alive, found):
+    assert kept(readings(*alive), 2) == found
+
+
+def test_a_later_batch_that_is_larger_tells_nothing_of_growth():
+    lengths = [[[8, 10]], [[8, 20]], [[8, 30]], [[8, 40]]]
+    assert kept(readings(10, 20, 30, 40, shapes=lengths), 2) == 0
+    assert kept(readings(40, 45, 47, 49, shapes=lengths[::-1]), 2) == 2, "smaller batches, and more is alive: it is kept"
+
+
+def test_without_shapes_only_equal_differences_are_growth():
+    assert kept(readings(10, 14, 18, shapes=[None] * 3), 2) == 4
+    assert kept(readings(10, 14, 19, shapes=[None] * 3), 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("keeps", "found"),
+    [
+        ("predictions", {"eval": OUTPUT, "eval_seen": 2, "eval_length": 125}),
+        ("numbers", {"eval": 512, "eval_seen": 2, "eval_length": 125}),
+        ("nothing", {}),
+    ],
+)
+def test_predictions_kept_on_the_card_are_growth_of_the_evaluation_and_cycles_are_not(run_trial, keeps, found):
+    growth = run_trial(SCRIPT, argv=(keeps,), device="imaginary", card=CARD).report["growth"]
+    assert growth.pop("train", 0) <= 512, "a sum of losses is a number for each step, if that"
+    assert growth == found
+
+
+def test_what_training_left_over_does_not_hide_what_an_evaluation_keeps(run_trial):
+    """The last outputs of training are larger than those of the evaluation, and are gone after its first batch."""
+    script = SCRIPT.replace("torch.ones(96, 64), 8)", "torch.ones(96, 64), 32)").replace(
+        "prediction = m", "out = prediction = m"
+    )
+    growth = run_trial(script, argv=("predictions",), device="imaginary", card=CARD).report["growth"]
+    assert growth["eval"] == OUTPUT
+
+
+def test_outputs_kept_in_training_are_growth_of_each_step(run_trial):
+    growth = run_trial(SCRIPT, argv=("outputs",), device="imaginary", card=CARD).report["growth"]
+    assert OUTPUT <= growth["train"] <= OUTPUT + 8192
+
+
+def test_on_a_cpu_nothing_is_told(run_trial):
+    script = SCRIPT.replace(".cuda()", "")
+    assert run_trial(script, argv=("predictions",)).report["growth"] == {}

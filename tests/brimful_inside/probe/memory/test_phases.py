@@ -1,0 +1,140 @@
+"""A phase's peak belongs to it: reset at its start, read at its end, whatever ran before."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful_inside.probe.memory.phases import Phases
+
+
+class Memory:
+    """Stands for both meters: `now` bytes are used, and the mark is reset at each start."""
+
+    is_true = True
+
+    def __init__(self):
+        self.now = self.mark = 0
+        self.starts = []
+
+    def use(self, nbytes):
+        self.now = nbytes
+        self.mark = max(self.mark, nbytes)
+
+    def start(self, name):
+        self.starts.append(name)
+        self.mark = self.now
+
+    def reset(self):
+        self.mark = self.now
+
+    def peaks(self):
+        return self.mark, self.mark + 1, self.mark + 2
+
+    def peak_bytes(self):
+        return self.mark
+
+
+def phases():
+    memory = Memory()
+    return memory, Phases(memory, memory)
+
+
+def test_a_phase_has_the_peak_of_its_own_stretch():
+    memory, seen = phases()
+    memory.use(1000)
+    memory.use(10)
+    seen.to("train")
+    memory.use(500)
+    memory.use(10)
+    seen.to("eval")
+    memory.use(50)
+    peaks = seen.read()
+    assert {name: peak.allocated_bytes for name, peak in peaks.items()} == {"setup": 1000, "train": 500, "eval": 50}
+    assert (peaks["train"].reserved_bytes, peaks["train"].device_bytes, peaks["train"].host_bytes) == (501, 502, 500)
+    assert seen.whole().allocated_bytes == 1000 and memory.starts == ["setup", "train", "eval"]
+
+
+def test_the_worst_visit_counts():
+    memory, seen = phases()
+    for nbytes in (30, 90, 60):
+        seen.to("train")
+        memory.use(nbytes)
+        seen.to("eval")
+        memory.use(5)
+    peaks = seen.read()
+    assert (peaks["train"].allocated_bytes, peaks["train"].visits) == (90, 3)
+    assert peaks["eval"].visits == 3
+
+
+def test_going_where_one_is_changes_nothing():
+    memory, seen = phases()
+    seen.to("train")
+    assert not seen.to("train")
+    assert memory.starts == ["setup", "train"] and seen.read()["train"].visits == 1
+
+
+def test_a_named_phase_holds_against_what_is_seen_inside_it():
+    memory, seen = phases()
+    seen.to("train")
+    visit = seen.enter("encoding")
+    memory.use(700)
+    assert not seen.to("eval") and seen.named
+    memory.use(20)
+    seen.leave(visit, cached=False)
+    assert seen.current == "train" and not seen.named
+    peaks = seen.read()
+    assert peaks["encoding"].allocated_bytes == 700 and "eval" not in peaks
+
+
+def test_named_phases_nest():
+    memory, seen = phases()
+    outer = seen.enter("encoding")
+    inner = seen.enter("tokenizing")
+    memory.use(5)
+    seen.leave(inner, cached=False)
+    assert seen.current == "encoding"
+    seen.leave(outer, cached=False)
+    assert seen.current == "setup"
+    seen.leave(inner, cached=False)  # once more, out of order: nothing happens
+    assert seen.current == "setup"
+
+
+def test_a_cache_hit_says_cached_and_no_number():
+    memory, seen = phases()
+    memory.use(8)
+    seen.leave(seen.enter("encoding"), cached=True)
+    peak = seen.read()["encoding"]
+    assert peak.cached and peak.allocated_bytes is None and peak.host_bytes is None and peak.visits == 1
+
+
+def test_a_visit_that_was_not_cached_wins_over_those_that_were():
+    memory, seen = phases()
+    for cached, nbytes in ((True, 900), (False, 30), (True, 900)):
+        visit = seen.enter("encoding")
+        memory.use(nbytes)
+        memory.use(0)
+        seen.leave(visit, cached)
+    peak = seen.read()["encoding"]
+    assert not peak.cached and peak.allocated_bytes == 30 and peak.visits == 3
+
+
+def test_what_was_taken_for_an_evaluation_can_be_counted_as_training():
+    memory, seen = phases()
+    seen.to("eval")
+    memory.use(300)
+    seen.to("train", closing_as="train")
+    memory.use(100)
+    peaks = seen.read()
+    assert peaks["train"].allocated_bytes == 300 and "eval" not in peaks
+
+
+@given(st.lists(st.tuples(st.sampled_from(["train", "eval", "test"]), st.lists(st.integers(0, 1000), max_size=4)), max_size=12))
+def test_peaks_do_not_depend_on_what_ran_before(stretches):
+    memory, seen = phases()
+    expected = {"setup": 0}
+    for name, uses in stretches:
+        seen.to(name)
+        expected[name] = max(expected.get(name, 0), memory.now, *uses, 0)
+        for nbytes in uses:
+            memory.use(nbytes)
+    assert {name: peak.allocated_bytes for name, peak in seen.read().items()} == expected
+    assert seen.whole().allocated_bytes == max(expected.values())

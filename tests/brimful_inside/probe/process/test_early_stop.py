@@ -1,0 +1,122 @@
+"""How a trial ends, without a clock that matters."""
+
+from brimful_inside.probe.process import early_stop as ending_module
+from brimful_inside.probe.process.early_stop import Ending
+from brimful_inside.wire import TrialConfig
+
+
+def ending(**config):
+    return Ending(TrialConfig(folder="", **{"device": "cpu", "steps": 2, "warmup_steps": 1, **config}))
+
+
+def make_steps(end, count, has_loader=True, first=1):
+    for number in range(first, first + count):
+        end.stepped(number, number, has_loader)
+
+
+def test_the_training_loader_ends_after_the_measured_steps():
+    end = ending()
+    make_steps(end, 2)
+    assert not end.stops_training(given=2) and not end.measured
+    make_steps(end, 1, first=3)
+    assert end.measured and not end.over and end.stops_training(given=3)
+
+
+def test_training_again_after_an_evaluation_is_the_end():
+    end = ending()
+    make_steps(end, 3)
+    end.training_resumes()
+    assert not end.over
+    end.evaluation_begins(steps=3)
+    end.training_resumes()
+    assert end.over
+
+
+def test_an_evaluation_between_the_measured_steps_is_enough():
+    end = ending()
+    make_steps(end, 1)
+    end.evaluation_begins(steps=1)
+    end.training_resumes()
+    assert not end.over
+    make_steps(end, 2, first=2)
+    assert end.over
+
+
+def test_an_evaluation_before_the_first_step_is_not_enough():
+    end = ending()
+    end.evaluation_begins(steps=0)
+    make_steps(end, 3)
+    assert not end.over
+
+
+def test_what_was_no_evaluation_does_not_end_the_trial():
+    end = ending()
+    make_steps(end, 3)
+    end.evaluation_begins(steps=3)
+    end.evaluation_was_none()
+    end.training_resumes()
+    assert not end.over
+
+
+def test_without_interest_in_evaluation_the_last_measured_step_is_the_end():
+    end = ending(see_eval=False)
+    make_steps(end, 3)
+    assert end.over
+
+
+def test_later_epochs_have_one_batch_and_then_none():
+    end = ending()
+    make_steps(end, 3)
+    assert [end.stops_training(given) for given in (0, 1, 0, 1)] == [False, True, False, True]
+    for _ in range(ending_module.MAX_EPOCHS):
+        end.stops_training(0)
+    assert end.stops_training(0) and not end.over
+    for _ in range(ending_module.MAX_EMPTY):
+        end.stops_training(0)
+    assert end.over
+
+
+def test_a_script_without_a_loader_may_step_on_for_a_while():
+    end = ending()
+    make_steps(end, 3 + ending_module.MAX_STEPS - 1, has_loader=False)
+    assert end.measured and not end.over
+    make_steps(end, 1, has_loader=False, first=500)
+    assert end.over
+
+
+def test_a_scaler_that_skips_for_ever_ends_the_trial():
+    end = ending(see_eval=False)
+    end.stepped(0, 3 + ending_module.MAX_SKIPPED - 1, True)
+    assert not end.measured
+    end.stepped(0, 3 + ending_module.MAX_SKIPPED, True)
+    assert end.measured and end.over
+
+
+def test_an_evaluation_is_cut_once_training_has_begun():
+    end = ending(eval_batches=2)
+    assert not end.stops_evaluation(given=5, steps=0)
+    assert not end.stops_evaluation(given=1, steps=1)
+    assert end.stops_evaluation(given=2, steps=1)
+
+
+def test_a_whole_run_is_never_cut():
+    end = ending(cut=False)
+    make_steps(end, 10)
+    end.evaluation_begins(10)
+    end.training_resumes()
+    assert not end.measured and not end.over and not end.stops_training(10) and not end.stops_evaluation(10, 10)
+
+
+def test_on_an_imaginary_card_no_clock_decides_how_long_a_trace_is(monkeypatch):
+    monkeypatch.setattr(ending_module.time, "monotonic", iter(range(0, 10**9, 10**5)).__next__)
+    end = ending(device="imaginary")
+    make_steps(end, 3 + ending_module.MAX_STEPS_TRACED - 1, has_loader=False)
+    assert end.measured and not end.over
+    make_steps(end, 1, has_loader=False, first=99)
+    assert end.over
+    end = ending(device="imaginary")
+    make_steps(end, 3)
+    assert [end.stops_training(given=0) for _ in range(ending_module.MAX_EPOCHS_TRACED)] == [
+        False
+    ] * ending_module.MAX_EPOCHS_TRACED
+    assert end.stops_training(given=0), "and the passes that follow give nothing"

@@ -1,0 +1,27 @@
+import pytest
+
+from brimful_inside.probe.process.roles import role_of, script_of
+
+
+@pytest.mark.parametrize(
+    ("argv", "role"),
+    [
+        (["python", "train.py"], "rank"),
+        (["python", "-u", "-W", "ignore", "train.py", "-m", "x"], "rank"),
+        (["python", "-c", "import torch"], "rank"),
+        (["python", "-m", "package.train"], "rank"),
+        (["python", "/venv/bin/torchrun", "train.py"], "launcher"),
+        (["python", "-m", "torch.distributed.run", "train.py"], "launcher"),
+        (["python", "/venv/bin/accelerate", "launch", "train.py"], "launcher"),
+        (["python", "/venv/bin/deepspeed", "train.py"], "launcher"),
+        (["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()", "--multiprocessing-fork"], "worker"),
+        (["python", "-c", "from multiprocessing.resource_tracker import main;main(5)"], "worker"),
+    ],
+)
+def test_a_process_is_known_by_its_arguments(argv, role):
+    assert role_of(argv, {}) == role
+
+
+def test_the_script_is_the_first_argument_that_is_no_option():
+    assert script_of(["python", "-X", "dev", "-u", "a/train.py", "--x"]) == "a/train.py"
+    assert script_of(["python", "-m", "pkg"]) == ""

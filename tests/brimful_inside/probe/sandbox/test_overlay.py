@@ -1,0 +1,100 @@
+"""The layer over the file system: what is written lies in the trial's folder, and is read from there in its place."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from brimful_inside.probe.sandbox import overlay as overlay_module
+from brimful_inside.probe.sandbox.overlay import Overlay
+
+
+@pytest.fixture
+def layer(tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "trial").mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(overlay_module, "_script_folder", lambda: [])
+    return Overlay(str(tmp_path / "trial"))
+
+
+def path(name):
+    return os.path.join(os.getcwd(), name)
+
+
+def write(path, text=""):
+    Path(path).write_text(text)
+
+
+def read(path):
+    return Path(path).read_text()
+
+
+def test_the_working_folder_is_covered_and_the_trials_own_is_not(layer, tmp_path):
+    assert layer.protects(path("best.pt")) and layer.protects("/home/somebody/out/best.pt")
+    assert not layer.protects(str(tmp_path / "trial" / "trace-0.jsonl"))
+    for passing in ("/dev/null", "/dev/shm/x", "/proc/self/status", os.path.expanduser("~/.triton/cache/x")):
+        assert not layer.protects(passing)
+    assert layer.covered(3) is None and layer.covered(object()) is None
+
+
+def test_temporary_files_pass_and_the_users_own_files_in_temporary_folders_do_not(layer):
+    assert not layer.protects("/tmp/tmpabc123/x") and not layer.protects("/tmp/pymp-1/listener") and not layer.protects("/tmp")
+    assert layer.protects("/tmp/out/best.pt")
+    layer.made_by_tempfile("/tmp/out-7/x")
+    assert not layer.protects("/tmp/out-7/y")
+
+
+def test_what_is_written_is_read_back_and_the_users_file_stays(layer):
+    write(path("a"), "old")
+    with open(layer.to_write(path("a"), keeps_content=False), "w") as file:
+        file.write("new")
+    assert read(layer.where(path("a"))) == "new" and read(path("a")) == "old"
+    assert layer.wrote() == [path("a")]
+
+
+def test_appending_starts_from_the_users_content(layer):
+    write(path("log"), "head\n")
+    with open(layer.to_write(path("log"), keeps_content=True), "a") as file:
+        file.write("tail\n")
+    assert read(layer.where(path("log"))) == "head\ntail\n" and read(path("log")) == "head\n"
+
+
+def test_a_folder_that_does_not_exist_is_not_made_up(layer):
+    target = layer.to_write(path("nowhere/a"), keeps_content=False)
+    with pytest.raises(FileNotFoundError):
+        write(target)
+
+
+def test_what_is_removed_is_gone_for_the_trial_alone(layer):
+    os.makedirs(path("folder/inner"))
+    write(path("folder/inner/a"))
+    layer.hide(path("folder"))
+    assert not layer.is_visible(path("folder")) and not layer.is_visible(path("folder/inner/a"))
+    assert os.path.exists(path("folder/inner/a"))
+    os.mkdir(layer.to_write(path("folder"), keeps_content=False))
+    assert layer.is_visible(path("folder")) and not layer.is_visible(path("folder/inner"))
+    assert layer.names(path("folder")) == ([], set())
+
+
+def test_a_listing_holds_both_layers(layer):
+    write(path("a"))
+    write(path("b"))
+    write(layer.to_write(path("c"), keeps_content=False))
+    write(layer.to_write(path("a"), keeps_content=False))
+    layer.hide(path("b"))
+    assert sorted(layer.names(os.getcwd())[0]) == ["a", "c"]
+
+
+def test_another_process_sees_the_same_layer(layer, tmp_path):
+    write(layer.to_write(path("a"), keeps_content=False), "new")
+    other = Overlay(str(tmp_path / "trial"))
+    assert other.is_used and read(other.where(path("a"))) == "new"
+
+
+def test_a_file_too_large_to_be_copied_is_refused(layer, monkeypatch):
+    monkeypatch.setattr(overlay_module, "MAX_COPIED_BYTES", 10)
+    write(path("big"), "x" * 11)
+    with pytest.raises(PermissionError, match="may not write into a file this large"):
+        layer.to_write(path("big"), keeps_content=True)

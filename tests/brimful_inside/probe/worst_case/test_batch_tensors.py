@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+import torch
+
+from brimful_inside.probe.worst_case import batch_tensors
+
+
+def test_shapes_are_found_in_whatever_holds_the_tensors():
+    class Holder:
+        def __init__(self):
+            self.x = torch.zeros(2, 3)
+
+    batch = [{"a": torch.zeros(4, 5), "b": (torch.zeros(4), np.zeros((4, 2)))}, Holder(), "text"]
+    assert batch_tensors.shapes_of(batch) == [[4, 5], [4], [4, 2], [2, 3]]
+    assert batch_tensors.first_dimension(batch) == 4
+    assert batch_tensors.first_dimension(["a", "b", "c"]) == 3
+    assert batch_tensors.first_dimension(7) is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g: torch.randn(64, 3, 32, 32, generator=g),
+        lambda g: torch.randint(0, 9, (5, 7), generator=g),
+        lambda g: torch.randn(8, 8, generator=g).bfloat16(),
+        lambda g: torch.randn(8, generator=g) > 0,
+        lambda g: torch.randn(100, 40, generator=g).t(),
+        lambda g: torch.randn(8, dtype=torch.complex64, generator=g),
+        lambda g: torch.randn(64, 6, generator=g).numpy(),
+        lambda g: [str(float(torch.randn((), generator=g)))],
+    ],
+)
+def test_equal_batches_have_equal_checksums_and_others_have_not(make):
+    def checksum(seed):
+        return batch_tensors.checksum_of(make(torch.Generator().manual_seed(seed)))
+
+    assert checksum(1) == checksum(1) != checksum(2)
+    assert len(checksum(1)) == 8
+
+
+def test_no_checksum_where_the_values_are_not_on_the_host():
+    assert batch_tensors.checksum_of(torch.zeros(3, device="meta")) is None
+    assert batch_tensors.checksum_of([]) is None
+
+
+def test_a_checksum_looks_at_few_values():
+    class Counting(torch.Tensor):
+        seen = 0
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            result = super().__torch_function__(func, types, args, kwargs or {})
+            if getattr(func, "__name__", "") == "contiguous":
+                cls.seen = max(cls.seen, result.numel())
+            return result
+
+    batch_tensors.checksum_of(torch.zeros(1024, 1024).as_subclass(Counting))
+    assert 0 < Counting.seen <= batch_tensors.CHECKED_VALUES

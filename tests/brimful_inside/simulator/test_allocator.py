@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful_inside.simulator import allocator as module
+from brimful_inside.simulator.allocator import (
+    CachingAllocator,
+    CardFull,
+    rounded_size,
+    segment_size,
+    settings_from,
+)
+from brimful_inside.simulator.blocks import Pool
+from tests.brimful_inside.simulator.naive_allocator import NaiveAllocator
+
+MIB = 1 << 20
+CONFIGURATIONS = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "max_split_size_mb:20,garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
+    "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
+    "roundup_power2_divisions:4,expandable_segments:True",
+    "large_segment_size_mb:32",
+]
+SIZES = st.one_of(
+    st.integers(1, 4096),
+    st.integers(1, 2 * MIB),
+    st.integers(1, 80 * MIB),
+    st.sampled_from([512, 513, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 20 * MIB, 2 * MIB]),
+)
+# What is done: a request of that many bytes, or (negative) the free of the n-th living block, or emptying the cache.
+ACTIONS = st.lists(st.one_of(SIZES, st.integers(-40, -1), st.just("empty_cache")), max_size=60)
+
+
+def check(allocator: CachingAllocator, live: dict[int, int]) -> None:
+    """What holds at every moment."""
+    segments = allocator.segments()
+    for segment in segments:
+        at = segment.address
+        for piece in segment.pieces:
+            assert piece.address == at, "the blocks of a segment tile it"
+            assert piece.size > 0
+            at += piece.size
+        assert at == segment.address + segment.size
+        for left, right in zip(segment.pieces, segment.pieces[1:], strict=False):
+            assert left.used or right.used, "free neighbours have merged"
+    assert sum(s.size for s in segments) == allocator.reserved
+    used = {p.address: p.size for s in segments for p in s.pieces if p.used}
+    assert used.keys() == live.keys()
+    assert sum(used.values()) == allocator.allocated
+    assert sum(live.values()) == allocator.requested
+    for address, nbytes in live.items():
+        assert used[address] >= rounded_size(nbytes, allocator.settings)
+    stats = allocator.memory_stats()
+    assert stats["allocation.all.current"] == len(live)
+    for statistic in ("allocated_bytes", "reserved_bytes", "requested_bytes", "inactive_split_bytes", "segment", "allocation"):
+        by_pool = [stats[f"{statistic}.{pool}.current"] for pool in ("small_pool", "large_pool")]
+        assert stats[f"{statistic}.all.current"] == sum(by_pool)
+        assert 0 <= stats[f"{statistic}.all.current"] <= stats[f"{statistic}.all.peak"]
+    plain = [s for s in segments if not s.expandable]
+    split_free = [p.size for s in plain if len(s.pieces) > 1 for p in s.pieces if not p.used]
+    assert stats["inactive_split_bytes.all.current"] == sum(split_free)
+    assert stats["inactive_split.all.current"] == len(split_free)
+    assert stats["segment.all.current"] == len(plain)
+
+
+def act(allocator: CachingAllocator, actions: list, live: dict[int, int], every=lambda: None) -> None:
+    for action in actions:
+        if action == "empty_cache":
+            allocator.empty_cache()
+        elif action > 0:
+            with contextlib.suppress(CardFull):
+                live[allocator.malloc(action)] = action
+        elif live:
+            address = list(live)[action % len(live)]
+            del live[address]
+            allocator.free(address)
+        every()
+
+
+@pytest.mark.parametrize("conf", CONFIGURATIONS)
+@given(actions=ACTIONS, capacity=st.sampled_from([None, 64 * MIB, 200 * MIB]))
+@settings(max_examples=60, deadline=None)
+def test_blocks_tile_their_segments_and_the_books_agree(conf, actions, capacity):
+    allocator, live = CachingAllocator(capacity, settings_from(conf)), {}
+
+    def every():
+        check(allocator, live)
+        assert allocator.peak_reserved >= allocator.reserved >= allocator.allocated >= 0
+        assert capacity is None or allocator.peak_reserved <= capacity
+
+    act(allocator, actions, live, every)
+    for address in live:
+        allocator.free(address)
+    allocator.empty_cache()
+    assert (allocator.allocated, allocator.requested, allocator.reserved) == (0, 0, 0)
+
+
+@given(actions=ACTIONS)
+@settings(max_examples=200, deadline=None)
+def test_it_does_what_the_plainest_writing_of_the_rules_does(actions):
+    quick, naive, live = CachingAllocator(), NaiveAllocator(), {}
+    for number, action in enumerate(actions):
+        if action == "empty_cache":
+            quick.empty_cache()
+            naive.empty_cache()
+        elif action > 0:
+            live[str(number)] = quick.malloc(action)
+            naive.malloc(str(number), action)
+        elif live:
+            name = list(live)[action % len(live)]
+            quick.free(live.pop(name))
+            naive.free(name)
+        assert (quick.allocated, quick.reserved) == (naive.allocated, naive.reserved)
+
+
+@pytest.mark.parametrize("conf", CONFIGURATIONS)
+@given(actions=ACTIONS)
+@settings(max_examples=40, deadline=None)
+def test_a_full_card_leaves_everything_as_it_was_but_the_cache(conf, actions):
+    allocator, live = CachingAllocator(100 * MIB, settings_from(conf)), {}
+    act(allocator, actions, live)
+    before, used = allocator.allocated, {p for s in allocator.segments() for p in s.pieces if p.used}
+    with pytest.raises(CardFull) as caught:
+        allocator.malloc(101 * MIB)
+    assert allocator.allocated == before
+    assert {p for s in allocator.segments() for p in s.pieces if p.used} == used
+    check(allocator, live)
+    full = caught.value
+    assert full.requested == 101 * MIB <= full.segment
+    assert (full.allocated, full.reserved) == (allocator.allocated, allocator.reserved)
+    assert full.free == full.capacity - full.reserved
+    assert allocator.num_ooms >= 1
+
+
+@pytest.mark.parametrize("conf", CONFIGURATIONS)
+@given(actions=ACTIONS)
+@settings(max_examples=20, deadline=None)
+def test_without_details_the_memory_is_the_same(conf, actions):
+    full, plain = (CachingAllocator(150 * MIB, settings_from(conf), detailed=detailed) for detailed in (True, False))
+    for allocator in (full, plain):
+        act(allocator, actions, {})
+    assert full.segments() == plain.segments()
+    assert (full.peak_allocated, full.peak_reserved) == (plain.peak_allocated, plain.peak_reserved)
+    with pytest.raises(RuntimeError, match="no detailed counts"):
+        plain.memory_stats()
+
+
+def test_a_block_is_split_when_the_rest_is_worth_keeping():
+    small = CachingAllocator()
+    small.malloc(2 * MIB - 512 - MIB)
+    assert len(small.segments()[0].pieces) == 2
+    large = CachingAllocator()
+    large.free(large.malloc(12 * MIB))
+    large.malloc(11 * MIB)  # the rest is 1 MiB: not more than 1 MiB, so it stays
+    assert [p.size for p in large.segments()[0].pieces] == [12 * MIB]
+    large = CachingAllocator()
+    large.free(large.malloc(12 * MIB))
+    large.malloc(11 * MIB - 512)
+    assert [p.size for p in large.segments()[0].pieces] == [11 * MIB - 512, MIB + 512]
+
+
+def test_requests_are_rounded_and_segments_sized_as_pytorch_does():
+    assert [rounded_size(n) for n in (1, 511, 512, 513, 1024)] == [512, 512, 512, 1024, 1024]
+    assert segment_size(512) == segment_size(MIB) == 2 * MIB
+    assert segment_size(MIB + 512) == segment_size(10 * MIB - 512) == 20 * MIB
+    assert segment_size(10 * MIB) == 10 * MIB
+    assert segment_size(10 * MIB + 512) == 12 * MIB
+
+
+def test_no_bytes_get_no_block():
+    allocator = CachingAllocator()
+    assert allocator.malloc(0) == 0
+    allocator.free(0)
+    assert allocator.memory_stats()["allocation.all.allocated"] == 0
+    with pytest.raises(ValueError, match="-1"):
+        allocator.malloc(-1)
+
+
+def test_a_full_card_gives_back_cached_segments_before_it_gives_up():
+    allocator = CachingAllocator(40 * MIB)
+    allocator.free(allocator.malloc(30 * MIB))
+    allocator.malloc(36 * MIB)
+    assert allocator.reserved == 36 * MIB
+    assert (allocator.num_alloc_retries, allocator.num_ooms) == (1, 0)
+
+
+def test_streams_do_not_share_cached_blocks():
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(30 * MIB, stream=1))
+    allocator.malloc(30 * MIB, stream=2)
+    assert allocator.reserved == 60 * MIB
+    allocator.malloc(30 * MIB, stream=1)
+    assert allocator.reserved == 60 * MIB
+
+
+def test_oversize_blocks_are_not_split_and_are_given_back_first():
+    allocator = CachingAllocator(100 * MIB, settings_from("max_split_size_mb:30"))
+    allocator.free(allocator.malloc(60 * MIB))
+    allocator.free(allocator.malloc(24 * MIB))
+    allocator.malloc(5 * MIB)  # cut out of the 24, not of the 60
+    assert allocator.reserved == 84 * MIB
+    allocator.malloc(32 * MIB)  # the 60 may not be cut: too much would be lost
+    assert allocator.reserved == 56 * MIB
+    assert allocator.num_alloc_retries == 0, "giving back oversize blocks is no retry"
+
+
+def test_expandable_segments_waste_less_when_sizes_grow():
+    plain, grows = CachingAllocator(), CachingAllocator(settings=settings_from("expandable_segments:True"))
+    for allocator in (plain, grows):
+        for size in range(20, 60, 3):
+            for address in [allocator.malloc(size * MIB) for _ in range(4)]:
+                allocator.free(address)
+    assert grows.peak_reserved < plain.peak_reserved
+    assert grows.peak_reserved == 20 * MIB * -(-4 * 59 // 20)
+    assert grows.memory_stats()["segment.all.allocated"] == 0, "mapped pages are no segments"
+
+
+def test_a_memory_fraction_is_the_limit_and_ages_the_cache():
+    conf = "per_process_memory_fraction:0.5,garbage_collection_threshold:0.6"
+    allocator = CachingAllocator(100 * MIB, settings_from(conf), total_bytes=100 * MIB)
+    with pytest.raises(CardFull):
+        allocator.malloc(51 * MIB)
+    allocator.free(allocator.malloc(30 * MIB))
+    for _ in range(3):
+        allocator.free(allocator.malloc(2 * MIB))
+    assert allocator.reserved == 30 * MIB
+    held = allocator.malloc(30 * MIB)
+    allocator.malloc(2 * MIB)  # 20 MiB more: 50 would be over the limit's 60 %, but nothing is free to collect
+    assert allocator.reserved == 50 * MIB
+    allocator.free(held)
+    with pytest.raises(CardFull):
+        allocator.malloc(40 * MIB)
+    assert allocator.reserved == 20 * MIB
+
+
+def test_peaks_start_anew_when_they_are_reset():
+    allocator = CachingAllocator()
+    address = allocator.malloc(50 * MIB)
+    allocator.free(address)
+    allocator.empty_cache()
+    allocator.reset_peaks()
+    assert (allocator.peak_allocated, allocator.peak_reserved, allocator.peak_requested) == (0, 0, 0)
+
+
+def test_the_statistics_have_pytorchs_keys():
+    stats = CachingAllocator().memory_stats()
+    bytes_of = ("active", "allocated", "inactive_split", "requested", "reserved")
+    for statistic in ("active", "allocation", "inactive_split", "segment", *(f"{name}_bytes" for name in bytes_of)):
+        for pool in ("all", "small_pool", "large_pool"):
+            for quantity in ("current", "peak", "allocated", "freed"):
+                assert stats[f"{statistic}.{pool}.{quantity}"] == 0
+    for name in ("oversize_allocations", "oversize_segments"):
+        assert stats[f"{name}.peak"] == 0
+    assert stats["max_split_size"] == -1
+    assert {"num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "num_sync_all_streams"} <= stats.keys()
+
+
+def test_what_is_not_modelled_is_refused():
+    with pytest.raises(NotImplementedError, match="cudaMallocAsync"):
+        CachingAllocator(settings=settings_from("backend:cudaMallocAsync"))
+
+
+BUGS = {
+    "a tail is lost": (Pool, "put", lambda self, block: None),
+    "rounding to 256": (module, "rounded_size", lambda nbytes, settings=None: -(-nbytes // 256) * 256),
+    "neighbours never merge": (module, "merge", lambda block, other: 0),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_checks_catch_an_injected_bug(bug, monkeypatch):
+    owner, name, replacement = BUGS[bug]
+    monkeypatch.setattr(owner, name, replacement)
+    rng = random.Random(5)
+    allocator, live = CachingAllocator(settings=settings_from("roundup_power2_divisions:[64:0]")), {}
+    monkeypatch.setattr(allocator, "_rounds_plainly", False)
+    naive, names = NaiveAllocator(), {}
+    with pytest.raises((AssertionError, KeyError, IndexError)):
+        for number in range(300):
+            if live and rng.random() < 0.45:
+                address = rng.choice(list(live))
+                del live[address]
+                allocator.free(address)
+                naive.free(names.pop(address))
+            else:
+                size = rng.choice([700, 300_000, 3 * MIB, 30 * MIB])
+                address = allocator.malloc(size)
+                assert address not in live
+                live[address], names[address] = size, str(number)
+                naive.malloc(str(number), size)
+            assert (allocator.allocated, allocator.reserved) == (naive.allocated, naive.reserved)
+            check(allocator, live)
+
+
+def test_a_retired_block_is_active_and_not_allocated():
+    allocator = CachingAllocator()
+    address = allocator.malloc(3 * MIB)
+    allocator.retire(address)
+    stats = allocator.memory_stats()
+    assert (stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]) == (0, 3 * MIB)
+    assert (stats["allocation.large_pool.current"], stats["active.large_pool.current"]) == (0, 1)
+    assert stats["requested_bytes.all.current"] == 3 * MIB
+    other = allocator.malloc(3 * MIB)
+    assert other != address and allocator.memory_stats()["active_bytes.all.peak"] == 6 * MIB
+    allocator.ready(address)
+    allocator.ready(address)  # once is enough
+    allocator.free(other)
+    stats = allocator.memory_stats()
+    assert (stats["active_bytes.all.current"], stats["requested_bytes.all.current"]) == (0, 0)
+    assert stats["active_bytes.all.allocated"] == stats["active_bytes.all.freed"] == 6 * MIB
+    allocator.reset_peaks()
+    assert allocator.memory_stats()["active_bytes.all.peak"] == 0
+    allocator.empty_cache()
+    assert allocator.reserved == 0
+
+
+def test_emptying_the_cache_waits_for_retired_blocks():
+    allocator = CachingAllocator()
+    allocator.retire(allocator.malloc(3 * MIB))
+    allocator.empty_cache()
+    assert allocator.reserved == 0 and allocator.memory_stats()["active.all.current"] == 0
+
+
+def test_private_pools_are_in_the_statistics_and_in_the_snapshot():
+    allocator = CachingAllocator()
+    addresses = [allocator.malloc(3 * MIB), allocator.malloc(5 * MIB, 0, 2), allocator.malloc(100, 1, 2)]
+    stats = allocator.memory_stats()
+    assert (stats["segment.large_pool.current"], stats["segment.small_pool.current"]) == (2, 1)
+    assert stats["reserved_bytes.all.current"] == 42 * MIB
+    assert sorted((segment.pool, segment.stream, segment.small) for segment in allocator.segments()) == [
+        (0, 0, False), (2, 0, False), (2, 1, True)
+    ]  # fmt: skip
+    for address in addresses:
+        allocator.free(address)
+    allocator.empty_cache()
+    assert allocator.reserved == 22 * MIB
+    allocator.release_pool(2)
+    allocator.empty_cache()
+    stats = allocator.memory_stats()
+    assert (stats["reserved_bytes.all.current"], stats["segment.all.current"], stats["active.all.current"]) == (0, 0, 0)
+
+
+def test_private_pools_of_expandable_segments_are_kept_as_well():
+    allocator = CachingAllocator(settings=settings_from("expandable_segments:True"))
+    allocator.free(allocator.malloc(50 * MIB, 0, 1))
+    allocator.empty_cache()
+    assert allocator.reserved == 60 * MIB
+    allocator.release_pool(1)
+    allocator.empty_cache()
+    assert allocator.reserved == 0

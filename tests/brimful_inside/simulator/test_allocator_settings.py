@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from brimful_inside.simulator.allocator import (
+    AllocatorSettings,
+    rounded_size,
+    settings_from,
+    settings_in,
+)
+from brimful_inside.simulator.allocator_settings import changed, spelled
+
+MIB = 1 << 20
+
+
+def test_no_string_is_the_default():
+    assert settings_from("") == AllocatorSettings()
+    assert settings_in({}) == AllocatorSettings()
+
+
+def test_every_key_that_changes_memory_is_read():
+    found = settings_from(
+        "max_split_size_mb: 128, max_non_split_rounding_mb:40,garbage_collection_threshold:0.8,expandable_segments:True,"
+        "roundup_power2_divisions:8,per_process_memory_fraction:0.5,large_segment_size_mb:40,backend:cudaMallocAsync"
+    )
+    assert found == AllocatorSettings(128 * MIB, 40 * MIB, (8,) * 16, 0.8, True, 0.5, 40 * MIB, False)
+
+
+def test_keys_about_host_memory_are_known_and_change_nothing():
+    assert settings_from("pinned_use_background_threads:True,pinned_num_register_threads:8") == AllocatorSettings()
+
+
+def test_rounding_divisions_are_given_by_size():
+    found = settings_from("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]").roundup_power2_divisions
+    # ">" counts from the last size named, so that the 4 of 1024 MiB is never in force: PyTorch does so too.
+    assert found == (1,) * 9 + (2,) + (8,) * 6
+
+
+def test_sizes_are_rounded_to_divisions_of_a_power_of_two():
+    four = settings_from("roundup_power2_divisions:4")
+    assert rounded_size(1200 * MIB, four) == 1280 * MIB
+    assert rounded_size(1024 * MIB, four) == 1024 * MIB
+    assert rounded_size(1281 * MIB, four) == 1536 * MIB
+    assert rounded_size(2048, four) == 2048  # 512 × 4 and less are rounded to 512 alone
+    assert rounded_size(2049, four) == 2560
+
+
+@pytest.mark.parametrize(
+    ("conf", "names"),
+    [
+        ("max_split_size_mb:10", "max_split_size_mb"),
+        ("max_split_size_mb:big", "max_split_size_mb"),
+        ("garbage_collection_threshold:1.5", "garbage_collection_threshold"),
+        ("expandable_segments:yes", "expandable_segments"),
+        ("roundup_power2_divisions:3", "roundup_power2_divisions"),
+        ("roundup_power2_divisions:[256:1", "roundup_power2_divisions"),
+        ("backend:jemalloc", "backend"),
+        ("max_split_siz:100", "max_split_siz"),
+        ("expandable_segments", "expandable_segments"),
+    ],
+)
+def test_what_pytorch_refuses_is_refused_by_name(conf, names):
+    with pytest.raises(ValueError, match=names):
+        settings_from(conf)
+
+
+def test_the_older_variable_goes_first_as_in_pytorch():
+    environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:False", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert settings_in(environment).expandable_segments
+    del environment["PYTORCH_CUDA_ALLOC_CONF"]
+    assert not settings_in(environment).expandable_segments
+
+
+def test_an_older_variable_that_is_set_and_empty_hides_the_newer_one_as_in_pytorch():
+    environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": ""}
+    assert settings_in(environment) == AllocatorSettings()
+
+
+def test_the_least_block_to_keep_whole_is_a_segment_that_requests_share():
+    settings_from("large_segment_size_mb:40,max_split_size_mb:40")
+    with pytest.raises(ValueError, match="at least 40"):
+        settings_from("large_segment_size_mb:40,max_split_size_mb:39")
+    with pytest.raises(ValueError, match="large_segment_size_mb"):
+        settings_from("large_segment_size_mb:10")
+
+
+def test_a_change_at_run_time_keeps_what_it_does_not_name_but_for_three_settings():
+    before = settings_from("expandable_segments:True,max_split_size_mb:64,garbage_collection_threshold:0.5")
+    after = changed(before, "max_non_split_rounding_mb:30")
+    assert after == AllocatorSettings(max_non_split_rounding=30 * MIB, expandable_segments=True)
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        "",
+        "max_split_size_mb:128,max_non_split_rounding_mb:40,garbage_collection_threshold:0.8,large_segment_size_mb:30",
+        "roundup_power2_divisions:[256:1,512:2,>:8],expandable_segments:True,per_process_memory_fraction:0.25",
+    ],
+)
+def test_settings_can_be_spelled_whatever_was_in_force(conf):
+    wanted, other = settings_from(conf), settings_from("expandable_segments:True,max_non_split_rounding_mb:60")
+    assert changed(other, spelled(wanted)) == wanted
+
+
+SPELLINGS = [
+    *("max_split_size_mb:20", "max_split_size_mb:19", "large_segment_size_mb:11", "large_segment_size_mb:10"),
+    *("garbage_collection_threshold:0.5", "garbage_collection_threshold:1.0", "garbage_collection_threshold:0"),
+    *("roundup_power2_divisions:8", "roundup_power2_divisions:3", "roundup_power2_divisions:[256:0,>:4]"),
+    *("roundup_power2_divisions:[300:1]", "expandable_segments:True", "expandable_segments:true"),
+    *("max_non_split_rounding_mb:19", "max_split_size_mb : 100", "max_split_size_mb:100,expandable_segments:False"),
+    *("pinned_use_background_threads:True", "roundup_power2_divisions:[256:1,512:2,>:8]"),
+]
+
+
+def test_what_is_refused_here_is_what_torch_itself_refuses():
+    torch = pytest.importorskip("torch")
+    refuses = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    if refuses is None:
+        pytest.skip("this release has no parser without CUDA")
+    code = (
+        "import sys, torch\n"
+        "for text in sys.argv[1:]:\n"
+        "    torch._C._accelerator_setAllocatorSettings('large_segment_size_mb:20')\n"
+        "    try:\n"
+        "        torch._C._accelerator_setAllocatorSettings(text)\n"
+        "        print('taken')\n"
+        "    except Exception:\n"
+        "        print('refused')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *SPELLINGS], capture_output=True, text=True, check=True, timeout=120)
+    ours = []
+    for text in SPELLINGS:
+        try:
+            settings_from(text)
+            ours.append("taken")
+        except ValueError:
+            ours.append("refused")
+    assert dict(zip(SPELLINGS, ours, strict=True)) == dict(zip(SPELLINGS, done.stdout.split(), strict=True))
+    assert {"taken", "refused"} == set(ours)

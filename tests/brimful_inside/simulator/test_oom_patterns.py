@@ -1,0 +1,134 @@
+"""One test a row of the table, and what must not be taken for out-of-memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from brimful_inside.simulator.oom_patterns import (
+    DEVICE,
+    FACES,
+    HOST,
+    face_of,
+)
+
+SEEN = [
+    ("RuntimeError", "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+     "allocate 4294967296 bytes. Error code 12 (Cannot allocate memory)", "DefaultCPUAllocator", HOST),
+    ("RuntimeError", "[enforce fail at alloc_cpu.cpp:72] data. DefaultCPUAllocator: not enough memory: you tried to get 9.",
+     "DefaultCPUAllocator", HOST),
+    ("builtins.MemoryError", "", "Python's MemoryError", HOST),
+    ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 1.00 TiB for an array with shape (137438953472,)",
+     "Python's MemoryError", HOST),
+    ("brimful.train.data.batch_errors.BatchMemoryError", "Memory ran out while a batch was being made on the host: MemoryError",
+     "brimful's BatchMemoryError", HOST),
+    ("RuntimeError", "std::bad_alloc", "std::bad_alloc", HOST),
+    ("OSError", "[Errno 12] Cannot allocate memory", "ENOMEM", HOST),
+    ("RuntimeError", "DataLoader worker (pid 46794) is killed by signal: Bus error. It is possible that dataloader's workers "
+     "are out of shared memory. Please try to raise your shared memory limit.", "a worker's bus error", HOST),
+    ("RuntimeError", "unable to allocate shared memory(shm) for file </torch_12_3>: No space left on device (28)",
+     "/dev/shm is full", HOST),
+    ("RuntimeError", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", "cuDNN, host", HOST),
+    ("RuntimeError", "Native API failed. Native API returns: 38 (UR_RESULT_ERROR_OUT_OF_HOST_MEMORY)", "XPU, host", HOST),
+    ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 39.38 GiB",
+     "torch.OutOfMemoryError", DEVICE),
+    ("torch.cuda.OutOfMemoryError", "CUDA out of memory.", "torch.OutOfMemoryError", DEVICE),
+    ("RuntimeError", "CUDA out of memory. Tried to allocate 2.00 GiB", "CUDA out of memory", DEVICE),
+    ("RuntimeError", "HIP out of memory. Tried to allocate 2.00 MiB.", "HIP out of memory", DEVICE),
+    ("RuntimeError", "XPU out of memory, please use `empty_cache` to release", "XPU out of memory", DEVICE),
+    ("RuntimeError", "MPS backend out of memory (MPS allocated: 17.12 GB, other allocations: 1.00 GB, max allowed: 18.13 GB).",
+     "MPS out of memory", DEVICE),
+    ("torch.distributed.DistBackendError", "NCCL error in: ProcessGroupNCCL.cpp:1691, unhandled cuda error\n"
+     "Last error:\nFailed to CUDA calloc 6291456 bytes", "NCCL", DEVICE),
+    ("torch.AcceleratorError", "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported", "CUDA error",
+     DEVICE),
+    ("RuntimeError", "CUDA driver error: out of memory", "CUDA error", DEVICE),
+    ("RuntimeError", "HIP error: out of memory", "HIP error", DEVICE),
+    ("RuntimeError", "Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "XPU error", DEVICE),
+    ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "cuBLAS", DEVICE),
+    ("torch._C._LinAlgError", "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+     "cuSOLVER, cuSPARSE, cuRAND, cuFFT", DEVICE),
+    ("RuntimeError", "CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`", "ROCm libraries", DEVICE),
+    ("RuntimeError", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", "cuDNN", DEVICE),
+    ("RuntimeError", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "cuDNN", DEVICE),
+    ("RuntimeError", "GET was unable to find an engine to execute this computation", "cuDNN, no engine", DEVICE),
+]  # fmt: skip
+
+NOT_MEMORY = [
+    ("RuntimeError", "CUDA error: invalid configuration argument"),
+    ("torch.AcceleratorError", "CUDA error: an illegal memory access was encountered"),
+    ("RuntimeError", "CUDA error: misaligned address"),
+    ("RuntimeError", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input."),
+    ("RuntimeError", "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    ("triton.runtime.errors.OutOfResources", "out of resource: shared memory, Required: 147456, Hardware limit: 101376."),
+    ("RuntimeError", "view size is not compatible with input tensor's size and stride (at least one dimension spans memory)"),
+    ("KeyError", "'CUDA out of memory'"),
+    ("ValueError", "not enough memory slots: CUDA out of memory"),
+    ("builtins.AssertionError", "expected CUDA out of memory"),
+    ("TypeError", "__init__() got an unexpected keyword argument 'memory'"),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: 'out of memory.txt'"),
+    ("OSError", "[Errno 28] No space left on device"),
+    ("RuntimeError", "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"),
+    ("my.module.NotMemoryErrorAtAll", "whatever"),
+    ("UserWarning", "CUDA out of memory soon"),
+]
+
+
+@pytest.mark.parametrize(("type_name", "message", "name", "kind"), SEEN)
+def test_out_of_memory_is_recognised_in_this_face(type_name, message, name, kind):
+    face = face_of(type_name, message)
+    assert face is not None
+    assert (face.name, face.kind) == (name, kind)
+
+
+def test_every_row_of_the_table_has_a_case():
+    assert {face.name for face in FACES} == {name for _, _, name, _ in SEEN}
+
+
+@pytest.mark.parametrize(("type_name", "message"), NOT_MEMORY)
+def test_this_is_not_out_of_memory(type_name, message):
+    assert face_of(type_name, message) is None
+
+
+def test_the_last_words_of_a_process_tell_the_face():
+    words = (
+        'Traceback (most recent call last):\n  File "train.py", line 3\ntorch.OutOfMemoryError: CUDA out of memory. Tried to'
+    )
+    face = face_of("", words)
+    assert face is not None and face.kind == DEVICE
+
+
+def test_a_bare_memory_error_is_seen_in_the_last_words():
+    face = face_of("", "Traceback (most recent call last):\n  File 'x.py', line 1\n    x = [0] * 10**12\nMemoryError\n")
+    assert face is not None and face.kind == HOST
+
+
+def test_a_rank_that_only_lost_its_peer_does_not_hide_the_cause():
+    words = (
+        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+        "[rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4000\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain.py FAILED\n"
+    )
+    face = face_of("", words)
+    assert face is not None and face.name == "torch.OutOfMemoryError"
+
+
+def test_a_script_that_falls_by_itself_after_an_out_of_memory_it_survived_fell_by_itself():
+    words = "torch.OutOfMemoryError: CUDA out of memory. (caught, going on)\nTraceback:\nKeyError: 'loss'\n"
+    assert face_of("", words) is None
+
+
+def test_a_crash_in_native_code_is_read_from_its_words():
+    words = "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: out of memory\n"
+    face = face_of("", words)
+    assert face is not None and face.kind == DEVICE
+
+
+def test_a_worker_that_wrote_before_it_died_is_understood():
+    words = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
+    face = face_of("", words)
+    assert face is not None and face.kind == HOST
+
+
+def test_ordinary_words_are_no_face():
+    assert face_of("", "epoch 1 loss 2.3\nusing 3 GiB of memory\n") is None
+    assert face_of("", "") is None

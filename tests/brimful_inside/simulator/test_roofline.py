@@ -1,0 +1,161 @@
+"""The roofline: what binds a kernel, waves of tiles, and a host that dispatches."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful_inside.simulator.roofline import (
+    BANDWIDTH,
+    BOUNDS,
+    COMPUTE,
+    DEFAULT,
+    LAUNCHES,
+    TRANSFER,
+    Kernel,
+    Queue,
+    Rates,
+    kernel_time,
+    product_time,
+    step_time,
+)
+
+A100 = Rates(1555e9, 19.5e12, 156e12, 312e12, 312e12, 108, (8, 0))
+RTX3090 = Rates(936e9, 35.6e12, 35.6e12, 71e12, 71e12, 82, (8, 6))
+
+
+def elementwise(nbytes: int, launches: int = 1, engine: int = 0) -> Kernel:
+    return Kernel("aten.relu.default", "memory", 0, nbytes, launches, engine)
+
+
+def product(m: int, n: int, k: int, kind: str = "bf16", batch: int = 1, op: str = "aten.mm.default") -> Kernel:
+    size = 2 if kind in ("bf16", "fp16") else 4
+    return Kernel(op, kind, 2 * batch * m * n * k, size * batch * (m * k + k * n + m * n), 1, 0, (batch, m, n, k))
+
+
+def step_of(kernels: list[Kernel], rates: Rates = A100):
+    return step_time(kernels, [kernel_time(kernel, rates) for kernel in kernels])
+
+
+def test_a_large_product_is_bound_by_arithmetic_and_reaches_the_fitted_share_of_the_peak():
+    timed = kernel_time(product(8192, 8192, 8192), A100)
+    assert timed.bound == COMPUTE
+    reached = 2 * 8192**3 / timed.seconds / A100.peak("bf16")
+    assert 0.85 * DEFAULT.tensor_cores < reached <= DEFAULT.tensor_cores
+
+
+def test_a_large_copy_is_bound_by_bandwidth():
+    timed = kernel_time(elementwise(1 << 30), A100)
+    assert timed.bound == BANDWIDTH
+    assert timed.seconds == pytest.approx((1 << 30) / (1555e9 * DEFAULT.bandwidth), rel=0.01)
+
+
+def test_a_small_kernel_costs_its_start_and_says_so():
+    timed = kernel_time(elementwise(64), A100)
+    assert timed.bound == LAUNCHES
+    assert timed.seconds == pytest.approx(DEFAULT.kernel_s, rel=0.01)
+
+
+def test_bytes_from_the_host_go_over_the_bus_faster_where_memory_is_pinned():
+    ordinary = kernel_time(Kernel("aten._to_copy.default", "link", 0, 60_000_000), A100)
+    pinned = kernel_time(Kernel("aten._to_copy.default", "pinned", 0, 60_000_000), A100)
+    assert ordinary.bound == pinned.bound == TRANSFER
+    assert ordinary.seconds == pytest.approx(0.01, rel=0.01)
+    assert pinned.seconds == pytest.approx(0.005, rel=0.01)
+
+
+def test_one_tile_more_than_there_are_multiprocessors_takes_another_wave():
+    full = product_time((1, 128 * 54, 256 * 2, 4096), "bf16", A100)  # 108 tiles of 256 x 128, whichever way they lie
+    over = product_time((1, 128 * 54 + 256, 256 * 2, 4096), "bf16", A100)
+    assert over > 1.2 * full, "two more tiles"
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096), st.sampled_from(["fp32", "tf32", "bf16"]))
+def test_no_product_is_faster_than_the_peak(m, n, k, kind):
+    seconds = product_time((1, m, n, k), kind, A100)
+    assert math.isfinite(seconds)
+    assert 2 * m * n * k / seconds <= A100.peak(kind)
+
+
+@given(st.integers(1, 2000), st.integers(1, 512), st.integers(1, 2048))
+def test_twice_the_rows_never_take_less_time(m, n, k):
+    assert product_time((1, 2 * m, n, k), "bf16", A100) >= product_time((1, m, n, k), "bf16", A100) * (1 - 1e-9)
+
+
+def test_a_product_that_few_tiles_would_do_is_split_over_what_it_sums():
+    narrow = product_time((1, 64, 64, 1 << 16), "bf16", A100)
+    one_processor = 2 * 64 * 64 * (1 << 16) / (A100.peak("bf16") / 108 * DEFAULT.tensor_cores)
+    assert narrow < one_processor / 10
+
+
+def test_geforce_cards_reach_more_of_their_halved_rate():
+    for rates, share in ((A100, DEFAULT.tensor_cores), (RTX3090, DEFAULT.halved)):
+        seconds = product_time((1, 16384, 16384, 4096), "fp16", rates)
+        assert 2 * 16384**2 * 4096 / seconds == pytest.approx(share * rates.peak("fp16"), rel=0.1)
+
+
+def test_a_few_groups_are_slow_and_many_are_packed():
+    few = product(100_000, 64, 576, "fp16", batch=2, op="aten.convolution.default")
+    many = product(100_000, 4, 36, "fp16", batch=32, op="aten.convolution.default")
+    assert kernel_time(few, RTX3090).seconds > 5 * few.flops / RTX3090.peak("fp16")
+    assert kernel_time(many, RTX3090).bound == BANDWIDTH
+
+
+def test_double_precision_is_half_of_single_on_cards_for_data_centres_alone():
+    assert A100.peak("fp64") == A100.fp32 / 2
+    assert RTX3090.peak("fp64") == RTX3090.fp32 / 64
+
+
+def test_a_card_without_a_unit_computes_in_single_precision():
+    v100 = Rates(900e9, 15.7e12, None, 125e12, None, 80, (7, 0))
+    assert v100.peak("bf16") == v100.peak("tf32") == 15.7e12
+
+
+def test_small_kernels_wait_for_the_host_and_large_ones_do_not():
+    small, large = step_of([elementwise(1000)] * 200), step_of([elementwise(1 << 28)] * 200)
+    assert small.seconds == pytest.approx(200 * DEFAULT.script_s, rel=0.05)
+    assert small.shares[LAUNCHES] > 0.95 * small.seconds
+    assert large.seconds == pytest.approx(large.device_s, rel=0.01)
+    assert large.shares[BANDWIDTH] > 0.95 * large.seconds
+
+
+def test_the_engine_dispatches_faster_than_a_script():
+    assert step_of([elementwise(100, engine=1)] * 50).seconds < step_of([elementwise(100)] * 50).seconds
+
+
+def test_a_script_that_waits_for_the_card_pays_for_what_it_did_not_dispatch_meanwhile():
+    work = [elementwise(100)] * 100 + [elementwise(1 << 30)] * 5
+    waits = [*work, Kernel("aten._local_scalar_dense.default", "sync", 0, 0, 0)]
+    assert step_of(waits).seconds > step_of(work).seconds * 1.3
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(elementwise, st.integers(0, 1 << 28), st.integers(1, 3), st.sampled_from([0, 1])),
+            st.builds(product, st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000)),
+            st.just(Kernel("s", "sync", 0, 0, 0)),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_shares_add_up_to_the_step_and_a_slower_host_never_makes_it_faster(kernels):
+    times = [kernel_time(kernel, A100) for kernel in kernels]
+    step = step_time(kernels, times)
+    assert set(step.shares) == set(BOUNDS)
+    assert sum(step.shares.values()) == pytest.approx(step.seconds, rel=1e-6, abs=1e-12)
+    assert step.seconds >= step.device_s * (1 - 1e-9)
+    assert step_time(kernels, times, DEFAULT.with_host(2.0)).seconds >= step.seconds * (1 - 1e-9)
+
+
+def test_a_queue_runs_in_order_and_the_card_cannot_begin_before_the_host_asked():
+    queue = Queue()
+    queue.run(elementwise(1), 1e-3)
+    queue.run(elementwise(1), 1e-3)
+    assert queue.device == pytest.approx(DEFAULT.script_s + 2e-3)
+    queue.synchronize()
+    assert queue.host == queue.device

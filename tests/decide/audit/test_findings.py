@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from builders import GIB, device_budget, loader, machine, optimizer, peak, report, sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.decide.audit.findings import CODES, findings
+from brimful_inside.wire import BatchSeen, WorstBatch
+
+ASKED = {"batch_size": 64, "lr": 1e-3}
+
+
+def codes(a_sample, requested=ASKED, budget=None, cores=8):
+    return [advice.code for advice in findings(a_sample, requested, budget, machine(cores))]
+
+
+def only(a_sample, requested=ASKED, budget=None, cores=8):
+    found = findings(a_sample, requested, budget, machine(cores))
+    assert len(found) == 1, found
+    assert all((found[0].problem, found[0].explanation, found[0].suggestion))
+    return found[0]
+
+
+def test_a_sound_script_gives_no_finding():
+    assert codes(sample()) == []
+
+
+@given(st.integers(1, 4096), st.integers(1, 200), st.integers(0, 8), st.floats(0, 0.2), st.booleans(), st.floats(1e-6, 1))
+def test_no_sound_script_of_any_size_gives_a_finding(size, batches, workers, share, drop_last, rate):
+    one = loader(size, size * batches, workers=workers, drop_last=drop_last)
+    a_sample = sample([report([one], [optimizer((rate,))])], samples_per_step=size, loading_share=share)
+    assert codes(a_sample, {"batch_size": size, "lr": rate, "num_workers": workers}) == []
+
+
+def test_a_trial_without_a_report_gives_no_finding():
+    assert codes(sample([], samples_per_s=None)) == []
+
+
+def test_the_codes_are_those_of_the_promise():
+    assert CODES == (
+        "hidden-cap", "hidden-accumulation", "batch-exceeds-dataset", "repeated-batches", "loader-bound", "remainder",
+        "learning-rate", "memory-idle", "memory-grows",
+    )  # fmt: skip
+
+
+def test_a_loader_that_gives_two_of_sixty_four_is_capped():
+    advice = only(sample([report([loader(2, 512)])], samples_per_step=2))
+    assert advice.code == "hidden-cap"
+    assert "64" in advice.problem and "2" in advice.problem
+
+
+def test_a_batch_size_that_is_meant_over_all_ranks_is_no_cap():
+    ranks = [report([loader(32)], rank=rank, world_size=2) for rank in range(2)]
+    assert codes(sample(ranks, samples_per_step=64)) == []
+
+
+def test_a_batch_size_split_into_micro_batches_is_accumulation_and_no_cap():
+    one = report([loader(16)], micro_batches_per_step=[4] * 12)
+    advice = only(sample([one], samples_per_step=64))
+    assert advice.code == "hidden-accumulation"
+    assert "A step sees the 64 samples asked for" in advice.explanation
+
+
+def test_four_batches_a_step_that_nobody_asked_for_are_found():
+    advice = only(sample([report(micro_batches_per_step=[4] * 12)], samples_per_step=256))
+    assert advice.code == "hidden-accumulation"
+    assert "4 batches" in advice.problem and "256 samples" in advice.problem
+
+
+def test_accumulation_that_was_asked_for_is_no_finding():
+    one = sample([report(micro_batches_per_step=[4] * 12)], samples_per_step=256)
+    assert codes(one, ASKED | {"accumulation": 4}) == []
+    assert codes(one, ASKED | {"accumulation": 2}) == ["hidden-accumulation"]
+
+
+def test_another_accumulation_than_the_flag_says_is_not_told_to_be_made_a_flag():
+    one = sample([report(micro_batches_per_step=[4] * 12)], samples_per_step=256)
+    differs, silent = only(one, ASKED | {"accumulation": 2}), only(one)
+    assert "2 was asked for" in differs.problem and "Make it a flag" not in differs.suggestion
+    assert "no flag says so" in silent.problem and silent.suggestion.startswith("Make it a flag")
+
+
+def test_a_step_that_was_skipped_once_does_not_look_like_accumulation():
+    assert codes(sample([report(micro_batches_per_step=[1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1])])) == []
+
+
+def test_two_loaders_read_side_by_side_are_no_accumulation():
+    assert codes(sample([report([loader(), loader()], micro_batches_per_step=[2] * 12)])) == []
+
+
+def test_an_evaluation_loader_is_not_taken_for_training():
+    assert codes(sample([report([loader(), loader(2, 100, role="eval", batches_seen=50)])])) == []
+
+
+def test_a_batch_larger_than_the_data_set_is_found_and_is_no_cap():
+    advice = only(sample([report([loader(4096, 2000)])], samples_per_step=2000), {"batch_size": 4096})
+    assert advice.code == "batch-exceeds-dataset"
+    assert "4,096" in advice.problem and "2,000" in advice.problem
+
+
+def test_a_batch_as_large_as_the_data_set_is_allowed():
+    assert codes(sample([report([loader(2000, 2000)])], samples_per_step=2000), {"batch_size": 2000}) == []
+
+
+def repeating(distinct, total, **changes):
+    return loader(32, 1024, batches=[BatchSeen(32, [[32]], f"{n % distinct}") for n in range(total)], **changes)
+
+
+def test_workers_that_share_one_random_state_are_found():
+    advice = only(sample([report([repeating(7, 14, workers=2)])], samples_per_step=32), {"batch_size": 32})
+    assert advice.code == "repeated-batches"
+    assert "7 of 14" in advice.problem and "2 loader workers" in advice.explanation
+
+
+def test_the_second_epoch_repeats_the_first_without_a_finding():
+    twice = loader(32, 224, batches=[BatchSeen(32, [[32]], f"{n % 7}") for n in range(14)], batches_seen=14, iterations=2)
+    assert codes(sample([report([twice])], samples_per_step=32), {"batch_size": 32}) == []
+
+
+def test_batches_that_brimful_made_itself_do_not_count_as_repeated():
+    worst = WorstBatch(100, 1024, True, "lengths vary", [1, 2])
+    assert codes(sample([report([repeating(1, 14)], worst_batch=worst)]), {"batch_size": 32}) == []
+
+
+def test_one_batch_that_came_twice_by_chance_is_no_finding():
+    assert codes(sample([report([repeating(13, 14)])]), {"batch_size": 32}) == []
+
+
+def test_batches_without_checksums_say_nothing():
+    bare = loader(32, 1024, batches=[BatchSeen(32, [[32]], None)] * 12)
+    assert codes(sample([report([bare])]), {"batch_size": 32}) == []
+
+
+def test_waiting_for_data_is_found_with_the_workers_that_cure_it():
+    advice = only(sample([report([loader(workers=0)])], loading_share=0.6))
+    assert advice.code == "loader-bound"
+    assert "60 %" in advice.problem
+    assert advice.suggestion == "Set num_workers=2."  # 0.06 s to make, 0.04 s to compute
+
+
+def test_a_loader_that_no_number_of_cores_can_cure_is_told_so():
+    advice = only(sample([report([loader(workers=0)])], loading_share=0.9), cores=4)
+    assert "9 workers" in advice.suggestion and "4 cores" in advice.suggestion
+    assert "nearly all" in only(sample([report([loader(workers=0)])], loading_share=0.995)).suggestion
+
+
+def test_loading_time_that_is_not_known_is_not_zero_and_no_finding():
+    assert codes(sample(loading_share=None, step_s=())) == []
+
+
+def test_dropping_a_tenth_of_the_data_is_found_with_a_better_size():
+    advice = only(sample([report([loader(300, 1000, drop_last=True)])], samples_per_step=300), {"batch_size": 300})
+    assert advice.code == "remainder"
+    assert "100 of 1,000" in advice.problem and "250" in advice.suggestion
+
+
+def test_dropping_little_is_no_finding():
+    assert codes(sample([report([loader(64, 64 * 200 + 10, drop_last=True)])])) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "length", "found"),
+    [
+        (300, 1000, True),
+        (64, 1000, False),
+        (64, 64 * 60 + 5, False),
+        (64, 64 * 60 + 1, True),
+        (64, 65, True),
+        (64, 2048, False),
+    ],
+)
+def test_a_short_last_batch_is_found_where_it_matters(size, length, found):
+    result = codes(sample([report([loader(size, length)])], samples_per_step=size), {"batch_size": size})
+    assert result == (["remainder"] if found else [])
+
+
+def test_a_learning_rate_that_was_scaled_is_found():
+    advice = only(sample([report(optimizers=[optimizer((0.025,))])]), {"batch_size": 64, "lr": 0.1})
+    assert advice.code == "learning-rate"
+    assert "0.1" in advice.problem and "0.025" in advice.problem and "0.25 times" in advice.problem
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        optimizer((1e-4,), first_learning_rates=[1e-6], initial_learning_rates=[1e-3]),  # a warm-up
+        optimizer((4e-5,), initial_learning_rates=[4e-5], max_learning_rates=[1e-3]),  # one cycle
+        optimizer((5e-4,), first_learning_rates=[1e-4]),  # set by hand at each step
+        optimizer((1e-4, 1e-3)),  # a slower backbone
+        optimizer(()),  # an optimizer without one
+    ],
+)
+def test_a_schedule_is_no_finding(one):
+    assert codes(sample([report(optimizers=[one])])) == []
+
+
+def test_a_scaled_rate_under_a_schedule_is_found():
+    one = optimizer((2e-4,), first_learning_rates=[1e-6], initial_learning_rates=[2.5e-4])
+    assert codes(sample([report(optimizers=[one])])) == ["learning-rate"]
+
+
+def test_a_learning_rate_nobody_asked_for_is_no_finding():
+    assert codes(sample([report(optimizers=[optimizer((0.7,))])]), {"batch_size": 64}) == []
+
+
+def test_a_card_that_is_mostly_empty_is_found_with_the_warning_that_fullness_is_no_goal():
+    advice = only(sample(peak=peak(device_bytes=2 * GIB)), budget=device_budget())
+    assert advice.code == "memory-idle"
+    assert "10 %" in advice.problem and "not a goal" in advice.explanation
+
+
+def test_memory_of_a_cpu_or_of_a_full_batch_is_never_idle():
+    small = sample(peak=peak(device_bytes=2 * GIB))
+    assert codes(small, budget=dataclasses.replace(device_budget(), memory="host")) == []
+    assert codes(small, budget=None) == []
+    assert codes(sample(peak=peak(device_bytes=11 * GIB)), budget=device_budget()) == []
+    whole = sample([report([loader(64, 64)])], peak=peak(device_bytes=2 * GIB))
+    assert codes(whole, budget=device_budget()) == []

@@ -1,0 +1,204 @@
+"""Where the memory went: the parts add up to the device peak, each allocation has one category, each module its own bytes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from programs import MIB, network
+
+from brimful.decide.memory.breakdown import break_down
+from brimful.decide.memory.categories import CATEGORIES, annotate
+from brimful.decide.memory.program import program_of
+from brimful.decide.memory.replay import course_of, visits
+from brimful.decide.memory.size_model import fit_size_model
+from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.allocator_settings import settings_from
+from brimful_inside.simulator.annotations import (
+    At,
+    Backward,
+    Site,
+    Tag,
+)
+from brimful_inside.simulator.replay import play
+from brimful_inside.simulator.trace import (
+    Free,
+    Malloc,
+    Phase,
+    Step,
+    Trace,
+    decode,
+    encode_row,
+)
+
+CONTEXT = 500 * MIB
+
+
+def traced(*rows):
+    """A trace of rows and notes in order, as it would be read from a file."""
+    return decode(['{"trace_version": 1}', *map(encode_row, rows)])
+
+
+def broken_down(trace, **more):
+    program = program_of(trace)
+    made = break_down(program, program.sizes, annotate(trace), CONTEXT, **more)
+    assert made is not None
+    return made
+
+
+def categories(trace):
+    return [allocation.category for allocation in annotate(trace).allocations]
+
+
+@given(st.integers(0, 400), st.integers(1, 500))
+def test_the_parts_add_up_to_the_device_peak_of_the_run_and_of_each_phase(seed, batch_size):
+    trace = network(seed).trace(batch_size)
+    played = play(trace.rows, CachingAllocator())
+    made = broken_down(trace)
+    assert sum(made.whole.parts.values()) == played.peak.reserved + CONTEXT
+    assert {name: sum(b.parts.values()) for name, b in made.phases.items()} == {
+        name: peaks.reserved + CONTEXT for name, peaks in played.phases.items()
+    }
+    live = sum(made.whole.parts[name] for name in CATEGORIES if name not in ("cache", "context"))
+    assert live == played.peak.allocated == sum(size for _, size in made.live)
+    assert made.whole.outside_bytes + sum(share.bytes for share in made.whole.modules) <= live
+
+
+@pytest.mark.parametrize("knobs", ["expandable_segments:True", "max_split_size_mb:21", "roundup_power2_divisions:4"])
+@given(st.integers(0, 60))
+def test_they_add_up_under_other_settings_of_the_allocator(knobs, seed):
+    trace, settings = network(seed).trace(64), settings_from(knobs)
+    made = broken_down(trace, settings=settings)
+    assert sum(made.whole.parts.values()) == play(trace.rows, CachingAllocator(None, settings)).peak.reserved + CONTEXT
+
+
+@given(st.integers(0, 100), st.integers(1, 300))
+def test_the_notes_of_one_trace_serve_every_batch_size(seed, batch_size):
+    script = network(seed)
+    small, asked = script.trace(5), script.trace(batch_size)
+    laws = fit_size_model({5: program_of(small), 12: program_of(script.trace(12))})
+    assert laws is not None
+    by_laws = break_down(laws.program, laws.sizes_at(batch_size), annotate(small), CONTEXT)
+    assert by_laws == broken_down(asked)
+
+
+@given(st.integers(0, 100))
+def test_a_visit_is_as_high_as_the_replay_says(seed):
+    trace = network(seed).trace(30)
+    program = program_of(trace)
+    played = play(trace.rows, CachingAllocator())
+    for name, peaks in played.phases.items():
+        seen = [visit for visit in visits(program.code, course_of(program, program.sizes)) if visit.phase == name]
+        assert max(v.allocated for v in seen) == peaks.allocated
+        assert max(v.reserved for v in seen) == peaks.reserved
+
+
+def test_annotations_of_another_program_are_refused():
+    trace, other = network(1).trace(5), traced(Malloc(1, 10, "aten.zeros"))
+    program = program_of(trace)
+    with pytest.raises(ValueError, match="annotated"):
+        break_down(program, program.sizes, annotate(other), CONTEXT)
+
+
+FORWARD, LOSS, STEP = (
+    Site(0, "layers.0", "train.py:3 in forward: return self.layers[0](x)", "forward", "Net"),
+    Site(1, "layers.0", "train.py:9 in main: loss.backward()", "backward", "Net"),
+    Site(2, "", "train.py:10 in main: optimizer.step()", "optimizer"),
+)
+
+
+def one_step(step, first, kept=False):
+    """Forward, backward and update: ids from `first`."""
+    rows = [
+        *(FORWARD, At(0), Malloc(first, 3 * MIB, "aten.mm.default"), Malloc(first + 1, MIB, "aten.gelu.default")),
+        *(Free(first + 1), Backward(True), LOSS, At(1), Malloc(first + 2, 2 * MIB, "aten.mm.default")),
+        *(Malloc(first + 3, MIB, "aten.mm.default"), Tag(first + 3, "gradient", "layers.0", "Net", 4), Free(first + 2)),
+        *(Free(first), Backward(False), STEP, At(2), Malloc(first + 4, MIB, "aten._foreach_sqrt.default"), Free(first + 4)),
+        Step(step),
+    ]
+    return rows if kept else [*rows, Free(first + 3)]
+
+
+SETUP = Site(9, "", "train.py:1 in main: net.cuda()")
+WEIGHT = [SETUP, At(9), Malloc(1, MIB, "aten._to_copy.default"), Tag(1, "input"), Tag(1, "parameter", "layers.0", "Net", 4)]
+
+
+def test_each_kind_of_tensor_is_told_by_its_tag_or_by_its_life():
+    copied = [Malloc(2, MIB, "aten.clone.default")]
+    data = [Malloc(3, MIB, "aten._to_copy.default"), Tag(3, "input")]
+    library = [Malloc(4, MIB, "cublas", "cublas", (8, 0, 213)), Malloc(5, MIB, "sort (temporary)", "cudnn_like"), Free(5)]
+    trace = traced(*WEIGHT, *copied, Phase("train"), *data, *library, *one_step(1, 10), *one_step(2, 20), *one_step(3, 30))
+    step = ["activations", "temporaries", "temporaries", "gradients", "temporaries"]
+    assert categories(trace) == ["parameters", "other", "inputs", "workspaces", "temporaries", *step * 3]
+
+
+def test_results_that_the_script_collects_are_no_activations():
+    steps = [[Malloc(100 + n, 512, "aten.mean.default"), *one_step(n, 10 * n)] for n in (1, 2, 3, 4)]
+    found = categories(traced(*WEIGHT, Phase("train"), *(row for step in steps for row in step)))
+    assert [found[1 + 6 * n] for n in range(4)] == ["other", "other", "activations", "activations"], "two steps tell nothing"
+
+
+def test_a_forward_pass_that_is_done_again_makes_activations():
+    again = Site(5, "layers.0", "train.py:9 in main: loss.backward()", "recomputation", "Net")
+    rows = [FORWARD, At(0), Backward(True), again, At(5), Malloc(7, MIB, "aten.mm.default"), Backward(False)]
+    assert categories(traced(Phase("train"), *rows)) == ["activations"]
+
+
+def test_a_gradient_that_lives_through_a_later_forward_pass_is_stale():
+    early, late = (
+        annotate(traced(Phase("train"), *WEIGHT, *one_step(1, 10, kept), *one_step(2, 20))).allocations
+        for kept in (False, True)
+    )
+    assert [a.stale for a in early if a.category == "gradients"] == [False, False]
+    assert [a.stale for a in late if a.category == "gradients"] == [True, False]
+
+
+def test_the_moment_names_the_operation_the_module_and_the_line():
+    made = broken_down(traced(*WEIGHT, Phase("train"), *one_step(1, 10)))
+    moment = made.whole.moment
+    assert (moment.phase, moment.op, moment.module, moment.during) == ("train", "aten.mm.default", "layers.0", "backward")
+    assert moment.where == "train.py:9 in main: loss.backward()"
+    assert made.whole.parts["activations"] == 3 * MIB and made.whole.parts["gradients"] == MIB
+    (share,) = made.whole.modules
+    assert (share.module, share.bytes) == ("layers.0", 7 * MIB)
+    assert share.categories == {"parameters": MIB, "gradients": MIB, "activations": 3 * MIB, "temporaries": 2 * MIB}
+
+
+def test_a_phase_that_never_holds_more_than_it_found_has_its_peak_at_its_beginning():
+    made = broken_down(traced(*WEIGHT, Malloc(2, 5 * MIB, "aten.mm"), Phase("train"), Free(2), Malloc(3, MIB, "aten.mm")))
+    assert made.phases["train"].moment.op == "" and sum(made.phases["train"].parts.values()) >= 6 * MIB
+
+
+def test_where_the_allocator_grew_last_is_told_where_it_is_another_moment():
+    large = [Malloc(2, 30 * MIB, "aten.mm"), Free(2), *[Malloc(n, MIB // 2, "aten.small") for n in range(10, 20)]]
+    made = broken_down(traced(Phase("train"), *large))
+    assert made.whole.moment.op == "aten.mm"
+    assert made.whole.grown is not None and made.whole.grown.op == "aten.small"
+
+
+def test_several_models_keep_their_names_and_one_needs_none():
+    def trace(model):
+        other = [Malloc(5, MIB, "aten.mm"), Tag(5, "parameter", "layers.0", model)]
+        return traced(*WEIGHT, *other)
+
+    assert [share.module for share in broken_down(trace("Net")).whole.modules] == ["layers.0"]
+    assert {share.module for share in broken_down(trace("Critic")).whole.modules} == {"Net: layers.0", "Critic: layers.0"}
+
+
+def test_modules_that_repeat_are_taken_together_and_layers_of_one_list_are_not():
+    paths = [f"h.{n}.mlp.{layer}" for n in range(6) for layer in (0, 2)]
+    tags = [
+        row for n, path in enumerate(paths) for row in (Malloc(n, (n % 2 + 1) * MIB, "aten.mm"), Tag(n, "parameter", path, "N"))
+    ]
+    whole = broken_down(traced(*tags)).whole
+    assert [(group.pattern, group.count, group.bytes) for group in whole.alike] == [
+        ("h.*.mlp.2", 6, 12 * MIB),
+        ("h.*.mlp.0", 6, 6 * MIB),
+    ]
+    assert len(whole.modules) == 10
+    several = broken_down(traced(*tags, Malloc(99, 512, "aten.mm"), Tag(99, "parameter", "main.0", "Critic"))).whole
+    assert several.alike[0].pattern == "N: h.*.mlp.2"
+
+
+def test_a_trace_without_notes_is_broken_down_all_the_same():
+    assert broken_down(Trace({}, [Phase("train"), Malloc(1, MIB, "aten.mm")])).whole.parts["temporaries"] == MIB

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.decide.memory import size_model
+from brimful.decide.memory.fit import (
+    LawPeaks,
+    check_limits,
+    curve_sizes,
+    largest_that,
+    upper_limit,
+)
+from brimful.decide.memory.program import program_of
+from brimful.decide.memory.size_model import SizeModel, fit_size_model
+from brimful.values import Limits, Source
+from brimful_inside.simulator.allocator import settings_from
+from brimful_inside.simulator.replay import Peaks, Played
+from tests.decide.programs import GIB, MIB, card, network
+
+
+@given(edge=st.integers(1, 5000), upper=st.one_of(st.none(), st.integers(1, 6000)))
+def test_the_edge_of_what_fits_is_found(edge, upper):
+    expected = min(edge, upper) if upper is not None else edge
+    assert largest_that(lambda b: b <= edge, 1, upper) == expected
+
+
+@given(edge=st.integers(1, 3000), holes=st.sets(st.integers(1, 20)), bumps=st.sets(st.integers(1, 8)))
+def test_what_is_named_fits_and_nothing_larger_in_the_window_does(edge, holes, bumps):
+    fitting = (set(range(1, edge + 1)) - {edge - h for h in holes if edge - h > 1}) | {edge + b for b in bumps}
+    found = largest_that(fitting.__contains__, 1, None)
+    assert found in fitting
+    assert not any(found + d in fitting for d in range(1, 9))
+
+
+def test_nothing_fits_where_not_even_the_smallest_does():
+    assert largest_that(lambda b: False, 1, None) is None
+    assert largest_that(lambda b: b > 100, 1, 50) is None
+
+
+def test_a_size_beyond_the_limit_is_never_asked():
+    asked = []
+    largest_that(lambda b: asked.append(b) or True, 1, 37)
+    assert max(asked) <= 37
+
+
+def test_a_search_without_any_limit_ends():
+    assert largest_that(lambda b: True, 1, None) is not None
+
+
+def test_the_tighter_limit_is_named():
+    assert upper_limit(Limits()) == (None, None)
+    assert upper_limit(Limits(dataset_length=100)) == (100, "dataset")
+    assert upper_limit(Limits(dataset_length=100, max_batch_size=64)) == (64, "max_batch_size")
+
+
+def test_limits_that_leave_nothing_are_refused():
+    with pytest.raises(ValueError, match="no batch size"):
+        check_limits(Limits(dataset_length=0))
+    with pytest.raises(ValueError, match="at least 1"):
+        check_limits(Limits(min_batch_size=0))
+
+
+def test_the_upper_end_of_the_interval_decides_whether_it_fits():
+    played = Played({}, Peaks(9 * GIB, 9 * GIB + 524 * MIB))
+    assert card(10 * GIB).fits(played)
+    assert not card(10 * GIB, high=0.05).fits(played)
+    assert not card(10 * GIB).fits(played, growth=0.05)
+
+
+def test_an_estimate_has_the_three_names_of_a_peak_and_its_interval():
+    seen = card(10 * GIB, context=GIB, high=0.1).estimate(Peaks(3 * GIB, 4 * GIB))
+    assert (seen.allocated_bytes, seen.reserved_bytes, seen.device_bytes) == (3 * GIB, 4 * GIB, 5 * GIB)
+    low, high = seen.device_interval_bytes
+    assert low <= 4.5 * GIB + 1 and high >= 5.5 * GIB - 1
+    assert seen.source is Source.PREDICTED
+
+
+def test_an_estimate_says_where_its_context_was_measured():
+    known = replace(card(10 * GIB), calibration="context measured on 2026-11-20 on this machine")
+    assert known.estimate(Peaks(GIB, GIB)).interval_basis.endswith("; context measured on 2026-11-20 on this machine")
+    assert "context" not in card(10 * GIB).estimate(Peaks(GIB, GIB)).interval_basis
+
+
+def test_a_picture_reaches_beyond_the_largest_size_and_not_beyond_the_limits():
+    sizes = curve_sizes(100, 1, None)
+    assert sizes == sorted(set(sizes)) and 100 in sizes and max(sizes) > 100
+    assert max(curve_sizes(100, 1, 100)) == 100
+    assert curve_sizes(1, 1, 1) == [1]
+
+
+@given(seed=st.integers(0, 10**6), budget=st.integers(1, 20), size=st.integers(1, 2000), high=st.sampled_from([0.0, 0.05]))
+@settings(max_examples=40, deadline=None)
+def test_what_is_not_replayed_because_it_holds_too_much_would_not_fit(seed, budget, size, high):
+    script, chosen = network(seed, layers=4), card(budget * GIB, high=high)
+    laws = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert laws is not None
+    assert LawPeaks(laws, chosen).fits(size) == chosen.fits(laws.play_at(size))
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
+@given(seed=st.integers(0, 10**6), budget=st.integers(1, 6000), capacity=st.sampled_from([None, 900, 3000]))
+@settings(max_examples=30, deadline=None)
+def test_a_replay_that_ends_early_says_of_what_fits_what_the_whole_one_says(conf, seed, budget, capacity):
+    script = network(seed, layers=4)
+    room = None if capacity is None else capacity * MIB
+    chosen = replace(card(budget * MIB, high=0.03, capacity=room), settings=settings_from(conf))
+    laws = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert laws is not None
+    peaks = LawPeaks(laws, chosen)
+    for size in (1, 20, 80, 300, 1000, 80):
+        assert peaks.fits(size) == chosen.fits(laws.play_at(size, chosen.settings, room))
+    for size in (20, 1000):
+        assert peaks.at(size).phases == laws.play_at(size, chosen.settings, room).phases, "too large, and whole all the same"
+
+
+@given(budget=st.integers(0, 1 << 45), context=st.integers(0, 1 << 32), high=st.floats(0, 0.5))
+def test_what_may_be_reserved_at_most_fits_and_a_byte_more_does_not(budget, context, high):
+    chosen = card(budget, context, high)
+    most = chosen.most_reserved_bytes
+    assert not chosen.fits(Played({}, Peaks(0, most + 1)))
+    assert most < 0 or chosen.fits(Played({}, Peaks(0, most)))
+
+
+def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
+    script, chosen = network(3), card(20 * GIB)
+    laws = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert laws is not None
+    peaks = LawPeaks(laws, chosen)
+    largest = peaks.largest(5, None)
+    assert largest is not None and peaks._too_large
+    monkeypatch.setattr(SizeModel, "play_up_to", lambda *args: pytest.fail("replayed"))
+    assert peaks.largest(5, None) == largest
+
+
+def test_sizes_far_above_the_edge_are_not_replayed(monkeypatch):
+    script, chosen = network(3), card(20 * GIB)
+    laws = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert laws is not None
+    monkeypatch.setattr(size_model, "play_cards_up_to", lambda *args: pytest.fail("replayed"))
+    assert not LawPeaks(laws, chosen).fits(100_000)
+
+
+def test_a_picture_of_a_long_program_has_fewer_points():
+    assert len(curve_sizes(100, 1, None, rows=1_000)) > len(curve_sizes(100, 1, None, rows=12_000)) == 11
+    assert len(curve_sizes(100, 1, None, rows=10**9)) >= 8

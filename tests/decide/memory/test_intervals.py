@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+
+from brimful.decide.memory.intervals import (
+    ASSUMED_ERROR,
+    Evidence,
+    committed_evidence,
+    evidence_from,
+    evidence_json,
+    growth,
+    interval_for,
+    kind_of,
+    read_evidence,
+)
+from brimful.decide.memory.program import Program, program_of
+from brimful.values import Source
+from brimful_inside.simulator.trace import Free, Malloc, Trace
+
+
+def evidence(situation: str, low: float, high: float, count: int = 100) -> Evidence:
+    return Evidence(situation, 0.0, low, high, count, "2026-01-01", "one card", "a bench")
+
+
+def test_without_a_bench_the_interval_is_assumed_and_says_so():
+    interval = interval_for("workspaces", [])
+    assert interval.source is Source.ASSUMED
+    assert "assumed" in interval.basis
+    assert (interval.low, interval.high) == (-ASSUMED_ERROR, ASSUMED_ERROR)
+
+
+def test_the_bench_of_the_same_kind_of_network_goes_before_a_general_one():
+    found = [evidence("any", -0.2, 0.2), evidence("dense", -0.01, 0.02)]
+    assert interval_for("dense", found).high == 0.02
+    assert interval_for("workspaces", found).high == 0.2
+    assert interval_for("dense", found).source is Source.MEASURED
+
+
+def test_the_bench_with_most_runs_speaks():
+    assert interval_for("dense", [evidence("dense", -0.1, 0.1, 30), evidence("dense", -0.02, 0.03, 900)]).high == 0.03
+
+
+def test_an_interval_holds_the_prediction_even_where_all_runs_lay_on_one_side():
+    low, high = interval_for("dense", [evidence("dense", 0.01, 0.03)]).around(1000.0)
+    assert (low, high) == (1000, 1030)
+
+
+def test_an_interval_grows_with_each_doubling_beyond_what_was_seen():
+    assert growth(64, 64, 0.06) == growth(10, 64, 0.06) == 0
+    assert growth(512, 64, 0.06) == pytest.approx(0.18)
+    interval = interval_for("dense", [evidence("dense", -0.02, 0.02)])
+    assert interval.around(1000, 0.18) == (800, 1200)
+
+
+def test_evidence_comes_from_signed_errors_and_survives_its_json():
+    found = evidence_from([i / 1000 for i in range(-40, 41)], "dense", "2026-01-01", "one card", "a bench")
+    assert (found.median_error, found.count) == (0.0, 81)
+    assert found.high_error - found.low_error == pytest.approx(0.077)  # 78 of 81
+    assert read_evidence(evidence_json(found)) == found
+
+
+def test_too_few_runs_are_no_evidence():
+    with pytest.raises(ValueError, match="too few"):
+        evidence_from([0.0] * 19, "dense", "2026-01-01", "one card", "a bench")
+    with pytest.raises(ValueError, match="none of"):
+        evidence_from([0.0] * 20, "mlp", "2026-01-01", "one card", "a bench")
+
+
+@pytest.mark.parametrize("text", ['{"schema": 99}', '{"schema": 1, "situation": "dense"}'])
+def test_what_is_no_evidence_is_refused(text):
+    with pytest.raises(ValueError, match="evidence"):
+        read_evidence(text)
+
+
+def test_what_comes_with_the_package_can_be_read():
+    for one in committed_evidence():
+        assert one.low_error <= one.median_error <= one.high_error
+        assert one.count >= 20
+
+
+def of(*allocations: tuple[str, int]) -> Program:
+    """A program that keeps all it allocates, but cuDNN's workspaces."""
+    rows: list = []
+    for number, (op, nbytes) in enumerate(allocations):
+        rows.append(Malloc(number, nbytes, op))
+        if op.startswith("cudnn_"):
+            rows.append(Free(number))
+    return program_of(Trace({}, rows))
+
+
+def test_a_transformer_whose_patches_a_convolution_cuts_is_one_without_workspaces():
+    attention = [("aten._scaled_dot_product_efficient_attention", 1000)] * 12
+    assert kind_of(of(("aten.convolution", 1000), *attention)) == "no workspaces"
+
+
+@pytest.mark.parametrize(("workspace", "kind"), [(0, "no workspaces"), (17, "small workspaces"), (18, "workspaces")])
+def test_networks_are_told_apart_by_the_largest_workspace_of_cudnn(workspace, kind):
+    assert kind_of(of(("cudnn_forward", workspace), ("aten.convolution", 979))) == kind
+    assert kind_of(of(("aten.convolution", 979), ("cudnn_backward_data", workspace), ("aten.mul", 21))) == kind
+
+
+def test_an_interval_is_the_shortest_that_holds_its_share_of_the_runs_of_its_bench():
+    errors = [i / 1000 for i in range(-200, 760)] + [5.0] * 40
+    found = evidence_from(errors, "dense", "2026-01-01", "one card", "a bench")
+    assert sum(found.low_error <= error <= found.high_error for error in errors) == 955
+    assert found.high_error < 1, "the forty far ones are among those left out"
+
+
+def test_networks_of_linear_layers_alone_are_dense():
+    assert kind_of(of(("aten.addmm", 10), ("aten.relu", 10))) == "dense"
+    classifier = of(
+        ("aten.addmm.default", 10), ("aten._log_softmax.default", 10), ("aten._log_softmax_backward_data.default", 10)
+    )
+    assert kind_of(classifier) == "dense", "its loss has a softmax, and that is no attention"
+    assert kind_of(of(("aten.bmm", 10), ("aten.relu", 10))) == "no workspaces"
+    assert kind_of(of(("aten.addmm", 10), ("aten._softmax.default", 10))) == "no workspaces"

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.decide.memory.search_measured import Measured, search_largest_measured
+from brimful.values import Limits, Outcome, Source
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def drive(search, peak_of, capacity: float):
+    asked: list[int] = []
+    try:
+        size = next(search)
+        while True:
+            assert size not in asked, "no size is run twice"
+            asked.append(size)
+            peak = peak_of(size)
+            full = peak > capacity
+            size = search.send(Measured(Outcome.OUT_OF_HOST_MEMORY) if full else Measured(Outcome.COMPLETED, int(peak)))
+    except StopIteration as end:
+        return end.value, asked
+
+
+def line(b):
+    return 400 * MIB + b * 10 * MIB
+
+
+SCRIPTS = {
+    "a line": line,
+    "little a sample": lambda b: 400 * MIB + b * MIB / 2,
+    "a quadratic": lambda b: 400 * MIB + b * MIB + b * b * 5000,
+    "squares alone": lambda b: 400 * MIB + b * b * 50_000,
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("noise", [0.0, 0.003])
+def test_the_named_size_is_near_the_true_one_and_nothing_ran_out_of_memory(name, noise):
+    peak_of, rng, budget = SCRIPTS[name], random.Random(1), 8 * GIB
+    found, asked = drive(
+        search_largest_measured(budget, Limits()), lambda b: peak_of(b) * rng.uniform(1 - noise, 1 + noise), budget * 1.02
+    )
+    true = max(b for b in range(1, 20_000) if peak_of(b) <= budget)
+    largest = found.belief.largest_batch_size
+    assert largest is not None and 0.97 * true <= largest <= 1.01 * true
+    assert largest in asked and len(asked) <= 8
+    assert found.notes == ()
+    assert found.belief.limited_by == "budget" and found.belief.method == "peaks" and not found.belief.exact
+
+
+@given(
+    fixed=st.integers(50, 4000),
+    linear=st.integers(0, 300),
+    quadratic=st.integers(0, 3),
+    noise=st.sampled_from([0.0, 0.005]),
+    dataset=st.one_of(st.none(), st.integers(1, 400)),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=150, deadline=None)
+def test_what_is_named_was_run_within_the_budget_and_the_limits(fixed, linear, quadratic, noise, dataset, seed):
+    rng, budget = random.Random(seed), 6 * GIB
+    measured = {}
+
+    def peak_of(b):
+        measured[b] = (fixed + linear * b + quadratic * b * b) * MIB * rng.uniform(1 - noise, 1 + noise)
+        return measured[b]
+
+    found, asked = drive(search_largest_measured(budget, Limits(dataset_length=dataset)), peak_of, budget / 0.9)
+    largest = found.belief.largest_batch_size
+    assert len(asked) <= 8 and all(1 <= b <= (dataset or 10**9) for b in asked)
+    if largest is not None:
+        assert measured[largest] <= budget
+        assert found.peak is not None and found.peak.source is Source.MEASURED
+    else:
+        assert min(asked) == 1 and measured[1] > budget
+    assert sum(measured[b] > budget / 0.9 for b in asked[1:]) <= 1 or min(measured.values()) > budget
+
+
+def test_a_bend_upwards_that_nobody_could_foresee_is_survived():
+    found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: line(b) + max(0, b - 300) * 40 * MIB, 8.8 * GIB)
+    true = max(b for b in range(1, 2000) if line(b) + max(0, b - 300) * 40 * MIB <= 8 * GIB)
+    assert found.belief.largest_batch_size is not None
+    assert 0.9 * true <= found.belief.largest_batch_size <= true
+    assert len(asked) <= 8 and found.notes
+
+
+def test_a_bend_downwards_is_followed():
+    found, _ = drive(
+        search_largest_measured(8 * GIB, Limits()), lambda b: 400 * MIB + min(b, 100) * 40 * MIB + b * MIB, 8.8 * GIB
+    )
+    assert found.belief.largest_batch_size is not None and found.belief.largest_batch_size >= 2000
+
+
+def test_the_search_goes_smaller_from_a_first_size_that_is_too_large():
+    found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: 5 * GIB + b * GIB, 8.8 * GIB)
+    assert asked == [4, 1, 2]  # 3 would take the budget to the byte: the upper end of its interval is beyond
+    assert found.belief.largest_batch_size == 2
+    found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: 9 * GIB, 9.9 * GIB)
+    assert (found.belief.largest_batch_size, asked) == (None, [4, 1])
+
+
+def test_memory_that_never_changes_is_said_to_ignore_the_batch_size():
+    found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: GIB, 8.8 * GIB)
+    assert found.belief.ignores_batch_size and found.belief.limited_by is None
+    assert found.belief.largest_batch_size == max(asked)
+
+
+def test_a_limit_that_the_first_trial_tells_is_obeyed():
+    search = search_largest_measured(8 * GIB, Limits(), first_size=16)
+    assert next(search) == 16
+    assert search.send(Measured(Outcome.COMPLETED, line(16), dataset_length=10)) == 10
+    with pytest.raises(StopIteration) as end:
+        search.send(Measured(Outcome.COMPLETED, line(10), dataset_length=10))
+    assert (end.value.value.belief.largest_batch_size, end.value.value.belief.limited_by) == (10, "dataset")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.KILLED])
+def test_only_out_of_memory_makes_the_search_go_smaller(outcome):
+    search = search_largest_measured(8 * GIB, Limits())
+    next(search)
+    with pytest.raises(StopIteration) as end:
+        search.send(Measured(outcome))
+    assert end.value.value.failed is outcome
+
+
+def test_a_trial_without_a_peak_is_a_failure_and_not_a_size_that_fits():
+    search = search_largest_measured(8 * GIB, Limits())
+    next(search)
+    with pytest.raises(StopIteration) as end:
+        search.send(Measured(Outcome.COMPLETED))
+    assert end.value.value.failed is Outcome.NO_STEP

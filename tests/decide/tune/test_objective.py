@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from builders import GIB, device_budget, peak, sample
+
+from brimful.decide.tune.objective import (
+    choose,
+    default_objective,
+    fits_budget,
+    peak_bytes,
+)
+from brimful.values import Objective, Outcome
+
+
+def runs(pairs):
+    return [sample(settings={"batch_size": size}, samples_per_s=rate, step_s=()) for size, rate in pairs]
+
+
+CURVE = [(8, 50.0), (16, 98.0), (32, 100.0), (64, 80.0)]
+
+
+@pytest.mark.parametrize(
+    ("objective", "requested", "size"),
+    [
+        (Objective.FASTEST, None, 16),
+        (Objective.LARGEST, None, 64),
+        (Objective.FIT, 32, 32),
+        (Objective.FIT, 40, 32),
+        (Objective.FIT, 4, 8),
+        (Objective.FIT, None, 64),
+    ],
+)
+def test_an_objective_ranks_what_was_run(objective, requested, size):
+    choice = choose(objective, runs(CURVE), requested)
+    assert choice.batch_size == size
+    assert choice.why
+
+
+def test_without_a_clock_the_fastest_is_the_largest():
+    assert choose(Objective.FASTEST, runs([(8, None), (16, None)])).batch_size == 16
+    assert default_objective(has_clock=False) is Objective.LARGEST
+    assert default_objective(has_clock=True) is Objective.FASTEST
+
+
+def test_where_nothing_fitted_nothing_is_chosen():
+    assert choose(Objective.FASTEST, []) is None
+
+
+def test_a_trial_fits_when_its_measured_peak_is_within_the_budget():
+    budget = device_budget(10 * GIB)
+    assert fits_budget(sample(peak=peak(10 * GIB)), budget)
+    assert not fits_budget(sample(peak=peak(10 * GIB + 1)), budget)
+    assert not fits_budget(sample(peak=peak(GIB), outcome=Outcome.OUT_OF_DEVICE_MEMORY), budget)
+    assert fits_budget(sample(peak=None), budget)
+
+
+def test_host_memory_counts_all_processes_of_a_trial():
+    one = sample(peak=peak(host_bytes=2 * GIB), process_tree_host_bytes=5 * GIB)
+    assert peak_bytes(one, "host") == 5 * GIB
+    assert peak_bytes(dataclasses.replace(one, process_tree_host_bytes=None), "host") == 2 * GIB
+    assert peak_bytes(one, "device") is None
+    assert not fits_budget(one, dataclasses.replace(device_budget(4 * GIB), memory="host"))

@@ -1,0 +1,302 @@
+"""The feed: the samples of each step on the device, again and again, from arrays and from loaders."""
+
+from __future__ import annotations
+
+import random
+
+import numpy
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, IterableDataset
+
+from brimful.errors import UsageError
+from brimful.train import BatchingConfig, Config, Task, fit
+from brimful.train.data.arrays import Arrays
+from brimful.train.data.epoch_sampler import EpochSampler, Position
+from brimful.train.data.pipeline import DataConfig, DataPipeline
+
+CPU = torch.device("cpu")
+ALONE = DataConfig(workers=0)
+
+
+class Noisy(Dataset):
+    """Each sample is its index and a number drawn for it."""
+
+    def __init__(self, length, fails_at=None):
+        self.length = length
+        self.fails_at = fails_at
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index == self.fails_at:
+            raise ValueError("a broken image")
+        return torch.tensor(index), torch.rand(())
+
+
+class Texts(Dataset):
+    sizes = numpy.array([3, 1, 4, 1, 5, 9, 2, 6])
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.full((int(self.sizes[index]),), index)
+
+    def collate(self, samples):
+        return {"tokens": torch.nn.utils.rnn.pad_sequence(samples, batch_first=True, padding_value=-1)}
+
+
+def course(length, micro_batch=4, accumulation=2, **more):
+    return EpochSampler(length, seed=0, micro_batch=micro_batch, accumulation=accumulation, **more)
+
+
+def indices_of(batch):
+    return batch[0].tolist()
+
+
+def arrays(length):
+    return Arrays(torch.arange(length), torch.arange(length) * 10)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 3), st.integers(1, 3), st.sampled_from([arrays, Noisy]))
+def test_what_is_loaded_is_what_the_course_says(length, micro_batch, accumulation, ranks, make):
+    loaded = []
+    for rank in range(ranks):
+        on_rank = course(length, micro_batch, accumulation, ranks=ranks, rank=rank)
+        for step in DataPipeline(make(length), on_rank, CPU, ALONE, 0).steps(Position(1)):
+            assert step.parts == tuple(len(part) for part in step.indices.micro_batches)
+            assert step.samples == step.indices.samples
+            for part, samples in enumerate(step.parts):
+                batch = step.load(part, 0, samples)
+                assert indices_of(batch) == step.indices.micro_batches[part].tolist()
+                loaded += indices_of(batch)
+    assert sorted(loaded) == list(range(length))
+
+
+@pytest.mark.parametrize("config", [ALONE, DataConfig(workers=1), DataConfig(workers=1, residence="loader")])
+@pytest.mark.parametrize("make", [arrays, Noisy])
+def test_a_load_can_be_repeated_whole_or_in_pieces_in_any_order_until_the_next_step(config, make):
+    for step in DataPipeline(make(20), course(20, 4, 3), CPU, config, 0).steps(Position()):
+        whole = [step.load(part, 0, n) for part, n in enumerate(step.parts)]
+        for part, n in reversed(list(enumerate(step.parts))):
+            pieces = [step.load(part, at, min(at + 3, n)) for at in range(0, n, 3)]
+            for number in (0, 1):
+                assert torch.equal(torch.cat([piece[number] for piece in pieces]), whole[part][number])
+
+
+def test_workers_batch_size_and_a_resume_change_no_random_number_of_a_sample():
+    def drawn(config, micro_batch, start=0):
+        feed = DataPipeline(Noisy(24), course(24, micro_batch, 1), CPU, config, 5)
+        batches = [step.load(0, 0, step.parts[0]) for step in feed.steps(Position(2, start))]
+        return {i: v for batch in batches for i, v in zip(batch[0].tolist(), batch[1].tolist(), strict=True)}
+
+    here = drawn(ALONE, 4)
+    assert len(here) == 24
+    assert drawn(DataConfig(workers=2), 7) == here
+    rest = drawn(ALONE, 5, start=13)
+    assert len(rest) == 11 and rest.items() <= here.items()
+
+
+def test_a_step_that_was_left_in_the_middle_does_not_shift_the_next():
+    for make, config in ((arrays, ALONE), (Noisy, ALONE), (Noisy, DataConfig(workers=1))):
+        for step in DataPipeline(make(30), course(30, 4, 3), CPU, config, 0).steps(Position()):
+            assert indices_of(step.load(0, 0, 2)) == step.indices.micro_batches[0][:2].tolist()
+
+
+def test_a_pass_that_was_left_can_be_begun_anew_also_with_workers():
+    for config in (ALONE, DataConfig(workers=1)):
+        feed = DataPipeline(Noisy(30), course(30), CPU, config, 0)
+        next(feed.steps(Position())).load(0, 0, 1)
+        for epoch in (0, 1):
+            steps = list(feed.steps(Position(epoch, 8)))
+            assert steps[0].indices.before == Position(epoch, 8) and steps[-1].indices.after == Position(epoch + 1)
+
+
+def test_batches_by_size_are_collated_by_the_data_set_and_cut_by_samples():
+    sized = course(8, 4, 1, sizes=Texts.sizes, max_tokens=12)
+    steps = list(DataPipeline(Texts(), sized, CPU, ALONE, 0).steps(Position()))
+    step = steps[0]
+    assert step.parts[0] == 1 and step.load(0, 0, 1)["tokens"].shape == (1, 9)  # the longest comes first
+    seen = []
+    for step in DataPipeline(Texts(), sized, CPU, ALONE, 0).steps(Position()):
+        for part, n in enumerate(step.parts):
+            assert step.load(part, 0, n)["tokens"].numel() <= 12
+            seen += [int(step.load(part, at, at + 1)["tokens"][0, 0]) for at in range(n)]
+    assert sorted(seen) == list(range(8))
+
+
+def test_the_training_s_own_random_states_are_untouched():
+    """Also by the loader's own draw at the start of each pass."""
+    for data, config in (
+        (arrays(20), ALONE),
+        (Noisy(20), ALONE),
+        (Noisy(20), DataConfig()),
+        (Noisy(20), DataConfig(workers=1)),
+    ):
+        before = torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[index]
+        for step in DataPipeline(data, course(20), CPU, config, 0).steps(Position()):
+            step.load(0, 0, step.parts[0])
+        assert (torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()) == before  # type: ignore[index]
+
+
+class EndsEarly:
+    """Imitates a trial: a pass over a loader ends after so many batches."""
+
+    def __init__(self, loader, batches):
+        self.loader, self.batches = loader, batches
+
+    def __iter__(self):
+        for _, batch in zip(range(self.batches), self.loader, strict=False):
+            yield batch
+
+
+@pytest.mark.parametrize(("batches", "steps"), [(0, 0), (1, 1), (2, 1), (3, 2), (100, 4)])
+def test_a_loader_that_ends_early_ends_the_epoch_and_the_step_that_was_begun_can_be_made(batches, steps):
+    feed = DataPipeline(arrays(30), course(30), CPU, ALONE, 0)
+    feed._loader = EndsEarly(feed._loader, batches)  # type: ignore[assignment]
+    seen = 0
+    for step in feed.steps(Position()):
+        seen += 1
+        for part, n in enumerate(step.parts):
+            assert len(step.load(part, 0, n)[0]) > 0
+    assert seen == steps
+
+
+def test_a_loader_that_goes_on_beyond_the_epoch_gives_more_steps():
+    feed = DataPipeline(arrays(16), course(16), CPU, ALONE, 0)
+    once = feed._loader
+
+    class Thrice:
+        def __iter__(self):
+            for _ in range(3):
+                yield from once
+
+    feed._loader = Thrice()  # type: ignore[assignment]
+    batches = [step.load(part, 0, n) for step in feed.steps(Position()) for part, n in enumerate(step.parts)]
+    assert [len(batch[0]) for batch in batches] == [4] * 12
+
+
+class Gives:
+    """A loader of these batches."""
+
+    def __init__(self, *batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def first_of(*batches):
+    feed = DataPipeline(arrays(16), course(16), CPU, ALONE, 0)
+    feed._loader = Gives(*batches)  # type: ignore[assignment]
+    return next(iter(feed.steps(Position())))
+
+
+@pytest.fixture
+def in_a_trial(monkeypatch):
+    monkeypatch.setattr("brimful.train.data.pipeline.keeps_writes_out", lambda: True)
+
+
+@pytest.mark.usefixtures("in_a_trial")
+def test_in_a_trial_a_batch_of_another_size_than_planned_is_cut_in_the_same_shares():
+    step = first_of(torch.arange(8), torch.arange(8))
+    assert step.load(0, 0, 4).tolist() == list(range(8))
+    assert step.load(0, 1, 3).tolist() == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("time_steps", [6, 8, 1])
+def test_a_batch_whose_first_dimension_is_not_its_samples_goes_whole_and_is_not_cut_by_it(time_steps):
+    step = first_of((torch.zeros(time_steps, 4, 3), torch.zeros(time_steps, 4, 1)))
+    assert step.load(0, 0, 4)[0].shape == (time_steps, 4, 3)
+    with pytest.raises(UsageError, match=f"has {time_steps} rows, and the batch has 4 samples") as caught:
+        step.load(0, 0, 2)
+    assert "slices" in caught.value.suggestion
+    assert step.load(0, 0, 4)[0].shape == (time_steps, 4, 3)
+
+
+def test_memory_that_is_missing_does_not_cut_time_in_place_of_samples(tmp_path):
+    class TimeMajor(Noisy):
+        def __getitem__(self, index):
+            return torch.full((6, 3), float(index))
+
+        def collate(self, samples):
+            return torch.stack(samples, 1)
+
+    shapes = []
+
+    def loss(model, batch):
+        shapes.append(tuple(batch.shape))
+        if len(shapes) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        return model(batch).square().mean()
+
+    task = Task("time-major", torch.nn.Linear(3, 1), loss, TimeMajor(16))
+    config = Config(tmp_path, epochs=1, device="cpu", batch=BatchingConfig(micro_batch=8), data=ALONE)
+    with pytest.raises(UsageError, match="has 6 rows, and the batch has 8 samples"):
+        fit(task, config)
+    assert shapes == [(6, 8, 3)]
+
+
+@pytest.mark.parametrize("bad", [(0, 0), (-1, 2), (3, 2), (0, 5)])
+def test_samples_that_a_part_does_not_have_are_refused(bad):
+    step = next(iter(DataPipeline(arrays(16), course(16), CPU, ALONE, 0).steps(Position())))
+    with pytest.raises(IndexError, match="of a micro-batch of 4"):
+        step.load(0, *bad)
+
+
+def test_a_rank_without_samples_has_a_step_without_parts():
+    feed = DataPipeline(arrays(1), course(1, ranks=2, rank=1), CPU, ALONE, 0)
+    (step,) = feed.steps(Position())
+    assert step.parts == () and step.samples == 1
+
+
+@pytest.mark.parametrize("config", [ALONE, DataConfig(), DataConfig(workers=1)])
+def test_one_sample_is_a_data_set(config):
+    (step,) = DataPipeline(Noisy(1), course(1), CPU, config, 0).steps(Position())
+    assert indices_of(step.load(0, 0, 1)) == [0]
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+def test_a_data_set_that_has_no_indices_is_refused():
+    with pytest.raises(UsageError, match="Endless is an IterableDataset") as caught:
+        DataPipeline(Endless(), course(3), CPU, ALONE, 0)
+    assert "__getitem__" in caught.value.suggestion
+
+
+def test_a_course_through_another_number_of_samples_is_refused():
+    with pytest.raises(UsageError, match="the data set has 5 samples, and the course goes through 6"):
+        DataPipeline(arrays(5), course(6), CPU, ALONE, 0)
+
+
+def test_a_sample_that_fails_fails_the_training_with_its_own_error():
+    with pytest.raises(ValueError, match="a broken image"):
+        list(DataPipeline(Noisy(8, fails_at=5), course(8), CPU, ALONE, 0).steps(Position()))
+
+
+def test_residence_and_workers_are_told_as_asked_and_in_force():
+    feed = DataPipeline(arrays(5), course(5), CPU, DataConfig(workers=3, residence="device"), 0)
+    assert (feed.residence.requested, feed.residence.effective) == ("device", "host")
+    assert (feed.workers.requested, feed.workers.effective) == (3, 0)
+    assert "the training is on cpu" in feed.residence.why and "in arrays" in feed.workers.why
+    asked = DataPipeline(Noisy(5), course(5), CPU, DataConfig(workers=2, residence="pinned"), 0)
+    assert (asked.residence.effective, asked.workers.effective) == ("loader", 2)
+
+
+def test_a_data_set_that_gives_batches_at_once_is_told_that_its_samples_are_made_one_by_one():
+    class Batched(Noisy):
+        def __getitems__(self, indices):
+            return [self[index] for index in indices]
+
+    seeded = DataPipeline(Batched(8), course(8), CPU, ALONE, seed=0)
+    own = DataPipeline(Batched(8), course(8), CPU, DataConfig(workers=0, random_samples=False), seed=0)
+    assert "__getitems__" in seeded.workers.why
+    assert "__getitems__" not in own.workers.why

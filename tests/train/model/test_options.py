@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from brimful.errors import UsageError
+from brimful.train.effective import Effective
+from brimful.train.model import options
+from brimful.train.model.options import apply_model_options
+from tests.brimful_inside.imaginary.conftest import gpu, trace_file  # noqa: F401
+
+CPU, CARD = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@dataclass(frozen=True)
+class Options:
+    gradient_checkpointing: bool = False
+    compile: bool = False
+    cuda_graphs: bool = False
+    channels_last: bool = False
+    parallel: str = "ddp"
+
+
+def block() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())
+
+
+def blocks() -> nn.Module:
+    return nn.Sequential(block(), block(), block())
+
+
+def applied(model: nn.Module, options: Options, device: torch.device = CPU, **more) -> tuple[nn.Module, list[Effective]]:
+    return apply_model_options(model, options, device, micro_batch=4, **more)
+
+
+def test_without_options_nothing_is_done_or_said():
+    model = blocks()
+    kinds = [type(module) for module in model.modules()]
+    assert applied(model, Options()) == (model, [])
+    assert [type(module) for module in model.modules()] == kinds
+
+
+def test_gradient_checkpointing_is_told_with_its_blocks():
+    _, (row,) = applied(blocks(), Options(gradient_checkpointing=True))
+    assert row == Effective("gradient_checkpointing", True, True, "3 × Sequential, each computed again in the backward pass")
+
+
+def test_a_model_without_blocks_is_told():
+    _, (row,) = applied(nn.Linear(2, 2), Options(gradient_checkpointing=True))
+    assert (row.requested, row.effective) == (True, False)
+    assert row.why.startswith("no repeated blocks found")
+
+
+class WithItsOwn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = blocks()
+        self.asked: list[object] = []
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None):
+        self.asked.append(gradient_checkpointing_kwargs)
+
+
+class WithAnOldOne(WithItsOwn):
+    def gradient_checkpointing_enable(self):
+        self.asked.append("asked")
+
+
+class WithANewOne(WithItsOwn):
+    def activation_checkpointing_enable(self, activation_checkpointing_kwargs=None):
+        self.asked.append(activation_checkpointing_kwargs)
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None):
+        raise AssertionError("deprecated")
+
+
+class ThatRefuses(WithItsOwn):
+    def gradient_checkpointing_enable(self):
+        raise ValueError("ThatRefuses does not support gradient checkpointing.")
+
+
+def test_a_model_with_its_own_way_is_asked_first():
+    settings = {"use_reentrant": False}
+    for model, asked in ((WithItsOwn(), settings), (WithANewOne(), settings), (WithAnOldOne(), "asked")):
+        _, (row,) = applied(model, Options(gradient_checkpointing=True))
+        assert model.asked == [asked]
+        assert row.effective is True and row.why == f"{type(model).__name__}'s own"
+        assert type(model.layers[0]) is nn.Sequential, "and nothing else is done to it"
+
+
+def test_where_its_own_way_refuses_the_blocks_are_taken():
+    _, (row,) = applied(ThatRefuses(), Options(gradient_checkpointing=True))
+    assert row.effective is True
+    assert row.why.endswith("its own was asked first and refused: ThatRefuses does not support gradient checkpointing.")
+
+
+def test_transformers_own_way_gives_the_same_losses():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=32, n_positions=16)
+    torch.manual_seed(0)
+    plain = transformers.GPT2LMHeadModel(config)
+    checkpointed = copy.deepcopy(plain)
+    _, (row,) = applied(checkpointed, Options(gradient_checkpointing=True))
+    assert row.why == "GPT2LMHeadModel's own"
+    tokens = torch.randint(0, 32, (2, 16))
+    gradients = []
+    for model in (plain, checkpointed):
+        torch.manual_seed(1)
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        gradients.append(model.transformer.h[0].mlp.c_fc.weight.grad)
+    assert torch.equal(*gradients)
+
+
+def test_channels_last_reaches_convolutions_of_two_and_three_dimensions():
+    model = nn.ModuleList([nn.Conv2d(3, 8, 3), nn.Conv3d(3, 8, 3), nn.Linear(3, 3)])
+    before = copy.deepcopy(model.state_dict())
+    _, (row,) = applied(model, Options(channels_last=True))
+    assert (row.effective, row.why) == (True, "weights of 2 convolutions, which activations follow")
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert model[1].weight.is_contiguous(memory_format=torch.channels_last_3d)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert model[0](torch.randn(2, 3, 8, 8)).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_channels_last_is_left_out_where_parameters_are_sharded_and_that_is_told():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3))
+    _, (row,) = apply_model_options(
+        model, Options(channels_last=True, parallel="fsdp2"), torch.device("cpu"), micro_batch=8, ranks=2
+    )
+    assert (row.requested, row.effective) == (True, False)
+    assert "FSDP2" in row.why
+    assert model[0].weight.is_contiguous()
+
+
+def test_channels_last_without_convolutions_is_told():
+    _, (row,) = applied(nn.Linear(2, 2), Options(channels_last=True))
+    assert (row.requested, row.effective) == (True, False)
+    assert "no convolution" in row.why
+
+
+def test_cuda_graphs_are_refused_where_there_is_no_card():
+    with pytest.raises(UsageError, match=r"config\.cuda_graphs = True on the device cpu"):
+        applied(blocks(), Options(cuda_graphs=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "problem"),
+    [
+        (Options(cuda_graphs=True, compile=True), 1, "compile = True"),
+        (Options(cuda_graphs=True, gradient_checkpointing=True), 1, "gradient_checkpointing = True"),
+        (Options(cuda_graphs=True, parallel="fsdp2"), 2, "parallel = 'fsdp2'"),
+    ],
+)
+def test_cuda_graphs_are_refused_with_what_they_exclude(options: Options, ranks: int, problem: str):
+    with pytest.raises(UsageError, match=rf"config\.cuda_graphs = True and config\.{problem}"):
+        applied(blocks(), options, CARD, ranks=ranks)
+
+
+def test_cuda_graphs_are_replayed_on_a_card(gpu):  # noqa: F811
+    model = blocks().cuda()
+    _, (row,) = applied(model, Options(cuda_graphs=True, parallel="fsdp2"), CARD)
+    assert row.effective is True and row.why.startswith("training micro-batches of 4 are replayed")
+    peaks = []
+    for size in (4, 4, 3):
+        batch = torch.randn(size, 8, device=CARD)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        model(batch).sum()
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert peaks[1] <= 512 < peaks[2], "nothing but the sum, and then all activations of a size that is not recorded"
+
+
+def test_a_compiled_model_keeps_its_keys_and_its_class(monkeypatch):
+    monkeypatch.setattr(options, "_check_compiler", lambda device: None)
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda f, **options: asked.append(options) or f)
+    for alike, dynamic in ((True, False), (False, None)):
+        model = blocks()
+        _, (row,) = applied(model, Options(compile=True), shapes_alike=alike)
+        assert row.effective is True
+        assert model.state_dict().keys() == blocks().state_dict().keys()
+        assert isinstance(model, nn.Sequential)
+        assert asked.pop() == {"dynamic": dynamic}
+        model(torch.ones(2, 8)).sum().backward()
+        applied(model, Options(compile=True))
+        assert [kind.__name__ for kind in type(model).__mro__[:2]] == ["CompiledSequential", "Sequential"], "once"
+        asked.clear()
+
+
+TRAIN = """
+    import copy, torch
+    from torch import nn
+    from torch._dynamo.utils import counters
+    from tests.train.test_model_options import Options, applied
+
+    def block():
+        return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU())
+
+    torch.manual_seed(0)
+    plain = nn.Sequential(block(), block(), block())
+    compiled = copy.deepcopy(plain)
+    _, rows = applied(compiled, Options(compile=True, gradient_checkpointing=True))
+    assert [row.effective for row in rows] == [True, True]
+    counters.clear()
+    for model in (plain, compiled):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        torch.manual_seed(1)
+        for _ in range(3):
+            model(torch.randn(6, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"], counters
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(compiled.state_dict()[key], value, rtol=1e-5, atol=1e-6)
+    print("trained")
+"""
+
+REFUSED = """
+    from brimful.errors import UsageError
+    from tests.train.test_model_options import Options, applied, blocks
+    try:
+        applied(blocks(), Options(compile=True))
+    except UsageError as error:
+        print(error.saw)
+        print(error.do)
+"""
+
+
+def run(script: str, tmp_path, **env: str) -> subprocess.CompletedProcess[str]:
+    variables = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.getcwd(),
+        **env,
+    }
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=280)
+
+
+@pytest.mark.heavy
+def test_compiled_blocks_that_are_checkpointed_train_as_they_do_without(tmp_path):
+    """One graph, no break, and running statistics moved once."""
+    done = run(TRAIN, tmp_path)
+    assert done.stdout == "trained\n", done.stderr[-2000:]
+
+
+@pytest.mark.heavy
+def test_a_missing_compiler_is_a_sentence(tmp_path):
+    done = run(REFUSED, tmp_path, CXX="/nowhere/g++")
+    problem, suggestion = done.stdout.splitlines()
+    assert problem.startswith("config.compile = True: torch.compile does not work on this machine: InvalidCxxCompiler")
+    assert "apt install g++" in suggestion
+    assert "Traceback" not in done.stderr

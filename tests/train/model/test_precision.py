@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+from brimful.errors import UsageError
+from brimful.train.model.precision import PRECISIONS, Precision
+from tests.brimful_inside.imaginary.conftest import card, enter, gpu, trace_file  # noqa: F401
+
+CPU = torch.device("cpu")
+CARD = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def run_python():
+    """run_python(script) -> what it prints, in a process of its own."""
+
+    def run(script: str) -> str:
+        words = [sys.executable, "-c", textwrap.dedent(script)]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    return run
+
+
+def tf32_flags() -> tuple[object, object]:
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+
+def model_and_optimizer(fused: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 3)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.1, fused=fused)
+
+
+def one_update(model, optimizer, precision: Precision, batch: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    for micro_batch in batch.chunk(2):
+        with precision.autocast():
+            loss = model(micro_batch).float().square().mean() / 2
+        precision.backward(loss)
+    precision.unscale(optimizer)
+    precision.step(optimizer)
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_forward_computes_in_the_precision_in_force_and_gradients_stay_fp32(name: str):
+    model, optimizer = model_and_optimizer()
+    precision = Precision(name, CPU)
+    with precision.autocast():
+        output = model(torch.ones(2, 8))
+    assert output.dtype == {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name, torch.float32)
+    one_update(model, optimizer, precision, torch.randn(4, 8))
+    assert {p.grad.dtype for p in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_half_precision_trains_like_fp32_but_for_rounding(name: str):
+    weights = []
+    for precision in (Precision("fp32", CPU), Precision(name, CPU)):
+        model, optimizer = model_and_optimizer()
+        torch.manual_seed(1)
+        for _ in range(5):
+            one_update(model, optimizer, precision, torch.randn(8, 8))
+        weights.append(model.weight.detach())
+    assert not torch.equal(*weights)
+    torch.testing.assert_close(*weights, rtol=0, atol=0.02)  # five updates of 0.1 each
+
+
+def test_accumulated_gradients_are_unscaled_once():
+    """The gradient of two scaled micro-batches is that of the whole batch."""
+    batch = torch.randn(4, 8)
+    model, optimizer = model_and_optimizer()
+    precision = Precision("fp16", CPU)
+    precision.step = lambda optimizer: None  # type: ignore[method-assign]
+    one_update(model, optimizer, precision, batch)
+    found = model.weight.grad.clone()
+    model.zero_grad()
+    model(batch).square().mean().backward()
+    torch.testing.assert_close(found, model.weight.grad, rtol=2e-3, atol=2e-3)
+    with pytest.raises(RuntimeError, match=r"unscale_\(\) has already been called"):
+        precision.unscale(optimizer)
+
+
+def test_an_update_given_up_may_be_made_anew():
+    model, optimizer = model_and_optimizer()
+    precision = Precision("fp16", CPU)
+    precision.backward(model(torch.ones(2, 8)).sum())
+    precision.unscale(optimizer)
+    precision.forget(optimizer)
+    one_update(model, optimizer, precision, torch.randn(4, 8))
+    assert precision.skipped == 0
+    Precision("fp32", CPU).forget(optimizer)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_infinite_gradient_skips_the_update_and_halves_the_scale(fused: bool):
+    model, optimizer = model_and_optimizer(fused)
+    precision = Precision("fp16", CPU)
+    one_update(model, optimizer, precision, torch.randn(4, 8))
+    before = model.weight.detach().clone()
+    one_update(model, optimizer, precision, torch.full((4, 8), 1e4))  # its square is beyond fp16's 65504
+    assert torch.equal(model.weight, before)
+    assert (precision.skipped, precision.scale) == (1, 2.0**15)
+    one_update(model, optimizer, precision, torch.randn(4, 8))
+    assert not torch.equal(model.weight, before)
+    assert precision.skipped == 1
+
+
+def test_state_survives_json_and_goes_on_exactly():
+    model, optimizer = model_and_optimizer()
+    precision = Precision("fp16", CPU)
+    for batch in (torch.randn(4, 8), torch.full((4, 8), 1e4), torch.randn(4, 8), torch.randn(4, 8)):
+        one_update(model, optimizer, precision, batch)
+    state = json.loads(json.dumps(precision.state_dict()))
+    other = Precision("fp16", CPU)
+    assert other.load_state_dict(state) is None
+    assert other.state_dict() == precision.state_dict()
+    assert (other.scale, other.skipped, state["scaler"]["_growth_tracker"]) == (2.0**15, 1, 2)
+
+
+def test_the_scale_grows_when_it_did_without_an_interruption():
+    plain, resumed = Precision("fp16", CPU), Precision("fp16", CPU)
+    for one in (plain, resumed):
+        one._scaler.set_growth_interval(4)
+    model, optimizer = model_and_optimizer()
+    scales = []
+    for number in range(10):
+        if number == 6:
+            state = plain.state_dict()
+            resumed.load_state_dict(state)
+        batch = torch.randn(4, 8) / 100  # gradients small enough for a scale that grows
+        one_update(model, optimizer, plain, batch)
+        if number >= 6:
+            one_update(model, optimizer, resumed, batch)
+            scales.append((plain.scale, resumed.scale))
+    assert scales[0] == (2.0**17, 2.0**17) and scales[-1] == (2.0**18, 2.0**18)
+    assert all(one == other for one, other in scales)
+
+
+def test_going_on_in_another_precision_is_said():
+    half, full = Precision("fp16", CPU), Precision("fp32", CPU)
+    assert full.load_state_dict(half.state_dict()) == "The checkpoint was made in fp16, and the training goes on in fp32."
+    assert "the loss scale begins at 65536" in (half.load_state_dict(full.state_dict()) or "")
+
+
+def test_tf32_on_a_cpu_is_fp32_and_says_so():
+    precision = Precision("tf32", CPU)
+    (row,) = precision.told
+    assert (row.requested, row.effective) == ("tf32", "fp32")
+    assert row.why == "TF32 is a format of NVIDIA's tensor cores, and the device is cpu"
+
+
+def test_a_cpu_without_instructions_for_fp16_is_told(monkeypatch):
+    said = []
+    for supported in (True, False):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda supported=supported: supported)
+        said.append("slower than fp32" in Precision("fp16", CPU).told[0].why)
+    assert said == [False, True]
+
+
+def test_a_cpu_without_instructions_for_bf16_is_told(monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    assert "slower than fp32" in Precision("bf16", CPU).told[0].why
+
+
+@pytest.mark.parametrize(("name", "in_force"), [("fp32", (False, False)), ("tf32", (True, True))])
+def test_flags_of_the_card_are_set_and_put_back(gpu, name: str, in_force: tuple):  # noqa: F811
+    before = tf32_flags()
+    assert before == (False, True), "PyTorch's own: convolutions in TF32 unless told otherwise"
+    with Precision(name, CARD) as precision:
+        assert precision.effective == name
+        assert tf32_flags() == in_force
+    assert tf32_flags() == before
+    precision.close()
+    assert tf32_flags() == before
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_half_precision_leaves_the_flags_of_the_card(gpu, name: str):  # noqa: F811
+    before = tf32_flags()
+    with Precision(name, CARD):
+        assert tf32_flags() == before
+
+
+def test_flags_are_not_touched_for_a_cpu():
+    before = tf32_flags()
+    with Precision("fp32", CPU):
+        assert tf32_flags() == before
+
+
+def test_a_script_that_uses_the_newer_names_of_the_flags_keeps_them(run_python):
+    """PyTorch then refuses the older names, in the whole process."""
+    if not hasattr(torch.backends, "fp32_precision"):
+        pytest.skip("this PyTorch has the older names alone")
+    told = run_python("""
+        import torch
+        from brimful.train.precision import _put_tf32, _set_tf32
+        torch.backends.fp32_precision = "tf32"
+        owners = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+        before = _set_tf32(False)
+        print(*(owner.fp32_precision for owner in owners))
+        _put_tf32(before)
+        print(*(owner.fp32_precision for owner in owners))
+    """)
+    assert told.split() == ["ieee", "ieee", "tf32", "tf32"]
+
+
+def test_a_card_older_than_ampere_has_no_tf32(enter):  # noqa: F811
+    enter(capability=(7, 5))
+    precision = Precision("tf32", CARD)
+    assert precision.effective == "fp32"
+    assert precision.told[0].why == "TF32 needs compute capability 8.0, and the card has 7.5"
+    assert "imitates it" in Precision("bf16", CARD).told[0].why
+    precision.close()
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_an_update_runs_on_a_card(gpu, name: str):  # noqa: F811
+    model = nn.Linear(8, 3).to(CARD)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with Precision(name, CARD) as precision:
+        assert precision.effective == name
+        one_update(model, optimizer, precision, torch.randn(4, 8, device=CARD))
+
+
+def test_under_cuda_graphs_autocast_keeps_no_cast_weights():
+    seen = []
+    for graphed in (False, True):
+        with Precision("bf16", CPU, graphed=graphed).autocast():
+            seen.append(torch.is_autocast_cache_enabled())
+    assert seen == [True, False]
+
+
+def test_another_precision_is_refused():
+    with pytest.raises(UsageError, match=r"config\.precision = 'fp8': there is no such precision"):
+        Precision("fp8", CPU)

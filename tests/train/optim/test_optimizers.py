@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from brimful.errors import UsageError
+from brimful.train.optim.lr_scaling import ScalingConfig
+from brimful.train.optim.optimizers import (
+    OPTIMIZERS,
+    OptimizerConfig,
+    make_optimizer,
+    set_lr,
+)
+
+CPU = torch.device("cpu")
+NO_SCALING = ScalingConfig()
+
+
+def small_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 16, 3))
+
+
+def made(config: OptimizerConfig, model: nn.Module | None = None, batch: int = 8, scaling: ScalingConfig = NO_SCALING):
+    return make_optimizer(model or small_model(), config, effective_batch=batch, scaling=scaling, device=CPU)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_the_fused_kernel_and_the_plain_one_agree(name: str):
+    """Given the same gradients: those of a bias before a batch normalization are nothing but rounding, which Adam enlarges."""
+    models = [small_model(), small_model()]
+    fused, told = made(OptimizerConfig(name, lr=1e-2, weight_decay=0.1), models[0])
+    assert {row.name: row.effective for row in told}["fused optimizer"] is True
+    plain, _ = made(OptimizerConfig(name, lr=1e-2, weight_decay=0.1), models[1])
+    for group in plain.param_groups:
+        group["fused"], group["foreach"] = False, False
+    for model, optimizer in zip(models, (fused, plain), strict=True):
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(10):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_makes_the_loss_smaller(name: str):
+    model = small_model()
+    optimizer, _ = made(OptimizerConfig(name, lr=1e-2), model)
+    batch = torch.randn(6, 1, 6, 6)
+
+    def loss() -> torch.Tensor:
+        return model(batch).sub(1).square().mean()
+
+    first = loss().item()
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    assert loss().item() < first / 2
+
+
+def test_weight_decay_reaches_the_weights_and_leaves_norms_and_biases():
+    model = small_model()
+    optimizer, _ = made(OptimizerConfig("adamw", lr=0.1, weight_decay=0.5), model)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        factor = 0.95 if name in ("0.weight", "3.weight") else 1.0
+        torch.testing.assert_close(parameter, before[name] * factor, rtol=1e-6, atol=0)
+
+
+def test_scaling_reaches_learning_rate_and_beta2():
+    optimizer, told = made(OptimizerConfig("adamw", beta2=0.99), batch=400, scaling=ScalingConfig("auto", 100))
+    assert optimizer.defaults["lr"] == pytest.approx(2e-3)
+    assert all(group["betas"][1] == pytest.approx(0.99**4) for group in optimizer.param_groups)
+    rows = {row.name: row for row in told}
+    assert (rows["learning rate"].requested, rows["learning rate"].effective) == (1e-3, pytest.approx(2e-3))
+    assert rows["beta2"].requested == 0.99
+
+
+def test_every_setting_reaches_the_optimizer():
+    adam, _ = made(OptimizerConfig("adam", lr=0.5, beta1=0.8, beta2=0.9, eps=1e-3, weight_decay=0.2))
+    assert adam.defaults["betas"] == (0.8, 0.9)
+    assert (adam.defaults["lr"], adam.defaults["eps"], adam.defaults["weight_decay"]) == (0.5, 1e-3, 0.2)
+    assert adam.defaults["decoupled_weight_decay"] is False
+    sgd, _ = made(OptimizerConfig("sgd", momentum=0.5, nesterov=True))
+    assert (sgd.defaults["momentum"], sgd.defaults["nesterov"]) == (0.5, True)
+
+
+def test_the_learning_rate_is_set_for_all_groups():
+    optimizer, _ = made(OptimizerConfig())
+    set_lr(optimizer, 0.25)
+    assert len(optimizer.param_groups) == 2
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
+
+
+def test_relative_steps_are_off_unless_asked_for():
+    off, told = made(OptimizerConfig("adafactor"))
+    on, told_on = made(OptimizerConfig("adafactor", relative_step=True))
+    assert type(off) is not type(on)
+    assert type(on) is torch.optim.Adafactor
+    assert told[-1].effective is False
+    assert told_on[-1].effective is True
+    assert "1/√step" in told_on[-1].why
+
+
+def test_with_relative_steps_the_learning_rate_is_only_a_limit():
+    """At step 1 the relative step is min(lr, 1), and a parameter of ones moves by its RMS, 1, times that."""
+    for relative, lr, moved in ((True, 5.0, 1.0), (False, 5.0, 5.0)):
+        model = nn.Linear(4, 4, bias=False)
+        nn.init.ones_(model.weight)
+        config = OptimizerConfig("adafactor", lr=lr, weight_decay=0, relative_step=relative)
+        optimizer, _ = made(config, model)
+        model.weight.grad = torch.ones(4, 4)
+        optimizer.step()
+        torch.testing.assert_close(model.weight.detach(), torch.full((4, 4), 1 - moved))
+
+
+def test_a_device_without_a_fused_kernel_says_so():
+    model = small_model().to("meta")
+    optimizer, told = make_optimizer(
+        model, OptimizerConfig(), effective_batch=8, scaling=NO_SCALING, device=torch.device("meta")
+    )
+    row = next(row for row in told if row.name == "fused optimizer")
+    assert (row.effective, row.why) == (False, "PyTorch has no fused kernel for meta")
+    assert not optimizer.param_groups[0]["fused"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"name": "adm"}, "config.optimizer.name = 'adm'"),
+        ({"lr": -1}, "config.optimizer.lr = -1"),
+        ({"lr": math.nan}, "config.optimizer.lr = nan"),
+        ({"lr": 0}, "config.optimizer.lr = 0"),
+        ({"weight_decay": -0.1}, "config.optimizer.weight_decay = -0.1"),
+        ({"beta2": 1.0}, "config.optimizer.beta2 = 1.0"),
+        ({"eps": -1.0}, "config.optimizer.eps = -1.0"),
+        ({"name": "sgd", "momentum": 0.0, "nesterov": True}, "config.optimizer.nesterov = True"),
+        ({"name": "sgd", "beta1": 0.8}, "config.optimizer.beta1 = 0.8: sgd has no such setting"),
+        ({"name": "adamw", "momentum": 0.8}, "config.optimizer.momentum = 0.8: adamw has no such setting"),
+        ({"name": "adamw", "relative_step": True}, "config.optimizer.relative_step = True: adamw has no such setting"),
+        ({"name": "adafactor", "eps": 1e-6}, "config.optimizer.eps = 1e-06: adafactor has no such setting"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(settings: dict, problem: str):
+    with pytest.raises(UsageError, match=problem):
+        OptimizerConfig(**settings)

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.errors import UsageError
+from brimful.train.optim.schedules import KINDS, Schedule, ScheduleConfig
+
+PEAK_LR = 6e-4
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    kind = draw(st.sampled_from(KINDS))
+    total = draw(st.integers(1, 10**7))
+    warmup = draw(st.none() | st.integers(0, int(total * 0.7)))
+    floor_lr = draw(st.sampled_from([0.0, 1e-6, 1e-4, PEAK_LR]))
+    shares = {
+        "wsd": {"decay_share": draw(st.floats(0.01, 0.3))},
+        "one_cycle": {"start_share": draw(st.floats(0.01, 1))}
+        | ({} if warmup is not None else {"rise_share": draw(st.floats(0.05, 0.9))}),
+    }
+    config = ScheduleConfig(kind, warmup_samples=warmup, floor_lr=floor_lr, **shares.get(kind, {}))
+    return Schedule(config, PEAK_LR, total, max(1, total // 7))
+
+
+@given(schedules(), st.floats(0, 1.2))
+def test_it_is_between_floor_and_peak(schedule: Schedule, share: float):
+    assert schedule.config.floor_lr <= schedule.lr(share * schedule.total_samples) <= schedule.peak_lr
+
+
+@given(schedules(), st.integers(1, 5000), st.integers(1, 5000))
+def test_a_changed_batch_size_does_not_bend_it(schedule: Schedule, one: int, other: int):
+    """Two trainings meet at the samples that both have seen, and there they have the same rate."""
+
+    def rates(batch: int) -> dict[int, float]:
+        return {step * batch: schedule.lr(step * batch) for step in range(1, 12)}
+
+    common = math.lcm(one, other)
+    first, second = rates(one), rates(other)
+    for samples in first.keys() & second.keys():
+        assert first[samples] == second[samples]
+    assert schedule.lr(common) == schedule.lr((common // one) * one) == schedule.lr((common // other) * other)
+
+
+@given(schedules(), st.floats(0, 1.1))
+def test_it_is_continuous(schedule: Schedule, share: float):
+    """The slope is bounded, above all where one part meets the next: a jump there would be of the order of the peak."""
+    parts = [schedule.warmup_samples, schedule.decay_samples, schedule.total_samples - schedule.warmup_samples]
+    step = min(part for part in parts if part > 0) / 1000
+    joints = [schedule.warmup_samples, schedule.total_samples - schedule.decay_samples, schedule.total_samples]
+    for at in (share * schedule.total_samples, *(max(0.0, joint - step / 2) for joint in joints)):
+        change = abs(schedule.lr(at + step) - schedule.lr(at))
+        # half of pi is the steepest place of half a cosine
+        assert change <= schedule.peak_lr * math.pi / 2 / 1000 * 1.01 + 1e-18
+
+
+def test_the_end_of_a_warm_up_is_the_peak_and_the_end_of_the_training_the_floor():
+    for kind in ("cosine", "wsd", "one_cycle"):
+        schedule = Schedule(ScheduleConfig(kind, warmup_samples=1000, floor_lr=1e-6), PEAK_LR, 10_000, 500)
+        assert schedule.lr(1000) == PEAK_LR
+        assert schedule.lr(10_000) == pytest.approx(1e-6, rel=1e-9)
+        assert schedule.lr(20_000) == schedule.lr(10_000)
+
+
+def test_6e_4_with_5_warm_up_epochs_is_1_2e_4_after_epoch_1():
+    schedule = Schedule(ScheduleConfig("cosine", warmup_epochs=5, floor_lr=1e-6), 6e-4, 150 * 50_030, 50_030)
+    assert schedule.lr(50_030) == pytest.approx(1.2e-4, rel=1e-12)
+    assert schedule.lr(5 * 50_030) == 6e-4
+    assert schedule.lr(150 * 50_030) == pytest.approx(1e-6, rel=1e-9)
+
+
+def test_a_warm_up_in_epochs_is_one_in_samples():
+    epochs = Schedule(ScheduleConfig(warmup_epochs=1.5), PEAK_LR, 10_000, 1000)
+    samples = Schedule(ScheduleConfig(warmup_samples=1500), PEAK_LR, 10_000, 1000)
+    assert [epochs.lr(s) for s in range(0, 10_001, 100)] == [samples.lr(s) for s in range(0, 10_001, 100)]
+
+
+def test_the_first_step_moves():
+    assert Schedule(ScheduleConfig(warmup_epochs=1), PEAK_LR, 1000, 100).lr(10) == PEAK_LR / 10
+
+
+def test_the_floor_holds_in_the_warm_up():
+    schedule = Schedule(ScheduleConfig(warmup_samples=600, floor_lr=1e-4), PEAK_LR, 1000, 100)
+    assert [schedule.lr(samples) for samples in (0, 50, 100)] == pytest.approx([1e-4] * 3)
+    assert schedule.lr(200) == pytest.approx(2e-4)
+
+
+def test_half_of_the_way_down_a_cosine_is_half_of_the_height():
+    schedule = Schedule(ScheduleConfig("cosine", floor_lr=1e-4), PEAK_LR, 1000, 100)
+    assert schedule.lr(0) == PEAK_LR
+    assert schedule.lr(500) == pytest.approx((PEAK_LR + 1e-4) / 2)
+
+
+def test_warm_up_stable_decay_stays_at_the_peak_until_the_decay():
+    schedule = Schedule(ScheduleConfig("wsd", warmup_samples=100, decay_share=0.25), PEAK_LR, 1000, 100)
+    assert {schedule.lr(samples) for samples in range(100, 751)} == {PEAK_LR}
+    assert schedule.lr(875) == pytest.approx(PEAK_LR / 2)
+    assert schedule.lr(1000) == 0
+
+
+def test_constant_is_constant_after_its_warm_up():
+    schedule = Schedule(ScheduleConfig("constant", warmup_samples=100), PEAK_LR, 1000, 100)
+    assert schedule.lr(50) == PEAK_LR / 2
+    assert {schedule.lr(samples) for samples in range(100, 2000)} == {PEAK_LR}
+
+
+def test_one_cycle_rises_from_a_25th_over_three_tenths_of_the_training():
+    schedule = Schedule(ScheduleConfig("one_cycle"), PEAK_LR, 1000, 100)
+    assert schedule.lr(0) == pytest.approx(PEAK_LR / 25)
+    assert schedule.lr(300) == PEAK_LR
+    assert schedule.lr(1000) == pytest.approx(0, abs=1e-18)
+
+
+def test_one_cycle_equals_pytorchs_own():
+    import torch
+
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, PEAK_LR, total_steps=1001, pct_start=0.3, cycle_momentum=False, final_div_factor=1e9
+    )  # their rise ends at step 0.3 * total - 1, one short of ours
+    ours = Schedule(ScheduleConfig("one_cycle", warmup_samples=1001 * 0.3 - 1), PEAK_LR, 1000, 100)
+    for samples in range(1000):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(ours.lr(samples), rel=1e-6, abs=1e-10)
+        optimizer.step()
+        theirs.step()
+
+
+def test_a_warm_up_of_the_whole_training_is_told_and_never_reaches_the_peak():
+    schedule = Schedule(ScheduleConfig("cosine", warmup_epochs=5), PEAK_LR, 100, 100)
+    assert schedule.lr(100) == PEAK_LR / 5
+    assert "the training ends before it, at 0.00012 of 0.0006" in schedule.told()[1].why
+
+
+def test_what_is_in_force_is_told_in_samples():
+    schedule, warm_up = Schedule(ScheduleConfig(warmup_epochs=2), PEAK_LR, 1000, 100).told()
+    assert (schedule.requested, schedule.effective) == ("cosine", "cosine")
+    assert (warm_up.requested, warm_up.effective, warm_up.why) == (2, 200, "asked for in epochs")
+    assert len(Schedule(ScheduleConfig(), PEAK_LR, 1000, 100).told()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"kind": "cosin"}, "config.schedule.kind = 'cosin'"),
+        ({"warmup_epochs": -1}, "config.schedule.warmup_epochs = -1"),
+        ({"warmup_epochs": float("nan")}, "config.schedule.warmup_epochs = nan"),
+        ({"warmup_epochs": 1, "warmup_samples": 10}, "a warm-up has one length"),
+        ({"floor_lr": -1e-6}, "config.schedule.floor_lr"),
+        ({"kind": "wsd", "decay_share": 1.5}, "config.schedule.decay_share = 1.5"),
+        ({"decay_share": 0.5}, "the cosine schedule has no such setting"),
+        ({"kind": "wsd", "rise_share": 0.5}, "the wsd schedule has no such setting"),
+        ({"kind": "one_cycle", "rise_share": 0.5, "warmup_epochs": 1}, "rise_share = 0.5 beside a warm-up"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(settings: dict, problem: str):
+    with pytest.raises(UsageError, match=problem.replace("(", r"\(")):
+        ScheduleConfig(**settings)
+
+
+def test_a_floor_above_the_peak_is_refused():
+    with pytest.raises(UsageError, match=r"floor_lr = 0.01: the peak learning rate is 0.001"):
+        Schedule(ScheduleConfig(floor_lr=1e-2), 1e-3, 1000, 100)
+
+
+def test_warm_up_and_decay_that_overlap_are_refused():
+    with pytest.raises(UsageError, match="longer than the training of 1,000"):
+        Schedule(ScheduleConfig("wsd", warmup_samples=600, decay_share=0.5), 1e-3, 1000, 100)
+
+
+def test_samples_seen_are_not_negative():
+    with pytest.raises(ValueError, match="-1 samples seen"):
+        Schedule(ScheduleConfig(), 1e-3, 1000, 100).lr(-1)
