@@ -27,7 +27,7 @@ from bench import accuracy, peers
 from brimful.decide.memory.intervals import evidence_from, evidence_json, interval_for
 from brimful.measure.gpus import find_gpu
 from brimful.measure.launch import failure_text, launch
-from brimful.values import Command, Device, Outcome, Sample, Trial, TrialKind
+from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "scripts" / "mlp.py"
@@ -52,7 +52,7 @@ def trial_of(row: dict[str, str], device: Device) -> Trial:
     return Trial(Command(argv), {"batch_size": int(row["batch_size"])}, device, TrialKind.TRACE)
 
 
-def predicted(row: dict[str, str], device: Device, folder: Path) -> Sample:
+def predicted(row: dict[str, str], device: Device, folder: Path) -> TrialResult:
     """The trial's sample. Exits with the script's own words if the trial did not come to its end."""
     sample = launch(trial_of(row, device), folder, folder)
     if sample.outcome is not Outcome.COMPLETED or sample.peak is None or sample.peak.reserved_bytes is None:

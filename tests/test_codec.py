@@ -21,7 +21,7 @@ _SPEC.loader.exec_module(strategies)
 VALUES = [
     one
     for name, one in vars(values).items()
-    if dataclasses.is_dataclass(one) and one.__module__ == "brimful.values" and name in values.__all__
+    if dataclasses.is_dataclass(one) and one.__module__.startswith("brimful.") and name in values.__all__
 ]
 slow_to_draw = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 

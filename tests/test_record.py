@@ -31,7 +31,9 @@ def note(text):
 
 def sample(number=1):
     trial = values.Trial(COMMAND, {"batch_size": number}, values.Device("cpu", "cpu"), values.TrialKind.SPEED)
-    return values.Sample(trial, values.Outcome.COMPLETED, (), {}, None, number, (0.1,), 10.0, None, 1.0, f"trial-{number:03d}")
+    return values.TrialResult(
+        trial=trial, outcome=values.Outcome.COMPLETED, samples_per_step=number, duration_s=1.0, folder=f"trial-{number:03d}"
+    )
 
 
 def test_a_record_reads_back_as_it_was_written(tmp_path):
@@ -39,7 +41,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path):
         for entry in (sample(1), note("a"), sample(2), values.Closed(0, 2.0)):
             writer.append(entry)
     back = record.read_record(writer.folder)
-    assert back.samples == (sample(1), sample(2))
+    assert back.trials == (sample(1), sample(2))
     assert back.notes == (note("a"),)
     assert back.closed == values.Closed(0, 2.0)
     assert back.opened == opened() and not back.torn
@@ -159,7 +161,7 @@ def test_a_full_disk_keeps_the_entries_before_it_whole(tmp_path, monkeypatch, pa
     monkeypatch.undo()
     assert "2 entries" in caught.value.kept
     writer.append(sample(3))  # somebody made room
-    assert [one.samples_per_step for one in record.read_record(writer.folder).samples] == [1, 3]
+    assert [one.samples_per_step for one in record.read_record(writer.folder).trials] == [1, 3]
 
 
 def test_each_entry_is_on_the_disk_before_the_next_thing_happens(tmp_path, monkeypatch):

@@ -1,29 +1,32 @@
-"""The words that several files of values share. (`brimful.values` has them too.)"""
+"""Values that all others share: numbers with their source, settings, commands, devices. (Import them from `brimful.values`.)"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-
-from brimful.sources import Source
 
 Setting = int | float | str | bool
 
 
-class Outcome(StrEnum):
-    """How a trial or an attempt of a run ended. Only the two out-of-memory outcomes make brimful go smaller."""
+class Source(StrEnum):
+    """Where a number comes from."""
 
-    COMPLETED = "completed"
-    OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
-    OUT_OF_HOST_MEMORY = "out_of_host_memory"
-    TIMED_OUT = "timed_out"
-    KILLED = "killed"  # by a signal that nobody can explain; 9 is "probably for memory"
-    CRASHED = "crashed"  # by itself, with the script's own traceback
-    UNSUPPORTED = "unsupported"  # the imaginary GPU met a call it does not have
-    PROBE_NOT_LOADED = "probe_not_loaded"  # no rank said hello
-    NO_STEP = "no_step"  # it ended well and no optimizer ever stepped
-    INTERRUPTED = "interrupted"  # Ctrl-C
-    TERMINATED = "terminated"  # SIGTERM, as a cluster sends it
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+    DATASHEET = "datasheet"
+    ASSUMED = "assumed"
+    ESTIMATE = "estimate"  # arithmetic on predicted numbers; nothing like it was run
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its source and, where it is not exact, an interval (95 %)."""
+
+    value: float
+    source: Source
+    low: float | None = None
+    high: float | None = None
+    note: str | None = None  # what it rests on: a bench's file, a datasheet's address, "4 repeats"
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,100 @@ class PlannedSetting:
     effective: Setting | None
     why: str
     source: Source
+
+
+@dataclass(frozen=True)
+class Command:
+    """The user's argv, with ``{name}`` where a setting goes."""
+
+    argv: tuple[str, ...]
+    found_flags: dict[str, str] = field(default_factory=dict)  # setting -> the flag it was found behind, for telling
+    given: dict[str, Setting] = field(default_factory=dict)  # placeholder -> what stood there in the user's own command
+    environment: dict[str, str] = field(default_factory=dict)  # added to the child's environment
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A card of the catalogue. Each number has its source; see docs/quantities.md for what the bytes are."""
+
+    key: str  # "a100-40gb"
+    name: str  # as torch.cuda.get_device_name() says it
+    total_bytes: Estimate  # usable, as torch.cuda.mem_get_info()[1] says it
+    context_bytes: Estimate
+    capability: tuple[int, int]
+    multiprocessors: int
+    bandwidth_bytes_per_s: Estimate
+    fp32_flops: Estimate
+    tf32_flops: Estimate | None
+    fp16_flops: Estimate | None  # dense, tensor cores where there are some
+    bf16_flops: Estimate | None
+    cudnn_bytes: Estimate | None = None  # what cuDNN adds to the context once a convolution has run; None: not known
+    calibration: str | None = None  # "context measured on 2026-11-20 on this machine (...)"; None: as the catalogue has it
+    reached: dict[str, float] = field(default_factory=dict)  # rates measured with it, by the names of Calibration.rates
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured of a real card on its machine (`doctor --calibrate`)."""
+
+    name: str  # as torch.cuda.get_device_name() says it
+    capability: tuple[int, ...]
+    multiprocessors: int
+    total_bytes: int  # usable, as torch.cuda.mem_get_info()[1] says it
+    context_bytes: int  # on the card beside PyTorch's segments, after some training steps without a convolution
+    cudnn_bytes: int  # what convolutions added to that
+    stages_bytes: dict[str, int]  # the same after each stage: "bare", "tensor", "cublas", "training", "cudnn"
+    others_bytes: int | None  # held by other processes before, and taken off; None: not known
+    rates: dict[str, float]  # reached: *_bytes_per_s, *_flops (operations per second), kernel_s and dispatch_s (seconds)
+    versions: dict[str, str | int | None]  # torch, cuda, cudnn, driver
+    hostname: str
+    date: str  # ISO
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a trial runs on."""
+
+    kind: str  # "cpu", "accelerator" or "imaginary"
+    label: str  # "cpu", "cuda:0", "a100-40gb (imaginary)"
+    gpu: Gpu | None = None  # imaginary only
+    cards: int = 1  # imaginary: so many of them in the machine
+    ranks: int | None = None  # imaginary: one rank of so many is started alone; None: the command starts its ranks itself
+    as_rank: int | None = None  # which one
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much memory the user allows, and of which kind."""
+
+    bytes: int
+    total_bytes: int  # what the machine or card has
+    free_bytes: int  # what is free before the trial
+    memory: str  # "device" or "host"
+    why: str  # "90 % of 38.3 GiB free"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a batch size must obey besides the budget."""
+
+    dataset_length: int | None = None
+    max_batch_size: int | None = None
+    min_batch_size: int = 1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine is, from outside. For records and `doctor`."""
+
+    hostname: str
+    system: str
+    cpu_name: str
+    cores: int  # by affinity and cgroup quota
+    host_total_bytes: int
+    host_free_bytes: int
+    cgroup_limit_bytes: int | None
+    shm_bytes: int | None
+    python_version: str
+    brimful_version: str
+    accelerators: tuple[str, ...] = ()  # names, by NVML or torch

@@ -25,8 +25,8 @@ from brimful.values import (
     Prediction,
     RunEnded,
     RunStarted,
-    Sample,
     SpeedEstimate,
+    TrialResult,
 )
 from brimful_inside import wire
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 Entry = (
     Opened
-    | Sample
+    | TrialResult
     | Prediction
     | Audit
     | MemoryEstimate
@@ -54,7 +54,7 @@ Entry = (
 )
 ENTRIES: dict[str, type] = {
     "opened": Opened,
-    "sample": Sample,
+    "trial": TrialResult,
     "prediction": Prediction,
     "audit": Audit,
     "memory": MemoryEstimate,

@@ -1,10 +1,10 @@
-"""Peaks, where the memory went, and what would save some: values without logic. (`brimful.values` has them too.)"""
+"""Peaks, where the memory went, and what would save some: values without logic. (Import them from `brimful.values`.)"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brimful.sources import Source
+from brimful.basic_values import Source
 
 
 @dataclass(frozen=True)

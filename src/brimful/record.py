@@ -30,8 +30,8 @@ from brimful.values import (
     Run,
     RunEnded,
     RunStarted,
-    Sample,
     SpeedEstimate,
+    TrialResult,
 )
 
 __all__ = [
@@ -172,7 +172,7 @@ def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> 
     return Record(
         folder=str(folder),
         opened=entries[0],
-        samples=tuple(entry for entry in entries if isinstance(entry, Sample)),
+        trials=tuple(entry for entry in entries if isinstance(entry, TrialResult)),
         prediction=last.get(Prediction),  # type: ignore[arg-type]
         audit=last.get(Audit),  # type: ignore[arg-type]
         memory=last.get(MemoryEstimate),  # type: ignore[arg-type]

@@ -8,219 +8,48 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from brimful.basic_values import Diagnostic, Outcome, PlannedSetting, Setting
+from brimful.basic_values import (
+    Budget,
+    Calibration,
+    Command,
+    Device,
+    Diagnostic,
+    Estimate,
+    Gpu,
+    Limits,
+    Machine,
+    PlannedSetting,
+    Setting,
+    Source,
+)  # fmt: skip
+from brimful.execution_values import (
+    Attempt,
+    Execution,
+    Heartbeat,
+    Outcome,
+    Run,
+    RunEnded,
+    RunStarted,
+    Trial,
+    TrialKind,
+    TrialResult,
+)  # fmt: skip
 from brimful.memory_values import Alike, Breakdown, CardPeak, ModuleShare, Moment, NoSaving, PeakEstimate, Saving, WhatIf
-from brimful.run_values import Attempt, Run, RunBeat, RunEnded, RunStarted
-from brimful.sources import Estimate, Source
 from brimful_inside.wire import Card, Failure, PhasePeak, Report, Tally, WorstBatch
 
 __all__ = [
-    "Alike",
-    "Attempt",
-    "Audit",
-    "Breakdown",
-    "Budget",
-    "Calibration",
-    "Card",
-    "CardPeak",
-    "Closed",
-    "Command",
-    "Device",
-    "Diagnostic",
-    "Effective",
-    "Estimate",
-    "Failure",
-    "Gpu",
-    "KernelShare",
-    "Limits",
-    "Machine",
-    "MemoryEstimate",
-    "ModuleShare",
-    "Moment",
-    "NoSaving",
-    "Objective",
-    "Opened",
-    "Outcome",
-    "PeakEstimate",
-    "PhasePeak",
-    "Plan",
-    "PlannedSetting",
-    "Point",
-    "PredictedSpeed",
-    "Prediction",
-    "Record",
-    "Report",
-    "Run",
-    "RunBeat",
-    "RunEnded",
-    "RunStarted",
-    "Sample",
-    "Saving",
-    "Setting",
-    "Source",
-    "SpeedEstimate",
-    "Tally",
-    "Trial",
-    "TrialKind",
-    "WhatIf",
-    "WorstBatch",
+    "Alike", "Attempt", "Audit", "Breakdown", "Budget", "Calibration", "Card", "CardPeak", "Closed", "Command", "Device",
+    "Diagnostic", "Effective", "Estimate", "Execution", "Failure", "Gpu", "Heartbeat", "KernelShare", "Limits", "Machine",
+    "MemoryEstimate", "ModuleShare", "Moment", "NoSaving", "Objective", "Opened", "Outcome", "PeakEstimate", "PhasePeak",
+    "Plan", "PlannedSetting", "Point", "PredictedSpeed", "Prediction", "Record", "Report", "Run", "RunEnded", "RunStarted",
+    "Saving", "Setting", "Source", "SpeedEstimate", "Tally", "Trial", "TrialKind", "TrialResult", "WhatIf", "WorstBatch",
 ]  # fmt: skip
-
-
-class TrialKind(StrEnum):
-    """What a trial is for. Memory and time are measured apart where measuring one disturbs the other (on a CPU)."""
-
-    TRACE = "trace"  # imaginary card
-    MEMORY = "memory"
-    SPEED = "speed"
-    AUDIT = "audit"
 
 
 class Objective(StrEnum):
     FASTEST = "fastest"
     LARGEST = "largest"
     FIT = "fit"
-
-
-@dataclass(frozen=True)
-class Command:
-    """The user's argv, with ``{name}`` where a setting goes."""
-
-    argv: tuple[str, ...]
-    found_flags: dict[str, str] = field(default_factory=dict)  # setting -> the flag it was found behind, for telling
-    given: dict[str, Setting] = field(default_factory=dict)  # placeholder -> what stood there in the user's own command
-    environment: dict[str, str] = field(default_factory=dict)  # added to the child's environment
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A card of the catalogue. Each number has its source; see docs/quantities.md for what the bytes are."""
-
-    key: str  # "a100-40gb"
-    name: str  # as torch.cuda.get_device_name() says it
-    total_bytes: Estimate  # usable, as torch.cuda.mem_get_info()[1] says it
-    context_bytes: Estimate
-    capability: tuple[int, int]
-    multiprocessors: int
-    bandwidth_bytes_per_s: Estimate
-    fp32_flops: Estimate
-    tf32_flops: Estimate | None
-    fp16_flops: Estimate | None  # dense, tensor cores where there are some
-    bf16_flops: Estimate | None
-    cudnn_bytes: Estimate | None = None  # what cuDNN adds to the context once a convolution has run; None: not known
-    calibration: str | None = None  # "context measured on 2026-11-20 on this machine (...)"; None: as the catalogue has it
-    reached: dict[str, float] = field(default_factory=dict)  # rates measured with it, by the names of Calibration.rates
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What was measured of a real card on its machine (`doctor --calibrate`)."""
-
-    name: str  # as torch.cuda.get_device_name() says it
-    capability: tuple[int, ...]
-    multiprocessors: int
-    total_bytes: int  # usable, as torch.cuda.mem_get_info()[1] says it
-    context_bytes: int  # on the card beside PyTorch's segments, after some training steps without a convolution
-    cudnn_bytes: int  # what convolutions added to that
-    stages_bytes: dict[str, int]  # the same after each stage: "bare", "tensor", "cublas", "training", "cudnn"
-    others_bytes: int | None  # held by other processes before, and taken off; None: not known
-    rates: dict[str, float]  # reached: *_bytes_per_s, *_flops (operations per second), kernel_s and dispatch_s (seconds)
-    versions: dict[str, str | int | None]  # torch, cuda, cudnn, driver
-    hostname: str
-    date: str  # ISO
-
-
-@dataclass(frozen=True)
-class Device:
-    """What a trial runs on."""
-
-    kind: str  # "cpu", "accelerator" or "imaginary"
-    label: str  # "cpu", "cuda:0", "a100-40gb (imaginary)"
-    gpu: Gpu | None = None  # imaginary only
-    cards: int = 1  # imaginary: so many of them in the machine
-    ranks: int | None = None  # imaginary: one rank of so many is started alone; None: the command starts its ranks itself
-    as_rank: int | None = None  # which one
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much memory the user allows, and of which kind."""
-
-    bytes: int
-    total_bytes: int  # what the machine or card has
-    free_bytes: int  # what is free before the trial
-    memory: str  # "device" or "host"
-    why: str  # "90 % of 38.3 GiB free"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a batch size must obey besides the budget."""
-
-    dataset_length: int | None = None
-    max_batch_size: int | None = None
-    min_batch_size: int = 1
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What this machine is, from outside. For records and `doctor`."""
-
-    hostname: str
-    system: str
-    cpu_name: str
-    cores: int  # by affinity and cgroup quota
-    host_total_bytes: int
-    host_free_bytes: int
-    cgroup_limit_bytes: int | None
-    shm_bytes: int | None
-    python_version: str
-    brimful_version: str
-    accelerators: tuple[str, ...] = ()  # names, by NVML or torch
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run of the command for a few steps, with settings and a device."""
-
-    command: Command
-    settings: dict[str, Setting]
-    device: Device
-    kind: TrialKind
-    environment: dict[str, str] = field(default_factory=dict)  # a setting that lives in the environment (malloc)
-    steps: int = 3
-    warmup_steps: int = 1
-    see_eval: bool = True
-    time_limit_s: float = 600.0
-    capacity_bytes: int | None = None  # imaginary: the card is full here
-    what_if: str | None = (
-        None  # imaginary: one thing is done otherwise: "autocast", "checkpointing", "foreach_off", "zero_grad"
-    )
-    host_limit_bytes: int | None = None  # the trial is ended as out of host memory when its processes are seen to hold more
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What one trial showed, all ranks gathered: worst memory, summed samples per second."""
-
-    trial: Trial
-    outcome: Outcome
-    reports: tuple[Report, ...]  # one a rank, by rank
-    phases: dict[str, PhasePeak]  # the worst rank's, by phase
-    peak: PhasePeak | None  # over the whole process, worst rank
-    samples_per_step: int | None  # effective batch: over all ranks
-    step_s: tuple[float, ...]  # measured steps, slowest rank; () on an imaginary card
-    samples_per_s: float | None
-    loading_share: float | None
-    duration_s: float  # of the whole trial, process start to end
-    folder: str  # the trial's folder, relative to the record
-    failure: Failure | None = None
-    exit_code: int | None = None
-    process_tree_host_bytes: int | None = (
-        None  # resident memory of all its processes together, workers too, sampled from outside
-    )
-    notes: tuple[str, ...] = ()
-    trace_files: tuple[str, ...] = ()  # relative to the record, by rank
 
 
 @dataclass(frozen=True)
@@ -395,7 +224,7 @@ class Record:
 
     folder: str
     opened: Opened
-    samples: tuple[Sample, ...] = ()
+    trials: tuple[TrialResult, ...] = ()
     prediction: Prediction | None = None
     audit: Audit | None = None
     memory: MemoryEstimate | None = None

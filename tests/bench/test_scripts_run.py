@@ -14,12 +14,12 @@ from bench.scripts_table import PROGRAMS, SCRIPTS, Program
 from brimful.command import parse
 from brimful.measure.gpus import find_gpu
 from brimful.measure.launch import failure_text, launch
-from brimful.values import Device, Outcome, Sample, Trial, TrialKind
+from brimful.values import Device, Outcome, Trial, TrialKind, TrialResult
 
 LIGHT = [program for program in PROGRAMS if program.light]
 
 
-def one_trial(program: Program, folder: Path) -> Sample:
+def one_trial(program: Program, folder: Path) -> TrialResult:
     """A trace of the program at the table's batch size, on its card."""
     device = Device("imaginary", program.gpu, find_gpu(program.gpu))
     command = parse(tuple(program.command(sys.executable)))

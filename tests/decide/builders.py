@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brimful.values import Budget, Command, Device, Machine, Outcome, PhasePeak, Report, Sample, Trial, TrialKind
+from brimful.values import Budget, Command, Device, Machine, Outcome, PhasePeak, Report, Trial, TrialKind, TrialResult
 from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen
 
 GIB = 1024**3
@@ -100,7 +100,7 @@ def sample(reports=None, settings=None, kind=TrialKind.AUDIT, device=CPU, enviro
         "duration_s": 3.0,
         "folder": "trial-001",
     }
-    return Sample(**(fields | changes))
+    return TrialResult(**(fields | changes))
 
 
 def peak(device_bytes=None, host_bytes=None, host_is_true=False):

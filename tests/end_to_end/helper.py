@@ -67,7 +67,7 @@ class Done:
     @property
     def trial(self) -> Path:
         """The folder of the last trial."""
-        return Path(self.record.folder) / self.record.samples[-1].folder
+        return Path(self.record.folder) / self.record.trials[-1].folder
 
 
 def script(folder: Path, source: str = TRAINING, name: str = "train.py", samples: int = 512) -> Path:

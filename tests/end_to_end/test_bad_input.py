@@ -27,7 +27,7 @@ def test_a_script_that_fails_by_itself_shows_its_own_traceback(tmp_path):
     assert "label 37 is not known" in done.json["error"]["problem"]
     assert "brimful_inside" not in done.err.split("error:")[0], "the traceback is the script's own"
     assert done.record.closed.exit_code == 5
-    assert done.record.samples[0].outcome is Outcome.CRASHED
+    assert done.record.trials[0].outcome is Outcome.CRASHED
     assert not left_over(done.home)
 
 
@@ -37,7 +37,7 @@ def test_a_flag_the_script_does_not_know_is_told_with_argparses_words(tmp_path):
     assert done.code == 5
     assert "unrecognized arguments: --warmup 3" in done.err
     assert "does not know one of its flags" in done.err
-    assert len(done.record.samples) == 1
+    assert len(done.record.trials) == 1
 
 
 def test_a_shell_script_that_overwrites_the_path_did_not_open_the_door(tmp_path):
@@ -115,7 +115,7 @@ def test_a_signal_in_the_middle_of_a_trial_ends_all_children_and_keeps_the_recor
     record = read_record(latest(home))
     assert record.closed.exit_code == code
     if code == 130:
-        assert record.samples[0].outcome is Outcome.INTERRUPTED
+        assert record.trials[0].outcome is Outcome.INTERRUPTED
 
 
 def test_a_child_that_is_killed_is_told_as_probably_for_memory(tmp_path):
@@ -124,7 +124,7 @@ def test_a_child_that_is_killed_is_told_as_probably_for_memory(tmp_path):
     done = brimful(tmp_path, "audit", "--device", "cpu", *python(path, "--batch-size", 8))
     assert done.code == 5
     assert "killed, probably for memory" in done.err
-    assert done.record.samples[0].outcome is Outcome.KILLED
+    assert done.record.trials[0].outcome is Outcome.KILLED
 
 
 @pytest.fixture
@@ -167,9 +167,9 @@ def test_the_batch_size_inside_the_script_is_found_and_varied(tmp_path):
     path = script(tmp_path, source)
     done = brimful(tmp_path, "predict", *CARD, "--json", *python(path))
     assert done.code == 0, done.err
-    sizes = {sample.trial.settings["batch_size"] for sample in done.record.samples}
+    sizes = {sample.trial.settings["batch_size"] for sample in done.record.trials}
     assert len(sizes) >= 2
-    assert {sample.samples_per_step for sample in done.record.samples} == sizes, "the loader gave what was planned"
+    assert {sample.samples_per_step for sample in done.record.trials} == sizes, "the loader gave what was planned"
     assert done.json["batch_size"] == done.json["largest_batch_size"] == 512
 
 

@@ -79,7 +79,7 @@ def test_the_users_checkpoints_are_untouched_and_the_script_sees_its_own(tmp_pat
     done = brimful(tmp_path, *verb, *python("train.py", "--batch-size", 8), cwd=work)
     assert done.code == 0, done.err
     assert facts(work) == before
-    reports = [report for sample in done.record.samples for report in sample.reports]
+    reports = [report for sample in done.record.trials for report in sample.reports]
     assert all(report.steps for report in reports)
     wrote = [name for report in reports for name in report.wrote]
     assert any(os.path.basename(name) == "model.safetensors" for name in wrote)

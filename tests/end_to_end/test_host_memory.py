@@ -10,7 +10,7 @@ from helper import environment, script
 
 from brimful.measure.launch import launch
 from brimful.units import MIB
-from brimful.values import Command, Device, Outcome, Sample, Trial, TrialKind
+from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
 
 #: Holds `held` MiB all the time and `peak` MiB more for a moment of each step, in tensors of a few hundred KiB, which malloc
 #: would keep to itself by default.
@@ -34,7 +34,7 @@ for _ in range(8):
 """
 
 
-def weigh(tmp_path: Path, monkeypatch, held: int, peak: int, limit: int | None = None) -> Sample:
+def weigh(tmp_path: Path, monkeypatch, held: int, peak: int, limit: int | None = None) -> TrialResult:
     monkeypatch.setenv("OMP_NUM_THREADS", environment(tmp_path)["OMP_NUM_THREADS"])
     path = script(tmp_path, HOLDS)
     command = Command((sys.executable, str(path), "--held", str(held), "--peak", str(peak)))

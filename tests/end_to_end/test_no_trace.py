@@ -44,7 +44,7 @@ def test_predict_audit_and_tune_leave_an_old_checkpoint_untouched(tmp_path, work
         done = brimful(tmp_path, *verb, *command, home=home, cwd=work, MALLOC_TOP_PAD_="131072")
         assert done.code == 0, done.err
         assert contents(work) == before, f"{verb[0]} changed the user's folder"
-        wrote = [name for sample in done.record.samples for report in sample.reports for name in report.wrote]
+        wrote = [name for sample in done.record.trials for report in sample.reports for name in report.wrote]
         assert any("best.pt" in name for name in wrote), "the script's own writing went to the trial's folder"
     plan = done.record.plan
     assert plan.objective is Objective.FASTEST
@@ -55,7 +55,7 @@ def test_predict_audit_and_tune_leave_an_old_checkpoint_untouched(tmp_path, work
     assert plan.samples_per_s.value > 0
     assert done.json["page"] == str(Path(done.record.folder) / "report.html")
     assert Path(done.json["page"]).read_text().startswith("<!")
-    ran = [s.outcome for s in done.record.samples if s.trial.settings["batch_size"] == size.effective]
+    ran = [s.outcome for s in done.record.trials if s.trial.settings["batch_size"] == size.effective]
     assert Outcome.COMPLETED in ran
 
 

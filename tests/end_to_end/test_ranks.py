@@ -48,7 +48,7 @@ def test_two_ranks_are_one_sample(tmp_path):
     done = brimful(tmp_path, "audit", "--device", "cpu", "--json", *torchrun(path, "--batch-size", 16))
     assert done.code == 0, done.err
     assert done.json["effective"] == {"loader_batch_size": 16, "batches_per_step": 1, "ranks": 2, "samples_per_step": 32}
-    (sample,) = done.record.samples
+    (sample,) = done.record.trials
     assert [report.rank for report in sample.reports] == [0, 1]
     by_rank = [16 * len(report.step_s) / sum(report.step_s) for report in sample.reports]
     assert sample.samples_per_s == pytest.approx(sum(by_rank), rel=1e-6)
@@ -62,5 +62,5 @@ def test_out_of_memory_on_one_rank_is_told_as_out_of_memory(tmp_path):
     done = brimful(tmp_path, "audit", "--device", "cpu", *torchrun(path, "--batch-size", 16, "--hungry", 1))
     assert done.code == 3, done.err
     assert "out of host memory" in done.err
-    assert done.record.samples[0].outcome is Outcome.OUT_OF_HOST_MEMORY
+    assert done.record.trials[0].outcome is Outcome.OUT_OF_HOST_MEMORY
     assert not left_over(done.home)

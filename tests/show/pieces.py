@@ -27,11 +27,11 @@ from brimful.values import (
     PredictedSpeed,
     Prediction,
     Report,
-    Sample,
     Source,
     SpeedEstimate,
     Trial,
     TrialKind,
+    TrialResult,
     WorstBatch,
 )
 
@@ -180,14 +180,14 @@ def report(device: str = "cpu", **changes: object) -> Report:
     return replace(value, **changes)
 
 
-def sample(number: int, kind: TrialKind, batch_size: int, device: Device | None = None, **changes: object) -> Sample:
+def sample(number: int, kind: TrialKind, batch_size: int, device: Device | None = None, **changes: object) -> TrialResult:
     """A trial that completed, on the CPU or on an imaginary card."""
     device = device or Device("cpu", "cpu")
     on_card = device.kind != "cpu"
     timed = kind in (TrialKind.SPEED, TrialKind.AUDIT) and device.kind != "imaginary"
     peak = peak_on_card(batch_size) if on_card else replace(peak_on_host(batch_size), host_is_true=kind is not TrialKind.SPEED)
     step_s = (batch_size / 316.0 + 0.012) if timed else 0.0
-    value = Sample(
+    value = TrialResult(
         trial=Trial(COMMAND, {"batch_size": batch_size}, device, kind),
         outcome=Outcome.COMPLETED,
         reports=(report("imaginary" if on_card else "cpu"),),
@@ -204,7 +204,7 @@ def sample(number: int, kind: TrialKind, batch_size: int, device: Device | None 
     return replace(value, **changes)
 
 
-def out_of_memory(number: int, batch_size: int, device: Device, caught: bool = False) -> Sample:
+def out_of_memory(number: int, batch_size: int, device: Device, caught: bool = False) -> TrialResult:
     failure = Failure(
         kind="out_of_device_memory",
         type="torch.OutOfMemoryError",
@@ -220,7 +220,9 @@ def out_of_memory(number: int, batch_size: int, device: Device, caught: bool = F
     )
 
 
-def crashed(number: int = 1, message: str = "mat1 and mat2 shapes cannot be multiplied (64x17920 and 17921x1024)") -> Sample:
+def crashed(
+    number: int = 1, message: str = "mat1 and mat2 shapes cannot be multiplied (64x17920 and 17921x1024)"
+) -> TrialResult:
     failure = Failure(
         kind="crashed",
         type="RuntimeError",

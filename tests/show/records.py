@@ -67,7 +67,7 @@ def tune_on_cpu() -> Record:
     return Record(
         folder=".brimful/20260725-172000-captcha",
         opened=opened(),
-        samples=(*memory, *speed, last),
+        trials=(*memory, *speed, last),
         memory=memory_belief(),
         speed=speed_belief(),
         plan=plan(),
@@ -86,7 +86,7 @@ def tune_on_card() -> Record:
     return Record(
         folder=".brimful/20260725-172000-captcha",
         opened=opened(device=device, budget=device_budget(), objective=Objective.LARGEST),
-        samples=samples,
+        trials=samples,
         memory=belief,
         plan=Plan(
             objective=Objective.LARGEST,
@@ -125,7 +125,7 @@ def tune_with_failures() -> Record:
         opened=opened(
             device=device, budget=device_budget(), machine=replace(machine(), accelerators=("NVIDIA GeForce RTX 3080",))
         ),
-        samples=samples,
+        trials=samples,
         memory=measured_belief(),
         closed=Closed(130, STARTED + 44.0, "interrupted"),
     )
@@ -137,7 +137,7 @@ def predict_record(batch_size: int = 1024, card: Gpu | None = None) -> Record:
     return Record(
         folder=".brimful/20260725-172000-predict",
         opened=opened("predict", device, budget=value.budget, objective=None),
-        samples=tuple(sample(i, TrialKind.TRACE, b, device) for i, b in enumerate((8, 16, 24), 1)),
+        trials=tuple(sample(i, TrialKind.TRACE, b, device) for i, b in enumerate((8, 16, 24), 1)),
         prediction=value,
         memory=memory_belief(value.gpu),
         closed=Closed(0 if value.verdict == "fits" else 3, STARTED + 8.4),
@@ -180,7 +180,7 @@ def audit_record() -> Record:
     return Record(
         folder=".brimful/20260725-172000-audit",
         opened=opened("audit", objective=None, budget=None),
-        samples=(sample(1, TrialKind.AUDIT, 64),),
+        trials=(sample(1, TrialKind.AUDIT, 64),),
         audit=audit(),
         closed=Closed(0, STARTED + 12.0),
     )
@@ -203,7 +203,7 @@ def failed_record() -> Record:
     return Record(
         folder=".brimful/20260725-172000-captcha",
         opened=opened(),
-        samples=(crashed(),),
+        trials=(crashed(),),
         closed=Closed(5, STARTED + 3.1, "the command failed by itself in its first trial"),
     )
 
@@ -213,7 +213,7 @@ def torn_record() -> Record:
     return Record(
         folder=".brimful/20260725-172000-captcha",
         opened=opened(),
-        samples=tune_on_cpu().samples[:2],
+        trials=tune_on_cpu().trials[:2],
         torn=True,
     )
 
@@ -253,7 +253,7 @@ def hostile_record() -> Record:
             record_id=nasty,
             machine=replace(machine(), hostname=nasty, cpu_name=nasty, accelerators=(nasty,)),
         ),
-        samples=(bad, *base.samples),
+        trials=(bad, *base.trials),
         audit=replace(
             audit(), requested={nasty: nasty}, findings=(advice,), phases={nasty: peak_on_host(8)}, not_seen=(nasty,)
         ),

@@ -59,7 +59,7 @@ def test_off_a_terminal_heartbeats_write_a_line_only_every_few_seconds() -> None
         progress.trial_started(pieces.sample(1, TrialKind.SPEED, 64).trial, 1, None)
         for step in range(40):  # four heartbeats a second for ten seconds
             clock.now += 0.25
-            progress.heartbeat(beat(step))
+            progress.trial_progress(beat(step))
     lines = stream.getvalue().splitlines()
     assert len(lines) == 1 + int(10 / PLAIN_EVERY_S)
     assert lines[1] == "trial 1: speed at batch_size 64 on cpu, train, step 19, 5.00 s"
@@ -69,10 +69,10 @@ def test_off_a_terminal_there_are_no_carriage_returns_and_no_escape_codes(monkey
     monkeypatch.setenv("FORCE_COLOR", "1")
     progress, stream, clock = off_terminal()
     with progress:
-        for number, sample in enumerate(records.tune_with_failures().samples, 1):
+        for number, sample in enumerate(records.tune_with_failures().trials, 1):
             progress.trial_started(sample.trial, number, 5)
             clock.now += 30
-            progress.heartbeat(None)
+            progress.trial_progress(None)
             progress.trial_ended(sample)
         progress.message("done [bold]with[/bold] that")
     written = stream.getvalue()
@@ -87,7 +87,7 @@ def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(monkeypatch: pyt
     sample = pieces.sample(1, TrialKind.MEMORY, 512)
     with Progress(stream, is_terminal=True, clock=clock) as progress:
         progress.trial_started(sample.trial, 1, 2)
-        progress.heartbeat(beat(3))
+        progress.trial_progress(beat(3))
         assert progress._live is not None
         progress._live.refresh()
         progress.trial_ended(sample)

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from brimful.show.run_progress import FIRST_S, LONGEST_S, RunProgress, beat_line
-from brimful.values import PlannedSetting, RunBeat, Source
+from brimful.values import Heartbeat, PlannedSetting, Source
 
 
 class Screen:
@@ -80,7 +80,7 @@ def progress(live: bool, clock=lambda: 0.0):
     return RunProgress(out, err, {}, live, clock), out, err  # type: ignore[arg-type]
 
 
-BEAT = RunBeat(
+BEAT = Heartbeat(
     "train", 1200, 65.0, ranks=2, samples_per_s=812.0, loading_share=0.12, loss=0.34111, loss_rank=0, reserved_bytes=3 << 30
 )
 
@@ -90,14 +90,14 @@ def test_a_beat_is_one_line():
         "train, step 1,200, 2 ranks, loss 0.3411 in rank 0, 812 samples/s, 12 % waiting for data, 3.00 GiB reserved, 1 min 05 s"
     )
     assert beat_line(1, BEAT) == said
-    assert beat_line(3, RunBeat(None, 0, 2.0)) == "attempt 3, no step seen yet, 2.00 s"
+    assert beat_line(3, Heartbeat(None, 0, 2.0)) == "attempt 3, no step seen yet, 2.00 s"
 
 
 def test_on_a_terminal_half_lines_of_the_command_stay_and_ours_is_below_them():
     shown, _, err = progress(live=True)
     shown.output("stdout", b"epoch 1\n")
     shown.output("stderr", b"bar 1")
-    shown.beat(BEAT)
+    shown.heartbeat(BEAT)
     assert Screen().feed(err.text)[:2] == ["epoch 1", "bar 1"]
     assert "step 1,200" in Screen().feed(err.text)[2]
     shown.output("stderr", b"\rbar 2 and more\nepoch 2\n")
@@ -124,7 +124,7 @@ def test_elsewhere_lines_come_ever_more_seldom_without_carriage_returns_or_colou
     for second in range(1, 8 * 3600):
         now[0] = float(second)
         before = len(err.text)
-        shown.beat(BEAT)
+        shown.heartbeat(BEAT)
         told += [second] if len(err.text) > before else []
     gaps = [later - earlier for earlier, later in itertools.pairwise(told)]
     assert told[0] == FIRST_S

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from brimful.show.words import (
     NOTHING,
-    OUTCOMES,
     bytes_interval_text,
     bytes_text,
     count_text,
@@ -14,16 +13,12 @@ from brimful.show.words import (
     settings_text,
     speed_text,
 )
-from brimful.values import Outcome, PhasePeak
+from brimful.values import PhasePeak
 
 
 def test_what_is_absent_is_a_dash_whatever_it_would_have_been() -> None:
     assert {bytes_text(None), count_text(None), speed_text(None), setting_text(None), settings_text({})} == {NOTHING}
     assert "0" in bytes_text(0) and count_text(0) == "0"
-
-
-def test_every_outcome_has_words() -> None:
-    assert set(OUTCOMES) == set(Outcome)
 
 
 def test_settings_read_as_a_person_writes_them() -> None:

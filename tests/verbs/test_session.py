@@ -34,8 +34,8 @@ def test_an_interrupt_in_the_middle_of_a_trial_keeps_that_trial_and_those_before
         work(world, tune, device="cpu", budget="1GiB", home=tmp_path)
     record = kept(tmp_path)
     assert record.closed.exit_code == 130
-    assert record.samples[-1].outcome is Outcome.INTERRUPTED
-    assert [s.outcome for s in record.samples[:-1]] == [Outcome.COMPLETED] * (len(record.samples) - 1)
+    assert record.trials[-1].outcome is Outcome.INTERRUPTED
+    assert [s.outcome for s in record.trials[:-1]] == [Outcome.COMPLETED] * (len(record.trials) - 1)
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143), (RuntimeError("?"), 1)])
@@ -74,7 +74,7 @@ def test_a_disk_that_fills_up_between_trials_keeps_the_trials_before(tmp_path, n
     with pytest.raises(DiskFull):
         work(disk_full_at(World(), number), tune, device="cpu", budget="1GiB", home=tmp_path)
     record = kept(tmp_path)
-    assert len(record.samples) == number - 1
+    assert len(record.trials) == number - 1
     assert record.closed.exit_code == 1
 
 

@@ -43,7 +43,7 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     """What it names was run or is called predicted, obeys every limit, and stands beside what was asked, with the reason."""
     plan, size = record.plan, chosen(record)
     assert isinstance(plan, Plan)
-    runs = [s for s in record.samples if s.trial.settings["batch_size"] == size and s.outcome is Outcome.COMPLETED]
+    runs = [s for s in record.trials if s.trial.settings["batch_size"] == size and s.outcome is Outcome.COMPLETED]
     assert runs, "what was named was never run to its end"
     if plan.verified:
         assert all(row.source is not None for row in plan.settings)
@@ -53,8 +53,8 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     assert world.dataset is None or size <= world.dataset
     assert world.peak(size) <= budget, "more memory than was allowed"
     assert str(size) in plan.command_line.split()
-    assert plan.out_of_memory_trials == sum(s.outcome in MEMORY for s in record.samples)
-    assert plan.trials == len(record.samples) == len(world.launched)
+    assert plan.out_of_memory_trials == sum(s.outcome in MEMORY for s in record.trials)
+    assert plan.trials == len(record.trials) == len(world.launched)
     assert {row.name: row.requested for row in plan.settings}["batch_size"] == record.opened.command.given.get("batch_size")
     assert all(row.why for row in plan.settings)
 
@@ -92,7 +92,7 @@ def test_these_checks_catch_a_plan_that_was_never_run():
     world = World(dataset=500)
     record = work(world, tune, budget="1GiB", device="cpu")
     size = chosen(record)
-    lied = dataclasses.replace(record, samples=tuple(s for s in record.samples if s.trial.settings["batch_size"] != size))
+    lied = dataclasses.replace(record, trials=tuple(s for s in record.trials if s.trial.settings["batch_size"] != size))
     with pytest.raises(AssertionError, match="never run"):
         check(world, lied, GIB, None)
     with pytest.raises(AssertionError):
@@ -142,7 +142,7 @@ def test_a_peak_that_nobody_could_read_is_not_told_as_out_of_memory(device, why)
 def test_out_of_memory_does_make_it_go_smaller():
     world = World(linear=300 * MIB, outcome_of=lambda trial, size: None)
     record = work(world, tune, device="cpu", budget="1GiB")
-    assert record.samples[0].outcome in MEMORY
+    assert record.trials[0].outcome in MEMORY
     assert chosen(record) <= 3
 
 
@@ -188,7 +188,7 @@ def test_what_went_wrong_is_kept_in_the_record(tmp_path):
         work(world, tune, device="cpu", budget="1GiB", home=tmp_path)
     record = read_record(latest(tmp_path))
     assert record.closed.exit_code == 5
-    assert [s.outcome for s in record.samples] == [Outcome.TIMED_OUT]
+    assert [s.outcome for s in record.trials] == [Outcome.TIMED_OUT]
 
 
 def test_a_crash_at_large_sizes_alone_leaves_a_plan_on_an_imaginary_card_too():

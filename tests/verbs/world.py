@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brimful.errors import DiskFull
-from brimful.values import Outcome, PhasePeak, Record, Report, Sample, Trial
+from brimful.values import Outcome, PhasePeak, Record, Report, Trial, TrialResult
 from brimful.verbs import session as session_module
 from brimful.verbs.session import Options
 from brimful_inside.simulator.allocator import CachingAllocator
@@ -53,7 +53,7 @@ class World:
     steps_taken: int | None = None  # None: as many as asked
     outcome_of: Callable[[Trial, int], Outcome | None] = lambda trial, size: None  # None: as memory says
     launched: list[Trial] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[TrialResult] = field(default_factory=list)
 
     def batch(self, trial: Trial) -> int:
         """What the loader gives for what the trial asks."""
@@ -79,7 +79,7 @@ class World:
             rows += [Free(20 + step), Free(10 + step), Step(step + 1)]
         return [*rows, Phase("eval"), Malloc(90, self.eval_bytes, "aten.mm"), Free(90)]
 
-    def launch(self, trial: Trial, folder: Path, record_folder: Path, heartbeat=None, scans=()) -> Sample:
+    def launch(self, trial: Trial, folder: Path, record_folder: Path, heartbeat=None, scans=()) -> TrialResult:
         self.launched.append(trial)
         folder.mkdir(parents=True)
         size = self.batch(trial)
@@ -92,7 +92,7 @@ class World:
         self.samples.append(sample)
         return sample
 
-    def _imaginary(self, trial: Trial, size: int, folder: Path) -> Sample:
+    def _imaginary(self, trial: Trial, size: int, folder: Path) -> TrialResult:
         rows = [*_notes(trial), *self.rows(size)]
         if trial.what_if in self.helps:
             rows = [_shrunk(row, self.helps[trial.what_if]) for row in rows]
@@ -105,7 +105,7 @@ class World:
         device = played.peak.reserved + int(trial.device.gpu.context_bytes.value)
         return self._sample(trial, size, folder, outcome, PhasePeak(played.peak.allocated, played.peak.reserved, device, None))
 
-    def _measured(self, trial: Trial, size: int, folder: Path) -> Sample:
+    def _measured(self, trial: Trial, size: int, folder: Path) -> TrialResult:
         peak, on_cpu = self.peak(size), trial.device.kind == "cpu"
         limit = min(n for n in (self.device_bytes, trial.host_limit_bytes) if n is not None)
         seen = PhasePeak(None, None, None, peak, host_is_true=True) if on_cpu else PhasePeak(peak, peak, peak, None)
@@ -113,12 +113,12 @@ class World:
             return self._sample(trial, size, folder, Outcome.COMPLETED, seen)
         return self._sample(trial, size, folder, Outcome.OUT_OF_HOST_MEMORY if on_cpu else Outcome.OUT_OF_DEVICE_MEMORY, None)
 
-    def _sample(self, trial: Trial, size: int, folder: Path, outcome: Outcome, peak: PhasePeak | None) -> Sample:
+    def _sample(self, trial: Trial, size: int, folder: Path, outcome: Outcome, peak: PhasePeak | None) -> TrialResult:
         completed = outcome is Outcome.COMPLETED
         clock = completed and trial.device.kind != "imaginary"
         seconds = self.overhead_s + size * self.sample_s
         steps = (trial.warmup_steps + trial.steps if self.steps_taken is None else self.steps_taken) if completed else 0
-        return Sample(
+        return TrialResult(
             trial=trial,
             outcome=outcome,
             reports=(self._report(trial, size, steps, seconds if clock else None, peak),) if completed else (),
@@ -176,7 +176,7 @@ def disk_full_at(world: World, number: int) -> World:
     """The same world, where the disk is full when the `number`-th trial begins."""
     before = world.launch
 
-    def launch(trial: Trial, folder: Path, record_folder: Path, heartbeat=None, scans=()) -> Sample:
+    def launch(trial: Trial, folder: Path, record_folder: Path, heartbeat=None, scans=()) -> TrialResult:
         if len(world.launched) + 1 == number:
             raise DiskFull(str(folder), kept="the trials before this one")
         return before(trial, folder, record_folder, heartbeat)

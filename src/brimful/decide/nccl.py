@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from brimful.sources import Estimate, Source
+from brimful.values import Estimate, Source
 
 __all__ = ["nccl_bytes", "with_nccl"]
 

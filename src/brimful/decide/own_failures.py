@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isqrt
 
+from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import Outcome
 
 __all__ = ["CEILINGS", "OwnFailures"]
 
-CEILINGS = (Outcome.CRASHED, Outcome.NO_STEP)  # other failures are no sooner over at smaller sizes: they end a search
+CEILINGS = SCRIPT_FAILED  # other failures are no sooner over at smaller sizes: they end a search
 # With these, seven halvings in octaves follow the usual three traces. From a size of 12 and a failure at two millions they end
 # within a tenth: ln(2e6 / 12) / 2**7 = 0.09.
 MORE_TRACES = 4

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from brimful.decide.speed.measured import TOLERANCE, noise_of
-from brimful.values import Outcome, Sample, Setting
+from brimful.outcomes import OUT_OF_MEMORY
+from brimful.values import Outcome, Setting, TrialResult
 
-__all__ = ["HOPELESS", "MEMORY", "Context", "Runs"]
+__all__ = ["HOPELESS", "Context", "Runs"]
 
-MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
 HOPELESS = (Outcome.PROBE_NOT_LOADED, Outcome.UNSUPPORTED)  # no other size can do better, unless one has done already
 
 
@@ -26,20 +26,20 @@ class Context:
 class Runs:
     """Runs by context and batch size. `ceiling` is the largest size that may still fit."""
 
-    def __init__(self, ceiling: int, fits: Callable[[Sample], bool]) -> None:
+    def __init__(self, ceiling: int, fits: Callable[[TrialResult], bool]) -> None:
         self.ceiling = ceiling
-        self.samples: list[Sample] = []  # every one, in order
+        self.samples: list[TrialResult] = []  # every one, in order
         self.dead: set[tuple[Context, int]] = set()  # sizes that crash, take too long, or leave no whole batch
         self._fits = fits
-        self._fitting: dict[tuple[Context, int], list[Sample]] = {}
+        self._fitting: dict[tuple[Context, int], list[TrialResult]] = {}
 
-    def add(self, sample: Sample, context: Context, size: int, lowers: bool) -> None:
+    def add(self, sample: TrialResult, context: Context, size: int, lowers: bool) -> None:
         """Files a sample. `lowers`: a size that does not fit lowers the ceiling (not so in a context that is only tried)."""
         self.samples.append(sample)
         key = (context, size)
         if self._fits(sample):
             self._fitting.setdefault(key, []).append(sample)
-        elif sample.outcome in MEMORY or sample.outcome is Outcome.COMPLETED:  # completed, with its peak over the budget
+        elif sample.outcome in OUT_OF_MEMORY or sample.outcome is Outcome.COMPLETED:  # completed, with its peak over the budget
             if lowers:
                 self._lower(size - 1)
         elif sample.outcome is not Outcome.INTERRUPTED:
@@ -52,11 +52,11 @@ class Runs:
         for key in [key for key in self._fitting if key[1] > self.ceiling]:
             del self._fitting[key]
 
-    def fitting(self, context: Context | None = None) -> list[Sample]:
+    def fitting(self, context: Context | None = None) -> list[TrialResult]:
         """Runs that ended within the budget, of one context or of all."""
         return [run for (one, _), runs in self._fitting.items() if context in (None, one) for run in runs]
 
-    def at(self, context: Context, size: int) -> list[Sample]:
+    def at(self, context: Context, size: int) -> list[TrialResult]:
         return self._fitting.get((context, size), [])
 
     def rates(self, context: Context, size: int) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ from brimful.measure.launch import must_be_startable, with_the_door
 from brimful.measure.output_tee import Relay, Show
 from brimful.measure.process_tree import MemorySampler, ProcessTree
 from brimful.measure.signal_forwarding import Passing, is_worker, send_to_group
-from brimful.values import Attempt, Device, PlannedSetting, RunBeat, Setting
+from brimful.values import Attempt, Device, Heartbeat, PlannedSetting, Setting
 from brimful_inside import wire
 
 POLL_S = 0.1
@@ -65,7 +65,7 @@ def run_attempt(
     record_folder: Path,
     passing: Passing,
     show: Show,
-    beat: Callable[[RunBeat], None] = lambda _: None,
+    beat: Callable[[Heartbeat], None] = lambda _: None,
     terminals: Mapping[str, int] | None = None,
 ) -> Attempt:
     """Runs the command with its files in `folder` (made here).
@@ -143,7 +143,7 @@ class _Watch:
         start: Start,
         passing: Passing,
         relay: Relay,
-        beat: Callable[[RunBeat], None],
+        beat: Callable[[Heartbeat], None],
     ):
         self._process, self._family, self._folder = process, family, folder
         self._passing, self._relay, self._beat = passing, relay, beat

@@ -46,12 +46,6 @@ def worst(peaks: Sequence[PhasePeak]) -> PhasePeak:
     )
 
 
-def trace_files(report: Report) -> list[str]:
-    """The traces of a rank, of each of its cards."""
-    files = [card.trace_file for card in report.cards] or [report.trace_file]
-    return [name for name in files if name]
-
-
 def whole_peak(reports: Sequence[Report]) -> PhasePeak | None:
     """The peak over whole processes, worst rank; None if no rank could tell."""
     peaks = [r.peak_unphased for r in reports if r.peak_unphased is not None]

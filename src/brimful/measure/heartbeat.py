@@ -8,7 +8,7 @@ from pathlib import Path
 
 from brimful import codec
 from brimful.measure.device import host
-from brimful.values import RunBeat, Tally
+from brimful.values import Heartbeat, Tally
 from brimful_inside.wire import Progress
 
 #: Rates are of the training time within this window: long enough for steps of seconds, short enough to show a change.
@@ -23,7 +23,7 @@ class Beats:
         self._process_tree_bytes = process_tree_bytes
         self._seen: dict[str, deque[Progress]] = {}  # by file: those of the window
 
-    def read(self, seconds: float) -> RunBeat:
+    def read(self, seconds: float) -> Heartbeat:
         """`seconds`: since the attempt began."""
         for path in self._folder.glob("latest-progress-*.jsonl"):
             self._add(path)
@@ -32,7 +32,7 @@ class Beats:
         told = next(((one.rank, one.tally.loss) for one in latest if one.tally and one.tally.loss is not None), None)
         free, total = host.free_bytes(), host.total_bytes()
         newest = max(latest, key=lambda one: one.unix_s, default=None)
-        return RunBeat(
+        return Heartbeat(
             phase=newest.phase if newest else None,
             steps=max((one.steps for one in latest), default=0),
             seconds=seconds,

@@ -24,7 +24,7 @@ from brimful.measure import gather, outcome, single_rank
 from brimful.measure.device import host
 from brimful.measure.gpus import to_card
 from brimful.measure.process_tree import MemorySampler, ProcessTree
-from brimful.values import Device, Outcome, Sample, Trial, TrialKind
+from brimful.values import Device, Outcome, Trial, TrialKind, TrialResult
 from brimful_inside import wire
 
 _POLL_S = 0.05
@@ -36,7 +36,7 @@ _HELLO_BYTES = 4096  # enough for the roles that a process tells first
 _PATIENCE_S = 20.0  # for a rank's hello, after some process could not be entered
 _NO_ROOM_BYTES = 8192
 
-Heartbeat = Callable[[wire.Progress | None], None]
+OnProgress = Callable[[wire.Progress | None], None]
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class _Waited:
 
 
 def launch(
-    trial: Trial, folder: Path, record_folder: Path, heartbeat: Heartbeat = lambda _: None, scans: Sequence[Path] = ()
-) -> Sample:
+    trial: Trial, folder: Path, record_folder: Path, on_progress: OnProgress = lambda _: None, scans: Sequence[Path] = ()
+) -> TrialResult:
     """Runs `trial` with its files in `folder` (made here) and tells what it showed; paths are kept relative to the record.
 
     `scans` are files of earlier trials of the same command, with what they saw of its data sets (`measure.scanned`).
@@ -64,7 +64,7 @@ def launch(
     kills_before = host.oom_kills()
     with open(folder / "stdout.txt", "wb") as out, open(folder / "stderr.txt", "wb") as err:
         process = _start(argv, {**environment(trial, orders_path), **of_launcher}, out, err)
-        waited = _wait(process, ProcessTree(process.pid, str(orders_path)), trial, folder, heartbeat)
+        waited = _wait(process, ProcessTree(process.pid, str(orders_path)), trial, folder, on_progress)
     _must_have_had_room(folder)
     return _sample(trial, folder, record_folder, waited, host.oom_kills() - kills_before)
 
@@ -167,7 +167,9 @@ def _start(argv: tuple[str, ...], variables: dict[str, str], out, err) -> subpro
         ) from error
 
 
-def _wait(process: subprocess.Popen[bytes], family: ProcessTree, trial: Trial, folder: Path, heartbeat: Heartbeat) -> _Waited:
+def _wait(
+    process: subprocess.Popen[bytes], family: ProcessTree, trial: Trial, folder: Path, on_progress: OnProgress
+) -> _Waited:
     """Waits for the command's end, or for the limit of time or host memory; then ends the family in every case."""
     started = time.monotonic()
     traces = trial.device.kind == "imaginary" and trial.host_limit_bytes is None
@@ -179,7 +181,7 @@ def _wait(process: subprocess.Popen[bytes], family: ProcessTree, trial: Trial, f
             time.sleep(poll_s)
             now = time.monotonic()
             if scale.look(now):
-                heartbeat(_latest_progress(folder))
+                on_progress(_latest_progress(folder))
                 blind = _rank_could_not_be_entered(folder)
             timed_out = now - started > trial.time_limit_s
     except KeyboardInterrupt:
@@ -248,7 +250,7 @@ def _tail(path: Path, size: int) -> str:
         return ""
 
 
-def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oom_kills: int) -> Sample:
+def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oom_kills: int) -> TrialResult:
     events = [codec.read_wire(path) for path in sorted(folder.glob("wire-*.jsonl"))]
     reports, hellos = gather.last_reports(events), gather.hellos(events)
     ending = outcome.Ending(
@@ -264,10 +266,9 @@ def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oo
     )
     how, failure, sentence = outcome.outcome_of(ending, reports, gather.failures(events))
     where = folder.resolve().relative_to(record_folder.resolve())
-    traces = [name for r in reports for name in gather.trace_files(r)]
     slowed = trial.device.kind == "cpu" and trial.kind is TrialKind.MEMORY  # what makes resident memory true costs time
     timed = how is not Outcome.INTERRUPTED and not slowed
-    return Sample(
+    return TrialResult(
         trial=trial,
         outcome=how,
         reports=reports,
@@ -283,7 +284,6 @@ def _sample(trial: Trial, folder: Path, record_folder: Path, waited: _Waited, oo
         exit_code=waited.exit_code,
         process_tree_host_bytes=waited.peak_host_bytes or None,
         notes=tuple(dict.fromkeys([*filter(None, [sentence]), *(note for r in reports for note in r.notes)])),
-        trace_files=tuple(str(where / name) for name in traces),
     )
 
 
@@ -296,7 +296,7 @@ def _door_trouble(folder: Path) -> str | None:
     return None
 
 
-def failure_text(sample: Sample, record_folder: Path) -> str:
+def failure_text(sample: TrialResult, record_folder: Path) -> str:
     """The script's own words about its end: the traceback it told, else the tail of its standard error."""
     if sample.failure is not None:
         return sample.failure.traceback

@@ -12,13 +12,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from brimful.values import Sample
+from brimful.values import TrialResult
 
 KEPT_OUT = "kept_out"  # in a trial's folder: what its script wanted to write, by absolute path
 _GONE = ".gone"  # marks of what it removed
 
 
-def carry_over(samples: Sequence[Sample], record_folder: Path, folder: Path) -> None:
+def carry_over(samples: Sequence[TrialResult], record_folder: Path, folder: Path) -> None:
     """Puts what the first trial that trained has prepared into the layer of a new trial at `folder`, by hard links."""
     for sample in samples:
         first_step = min((r.first_step_unix_s for r in sample.reports if r.first_step_unix_s), default=None)

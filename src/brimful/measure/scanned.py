@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from brimful.values import Sample
+from brimful.values import TrialResult
 from brimful_inside.wire import SCANS_FILE
 
 
-def files_of(samples: Sequence[Sample], record_folder: Path) -> tuple[Path, ...]:
+def files_of(samples: Sequence[TrialResult], record_folder: Path) -> tuple[Path, ...]:
     """The files of those trials that scanned something themselves, the newest last; a trial may have failed later on."""
     return tuple(path for sample in samples for path in sorted((record_folder / sample.folder).glob(SCANS_FILE % "*")))

@@ -6,11 +6,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from brimful.values import Report, Sample
+from brimful.values import Report, TrialResult
 from brimful_inside.simulator.trace import CardTrace, Trace, decode
 
 
-def read_trace(sample: Sample, record_folder: Path) -> Trace | None:
+def read_trace(sample: TrialResult, record_folder: Path) -> Trace | None:
     """The trace of the card, of any rank, with the highest peak; None if the trial left none or it cannot be read."""
     files = [file for report in sample.reports for file in _files(report)]
     if not files:
@@ -18,7 +18,7 @@ def read_trace(sample: Sample, record_folder: Path) -> Trace | None:
     return _read(record_folder / sample.folder / max(files, key=lambda file: file.peak_bytes).name)
 
 
-def read_traces(sample: Sample, record_folder: Path) -> tuple[CardTrace, ...]:
+def read_traces(sample: TrialResult, record_folder: Path) -> tuple[CardTrace, ...]:
     """The traces of all cards that a trial used, by rank and card; () where there is but one, or one cannot be read."""
     found = []
     for report in sample.reports:

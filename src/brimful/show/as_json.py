@@ -28,8 +28,8 @@ from brimful.values import (
     Point,
     Prediction,
     Record,
-    Sample,
     SpeedEstimate,
+    TrialResult,
 )
 
 SCHEMA = 1
@@ -109,7 +109,7 @@ def plan_json(record: Record) -> dict[str, Any]:
         "largest_batch_size": record.memory.largest_batch_size if record.memory else None,
         "memory": _memory(record.memory) if record.memory else None,
         "speed": _speed(record.speed) if record.speed else None,
-        "trials_in_order": [_trial(number, sample) for number, sample in enumerate(record.samples, 1)],
+        "trials_in_order": [_trial(number, sample) for number, sample in enumerate(record.trials, 1)],
         "warnings": diagnostics_json((*record.notes, *(plan.warnings if plan else ()))),
         "record": {
             "folder": record.folder,
@@ -265,7 +265,7 @@ def _speed(belief: SpeedEstimate) -> dict[str, Any]:
     }
 
 
-def _trial(number: int, sample: Sample) -> dict[str, Any]:
+def _trial(number: int, sample: TrialResult) -> dict[str, Any]:
     return {
         "number": number,
         "kind": sample.trial.kind.value,

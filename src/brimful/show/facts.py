@@ -6,13 +6,13 @@ import datetime
 import statistics
 from dataclasses import dataclass
 
+from brimful.outcomes import OUTCOMES
 from brimful.show import runs
 from brimful.show.cards import card_groups
 from brimful.show.verdict import reason
 from brimful.show.words import (
     ABSENT,
     NOTHING,
-    OUTCOMES,
     Shown,
     bytes_text,
     count_text,
@@ -39,10 +39,10 @@ from brimful.values import (
     PhasePeak,
     Prediction,
     Record,
-    Sample,
     Source,
     Trial,
     TrialKind,
+    TrialResult,
 )
 
 #: What a trial was for, as a person reads it.
@@ -115,10 +115,10 @@ class FactRow:
 
 def trial_rows(record: Record) -> list[TrialRow]:
     memory = record.opened.budget.memory if record.opened.budget else None
-    return [_trial_row(number, sample, memory) for number, sample in enumerate(record.samples, 1)]
+    return [_trial_row(number, sample, memory) for number, sample in enumerate(record.trials, 1)]
 
 
-def _trial_row(number: int, sample: Sample, memory: str | None) -> TrialRow:
+def _trial_row(number: int, sample: TrialResult, memory: str | None) -> TrialRow:
     completed = sample.outcome is Outcome.COMPLETED
     seen = memory_of(sample.peak, memory)
     speed = ABSENT
@@ -131,7 +131,7 @@ def _trial_row(number: int, sample: Sample, memory: str | None) -> TrialRow:
         environment=environment_text(sample.trial.environment),
         device=sample.trial.device.label,
         completed=completed,
-        outcome=OUTCOMES[sample.outcome],
+        outcome=OUTCOMES[sample.outcome].text,
         memory=seen[0] if seen else None,
         peak=shown_sample_peak(sample, memory),
         speed=speed,
@@ -158,7 +158,7 @@ def phase_rows(record: Record) -> tuple[str, list[PhaseRow]]:
     if sample is None:
         return "", []
     size = setting_text(sample.trial.settings.get("batch_size"))
-    number = record.samples.index(sample) + 1
+    number = record.trials.index(sample) + 1
     missing = ("eval",) if sample.trial.see_eval and "eval" not in sample.phases else ()
     rows = _seen_phases(sample.phases, missing, source_of(sample), (budget.memory, budget.bytes) if budget else None)
     return f"at batch size {size}, trial {number}", rows
@@ -209,16 +209,16 @@ def _unseen(name: str) -> PhaseRow:
     return PhaseRow(name, False, ABSENT, ABSENT, ABSENT, ABSENT, None, "not seen: no trial reached it")
 
 
-def _phase_sample(record: Record) -> Sample | None:
+def _phase_sample(record: Record) -> TrialResult | None:
     """The completed trial that tells most about the plan: memory measured truly, the batch size nearest, the latest.
 
     Host memory is true in memory trials alone (docs/quantities.md); a card's is true in every trial.
     """
-    seen = [s for s in record.samples if s.outcome is Outcome.COMPLETED and s.phases]
+    seen = [s for s in record.trials if s.outcome is Outcome.COMPLETED and s.phases]
     true = [s for s in seen if s.trial.kind is not TrialKind.SPEED or s.trial.device.kind != "cpu"]
     planned = planned_batch_size(record)
 
-    def distance(sample: Sample) -> float:
+    def distance(sample: TrialResult) -> float:
         size = sample.trial.settings.get("batch_size")
         return abs(size - planned) if isinstance(size, int) and planned is not None else 0.0
 
@@ -263,17 +263,19 @@ def change_rows(record: Record) -> list[ChangeRow]:
     return rows
 
 
-def _last(record: Record, size: object, environment: dict[str, str] | None, kind: TrialKind = TrialKind.SPEED) -> Sample | None:
+def _last(
+    record: Record, size: object, environment: dict[str, str] | None, kind: TrialKind = TrialKind.SPEED
+) -> TrialResult | None:
     found = [
         s
-        for s in record.samples
+        for s in record.trials
         if s.outcome is Outcome.COMPLETED and s.trial.kind is kind and s.trial.settings.get("batch_size") == size
         if environment is None or s.trial.environment == environment
     ]
     return found[-1] if found else None
 
 
-def _step_row(old: Sample | None, new: Sample | None) -> list[ChangeRow]:
+def _step_row(old: TrialResult | None, new: TrialResult | None) -> list[ChangeRow]:
     if old is None or new is None or not old.step_s or not new.step_s:
         return []
     times = statistics.median(old.step_s), statistics.median(new.step_s)
@@ -281,7 +283,9 @@ def _step_row(old: Sample | None, new: Sample | None) -> list[ChangeRow]:
     return [ChangeRow("time of a step", shown[0], shown[1], _ratio(*times))]
 
 
-def _peak_row(old: Sample | None, new: Sample | None, planned: Estimate | None, memory: str | None) -> list[ChangeRow]:
+def _peak_row(
+    old: TrialResult | None, new: TrialResult | None, planned: Estimate | None, memory: str | None
+) -> list[ChangeRow]:
     before = memory_of(old.peak, memory) if old else None
     after = memory_of(new.peak, memory) if new else None
     value = after[1] if after else planned.value if planned and planned.source is Source.MEASURED else None
@@ -308,7 +312,7 @@ def run_rows(record: Record) -> list[FactRow]:
         rows.append(FactRow(f"budget of {budget.memory} memory", Shown(bytes_text(budget.bytes), note=budget.why)))
     if opened.objective is not None:
         rows.append(FactRow("objective", Shown(opened.objective.value)))
-    versions = sorted({r.torch_version for s in record.samples for r in s.reports})
+    versions = sorted({r.torch_version for s in record.trials for r in s.reports})
     if versions:
         rows.append(FactRow("torch, in the command", Shown(", ".join(versions))))
     return rows

@@ -115,7 +115,7 @@ def _cut_off(record: Record) -> str:
     """A sentence for a record that did not end as it should, although a result may stand; "" otherwise."""
     if record.torn:
         return "The record was cut off in the middle of a line. What stands before it is shown."
-    if record.closed is None and (record.samples or record.run):
+    if record.closed is None and (record.trials or record.run):
         return "The record has no end: brimful was stopped, or is still at work. What was written up to now is shown."
     return ""
 

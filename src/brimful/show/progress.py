@@ -15,10 +15,11 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from brimful.outcomes import OUTCOMES
 from brimful.show.console import make_console
 from brimful.show.facts import kind_text
-from brimful.show.words import OUTCOMES, bytes_text, memory_of, seconds_text, settings_text, speed_text
-from brimful.values import Outcome, Sample, Trial
+from brimful.show.words import bytes_text, memory_of, seconds_text, settings_text, speed_text
+from brimful.values import Outcome, Trial, TrialResult
 from brimful_inside import wire
 
 #: Off a terminal: a line at most this often (seconds) while one trial runs.
@@ -61,13 +62,13 @@ class Progress:
         if self._live is None:
             self._write(self.line())
 
-    def heartbeat(self, seen: wire.Progress | None) -> None:
+    def trial_progress(self, seen: wire.Progress | None) -> None:
         """The trial is alive; `seen` is the newest that its process told, or None. May be called as often as one likes."""
         self._beat = seen or self._beat
         if self._live is None and self._trial is not None and self._clock() - self._last_line >= PLAIN_EVERY_S:
             self._write(self.line())
 
-    def trial_ended(self, sample: Sample) -> None:
+    def trial_ended(self, sample: TrialResult) -> None:
         """The trial is over; a line with what it showed stays."""
         self._durations.append(self._clock() - self._started)
         self._trial = None
@@ -128,9 +129,9 @@ class Progress:
         self._stream.flush()
 
 
-def ended_line(number: int, sample: Sample) -> str:
+def ended_line(number: int, sample: TrialResult) -> str:
     """ "trial 4: memory at batch_size 512 on cpu: completed, peak 11.5 GiB host, 19.6 s"."""
-    parts = [OUTCOMES[sample.outcome]]
+    parts = [OUTCOMES[sample.outcome].text]
     # What a trial on an imaginary card reserves is its own; which context comes to it is known when all of it is told.
     seen = memory_of(sample.peak, "reserved" if sample.trial.device.kind == "imaginary" else None)
     if seen is not None and sample.outcome is Outcome.COMPLETED:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import BinaryIO, TextIO
 
-from brimful.show.words import OUTCOMES, bytes_text, count_text, seconds_text, settings_text, share_text, speed_text
-from brimful.values import Attempt, PlannedSetting, RunBeat, Sample, Trial
+from brimful.outcomes import OUTCOMES
+from brimful.show.words import bytes_text, count_text, seconds_text, settings_text, share_text, speed_text
+from brimful.values import Attempt, Heartbeat, PlannedSetting, Trial, TrialResult
 from brimful_inside import wire
 
 #: Off a terminal: a line after so many seconds, then after every twentieth of the time that has passed, or ten minutes.
@@ -71,7 +72,7 @@ class RunProgress:
         self._at_line_start = data.endswith((b"\n", b"\r"))
         self._draw()
 
-    def beat(self, seen: RunBeat) -> None:
+    def heartbeat(self, seen: Heartbeat) -> None:
         self._line = beat_line(self._attempt, seen)
         now = self._clock()
         if self._live:
@@ -96,8 +97,8 @@ class RunProgress:
     # --- a run has no trials, whose watcher this is too ---------------------------------------------------------------
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
-    def heartbeat(self, seen: wire.Progress | None) -> None: ...
-    def trial_ended(self, sample: Sample) -> None: ...
+    def trial_progress(self, seen: wire.Progress | None) -> None: ...
+    def trial_ended(self, sample: TrialResult) -> None: ...
 
     # --- drawing ------------------------------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class RunProgress:
                 self.message(f"nobody reads its standard output any more ({error}); the run goes on, and the record keeps it")
 
 
-def beat_line(attempt: int, seen: RunBeat) -> str:
+def beat_line(attempt: int, seen: Heartbeat) -> str:
     """ "attempt 1, train, step 1,200, loss 0.341, 812 samples/s, 12 % waiting for data, 3.2 GiB reserved, 5 min"."""
     parts = [f"attempt {attempt}"] if attempt > 1 else []
     parts += [f"{seen.phase}, step {seen.steps:,}"] if seen.phase is not None else ["no step seen yet"]
@@ -155,7 +156,7 @@ def beat_line(attempt: int, seen: RunBeat) -> str:
 
 def ended_line(attempt: Attempt) -> str:
     """ "Attempt 1: out of device memory, 812 steps, 14 min"."""
-    parts = [OUTCOMES[attempt.outcome], f"{attempt.steps:,} steps"]
+    parts = [OUTCOMES[attempt.outcome].text, f"{attempt.steps:,} steps"]
     if attempt.samples_per_s is not None:
         parts.append(f"{speed_text(attempt.samples_per_s)} samples/s")
     return f"Attempt {attempt.number}: {', '.join([*parts, seconds_text(attempt.duration_s)])}"

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from brimful.show.words import ABSENT, NOTHING, OUTCOMES, Shown, bytes_text, memory_of, seconds_text, speed_text
+from brimful.outcomes import OUTCOMES
+from brimful.show.words import ABSENT, NOTHING, Shown, bytes_text, memory_of, seconds_text, speed_text
 from brimful.values import Attempt, Diagnostic, Failure, Outcome, PhasePeak, PlannedSetting, Record, Run, Setting, Source
 
 
@@ -55,7 +56,7 @@ def _row(attempt: Attempt, changed: Sequence[str]) -> AttemptRow:
         number=attempt.number,
         settings=", ".join(f"{name} {value}" for name, value in values.items()) or "as it stands",
         changed=tuple(f"{name} {values[name]}" for name in changed if name in values) or ("as it stands",),
-        outcome=OUTCOMES[attempt.outcome],
+        outcome=OUTCOMES[attempt.outcome].text,
         completed=attempt.outcome is Outcome.COMPLETED,
         steps=f"{attempt.steps:,}",
         speed=ABSENT if rate is None else Shown(speed_text(rate), Source.MEASURED),

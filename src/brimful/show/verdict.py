@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brimful.outcomes import OUTCOMES
 from brimful.show import runs
 from brimful.show.cards import cards_text
-from brimful.show.words import OUTCOMES, bytes_interval_text, bytes_text, count_text, limited_text, setting_text, speed_text
-from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Sample, Source
+from brimful.show.words import bytes_interval_text, bytes_text, count_text, limited_text, setting_text, speed_text
+from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Source, TrialResult
 
 #: Outcomes that mean: the command never got to where it can be judged.
 _FAILURES = (Outcome.CRASHED, Outcome.PROBE_NOT_LOADED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
@@ -110,13 +111,13 @@ def of_audit(audit: Audit) -> Verdict:
     return Verdict("note", f"{count}: {heard}.")
 
 
-def of_failure(sample: Sample) -> str:
+def of_failure(sample: TrialResult) -> str:
     """Why a trial did not complete, in one clause: "the script failed: RuntimeError: … (train.py:77 in main)"."""
-    words, why = OUTCOMES[sample.outcome], reason(sample)
+    words, why = OUTCOMES[sample.outcome].text, reason(sample)
     return f"{words}: {why}" if why else words
 
 
-def reason(sample: Sample) -> str:
+def reason(sample: TrialResult) -> str:
     """What the exception said and where, or else how the process ended; "" where nothing is known."""
     failure = sample.failure
     if failure is None:
@@ -128,10 +129,10 @@ def reason(sample: Sample) -> str:
 
 
 def _without_result(record: Record) -> Verdict:
-    trials = len(record.samples)
+    trials = len(record.trials)
     counted = f"after {trials} trial{'' if trials == 1 else 's'}"
     code = record.closed.exit_code if record.closed else None
-    failed = next((s for s in reversed(record.samples) if s.outcome in _FAILURES), None)
+    failed = next((s for s in reversed(record.trials) if s.outcome in _FAILURES), None)
     if code in (130, 143):
         return Verdict(
             "unfinished",
@@ -140,7 +141,7 @@ def _without_result(record: Record) -> Verdict:
     if record.torn or (record.closed is None and trials):
         return Verdict("unfinished", f"Cut off {counted}; no result was reached. {_reached(record)}")
     if failed is not None:
-        number = record.samples.index(failed) + 1
+        number = record.trials.index(failed) + 1
         return Verdict("bad", f"No result: in trial {number}, {of_failure(failed)}.")
     if record.memory is not None and record.memory.largest_batch_size is None and not record.memory.probes:
         return Verdict("bad", "No batch size fits: not even the smallest ran within the budget.")
@@ -153,7 +154,7 @@ def _without_result(record: Record) -> Verdict:
 
 
 def _reached(record: Record) -> str:
-    sizes = [s.trial.settings.get("batch_size") for s in record.samples if s.outcome is Outcome.COMPLETED]
+    sizes = [s.trial.settings.get("batch_size") for s in record.trials if s.outcome is Outcome.COMPLETED]
     ran = [size for size in sizes if isinstance(size, int)]
     return f"The largest batch size that ran is {max(ran):,}." if ran else "No trial completed."
 

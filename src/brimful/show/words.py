@@ -7,23 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brimful.units import format_bytes, format_bytes_interval, format_count, format_duration, format_rate, format_share
-from brimful.values import Estimate, Outcome, PeakEstimate, PhasePeak, Sample, Setting, Source
+from brimful.values import Estimate, PeakEstimate, PhasePeak, Setting, Source, TrialResult
 
 NOTHING = "–"
-
-OUTCOMES = {
-    Outcome.COMPLETED: "completed",
-    Outcome.OUT_OF_DEVICE_MEMORY: "out of device memory",
-    Outcome.OUT_OF_HOST_MEMORY: "out of host memory",
-    Outcome.TIMED_OUT: "timed out",
-    Outcome.KILLED: "killed",
-    Outcome.CRASHED: "the script failed",
-    Outcome.UNSUPPORTED: "not supported",
-    Outcome.PROBE_NOT_LOADED: "the probe was not loaded",
-    Outcome.NO_STEP: "no optimizer stepped",
-    Outcome.INTERRUPTED: "interrupted",
-    Outcome.TERMINATED: "terminated",
-}
 
 #: Which of the four memories a peak can show, the one that a budget is held against first.
 _DEVICE_FIRST = ("device", "reserved", "allocated", "host")
@@ -135,12 +121,12 @@ def approximation_text(name: str, count: int) -> str:
     }.get(name, ": an upper bound of a shape that only data can tell")
 
 
-def source_of(sample: Sample) -> Source:
+def source_of(sample: TrialResult) -> Source:
     """An imaginary card is computed, all else is measured."""
     return Source.PREDICTED if sample.trial.device.kind == "imaginary" else Source.MEASURED
 
 
-def shown_sample_peak(sample: Sample, memory: str | None = None) -> Shown:
+def shown_sample_peak(sample: TrialResult, memory: str | None = None) -> Shown:
     """The worst rank's peak of one trial; `memory_of` tells which memory it is."""
     seen = memory_of(sample.peak, memory)
     if seen is None or sample.peak is None:

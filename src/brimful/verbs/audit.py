@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from brimful import command as commands
 from brimful.decide.audit.findings import findings
 from brimful.errors import UsageError
-from brimful.values import Audit, Command, Effective, Record, Sample, Setting, Source, Trial, TrialKind
+from brimful.values import Audit, Command, Effective, Record, Setting, Source, Trial, TrialKind, TrialResult
 from brimful.verbs import devices, interpreter, several
 from brimful.verbs.failures import require_steps
 from brimful.verbs.predict import asked_batch_size, refuse_unreachable
@@ -74,7 +74,7 @@ def _values(command: Command, given: dict[str, Setting]) -> dict[str, Setting]:
     return values
 
 
-def _audit(session: Session, sample: Sample, requested: dict[str, Setting], budget) -> Audit:
+def _audit(session: Session, sample: TrialResult, requested: dict[str, Setting], budget) -> Audit:
     return Audit(
         requested=requested,
         effective=effective(sample),
@@ -90,7 +90,7 @@ def _audit(session: Session, sample: Sample, requested: dict[str, Setting], budg
     )
 
 
-def effective(sample: Sample) -> Effective:
+def effective(sample: TrialResult) -> Effective:
     """What the first rank's training loader gave, and how many samples went into a step over all ranks."""
     first = sample.reports[0]
     train = next((loader for loader in first.loaders if loader.role == "train"), None)

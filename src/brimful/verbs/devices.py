@@ -12,7 +12,7 @@ from brimful.measure.device import accelerators, host
 from brimful.measure.gpus import custom_gpu
 from brimful.measure.gpus.calibrations import find_calibrated
 from brimful.units import format_bytes, parse_budget
-from brimful.values import Budget, Command, Device, Gpu, Sample
+from brimful.values import Budget, Command, Device, Gpu, TrialResult
 from brimful_inside.simulator.allocator import settings_in
 
 DEFAULT_BUDGET = "90%"
@@ -183,7 +183,7 @@ def budget_for(device: Device, accelerator: accelerators.Accelerator | None, tex
     return Budget(allowed + others, total, free, memory, why)
 
 
-def require_that_card(device: Device, sample: Sample) -> None:
+def require_that_card(device: Device, sample: TrialResult) -> None:
     """Raises UsageError where a script of one process trains on another card than the one whose memory the budget is of."""
     used = sample.reports[0].device if len(sample.reports) == 1 else device.label
     if device.kind != "accelerator" or used in (device.label, "cpu"):

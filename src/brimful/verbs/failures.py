@@ -5,40 +5,39 @@ from __future__ import annotations
 import re
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, ProbeNotLoaded, TrialFailed, Unsupported
+from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_duration
-from brimful.values import Diagnostic, Outcome, Sample
+from brimful.values import Diagnostic, Outcome, TrialResult
 from brimful.verbs.session import Session
 
 _UNKNOWN_FLAG = re.compile(
     r"unrecognized arguments|no such option|unexpected argument|unknown (?:flag|option)|Could not override"
 )
 
-MEMORY_OUTCOMES = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
 
-
-def require_steps(session: Session, sample: Sample) -> Sample:
+def require_steps(session: Session, sample: TrialResult) -> TrialResult:
     """The sample, if its trial was seen to train; else raises the error that explains why not."""
     if trained(sample):
         return sample
     raise error_of(session, sample)
 
 
-def trained(sample: Sample) -> bool:
+def trained(sample: TrialResult) -> bool:
     return sample.outcome is Outcome.COMPLETED and any(report.steps for report in sample.reports)
 
 
-def require_steps_or_memory(session: Session, sample: Sample) -> Sample:
+def require_steps_or_memory(session: Session, sample: TrialResult) -> TrialResult:
     """The sample, if it tells a search where to go: it trained or ran out of memory, or others trained before it (a command
     that fails by itself at some sizes can still be trained at others; that is noted). Else raises the error."""
-    if sample.outcome in MEMORY_OUTCOMES or trained(sample):
+    if sample.outcome in OUT_OF_MEMORY or trained(sample):
         return sample
-    if not any(map(trained, session.samples)):
+    if not any(map(trained, session.results)):
         raise error_of(session, sample)
     session.note(_failed_there(session, sample))
     return sample
 
 
-def _failed_there(session: Session, sample: Sample) -> Diagnostic:
+def _failed_there(session: Session, sample: TrialResult) -> Diagnostic:
     """What to tell of a size at which the command failed by itself, where others did not."""
     error = error_of(session, sample)
     return Diagnostic(
@@ -49,13 +48,13 @@ def _failed_there(session: Session, sample: Sample) -> Diagnostic:
     )
 
 
-def error_of(session: Session, sample: Sample) -> BrimfulError:
+def error_of(session: Session, sample: TrialResult) -> BrimfulError:
     """The error that says why `sample` is of no use."""
     text = session.failure_text(sample).strip()
     logs = f"its output is in {session.folder / sample.folder}"
     if sample.outcome is Outcome.PROBE_NOT_LOADED:
         return _door_error(sample, logs)
-    if sample.outcome in MEMORY_OUTCOMES:
+    if sample.outcome in OUT_OF_MEMORY:
         kind = "device" if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
         return DoesNotFit(
             problem=f"the command ran out of {kind} memory" + _settings_of(sample),
@@ -94,7 +93,7 @@ def error_of(session: Session, sample: Sample) -> BrimfulError:
     return _crashed(sample, text, logs)
 
 
-def _too_few_batches(sample: Sample) -> str:
+def _too_few_batches(sample: TrialResult) -> str:
     """Where batches were seen and no step: an accumulation may need more of them than there are. "" where none was seen."""
     loaders = [one for report in sample.reports for one in report.loaders if one.role == "train" and one.batches_seen]
     if not loaders:
@@ -106,7 +105,7 @@ def _too_few_batches(sample: Sample) -> str:
     )
 
 
-def _what_is_lacking(sample: Sample, text: str) -> str:
+def _what_is_lacking(sample: TrialResult, text: str) -> str:
     """The call and its place in the user's code, in one sentence."""
     failure = sample.failure
     if failure is not None and failure.type.endswith("imaginary.errors.Unsupported"):
@@ -115,7 +114,7 @@ def _what_is_lacking(sample: Sample, text: str) -> str:
     return f"the imaginary GPU does not have what the script called{where}: {failure.message if failure else _last_line(text)}"
 
 
-def _door_error(sample: Sample, logs: str) -> ProbeNotLoaded:
+def _door_error(sample: TrialResult, logs: str) -> ProbeNotLoaded:
     if not sample.notes:
         return ProbeNotLoaded()
     return ProbeNotLoaded(
@@ -125,7 +124,7 @@ def _door_error(sample: Sample, logs: str) -> ProbeNotLoaded:
     )
 
 
-def _crashed(sample: Sample, text: str, logs: str) -> CommandFailed:
+def _crashed(sample: TrialResult, text: str, logs: str) -> CommandFailed:
     unknown = _UNKNOWN_FLAG.search(text)
     code = "" if sample.exit_code is None else f" with exit code {sample.exit_code}"
     flag = sample.trial.command.found_flags.get("batch_size")  # of the flags that were found the only one that is written to
@@ -141,7 +140,7 @@ def _crashed(sample: Sample, text: str, logs: str) -> CommandFailed:
     return CommandFailed(problem=problem, explanation=logs, suggestion=suggestion, traceback=text)
 
 
-def _in_its_words(sample: Sample, text: str) -> str:
+def _in_its_words(sample: TrialResult, text: str) -> str:
     """The exception that ended the script and where, as far as the probe saw it; else the last line of what it printed."""
     failure = sample.failure
     if failure is None or failure.caught or not failure.message.strip():
@@ -156,11 +155,11 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "it printed nothing to standard error"
 
 
-def _steps_of(sample: Sample) -> str:
+def _steps_of(sample: TrialResult) -> str:
     steps = max((report.steps for report in sample.reports), default=0)
     return f"it had taken {steps} steps" if steps else "it had not taken a step"
 
 
-def _settings_of(sample: Sample) -> str:
+def _settings_of(sample: TrialResult) -> str:
     shown = ", ".join(f"{name} {value}" for name, value in sample.trial.settings.items())
     return f" at {shown}" if shown else ""

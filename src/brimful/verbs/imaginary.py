@@ -22,7 +22,7 @@ from brimful.decide.units import search_in_units
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
-from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Sample, Setting, Trial, TrialKind
+from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs import seen
 from brimful.verbs.failures import error_of, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
@@ -43,7 +43,7 @@ class Tracer:
     device: Device
     budget: Budget
     settings: Mapping[str, Setting]  # all but the batch size
-    samples: dict[int | None, Sample] = field(default_factory=dict)  # None: the command as it stands
+    samples: dict[int | None, TrialResult] = field(default_factory=dict)  # None: the command as it stands
     gpu: Gpu | None = None  # the card with the context that this program has on it; known with the first trace
     conclusion: MemoryConclusion | None = None  # of the search, once it is over
     _card: Card | None = None
@@ -55,7 +55,7 @@ class Tracer:
         assert self._card is not None, "no trace yet"
         return self._card
 
-    def sample(self, batch_size: int | None, limitless: bool = False, searching: bool = False) -> Sample:
+    def sample(self, batch_size: int | None, limitless: bool = False, searching: bool = False) -> TrialResult:
         """The trial at a batch size (run now, if it was not). `limitless`: the card is as large as it needs to be.
 
         Raises the errors of `verbs.failures`; when `searching`, not where other sizes trained.
@@ -138,13 +138,13 @@ class Tracer:
         """What the training sampler gives in an epoch, as far as a trial has told."""
         return next((length for s in self.samples.values() if (length := seen.dataset_length(s))), None)
 
-    def worst(self) -> Sample:
+    def worst(self) -> TrialResult:
         """The sample that stands for all in what it noticed besides memory: the last that completed, else the last."""
         completed = [s for s in self.samples.values() if s.outcome is Outcome.COMPLETED]
         return (completed or list(self.samples.values()))[-1]
 
 
-def _failed_at(session: Session, sample: Sample, batch_size: int) -> str:
+def _failed_at(session: Session, sample: TrialResult, batch_size: int) -> str:
     """What limits the batch size where the command failed by itself, in the words of its exception if there is one."""
     failure = sample.failure
     if sample.outcome is Outcome.CRASHED and failure is not None and failure.message.strip():

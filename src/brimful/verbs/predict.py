@@ -14,7 +14,7 @@ from brimful.decide.own_failures import CEILINGS
 from brimful.decide.run.settings import ACCUMULATION
 from brimful.errors import UsageError
 from brimful.units import format_bytes, parse_batch_size
-from brimful.values import Command, Diagnostic, Outcome, PeakEstimate, Prediction, Record, Sample, Setting
+from brimful.values import Command, Diagnostic, Outcome, PeakEstimate, Prediction, Record, Setting, TrialResult
 from brimful.verbs import devices, imaginary, interpreter, predicted_speed, seen, several, where
 from brimful.verbs.session import Options, opened
 from brimful.verbs.what_if import with_what_if
@@ -288,7 +288,7 @@ def _growth(
     return [replace(advice, problem=advice.problem + other) for advice in found]
 
 
-def _from_the_trial(sample: Sample) -> list[Diagnostic]:
+def _from_the_trial(sample: TrialResult) -> list[Diagnostic]:
     report = sample.reports[0]
     found = [Diagnostic("trial-note", note, "", "") for note in sample.notes]
     if report.approximations:

@@ -12,7 +12,7 @@ from brimful.decide.speed.predicted import (
     rates_of,
     samples_law,
 )
-from brimful.values import Diagnostic, Outcome, PredictedSpeed, Prediction, Sample
+from brimful.values import Diagnostic, Outcome, PredictedSpeed, Prediction, TrialResult
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.seen import batches_per_step
 
@@ -70,7 +70,7 @@ def _miscounted(fitted: KernelLaws | ScaledKernels, samples: Callable[[int], flo
     return samples(sizes[0]) == samples(sizes[-1]) and fitted.at(sizes[0]) != fitted.at(sizes[-1])
 
 
-def _left_out(sample: Sample) -> list[str]:
+def _left_out(sample: TrialResult) -> list[str]:
     """What happens in a step and is not in its predicted time."""
     report = sample.reports[0]
     notes = []

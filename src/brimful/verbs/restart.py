@@ -14,8 +14,8 @@ from brimful.decide.run.settings import (
     with_size,
 )
 from brimful.measure.engine_words import is_final
+from brimful.outcomes import OUTCOMES
 from brimful.show.runs import failure_text
-from brimful.show.words import OUTCOMES
 from brimful.values import Attempt, Command, Diagnostic, Failure, Outcome, PlannedSetting, RunStarted
 
 
@@ -97,7 +97,7 @@ def _went_down_by_itself(failure: Failure, where: str) -> str:
 
 def _where(attempt: Attempt) -> str:
     failure = attempt.failure
-    words = OUTCOMES[attempt.outcome]
+    words = OUTCOMES[attempt.outcome].text
     rank = f", rank {attempt.failed_rank}" if attempt.failed_rank is not None else ""
     return (
         f"{words} in step {attempt.steps + 1:,} ({failure.phase}{rank})"

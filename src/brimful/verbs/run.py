@@ -17,6 +17,7 @@ from brimful.decide.run.next_batch_size import Known, known_from
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.signal_forwarding import GRACE_S, Passing
+from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
 from brimful.record import replay
 from brimful.show.words import environment_text
 from brimful.units import format_duration, parse_bytes
@@ -24,11 +25,11 @@ from brimful.values import (
     Attempt,
     Command,
     Diagnostic,
+    Heartbeat,
     Opened,
     Outcome,
     PlannedSetting,
     Record,
-    RunBeat,
     RunEnded,
     RunStarted,
     Setting,
@@ -39,9 +40,6 @@ from brimful.verbs.session import Nobody, Options, Session, Watcher, opened
 
 #: Each one is smaller than the one before, so that ten lead from any usual size to 1 (assumed).
 MAX_RESTARTS = 10
-_MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
-_EXIT = {Outcome.COMPLETED: 0, Outcome.INTERRUPTED: 130, Outcome.TERMINATED: 143}
-FAILED, DOES_NOT_FIT = 5, 3
 
 
 class RunWatcher(Watcher, Protocol):
@@ -51,7 +49,7 @@ class RunWatcher(Watcher, Protocol):
     def terminals(self) -> Mapping[str, int]: ...
     def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None: ...
     def output(self, stream: str, data: bytes) -> None: ...
-    def beat(self, seen: RunBeat) -> None: ...
+    def heartbeat(self, seen: Heartbeat) -> None: ...
     def attempt_ended(self, attempt: Attempt) -> None: ...
 
 
@@ -61,7 +59,7 @@ class Passes(Nobody):
     terminals: Mapping[str, int] = {}
 
     def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None: ...
-    def beat(self, seen: RunBeat) -> None: ...
+    def heartbeat(self, seen: Heartbeat) -> None: ...
     def attempt_ended(self, attempt: Attempt) -> None: ...
 
     def output(self, stream: str, data: bytes) -> None:
@@ -190,15 +188,17 @@ def _to_the_end(going: _Going, passing: Passing) -> RunEnded:
     known: dict[str, Known] = {}
     while True:
         attempt = _attempt(going, passing)
-        if attempt.outcome not in _MEMORY:
+        if attempt.outcome not in OUT_OF_MEMORY:
             return _ended_by(attempt, going)
         if passing.outcome is not None:  # while the attempt that had run out of memory was being put away
-            return RunEnded(passing.outcome, _EXIT[passing.outcome], "a signal to end came after it ran out of memory")
+            return RunEnded(
+                passing.outcome, OUTCOMES[passing.outcome].exit_code, "a signal to end came after it ran out of memory"
+            )
         lever = restart.lever(attempt, going.rows)
         knows = known.setdefault(lever, _known(going.chosen, lever))
         step = restart.decide(attempt, going.command, going.rows, going.started, knows, reachable, going.attempts[0])
         if isinstance(step, str):
-            return RunEnded(attempt.outcome, DOES_NOT_FIT, step)
+            return RunEnded(attempt.outcome, OUTCOMES[attempt.outcome].exit_code, step)
         going.rows = step.rows
         for one in step.advice:
             going.note(one)
@@ -206,7 +206,7 @@ def _to_the_end(going: _Going, passing: Passing) -> RunEnded:
 
 def _known(chosen: run_plan.Chosen, lever: str) -> Known:
     record = chosen.record
-    return known_from(record.samples, record.opened.budget, record.memory, lever) if record else Known()
+    return known_from(record.trials, record.opened.budget, record.memory, lever) if record else Known()
 
 
 def _attempt(going: _Going, passing: Passing) -> Attempt:
@@ -227,13 +227,15 @@ def _attempt(going: _Going, passing: Passing) -> Attempt:
     going.watcher.attempt_started(number, going.rows)
     wall = MemoryPressure()
 
-    def beat(seen: RunBeat) -> None:
-        going.watcher.beat(seen)
+    def heartbeat(seen: Heartbeat) -> None:
+        going.watcher.heartbeat(seen)
         for advice in wall.tell(seen):
             going.note(advice)
 
     folder = going.session.writer.attempt_folder(number)
-    attempt = run_attempt(start, folder, going.session.folder, passing, going.watcher.output, beat, going.watcher.terminals)
+    attempt = run_attempt(
+        start, folder, going.session.folder, passing, going.watcher.output, heartbeat, going.watcher.terminals
+    )
     going.attempts.append(attempt)
     going.watcher.attempt_ended(attempt)
     if attempt.output_cut:
@@ -243,7 +245,7 @@ def _attempt(going: _Going, passing: Passing) -> Attempt:
 
 
 def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
-    code = _EXIT.get(attempt.outcome, FAILED)
+    code = OUTCOMES[attempt.outcome].exit_code
     took = f"after {format_duration(attempt.duration_s)} and {attempt.steps:,} steps"
     if attempt.outcome is Outcome.COMPLETED:
         nothing = restart.nothing_trained(attempt)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from brimful.decide.audit.findings import findings
 from brimful.decide.audit.learning_rate import learning_rate_advice
-from brimful.values import Diagnostic, Outcome, Sample
+from brimful.values import Diagnostic, Outcome, TrialResult
 from brimful_inside.wire import OptimizerSeen
 
 
-def dataset_length(sample: Sample) -> int | None:
+def dataset_length(sample: TrialResult) -> int | None:
     """What the training sampler of the first rank gives in an epoch; None if that was not seen."""
     for report in sample.reports[:1]:
         for loader in report.loaders:
@@ -20,7 +20,7 @@ def dataset_length(sample: Sample) -> int | None:
     return None
 
 
-def batches_per_step(sample: Sample) -> float | None:
+def batches_per_step(sample: TrialResult) -> float | None:
     """Batches that went into the median measured step of the first rank; None where no step was seen."""
     for report in sample.reports[:1]:
         counts = report.micro_batches_per_step[report.warmup_steps :] or report.micro_batches_per_step
@@ -29,7 +29,7 @@ def batches_per_step(sample: Sample) -> float | None:
     return None
 
 
-def evaluation_samples(sample: Sample) -> int | None:
+def evaluation_samples(sample: TrialResult) -> int | None:
     """Samples of the largest evaluation of the first rank; None where no loader tells."""
     lengths = [
         loader.sampler_samples or loader.dataset_length or 0
@@ -40,12 +40,12 @@ def evaluation_samples(sample: Sample) -> int | None:
     return max(lengths, default=0) or None
 
 
-def drops_last(sample: Sample) -> bool:
+def drops_last(sample: TrialResult) -> bool:
     """Whether the training loader of the first rank drops a last batch that is not full."""
     return any(loader.drop_last for report in sample.reports[:1] for loader in report.loaders if loader.role == "train")
 
 
-def hidden_cap(samples: Mapping[int | None, Sample], asked: int | None) -> Diagnostic | None:
+def hidden_cap(samples: Mapping[int | None, TrialResult], asked: int | None) -> Diagnostic | None:
     """What to say where the loader gave less than a trial asked for and the batch size in question is above that."""
     completed = {size: sample for size, sample in samples.items() if size and sample.outcome is Outcome.COMPLETED}
     if not completed:
@@ -65,7 +65,7 @@ def hidden_cap(samples: Mapping[int | None, Sample], asked: int | None) -> Diagn
     )
 
 
-def rate_advice(sample: Sample, before: int | None, after: int) -> Diagnostic | None:
+def rate_advice(sample: TrialResult, before: int | None, after: int) -> Diagnostic | None:
     """What a changed batch size means for the learning rate of the optimizer that sets the pace."""
     optimizers = sample.reports[0].optimizers if sample.reports else []
     first = optimizers[0] if optimizers else None

@@ -17,7 +17,7 @@ from brimful.measure import prepared, scanned
 from brimful.measure.device import host
 from brimful.measure.launch import failure_text, launch
 from brimful.record import RecordWriter, new_record_id, read_record, record_home
-from brimful.values import Budget, Closed, Command, Device, Diagnostic, Objective, Opened, Outcome, Record, Sample, Trial
+from brimful.values import Budget, Closed, Command, Device, Diagnostic, Objective, Opened, Outcome, Record, Trial, TrialResult
 from brimful_inside import wire
 
 
@@ -25,8 +25,8 @@ class Watcher(Protocol):
     """Who looks on while a verb works (a terminal, a notebook, nobody)."""
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
-    def heartbeat(self, seen: wire.Progress | None) -> None: ...
-    def trial_ended(self, sample: Sample) -> None: ...
+    def trial_progress(self, seen: wire.Progress | None) -> None: ...
+    def trial_ended(self, sample: TrialResult) -> None: ...
     def message(self, text: str) -> None: ...
 
 
@@ -34,8 +34,8 @@ class Nobody:
     """Looks on in silence."""
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
-    def heartbeat(self, seen: wire.Progress | None) -> None: ...
-    def trial_ended(self, sample: Sample) -> None: ...
+    def trial_progress(self, seen: wire.Progress | None) -> None: ...
+    def trial_ended(self, sample: TrialResult) -> None: ...
     def message(self, text: str) -> None: ...
 
 
@@ -58,7 +58,7 @@ class Session:
         self.writer = writer
         self.opened = opened
         self.options = options
-        self.samples: list[Sample] = []
+        self.results: list[TrialResult] = []
         self.started = time.monotonic()
         self.exit_code = 0  # of a verb that ends well and says no
         self.outlives_a_full_disk = False  # what goes on matters more than its record
@@ -67,15 +67,15 @@ class Session:
     def folder(self) -> Path:
         return self.writer.folder
 
-    def run(self, trial: Trial, expected_total: int | None = None) -> Sample:
+    def run(self, trial: Trial, expected_total: int | None = None) -> TrialResult:
         """One trial, kept in the record. Raises Interrupted after the record has it; other outcomes are the caller's."""
-        number = len(self.samples) + 1
+        number = len(self.results) + 1
         self.options.watcher.trial_started(trial, number, expected_total)
         folder = self.writer.trial_folder(number)
-        prepared.carry_over(self.samples, self.folder, folder)
-        scans = scanned.files_of(self.samples, self.folder)
-        sample = launch(trial, folder, self.folder, self.options.watcher.heartbeat, scans)
-        self.samples.append(sample)
+        prepared.carry_over(self.results, self.folder, folder)
+        scans = scanned.files_of(self.results, self.folder)
+        sample = launch(trial, folder, self.folder, self.options.watcher.trial_progress, scans)
+        self.results.append(sample)
         self.writer.append(sample)
         self.options.watcher.trial_ended(sample)
         if sample.outcome is Outcome.INTERRUPTED:
@@ -86,7 +86,7 @@ class Session:
             )
         return sample
 
-    def failure_text(self, sample: Sample) -> str:
+    def failure_text(self, sample: TrialResult) -> str:
         return failure_text(sample, self.folder)
 
     def keep(self, entry: Entry) -> None:

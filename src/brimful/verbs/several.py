@@ -9,7 +9,7 @@ from brimful.decide.cards import worst_of
 from brimful.decide.memory.fit import Card
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.units import format_bytes
-from brimful.values import CardPeak, Diagnostic, PhasePeak, Sample
+from brimful.values import CardPeak, Diagnostic, PhasePeak, TrialResult
 from brimful_inside.simulator.replay import Played
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ def card_peaks(tracer: Tracer, conclusion: MemoryConclusion | None, batch_size: 
     return tuple(CardPeak(one.rank, one.index, card.estimate(p.peak)) for one, p in zip(labels, played, strict=True))
 
 
-def peaks_seen(sample: Sample) -> dict[str, PhasePeak]:
+def peaks_seen(sample: TrialResult) -> dict[str, PhasePeak]:
     """The peak of every imaginary card of every rank in a trial, where there are several."""
     seen = {f"rank {r.rank}, cuda:{card.index}": card.peak for r in sample.reports for card in r.cards}
     return seen if len(seen) > 1 else {}
 
 
-def about_ranks(sample: Sample) -> list[Diagnostic]:
+def about_ranks(sample: TrialResult) -> list[Diagnostic]:
     """What has to be said where ranks share a machine, or one of them was started alone."""
     found = []
     device = sample.trial.device
@@ -74,7 +74,7 @@ def about_ranks(sample: Sample) -> list[Diagnostic]:
     return found + _strays(sample)
 
 
-def _strays(sample: Sample) -> list[Diagnostic]:
+def _strays(sample: TrialResult) -> list[Diagnostic]:
     """Ranks that put something on a card of another rank, where it adds to what that one needs."""
     if len(sample.reports) < 2:
         return []

@@ -98,7 +98,7 @@ def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) 
         goal,
         tracer.command,
         dict(tracer.settings) | {"batch_size": size},
-        session.samples,
+        session.results,
         {"batch_size": choice.why},
         requested={"batch_size": asked} if asked else None,
         verified=confirmed is not None,

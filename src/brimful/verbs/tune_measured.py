@@ -28,6 +28,7 @@ from brimful.decide.tune.search import (
     SpeedProblem,
 )
 from brimful.errors import BrimfulError, DoesNotFit, TrialFailed
+from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes
 from brimful.values import (
     Budget,
@@ -40,14 +41,14 @@ from brimful.values import (
     Objective,
     Outcome,
     Plan,
-    Sample,
     Setting,
     Source,
     Trial,
     TrialKind,
+    TrialResult,
 )
 from brimful.verbs.devices import require_that_card
-from brimful.verbs.failures import MEMORY_OUTCOMES, error_of, require_steps, require_steps_or_memory, trained
+from brimful.verbs.failures import error_of, require_steps, require_steps_or_memory, trained
 from brimful.verbs.imaginary import ignores_the_batch_size
 from brimful.verbs.seen import dataset_length, rate_advice
 from brimful.verbs.session import Session
@@ -85,16 +86,16 @@ def run(session: Session, task: Task) -> Plan:
     limits = Limits(max_batch_size=session.options.max_batch_size)
     memory, limits = _search_memory(session, task, limits)
     session.keep(_told(memory.belief, task))
-    if memory.belief.ignores_batch_size and _same_samples(session.samples):
+    if memory.belief.ignores_batch_size and _same_samples(session.results):
         raise ignores_the_batch_size(task.command)
     if memory.belief.largest_batch_size is None:
         raise _nothing_fits(session, task)
     search = Search(_problem(session, task, memory, limits))
     for request in search:
-        search.tell(session.run(_trial(session, task, request), expected_total=len(session.samples) + search.remaining()))
+        search.tell(session.run(_trial(session, task, request), expected_total=len(session.results) + search.remaining()))
     result = search.result()
     if result.chosen is None:
-        raise error_of(session, result.failure or session.samples[-1])
+        raise error_of(session, result.failure or session.results[-1])
     session.keep(result.speed)
     plan = _plan(session, task, result)
     session.keep(plan)
@@ -127,7 +128,7 @@ def _told(belief: MemoryEstimate, task: Task) -> MemoryEstimate:
     return belief
 
 
-def _same_samples(samples: list[Sample]) -> bool:
+def _same_samples(samples: list[TrialResult]) -> bool:
     """Whether batch sizes differed and the samples of a step did not."""
     asked = {s.trial.settings.get("batch_size") for s in samples}
     seen = {s.samples_per_step for s in samples if s.outcome is Outcome.COMPLETED}
@@ -186,7 +187,7 @@ def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: L
     )
 
 
-def _fits(budget: Budget) -> Callable[[Sample], bool]:
+def _fits(budget: Budget) -> Callable[[TrialResult], bool]:
     return lambda sample: fits_budget(sample, budget)
 
 
@@ -202,9 +203,9 @@ def _already_set(command: Command) -> bool:
 
 def _nothing_fits(session: Session, task: Task) -> BrimfulError:
     """Why no batch size can be named: none fits, or the smallest told nothing about memory."""
-    smallest = min((s for s in session.samples), key=lambda s: s.trial.settings["batch_size"])
+    smallest = min((s for s in session.results), key=lambda s: s.trial.settings["batch_size"])
     seen = peak_bytes(smallest, task.budget.memory)
-    if smallest.outcome not in MEMORY_OUTCOMES and not seen:
+    if smallest.outcome not in OUT_OF_MEMORY and not seen:
         return _memory_unknown(task, smallest) if trained(smallest) else error_of(session, smallest)
     needs = f"took {format_bytes(seen)}" if seen else "ran out of memory"
     return DoesNotFit(
@@ -214,7 +215,7 @@ def _nothing_fits(session: Session, task: Task) -> BrimfulError:
     )
 
 
-def _memory_unknown(task: Task, sample: Sample) -> TrialFailed:
+def _memory_unknown(task: Task, sample: TrialResult) -> TrialFailed:
     """It trained, and nothing is known of the memory that the budget is of."""
     if not task.on_cpu and all(report.device == "cpu" for report in sample.reports):
         return TrialFailed(
@@ -245,7 +246,7 @@ def _plan(session: Session, task: Task, result: SearchResult) -> Plan:
         task.objective,
         task.command,
         chosen,
-        session.samples,
+        session.results,
         result.why,
         requested={"batch_size": task.asked} if task.asked else None,
         environment=result.environment,
@@ -273,7 +274,7 @@ def _rate(rates: Sequence[float], result: SearchResult) -> Estimate | None:
     return rate_estimate(rates, result.speed.noise) if rates else None
 
 
-def _confirm(session: Session, task: Task, chosen: dict[str, Setting], environment: Mapping[str, str]) -> Sample:
+def _confirm(session: Session, task: Task, chosen: dict[str, Setting], environment: Mapping[str, str]) -> TrialResult:
     request = Request(chosen, dict(environment), TrialKind.SPEED, "the plan as a whole")
     trial = dataclasses.replace(_trial(session, task, request), see_eval=True)
-    return require_steps(session, session.run(trial, expected_total=len(session.samples) + 1))
+    return require_steps(session, session.run(trial, expected_total=len(session.results) + 1))

@@ -10,7 +10,7 @@ from brimful.decide.memory.program import program_of
 from brimful.decide.memory.savings import Change
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.traces import read_trace
-from brimful.values import NoSaving, Outcome, Prediction, Sample, Saving, Setting, Source, WhatIf
+from brimful.values import NoSaving, Outcome, Prediction, Saving, Setting, Source, TrialResult, WhatIf
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.where import Found, effective_batch_size
 from brimful_inside.simulator.annotations import Uses
@@ -67,7 +67,9 @@ def _run(tracer: Tracer, change: Change, asked: int | None, before: int, searche
     return replace(told, largest_batch_size=_largest(tracer, change, asked, trace))
 
 
-def _trial(tracer: Tracer, batch_size: int | None, what_if: str | None, **settings: Setting) -> tuple[Sample, Trace | None]:
+def _trial(
+    tracer: Tracer, batch_size: int | None, what_if: str | None, **settings: Setting
+) -> tuple[TrialResult, Trace | None]:
     """One trial of a what-if, on a card as large as it needs to be."""
     trial = next(iter(tracer.samples.values())).trial
     size = {} if batch_size is None else {"batch_size": batch_size}
@@ -76,7 +78,7 @@ def _trial(tracer: Tracer, batch_size: int | None, what_if: str | None, **settin
     return sample, read_trace(sample, tracer.session.folder)
 
 
-def _failure(sample: Sample) -> str:
+def _failure(sample: TrialResult) -> str:
     if sample.failure is None:
         return sample.outcome.value.replace("_", " ")
     return f"{sample.failure.type}: {sample.failure.message.splitlines()[0] if sample.failure.message else ''}"

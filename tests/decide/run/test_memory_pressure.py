@@ -1,11 +1,11 @@
 """Warnings before memory runs out: each once, and again only where there is a new reason."""
 
 from brimful.decide.run.memory_pressure import MemoryPressure
-from brimful.values import RunBeat
+from brimful.values import Heartbeat
 
 
 def codes(wall: MemoryPressure, **seen) -> list[str]:
-    return [advice.code for advice in wall.tell(RunBeat("train", 10, 1.0, **seen))]
+    return [advice.code for advice in wall.tell(Heartbeat("train", 10, 1.0, **seen))]
 
 
 def test_retries_in_two_steps_running_are_warned_of_once():

@@ -9,7 +9,7 @@ from brimful.decide.run.next_batch_size import (
     known_from,
     next_smaller,
 )
-from brimful.values import Budget, Command, Device, MemoryEstimate, Outcome, PhasePeak, Sample, Trial, TrialKind
+from brimful.values import Budget, Command, Device, MemoryEstimate, Outcome, PhasePeak, Trial, TrialKind, TrialResult
 
 sizes = st.integers(1, 10**6)
 knowns = st.builds(
@@ -119,10 +119,10 @@ def test_a_size_without_a_divisor_nearby_is_kept_nearly():
     assert (found.batch_size, found.accumulation, found.effective_batch) == (48, 2, 96)
 
 
-def sample(size: int, outcome: Outcome, peak: int) -> Sample:
+def sample(size: int, outcome: Outcome, peak: int) -> TrialResult:
     trial = Trial(Command(("t",)), {"batch_size": size}, Device("cpu", "cpu"), TrialKind.MEMORY)
     seen = PhasePeak(None, None, None, peak)
-    return Sample(trial, outcome, (), {}, seen, None, (), None, None, 1.0, "t")
+    return TrialResult(trial=trial, outcome=outcome, peak=seen, duration_s=1.0, folder="t")
 
 
 def test_only_sizes_that_ran_within_the_budget_count_as_known():

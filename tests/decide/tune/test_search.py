@@ -19,7 +19,7 @@ from brimful.decide.tune.search import (
     Search,
     SpeedProblem,
 )
-from brimful.values import Budget, Objective, Outcome, Sample, Trial
+from brimful.values import Budget, Objective, Outcome, Trial, TrialResult
 
 BUDGET = Budget(1_000_000, 1_000_000, 1_000_000, "device", "all")
 BYTES_PER_SAMPLE = 100
@@ -56,10 +56,18 @@ class Machine:
 
     def _sample(self, trial, outcome, rate=None, size=0):
         done = outcome is Outcome.COMPLETED
-        return Sample(
-            trial, outcome, (report(),) if done else (), {}, peak(BYTES_PER_SAMPLE * size) if done else None, size or None,
-            (size / rate,) * 3 if rate else (), rate, self.loading_share, 1.0, "trial",
-        )  # fmt: skip
+        return TrialResult(
+            trial=trial,
+            outcome=outcome,
+            reports=(report(),) if done else (),
+            peak=peak(BYTES_PER_SAMPLE * size) if done else None,
+            samples_per_step=size or None,
+            step_s=(size / rate,) * 3 if rate else (),
+            samples_per_s=rate,
+            loading_share=self.loading_share,
+            duration_s=1.0,
+            folder="trial",
+        )
 
 
 def saturating(best=1000.0, half=8.0):

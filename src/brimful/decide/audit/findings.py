@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from brimful.decide.audit.leaks import memory_that_grows
 from brimful.decide.audit.loading import loading_of
 from brimful.units import format_bytes, format_share
-from brimful.values import Budget, Diagnostic, Machine, Report, Sample, Setting
+from brimful.values import Budget, Diagnostic, Machine, Report, Setting, TrialResult
 from brimful_inside.wire import LoaderSeen, OptimizerSeen
 
 __all__ = ["CODES", "findings"]
@@ -30,7 +30,7 @@ RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
 class _Seen:
     """What all findings look at: rank 0, whose loader stands for all."""
 
-    sample: Sample
+    sample: TrialResult
     report: Report
     requested: Mapping[str, Setting]
     loaders: tuple[LoaderSeen, ...]  # of training, those that were iterated
@@ -65,7 +65,7 @@ class _Seen:
 
 
 def findings(
-    sample: Sample, requested: Mapping[str, Setting], budget: Budget | None = None, machine: Machine | None = None
+    sample: TrialResult, requested: Mapping[str, Setting], budget: Budget | None = None, machine: Machine | None = None
 ) -> tuple[Diagnostic, ...]:
     """All that is to be said about a trial, in the order of `CODES`; () for a sound script or a trial without a report."""
     if not sample.reports:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from brimful.decide.memory.fit import check_limits, curve_sizes, upper_limit
 from brimful.decide.memory.peak_curve import PeakFit, fit_peaks, parabola_through
+from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Estimate, Limits, MemoryEstimate, Outcome, Point, Source
 
 MAX_TRIALS = 8
@@ -20,8 +21,6 @@ WORTH = 0.01  # a step of less than this share is not worth a trial
 BENT = 0.02  # a curve that misses its points by more than this does not describe them: there is a kink
 FLAT = 0.005  # a relative change below this is none
 FLAT_SPAN = 64  # over sizes this many times apart, no change means that the batch size is ignored
-
-OUT_OF_MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brimful.units import format_bytes, format_share
-from brimful.values import Diagnostic, RunBeat
+from brimful.values import Diagnostic, Heartbeat
 
 __all__ = ["MemoryPressure"]
 
@@ -20,10 +20,10 @@ class MemoryPressure:
         self._retries_told = False
         self._host_armed = True
 
-    def tell(self, beat: RunBeat) -> list[Diagnostic]:
+    def tell(self, beat: Heartbeat) -> list[Diagnostic]:
         return [*self._retries(beat), *self._host(beat)]
 
-    def _retries(self, beat: RunBeat) -> list[Diagnostic]:
+    def _retries(self, beat: Heartbeat) -> list[Diagnostic]:
         if self._retries_told or beat.retry_streak < RETRIES_RUNNING:
             return []
         self._retries_told = True
@@ -38,7 +38,7 @@ class MemoryPressure:
             )
         ]
 
-    def _host(self, beat: RunBeat) -> list[Diagnostic]:
+    def _host(self, beat: Heartbeat) -> list[Diagnostic]:
         share = beat.host_used_share
         if share is None:
             return []

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from brimful.decide.tune.objective import fits_budget
-from brimful.values import Budget, MemoryEstimate, Outcome, Sample
+from brimful.values import Budget, MemoryEstimate, Outcome, TrialResult
 
 __all__ = ["Known", "Size", "known_from", "next_smaller"]
 
@@ -46,7 +46,7 @@ class Size:
 
 
 def known_from(
-    samples: Iterable[Sample], budget: Budget | None, belief: MemoryEstimate | None, name: str = "batch_size"
+    samples: Iterable[TrialResult], budget: Budget | None, belief: MemoryEstimate | None, name: str = "batch_size"
 ) -> Known:
     """What the record of a plan knows of sizes of the setting `name`."""
     sizes = set()

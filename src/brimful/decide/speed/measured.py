@@ -9,14 +9,14 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from brimful.decide.noise import pooled_spread, rate_estimate, step_spread
-from brimful.values import Point, Sample, SpeedEstimate
+from brimful.values import Point, SpeedEstimate, TrialResult
 
 __all__ = ["TOLERANCE", "noise_of", "rates_by_batch_size", "speed_belief"]
 
 TOLERANCE = 0.03  # sizes this close to the best count as equal, and the smaller one is taken
 
 
-def rates_by_batch_size(samples: Iterable[Sample], setting: str = "batch_size") -> dict[int, tuple[float, ...]]:
+def rates_by_batch_size(samples: Iterable[TrialResult], setting: str = "batch_size") -> dict[int, tuple[float, ...]]:
     """Samples per second of every run that has one, by batch size, ascending."""
     rates: dict[int, tuple[float, ...]] = {}
     for sample in samples:
@@ -26,7 +26,7 @@ def rates_by_batch_size(samples: Iterable[Sample], setting: str = "batch_size") 
     return dict(sorted(rates.items()))
 
 
-def noise_of(rates: Mapping[int, Sequence[float]], samples: Iterable[Sample] = ()) -> float | None:
+def noise_of(rates: Mapping[int, Sequence[float]], samples: Iterable[TrialResult] = ()) -> float | None:
     """Relative spread of one run: from repeats where there are some, else at least what the steps of the runs show."""
     repeats = pooled_spread(rates.values())
     within = [spread for sample in samples if (spread := step_spread(sample.step_s)) is not None]
@@ -34,7 +34,7 @@ def noise_of(rates: Mapping[int, Sequence[float]], samples: Iterable[Sample] = (
     return max(known, default=None)
 
 
-def speed_belief(samples: Sequence[Sample], setting: str = "batch_size") -> SpeedEstimate:
+def speed_belief(samples: Sequence[TrialResult], setting: str = "batch_size") -> SpeedEstimate:
     """What the runs say about speed. The knee is the smallest batch size within the tolerance of the best one's median."""
     rates = rates_by_batch_size(samples, setting)
     noise = noise_of(rates, samples)

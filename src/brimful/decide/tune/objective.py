@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brimful.decide.speed.measured import speed_belief
-from brimful.values import Budget, Objective, Outcome, Sample, SpeedEstimate
+from brimful.values import Budget, Objective, Outcome, SpeedEstimate, TrialResult
 
 __all__ = ["Choice", "choose", "default_objective", "fits_budget", "peak_bytes"]
 
@@ -28,7 +28,7 @@ def default_objective(has_clock: bool) -> Objective:
     return Objective.FASTEST if has_clock else Objective.LARGEST
 
 
-def peak_bytes(sample: Sample, memory: str) -> int | None:
+def peak_bytes(sample: TrialResult, memory: str) -> int | None:
     """The measured peak of "device" memory (worst rank) or "host" memory (all processes together); None where not known."""
     if memory == "device":
         return sample.peak.device_bytes if sample.peak else None
@@ -36,13 +36,13 @@ def peak_bytes(sample: Sample, memory: str) -> int | None:
     return max((known for known in (own, sample.process_tree_host_bytes) if known is not None), default=None)
 
 
-def fits_budget(sample: Sample, budget: Budget) -> bool:
+def fits_budget(sample: TrialResult, budget: Budget) -> bool:
     """Whether a trial ran to its end with its peak within the budget. A peak nobody could measure does not count against it."""
     peak = peak_bytes(sample, budget.memory)
     return sample.outcome is Outcome.COMPLETED and (peak is None or peak <= budget.bytes)
 
 
-def choose(objective: Objective, fitting: Sequence[Sample], requested: int | None = None) -> Choice | None:
+def choose(objective: Objective, fitting: Sequence[TrialResult], requested: int | None = None) -> Choice | None:
     """The batch size to name, of those that were run and fitted; None where none did.
 
     `fitting` are runs that differ in nothing but the batch size. FASTEST takes the knee (`speed_belief`) and falls back to

@@ -6,11 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from brimful.command import fill
-from brimful.values import Command, Diagnostic, Estimate, Objective, Outcome, Plan, PlannedSetting, Sample, Setting, Source
+from brimful.outcomes import OUT_OF_MEMORY
+from brimful.values import Command, Diagnostic, Estimate, Objective, Plan, PlannedSetting, Setting, Source, TrialResult
 
 __all__ = ["command_line", "make_plan", "planned_settings"]
-
-_OUT_OF_MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
 
 
 def command_line(command: Command, settings: Mapping[str, Setting], environment: Mapping[str, str] | None = None) -> str:
@@ -54,7 +53,7 @@ def make_plan(
     objective: Objective,
     command: Command,
     chosen: Mapping[str, Setting],
-    samples: Sequence[Sample],
+    samples: Sequence[TrialResult],
     why: Mapping[str, str],
     *,
     requested: Mapping[str, Setting] | None = None,
@@ -84,7 +83,7 @@ def make_plan(
         command_line=command_line(command, chosen, environment),
         verified=verified,
         trials=len(samples),
-        out_of_memory_trials=sum(sample.outcome in _OUT_OF_MEMORY for sample in samples),
+        out_of_memory_trials=sum(sample.outcome in OUT_OF_MEMORY for sample in samples),
         peak_bytes=peak,
         samples_per_s=speed,
         baseline_samples_per_s=baseline_speed,

@@ -19,11 +19,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from brimful.decide.noise import clearly_above
-from brimful.decide.search_runs import HOPELESS, MEMORY, Context, Runs
+from brimful.decide.search_runs import HOPELESS, Context, Runs
 from brimful.decide.speed.measured import TOLERANCE, speed_belief
 from brimful.decide.top import Top, top_sentence
 from brimful.decide.tune.objective import choose
-from brimful.values import Objective, Outcome, Sample, Setting, SpeedEstimate, TrialKind
+from brimful.outcomes import OUT_OF_MEMORY
+from brimful.values import Objective, Outcome, Setting, SpeedEstimate, TrialKind, TrialResult
 
 __all__ = ["ALLOCATOR", "Context", "Request", "Search", "SearchResult", "SpeedProblem"]
 
@@ -58,7 +59,7 @@ class SpeedProblem:
     """What is to be decided."""
 
     largest_batch_size: int  # that fits by what is believed of memory, and obeys all other limits
-    fits: Callable[[Sample], bool]  # whether a sample ran to its end within the budget
+    fits: Callable[[TrialResult], bool]  # whether a sample ran to its end within the budget
     settings: Mapping[str, Setting] = field(default_factory=dict)  # besides the batch size, with values that are in force
     min_batch_size: int = 1
     requested: int | None = None  # the user's own batch size
@@ -85,24 +86,24 @@ class SearchResult:
     speed: SpeedEstimate  # of the chosen context
     chosen_rates: tuple[float, ...]  # samples per second of each run of what was chosen
     baseline_rates: tuple[float, ...]  # and of the user's own settings; () where they were not given or did not fit
-    samples: tuple[Sample, ...]  # all of them, in order
+    samples: tuple[TrialResult, ...]  # all of them, in order
     ceiling: int  # the largest batch size that may still fit
-    failure: Sample | None = None
+    failure: TrialResult | None = None
 
     @property
     def out_of_memory_trials(self) -> int:
-        return sum(sample.outcome in MEMORY for sample in self.samples)
+        return sum(sample.outcome in OUT_OF_MEMORY for sample in self.samples)
 
 
 class _Stop(Exception):
     """The search cannot go on: no trials left, or one that ends everything."""
 
-    def __init__(self, failure: Sample | None = None) -> None:
+    def __init__(self, failure: TrialResult | None = None) -> None:
         self.failure = failure
 
 
-_Steps = Generator[Request, Sample, None]
-_Asked = Generator[Request, Sample, Sample]
+_Steps = Generator[Request, TrialResult, None]
+_Asked = Generator[Request, TrialResult, TrialResult]
 
 
 class Search:
@@ -114,8 +115,8 @@ class Search:
         self._home = Context(tuple(problem.settings.items()))  # the user's own way
         self._context = self._home
         self._why: dict[str, str] = {}
-        self._failure: Sample | None = None
-        self._told: Sample | None = None
+        self._failure: TrialResult | None = None
+        self._told: TrialResult | None = None
         self._under_way = False
         self._left = self._expected()
         self._top: Top | None = None
@@ -133,7 +134,7 @@ class Search:
         except StopIteration:
             return
 
-    def tell(self, sample: Sample) -> None:
+    def tell(self, sample: TrialResult) -> None:
         """What the last request gave."""
         self._told, self._under_way = sample, False
 
@@ -292,7 +293,7 @@ class Search:
         shares = [run.loading_share for run in self.runs.at(self._context, size) if run.loading_share is not None]
         return not shares or max(shares) >= TOLERANCE
 
-    def _compare(self, other: Context, size: int) -> Generator[Request, Sample, float | None]:
+    def _compare(self, other: Context, size: int) -> Generator[Request, TrialResult, float | None]:
         """Runs the context in force and another one by turns. The gain of the other one, None if it is not clearly faster."""
         here = self._context
         for turn in range(2):
