@@ -104,6 +104,8 @@ def calibrated(step_s: Callable[[int], float], target_s: float, first: int, *, m
             break
         wanted = seen[-1][0] + (target_s - seen[-1][1]) / slope
         batch = max(multiple, round(min(wanted, 4 * seen[-1][0]) / multiple) * multiple)
+        if len(seen) == 1 and batch == first:  # that line went through zero and is too steep: a neighbour gives the true one
+            batch = max(multiple, first + (multiple if target_s > seen[0][1] else -multiple))
         if any(batch == tried for tried, _ in seen):
             break
         seen.append((batch, step_s(batch)))
