@@ -135,10 +135,10 @@ def race(setup: Setup, side: str, seed: int, longest_s: float) -> Race:
     ended = Race(side, seed, longest_s, False, 0.0, 0.0)
     alarm = signal.signal(signal.SIGALRM, lambda *_: process.kill())
     signal.setitimer(signal.ITIMER_REAL, longest_s)
-    told: list[str] = []
+    lines: list[str] = []
     try:
         for line in process.stdout:
-            told.append(line)
+            lines.append(line)
             seen = evaluation_in(line)
             if seen is not None:
                 ended = replace(ended, epochs=seen[0], exact=seen[1], reached=seen[1] >= setup.target)
@@ -152,7 +152,7 @@ def race(setup: Setup, side: str, seed: int, longest_s: float) -> Race:
         code = process.wait()
         process.stdout.close()
     if not ended.reached and code not in (0, -signal.SIGKILL):
-        sys.exit(f"{side} ended with exit code {code}:\n{''.join(told[-20:])}")
+        sys.exit(f"{side} ended with exit code {code}:\n{''.join(lines[-20:])}")
     return replace(ended, wall_s=wall_s)
 
 

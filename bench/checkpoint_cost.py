@@ -83,13 +83,13 @@ def measured(size_bytes: int, rounds: int, folder: Path) -> dict[str, Any]:
     for number in range(rounds):
         rows.append(one_round(state, folder, number % 2 == 0))
         print("  " + "  ".join(f"{name} {value:.3f}" for name, value in sorted(rows[-1].items())), file=sys.stderr)
-    told: dict[str, Any] = {"bytes": size_bytes, "rows": rows}
+    figures: dict[str, Any] = {"bytes": size_bytes, "rows": rows}
     for what in ("save", "load"):
-        told[f"{what}_s"] = _spread([row[f"{what}_s"] for row in rows])
-        told[f"torch_{what}_s"] = _spread([row[f"torch_{what}_s"] for row in rows])
-        told[f"{what}_mb_per_s"] = size_bytes / 1e6 / told[f"{what}_s"]["median"]
-        told[f"{what}_ratio_to_torch"] = _spread([row[f"{what}_s"] / row[f"torch_{what}_s"] for row in rows])
-    return told
+        figures[f"{what}_s"] = _spread([row[f"{what}_s"] for row in rows])
+        figures[f"torch_{what}_s"] = _spread([row[f"torch_{what}_s"] for row in rows])
+        figures[f"{what}_mb_per_s"] = size_bytes / 1e6 / figures[f"{what}_s"]["median"]
+        figures[f"{what}_ratio_to_torch"] = _spread([row[f"{what}_s"] / row[f"torch_{what}_s"] for row in rows])
+    return figures
 
 
 def _spread(values: list[float]) -> dict[str, float]:
@@ -115,10 +115,10 @@ def main() -> None:
         "settings": {"rounds": args.rounds, "tensors": 3 * TENSORS, "dtype": "float32"},
         "sizes": sizes,
     }
-    for name, told in sizes.items():
+    for name, figures in sizes.items():
         for what in ("save", "load"):
-            ratio, time_s = told[f"{what}_ratio_to_torch"], told[f"{what}_s"]["median"]
-            print(f"{name} {what}: {time_s:.3f} s, {told[f'{what}_mb_per_s']:,.0f} MB/s, "
+            ratio, time_s = figures[f"{what}_ratio_to_torch"], figures[f"{what}_s"]["median"]
+            print(f"{name} {what}: {time_s:.3f} s, {figures[f'{what}_mb_per_s']:,.0f} MB/s, "
                   f"{ratio['median']:.2f} times torch's ({ratio['low']:.2f} to {ratio['high']:.2f})")  # fmt: skip
     if not args.no_result:
         name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")

@@ -160,7 +160,7 @@ def rows_of_other_cards(cache: Path | None) -> list[Row]:
     return rows
 
 
-def told(rows: list[Row]) -> list[dict[str, Any]]:
+def published_rows(rows: list[Row]) -> list[dict[str, Any]]:
     """Those beside what the clock says."""
     return [
         {
@@ -223,7 +223,7 @@ def main() -> None:
         "held_out": figures(judged),
         "held_out_by_situation": {name: figures([row for row in judged if row.situation == name]) for name in situations},
         "seen": figures(fitted_on),
-        "other_cards": told(others),
+        "other_cards": published_rows(others),
         "failed": failed,
         "rows": [
             {

@@ -176,22 +176,22 @@ def train(case: Case, model: nn.Module, batch: int, total_steps: int, data: Arra
 
 def summary(case: Case, batch: int, processes: list[dict]) -> dict:
     """Ratios over the blocks of all processes, and each process's own median."""
-    told: dict = {"case": asdict(case), "steps_per_block": case.steps, "micro_batch": batch, "blocks": 0}
+    figures: dict = {"case": asdict(case), "steps_per_block": case.steps, "micro_batch": batch, "blocks": 0}
     for clock in ("cpu_s", "wall_s"):
         ratios = [paired_ratios(one[clock]["first"], one[clock]["by_hand"]) for one in processes]
         every = [ratio for one in ratios for ratio in one]
         by_hand_s = statistics.median(value for one in processes for value in one[clock]["by_hand"])
         totals = [sum(value for one in processes for value in one[clock][side]) for side in ("first", "by_hand")]
         counts = [sum(len(one[clock][side]) for one in processes) for side in ("first", "by_hand")]
-        told["blocks"] = len(every)
-        told[clock] = {
+        figures["blocks"] = len(every)
+        figures[clock] = {
             "ratio": spread(every),
             "ratio_of_each_process": [statistics.median(one) for one in ratios],
             "ratio_of_means": totals[0] / counts[0] / (totals[1] / counts[1]),
             "step_by_hand": by_hand_s,
             "added_us": (statistics.median(every) - 1) * by_hand_s * 1e6,
         }
-    return told
+    return figures
 
 
 def in_a_process(words: list[str]) -> str:
@@ -213,14 +213,14 @@ def compare(case: Case, processes: int, rounds: int) -> dict:
     return summary(case, batch, runs)
 
 
-def sentence(told: dict) -> str:
-    cpu, wall = told["cpu_s"], told["wall_s"]
+def sentence(figures: dict) -> str:
+    cpu, wall = figures["cpu_s"], figures["wall_s"]
 
     def written(ratio: dict) -> str:
         return f"{ratio['median']:.4f} ({ratio['p10']:.3f} to {ratio['p90']:.3f})"
 
     return (
-        f"{told['case']['name']:32} batch {told['micro_batch']:5}  by hand {cpu['step_by_hand'] * 1e3:6.2f} ms  "
+        f"{figures['case']['name']:32} batch {figures['micro_batch']:5}  by hand {cpu['step_by_hand'] * 1e3:6.2f} ms  "
         f"processor {written(cpu['ratio'])}, {cpu['added_us']:+.0f} µs  wall {written(wall['ratio'])}"
     )
 
@@ -228,10 +228,10 @@ def sentence(told: dict) -> str:
 def holds(cases: list[dict]) -> bool:
     """Whether steps of 10 ms are within the limit, by both clocks."""
     return all(
-        told[clock]["ratio"]["median"] <= LIMIT
-        for told in cases
+        figures[clock]["ratio"]["median"] <= LIMIT
+        for figures in cases
         for clock in ("cpu_s", "wall_s")
-        if told["case"]["step_ms"] == 10
+        if figures["case"]["step_ms"] == 10
     )
 
 

@@ -274,7 +274,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def keep(told: dict[str, Any], options: argparse.Namespace) -> Path:
+def keep(figures: dict[str, Any], options: argparse.Namespace) -> Path:
     result = {
         "what": "trainings killed with SIGKILL at random moments and gone on with, bit for bit against the one left alone",
         "cpu": cpu_name(),
@@ -286,7 +286,7 @@ def keep(told: dict[str, Any], options: argparse.Namespace) -> Path:
             "seed": options.seed, "workers": options.workers, "steps": STEPS, "micro_batch": MICRO_BATCH,
             "accumulation": ACCUMULATION, "samples": SAMPLES, "checkpoint_every_steps": 3, "compared": COMPARED,
         },
-        **told,
+        **figures,
     }  # fmt: skip
     name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
     path = RESULTS / f"kills-{name}-{datetime.date.today():%Y-%m}.json"
@@ -309,16 +309,17 @@ def main() -> int:
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1_000_000)
     print(f"seed {options.seed}", flush=True)
-    told = summary(in_workers(options.runs, options.workers, options.seed))
+    figures = summary(in_workers(options.runs, options.workers, options.seed))
     print(
-        f"{told['bitwise_equal']} of {told['runs']} runs bitwise equal, {told['kills']} kills {told['kills_by_kind']}, "
-        f"{told['kills_while_a_checkpoint_was_written']} of them in a half-written checkpoint; "
-        f"controls seen to differ: {told['controls_seen_to_differ']}"
+        f"{figures['bitwise_equal']} of {figures['runs']} runs bitwise equal, "
+        f"{figures['kills']} kills {figures['kills_by_kind']}, "
+        f"{figures['kills_while_a_checkpoint_was_written']} of them in a half-written checkpoint; "
+        f"controls seen to differ: {figures['controls_seen_to_differ']}"
     )
     if not options.no_result:
-        print(f"kept in {keep(told, options)}")
-    controls = told["controls_seen_to_differ"].split(" of ")
-    return 0 if told["bitwise_equal"] == told["runs"] and controls[0] == controls[1] else 1
+        print(f"kept in {keep(figures, options)}")
+    controls = figures["controls_seen_to_differ"].split(" of ")
+    return 0 if figures["bitwise_equal"] == figures["runs"] and controls[0] == controls[1] else 1
 
 
 if __name__ == "__main__":

@@ -71,26 +71,26 @@ def measure(job: Job, batch_size: int, folder: Path) -> dict[str, Any]:
     """One run on the real card. Device bytes are those of this process: what others hold is taken off."""
     others = machine.used_bytes_settled()
     with machine.Watch() as watch:
-        told = child(["real", str(folder / "measured.json"), str(job.script), *job.arguments(batch_size)], real=True)
+        seen_figures = child(["real", str(folder / "measured.json"), str(job.script), *job.arguments(batch_size)], real=True)
     (folder / "measured.json").unlink(missing_ok=True)
-    return measured_of(told, others, watch.peak_bytes)
+    return measured_of(seen_figures, others, watch.peak_bytes)
 
 
-def measured_of(told: dict[str, Any], others: int | None, watched: int | None) -> dict[str, Any]:
+def measured_of(seen_figures: dict[str, Any], others: int | None, watched: int | None) -> dict[str, Any]:
     """The child's words with the device peak and the step's median and spread.
 
     `others`: bytes in use before it started, None where nothing tells; then the card is taken to have been free.
     """
-    found = {**told, "others_bytes": others}
+    found = {**seen_figures, "others_bytes": others}
     others = others or 0
     for name in ("context_bytes", "bare_context_bytes"):
-        if name in told:
-            found[name] = max(0, told[name] - others)
-    if "reserved_bytes" in told:
-        found["device_bytes"] = told["reserved_bytes"] + found["context_bytes"]
+        if name in seen_figures:
+            found[name] = max(0, seen_figures[name] - others)
+    if "reserved_bytes" in seen_figures:
+        found["device_bytes"] = seen_figures["reserved_bytes"] + found["context_bytes"]
     found["watched_device_bytes"] = None if watched is None else max(0, watched - others)
-    times = sorted(told.get("step_s") or [])
-    found["step_times_s"] = told.get("step_s") or []
+    times = sorted(seen_figures.get("step_s") or [])
+    found["step_times_s"] = seen_figures.get("step_s") or []
     found["step_s"] = statistics.median(times) if times else None
     found["step_spread_s"] = [times[0], times[-1]] if times else None
     return found
@@ -104,18 +104,18 @@ def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> di
     described["capacity_bytes"] = described["total_bytes"] - described["context_bytes"]
     base.with_suffix(".card").write_text(json.dumps(described), encoding="utf-8")
     words = [str(base.with_suffix(".card")), str(base), str(job.script), *job.arguments(batch_size)]
-    told = child(words, real=False)
+    seen_figures = child(words, real=False)
     trace = Path(f"{base}.trace.gz")
-    if "reserved_bytes" in told and trace.is_file():
+    if "reserved_bytes" in seen_figures and trace.is_file():
         with gzip.open(trace, "rt", encoding="utf-8") as lines:
             seen = decode(lines)
         context = context_for(gpu, any("conv" in row.op for row in seen.rows if isinstance(row, Malloc)))
-        told |= {"context_bytes": int(context.value), "context_source": str(context.source)}
-        told["device_bytes"] = told["reserved_bytes"] + told["context_bytes"]
-        told["step_s"] = step_seconds(gpu, seen.runs) if gpu else None
+        seen_figures |= {"context_bytes": int(context.value), "context_source": str(context.source)}
+        seen_figures["device_bytes"] = seen_figures["reserved_bytes"] + seen_figures["context_bytes"]
+        seen_figures["step_s"] = step_seconds(gpu, seen.runs) if gpu else None
     for path in (base, trace, base.with_suffix(".card")):
         path.unlink(missing_ok=True)
-    return told
+    return seen_figures
 
 
 def step_seconds(gpu: Gpu, kernels: Sequence[Kernel]) -> float | None:
@@ -148,8 +148,11 @@ def measure_all(result: Result, runs: Iterable[tuple[Job, int]], until: float, k
             row = {"job": job.name, "script": job.script.name, "flags": list(job.flags), "batch_size": batch_size}
             row["measured"] = measure(job, batch_size, Path(scratch))
             result["rows"].append(row)
-            told = row["measured"]
-            shown = told.get("error") or f"{told['device_bytes'] / figures.MIB:.0f} MiB, {(told['step_s'] or 0) * 1e3:.2f} ms"
+            seen_figures = row["measured"]
+            shown = (
+                seen_figures.get("error")
+                or f"{seen_figures['device_bytes'] / figures.MIB:.0f} MiB, {(seen_figures['step_s'] or 0) * 1e3:.2f} ms"
+            )
             print(f"measured {job.name} at {batch_size}: {shown}", file=sys.stderr, flush=True)
             keep()
 
@@ -171,13 +174,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def new_result(told: dict[str, Any]) -> Result:
+def new_result(seen_figures: dict[str, Any]) -> Result:
     driver, used = machine.driver_and_used()
     return {
         "bench": "measure_gpu",
         "what": "memory and step times of training jobs on a real card, and the same predicted on an imaginary one",
-        "card": told["card"],
-        "versions": {**told["versions"], "driver": driver, "python": platform.python_version()},
+        "card": seen_figures["card"],
+        "versions": {**seen_figures["versions"], "driver": driver, "python": platform.python_version()},
         "used_before_bytes": used,
         "system": platform.platform(),
         "date": datetime.date.today().isoformat(),

@@ -95,9 +95,9 @@ def measured(width: int, overlap: bool, rounds: int, store: str) -> dict[str, li
             checkpoints=CheckpointConfig(every_epochs=None),
         )  # fmt: skip
         fit(Task("bench", make_model(width), loss, Arrays(x, y)), config)
-    told = {"first": turns.first_times.wall_s, "by_hand": turns.second_times.wall_s}
+    figures = {"first": turns.first_times.wall_s, "by_hand": turns.second_times.wall_s}
     dist.destroy_process_group()
-    return {name: [block / STEPS for block in blocks] for name, blocks in told.items()}
+    return {name: [block / STEPS for block in blocks] for name, blocks in figures.items()}
 
 
 def on_two_ranks(name: str, overlap: bool, rounds: int) -> dict[str, list[float]]:

@@ -123,14 +123,14 @@ def ask(job: Job, batch_size: int, peers: Iterable[str] = tuple(PEERS)) -> dict[
 
 
 def _ask(peer: Callable[[Job, int], int], job: Job, batch_size: int) -> Said:
-    begun, nbytes, told = time.perf_counter(), None, None
+    begun, nbytes, result = time.perf_counter(), None, None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nbytes = peer(job, batch_size)
     except Exception as error:  # a peer may fail in any way on any model: that is told, and it is no answer
-        told = f"{type(error).__name__}: {error}"[:200]
-    return Said(nbytes, time.perf_counter() - begun, told)
+        result = f"{type(error).__name__}: {error}"[:200]
+    return Said(nbytes, time.perf_counter() - begun, result)
 
 
 def mlp_job(row: Mapping[str, str]) -> Job:

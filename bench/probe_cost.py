@@ -126,12 +126,12 @@ def main() -> int:
     path = RESULTS / f"probe_cost-{name}-{datetime.date.today():%Y-%m}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
-    for kind, told in kinds.items():
-        extra, share = told["extra_us"], told["share_of_step"]
+    for kind, figures in kinds.items():
+        extra, share = figures["extra_us"], figures["share_of_step"]
         over_pairs = f"{extra['low']:.0f} to {extra['high']:.0f} over the pairs"
         print(f"{kind}: {extra['median']:.0f} µs a step ({over_pairs}), {share['median']:.2%} of a step of 10 ms")
     print(f"kept in {path}")
-    return 0 if all(told["share_of_step"]["median"] <= LIMIT for told in kinds.values()) else 1
+    return 0 if all(figures["share_of_step"]["median"] <= LIMIT for figures in kinds.values()) else 1
 
 
 if __name__ == "__main__":

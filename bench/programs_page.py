@@ -51,9 +51,9 @@ def _builds(result: dict[str, Any]) -> list[str]:
 
 
 def _cells(program: Program, seen: dict[str, Any]) -> list[str]:
-    told = max((row for row in seen.values() if row and "peak" in row), key=lambda row: row["date"], default=None)
+    figures = max((row for row in seen.values() if row and "peak" in row), key=lambda row: row["date"], default=None)
     cells = [f"[{program.key}](../bench/scripts/{program.script})", program.shows, program.gpu, str(program.batch_size)]
-    cells += [_peak(told), _largest(told)] if told else ["", ""]
+    cells += [_peak(figures), _largest(figures)] if figures else ["", ""]
     for row in seen.values():
         cells += [*_seconds(row), row["date"] if row else "–"]
     return cells

@@ -142,8 +142,8 @@ def write_evidence(rows: list[Row], context: int, hardware: str, date: str, fold
     """The errors of all models but the `odd` ones, under the context (bytes) that brimful predicts with, by kind of network."""
     rows = [row for row in rows if row.model not in odd]
     basis = (
-        "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), one constant of the laws and the context "
-        f"fitted to them; traced with torch {version('torch')}, timm {version('timm')}"
+        "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), one constant of the workspace model "
+        f"and the context fitted to them; traced with torch {version('torch')}, timm {version('timm')}"
     )
     for kind in sorted({row.kind for row in rows}):
         pairs = [row.pair for row in rows if row.kind == kind]

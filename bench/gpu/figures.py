@@ -96,5 +96,5 @@ def _numbers(measured: float | None, predicted: float | None, scale: float) -> s
 
 
 def _trouble(row: dict[str, Any]) -> str:
-    told = [f"{side}: {row[side]['error'][:80]}" for side in ("measured", "predicted") if (row.get(side) or {}).get("error")]
-    return "  " + "; ".join(told) if told else ""
+    figures = [f"{side}: {row[side]['error'][:80]}" for side in ("measured", "predicted") if (row.get(side) or {}).get("error")]
+    return "  " + "; ".join(figures) if figures else ""

@@ -99,6 +99,6 @@ def test_a_command_that_fails_ends_the_bench_with_its_words(tmp_path: Path, monk
 
 @pytest.mark.heavy
 def test_loading_gives_both_rates_and_their_ratio(tmp_path: Path):
-    told = loading(tmp_path, rounds=1, images=64)
-    assert told["array_per_s"] > 0 and told["png_per_s"] > 0
-    assert told["ratio"]["median"] == pytest.approx(told["array_per_s"] / told["png_per_s"])
+    figures = loading(tmp_path, rounds=1, images=64)
+    assert figures["array_per_s"] > 0 and figures["png_per_s"] > 0
+    assert figures["ratio"]["median"] == pytest.approx(figures["array_per_s"] / figures["png_per_s"])

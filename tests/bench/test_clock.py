@@ -37,10 +37,10 @@ def test_the_fit_finds_the_constants_that_made_the_times():
 
 
 def test_figures_are_of_predicted_over_measured():
-    told = figures([row("a", DEFAULT, 2.0), row("b", DEFAULT, 1.0), row("c", DEFAULT, 1.1)])
-    assert told["median_ratio"] == pytest.approx(1 / 1.1)
-    assert told["worst_error"] == pytest.approx(1.0)
-    assert told["within_25_percent"] == pytest.approx(2 / 3)
+    published_rows = figures([row("a", DEFAULT, 2.0), row("b", DEFAULT, 1.0), row("c", DEFAULT, 1.1)])
+    assert published_rows["median_ratio"] == pytest.approx(1 / 1.1)
+    assert published_rows["worst_error"] == pytest.approx(1.0)
+    assert published_rows["within_25_percent"] == pytest.approx(2 / 3)
     assert row("a", DEFAULT, 2.0).log_ratio() == pytest.approx(-math.log(2))
 
 
@@ -70,8 +70,8 @@ def test_no_model_that_was_looked_at_judges():
 
 def test_the_committed_evidence_is_the_committed_results():
     counts = {one.situation: one.count for one in committed_evidence() if one.situation in (STEP_TIME, STEP_TIME_GROUPED)}
-    told = committed()["held_out_by_situation"]
-    assert counts == {name: told[name]["models"] for name in (STEP_TIME, STEP_TIME_GROUPED)}
+    published_rows = committed()["held_out_by_situation"]
+    assert counts == {name: published_rows[name]["models"] for name in (STEP_TIME, STEP_TIME_GROUPED)}
 
 
 def test_the_published_speeds_are_of_cards_in_the_catalogue():

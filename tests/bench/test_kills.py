@@ -55,15 +55,15 @@ def test_the_summary_counts_runs_that_differ():
         {"number": 0, "kills": [kill], "different": ["model.w"]},
         {"whole_s": 2.0, "control": []},
     ]
-    told = bench.summary(rows)
-    assert (told["runs"], told["bitwise_equal"], told["kills"]) == (2, 1, 3)
-    assert told["kills_by_kind"] == {"step": 2, "time": 1, "writing": 0}
-    assert told["kills_while_a_checkpoint_was_written"] == 2 and told["kills_before_the_first_checkpoint"] == 1
-    assert told["controls_seen_to_differ"] == "1 of 2", "a control that does not differ makes the bench fail"
+    result = bench.summary(rows)
+    assert (result["runs"], result["bitwise_equal"], result["kills"]) == (2, 1, 3)
+    assert result["kills_by_kind"] == {"step": 2, "time": 1, "writing": 0}
+    assert result["kills_while_a_checkpoint_was_written"] == 2 and result["kills_before_the_first_checkpoint"] == 1
+    assert result["controls_seen_to_differ"] == "1 of 2", "a control that does not differ makes the bench fail"
 
 
 @pytest.mark.heavy
 def test_a_killed_training_ends_as_one_that_was_not_and_the_control_does_not():
-    told = bench.summary(bench.in_workers(runs=1, workers=1, seed=1))
-    assert (told["runs"], told["bitwise_equal"]) == (1, 1) and told["kills"] >= 1
-    assert told["controls_seen_to_differ"] == "1 of 1"
+    result = bench.summary(bench.in_workers(runs=1, workers=1, seed=1))
+    assert (result["runs"], result["bitwise_equal"]) == (1, 1) and result["kills"] >= 1
+    assert result["controls_seen_to_differ"] == "1 of 1"

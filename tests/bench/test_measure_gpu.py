@@ -40,8 +40,8 @@ def stand_in(arguments: list[str], real: bool) -> Any:
 
 @pytest.fixture
 def card_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"card": dict(CARD), "versions": {"torch": torch.__version__, "cuda": "13.0", "cudnn": 91300}}
-    monkeypatch.setattr(measure_gpu.machine, "describe", lambda: told)
+    figures = {"card": dict(CARD), "versions": {"torch": torch.__version__, "cuda": "13.0", "cudnn": 91300}}
+    monkeypatch.setattr(measure_gpu.machine, "describe", lambda: figures)
     monkeypatch.setattr(measure_gpu, "child", stand_in)
     monkeypatch.setattr(measure_gpu, "cores", lambda: 1)  # one process can imagine one card at a time
     monkeypatch.setattr(measure_gpu, "chosen", lambda names: (JOB,))
@@ -78,10 +78,10 @@ def test_a_bench_whose_time_is_up_leaves_what_it_has(card_here, tmp_path, capsys
 
 
 def test_a_result_is_whole_after_each_run(card_here, tmp_path, monkeypatch):
-    told = iter([stand_in, None])
+    figures = iter([stand_in, None])
 
     def breaks(arguments: list[str], real: bool) -> Any:
-        how = next(told)
+        how = next(figures)
         if how is None:
             raise KeyboardInterrupt
         return how(arguments, real)
@@ -110,18 +110,18 @@ original = measure_gpu.predict_all
 
 
 def test_what_others_hold_is_taken_off_and_an_unknown_is_none():
-    told = {"error": None, "reserved_bytes": 100 * MIB, "context_bytes": 700 * MIB, "step_s": [0.3, 0.1, 0.2]}
-    found = measure_gpu.measured_of(told, 200 * MIB, 820 * MIB)
+    figures = {"error": None, "reserved_bytes": 100 * MIB, "context_bytes": 700 * MIB, "step_s": [0.3, 0.1, 0.2]}
+    found = measure_gpu.measured_of(figures, 200 * MIB, 820 * MIB)
     assert found["device_bytes"] == 600 * MIB and found["watched_device_bytes"] == 620 * MIB
     assert found["step_s"] == 0.2 and found["step_spread_s"] == [0.1, 0.3]
-    alone = measure_gpu.measured_of(told, None, None)
+    alone = measure_gpu.measured_of(figures, None, None)
     assert alone["device_bytes"] == 800 * MIB and alone["others_bytes"] is None and alone["watched_device_bytes"] is None
     assert measure_gpu.measured_of({"error": "killed"}, 0, None)["step_s"] is None
 
 
 def test_a_child_that_dies_is_an_error_of_its_run(tmp_path):
-    told = measure_gpu.child(["real", str(tmp_path / "out"), str(tmp_path / "no.py")], real=True)
-    assert told["error"], "no CUDA card, or no such script"
+    figures = measure_gpu.child(["real", str(tmp_path / "out"), str(tmp_path / "no.py")], real=True)
+    assert figures["error"], "no CUDA card, or no such script"
 
 
 def test_a_card_that_the_catalogue_lacks_is_named_by_its_own_words_and_its_context_assumed():

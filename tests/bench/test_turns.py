@@ -67,8 +67,8 @@ def test_blocks_that_do_not_stand_between_others_are_refused():
 
 
 def test_a_spread_leaves_the_outermost_tenths_out():
-    told = spread([100.0, *[float(n) for n in range(1, 10)], -100.0])
-    assert told == {"median": 5.0, "p10": 1.0, "p90": 9.0}
+    result = spread([100.0, *[float(n) for n in range(1, 10)], -100.0])
+    assert result == {"median": 5.0, "p10": 1.0, "p90": 9.0}
     with pytest.raises(ValueError, match="1 values"):
         spread([1.0])
 

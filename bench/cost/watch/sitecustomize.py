@@ -73,11 +73,11 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_TRIAL_CONFIG" in os.environ
             watch_what_comes_later()
             read_settings(self)
 
-        def told(self, *args, **kwargs):
+        def result(self, *args, **kwargs):
             tell()
             return tell_end(self, *args, **kwargs)
 
-        ImaginaryGpu._read_settings, Probe.tell_end = first_asked, told
+        ImaginaryGpu._read_settings, Probe.tell_end = first_asked, result
 
     waiting.wait_for("torch", watch)  # after the probe's own
     atexit.register(tell)

@@ -37,13 +37,13 @@ def stand_in() -> Iterator[imaginary.ImaginaryGpu]:
 
 
 def test_a_run_on_a_card_tells_peaks_context_settings_and_a_time_for_each_step_after_the_warm_up(stand_in):
-    told = child.on_real(PAIRWISE, ["--batch-size", "32", "--steps", "8"])
-    assert told["error"] is None and told["steps"] == 8
-    assert len(told["step_s"]) == 8 - child.WARMUP_STEPS
-    assert told["allocated_bytes"] == stand_in.allocator.peak_allocated
-    assert told["reserved_bytes"] == stand_in.allocator.peak_reserved > told["allocated_bytes"]
-    assert told["context_bytes"] == told["bare_context_bytes"] == GIB // 2
-    assert told["settings"]["cudnn_benchmark"] is False
+    result = child.on_real(PAIRWISE, ["--batch-size", "32", "--steps", "8"])
+    assert result["error"] is None and result["steps"] == 8
+    assert len(result["step_s"]) == 8 - child.WARMUP_STEPS
+    assert result["allocated_bytes"] == stand_in.allocator.peak_allocated
+    assert result["reserved_bytes"] == stand_in.allocator.peak_reserved > result["allocated_bytes"]
+    assert result["context_bytes"] == result["bare_context_bytes"] == GIB // 2
+    assert result["settings"]["cudnn_benchmark"] is False
 
 
 def test_the_settings_are_those_that_the_script_left(stand_in):
@@ -56,8 +56,8 @@ def test_the_settings_are_those_that_the_script_left(stand_in):
 
 
 def test_of_two_optimizers_the_first_sets_the_pace(stand_in):
-    told = child.on_real(str(SCRIPTS / "gan.py"), ["--batch-size", "4", "--steps", "3", "--width", "8"])
-    assert told["error"] is None and told["steps"] == 3
+    result = child.on_real(str(SCRIPTS / "gan.py"), ["--batch-size", "4", "--steps", "3", "--width", "8"])
+    assert result["error"] is None and result["steps"] == 3
 
 
 def test_a_script_that_fails_is_told_in_its_own_words(stand_in, tmp_path, capsys):
@@ -71,8 +71,8 @@ def test_a_script_that_fails_is_told_in_its_own_words(stand_in, tmp_path, capsys
 
 
 def test_a_full_card_is_an_error_with_the_peak_up_to_it(stand_in, capsys):
-    told = child.on_real(PAIRWISE, ["--batch-size", "100000", "--steps", "1"])
-    assert told["error"].startswith("OutOfMemoryError") and told["allocated_bytes"] > 0
+    result = child.on_real(PAIRWISE, ["--batch-size", "100000", "--steps", "1"])
+    assert result["error"].startswith("OutOfMemoryError") and result["allocated_bytes"] > 0
 
 
 def test_the_same_run_is_predicted_in_a_process_of_its_own(tmp_path, stand_in):
@@ -82,9 +82,9 @@ def test_the_same_run_is_predicted_in_a_process_of_its_own(tmp_path, stand_in):
     argv = ["-m", "bench.gpu.child", str(tmp_path / "card"), str(tmp_path / "out"), PAIRWISE, *words]
     done = subprocess.run([sys.executable, *argv], cwd=ROOT, env={"PYTHONPATH": f"{ROOT}/src"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "out").read_text())
+    result = json.loads((tmp_path / "out").read_text())
     for name in ("error", "steps", "allocated_bytes", "reserved_bytes", "settings"):
-        assert told[name] == seen[name], name
+        assert result[name] == seen[name], name
     assert (tmp_path / "out.trace.gz").stat().st_size > 100
 
 
@@ -99,8 +99,8 @@ def test_the_same_run_is_predicted_in_a_process_of_its_own(tmp_path, stand_in):
     ],
 )
 def test_every_script_trains(stand_in, script, flags):
-    told = child.on_real(str(SCRIPTS / f"{script}.py"), [*flags.split(), "--batch-size", "2", "--steps", "2"])
-    assert told["error"] is None and told["steps"] == 2
+    result = child.on_real(str(SCRIPTS / f"{script}.py"), [*flags.split(), "--batch-size", "2", "--steps", "2"])
+    assert result["error"] is None and result["steps"] == 2
 
 
 def test_the_jobs_are_named_once_and_run_smallest_first_then_largest():

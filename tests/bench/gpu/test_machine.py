@@ -36,8 +36,8 @@ def test_the_watch_keeps_the_most_that_it_saw(monkeypatch):
 
 def test_without_nvml_nvidia_smi_is_asked_and_without_both_nothing_is_said(monkeypatch):
     monkeypatch.setattr(machine.accelerators, "visible", tuple)
-    told = subprocess.CompletedProcess([], 0, stdout="580.65.06, 512\n")
-    monkeypatch.setattr(machine.subprocess, "run", lambda *args, **kwargs: told)
+    result = subprocess.CompletedProcess([], 0, stdout="580.65.06, 512\n")
+    monkeypatch.setattr(machine.subprocess, "run", lambda *args, **kwargs: result)
     assert machine.driver_and_used() == ("580.65.06", 512 * MIB)
     monkeypatch.setattr(machine.subprocess, "run", lambda *args, **kwargs: subprocess.CompletedProcess([], 9, stdout=""))
     assert machine.driver_and_used() == (None, None)
