@@ -56,7 +56,7 @@ def predicted(program: Program, python: str) -> dict[str, Any]:
         )
         seconds = processor_seconds() - before
         traces = len(list(Path(folder, "records").rglob("trial_config.json")))
-        imports = sum(wire.read_text().count("torchimported") for wire in Path(folder, "records").rglob("wire-*.jsonl"))
+        imports = sum(wire.read_text().count("torch_imported") for wire in Path(folder, "records").rglob("wire-*.jsonl"))
     try:
         answer = json.loads(done.stdout.replace(folder, "."))  # a folder of this machine says nothing to anybody
     except ValueError:

@@ -51,7 +51,7 @@ def test_every_entry_comes_back_as_it_was_written(entry):
 @slow_to_draw
 @given(st.lists(strategies.events, max_size=4))
 def test_every_event_of_the_wire_comes_back_as_the_child_wrote_it(tmp_path_factory, events):
-    events = [dataclasses.replace(e, version=wire.WIRE_VERSION) if isinstance(e, wire.Hello) else e for e in events]
+    events = [dataclasses.replace(e, version=wire.WIRE_VERSION) if isinstance(e, wire.ProcessStarted) else e for e in events]
     path = tmp_path_factory.mktemp("wire") / "wire-1.jsonl"
     path.write_bytes(b"".join(map(wire.encode_event, events)))
     assert codec.read_wire(path) == events
@@ -63,7 +63,7 @@ def test_a_child_reads_the_orders_that_the_parent_wrote(tmp_path_factory, config
     config = dataclasses.replace(config, version=wire.WIRE_VERSION)
     path = tmp_path_factory.mktemp("config") / "trial_config.json"
     codec.write_orders(config, path)
-    assert wire.read_orders(str(path)) == config
+    assert wire.read_config(str(path)) == config
 
 
 def test_the_type_of_a_setting_survives():
@@ -105,7 +105,7 @@ def test_a_damaged_line_in_the_middle_of_the_wire_is_told(tmp_path, line):
 
 
 def test_a_child_of_another_version_is_told(tmp_path):
-    hello = wire.Hello(1, 0, "rank", 0, 1, [], "python", "3.12", 0.0, version=wire.WIRE_VERSION + 1)
+    hello = wire.ProcessStarted(1, 0, "rank", 0, 1, [], "python", "3.12", 0.0, version=wire.WIRE_VERSION + 1)
     (tmp_path / "wire-1.jsonl").write_bytes(wire.encode_event(hello))
     with pytest.raises(WireUnreadable, match=f"version {wire.WIRE_VERSION + 1}"):
         codec.read_wire(tmp_path / "wire-1.jsonl")

@@ -128,7 +128,7 @@ def write_orders(config: wire.TrialConfig, path: Path) -> None:
 
 
 def read_wire(path: Path | str) -> list[Any]:
-    """The events of one process, in order (Hello, TorchImported, Progress, Failure, Report).
+    """The events of one process, in order (ProcessStarted, TorchImported, Progress, Failure, Report).
 
     A last line without its newline was cut off by the end of the process and is left out. Raises WireUnreadable when
     another line is damaged, or when the child speaks another version of the wire.
@@ -174,7 +174,7 @@ def _event(line: bytes, where: str) -> Any:
     except ValueError as error:
         raise WireUnreadable(f"What a child process wrote is damaged ({where}): {error}.") from error
     name = raw.get("event") if isinstance(raw, dict) else None
-    if name == "hello" and raw.get("version") != wire.WIRE_VERSION:
+    if name == "process_started" and raw.get("version") != wire.WIRE_VERSION:
         raise WireUnreadable(
             f"The child speaks version {raw.get('version')} of the wire, this brimful version {wire.WIRE_VERSION} ({where}).",
             "Two different versions of brimful met in one trial.",

@@ -33,7 +33,7 @@ class Told:
 
     @property
     def hellos(self) -> list[dict]:
-        return self.all("hello")
+        return self.all("process_started")
 
     @property
     def failures(self) -> list[dict]:

@@ -5,8 +5,8 @@ import time
 
 from brimful.measure.launch import _rank_could_not_be_entered
 
-RANK = '{"event": "hello", "role": "rank"}\n'
-WORKER = '{"event": "hello", "role": "worker"}\n'
+RANK = '{"event": "process_started", "role": "rank"}\n'
+WORKER = '{"event": "process_started", "role": "worker"}\n'
 
 
 def test_a_rank_with_a_door_file_is_blind(tmp_path):

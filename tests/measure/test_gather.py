@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brimful.measure import gather
 from brimful.values import PhasePeak, Report
-from brimful_inside.wire import Failure, Hello
+from brimful_inside.wire import Failure, ProcessStarted
 
 
 def report(rank: int = 0, **changes) -> Report:
@@ -93,7 +93,7 @@ def test_what_nobody_knows_stays_absent():
 
 def test_events_are_told_apart():
     failure = Failure("crashed", "ValueError", "x", "Traceback", None, "train", 1, False)
-    hello = Hello(1, 0, "rank", 0, 1, [], "python", "3.11", 0.0)
+    hello = ProcessStarted(1, 0, "rank", 0, 1, [], "python", "3.11", 0.0)
     events = [[hello, failure], [replace(hello, role="worker")]]
     assert gather.failures(events) == (failure,)
     assert [h.role for h in gather.hellos(events)] == ["rank", "worker"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from brimful.measure.heartbeat import WINDOW_S, Beats
-from brimful_inside.wire import Progress, Tally, Writer
+from brimful_inside.wire import Progress, RunCounters, Writer
 
 
 def tell(folder, pid: int, at: float, steps: int, rank: int = 0, **tally) -> None:
     known = {"samples": None, "train_s": 0.0, "loading_s": 0.0, "loss": None, "allocated_bytes": None, "reserved_bytes": None}
-    full = Tally(**{**known, "alloc_retries": None, **tally})
+    full = RunCounters(**{**known, "alloc_retries": None, **tally})
     Writer(str(folder), pid).replace(Progress("train", steps, at, full, rank))
 
 

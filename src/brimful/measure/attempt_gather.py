@@ -65,7 +65,7 @@ def events_of(folder: Path) -> tuple[list[list[Any]], int]:
 
 def samples_of(reports: Sequence[Report]) -> int | None:
     """Trained on by all ranks together; None where one of them cannot count."""
-    counts = [report.tally.samples if report.tally else None for report in reports if report.steps]
+    counts = [report.counters.samples if report.counters else None for report in reports if report.steps]
     known = [count for count in counts if count is not None]
     return sum(known) if known and len(known) == len(counts) else None
 
@@ -73,7 +73,9 @@ def samples_of(reports: Sequence[Report]) -> int | None:
 def samples_per_s(reports: Sequence[Report]) -> float | None:
     """Of all ranks together, over the whole time of training (evaluations and set-up not counted)."""
     rates = [
-        r.tally.samples / r.tally.train_s for r in reports if r.tally and r.tally.samples is not None and r.tally.train_s > 0
+        r.counters.samples / r.counters.train_s
+        for r in reports
+        if r.counters and r.counters.samples is not None and r.counters.train_s > 0
     ]
     return sum(rates) if rates and samples_of(reports) is not None else None
 
@@ -81,7 +83,8 @@ def samples_per_s(reports: Sequence[Report]) -> float | None:
 def loading_share(reports: Sequence[Report]) -> float | None:
     """Of the training time of the slowest rank, waited for data."""
     return max(
-        (min(1.0, r.tally.loading_s / r.tally.train_s) for r in reports if r.tally and r.tally.train_s > 0), default=None
+        (min(1.0, r.counters.loading_s / r.counters.train_s) for r in reports if r.counters and r.counters.train_s > 0),
+        default=None,
     )
 
 
@@ -93,7 +96,7 @@ def _told(events: Sequence[Sequence[Any]]) -> list[run_outcome.Told]:
     """All failures, by rank."""
     told = []
     for of_process in events:
-        rank = next((e.rank for e in reversed(of_process) if isinstance(e, (Report, wire.Hello))), 0)
+        rank = next((e.rank for e in reversed(of_process) if isinstance(e, (Report, wire.ProcessStarted))), 0)
         told += [run_outcome.Told(rank, e) for e in of_process if isinstance(e, wire.Failure)]
     return sorted(told, key=lambda one: one.rank)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from brimful.values import Failure, PhasePeak, Report
-from brimful_inside.wire import Hello
+from brimful_inside.wire import ProcessStarted
 
 
 def last_reports(events_by_process: Iterable[Sequence[Any]]) -> tuple[Report, ...]:
@@ -24,8 +24,8 @@ def failures(events_by_process: Iterable[Sequence[Any]]) -> tuple[Failure, ...]:
     return tuple(e for events in events_by_process for e in events if isinstance(e, Failure))
 
 
-def hellos(events_by_process: Iterable[Sequence[Any]]) -> tuple[Hello, ...]:
-    return tuple(e for events in events_by_process for e in events if isinstance(e, Hello))
+def hellos(events_by_process: Iterable[Sequence[Any]]) -> tuple[ProcessStarted, ...]:
+    return tuple(e for events in events_by_process for e in events if isinstance(e, ProcessStarted))
 
 
 def worst_phases(reports: Sequence[Report]) -> dict[str, PhasePeak]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from brimful import codec
 from brimful.measure.device import host
-from brimful.values import Heartbeat, Tally
+from brimful.values import Heartbeat, RunCounters
 from brimful_inside.wire import Progress
 
 #: Rates are of the training time within this window: long enough for steps of seconds, short enough to show a change.
@@ -28,8 +28,8 @@ class Beats:
         for path in self._folder.glob("latest-progress-*.jsonl"):
             self._add(path)
         latest = sorted((kept[-1] for kept in self._seen.values()), key=lambda one: (one.rank, -one.steps))
-        tallies = [one.tally for one in latest if one.tally is not None]
-        told = next(((one.rank, one.tally.loss) for one in latest if one.tally and one.tally.loss is not None), None)
+        tallies = [one.counters for one in latest if one.counters is not None]
+        told = next(((one.rank, one.counters.loss) for one in latest if one.counters and one.counters.loss is not None), None)
         free, total = host.free_bytes(), host.total_bytes()
         newest = max(latest, key=lambda one: one.unix_s, default=None)
         return Heartbeat(
@@ -60,11 +60,11 @@ class Beats:
             if not kept:
                 del self._seen[path.name]
 
-    def _spans(self) -> list[tuple[Tally | None, Tally]]:
+    def _spans(self) -> list[tuple[RunCounters | None, RunCounters]]:
         """(the first of the window, the latest) of each rank that trains."""
         found = []
         for kept in self._seen.values():
-            last, first = kept[-1].tally, kept[0].tally if len(kept) > 1 else None
+            last, first = kept[-1].counters, kept[0].counters if len(kept) > 1 else None
             if last is not None and last.train_s > 0:
                 found.append((first, last))
         return found
@@ -84,7 +84,7 @@ class Beats:
         return max(shares, default=None)
 
 
-def _rate(first: Tally | None, last: Tally) -> float | None:
+def _rate(first: RunCounters | None, last: RunCounters) -> float | None:
     """Samples per second of training between two tallies of one rank; of all of it where the window has no training."""
     if last.samples is None:
         return None

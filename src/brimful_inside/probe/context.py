@@ -9,7 +9,7 @@ import time
 import traceback
 from typing import Any, Callable, List, Optional, TypeVar
 
-from brimful_inside.wire import Hello, TrialConfig, Writer
+from brimful_inside.wire import ProcessStarted, TrialConfig, Writer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,7 +50,7 @@ class ProcessContext:
     def say_hello(self) -> None:
         argv = list(getattr(sys, "orig_argv", None) or getattr(sys, "argv", None) or [])
         self.emit(
-            Hello(
+            ProcessStarted(
                 pid=os.getpid(),
                 ppid=os.getppid(),
                 role=self.role,

@@ -12,12 +12,12 @@ from brimful_inside.probe.context import ProcessContext
 from brimful_inside.probe.hooks.import_hooks import waiting
 from brimful_inside.probe.parent import end_with
 from brimful_inside.probe.process.roles import own_argv, role_of
-from brimful_inside.wire import TRIAL_CONFIG_VARIABLE, TorchImported, read_orders
+from brimful_inside.wire import TRIAL_CONFIG_VARIABLE, TorchImported, read_config
 
 
 def open_door() -> None:
     """Called once, at the start of a process that was given orders. Raises OSError or ValueError where they cannot be read."""
-    config = read_orders(os.environ[TRIAL_CONFIG_VARIABLE])
+    config = read_config(os.environ[TRIAL_CONFIG_VARIABLE])
     context = ProcessContext(config, role_of(own_argv(), os.environ))
     process_context.context = context
     context.say_hello()

@@ -29,7 +29,7 @@ from brimful_inside.probe.process import exit
 from brimful_inside.probe.process.early_stop import Ending
 from brimful_inside.probe.timing.run_counters import Counting
 from brimful_inside.probe.timing.step_times import StepTimes, clock_for
-from brimful_inside.wire import Progress, Tally
+from brimful_inside.wire import Progress, RunCounters
 
 PROGRESS_S = 0.5
 REPORT_S = 1.0
@@ -303,14 +303,14 @@ class Probe:
         tell = self.context.emit if self.config.cut else self.context.keep_latest
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_S
-            tell(Progress(self.phases.current, self.steps.count, time.time(), self.tally(), exit.world()[0]))
+            tell(Progress(self.phases.current, self.steps.count, time.time(), self.counters(), exit.world()[0]))
         if now >= self._next_report:
             tell(report.report_of(self, "running"))
             after = time.monotonic()
             pause = max(REPORT_S, REPORT_SHARE * (after - self._started), REPORT_PAUSE * (after - now))
             self._next_report = after + (pause if self.config.cut else min(pause, RUN_REPORT_S))
 
-    def tally(self) -> Optional[Tally]:
+    def tally(self) -> Optional[RunCounters]:
         """Of a whole run; None of a trial."""
         return None if self.counting is None else self.counting.read(self.losses.latest)
 

@@ -63,7 +63,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         communicators=probe.device.communicators,
         split_over=probe.device.split_over,
         growth=probe.growth.read(),
-        tally=probe.tally(),
+        counters=probe.counters(),
     )
 
 

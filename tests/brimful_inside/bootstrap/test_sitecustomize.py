@@ -30,7 +30,7 @@ def roles(told):
 def test_a_script_says_hello_and_that_torch_was_seen_and_reports(run_trial):
     told = run_trial(STEPS)
     (events,) = told.events.values()
-    assert [name for name, _ in events][:2] == ["hello", "torchimported"]
+    assert [name for name, _ in events][:2] == ["process_started", "torch_imported"]
     assert told.hellos[0]["role"] == "rank" and told.hellos[0]["argv"][-1] == "script.py"
     assert told.report["steps"] == 2 and told.report["ended"] == "script_ended"
 
@@ -38,7 +38,7 @@ def test_a_script_says_hello_and_that_torch_was_seen_and_reports(run_trial):
 def test_a_script_without_torch_says_hello_and_nothing_else(run_trial):
     told = run_trial("print('no torch here')")
     assert told.exit_code == 0
-    assert [[name for name, _ in events] for events in told.events.values()] == [["hello"]]
+    assert [[name for name, _ in events] for events in told.events.values()] == [["process_started"]]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_under_torchrun(run_trial):
 def test_under_torch_multiprocessing(run_trial, method, port):
     told = run_trial(SCRIPT, argv=(method, str(port)))
     check(told)
-    ranks = [[f["role"] for name, f in events if name == "hello"] for events in told.events.values()]
+    ranks = [[f["role"] for name, f in events if name == "process_started"] for events in told.events.values()]
     assert ranks.count(["worker", "rank"]) == 2  # what multiprocessing starts is a worker until it steps
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Callable, NamedTuple, Optional
 
-from brimful_inside.wire import Tally
+from brimful_inside.wire import RunCounters
 
 # Reading the allocator's statistics takes some 20 µs (assumed, from the size of the dictionary that is built): so at most a
 # two-thousandth of the time. Steps longer than this are looked at one by one.
@@ -58,10 +58,10 @@ class Counting:
         self._streak = self._streak + 1 if grown else 0
         self._longest = max(self._longest, self._streak)
 
-    def read(self, loss: Optional[float]) -> Tally:
+    def read(self, loss: Optional[float]) -> RunCounters:
         """`loss`: of the latest step, or None."""
         held = self._held_now()
-        return Tally(
+        return RunCounters(
             samples=self._samples,
             train_s=self._train_s,
             loading_s=self._loading_s,

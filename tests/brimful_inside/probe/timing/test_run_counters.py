@@ -85,7 +85,7 @@ def test_short_steps_are_looked_at_now_and_then_only():
 
 def test_a_whole_run_counts_every_sample_it_trained_on_and_tells_its_last_loss(run_trial):
     told = run_trial(TRAINING, **RUN)
-    tally = told.report["tally"]
+    tally = told.report["counters"]
     assert (told.report["ended"], told.report["steps"]) == ("script_ended", 9)
     assert tally["samples"] == 60
     assert tally["loss"] == pytest.approx(float(told.stdout))
@@ -104,11 +104,11 @@ def test_the_loss_of_a_step_is_all_that_went_backward_for_it(run_trial):
         optimizer.step()
     weight.sum().backward()  # of a step that does not come
     """
-    assert run_trial(script, **RUN).report["tally"]["loss"] == 2.0
+    assert run_trial(script, **RUN).report["counters"]["loss"] == 2.0
 
 
 def test_a_trial_has_no_tally(run_trial):
-    assert run_trial(TRAINING).report["tally"] is None
+    assert run_trial(TRAINING).report["counters"] is None
 
 
 def test_a_run_that_is_killed_leaves_its_peaks_and_how_far_it_came(run_trial):
@@ -131,7 +131,7 @@ def test_a_run_that_is_killed_leaves_its_peaks_and_how_far_it_came(run_trial):
     assert report["ended"] == "running"
     assert report["steps"] > 0
     assert report["phases"]["train"]["host_bytes"] > 1 << 20
-    assert report["tally"]["samples"] > 0
+    assert report["counters"]["samples"] > 0
 
 
 def test_what_a_whole_run_tells_takes_no_room_that_grows(run_trial):
@@ -158,6 +158,6 @@ def test_the_allocator_of_a_card_tells_what_it_holds_and_its_retries(run_trial):
         del big
     """
     told = run_trial(script, device="imaginary", card=CARD, capacity_bytes=60 << 20, **RUN)
-    tally = told.report["tally"]
+    tally = told.report["counters"]
     assert tally["alloc_retries"] == 3
     assert 1 << 20 <= tally["allocated_bytes"] <= tally["reserved_bytes"] <= 60 << 20
