@@ -310,7 +310,7 @@ class Probe:
             pause = max(REPORT_S, REPORT_SHARE * (after - self._started), REPORT_PAUSE * (after - now))
             self._next_report = after + (pause if self.config.cut else min(pause, RUN_REPORT_S))
 
-    def tally(self) -> Optional[RunCounters]:
+    def counters(self) -> Optional[RunCounters]:
         """Of a whole run; None of a trial."""
         return None if self.counting is None else self.counting.read(self.losses.latest)
 
