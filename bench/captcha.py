@@ -2,13 +2,13 @@
 
 The task is reduced: 4 digits (not 36 characters), images of 24 × 64 (not 60 × 160), 8,192 of them; the network has 3.76 instead
 of 19.07 million parameters. Three ways to train on the same images, each a command in a process of its own, timed from its
-start (imports and all) to the line that tells the first evaluation of 90 % on the same 1,024 held-out images:
+start (imports and all) to the line that prints the first evaluation of 90 % on the same 1,024 held-out images:
 
     example       examples/captcha/train.py as its authors ran it: batch 64, a PNG file a sample, no workers
     large-batch   the recipe's preset of that name as it stands, 3,072 in an update; ended after 4 times what tuned took
     tuned         the recipe's preset of that name, over 1.25 epochs instead of its 20
 
-by turns, for 3 seeds. Where the gain comes from is told in two factors, whose product it is but for starting up: images needed,
+by turns, for 3 seeds. Two factors show where the gain comes from, whose product it is but for starting up: images needed,
 and images per second. The latter is taken apart one setting after the other (`ladder`). Then loading by itself.
 """
 
@@ -273,7 +273,7 @@ def passed(result: dict[str, Any]) -> bool:
     return all(ratio[name]["median"] is not None and ratio[name]["median"] >= limit for name, limit in LIMITS.items())
 
 
-def tell(result: dict[str, Any]) -> None:
+def report(result: dict[str, Any]) -> None:
     for side, ratio in result["wall_ratio"].items():
         bounds = f"; {ratio['lower_bounds']} of them lower bounds" if ratio["lower_bounds"] else ""
         median = "no ratio, for tuned missed the target" if ratio["median"] is None else f"{ratio['median']:.2f} x"
@@ -312,7 +312,7 @@ def main(argv: list[str] | None = None) -> int:
     path = options.out / f"captcha-{name}-{datetime.date.today():%Y-%m}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
-    tell(result)
+    report(result)
     print(f"kept in {path}")
     return 0 if passed(result) else 1
 

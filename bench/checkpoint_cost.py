@@ -3,7 +3,7 @@
 The same state (a model's weights and AdamW's two moments, float32) is saved and loaded by brimful.train.checkpoints and by
 torch.save and torch.load, by turns in one process. Both are on the disk when they come back: torch's file is synced as well.
 Ours does more: it makes two files, computes checksums, syncs the folders, renames, and reads every byte for its checksum before
-it loads. Told are seconds, MB/s and the ratio of the two, the median of the pairs with the lowest and highest.
+it loads. It prints seconds, MB/s and the ratio of the two, the median of the pairs with the lowest and highest.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 random batches of the same size, fused AdamW (no decay of biases and norms), a cosine learning rate, the loss summed for a line
 of log at each epoch, and a look at each loss whether it is NaN (as the engine does on a CPU). Neither evaluates or writes
 checkpoints on the way.
-Both take turns in one process (bench/turns.py), in processes of their own several times, with one thread. Told is the ratio of
+Both take turns in one process (bench/turns.py), in processes of their own several times, with one thread. Result: the ratio of
 seconds per step, of processor time and of wall time: median, and the middle 80 %, over all pairs of blocks; and each process's
 own median, as where memory lies differs from process to process. Beside it stands a control, the hand-written loop against
-itself: what the method itself would call a cost. Steps of 1 ms, the smallest that this model has, tell the microseconds best.
+itself: what the method itself would call a cost. Steps of 1 ms, the smallest that this model has, show the microseconds best.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Life:
         return self.ended is not None
 
     def until(self, holds: Callable[[], bool]) -> bool:
-        """Waits; False where the process ended before. One that does neither is killed and told."""
+        """Waits; False where the process ended before. Kills and names one that does neither."""
         ends = time.monotonic() + LIFE_S
         while not holds():
             if self.is_over():

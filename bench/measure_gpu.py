@@ -79,7 +79,7 @@ def measure(job: Job, batch_size: int, folder: Path) -> dict[str, Any]:
 def measured_of(seen_figures: dict[str, Any], others: int | None, watched: int | None) -> dict[str, Any]:
     """The child's words with the device peak and the step's median and spread.
 
-    `others`: bytes in use before it started, None where nothing tells; then the card is taken to have been free.
+    `others`: bytes in use before it started, None where unknown; then the card is taken to have been free.
     """
     found = {**seen_figures, "others_bytes": others}
     others = others or 0

@@ -128,7 +128,7 @@ def _ask(peer: Callable[[Job, int], int], job: Job, batch_size: int) -> Said:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nbytes = peer(job, batch_size)
-    except Exception as error:  # a peer may fail in any way on any model: that is told, and it is no answer
+    except Exception as error:  # a peer may fail in any way on any model: the row says so, and it is no answer
         result = f"{type(error).__name__}: {error}"[:200]
     return Said(nbytes, time.perf_counter() - begun, result)
 

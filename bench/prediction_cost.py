@@ -5,11 +5,11 @@
 Each script goes through `brimful predict` as a user calls it, its largest batch size included, in a process of its own. The
 script's own share is measured apart: the same script, ended at the moment when it first asks anything of the card, so after its
 imports and what data it loads before that. A prediction runs it several times, and that share is taken off as many times; so
-are its imports and the batches it loads after that moment, which each trial tells (`cost/watch`). Both sides take turns for
+are its imports and the batches it loads after that moment, which each trial records (`cost/watch`). Both sides take turns for
 some rounds, and the least of each counts: what else runs on a machine only adds to it. Of host memory it is the other way
 round: the most of the predictions, less the least of the script.
 
-Told are processor seconds, which need no quiet machine, and the clock's, which do; and the most memory that brimful and all its
+Reported: processor seconds, which need no quiet machine, and the clock's, which do; and the most memory that brimful and all its
 processes held at once, less the most that the script's own share held. Two limits are checked: 4 s of processor time in the
 median, and 1 GiB for a model of a billion parameters that is made on the card.
 """
@@ -166,7 +166,7 @@ def environment(home: str) -> dict[str, str]:
 
 
 def watched(variables: dict[str, str], shares: str) -> dict[str, str]:
-    """With what tells each trial's later imports and loading, in files of the folder `shares`."""
+    """With what records each trial's later imports and loading, in files of the folder `shares`."""
     path = os.pathsep.join([str(WATCH), variables["PYTHONPATH"]])
     return {**variables, "PYTHONPATH": path, "BRIMFUL_BENCH_SHARES": shares}
 

@@ -67,7 +67,7 @@ def run_script(path: str, arguments: list[str]) -> str | None:
         runpy.run_path(path, run_name="__main__")
     except SystemExit as end:
         return None if not end.code else f"SystemExit: {end.code}"
-    except Exception as error:  # whatever a job does: it is told, and the others go on
+    except Exception as error:  # whatever a job does: its row says so, and the others go on
         traceback.print_exc()
         return f"{type(error).__name__}: {error}"
     finally:

@@ -38,7 +38,7 @@ def describe(python: str = sys.executable, question: str = _QUESTION) -> dict[st
 
 
 def driver_and_used() -> tuple[str | None, int | None]:
-    """(the driver's version, bytes of the first visible card in use) by NVML, else by nvidia-smi; None what neither tells."""
+    """(the driver's version, bytes of the first visible card in use) by NVML, else by nvidia-smi; else None."""
     cards = accelerators.visible()
     if cards:
         return cards[0].driver, cards[0].others_bytes

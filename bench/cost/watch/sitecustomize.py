@@ -57,7 +57,7 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_TRIAL_CONFIG" in os.environ
         for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             fetcher.fetch = timed(fetcher.fetch)
 
-    def tell():
+    def write():
         if os.getpid() == pid:
             with open(os.path.join(folder, str(pid)), "w") as file:
                 file.write(repr(seconds))
@@ -74,10 +74,10 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_TRIAL_CONFIG" in os.environ
             read_settings(self)
 
         def result(self, *args, **kwargs):
-            tell()
+            write()
             return tell_end(self, *args, **kwargs)
 
         ImaginaryGpu._read_settings, Probe.tell_end = first_asked, result
 
     waiting.wait_for("torch", watch)  # after the probe's own
-    atexit.register(tell)
+    atexit.register(write)
