@@ -9,7 +9,7 @@ are its imports and the batches it loads after that moment, which each trial rec
 some rounds, and the least of each counts: what else runs on a machine only adds to it. Of host memory it is the other way
 round: the most of the predictions, less the least of the script.
 
-Reported: processor seconds, which need no quiet machine, and the clock's, which do; and the most memory that brimful and all its
+Processor seconds, which need no quiet machine, and the clock's, which do; and the most memory that brimful and all its
 processes held at once, less the most that the script's own share held. Two limits are checked: 4 s of processor time in the
 median, and 1 GiB for a model of a billion parameters that is made on the card.
 """

@@ -3,7 +3,7 @@
 The same small training (8 blocks, batches from a DataLoader, AdamW) runs in processes of its own, by turns without brimful and
 with the probe in it: as in a whole run, as in an audit, and under `brimful run` itself, which also weighs the process and reads
 what it reports. What is compared is the processor time that the training thread spends on a step, not the wall clock:
-the probe waits for nothing, and so the machine need not be quiet. It reports the extra microseconds of a step over the pairs, and
+the probe waits for nothing, and so the machine need not be quiet. Reported: extra microseconds of a step over the pairs, and
 their share of a step of 10 ms.
 """
 

@@ -20,8 +20,8 @@ CUDA build.
 that fits the card, and what limits it (both as of the latest date, of the first build where that is the same). *Seconds* are
 measured processor time of the whole prediction, with all its trials, each in one thread; *beyond imports* is that without the
 script's own imports, which every trial pays: what stays is the script's data, and brimful. They are noisy: two cores shared
-with other work can take twice the seconds that they take alone, and rows of different dates saw different loads. [imaginary.md](imaginary.md) says
-what cannot be run.
+with other work can take twice the seconds that they take alone, and rows of different dates saw different loads.
+[imaginary.md](imaginary.md) says what cannot be run.
 """
 
 

@@ -131,7 +131,7 @@ def test_a_card_that_the_catalogue_lacks_is_named_by_its_own_words_and_its_conte
     assert measure_gpu.context_for(measure_gpu.catalogued(result["card"]), True).source == "assumed"
 
 
-def test_a_machine_without_a_card_is_told_and_so_is_an_unknown_job(monkeypatch):
+def test_a_machine_without_a_card_and_an_unknown_job_are_reported(monkeypatch):
     def none() -> dict:
         raise LookupError("torch sees no CUDA card")
 

@@ -19,7 +19,7 @@ from brimful.values import Outcome
 CARD = ("--gpu-memory", "4GiB")
 
 
-def test_a_script_that_fails_by_itself_shows_its_own_traceback(tmp_path):
+def test_a_script_that_raises_shows_its_own_traceback(tmp_path):
     path = script(tmp_path, "def explode():\n    raise ValueError('label 37 is not known')\n\nimport torch\nexplode()\n")
     done = brimful(tmp_path, "audit", "--device", "cpu", "--json", *python(path, "--batch-size", 8))
     assert done.code == done.json["error"]["exit_code"] == 5
@@ -31,7 +31,7 @@ def test_a_script_that_fails_by_itself_shows_its_own_traceback(tmp_path):
     assert not left_over(done.home)
 
 
-def test_a_flag_the_script_does_not_know_is_told_with_argparses_words(tmp_path):
+def test_a_flag_the_script_does_not_know_is_reported_in_argparses_words(tmp_path):
     path = script(tmp_path)
     done = brimful(tmp_path, "tune", "--device", "cpu", *python(path, "--batch-size", 8, "--warmup", 3))
     assert done.code == 5
@@ -40,7 +40,7 @@ def test_a_flag_the_script_does_not_know_is_told_with_argparses_words(tmp_path):
     assert len(done.record.trials) == 1
 
 
-def test_a_shell_script_that_overwrites_the_path_did_not_open_the_door(tmp_path):
+def test_a_shell_script_that_overwrites_the_path_keeps_the_probe_out(tmp_path):
     path = script(tmp_path)
     shell = tmp_path / "train.sh"
     shell.write_text(f'#!/bin/sh\nPYTHONPATH=/mine exec {sys.executable} {path} "$@"\n')

@@ -1,4 +1,4 @@
-"""What is told of a script, with the imaginary card in the real one's place: it has every call that is made."""
+"""What is reported of a script, with the imaginary card in the real one's place: it has every call that is made."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stand_in() -> Iterator[imaginary.ImaginaryGpu]:
     gpu.leave()
 
 
-def test_a_run_on_a_card_tells_peaks_context_settings_and_a_time_for_each_step_after_the_warm_up(stand_in):
+def test_a_run_on_a_card_reports_peaks_context_settings_and_a_time_for_each_step_after_the_warm_up(stand_in):
     result = child.on_real(PAIRWISE, ["--batch-size", "32", "--steps", "8"])
     assert result["error"] is None and result["steps"] == 8
     assert len(result["step_s"]) == 8 - child.WARMUP_STEPS
@@ -60,7 +60,7 @@ def test_of_two_optimizers_the_first_sets_the_pace(stand_in):
     assert result["error"] is None and result["steps"] == 3
 
 
-def test_a_script_that_fails_is_told_in_its_own_words(stand_in, tmp_path, capsys):
+def test_a_script_that_fails_is_reported_in_its_own_words(stand_in, tmp_path, capsys):
     path = tmp_path / "train.py"
     path.write_text("import sys\nassert sys.argv[1:] == ['x']\nraise RuntimeError('no such thing')")
     assert child.on_real(str(path), ["x"])["error"] == "RuntimeError: no such thing"
