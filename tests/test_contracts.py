@@ -14,6 +14,10 @@ ROOT = Path(__file__).parents[1]
 VIOLATIONS = {
     "brimful_inside imports brimful": ("brimful_inside/wire.py", "import brimful.values"),
     "a law imports torch": ("brimful_inside/simulator/trace.py", "import torch"),
+    "the state of the imaginary GPU imports a handler": (
+        "brimful_inside/imaginary/state/clock.py",
+        "import brimful_inside.imaginary.operators.flops",
+    ),
     "deciding imports torch": ("brimful/decide/__init__.py", "import torch"),
     "deciding imports what measures": ("brimful/decide/__init__.py", "import brimful.measure.launch"),
     "showing starts a verb": ("brimful/show/__init__.py", "import brimful.verbs.audit"),

@@ -34,7 +34,7 @@ def device_for(context: ProcessContext) -> Any:
 
 
 def _enter_imaginary(context: ProcessContext) -> ImaginaryDevice:
-    from brimful_inside.imaginary import enter, enter_several
+    from brimful_inside.imaginary import enter
     from brimful_inside.imaginary.operators.libraries.triton_kernels import CLASSES, pass_over
 
     config = context.config
@@ -47,10 +47,8 @@ def _enter_imaginary(context: ProcessContext) -> ImaginaryDevice:
         return file
 
     count = visible(config.cards, os.environ)
-    if count == 1:
-        gpu = enter(config.card, config.capacity_bytes, open_trace(0) if config.trace else None, config.what_if)
-    else:
-        gpu = enter_several(config.card, count, config.capacity_bytes, open_trace if config.trace else None, config.what_if)
+    trace = None if not config.trace else open_trace(0) if count == 1 else open_trace
+    gpu = enter(config.card, config.capacity_bytes, trace, config.what_if, count)
     for module in CLASSES:
         waiting.wait_for(module, functools.partial(pass_over, gpu))
     return ImaginaryDevice(gpu, config.card.context_bytes, SharedPeaks.of("cuda"), files)

@@ -49,5 +49,30 @@ def enter() -> Iterator[Callable[..., imaginary.ImaginaryGpu]]:
         one.leave()
 
 
+@pytest.fixture
+def traces() -> dict[int, io.StringIO]:
+    """The traces of the cards that were used, by number."""
+    return {}
+
+
+@pytest.fixture
+def three(traces: dict[int, io.StringIO]) -> Iterator[imaginary.ImaginaryGpu]:
+    def open_trace(index: int) -> io.StringIO:
+        traces[index] = io.StringIO()
+        return traces[index]
+
+    entered = imaginary.enter(card(), None, open_trace, count=3)
+    try:
+        yield entered
+    finally:
+        entered.leave()
+
+
+@pytest.fixture
+def allocated() -> Callable[[], list[int]]:
+    """Bytes allocated on each card."""
+    return lambda: [torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count())]
+
+
 def rows(trace_file: io.StringIO) -> Trace:
     return decode(trace_file.getvalue().splitlines())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import Any, List, Optional
 
 import torch
 
@@ -10,11 +10,9 @@ from brimful_inside.imaginary.attribution.call_sites import Sites
 from brimful_inside.imaginary.attribution.categories import Tags
 from brimful_inside.imaginary.attribution.modules import ModuleCalls
 from brimful_inside.imaginary.attribution.what_if import WHAT_IFS, patch_what_if
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.simulator.annotations import Uses
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["Notes"]
 

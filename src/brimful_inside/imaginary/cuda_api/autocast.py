@@ -7,17 +7,15 @@ The meta device has no autocast key, so the casts are done above autograd, funct
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import torch
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import C, is_meta
+from brimful_inside.imaginary.state.tensors import C, autocast_on, is_meta
 
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
-
-__all__ = ["Casts", "autocast_on", "handlers_under_autocast", "patch_cache"]
+__all__ = ["Casts", "handlers_under_autocast", "patch_cache"]
 
 Tensor = torch.Tensor
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
@@ -40,11 +38,6 @@ FP32_BY_DTYPE = [
     *("prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum"),
 ]
 PROMOTE = ["addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "tensordot", "scatter_add"]
-
-
-def autocast_on() -> bool:
-    """Whether torch.autocast("cuda") is in force in this thread."""
-    return torch.is_autocast_enabled("cuda")
 
 
 class Casts:

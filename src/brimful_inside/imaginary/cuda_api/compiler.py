@@ -12,17 +12,15 @@ import sys
 import types
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import Any, List, Optional
 
 import torch
 
 from brimful_inside.imaginary.operators.libraries.flex import WRAPPER, flex_kernel
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
-
-__all__ = ["bring_dynamo_back", "leave_uncompiled"]
+__all__ = ["leave_uncompiled"]
 
 _DYNAMO = "torch._dynamo"
 
@@ -43,6 +41,7 @@ def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(torch.nn.Module, "compile", compile_module)
     if _DYNAMO not in sys.modules:
         sys.modules[_DYNAMO] = _Dynamo(patches)
+        patches.undo_by(_bring_dynamo_back)
         finder = _Submodules()
         sys.meta_path.insert(0, finder)
         patches.undo_by(lambda: sys.meta_path.remove(finder))
@@ -144,7 +143,7 @@ def _config_alone() -> Any:
     return sys.modules[name]
 
 
-def bring_dynamo_back() -> None:
+def _bring_dynamo_back() -> None:
     """The real torch._dynamo is imported by whoever asks for it next."""
     if isinstance(sys.modules.get(_DYNAMO), _Dynamo):
         del sys.modules[_DYNAMO]

@@ -7,7 +7,7 @@ driver. Those are what is put in place here, so that torch's own Python (checks,
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict
 
 import torch
 import torch.cuda
@@ -16,10 +16,8 @@ from brimful_inside.imaginary.cuda_api.cuda_memory import memory_functions
 from brimful_inside.imaginary.cuda_api.cuda_types import patch_types
 from brimful_inside.imaginary.cuda_api.graphs import patch_graphs
 from brimful_inside.imaginary.cuda_api.streams import patch_streams
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["patch_cuda"]
 
@@ -151,24 +149,25 @@ def _properties_of(gpu: ImaginaryGpu) -> Callable[[Any], DeviceProperties]:
 
 def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     def set_device(device: int) -> None:
-        gpu.set_current_card(gpu.index_of(device))
+        gpu.streams.card = gpu.index_of(device)
         gpu.touch()
 
     def get_device() -> int:
         gpu.touch()
-        return gpu.current_card()
+        return gpu.streams.card
 
     def exchange(device: int) -> int:
         if device < 0:
             return -1
-        index, before = gpu.index_of(device), gpu.current_card()
-        gpu.set_current_card(index)
+        index, before = gpu.index_of(device), gpu.streams.card
+        gpu.streams.card = index
         return before
 
     def synchronize(device: Any) -> None:
         gpu.captures.check_waiting()
-        gpu.ledger_of(device).synchronized()
-        gpu.clock_of(gpu.index_of(device)).synchronized()
+        index = gpu.index_of(device)
+        gpu.ledgers[index].synchronized()
+        gpu.clocks[index].synchronized()
 
     card = torch.device("cuda")
     nothing = _nothing
@@ -206,20 +205,11 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         "_accelerator_hooks_set_current_device": set_device,
         "_accelerator_hooks_exchange_device": exchange,
         "_accelerator_hooks_maybe_exchange_device": exchange,
-        "_scatter": _scatter,
-        "_gather": lambda tensors, dim, out_device: tensors[0],
-        "_broadcast": lambda tensor, devices: [tensor.to("cuda:0") for _ in devices],
-        "_broadcast_coalesced": lambda tensors, devices, size: [list(tensors) for _ in devices],
     }
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
-
-
-def _scatter(tensor: torch.Tensor, devices: Any, sizes: Any, dim: int, streams: Optional[Any] = None) -> Any:
-    """torch.nn.DataParallel over the one card."""
-    return tuple(tensor.to("cuda:0") for _ in devices)
 
 
 def _put_builds_in_place(patches: Patches) -> None:

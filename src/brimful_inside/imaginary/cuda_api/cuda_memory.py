@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import spelled
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["memory_functions", "nested"]
 
@@ -29,7 +27,7 @@ def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     """Functions of torch._C by name."""
 
     def allocator(device: int) -> CachingAllocator:
-        return gpu.ledger_of(device).allocator
+        return gpu.ledgers[gpu.index_of(device)].allocator
 
     def stats(device: int) -> Dict[str, Any]:
         return nested(allocator(device).memory_stats())
@@ -37,7 +35,7 @@ def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     def set_fraction(fraction: float, device: int) -> None:
         """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay obeys it too."""
         if fraction > 0:
-            ledger = gpu.ledger_of(device)
+            ledger = gpu.ledgers[gpu.index_of(device)]
             ledger.change_settings(spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction))))
         else:
             allocator(device).set_memory_fraction(fraction, gpu.card.total_bytes)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import Any, Dict, Optional
 
 import torch
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["patch_types"]
 

@@ -5,23 +5,21 @@ The memory that they take follows torch/csrc/cuda/comm.cpp and torch/csrc/utils/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 import torch.cuda.nccl
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.several.gpus import ImaginaryGpus
 
 __all__ = ["patch_transfers"]
 
 Tensor = torch.Tensor
 
 
-def patch_transfers(gpu: ImaginaryGpus, patches: Patches) -> None:
+def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch._C's functions between cards, and torch.cuda.nccl, which reduces gradients to the first card."""
     for function in (_broadcast, _broadcast_out, _broadcast_coalesced, _scatter_out, _gather, _gather_out):
         patches.set(torch._C, function.__name__, function)
@@ -38,7 +36,7 @@ def patch_transfers(gpu: ImaginaryGpus, patches: Patches) -> None:
         patches.set(nccl, name, lambda *args, **kwargs: None)  # into tensors that are there already
 
 
-def _noting_how_many(gpu: ImaginaryGpus) -> Callable[..., List[Tensor]]:
+def _noting_how_many(gpu: ImaginaryGpu) -> Callable[..., List[Tensor]]:
     def scatter(tensor: Tensor, devices: Sequence[int], *args: Any, **kwargs: Any) -> List[Tensor]:
         gpu.split_over = max(gpu.split_over, len(devices))
         return _scatter(tensor, devices, *args, **kwargs)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import torch
 import torch.utils._device
 
-from brimful_inside.imaginary.state.errors import invalid_ordinal
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.known_values import is_small
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import (
@@ -19,80 +17,62 @@ from brimful_inside.imaginary.state.tensors import (
     is_meta,
 )
 
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
+__all__ = ["call_on", "handlers", "patch_devices"]
 
-__all__ = ["CUDA", "META", "Devices", "handlers"]
-
-CUDA = torch.device("cuda:0")
 Tensor = torch.Tensor
 _FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
-class Devices:
-    """Rewrites devices for calls. A device that the script itself calls "meta" stays meta, and is not the card."""
+def call_on(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any], device: Any) -> Any:
+    """``func(*args, **kwargs)`` on `device`."""
+    target = gpu.devices.rewritten(device)
+    if target is META:
+        return _call_on_card(gpu, func, args, kwargs, gpu.index_of(device))
+    kwargs = {**kwargs, "device": target}
+    if str(target) == "meta":
+        with gpu.user_meta():
+            return func(*args, **kwargs)
+    return func(*args, **kwargs)
 
-    def __init__(self, gpu: ImaginaryGpu, count: int = 1):
-        self.gpu = gpu
-        self._count = count
-        self._thread = threading.local()
-        self.moves_script = False  # a scripted module is moving: its tensors are held in C++ as well, so they are replaced
-        self._known: Dict[Any, Any] = {"cuda": META, "cuda:0": META, CUDA: META, torch.device("cuda"): META}
-        self._known.update({"cpu": "cpu", torch.device("cpu"): torch.device("cpu")})
 
-    def rewritten(self, device: Any) -> Any:
-        """`device` with the meta device in place of the card. Raises PyTorch's error for one that is not there."""
-        if device is META:
-            return META
-        try:
-            return self._known[device]
-        except (KeyError, TypeError):
-            return self._other(device)
+def _call_on_card(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any], index: int) -> Any:
+    gpu.touch()
+    source = args[0] if gpu.count > 1 and args and (func is Tensor.to or func in _FROM_DATA) else None
+    if isinstance(source, Tensor) and gpu.is_imaginary(source) and gpu.index_of_tensor(source) != index:
+        return _moved(gpu, source, index, kwargs)
+    with gpu.streams.on(index):
+        made = func(*args, **_without_generator({**kwargs, "device": META}))
+        gpu.see(made, func)  # torch.tensor makes its storage where no mode can see it
+        if func in _FROM_DATA:
+            _keep_numbers(gpu, made, *args[:1])
+        return made
 
-    def _other(self, device: Any) -> Any:
-        if isinstance(device, bool) or not isinstance(device, (int, str, torch.device)):
-            return device
-        parsed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-        if parsed.type != "cuda":
-            return device
-        if (parsed.index or 0) >= self._count:
-            raise invalid_ordinal()
-        return META
 
-    def is_card(self, device: Any) -> bool:
-        """Whether `device` is the card; ``"cuda"`` in every spelling."""
-        return device is not None and self.rewritten(device) is META
+def _moved(gpu: ImaginaryGpu, tensor: Tensor, index: int, options: Dict[str, Any]) -> Tensor:
+    """`tensor` on card `index`. Its gradient goes back the same way."""
+    options = {name: options[name] for name in ("dtype", "memory_format") if options.get(name) is not None}
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return _Move.apply(tensor, gpu, index, options)
+    return _copied(gpu, tensor, index, options)
 
-    def call(self, func: Any, args: Tuple, kwargs: Dict[str, Any], device: Any) -> Any:
-        """``func(*args, **kwargs)`` on `device`."""
-        target = self.rewritten(device)
-        if target is META:
-            self.gpu.touch()
-            made = func(*args, **_without_generator({**kwargs, "device": META}))
-            self.gpu.see(made, func)  # torch.tensor makes its storage where no mode can see it
-            if func in _FROM_DATA:
-                _keep_numbers(self.gpu, made, *args[:1])
-            return made
-        kwargs = {**kwargs, "device": target}
-        if str(target) == "meta":
-            with self.user_meta():
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
 
-    @property
-    def in_user_meta(self) -> bool:
-        return getattr(self._thread, "user_meta", False)
+def _copied(gpu: ImaginaryGpu, tensor: Tensor, index: int, options: Dict[str, Any]) -> Tensor:
+    with gpu.streams.on(index):
+        return torch.ops.aten._to_copy(tensor, device=META, **options)
 
-    @contextmanager
-    def user_meta(self) -> Iterator[None]:
-        """What is made in here on the meta device is the user's own, not the card's."""
-        self.gpu.has_user_meta = True
-        before = self.in_user_meta
-        self._thread.user_meta = True
-        try:
-            yield
-        finally:
-            self._thread.user_meta = before
+
+class _Move(torch.autograd.Function):
+    """A copy to another card (ToCopyBackward: the gradient is copied to the card and the dtype that the input has)."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, gpu: ImaginaryGpu, index: int, options: Dict[str, Any]) -> Tensor:
+        ctx.way_back = gpu, gpu.index_of_tensor(tensor), tensor.dtype
+        return _copied(gpu, tensor, index, options)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Tuple[Any, ...]:
+        gpu, index, dtype = ctx.way_back
+        return _copied(gpu, grads[0], index, {"dtype": dtype}), None, None, None
 
 
 def _keep_numbers(gpu: ImaginaryGpu, made: Tensor, data: Any = None) -> None:
@@ -118,7 +98,7 @@ def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
         return gpu.pinned.pin(func(*args, **{**kwargs, "pin_memory": False}))
     if device is None:
         return func(*args, **_without_card_generator(gpu, kwargs))
-    return gpu.devices.call(func, args, kwargs, device)
+    return call_on(gpu, func, args, kwargs, device)
 
 
 def _read(gpu: ImaginaryGpu, data: Any) -> Any:
@@ -148,16 +128,16 @@ def _parse_to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
     return func(*args, **kwargs)
 
 
-def _let_scripts_move(devices: Devices, patches: Patches) -> None:
+def _let_scripts_move(gpu: ImaginaryGpu, patches: Patches) -> None:
     scripted: Any = torch.jit.RecursiveScriptModule
     original = scripted._apply
 
     def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before, devices.moves_script = devices.moves_script, True
+        before, gpu.moves_script = gpu.moves_script, True
         try:
             return original(self, *args, **kwargs)
         finally:
-            devices.moves_script = before
+            gpu.moves_script = before
 
     patches.set(scripted, "_apply", _apply)
 
@@ -182,7 +162,7 @@ def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(Tensor, "device", property(device))
     patches.set(Tensor, "is_cuda", property(is_cuda))
     patches.set(Tensor, "is_meta", property(is_meta))
-    _let_scripts_move(gpu.devices, patches)
+    _let_scripts_move(gpu, patches)
     context = torch.utils._device.DeviceContext
     real = context.__torch_function__
 
@@ -190,7 +170,7 @@ def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
         if not gpu.devices.is_card(self.device) or func not in torch.utils._device._device_constructors():
             return real(self, func, types, args, kwargs)
         if (kwargs or {}).get("device") is None:
-            return gpu.devices.call(func, args, kwargs or {}, self.device)
+            return call_on(gpu, func, args, kwargs or {}, self.device)
         return func(*args, **(kwargs or {}))
 
     patches.set(context, "__torch_function__", __torch_function__)
@@ -219,12 +199,12 @@ def _to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> An
     if len(args) > 1:
         target = args[1]
         if isinstance(target, (str, torch.device)) or (isinstance(target, int) and not isinstance(target, bool)):
-            return gpu.devices.call(func, args[:1] + args[2:], kwargs, target) if len(args) < 3 else _long_to(gpu, args, kwargs)
+            return call_on(gpu, func, args[:1] + args[2:], kwargs, target) if len(args) < 3 else _long_to(gpu, args, kwargs)
         if gpu.count > 1 and isinstance(target, Tensor) and gpu.is_imaginary(target):
             return _to_other(gpu, args, kwargs)
         return func(*args, **kwargs)
     device = kwargs.get("device")
-    return func(*args, **kwargs) if device is None else gpu.devices.call(func, args, kwargs, device)
+    return func(*args, **kwargs) if device is None else call_on(gpu, func, args, kwargs, device)
 
 
 def _long_to(gpu: ImaginaryGpu, args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -237,14 +217,18 @@ def _to_other(gpu: ImaginaryGpu, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """to(other, non_blocking, copy): to the card where `other` is, and to its dtype."""
     other = args[1]
     options = {**dict(zip(("non_blocking", "copy"), args[2:])), **kwargs, "dtype": other.dtype}
-    return gpu.devices.call(Tensor.to, args[:1], options, gpu.device_of(other))
+    return call_on(gpu, Tensor.to, args[:1], options, gpu.device_of(other))
 
 
 def _cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     names = ("device", "non_blocking", "memory_format")
     options = {**dict(zip(names, args[1:])), **kwargs}
     device = options.pop("device", None)
-    return gpu.devices.call(Tensor.to, args[:1], options, "cuda" if device is None else device)
+    return call_on(gpu, Tensor.to, args[:1], options, "cuda" if device is None else device)
+
+
+def _type_name(tensor: Tensor) -> str:
+    return torch.empty(0, dtype=tensor.dtype, device="cpu").type().replace("torch.", "torch.cuda.", 1)
 
 
 def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -252,13 +236,12 @@ def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
     tensor = args[0]
     target = args[1] if len(args) > 1 else kwargs.get("dtype")
     if target is None:
-        name = torch.empty(0, dtype=tensor.dtype, device="cpu").type()
-        return name.replace("torch.", "torch.cuda.", 1) if gpu.is_imaginary(tensor) else func(*args)
+        return _type_name(tensor) if gpu.is_imaginary(tensor) else func(*args)
     if isinstance(target, torch.dtype):
         return tensor.to(target)
     name = target if isinstance(target, str) else "%s.%s" % (target.__module__, target.__name__)
     dtype = getattr(torch, name.split(".")[-1]).dtype
-    return gpu.devices.call(Tensor.to, (tensor,), {"dtype": dtype}, "cuda" if ".cuda." in name else "cpu")
+    return call_on(gpu, Tensor.to, (tensor,), {"dtype": dtype}, "cuda" if ".cuda." in name else "cpu")
 
 
 def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
@@ -284,13 +267,13 @@ def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
 def _shallow_copy_fits(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     """nn.Module.to asks whether ``parameter.data = moved`` will do. From host to card it does on a real card."""
     if is_meta(args[0]) != is_meta(args[1]) and args[0].layout == args[1].layout == torch.strided:
-        return not gpu.devices.moves_script
+        return not gpu.moves_script
     return func(*args, **kwargs)
 
 
 def _pin_memory(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     if is_meta(args[0]):
-        raise RuntimeError("cannot pin '%s' only dense CPU tensors can be pinned" % gpu.type_name(args[0]))
+        raise RuntimeError("cannot pin '%s' only dense CPU tensors can be pinned" % _type_name(args[0]))
     return gpu.pinned.pin(args[0])
 
 
@@ -308,7 +291,7 @@ def _record_stream(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
 def _new_tensor(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     device = kwargs.get("device")
     if device is not None:
-        return gpu.devices.call(func, args, kwargs, device)
+        return call_on(gpu, func, args, kwargs, device)
     made = func(*args, **kwargs)
     if gpu.is_imaginary(args[0]):
         _keep_numbers(gpu, gpu.see(made, func), *args[1:2])

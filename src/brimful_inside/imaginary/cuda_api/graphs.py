@@ -10,110 +10,20 @@ Facts: aten/src/ATen/cuda/CUDAGraph.cpp, ATen/cuda/MemPool.cpp, torch/cuda/graph
 from __future__ import annotations
 
 import gc
-import itertools
 import threading
 import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
-from brimful_inside.imaginary.state.errors import Unsupported, not_during_capture
+from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.errors import Unsupported
+from brimful_inside.imaginary.state.ledger import PoolId
 from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.streams import Captured
 
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
-    from brimful_inside.imaginary.state.ledger import Ledger
-
-__all__ = ["Captures", "patch_graphs"]
-
-PoolId = Tuple[int, int]
-Stream = Tuple[int, int]  # the card's number, and the stream's on it
-_GENERATOR_STATE_BYTES = 8  # of its seed, and of its offset: one int64 each
-
-
-class _Captured:
-    """What a graph holds: its pool, and its share of the generator's state on the card."""
-
-    def __init__(self, captures: Captures, ledger: Ledger, pool: PoolId):
-        self.captures = captures
-        self.ledger = ledger
-        self.pool = pool
-        self.ended = False
-        captures.retain(ledger, pool)
-        captures.register_generator(self)
-
-    def destroy(self) -> None:
-        """The graph is gone (CUDAGraph::reset)."""
-        self.captures.forget(self)
-        self.captures.release(self.ledger, self.pool)
-
-
-class Captures:
-    """The captures under way, and the private pools with the number of those who use each."""
-
-    def __init__(self) -> None:
-        self.by_stream: Dict[Stream, _Captured] = {}  # streams under capture; others join by waiting for one of them
-        self._users: Dict[Tuple[int, PoolId], int] = {}  # by card, each of which has pools of its own
-        self._own, self._handles = itertools.count(1), itertools.count(1)
-        self._with_generator: Dict[int, List[_Captured]] = {}  # by card, as the generators are
-        self._generator_state: Dict[int, List[Tuple[int, int]]] = {}
-
-    def new_pool(self) -> PoolId:
-        """The id of a pool that a capture makes for itself."""
-        return next(self._own), 0
-
-    def new_handle(self) -> PoolId:
-        """The id of a pool that a script asks for (torch.cuda.graph_pool_handle, torch.cuda.MemPool)."""
-        return 0, next(self._handles)
-
-    def users(self, ledger: Ledger, pool: PoolId) -> int:
-        return self._users.get((ledger.index, pool), 0)
-
-    def retain(self, ledger: Ledger, pool: PoolId) -> None:
-        self._users[ledger.index, pool] = self.users(ledger, pool) + 1
-
-    def release(self, ledger: Ledger, pool: PoolId, empty: bool = False) -> None:
-        """One user of `pool` less. After the last one its memory may go; with `empty` it goes now."""
-        left = self._users[ledger.index, pool] = self.users(ledger, pool) - 1
-        if left == 0:
-            del self._users[ledger.index, pool]
-            ledger.release_pool(pool, empty)
-
-    def join(self, stream: Stream, captured: Optional[_Captured]) -> None:
-        """`stream` waits for work that was given under `captured`: while that goes on, so does its own."""
-        if captured is not None and not captured.ended:
-            self.by_stream[stream] = captured
-
-    def check_waiting(self, stream: Optional[Stream] = None) -> None:
-        """The host is about to wait for `stream` (None: for the card). Raises the card's error during a capture."""
-        if self.by_stream and (stream is None or stream in self.by_stream):
-            raise not_during_capture()
-
-    def register_generator(self, captured: _Captured) -> None:
-        """Seed and offset of the generator lie on the card while a graph lives (CUDAGeneratorState::register_graph)."""
-        ledger = captured.ledger
-        registered = self._with_generator.setdefault(ledger.index, [])
-        if not registered:
-            op = "state of the generator for CUDA graphs"
-            self._generator_state[ledger.index] = [ledger.reserve(_GENERATOR_STATE_BYTES, op) for _ in range(2)]
-        registered.append(captured)
-
-    def forget(self, captured: _Captured) -> None:
-        registered = self._with_generator[captured.ledger.index]
-        registered.remove(captured)
-        if not registered:
-            for number, address in self._generator_state.pop(captured.ledger.index):
-                captured.ledger.release(number, address)
-        self.end(captured)
-
-    def end(self, captured: _Captured) -> None:
-        """No stream is under this capture any more."""
-        if not captured.ended:
-            captured.ended = True
-            captured.ledger.divert_no_more(captured.pool)
-        for stream in [stream for stream, one in self.by_stream.items() if one is captured]:
-            del self.by_stream[stream]
+__all__ = ["patch_graphs"]
 
 
 def _graph_class(gpu: ImaginaryGpu) -> Any:
@@ -123,7 +33,7 @@ def _graph_class(gpu: ImaginaryGpu) -> Any:
         """A CUDA graph: the pool of its memory, and nothing to run."""
 
         def __init__(self, keep_graph: bool = False) -> None:
-            self._captured: Optional[_Captured] = None
+            self._captured: Optional[Captured] = None
             self._end: Optional[Callable[[], Any]] = None
             self._pool: PoolId = (0, 0)
             self._mark, self._kernels = 0, []
@@ -145,7 +55,7 @@ def _graph_class(gpu: ImaginaryGpu) -> Any:
                 )
             gpu.touch()
             self._pool = captures.new_pool() if pool is None else tuple(getattr(pool, "id", pool))
-            captured = self._captured = _Captured(captures, gpu.ledger, self._pool)
+            captured = self._captured = Captured(captures, gpu.ledger, self._pool)
             captures.by_stream[stream] = captured
             captured.ledger.divert(captured.pool, lambda asking: captures.by_stream.get((stream[0], asking)) is captured)
             self._mark = gpu.clock.mark()
@@ -264,7 +174,7 @@ def _pool_class(gpu: ImaginaryGpu) -> Any:
 def _use_mem_pool(gpu: ImaginaryGpu) -> Any:
     @contextmanager
     def use_mem_pool(pool: Any, device: Any = None) -> Iterator[None]:
-        ledger, thread = gpu.ledger_of(device), threading.get_ident()
+        ledger, thread = gpu.ledgers[gpu.index_of(device)], threading.get_ident()
         gpu.captures.retain(ledger, pool.id)
         ledger.divert(pool.id, lambda stream: threading.get_ident() == thread)
         try:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import torch
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["patch_storages"]
 
@@ -31,7 +29,7 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
             return _Base.__new__(cls, *args, **kwargs)
         gpu.touch()
         storage = _Base.__new__(cls, *args, **{**kwargs, "device": META})
-        gpu.ledger_of(wanted).born(storage, "torch.UntypedStorage")
+        gpu.ledgers[gpu.index_of(wanted)].born(storage, "torch.UntypedStorage")
         return storage
 
     def device(self: Any) -> torch.device:

@@ -6,51 +6,21 @@ another stream used return to their pools by then (`Ledger.synchronized`).
 
 from __future__ import annotations
 
-import itertools
-import threading
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import torch
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
-
-__all__ = ["CurrentStreams", "patch_streams"]
+__all__ = ["patch_streams"]
 
 _CUDA_TYPE = 1  # c10::DeviceType::CUDA
-_POOL_SIZE = 32  # streams per priority that PyTorch hands out in turn (c10/cuda/CUDAStream.cpp)
-
-
-class CurrentStreams:
-    """The current stream of each thread, by its number; 0 is the default stream."""
-
-    def __init__(self) -> None:
-        self._thread = threading.local()
-        self._turn = itertools.count()
-
-    @property
-    def current(self) -> int:
-        return getattr(self._thread, "stream", 0)
-
-    @current.setter
-    def current(self, stream_id: int) -> None:
-        self._thread.stream = stream_id
-
-    def of(self, index: int) -> int:
-        """The current stream of this thread on card `index`."""
-        return self.current
-
-    def select(self, stream_id: int, index: int) -> None:
-        """Makes a stream of card `index` the current one there."""
-        self.current = stream_id
-
-    def new(self) -> int:
-        return 1 + next(self._turn) % _POOL_SIZE
 
 
 def _event_class(gpu: ImaginaryGpu) -> Any:
+    streams = gpu.streams
+
     class Event(torch.Event):
         """A moment of a stream: recorded or not, at a time by the card's clock."""
 
@@ -72,11 +42,11 @@ def _event_class(gpu: ImaginaryGpu) -> Any:
 
         def record(self, stream: Any = None) -> None:
             self.recorded = True
-            self._index = gpu.current_card() if stream is None else stream.device_index
-            number = gpu.streams.of(self._index) if stream is None else stream.stream_id
+            self._index = streams.card if stream is None else stream.device_index
+            number = streams.of(self._index) if stream is None else stream.stream_id
             self._moment = (number, gpu.ledgers[self._index].launches)
             self._captured = gpu.captures.by_stream.get((self._index, number))
-            self._at_s = gpu.clock_of(self._index).now_s()
+            self._at_s = gpu.clocks[self._index].now_s()
 
         def wait(self, stream: Any = None) -> None:
             waiting = gpu.current_stream() if stream is None else (stream.device_index, stream.stream_id)
@@ -146,19 +116,19 @@ def _stream_class(gpu: ImaginaryGpu, Event: Any) -> Any:
         def synchronize(self) -> None:
             gpu.captures.check_waiting((self.device_index, self.stream_id))
             gpu.ledgers[self.device_index].synchronized(self.stream_id)
-            gpu.clock_of(self.device_index).synchronized()
+            gpu.clocks[self.device_index].synchronized()
 
         def __enter__(self) -> Any:
             index = self.device_index
-            self.__dict__.setdefault("_outer", []).append((gpu.current_card(), streams.of(index)))
-            gpu.set_current_card(index)
+            self.__dict__.setdefault("_outer", []).append((streams.card, streams.of(index)))
+            streams.card = index
             streams.select(self.stream_id, index)
             return self
 
         def __exit__(self, *error: Any) -> None:
             card, stream_id = self.__dict__["_outer"].pop()
             streams.select(stream_id, self.device_index)
-            gpu.set_current_card(card)
+            streams.card = card
 
         def __eq__(self, other: Any) -> bool:
             same = isinstance(other, torch.Stream) and other.stream_id == self.stream_id
@@ -203,7 +173,7 @@ def patch_streams(gpu: ImaginaryGpu, patches: Patches) -> None:
         return Stream(stream_id=streams.of(index), device_index=index)
 
     def select(stream_id: int = 0, device_index: int = 0, device_type: int = 1) -> None:
-        gpu.set_current_card(device_index)
+        streams.card = device_index
         streams.select(stream_id, device_index)
 
     def select_stream(stream: Any) -> None:

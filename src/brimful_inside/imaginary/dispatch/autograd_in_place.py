@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import C, TensorBase, is_meta
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["in_its_place", "measure_owners"]
 

@@ -5,12 +5,13 @@ The meta device stands for the card: it has shapes and dtypes and no data. Each 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful_inside.imaginary.operators import detection, sparse
+from brimful_inside.imaginary.operators.flops import cost_of, is_free, kernels_of
 from brimful_inside.imaginary.operators.meta_kernels import itself
 from brimful_inside.imaginary.operators.temporaries import (
     TEMPORARIES,
@@ -18,21 +19,21 @@ from brimful_inside.imaginary.operators.temporaries import (
     Passing,
     uses_cublas,
 )
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
 from brimful_inside.imaginary.state.known_values import follows
+from brimful_inside.imaginary.state.ledger import Ledger
 from brimful_inside.imaginary.state.size_bounds import RULES
 from brimful_inside.imaginary.state.tensors import (
     META,
     SPARSE,
     C,
     is_meta,
+    tensors_in,
 )
 from brimful_inside.simulator.workspaces import bytes_of
 
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
-
-__all__ = ["META", "Operations"]
+__all__ = ["Operations", "handlers"]
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -57,7 +58,9 @@ class _Facts:
         "blas",
         "bounds",
         "composite",
+        "cost",
         "follows",
+        "free",
         "fresh",
         "handler",
         "in_place",
@@ -80,6 +83,7 @@ class _Facts:
         self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
         self.temporaries = TEMPORARIES.get(self.short)
         self.blas = uses_cublas(self.short)
+        self.free, self.cost = is_free(func, self.short), cost_of(self.short)  # starts no kernel; how its cost is found
         # Some have a kernel of their own on CUDA and are composed of others elsewhere (silu_backward): a handler is theirs.
         self.composite = self.handler is None and torch._C._dispatch_has_kernel_for_dispatch_key(
             func.name(), "CompositeImplicitAutograd"
@@ -158,17 +162,50 @@ class Operations(TorchDispatchMode):
             return args[2](*args[3:], **kwargs)
 
     def _run(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        gpu = self.gpu
-        gpu.ledger.launches += 1
+        """Runs the operation on the card where its inputs are."""
+        if self.gpu.count == 1:
+            return self._run_here(func, facts, args, kwargs)
+        streams = self.gpu.streams
+        index = self._card(facts, args, kwargs)
+        try:
+            with streams.on(index):
+                return self._run_here(func, facts, args, kwargs)
+        finally:
+            streams.last = index
+
+    def _card(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> int:
+        """The card that the operation runs on and whose memory its results take. Raises RuntimeError where two meet."""
+        streams = self.gpu.streams
+        if streams.named is not None and kwargs.get("device") is not None:
+            return streams.named
+        found: Optional[int] = None
+        for tensor in tensors_in(args, kwargs):
+            index = self.gpu.index_of_tensor(tensor) if is_meta(tensor) else None
+            if index is None or index == found:
+                continue
+            if facts.mixes or facts.short.startswith(("_foreach", "_fused")):
+                return index
+            if found is not None:
+                raise different_devices("argument of aten::%s" % facts.short, "cuda:%d" % found, "cuda:%d" % index)
+            found = index
+        if found is not None:
+            return found
+        if streams.named is not None:
+            return streams.named
+        return streams.card if streams.last is None else streams.last
+
+    def _run_here(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        gpu, ledger, clock = self.gpu, self.gpu.ledger, self.gpu.clock
+        ledger.launches += 1
         taken = self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
         try:
             out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)
-            self._track(out, facts.name)
+            self._track(out, facts.name, ledger)
             gpu.known.follow(func, facts.follows, args, kwargs, out)
             if facts.bounds or (gpu.bounds.any and facts.in_place):
                 gpu.bounds.ran(func, facts.in_place, args, out)
-            if gpu.clock.on:
-                gpu.clock.ran(func, facts.name, facts.short, args, kwargs, out)
+            if clock.on and not facts.free:
+                clock.ran(facts.name, kernels_of(facts.cost, args, kwargs, out, gpu.classes))
         except NotImplementedError as error:
             if isinstance(error, Unsupported):
                 raise
@@ -177,7 +214,7 @@ class Operations(TorchDispatchMode):
             raise Unsupported(facts.name, str(error).splitlines()[0].split(". ")[0]) from error
         finally:
             for number, address in taken:
-                gpu.ledger.release(number, address)
+                ledger.release(number, address)
         if facts.handler is _to_copy and gpu.notes is not None and not is_meta(args[0]):
             gpu.notes.copied(out)
         return out
@@ -246,37 +283,23 @@ class Operations(TorchDispatchMode):
             return not self.gpu.wants_user_meta()
         return False
 
-    def _track(self, out: Any, op: str) -> None:
+    def _track(self, out: Any, op: str, ledger: Ledger) -> None:
         if isinstance(out, Tensor):
-            self._see(out, op)
+            _see(out, op, ledger)
         elif isinstance(out, (list, tuple)):
             for item in out:
-                if isinstance(item, Tensor):
-                    self._see(item, op)
-                elif isinstance(item, (list, tuple)):
-                    self._track(item, op)
-
-    def _see(self, tensor: Tensor, op: str) -> None:
-        if not is_meta(tensor) or tensor.layout != torch.strided:  # a sparse tensor's parts were seen by themselves
-            return
-        storage = tensor.untyped_storage()
-        ledger = self.gpu.ledger
-        entry = ledger.storages.get(storage._cdata)
-        if entry is None or entry() is None:
-            ledger.born(storage, op)
-        elif entry.nbytes != storage.nbytes():
-            ledger.resized(entry, storage.nbytes(), op)
+                self._track(item, op, ledger)
 
 
-def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing until they are written."""
-    dtype = dtype or like.dtype
-    if like.numel() * dtype.itemsize < 1 << 20:
-        return torch.zeros(like.shape, dtype=dtype, device="cpu")
-    import mmap
-
-    pages = mmap.mmap(-1, like.numel() * dtype.itemsize)
-    return torch.frombuffer(pages, dtype=dtype).reshape(like.shape)
+def _see(tensor: Tensor, op: str, ledger: Ledger) -> None:
+    if not is_meta(tensor) or tensor.layout != torch.strided:  # a sparse tensor's parts were seen by themselves
+        return
+    storage = tensor.untyped_storage()
+    entry = ledger.storages.get(storage._cdata)
+    if entry is None or entry() is None:
+        ledger.born(storage, op)
+    elif entry.nbytes != storage.nbytes():
+        ledger.resized(entry, storage.nbytes(), op)
 
 
 def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:

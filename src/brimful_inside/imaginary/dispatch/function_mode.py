@@ -8,15 +8,13 @@ reaches C++ is seen by itself.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["Functions", "let_bodies_run"]
 
@@ -36,9 +34,11 @@ _BODIES = (
 class Functions(TorchFunctionMode):
     """Rewrites devices and answers what the card would answer. One instance a thread."""
 
-    def __init__(self, gpu: ImaginaryGpu):
+    def __init__(self, gpu: ImaginaryGpu, call_on: Callable[..., Any]):
+        """`call_on` calls a function on the device that the script names (`cuda_api.devices.call_on`)."""
         super().__init__()
         self.gpu = gpu
+        self._call_on = call_on
         self.handlers: Dict[Any, Callable] = gpu.function_handlers
 
     def __torch_function__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
@@ -49,7 +49,7 @@ class Functions(TorchFunctionMode):
             return func(*args)
         device = kwargs.get("device")
         if device is not None and self.gpu.is_open:  # a thread may outlive the card
-            return self.gpu.devices.call(func, args, kwargs, device)
+            return self._call_on(self.gpu, func, args, kwargs, device)
         return func(*args, **kwargs)
 
 

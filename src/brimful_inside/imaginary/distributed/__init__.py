@@ -6,14 +6,10 @@ rank that was started alone (`alone`) answers for all others what it knows of it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["patch_distributed"]
 

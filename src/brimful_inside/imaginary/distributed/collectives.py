@@ -6,15 +6,13 @@ Outputs are there before the call, so nothing is allocated but what ProcessGroup
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Tuple
+from typing import Any, Callable, Dict, Iterator, Tuple
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup
 
 from brimful_inside.imaginary.distributed.work import done
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["handlers", "tensors_of"]
 

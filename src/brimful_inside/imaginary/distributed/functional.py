@@ -5,15 +5,13 @@ Shapes and copies follow torch/csrc/distributed/c10d/Functional.cpp.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, List, Sequence, Tuple, cast
 
 import torch
 from torch._C._distributed_c10d import _resolve_process_group
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["handlers"]
 

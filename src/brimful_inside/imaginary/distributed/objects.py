@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,10 +15,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from brimful_inside.imaginary.distributed.names import replace_everywhere
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["host_group", "patch_objects"]
 

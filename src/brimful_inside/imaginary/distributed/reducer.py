@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -16,11 +16,9 @@ from torch._C._distributed_c10d import Reducer
 
 from brimful_inside.imaginary.distributed.objects import host_group
 from brimful_inside.imaginary.distributed.single_rank import is_alone
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import is_meta
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["patch_reducer"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -18,11 +18,9 @@ import torch.distributed.distributed_c10d as c10d
 from brimful_inside.imaginary.distributed.names import replace_everywhere
 from brimful_inside.imaginary.distributed.nccl import replace_plugins, stand_in
 from brimful_inside.imaginary.distributed.work import done
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.wire import ALONE_VARIABLE
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["is_alone", "patch_alone"]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.state.tensors import C, is_meta
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.tensors import C, autocast_on, is_meta
 
 __all__ = ["handlers"]
 
@@ -46,7 +44,6 @@ def _cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
     and nll_loss wants float32."""
     names = ("self", "target", "weight", "reduction", "ignore_index", "label_smoothing")
     logits, target, weight, reduction, ignore, smoothing = _bound(names, args, {**kwargs, **_renamed(kwargs)})
-    from brimful_inside.imaginary.cuda_api.autocast import autocast_on
 
     if not is_meta(logits) or not autocast_on() or logits.shape == target.shape:
         return func(*args, **kwargs)

@@ -6,15 +6,13 @@ processor's time; a network of the usual layers never calls one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, is_meta
 from brimful_inside.simulator.workspaces import torch_release
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["broadcast", "handlers", "in_its_order", "keeps_order"]
 

@@ -13,9 +13,9 @@ import torch
 
 from brimful_inside.imaginary.operators.temporaries.convolutions import layout_of
 from brimful_inside.imaginary.state.tensors import is_meta, sparse_parts
-from brimful_inside.simulator.roofline import TENSOR_CORES
+from brimful_inside.simulator.roofline import MEMORY, TENSOR_CORES
 
-__all__ = ["COSTS", "Classes", "Cost", "cost_of", "is_free", "plain"]
+__all__ = ["COSTS", "Classes", "Cost", "cost_of", "is_free", "kernels_of", "plain"]
 
 Tensor = torch.Tensor
 Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape; a grouped convolution's kind says so
@@ -363,3 +363,13 @@ def cost_of(short: str) -> Optional[Cost]:
     if found is None and short.startswith(("_foreach_", "_fused_", "_amp_foreach_")):
         return _LISTS
     return found
+
+
+def kernels_of(cost: Optional[Cost], args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    """What an operation ran, by its entry `cost` (`cost_of`)."""
+    try:
+        if cost is None:
+            return [(MEMORY, 0, plain(args, kwargs, out), 1, ())]
+        return cost(args, kwargs, out, classes)
+    except Exception:  # a tensor of a kind that nobody thought of: its launch is counted, and the script goes on
+        return [(MEMORY, 0, 0, 1, ())]

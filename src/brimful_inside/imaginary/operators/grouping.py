@@ -5,15 +5,13 @@ PyTorch's Python asks of each group's device whether it has such operations: the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import C
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["group_by_card"]
 

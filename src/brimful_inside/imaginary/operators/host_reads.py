@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import torch
 from torch import _weights_only_unpickler
 from torch._utils import _rebuild_parameter
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import no_numpy
 from brimful_inside.imaginary.state.patches import Patches
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["handlers", "patch_values"]
 

@@ -5,20 +5,18 @@ PyTorch's own meta kernels serve all the rest. Some of those here would import s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
 from brimful_inside.imaginary.operators.fast_meta_kernels import broadcast, keeps_order
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import (
     META,
     C,
     is_meta,
     like,
 )
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["handlers", "itself"]
 

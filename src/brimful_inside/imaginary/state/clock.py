@@ -7,17 +7,10 @@ Events read a clock that runs by the same rows; nobody asks for it, nothing is a
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.operators.flops import (
-    Classes,
-    Cost,
-    cost_of,
-    is_free,
-    plain,
-)
 from brimful_inside.simulator.roofline import (
     BY_GRAPH,
     DEFAULT,
@@ -40,6 +33,7 @@ MOST_ROWS_AWAY = 50_000
 
 _graph_task = torch._C._current_graph_task_id  # -1 outside of a backward pass
 Row = Tuple[str, str, int, int, int, int, Tuple[int, ...]]  # the fields of a Kernel
+Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape
 
 
 def rates_of(card: Card) -> Optional[Rates]:
@@ -57,8 +51,6 @@ class Clock:
     def __init__(self, card: Card):
         self.rates = rates_of(card)
         self.on = self.rates is not None
-        self._classes = Classes((card.capability[0], card.capability[1]))
-        self._costs: Dict[str, Tuple[bool, Optional[Cost]]] = {}  # by name: starts no kernel; how its cost is found
         self._rows: List[Row] = []  # since the last step
         self._most = MOST_ROWS
         self._whole = True  # all rows of the step in hand are there
@@ -69,35 +61,18 @@ class Clock:
         self._read = 0  # rows that are in the queue
         self._times: Dict[Row, float] = {}
 
-    def ran(self, func: Any, name: str, short: str, args: Tuple, kwargs: Dict[str, Any], out: Any) -> None:
-        """An operation ran on the card."""
-        known = self._costs.get(name)
-        if known is None:
-            known = self._costs[name] = (is_free(func, short), cost_of(short))
-        free, cost = known
-        if free:
-            return
-        engine = 0 if _graph_task() == -1 else 1
-        rows = self._rows
-        if len(rows) > self._most:
+    def ran(self, op: str, kernels: Iterable[Part]) -> None:
+        """An operation ran on the card, with these kernels."""
+        if len(self._rows) > self._most:
             self._drop()
-        try:
-            if cost is None:
-                rows.append((name, MEMORY, 0, plain(args, kwargs, out), 1, engine, ()))
-                return
-            for kind, flops, nbytes, launches, shape in cost(args, kwargs, out, self._classes):
-                rows.append((name, kind, flops, nbytes, launches, engine, shape))
-        except Exception:  # a tensor of a kind that nobody thought of: its launch is counted, and the script goes on
-            rows.append((name, MEMORY, 0, 0, 1, engine, ()))
+        engine = 0 if _graph_task() == -1 else 1
+        for kind, flops, nbytes, launches, shape in kernels:
+            self._rows.append((op, kind, flops, nbytes, launches, engine, shape))
 
     def add(self, op: str, kind: str, flops: int, nbytes: int, launches: int = 1, shape: Tuple[int, ...] = ()) -> None:
         """Kernels of an operation that is none of ATen's."""
         if self.on:
-            engine = 0 if _graph_task() == -1 else 1
-            self._rows.append((op, kind, flops, nbytes, launches, engine, shape))
-
-    def kind_of(self, dtype: torch.dtype) -> str:
-        return self._classes.of(dtype, convolution=True)
+            self.ran(op, ((kind, flops, nbytes, launches, shape),))
 
     def synchronized(self) -> None:
         """The host has waited for the card."""

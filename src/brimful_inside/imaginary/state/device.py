@@ -1,271 +1,200 @@
-"""The imaginary GPU as one object: what holds the tables, the books and the card together."""
+"""The imaginary GPU of a process: what all handlers share. It knows none of them; `install` puts them here."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import threading
 from collections import Counter
-from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Dict, List, Optional, TextIO, Tuple
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, TextIO, Tuple, Union
 
 import torch
 
-from brimful_inside.imaginary.attribution.annotations import Notes
-from brimful_inside.imaginary.cuda_api import devices
-from brimful_inside.imaginary.cuda_api.autocast import Casts, handlers_under_autocast, patch_cache
-from brimful_inside.imaginary.cuda_api.compiler import bring_dynamo_back, leave_uncompiled
-from brimful_inside.imaginary.cuda_api.cuda_api import patch_cuda
-from brimful_inside.imaginary.cuda_api.graphs import Captures
-from brimful_inside.imaginary.cuda_api.storages import patch_storages
-from brimful_inside.imaginary.cuda_api.streams import CurrentStreams
-from brimful_inside.imaginary.dispatch import autograd_in_place, dispatch_mode
-from brimful_inside.imaginary.dispatch.function_mode import Functions, let_bodies_run
-from brimful_inside.imaginary.dispatch.threads import Modes, follow_threads
-from brimful_inside.imaginary.distributed import patch_distributed
-from brimful_inside.imaginary.operators import (
-    composites,
-    data_dependent,
-    fast_meta_kernels,
-    host_reads,
-    meta_kernels,
-    spectral,
-)
-from brimful_inside.imaginary.operators.grouping import group_by_card
-from brimful_inside.imaginary.operators.libraries import (
-    attention,
-    convolutions,
-    rnn,
-    whole_kernels,
-)
-from brimful_inside.imaginary.operators.libraries.cudnn import Plans
-from brimful_inside.imaginary.operators.libraries.workspaces import Workspaces
-from brimful_inside.imaginary.operators.nested import refuse_nested_tensors
-from brimful_inside.imaginary.operators.sparse import with_sparse_products
-from brimful_inside.imaginary.operators.symbols import avoid_sympy_import
-from brimful_inside.imaginary.operators.temporaries import Machine
 from brimful_inside.imaginary.state.clock import Clock
+from brimful_inside.imaginary.state.errors import invalid_ordinal
 from brimful_inside.imaginary.state.garbage import Garbage
 from brimful_inside.imaginary.state.known_values import Known
-from brimful_inside.imaginary.state.ledger import Ledger
+from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.pinned import Pinned
 from brimful_inside.imaginary.state.size_bounds import Bounds
-from brimful_inside.imaginary.state.tensors import is_meta, plain_parts
+from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
+from brimful_inside.imaginary.state.tensors import CUDA, META, Pinned, is_meta, plain_parts, tensors_in, zeros_on_host
 from brimful_inside.simulator.allocator import CachingAllocator, settings_in
 from brimful_inside.simulator.allocator_settings import conf_in
 from brimful_inside.simulator.trace import TRACE_VERSION
 from brimful_inside.wire import Card
 
-__all__ = ["ImaginaryGpu"]
+__all__ = ["DeviceNames", "ImaginaryGpu", "OpenTrace"]
 
 Tensor = torch.Tensor
+OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
+
+
+class DeviceNames:
+    """Which card a device means, as a script writes it. A device that the script itself calls "meta" is no card."""
+
+    def __init__(self, count: int, streams: CurrentStreams):
+        self._count = count
+        self._streams = streams
+        self._indices: Dict[Any, Optional[int]] = {"cuda": None, torch.device("cuda"): None}
+        for index in range(count):
+            self._indices.update({"cuda:%d" % index: index, torch.device("cuda", index): index})
+        self._known: Dict[Any, Any] = dict.fromkeys(self._indices, META)
+        self._known.update({"cpu": "cpu", torch.device("cpu"): torch.device("cpu")})
+
+    def rewritten(self, device: Any) -> Any:
+        """`device` with the meta device in place of a card. Raises PyTorch's error for a card that is not there."""
+        if device is META:
+            return META
+        try:
+            return self._known[device]
+        except (KeyError, TypeError):
+            return self._other(device)
+
+    def _other(self, device: Any) -> Any:
+        if isinstance(device, bool) or not isinstance(device, (int, str, torch.device)):
+            return device
+        parsed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if parsed.type != "cuda":
+            return device
+        if (parsed.index or 0) >= self._count:
+            raise invalid_ordinal()
+        return META
+
+    def is_card(self, device: Any) -> bool:
+        """Whether `device` is a card; ``"cuda"`` in every spelling."""
+        return device is not None and self.rewritten(device) is META
+
+    def index_of(self, device: Any) -> int:
+        """The number of the card that `device` names; without a number, the current one's. Raises as `rewritten`."""
+        if device is None or device is META or self._count == 1:
+            self.rewritten("cuda" if device is None else device)
+            return self._streams.target
+        self.rewritten(device)
+        if isinstance(device, int):
+            return device
+        index = self._indices[device] if device in self._indices else torch.device(device).index
+        return self._streams.target if index is None else index
 
 
 class ImaginaryGpu:
-    """A card of which one process believes that it is there.
+    """`count` cards of one kind (cuda:0, cuda:1, ...), of which one process believes that they are there.
 
-    `allocator` has its books (bytes), `approximations` counts by name how often an upper bound stood in for a shape.
+    PyTorch gives the meta device no number, so the card of a tensor stands in its storage's entry in the ledger, which views
+    share. `ledger`, `allocator` and `clock` are those of the card where the thread is. `approximations` counts by name how
+    often an upper bound stood in for a shape.
     """
 
-    def __init__(
-        self,
-        card: Card,
-        capacity_bytes: Optional[int] = None,
-        trace: Optional[TextIO] = None,
-        notes: bool = True,
-        what_if: Optional[str] = None,
-    ):
+    # What handlers keep for themselves; `install` sets it.
+    machine: Any  # operators.temporaries.Machine
+    classes: Any  # operators.flops.Classes
+    workspaces: Any  # operators.libraries.workspaces.Workspaces
+    plans: Any  # operators.libraries.cudnn.Plans
+    casts: Any  # cuda_api.autocast.Casts
+    notes: Any = None  # attribution.annotations.Notes, where a trace is to say who asks for memory
+    functions: Callable[[], ContextManager[Any]]  # torch functions are seen again: one handler in terms of others
+    operate: Callable[..., Any]  # runs an ATen operation as if the script had called it, so that its storages are seen
+
+    def __init__(self, card: Card, count: int = 1, capacity_bytes: Optional[int] = None, trace: OpenTrace = None):
+        """`trace`: a file for the one card, or what opens the file of card i when that is first used."""
         self.card = card
-        self.machine = Machine.of(card)
-        self.allocator = CachingAllocator(capacity_bytes, settings_in(os.environ), card.total_bytes)
+        self.count = count
+        self.streams = CurrentStreams(itertools.count())
+        self.devices = DeviceNames(count, self.streams)
+        self.captures = Captures()
+        self.patches = Patches()
+        self.pinned = Pinned()
+        self.garbage = Garbage()
+        self.storages: Dict[int, Any] = {}  # of all cards, by StorageImpl's address
+        self.known, self.bounds = Known(self.storages), Bounds(self.storages)
+        self.clocks = [Clock(card) for _ in range(count)]
+        self.has_trace = trace is not None
+        self.ledgers = [self._new_ledger(index, capacity_bytes, trace) for index in range(count)]
         self.approximations: Dict[str, int] = Counter()
         self.split_over = 1  # so many cards share a batch (nn.DataParallel)
         self.communicators: Dict[str, int] = {}  # NCCL groups that were used: by name, how many ranks
-        self.patches = Patches()
-        self.pinned = Pinned()
-        self.streams = CurrentStreams()
-        self.captures = Captures()
-        self.bounds = Bounds(self)
-        self.ledger = Ledger(self.allocator, card, trace, lambda: self.streams.current)
-        self.clock = Clock(card)
-        self._trace = trace
-        self.known = Known(self)
-        self.devices = devices.Devices(self)
+        self.facts: Dict[Any, Any] = {}  # of operations, found out once for each (dispatch/dispatch_mode.py)
+        self.operation_handlers: Dict[Any, Callable] = {}
+        self.function_handlers: Dict[Any, Callable] = {}
         self.has_user_meta = False  # the script has meta tensors of its own
+        self._user_meta = threading.local()
+        self.moves_script = False  # a scripted module is moving: C++ holds its tensors as well, so they are replaced
         self.touched = False  # CUDA is initialized
         self.in_bad_fork = False
         self.is_open = True
-        self.facts: Dict[Any, Any] = {}
-        self.operation_handlers: Dict[Any, Callable] = {
-            **fast_meta_kernels.handlers(),
-            **meta_kernels.handlers(),
-            **convolutions.handlers(),
-            **dispatch_mode.handlers(),
-            **data_dependent.handlers(),
-            **whole_kernels.operation_handlers(),
-        }
-        self.operation_handlers = autograd_in_place.in_its_place(with_sparse_products(self.operation_handlers))
-        rooms = (devices, host_reads, composites, attention, rnn, spectral)
-        self.function_handlers: Dict[Any, Callable] = handlers_under_autocast(
-            {
-                **{func: handler for room in rooms for func, handler in room.handlers().items()},
-                **whole_kernels.function_handlers(),
-            }
-        )
-        self.whole_kernels = whole_kernels.WholeKernels()
-        self.casts = Casts()
-        self.workspaces = Workspaces(self)
-        self.plans = Plans(self)
-        self.notes = Notes(self, what_if) if trace is not None and notes else None
-        if what_if is not None and self.notes is None:
-            raise ValueError("a what-if needs a trace with notes")
-        self.modes = Modes(lambda: (Functions(self), self._operations()))
-        self.garbage = Garbage()
-        if trace is not None:
-            trace.write(self._header())
 
-    def _header(self) -> str:
-        """The first line of a trace."""
-        header = {
-            "trace_version": TRACE_VERSION,
-            "card": self.card.name,
-            "capability": list(self.card.capability),
-            "torch": torch.__version__,
-        }
-        return json.dumps(header) + "\n"
+    def _new_ledger(self, index: int, capacity_bytes: Optional[int], trace: OpenTrace) -> Ledger:
+        allocator = CachingAllocator(capacity_bytes, settings_in(os.environ), self.card.total_bytes)
+        file: Any = LateTrace(partial(trace, index)) if callable(trace) else trace
+        if file is not None:
+            header = {"trace_version": TRACE_VERSION, "card": self.card.name, "capability": list(self.card.capability)}
+            file.write(json.dumps({**header, "torch": torch.__version__}) + "\n")
+        return Ledger(allocator, self.card, file, partial(self.streams.of, index), index, self.storages)
 
-    def _operations(self) -> dispatch_mode.Operations:
-        return dispatch_mode.Operations(self)
-
-    def enter(self) -> None:
-        """Put everything in place, in the current thread and in every thread started later."""
-        autograd_in_place.measure_owners()
-        self.whole_kernels.put_in_place()
-        patch_cuda(self, self.patches)
-        if self.notes is not None:
-            self.notes.put_in_place(self.patches)
-        devices.patch_devices(self, self.patches)
-        patch_storages(self, self.patches)
-        host_reads.patch_values(self, self.patches)
-        patch_cache(self.casts, self.patches)
-        rnn.flatten_weights_as_on_cuda(self.patches)
-        group_by_card(self, self.patches)
-        let_bodies_run(self.patches)
-        leave_uncompiled(self, self.patches)
-        avoid_sympy_import(self.patches)
-        refuse_nested_tensors(self, self.patches)
-        follow_threads(self.modes, self.patches)
-        patch_distributed(self, self.patches)
-        self.garbage.put_in_place(self.patches)
-        os.register_at_fork(before=self.flush, after_in_child=self._forked)
-        self.modes.enter()
+    # --- the life of the cards ---------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """torch behaves as before, also where the trace cannot be written. Tensors of the card that are left are meta
+        """torch behaves as before, also where the trace cannot be written. Tensors of the cards that are left are meta
         tensors from now on. Raises OSError for a full disk, once torch is as it was."""
         try:
             self.end_trace()
         finally:
-            self._put_back()
+            self.is_open = False
+            self.patches.restore()
+            self._forget()
+            self.function_handlers.clear()
+            self.garbage.leave()
 
-    def _put_back(self) -> None:
-        self.is_open = False
-        self.modes.leave()
-        self.patches.restore()
-        if self.notes is not None:
-            self.notes.leave()
-        self.whole_kernels.leave()
-        bring_dynamo_back()
-        self.ledger.forget()
-        self.function_handlers.clear()
-        self.garbage.leave()
+    def _forget(self) -> None:
+        for ledger in self.ledgers:
+            ledger.forget()
+
+    def forked(self) -> None:
+        """This is a child process, for which PyTorch refuses the cards."""
+        if self.is_open:
+            self.in_bad_fork = self.touched
+            self._forget()
 
     def phase(self, name: str) -> None:
         """From here on peaks belong to phase `name`."""
-        self.garbage.look()
-        self.clock.phase(name)
-        self.ledger.phase(name)
+        self.garbage.poll()
+        for clock, ledger in zip(self.clocks, self.ledgers):
+            clock.phase(name)
+            ledger.phase(name)
 
     def step(self, number: int) -> None:
         """The `number`-th optimizer step is complete."""
-        self.garbage.look()
-        self.clock.step()
-        self.ledger.step(number)
+        self.garbage.poll()
+        for clock, ledger in zip(self.clocks, self.ledgers):
+            clock.step()
+            ledger.step(number)
 
     def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
-        """`callback` is told of every torch.OutOfMemoryError before one is raised; the script may catch it and go on.
+        """`callback` gets every torch.OutOfMemoryError before one is raised; the script may catch it and go on.
 
         It is called where the memory was asked for, with an exception of the same words that never had a traceback.
         """
-        self.ledger.on_out_of_memory = callback
+        for ledger in self.ledgers:
+            ledger.on_out_of_memory = callback
 
     def end_trace(self) -> None:
         """As `flush`, with what ran in the last complete step: nothing more is to come."""
-        if self._trace is not None and self.is_open and not self.in_bad_fork:
-            self.ledger.write_runs(self.clock.last_step())
+        if self.has_trace and self.is_open and not self.in_bad_fork:
+            for clock, ledger in zip(self.clocks, self.ledgers):
+                ledger.write_runs(clock.last_step())
         self.flush()
 
     def flush(self) -> None:
-        """All rows are in the trace file."""
+        """All rows are in the trace files."""
         if self.is_open and not self.in_bad_fork:
-            self.ledger.flush()
-
-    def reset_peaks(self) -> None:
-        for ledger in self.ledgers:
-            ledger.allocator.reset_peaks()
-
-    # --- which card (there is one; `several.ImaginaryGpus` has more) -----------------------------------------------------
-
-    count = 1
-
-    @property
-    def ledgers(self) -> List[Ledger]:
-        """The books of each card."""
-        return [self.ledger]
-
-    def index_of(self, device: Any) -> int:
-        """The number of the card that `device` names. Raises PyTorch's error for one that is not there."""
-        self.devices.rewritten("cuda" if device is None else device)
-        return 0
-
-    def ledger_of(self, device: Any) -> Ledger:
-        """The books of the card that `device` names (None: the current one)."""
-        return self.ledgers[self.index_of(device)]
-
-    def clock_of(self, index: int) -> Clock:
-        return self.clock
-
-    def device_of(self, tensor: Tensor) -> torch.device:
-        """What a tensor of the card says of its device."""
-        return devices.CUDA
-
-    def device_of_storage(self, storage: Any) -> torch.device:
-        return devices.CUDA
-
-    def device_of_any(self, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
-        """Of the first tensor of the card among the arguments."""
-        return devices.CUDA
-
-    def named(self, device: Any) -> ContextManager[None]:
-        """A context in which what is made is made on the card that `device` names."""
-        self.index_of(device)
-        self.touch()
-        return nullcontext()
-
-    def current_card(self) -> int:
-        return 0
-
-    def set_current_card(self, index: int) -> None:
-        """torch.cuda.set_device, for an index that is there."""
-
-    def memory_info(self, index: Optional[int] = None) -> Tuple[int, int]:
-        """Free and total bytes of a card (None: the current one), as torch.cuda.mem_get_info() says them."""
-        allocator = self.ledger_of(index).allocator
-        total = self.card.total_bytes
-        return max(0, total - self.card.context_bytes - allocator.reserved), total
+            for ledger in self.ledgers:
+                ledger.flush()
 
     def touch(self) -> None:
-        """Something was asked of the card: CUDA is initialized now. Raises PyTorch's error in a forked child."""
+        """Something was asked of a card: CUDA is initialized now. Raises PyTorch's error in a forked child."""
         if self.touched and not self.in_bad_fork:
             return
         if self.in_bad_fork:
@@ -285,8 +214,75 @@ class ImaginaryGpu:
             if text is not None and ledger.allocator.settings != settings_in(os.environ):
                 ledger.change_settings(text)
 
+    def approximate(self, name: str) -> None:
+        self.approximations[name] += 1
+
+    # --- which card --------------------------------------------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.ledgers[self.streams.target]
+
+    @property
+    def allocator(self) -> CachingAllocator:
+        return self.ledger.allocator
+
+    @property
+    def clock(self) -> Clock:
+        return self.clocks[self.streams.target]
+
+    def index_of(self, device: Any) -> int:
+        """The number of the card that `device` names (None: the current one). Raises PyTorch's error for one not there."""
+        return self.devices.index_of(device)
+
+    def index_of_tensor(self, tensor: Tensor) -> Optional[int]:
+        """The card that a tensor on the meta device is on; None for the script's own meta tensors."""
+        for part in plain_parts(tensor):
+            entry = self.storages.get(part.untyped_storage()._cdata)
+            if entry is not None:
+                return entry.ledger.index
+        return None
+
+    def device_of(self, tensor: Tensor) -> torch.device:
+        """What a tensor of a card reports as its device."""
+        if self.count == 1:
+            return CUDA
+        with torch._C.DisableTorchFunction():
+            index = self.index_of_tensor(tensor)
+        return CUDA if index is None else torch.device("cuda", index)
+
+    def device_of_storage(self, storage: Any) -> torch.device:
+        entry = self.storages.get(storage._cdata)
+        return CUDA if entry is None else torch.device("cuda", entry.ledger.index)
+
+    def device_of_any(self, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
+        """Of the first tensor of a card among the arguments."""
+        return next((self.device_of(tensor) for tensor in tensors_in(args, kwargs) if is_meta(tensor)), CUDA)
+
+    def named(self, device: Any) -> ContextManager[None]:
+        """A context in which what is made is made on the card that `device` names."""
+        self.touch()
+        return self.streams.on(self.index_of(device))
+
+    def current_stream(self) -> Tuple[int, int]:
+        """The number of this thread's current card, and of its current stream there."""
+        return self.streams.card, self.streams.of(self.streams.card)
+
+    def host_waits(self) -> None:
+        """The host waits for the current stream: a value is read, or a copy was not asked to go on without it."""
+        self.captures.check_waiting(self.current_stream())
+        self.ledger.synchronized(self.streams.current)
+
+    def memory_info(self, device: Any = None) -> Tuple[int, int]:
+        """Free and total bytes of a card (None: the current one), as torch.cuda.mem_get_info() gives them."""
+        allocator = self.ledgers[self.index_of(device)].allocator
+        total = self.card.total_bytes
+        return max(0, total - self.card.context_bytes - allocator.reserved), total
+
+    # --- which tensors -----------------------------------------------------------------------------------------------------
+
     def holds(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is on the card."""
+        """Whether `tensor` is on a card."""
         with torch._C.DisableTorchFunction():
             return self.is_imaginary(tensor)
 
@@ -296,18 +292,7 @@ class ImaginaryGpu:
             return False
         if not self.has_user_meta:
             return True
-        return any(part.untyped_storage()._cdata in self.ledger.storages for part in plain_parts(tensor))
-
-    def see(self, made: Any, func: Any) -> Any:
-        """`made` with its storage in the books, should nobody have seen it being born."""
-        for part in plain_parts(made) if isinstance(made, Tensor) and is_meta(made) else ():
-            storage = part.untyped_storage()
-            entry = self.ledger.storages.get(storage._cdata)
-            if entry is None or entry() is None:
-                self.ledger.born(storage, getattr(func, "__name__", "unknown"))
-                if self.notes is not None:
-                    self.notes.made(made, func)
-        return made
+        return any(part.untyped_storage()._cdata in self.storages for part in plain_parts(tensor))
 
     def any_imaginary(self, args: Tuple, kwargs: Dict[str, Any]) -> bool:
         stack: List[Any] = [*args, *kwargs.values()]
@@ -320,30 +305,33 @@ class ImaginaryGpu:
                 stack.extend(item)
         return False
 
+    def see(self, made: Any, func: Any) -> Any:
+        """`made` with its storage in the ledger, where no mode saw that storage being made."""
+        for part in plain_parts(made) if isinstance(made, Tensor) and is_meta(made) else ():
+            storage = part.untyped_storage()
+            entry = self.storages.get(storage._cdata)
+            if entry is None or entry() is None:
+                self.ledger.born(storage, getattr(func, "__name__", "unknown"))
+                if self.notes is not None:
+                    self.notes.made(made, func)
+        return made
+
     def wants_user_meta(self) -> bool:
-        return self.devices.in_user_meta
+        """Whether the call in hand makes meta tensors of the script's own."""
+        return getattr(self._user_meta, "on", False)
 
-    def host_waits(self) -> None:
-        """The host waits for the current stream: a value is read, or a copy was not told to go on without it."""
-        self.captures.check_waiting(self.current_stream())
-        self.ledger.synchronized(self.streams.current)
+    @contextmanager
+    def user_meta(self) -> Iterator[None]:
+        """What is made in here on the meta device is the user's own, not a card's."""
+        self.has_user_meta = True
+        before = self.wants_user_meta()
+        self._user_meta.on = True
+        try:
+            yield
+        finally:
+            self._user_meta.on = before
 
-    def current_stream(self) -> Tuple[int, int]:
-        """The number of this thread's current card, and of its current stream there."""
-        index = self.current_card()
-        return index, self.streams.of(index)
-
-    def approximate(self, name: str) -> None:
-        self.approximations[name] += 1
-
-    def operate(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run an ATen operation as if the script had called it, so that its storages are seen."""
-        with self._operations():
-            return func(*args, **kwargs)
-
-    def functions(self) -> Functions:
-        """A context in which torch functions are seen again, for handlers that put one function in terms of others."""
-        return Functions(self)
+    # --- what the host reads -----------------------------------------------------------------------------------------------
 
     def value_of(self, tensor: Tensor) -> Any:
         """The one element of `tensor` as the host reads it."""
@@ -357,24 +345,15 @@ class ImaginaryGpu:
     def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
         """What the host gets when it reads `tensor`: a new tensor of the numbers that are known, else of zeros."""
         known = self.known.values(tensor)
-        return dispatch_mode.zeros_on_host(tensor, dtype) if known is None else known.to(dtype or tensor.dtype, copy=True)
+        return zeros_on_host(tensor, dtype) if known is None else known.to(dtype or tensor.dtype, copy=True)
 
     def mark_true(self, tensor: Tensor) -> Tensor:
         """`tensor` is known to hold nothing but True (of isfinite, say)."""
-        entry = self.ledger.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
+        entry = self.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
         if entry is not None:
             entry.known_true = True
         return tensor
 
     def is_true(self, tensor: Tensor) -> bool:
-        entry = self.ledger.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
+        entry = self.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
         return entry is not None and entry.known_true
-
-    def type_name(self, tensor: Tensor) -> str:
-        return torch.empty(0, dtype=tensor.dtype, device="cpu").type().replace("torch.", "torch.cuda.", 1)
-
-    def _forked(self) -> None:
-        if not self.is_open:
-            return
-        self.in_bad_fork = self.touched
-        self.ledger.forget()

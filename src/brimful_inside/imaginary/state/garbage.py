@@ -44,7 +44,7 @@ class Garbage:
                 gc.freeze()  # garbage too: nothing of the card's is in it
                 gc.disable()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Cycles among what came since the card was used, or since the script's own last look, die."""
         if self._rests and not gc.isenabled():
             self._collect()

@@ -11,14 +11,11 @@ to take the general way whatever the first batches look like.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
 from brimful_inside.imaginary.state.tensors import is_meta
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["Known", "follows", "is_small"]
 
@@ -62,10 +59,10 @@ class follows:
 
 
 class Known:
-    """The known values of one imaginary GPU."""
+    """The known values of an imaginary GPU."""
 
-    def __init__(self, gpu: ImaginaryGpu):
-        self.gpu = gpu
+    def __init__(self, storages: Dict[int, Any]):
+        self._storages = storages  # the ledgers' entries
 
     def values(self, tensor: Tensor) -> Optional[Tensor]:
         """The numbers of a tensor of the card, as a tensor of the host that shares them with its views; None: unknown."""
@@ -92,7 +89,7 @@ class Known:
 
     def _entry(self, tensor: Tensor) -> Any:
         """The books' entry of its storage; a sparse tensor has none of its own."""
-        return self.gpu.ledger.storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
+        return self._storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
 
     def follow(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any) -> None:
         """An operation was done on the card: what it made is known where all that it was made of is."""

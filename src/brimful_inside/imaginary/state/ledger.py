@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Sequence, Set, TextIO, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, TextIO, Tuple
 
 import torch
 
-from brimful_inside.imaginary.state.out_of_memory import out_of_memory
+from brimful_inside.imaginary.state.errors import out_of_memory
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull
 from brimful_inside.simulator.annotations import Note
 from brimful_inside.simulator.roofline import Kernel
@@ -32,10 +32,9 @@ from brimful_inside.simulator.trace import (
 )
 from brimful_inside.wire import Card
 
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.attribution.call_sites import Sites
+__all__ = ["LateTrace", "Ledger", "PoolId"]
 
-__all__ = ["Ledger"]
+PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
 
 # How many kernels the host may be ahead of the card: beyond some thousand the driver's launch queue is full and launching
 # waits. 1024 is what people see; NVIDIA documents no figure (assumed).
@@ -55,17 +54,17 @@ class Ledger:
         self,
         allocator: CachingAllocator,
         card: Card,
-        trace: Optional[TextIO] = None,
-        stream: Callable[[], int] = lambda: 0,
-        index: int = 0,
-        storages: Optional[Dict[int, _Storage]] = None,
+        trace: Optional[TextIO],
+        stream: Callable[[], int],
+        index: int,
+        storages: Dict[int, _Storage],
     ):
-        """`index`: of the card, as in cuda:1. `storages`: the table of all cards together, where there are several."""
+        """`stream` is the current one; `index`: of the card, as in cuda:1; `storages`: the table of all cards together."""
         self.allocator = allocator
         self.card = card
         self.on_out_of_memory: Optional[Callable[[torch.OutOfMemoryError], None]] = None
         self.index = index
-        self.storages: Dict[int, _Storage] = {} if storages is None else storages  # by StorageImpl's address
+        self.storages = storages  # by StorageImpl's address
         self.launches = 0  # kernels so far
         self._stream = stream
         self._streams: Dict[int, int] = {0: 0}  # PyTorch's number to the trace's: in the order of their first allocations
@@ -75,7 +74,7 @@ class Ledger:
         self._last_pool = self._next_pool = 0
         self._waiting: List[Tuple[int, int, Set[int], int]] = []  # number, address, streams, launches when it was retired
         self._trace = trace
-        self.sites: Optional[Sites] = None  # who asks for memory, where that is to be told
+        self.sites: Any = None  # who asks for memory (attribution.call_sites.Sites), where the trace is to say it
         self._site = -1  # of the trace's malloc before
         self._sites_written: Set[int] = set()
         self._lock = threading.Lock()
@@ -264,7 +263,7 @@ class Ledger:
             self.on_out_of_memory(torch.OutOfMemoryError(message))
         raise torch.OutOfMemoryError(message)
 
-    def _tell_site(self, sites: Sites) -> None:
+    def _tell_site(self, sites: Any) -> None:
         site = sites.current()
         if site != self._site:
             self._site = site
@@ -321,3 +320,37 @@ class Ledger:
                         self._free(entry.id, entry.address)
             finally:
                 self._lock.release()
+
+
+_MALLOC = '["malloc"'
+
+
+class LateTrace:
+    """Takes lines as a file does. Those that come before the first allocation are kept until then."""
+
+    def __init__(self, open_file: Callable[[], TextIO]):
+        self._open_file: Optional[Callable[[], TextIO]] = open_file
+        self._early: List[str] = []
+        self._file: Optional[TextIO] = None
+
+    @property
+    def is_used(self) -> bool:
+        return self._file is not None
+
+    def write(self, line: str) -> int:
+        if self._file is not None:
+            return self._file.write(line)
+        self._early.append(line)
+        if line.startswith(_MALLOC) and self._open_file is not None:
+            self._file = self._open_file()
+            self._file.write("".join(self._early))
+            self._early.clear()
+        return len(line)
+
+    def flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()

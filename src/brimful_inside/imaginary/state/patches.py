@@ -1,8 +1,11 @@
-"""Attributes put in place of others, and taken back in reverse order."""
+"""Attributes replaced by others, and restored in reverse order."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Tuple
+from functools import partial
+from typing import Any, Callable, List
+
+__all__ = ["Patches"]
 
 _ABSENT = object()
 
@@ -11,13 +14,12 @@ class Patches:
     """What was replaced while the imaginary GPU is there."""
 
     def __init__(self) -> None:
-        self._replaced: List[Tuple[Any, str, Any]] = []
         self._undo: List[Callable[[], Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> Any:
         """Put `value` at ``owner.name``; the answer is what stood there (None if nothing did)."""
         before = vars(owner).get(name, _ABSENT)
-        self._replaced.append((owner, name, before))
+        self._undo.append(partial(delattr, owner, name) if before is _ABSENT else partial(setattr, owner, name, before))
         setattr(owner, name, value)
         return None if before is _ABSENT else before
 
@@ -32,11 +34,5 @@ class Patches:
 
     def restore(self) -> None:
         """Everything is as it was before the first `set`."""
-        while self._replaced:
-            owner, name, before = self._replaced.pop()
-            if before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
         while self._undo:
             self._undo.pop()()

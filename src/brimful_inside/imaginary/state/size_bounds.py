@@ -8,14 +8,11 @@ A bound belongs to a storage, so that it holds for every view; whatever changes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
 from brimful_inside.imaginary.state.tensors import is_meta
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["RULES", "Bounds"]
 
@@ -25,10 +22,10 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class Bounds:
-    """The bounds of one card. `any` is True once a mask of zeros was made: until then nobody need look."""
+    """The bounds of an imaginary GPU. `any` is True once a mask of zeros was made: until then nobody need look."""
 
-    def __init__(self, gpu: ImaginaryGpu):
-        self._gpu = gpu
+    def __init__(self, storages: Dict[int, Any]):
+        self._storages = storages  # the ledgers' entries
         self.any = False
 
     def of(self, tensor: Any) -> Optional[int]:
@@ -56,7 +53,7 @@ class Bounds:
 
     def _entry(self, tensor: Tensor) -> Any:
         strided = is_meta(tensor) and tensor.layout == torch.strided
-        return self._gpu.ledger.storages.get(tensor.untyped_storage()._cdata) if strided else None
+        return self._storages.get(tensor.untyped_storage()._cdata) if strided else None
 
 
 def _zeros(bounds: Bounds, args: Tuple, out: Any) -> None:

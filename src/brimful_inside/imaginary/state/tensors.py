@@ -1,31 +1,49 @@
-"""What PyTorch itself says of a tensor, beneath the attributes that the imaginary GPU puts in place."""
+"""Tensors as PyTorch itself knows them, beneath the attributes that the imaginary GPU patches."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Optional, Tuple
+import mmap
+import weakref
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 import torch
 
-__all__ = ["META", "SPARSE", "C", "TensorBase", "is_meta", "like", "plain_parts", "sparse_parts"]
+__all__ = [
+    "CUDA",
+    "META",
+    "SPARSE",
+    "C",
+    "Pinned",
+    "TensorBase",
+    "autocast_on",
+    "is_meta",
+    "like",
+    "plain_parts",
+    "sparse_parts",
+    "tensors_in",
+    "zeros_on_host",
+]
 
+Tensor = torch.Tensor
 C: Any = torch._C  # what is compiled, of which the type stubs know a part
 TensorBase: Any = torch._C.TensorBase
 
 # What stands for the card. This very object means the card; another torch.device("meta") is the script's own meta device.
 META = torch.device("meta")
+CUDA = torch.device("cuda:0")
 
 # On the meta device, be it for the card or for the script. Right where no mode listens: in handlers, and below autograd.
-is_meta: Callable[[torch.Tensor], bool] = TensorBase.is_meta.__get__
+is_meta: Callable[[Tensor], bool] = TensorBase.is_meta.__get__
 
 
-def like(tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+def like(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
     """torch.empty_like on the card, without the slow Python that it runs on the meta device where it can be helped."""
     if tensor.is_contiguous():
         return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=META)
     return torch.empty_like(tensor, dtype=dtype or tensor.dtype)
 
 
-def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
     """The tensors that have storages: the tensor itself, or the parts of one that is made of others (a DTensor's share, the
     places and numbers of a sparse tensor).
 
@@ -35,7 +53,7 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if hasattr(kind, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             part = getattr(tensor, name)
-            if isinstance(part, torch.Tensor):
+            if isinstance(part, Tensor):
                 yield from plain_parts(part)
     elif tensor.layout in SPARSE:
         yield from sparse_parts(tensor)
@@ -46,10 +64,51 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
-def sparse_parts(tensor: torch.Tensor) -> Tuple[torch.Tensor, ...]:
+def sparse_parts(tensor: Tensor) -> Tuple[Tensor, ...]:
     """Of a sparse tensor the places and the numbers, which have the storages."""
     if tensor.layout == torch.sparse_coo:
         return tensor._indices(), tensor._values()
     by_rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
     places = (tensor.crow_indices(), tensor.col_indices()) if by_rows else (tensor.ccol_indices(), tensor.row_indices())
     return (*places, tensor.values())
+
+
+def tensors_in(args: Tuple, kwargs: Dict[str, Any]) -> Iterator[Tensor]:
+    """The tensors among an operation's arguments, those in lists too."""
+    for arg in (*args, *kwargs.values()):
+        if isinstance(arg, Tensor):
+            yield arg
+        elif isinstance(arg, (list, tuple)):
+            for item in arg:
+                if isinstance(item, Tensor):
+                    yield item
+
+
+def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
+    """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing until they are written."""
+    dtype = dtype or like.dtype
+    if like.numel() * dtype.itemsize < 1 << 20:
+        return torch.zeros(like.shape, dtype=dtype, device="cpu")
+    pages = mmap.mmap(-1, like.numel() * dtype.itemsize)
+    return torch.frombuffer(pages, dtype=dtype).reshape(like.shape)
+
+
+def autocast_on() -> bool:
+    """Whether torch.autocast("cuda") is in force in this thread."""
+    return torch.is_autocast_enabled("cuda")
+
+
+class Pinned:
+    """Which storages of the host count as pinned. No memory is locked and none is copied."""
+
+    def __init__(self) -> None:
+        self._storages: Dict[int, weakref.ref] = {}
+
+    def pin(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        self._storages[key] = weakref.ref(storage, lambda _: self._storages.pop(key, None))
+        return tensor
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        return not is_meta(tensor) and tensor.untyped_storage()._cdata in self._storages

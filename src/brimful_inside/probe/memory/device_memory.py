@@ -105,7 +105,7 @@ class ImaginaryDevice:
     def alive_bytes(self, settle: bool) -> Optional[int]:
         """Of the fullest card, now. With `settle` garbage is collected first, where brimful has the collector wait."""
         if settle:
-            self._gpu.garbage.look()
+            self._gpu.garbage.poll()
         return max(ledger.allocator.allocated for ledger in self._gpu.ledgers)
 
     def peaks(self) -> Peaks:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
 
-from brimful_inside.imaginary import ImaginaryGpu
+from brimful_inside.imaginary import enter
 from brimful_inside.simulator.annotations import (
     At,
     Backward,
@@ -62,8 +62,7 @@ def train(net, steps=2, optimizer=torch.optim.AdamW):
 def traced(work, notes=True):
     """The trace of `work(gpu)`."""
     file = io.StringIO()
-    gpu = ImaginaryGpu(card(), None, file, notes=notes)
-    gpu.enter()
+    gpu = enter(card(), None, file, notes=notes)
     try:
         work(gpu)
     finally:

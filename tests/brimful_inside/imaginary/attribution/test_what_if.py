@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
 
-from brimful_inside.imaginary import ImaginaryGpu
+from brimful_inside.imaginary import enter
 from brimful_inside.imaginary.attribution.what_if import blocks_that_repeat, lower_precision
 from brimful_inside.simulator.annotations import RECOMPUTATION, Site, Uses
 from brimful_inside.simulator.trace import Malloc, decode
@@ -58,8 +58,7 @@ def train(autocast=False, drops=True, checkpoints=False, batch=512, evaluates=Fa
 def traced(work, what_if=None, capability=(8, 0)):
     """The trace of `work()` and the highest allocated bytes."""
     file = io.StringIO()
-    gpu = ImaginaryGpu(card(capability), None, file, what_if=what_if)
-    gpu.enter()
+    gpu = enter(card(capability), None, file, what_if=what_if)
     try:
         work()
         peak = gpu.allocator.peak_allocated
@@ -159,9 +158,9 @@ def test_gradients_are_dropped_right_after_the_step():
 
 def test_an_unknown_name_and_a_trace_without_notes_are_refused():
     with pytest.raises(ValueError, match="no what-if is called 'magic'"):
-        ImaginaryGpu(card(), None, io.StringIO(), what_if="magic")
+        enter(card(), None, io.StringIO(), what_if="magic")
     with pytest.raises(ValueError, match="needs a trace"):
-        ImaginaryGpu(card(), None, None, what_if="autocast")
+        enter(card(), None, None, what_if="autocast")
 
 
 def test_the_script_that_uses_autocast_is_seen_and_ours_is_not():

@@ -178,7 +178,7 @@ def test_a_collector_that_was_off_before_stays_off_and_nothing_stays_frozen():
         seen.leave()
         assert not gc.isenabled() and gc.get_freeze_count() == 0
         seen.garbage.rest()  # a thread that uses the card late
-        seen.garbage.look()
+        seen.garbage.poll()
         assert gc.get_freeze_count() == 0
     finally:
         gc.enable()

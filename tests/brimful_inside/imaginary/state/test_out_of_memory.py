@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from brimful_inside.imaginary.operators.libraries.workspaces import Workspaces
-from brimful_inside.imaginary.state.out_of_memory import format_size
+from brimful_inside.imaginary.state.errors import format_size
 
 GIB = 1 << 30
 

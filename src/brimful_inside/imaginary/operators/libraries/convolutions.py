@@ -5,17 +5,15 @@ Copies of operands are in operators/temporaries/convolutions.py; what cuDNN take
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
 from brimful_inside.imaginary.operators.libraries.cudnn import BACKWARD_DATA, BACKWARD_FILTER, FORWARD
 from brimful_inside.imaginary.operators.temporaries.convolutions import bias_gradient, layout_of
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META
 from brimful_inside.simulator.workspaces import bytes_of
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["handlers"]
 

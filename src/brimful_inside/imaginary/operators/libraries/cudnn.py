@@ -12,15 +12,13 @@ without it is assumed, as tensor cores want them so either way, and each use is 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, List, Sequence, Set, Tuple
+from typing import Any, List, Sequence, Set, Tuple
 
 import torch
 
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.simulator import workspaces
 from brimful_inside.simulator.cudnn_workspaces import partial_sums_bytes
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["BACKWARD_DATA", "BACKWARD_FILTER", "FORWARD", "Plans"]
 

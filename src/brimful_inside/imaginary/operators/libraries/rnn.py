@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.backends.cudnn.rnn
 
-from brimful_inside.imaginary.cuda_api.autocast import autocast_on
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import META, is_meta
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.tensors import META, autocast_on, is_meta
 
 __all__ = ["flatten_weights_as_on_cuda", "handlers"]
 
@@ -106,7 +103,7 @@ def _tell(
     """To the clock: each layer has one product over all rows (samples x time steps) for what comes in, and one a time step for
     what comes from the step before; backward each has its gradient for data and for weights."""
     width, hidden, gates = sizes
-    kind, size = gpu.clock.kind_of(dtype), dtype.itemsize
+    kind, size = gpu.classes.of(dtype, convolution=True), dtype.itemsize
     a_step = max(1, rows // length)
     for layer in range(layers):
         inner = width if layer == 0 else hidden * directions

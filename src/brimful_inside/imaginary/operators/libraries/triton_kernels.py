@@ -6,10 +6,9 @@ kernels ask for) is not counted, and no time is; each launch is told among the a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["CLASSES", "pass_over"]
 

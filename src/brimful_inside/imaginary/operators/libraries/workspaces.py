@@ -7,16 +7,14 @@ The autograd engine runs the backward pass of CUDA tensors in a thread of its ow
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
 from brimful_inside.imaginary.operators.libraries.handles import Handles
 from brimful_inside.imaginary.operators.temporaries import uses_cublaslt
+from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.simulator import workspaces as laws
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["Workspaces"]
 

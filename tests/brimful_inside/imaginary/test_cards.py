@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import gc
 
 import pytest
@@ -11,11 +10,10 @@ from brimful_inside import imaginary
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.replay import play
 from brimful_inside.simulator.trace import decode
-from brimful_inside.wire import Card
-
-from .conftest import CARD, GIB
+from tests.brimful_inside.imaginary.conftest import GIB, card
 
 MIB = 1 << 20
+CARD = card()
 
 
 def test_a_process_sees_all_cards_and_no_more(three):
@@ -86,7 +84,7 @@ def test_optimizers_keep_states_beside_parameters(three, allocated):
 
 
 def test_a_full_card_says_which_one_it_is():
-    gpu = imaginary.enter_several(CARD, 2, GIB)
+    gpu = imaginary.enter(CARD, GIB, count=2)
     try:
         with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 2.00 GiB. GPU 1 has"):
             torch.zeros(2 * GIB, dtype=torch.uint8, device="cuda:1")
@@ -121,16 +119,6 @@ def test_each_card_that_is_used_leaves_a_trace_of_its_own(three, traces):
     assert played.phases["train"].allocated == kept.nbytes
 
 
-def test_one_card_is_no_slower_for_the_others():
-    """With one card the plain classes are at work: nothing asks where a tensor is."""
-    gpu = imaginary.enter(CARD)
-    try:
-        assert type(gpu).__mro__[0] is imaginary.ImaginaryGpu
-        assert type(gpu._operations()).__name__ == "Operations"
-    finally:
-        gpu.leave()
-
-
 def test_a_tensor_goes_to_the_card_of_another_and_takes_its_dtype(three):
     other = torch.zeros(1, dtype=torch.float16, device="cuda:2")
     for tensor in (torch.zeros(3), torch.zeros(3, device="cuda:0")):
@@ -163,8 +151,7 @@ def test_a_pool_may_be_used_on_the_card_that_is_named(three, allocated):
 
 
 def test_an_event_reads_the_clock_of_its_own_card():
-    rates = Card(*dataclasses.astuple(CARD)[:5], 1.5e12, {"fp32": 19e12})
-    gpu = imaginary.enter_several(rates, 2)
+    gpu = imaginary.enter(CARD, count=2)
     try:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         stream = torch.cuda.Stream(1)

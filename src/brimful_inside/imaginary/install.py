@@ -1,0 +1,130 @@
+"""Puts the imaginary GPU into a process: makes the state, gives it its handlers, and patches torch."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, Optional
+
+from brimful_inside.imaginary.attribution.annotations import Notes
+from brimful_inside.imaginary.cuda_api import devices
+from brimful_inside.imaginary.cuda_api.autocast import Casts, handlers_under_autocast, patch_cache
+from brimful_inside.imaginary.cuda_api.compiler import leave_uncompiled
+from brimful_inside.imaginary.cuda_api.cuda_api import patch_cuda
+from brimful_inside.imaginary.cuda_api.data_parallel import patch_transfers
+from brimful_inside.imaginary.cuda_api.storages import patch_storages
+from brimful_inside.imaginary.dispatch import autograd_in_place, dispatch_mode
+from brimful_inside.imaginary.dispatch.function_mode import Functions, let_bodies_run
+from brimful_inside.imaginary.dispatch.threads import Modes, follow_threads
+from brimful_inside.imaginary.distributed import patch_distributed
+from brimful_inside.imaginary.operators import (
+    composites,
+    data_dependent,
+    fast_meta_kernels,
+    host_reads,
+    meta_kernels,
+    spectral,
+)
+from brimful_inside.imaginary.operators.flops import Classes
+from brimful_inside.imaginary.operators.grouping import group_by_card
+from brimful_inside.imaginary.operators.libraries import attention, convolutions, rnn, whole_kernels
+from brimful_inside.imaginary.operators.libraries.cudnn import Plans
+from brimful_inside.imaginary.operators.libraries.workspaces import Workspaces
+from brimful_inside.imaginary.operators.nested import refuse_nested_tensors
+from brimful_inside.imaginary.operators.sparse import with_sparse_products
+from brimful_inside.imaginary.operators.symbols import avoid_sympy_import
+from brimful_inside.imaginary.operators.temporaries import Machine
+from brimful_inside.imaginary.state.device import ImaginaryGpu, OpenTrace
+from brimful_inside.wire import Card
+
+__all__ = ["enter"]
+
+
+def enter(
+    card: Card,
+    capacity_bytes: Optional[int] = None,
+    trace: OpenTrace = None,
+    what_if: Optional[str] = None,
+    count: int = 1,
+    notes: bool = True,
+) -> ImaginaryGpu:
+    """From here on this process has `count` cards like `card`. Call it in the main thread, once torch is imported.
+
+    `capacity_bytes` is what PyTorch may hold on each card in segments, so the card's memory without the context; beyond it
+    torch.OutOfMemoryError is raised in PyTorch's words. None is without limit. `trace` gets the rows of `simulator.trace`: a
+    file for one card, or what opens the file of a card, by its number, when the card is first used (one that is not used
+    leaves none). `what_if` does one thing otherwise than the script (`attribution/what_if.py`).
+    """
+    gpu = ImaginaryGpu(card, count, capacity_bytes, trace)
+    if trace is not None and notes:
+        gpu.notes = Notes(gpu, what_if)
+    elif what_if is not None:
+        raise ValueError("a what-if needs a trace with notes")
+    _equip(gpu)
+    _patch(gpu)
+    return gpu
+
+
+def _equip(gpu: ImaginaryGpu) -> None:
+    """The state gets its handlers, and what those keep in it."""
+    capability = (gpu.card.capability[0], gpu.card.capability[1])
+    gpu.machine, gpu.classes = Machine.of(gpu.card), Classes(capability)
+    gpu.workspaces, gpu.plans, gpu.casts = Workspaces(gpu), Plans(gpu), Casts()
+    gpu.operation_handlers = _operation_handlers()
+    gpu.function_handlers = _function_handlers()
+
+    def operate(func: Any, *args: Any, **kwargs: Any) -> Any:
+        with dispatch_mode.Operations(gpu):
+            return func(*args, **kwargs)
+
+    gpu.operate = operate
+    gpu.functions = lambda: Functions(gpu, devices.call_on)
+
+
+def _operation_handlers() -> Dict[Any, Callable]:
+    table: Dict[Any, Callable] = {
+        **fast_meta_kernels.handlers(),
+        **meta_kernels.handlers(),
+        **convolutions.handlers(),
+        **dispatch_mode.handlers(),
+        **data_dependent.handlers(),
+        **whole_kernels.operation_handlers(),
+    }
+    return autograd_in_place.in_its_place(with_sparse_products(table))
+
+
+def _function_handlers() -> Dict[Any, Callable]:
+    table: Dict[Any, Callable] = {}
+    for module in (devices, host_reads, composites, attention, rnn, spectral):
+        table.update(module.handlers())
+    return handlers_under_autocast({**table, **whole_kernels.function_handlers()})
+
+
+def _patch(gpu: ImaginaryGpu) -> None:
+    """torch answers for the cards, in the current thread and in every thread started later, until `gpu.leave()`."""
+    patches = gpu.patches
+    autograd_in_place.measure_owners()
+    kernels = whole_kernels.WholeKernels()
+    patches.undo_by(kernels.leave)
+    kernels.put_in_place()
+    patch_cuda(gpu, patches)
+    patch_transfers(gpu, patches)
+    if gpu.notes is not None:
+        patches.undo_by(gpu.notes.leave)
+        gpu.notes.put_in_place(patches)
+    devices.patch_devices(gpu, patches)
+    patch_storages(gpu, patches)
+    host_reads.patch_values(gpu, patches)
+    patch_cache(gpu.casts, patches)
+    rnn.flatten_weights_as_on_cuda(patches)
+    group_by_card(gpu, patches)
+    let_bodies_run(patches)
+    leave_uncompiled(gpu, patches)
+    avoid_sympy_import(patches)
+    refuse_nested_tensors(gpu, patches)
+    modes = Modes(lambda: (gpu.functions(), dispatch_mode.Operations(gpu)))
+    follow_threads(modes, patches)
+    patch_distributed(gpu, patches)
+    gpu.garbage.put_in_place(patches)
+    os.register_at_fork(before=gpu.flush, after_in_child=gpu.forked)
+    patches.undo_by(modes.leave)
+    modes.enter()

@@ -1,0 +1,157 @@
+"""Where each thread is (its current card, its current stream on each), and which streams a CUDA graph captures."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from brimful_inside.imaginary.state.errors import not_during_capture
+from brimful_inside.imaginary.state.ledger import Ledger, PoolId
+
+__all__ = ["Captured", "Captures", "CurrentStreams"]
+
+Stream = Tuple[int, int]  # the card's number, and the stream's on it
+_POOL_SIZE = 32  # streams per priority that PyTorch hands out in turn (c10/cuda/CUDAStream.cpp)
+_GENERATOR_STATE_BYTES = 8  # of its seed, and of its offset: one int64 each
+
+
+class CurrentStreams(threading.local):
+    """The current card and streams of one thread; a stream is a number on its card, and 0 is the default stream.
+
+    `card` is torch.cuda.current_device(), `named` the card that the call in hand asks for (by a device, or by where its
+    inputs are), `last` the card of the last operation: what C++ makes without a named card belongs to the same work.
+    """
+
+    card = 0
+    named: Optional[int] = None
+    last: Optional[int] = None
+
+    def __init__(self, turn: Iterator[int]):
+        """`turn` counts new streams. Called again in each thread, with the same counter."""
+        self._turn = turn
+        self._by_card: Dict[int, int] = {}
+
+    @property
+    def target(self) -> int:
+        """The card on which something new is made."""
+        return self.card if self.named is None else self.named
+
+    @property
+    def current(self) -> int:
+        """The current stream of that card."""
+        return self._by_card.get(self.target, 0)
+
+    def of(self, index: int) -> int:
+        """The current stream of this thread on card `index`."""
+        return self._by_card.get(index, 0)
+
+    def select(self, stream_id: int, index: int) -> None:
+        """Makes a stream of card `index` the current one there."""
+        self._by_card[index] = stream_id
+
+    def new(self) -> int:
+        return 1 + next(self._turn) % _POOL_SIZE
+
+    def on(self, index: int) -> _OnCard:
+        """A context in which card `index` is named."""
+        return _OnCard(self, index)
+
+
+class _OnCard:
+    __slots__ = ("_before", "_index", "_streams")
+
+    def __init__(self, streams: CurrentStreams, index: int):
+        self._streams = streams
+        self._index = index
+
+    def __enter__(self) -> None:
+        self._before = self._streams.named
+        self._streams.named = self._index
+
+    def __exit__(self, *error: Any) -> None:
+        self._streams.named = self._before
+
+
+class Captured:
+    """What a graph holds: its pool, and its share of the generator's state on the card."""
+
+    def __init__(self, captures: Captures, ledger: Ledger, pool: PoolId):
+        self.captures = captures
+        self.ledger = ledger
+        self.pool = pool
+        self.ended = False
+        captures.retain(ledger, pool)
+        captures.register_generator(self)
+
+    def destroy(self) -> None:
+        """The graph is gone (CUDAGraph::reset)."""
+        self.captures.forget(self)
+        self.captures.release(self.ledger, self.pool)
+
+
+class Captures:
+    """The captures under way, and the private pools with the number of those who use each."""
+
+    def __init__(self) -> None:
+        self.by_stream: Dict[Stream, Captured] = {}  # streams under capture; others join by waiting for one of them
+        self._users: Dict[Tuple[int, PoolId], int] = {}  # by card, each of which has pools of its own
+        self._own, self._handles = itertools.count(1), itertools.count(1)
+        self._with_generator: Dict[int, List[Captured]] = {}  # by card, as the generators are
+        self._generator_state: Dict[int, List[Tuple[int, int]]] = {}
+
+    def new_pool(self) -> PoolId:
+        """The id of a pool that a capture makes for itself."""
+        return next(self._own), 0
+
+    def new_handle(self) -> PoolId:
+        """The id of a pool that a script asks for (torch.cuda.graph_pool_handle, torch.cuda.MemPool)."""
+        return 0, next(self._handles)
+
+    def users(self, ledger: Ledger, pool: PoolId) -> int:
+        return self._users.get((ledger.index, pool), 0)
+
+    def retain(self, ledger: Ledger, pool: PoolId) -> None:
+        self._users[ledger.index, pool] = self.users(ledger, pool) + 1
+
+    def release(self, ledger: Ledger, pool: PoolId, empty: bool = False) -> None:
+        """One user of `pool` less. After the last one its memory may go; with `empty` it goes now."""
+        left = self._users[ledger.index, pool] = self.users(ledger, pool) - 1
+        if left == 0:
+            del self._users[ledger.index, pool]
+            ledger.release_pool(pool, empty)
+
+    def join(self, stream: Stream, captured: Optional[Captured]) -> None:
+        """`stream` waits for work that was given under `captured`: while that goes on, so does its own."""
+        if captured is not None and not captured.ended:
+            self.by_stream[stream] = captured
+
+    def check_waiting(self, stream: Optional[Stream] = None) -> None:
+        """The host is about to wait for `stream` (None: for the card). Raises the card's error during a capture."""
+        if self.by_stream and (stream is None or stream in self.by_stream):
+            raise not_during_capture()
+
+    def register_generator(self, captured: Captured) -> None:
+        """Seed and offset of the generator lie on the card while a graph lives (CUDAGeneratorState::register_graph)."""
+        ledger = captured.ledger
+        registered = self._with_generator.setdefault(ledger.index, [])
+        if not registered:
+            op = "state of the generator for CUDA graphs"
+            self._generator_state[ledger.index] = [ledger.reserve(_GENERATOR_STATE_BYTES, op) for _ in range(2)]
+        registered.append(captured)
+
+    def forget(self, captured: Captured) -> None:
+        registered = self._with_generator[captured.ledger.index]
+        registered.remove(captured)
+        if not registered:
+            for number, address in self._generator_state.pop(captured.ledger.index):
+                captured.ledger.release(number, address)
+        self.end(captured)
+
+    def end(self, captured: Captured) -> None:
+        """No stream is under this capture any more."""
+        if not captured.ended:
+            captured.ended = True
+            captured.ledger.divert_no_more(captured.pool)
+        for stream in [stream for stream, one in self.by_stream.items() if one is captured]:
+            del self.by_stream[stream]
