@@ -11,7 +11,7 @@ from brimful_inside.imaginary.cuda_api.autocast import Casts, handlers_under_aut
 from brimful_inside.imaginary.cuda_api.compiler import leave_uncompiled
 from brimful_inside.imaginary.cuda_api.cuda_api import patch_cuda
 from brimful_inside.imaginary.cuda_api.data_parallel import patch_transfers
-from brimful_inside.imaginary.cuda_api.storages import patch_storages
+from brimful_inside.imaginary.cuda_api.types import patch_storages
 from brimful_inside.imaginary.dispatch import autograd_in_place, dispatch_mode
 from brimful_inside.imaginary.dispatch.function_mode import Functions, let_bodies_run
 from brimful_inside.imaginary.dispatch.threads import Modes, follow_threads

@@ -1,28 +1,28 @@
 """torch.cuda and torch.accelerator as a script sees them, with the imaginary card behind.
 
 Most of torch.cuda is Python on top of functions of `torch._C`, which a CPU build lacks and a CUDA build cannot use without a
-driver. Those are what is put in place here, so that torch's own Python (checks, messages, summaries) runs as it is.
+driver. Those are replaced here, and torch's own Python (checks, messages, summaries) runs as it is.
 """
 
 from __future__ import annotations
 
 import types
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Sequence
 
 import torch
 import torch.cuda
 
 from brimful_inside.imaginary.cuda_api.cuda_memory import memory_functions
-from brimful_inside.imaginary.cuda_api.cuda_types import patch_types
 from brimful_inside.imaginary.cuda_api.graphs import patch_graphs
 from brimful_inside.imaginary.cuda_api.streams import patch_streams
+from brimful_inside.imaginary.cuda_api.types import patch_types
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
 __all__ = ["patch_cuda"]
 
 
-class DeviceProperties:
+class _DeviceProperties:
     """What torch.cuda.get_device_properties answers. Sizes in bytes."""
 
     def __init__(self, gpu: ImaginaryGpu):
@@ -44,17 +44,12 @@ class DeviceProperties:
         self.pci_bus_id = self.pci_device_id = self.pci_domain_id = 0
 
     def __repr__(self) -> str:
-        return "_CudaDeviceProperties(name='%s', major=%d, minor=%d, total_memory=%dMB, multi_processor_count=%d)" % (
-            self.name,
-            self.major,
-            self.minor,
-            self.total_memory >> 20,
-            self.multi_processor_count,
-        )
+        values = (self.name, self.major, self.minor, self.total_memory >> 20, self.multi_processor_count)
+        return "_CudaDeviceProperties(name='%s', major=%d, minor=%d, total_memory=%dMB, multi_processor_count=%d)" % values
 
 
-class Cudart(types.ModuleType):
-    """torch.cuda.cudart(): the few functions of the runtime that scripts call by themselves."""
+class _Cudart(types.ModuleType):
+    """torch.cuda.cudart(): the few functions of the runtime that scripts call."""
 
     class cudaError:
         success = 0
@@ -64,10 +59,7 @@ class Cudart(types.ModuleType):
 
     def __init__(self, gpu: ImaginaryGpu):
         super().__init__("torch._C._cudart")
-        self._gpu = gpu
-
-    def cudaMemGetInfo(self, device: int) -> Any:
-        return self._gpu.memory_info(device)
+        self.cudaMemGetInfo = gpu.memory_info
 
     def cudaGetErrorString(self, code: int) -> str:
         return "no error" if code == 0 else "error %d" % code
@@ -78,76 +70,58 @@ class Cudart(types.ModuleType):
         raise AttributeError(name)
 
 
-def patch_cuda(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """torch.cuda, torch.accelerator and torch.backends answer for the imaginary card."""
-    functions = {**_device_functions(gpu), **memory_functions(gpu)}
-    for name, function in functions.items():
-        patches.set(torch._C, name, function)
-    cuda: Any = torch.cuda
-    patches.set(cuda, "_cudart", Cudart(gpu))
-    patches.set(cuda, "_lazy_init", gpu.touch)
-    for module in (cuda.memory, cuda.random, cuda.streams, cuda.nccl, cuda.graphs):
-        patches.set_existing(module, "_lazy_init", gpu.touch)
-    patches.set(cuda, "_initialized", cuda._initialized)
-    patches.set(cuda, "_is_in_bad_fork", lambda: gpu.in_bad_fork)
-    patches.set(cuda, "_lazy_call", lambda callable, **kwargs: callable())
-    patches.set_existing(cuda.random, "_lazy_call", lambda callable, **kwargs: callable())
-    patches.set(cuda, "_exchange_device", functions["_cuda_exchangeDevice"])
-    patches.set(cuda, "_maybe_exchange_device", functions["_cuda_maybeExchangeDevice"])
-    patches.set(cuda, "device_count", lambda: gpu.count)
-    patches.set(cuda, "is_available", lambda: True)
-    patches.set(cuda, "_device_count_nvml", lambda: gpu.count)
-    patches.set(cuda, "_get_device_properties", _properties_of(gpu))
-    for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage", "device_memory_used"):
-        patches.set_existing(cuda, name, _idle(gpu, name))
-    patches.set(cuda.nvtx, "_nvtx", _NoMarks())
-    patches.set(torch.autograd.profiler.emit_nvtx, "__enter__", lambda self: self)
-    patches.set(torch.autograd.profiler.emit_nvtx, "__exit__", lambda self, *error: None)
-    patch_types(gpu, patches)
-    patch_streams(gpu, patches)
-    patch_graphs(gpu, patches)
-    _put_builds_in_place(patches)
-
-
 class _NoMarks:
     """NVTX without a profiler to listen."""
-
-    def rangePushA(self, message: str) -> int:
-        return 0
-
-    def rangePop(self) -> int:
-        return 0
-
-    def rangeStartA(self, message: str) -> int:
-        return 0
-
-    def rangeEnd(self, number: int) -> None:
-        return None
-
-    def markA(self, message: str) -> None:
-        return None
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         return lambda *args, **kwargs: 0
 
 
-def _idle(gpu: ImaginaryGpu, name: str) -> Callable[..., int]:
-    if name == "device_memory_used":
-        return lambda device=None: gpu.memory_info(device)[1] - gpu.memory_info(device)[0]
-    return lambda device=None: 0
+def patch_cuda(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """torch.cuda, torch.accelerator and torch.backends answer for the imaginary card."""
+    for name, function in {**_device_functions(gpu), **_constants(gpu), **memory_functions(gpu)}.items():
+        patches.set(torch._C, name, function)
+    _patch_python(gpu, torch.cuda, patches)
+    patch_types(gpu, patches)
+    patch_streams(gpu, patches)
+    patch_graphs(gpu, patches)
+    _patch_builds(patches)
 
 
-def _properties_of(gpu: ImaginaryGpu) -> Callable[[Any], DeviceProperties]:
-    properties = DeviceProperties(gpu)
+def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
+    """What torch.cuda decides in Python."""
+    c: Any = torch._C
+    patches.set(cuda, "_cudart", _Cudart(gpu))
+    patches.set(cuda, "_lazy_init", gpu.touch)
+    for module in (cuda.memory, cuda.random, cuda.streams, cuda.nccl, cuda.graphs):
+        patches.set_existing(module, "_lazy_init", gpu.touch)
+    patches.set(cuda, "_initialized", cuda._initialized)
+    patches.set(cuda, "_is_in_bad_fork", lambda: gpu.in_bad_fork)
+    for module in (cuda, cuda.random):
+        patches.set_existing(module, "_lazy_call", lambda callable, **kwargs: callable())
+    patches.set(cuda, "_exchange_device", c._cuda_exchangeDevice)
+    patches.set(cuda, "_maybe_exchange_device", c._cuda_maybeExchangeDevice)
+    patches.set(cuda, "device_count", lambda: gpu.count)
+    patches.set(cuda, "is_available", lambda: True)
+    patches.set(cuda, "_device_count_nvml", lambda: gpu.count)
+    properties = _DeviceProperties(gpu)
+    patches.set(cuda, "_get_device_properties", lambda device: gpu.index_of(device) is not None and properties)
+    for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):  # an idle card's
+        patches.set_existing(cuda, name, lambda device=None: 0)
+    patches.set_existing(cuda, "device_memory_used", lambda device=None: _used_bytes(gpu, device))
+    patches.set(cuda.nvtx, "_nvtx", _NoMarks())
+    patches.set(torch.autograd.profiler.emit_nvtx, "__enter__", lambda self: self)
+    patches.set(torch.autograd.profiler.emit_nvtx, "__exit__", lambda self, *error: None)
 
-    def of(device: Any) -> DeviceProperties:
-        gpu.index_of(device)
-        return properties
 
-    return of
+def _used_bytes(gpu: ImaginaryGpu, device: Any) -> int:
+    free, total = gpu.memory_info(device)
+    return total - free
 
 
 def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
+    """Functions of torch._C by name: which card, and waiting for it. torch.accelerator has the same ones under other names."""
+
     def set_device(device: int) -> None:
         gpu.streams.card = gpu.index_of(device)
         gpu.touch()
@@ -163,56 +137,51 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         gpu.streams.card = index
         return before
 
-    def synchronize(device: Any) -> None:
+    def synchronize(device: Any = None) -> None:
         gpu.captures.check_waiting()
         index = gpu.index_of(device)
         gpu.ledgers[index].synchronized()
         gpu.clocks[index].synchronized()
 
-    card = torch.device("cuda")
-    nothing = _nothing
+    names: Dict[Callable, Sequence[str]] = {
+        set_device: ("_cuda_setDevice", "_accelerator_setDeviceIndex", "_accelerator_hooks_set_current_device"),
+        get_device: ("_cuda_getDevice", "_accelerator_getDeviceIndex", "_accelerator_hooks_get_current_device"),
+        exchange: (
+            *("_cuda_exchangeDevice", "_accelerator_exchangeDevice", "_accelerator_hooks_exchange_device"),
+            *("_cuda_maybeExchangeDevice", "_accelerator_maybeExchangeDevice", "_accelerator_hooks_maybe_exchange_device"),
+        ),
+        synchronize: ("_cuda_synchronize", "_accelerator_synchronizeDevice"),
+    }
+    return {name: function for function, aliases in names.items() for name in aliases}
+
+
+def _constants(gpu: ImaginaryGpu) -> Dict[str, Callable]:
+    """Functions of torch._C by name that answer the same at each call."""
+    answers: Dict[str, Any] = {
+        **dict.fromkeys(("_cuda_getDeviceCount", "_accelerator_hooks_device_count"), gpu.count),
+        "_accelerator_deviceCount": gpu.count,  # its name in 2.6
+        **dict.fromkeys(("_cuda_init", "_cuda_ipc_collect", "_cuda_sleep"), None),
+        **dict.fromkeys(("_cuda_set_sync_debug_mode", "_cuda_set_cudnn_benchmark_limit"), None),
+        **dict.fromkeys(("_accelerator_getAccelerator", "_get_accelerator"), torch.device("cuda")),
+        **dict.fromkeys(("_cuda_getCurrentBlasHandle", "_cuda_getCurrentSolverHandle"), 1),
+        "_cuda_getArchFlags": "sm_%d%d" % tuple(gpu.card.capability),
+        "_cuda_canDeviceAccessPeer": False,
+        "_cuda_getCompiledVersion": 12080,
+        "_cuda_get_sync_debug_mode": 0,
+        "_cuda_get_cudnn_benchmark_limit": 10,
+    }
     return {
-        "_cuda_getDeviceCount": lambda: gpu.count,
-        "_cuda_init": nothing,
-        "_cuda_getDevice": get_device,
-        "_cuda_setDevice": set_device,
-        "_cuda_exchangeDevice": exchange,
-        "_cuda_maybeExchangeDevice": exchange,
-        "_cuda_synchronize": lambda: synchronize(None),
+        **{name: _answering(answer) for name, answer in answers.items()},
         "_cuda_isInBadFork": lambda: gpu.in_bad_fork,
-        "_cuda_getArchFlags": lambda: "sm_%d%d" % tuple(gpu.card.capability),
-        "_cuda_canDeviceAccessPeer": lambda device, peer: False,
-        "_cuda_getCompiledVersion": lambda: 12080,
-        "_cuda_ipc_collect": nothing,
-        "_cuda_sleep": nothing,
-        "_cuda_getCurrentBlasHandle": lambda: 1,
-        "_cuda_getCurrentSolverHandle": lambda: 1,
-        "_cuda_set_sync_debug_mode": nothing,
-        "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_clearCublasWorkspaces": lambda: gpu.workspaces.clear(),
-        "_cuda_set_cudnn_benchmark_limit": nothing,
-        "_cuda_get_cudnn_benchmark_limit": lambda: 10,
-        "_accelerator_getAccelerator": lambda: card,
-        "_get_accelerator": lambda check=None: card,
-        "_accelerator_getDeviceIndex": get_device,
-        "_accelerator_setDeviceIndex": set_device,
-        "_accelerator_exchangeDevice": exchange,
-        "_accelerator_maybeExchangeDevice": exchange,
-        "_accelerator_synchronizeDevice": synchronize,
-        "_accelerator_hooks_device_count": lambda: gpu.count,
-        "_accelerator_deviceCount": lambda: gpu.count,  # its name in 2.6
-        "_accelerator_hooks_get_current_device": get_device,
-        "_accelerator_hooks_set_current_device": set_device,
-        "_accelerator_hooks_exchange_device": exchange,
-        "_accelerator_hooks_maybe_exchange_device": exchange,
     }
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    return None
+def _answering(answer: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: answer
 
 
-def _put_builds_in_place(patches: Patches) -> None:
+def _patch_builds(patches: Patches) -> None:
     """torch.backends: the card's libraries are there, as in a CUDA build of PyTorch."""
     patches.set(torch.backends.cuda, "is_built", lambda: True)
     patches.set(torch.backends.cudnn, "is_available", lambda: True)

@@ -8,10 +8,15 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import spelled
 
-__all__ = ["memory_functions", "nested"]
+__all__ = ["memory_functions"]
+
+_NOTHING = (  # functions of torch._C that do nothing here
+    *("_cuda_resetPeakHostMemoryStats", "_cuda_resetAccumulatedHostMemoryStats", "_accelerator_emptyHostCache"),
+    *("_cuda_record_memory_history", "_cuda_record_memory_history_legacy", "_cuda_attach_out_of_memory_observer"),
+)
 
 
-def nested(flat: Dict[str, int]) -> Dict[str, Any]:
+def _nested(flat: Dict[str, int]) -> Dict[str, Any]:
     """{"a.b": 1} as {"a": {"b": 1}}, which is how PyTorch keeps its statistics."""
     tree: Dict[str, Any] = {}
     for key, value in flat.items():
@@ -30,7 +35,13 @@ def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         return gpu.ledgers[gpu.index_of(device)].allocator
 
     def stats(device: int) -> Dict[str, Any]:
-        return nested(allocator(device).memory_stats())
+        return _nested(allocator(device).memory_stats())
+
+    def reset_peaks(device: int) -> None:
+        allocator(device).reset_peaks()
+
+    def check(device: int) -> None:
+        gpu.index_of(device)
 
     def set_fraction(fraction: float, device: int) -> None:
         """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay obeys it too."""
@@ -54,29 +65,21 @@ def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         return 1.0 if allowed is None else allowed / gpu.card.total_bytes
 
     return {
-        "_cuda_memoryStats": stats,
-        "_cuda_resetPeakMemoryStats": lambda device: allocator(device).reset_peaks(),
-        "_cuda_resetAccumulatedMemoryStats": lambda device: gpu.index_of(device) and None,
-        "_cuda_emptyCache": empty_cache,
+        **dict.fromkeys(("_cuda_memoryStats", "_accelerator_getDeviceStats"), stats),
+        **dict.fromkeys(("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"), reset_peaks),
+        **dict.fromkeys(("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats"), check),
+        **dict.fromkeys(("_cuda_emptyCache", "_accelerator_emptyCache"), empty_cache),
+        **dict.fromkeys(
+            ("_cuda_cudaCachingAllocator_set_allocator_settings", "_accelerator_setAllocatorSettings"), set_settings
+        ),
+        **dict.fromkeys(_NOTHING, lambda *args, **kwargs: None),
         "_cuda_setMemoryFraction": set_fraction,
         "_cuda_getMemoryFraction": fraction,
         "_cuda_memorySnapshot": lambda *args: snapshot(gpu),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_hostMemoryStats": lambda: {},
-        "_cuda_resetPeakHostMemoryStats": lambda: None,
-        "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
-        "_cuda_record_memory_history": lambda *args, **kwargs: None,
-        "_cuda_record_memory_history_legacy": lambda *args, **kwargs: None,
-        "_cuda_attach_out_of_memory_observer": lambda observer: None,
         "_accelerator_isAllocatorInitialized": lambda: gpu.touched,
-        "_accelerator_emptyCache": empty_cache,
-        "_accelerator_emptyHostCache": lambda: None,
-        "_accelerator_getDeviceStats": stats,
-        "_accelerator_resetPeakStats": lambda device: allocator(device).reset_peaks(),
-        "_accelerator_resetAccumulatedStats": lambda device: gpu.index_of(device) and None,
         "_accelerator_getMemoryInfo": gpu.memory_info,
-        "_accelerator_setAllocatorSettings": set_settings,
-        "_cuda_cudaCachingAllocator_set_allocator_settings": set_settings,
     }
 
 

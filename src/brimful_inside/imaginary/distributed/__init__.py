@@ -1,7 +1,7 @@
 """torch.distributed on imaginary cards: process groups called "nccl" whose collectives act on shapes.
 
 Collectives of the host's tensors, objects and barriers go between the ranks of the trial as they always do, through gloo. A
-rank that was started alone (`alone`) answers for all others what it knows of itself.
+rank that was started alone (`single_rank`) answers for all others what it knows of itself.
 """
 
 from __future__ import annotations
@@ -18,21 +18,11 @@ def patch_distributed(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.distributed knows NCCL, and its collectives know the card. Does nothing where PyTorch was built without it."""
     if not torch.distributed.is_available():
         return
-    from brimful_inside.imaginary.distributed import (
-        collectives,
-        functional,
-        nccl,
-        objects,
-        reducer,
-        single_rank,
-        sync_batch_norm,
-    )
+    from brimful_inside.imaginary.distributed import collectives, nccl, objects, single_rank
 
     gpu.operation_handlers.update(collectives.handlers())
-    gpu.operation_handlers.update(functional.handlers())
-    gpu.operation_handlers.update(sync_batch_norm.handlers())
     nccl.patch_nccl(patches)
-    objects.patch_objects(gpu, patches)
-    reducer.patch_reducer(gpu, patches)
+    objects.patch_objects(patches)
+    objects.patch_reducer(gpu, patches)
     if single_rank.is_alone():
         single_rank.patch_alone(gpu, patches)

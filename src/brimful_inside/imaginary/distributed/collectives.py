@@ -1,22 +1,27 @@
-"""The operations behind torch.distributed's collectives (c10d::*), where their tensors lie on the card.
+"""What torch.distributed runs on the card: collectives (c10d::*), functional ones (_c10d_functional::*, which DTensor and
+compiled code use) and nn.SyncBatchNorm's operations, by their shapes.
 
-Outputs are there before the call, so nothing is allocated but what ProcessGroupNCCL.cpp allocates by itself: a list of outputs
-(all_gather) or of inputs (reduce_scatter) is flattened into one buffer for NCCL.
+The outputs of a c10d operation are there before the call, so nothing is allocated but what ProcessGroupNCCL.cpp allocates by
+itself: a list of outputs (all_gather) or of inputs (reduce_scatter) is flattened into one buffer for NCCL. A functional one
+makes its output (torch/csrc/distributed/c10d/Functional.cpp).
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, Tuple
+import weakref
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, cast
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup
+from torch._C._distributed_c10d import ProcessGroup, Work, _resolve_process_group
 
-from brimful_inside.imaginary.distributed.work import done
 from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.tensors import META, like
 
-__all__ = ["handlers", "tensors_of"]
+__all__ = ["done", "handlers"]
 
 Tensor = torch.Tensor
+aten = torch.ops.aten
 _NAMES = (
     *("broadcast_", "allreduce_", "allreduce_coalesced_", "reduce_", "send", "recv_", "recv_any_source_", "barrier"),
     *("allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_", "gather_", "scatter_"),
@@ -25,33 +30,78 @@ _NAMES = (
 _FLATTENED = {"allgather_": 0, "reduce_scatter_": 1}  # which argument is a list of tensors for each rank
 
 
-def tensors_of(value: Any) -> Iterator[Tensor]:
+class _Done(Work):
+    """A collective on the card that is over. Its future has the tensors, of which it holds none by itself."""
+
+    def __init__(self, tensors: Iterable[Tensor]):
+        super().__init__()
+        self._tensors = [weakref.ref(tensor) for tensor in tensors]
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+    block_current_stream = synchronize
+
+    def is_completed(self) -> bool:
+        return True
+
+    is_success = is_completed
+
+    def result(self) -> List[Any]:
+        return [tensor() for tensor in self._tensors]
+
+    def get_future(self) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+
+# C++ holds the work, not the Python object in front of it; once that were gone, waiting would go to a class that waits for
+# somebody to say that it is done. The reducer and the coalesced broadcast hold but a few at a time.
+_kept: Deque[_Done] = deque(maxlen=256)
+
+
+def done(tensors: Iterable[Tensor] = ()) -> Any:
+    """Finished work as operations return it, a script object."""
+    work = _Done(tensors)
+    _kept.append(work)
+    return work.boxed()
+
+
+# --- c10d ---------------------------------------------------------------------------------------------------------------
+
+
+def _tensors_of(value: Any) -> Iterator[Tensor]:
     """The tensors in lists of lists."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_of(item)
+            yield from _tensors_of(item)
 
 
 def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """The outputs as they are, and work that is done."""
     name = func._schema.name.split("::")[-1]
-    _note_group(gpu, args)
+    for arg in args:
+        if isinstance(arg, torch.ScriptObject) and arg._type().name() == "ProcessGroup":  # pyright: ignore
+            _note_group(gpu, ProcessGroup.unbox(arg))
     if name in _FLATTENED:
-        flat = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(args[_FLATTENED[name]]))
-        if flat:
-            gpu.ledger.release(*gpu.ledger.reserve(flat, "c10d::%s (flattened)" % name))
-    _tell_what_is_known(gpu, name, args)
-    work = done(tensors_of(args[0]))
+        flat = sum(tensor.numel() * tensor.element_size() for tensor in _tensors_of(args[_FLATTENED[name]]))
+        gpu.ledger.pass_by((flat,), "c10d::%s (flattened)" % name)
+    _keep_what_is_known(gpu, name, args)
+    work = done(_tensors_of(args[0]))
     returns = func._schema.returns
     if not returns:
         return None
     return work if len(returns) == 1 else (args[0], work)
 
 
-def _tell_what_is_known(gpu: ImaginaryGpu, name: str, args: Tuple) -> None:
-    """Sizes and counts that ranks tell each other: every rank has the numbers that this one has, as far as they are known."""
+def _keep_what_is_known(gpu: ImaginaryGpu, name: str, args: Tuple) -> None:
+    """Sizes and counts that ranks send each other: every rank has the numbers that this one has, as far as they are known."""
     if name == "allgather_":
         for outputs, given in zip(args[0], args[1]):
             for output in outputs:
@@ -68,16 +118,118 @@ def _is_like(gpu: ImaginaryGpu, output: Tensor, given: Tensor) -> None:
         gpu.known.keep(output, values.flatten().repeat(output.numel() // given.numel()).view(output.shape))
 
 
-def _note_group(gpu: ImaginaryGpu, args: Tuple) -> None:
+def _note_group(gpu: ImaginaryGpu, group: Any) -> None:
     """A group makes its communicator at its first collective, and with it buffers beside PyTorch's allocator."""
-    for arg in args:
-        if isinstance(arg, torch.ScriptObject) and arg._type().name() == "ProcessGroup":  # pyright: ignore
-            group = ProcessGroup.unbox(arg)
-            if group.size() > 1:
-                gpu.communicators.setdefault(group.group_name, group.size())
-            return
+    if group.size() > 1:
+        gpu.communicators.setdefault(group.group_name, group.size())
+
+
+# --- functional ---------------------------------------------------------------------------------------------------------
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
+
+
+def _gathered(tensor: Tensor, ranks: int) -> Tensor:
+    shape = list(tensor.shape) or [1]
+    shape[0] *= ranks
+    return torch.empty(shape, dtype=tensor.dtype, device=META)
+
+
+def _scattered(tensor: Tensor, ranks: int) -> Tensor:
+    if tensor.shape[0] % ranks:
+        raise RuntimeError("input dimension 0 (%d) must be a multiple of the group's size %d" % (tensor.shape[0], ranks))
+    return torch.empty((tensor.shape[0] // ranks, *tensor.shape[1:]), dtype=tensor.dtype, device=META)
+
+
+def _exchanged(tensor: Tensor, output_sizes: Sequence[int]) -> Tensor:
+    return torch.empty((sum(output_sizes), *tensor.shape[1:]), dtype=tensor.dtype, device=META)
+
+
+def _making(make: Callable[..., Tensor], argument: Optional[int] = None) -> Callable:
+    """A handler that makes the output of a tensor, or of each in a list; argument number `argument` says how large."""
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        _note_named_group(gpu, args)
+        sizes = () if argument is None else (args[argument],)
+        return make(args[0], *sizes) if isinstance(args[0], Tensor) else [make(tensor, *sizes) for tensor in args[0]]
+
+    return handler
+
+
+def _itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    _note_named_group(gpu, args)
+    return kwargs.get("out", args[0])
+
+
+def _note_named_group(gpu: ImaginaryGpu, args: Tuple) -> None:
+    """The group is the last argument, by its name."""
+    if len(args) > 1 and isinstance(args[-1], str) and args[-1] not in gpu.communicators:
+        _note_group(gpu, _resolve_process_group(cast(Any, args[-1])))
+
+
+def _shard_dim_alltoall(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """From a shard of one dimension to a shard of another: the input's chunks are put one behind the other first."""
+    tensor, gather_dim, shard_dim, name = args[:4]
+    ranks = _resolve_process_group(name).size()
+    shape = list(tensor.shape)
+    shape[gather_dim] *= ranks
+    shape[shard_dim] //= ranks
+    nbytes = tensor.numel() * tensor.element_size()
+    gpu.ledger.pass_by((nbytes, nbytes), "_dtensor::shard_dim_alltoall")
+    return torch.empty(shape, dtype=tensor.dtype, device=META)
+
+
+_FUNCTIONAL: Dict[Callable, Sequence[str]] = {
+    _making(_copy): ("all_reduce", "broadcast", "all_reduce_coalesced"),
+    _making(_gathered, 1): ("all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
+    _making(_scattered, 2): ("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
+    _making(_exchanged, 1): ("all_to_all_single",),
+    _itself: (
+        *("all_reduce_", "broadcast_", "all_reduce_coalesced_", "wait_tensor", "isend", "irecv"),
+        *("all_gather_into_tensor_out", "reduce_scatter_tensor_out"),
+    ),
+}
+
+
+# --- nn.SyncBatchNorm, on CUDA alone (aten/src/ATen/native/cuda/Normalization.cu) ------------------------------------------
+# Buffers in which the blocks of a kernel meet, some KiB, are not counted.
+
+
+def _per_channel(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
+    """One number for each channel of `tensor`; statistics of half types are kept in float32."""
+    if dtype is None:
+        dtype = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+    return torch.empty(tensor.shape[1], dtype=dtype, device=META)
+
+
+def _statistics(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+    """Mean and inverse deviation: of this rank's input, or of all ranks' together."""
+    return _per_channel(args[0]), _per_channel(args[0])
+
+
+def _backward_reduce(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
+    """Two sums for each channel, and the gradients of weight and bias, where they are asked for."""
+    tensor, weight, (of_input, of_weight, of_bias) = args[1], args[4], args[5:8]
+    sums = [_per_channel(tensor) if of_input else None for _ in range(2)]
+    dtype = weight.dtype if weight is not None else None
+    return (*sums, *(_per_channel(tensor, dtype) if wanted else None for wanted in (of_weight, of_bias)))
 
 
 def handlers() -> Dict[Any, Callable]:
-    c10d = torch.ops.c10d
-    return {getattr(c10d, name).default: _collective for name in _NAMES if hasattr(c10d, name)}
+    c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
+    table: Dict[Any, Callable] = {getattr(c10d, name).default: _collective for name in _NAMES if hasattr(c10d, name)}
+    for handler, names in _FUNCTIONAL.items():
+        table.update({getattr(functional, name).default: handler for name in names if hasattr(functional, name)})
+    if hasattr(torch.ops._dtensor, "shard_dim_alltoall"):
+        table[torch.ops._dtensor.shard_dim_alltoall.default] = _shard_dim_alltoall
+    return {
+        **table,
+        aten.batch_norm_stats.default: _statistics,
+        aten.batch_norm_gather_stats.default: _statistics,
+        aten.batch_norm_gather_stats_with_counts.default: _statistics,
+        aten.batch_norm_elemt.default: lambda gpu, func, args, kwargs: like(args[0]),
+        aten.batch_norm_backward_reduce.default: _backward_reduce,
+        aten.batch_norm_backward_elemt.default: lambda gpu, func, args, kwargs: like(args[1]),
+    }

@@ -4,7 +4,9 @@ before they come to it (`collectives`).
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,16 +14,23 @@ import torch.distributed.distributed_c10d as c10d
 from torch._C import _distributed_c10d  # pyright: ignore[reportAttributeAccessIssue]
 from torch._C._distributed_c10d import FakeProcessGroup
 
-from brimful_inside.imaginary.distributed.names import replace_everywhere
-from brimful_inside.imaginary.distributed.work import done
+from brimful_inside.imaginary.distributed.collectives import done
 from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["new_backend", "patch_nccl", "replace_plugins", "stand_in"]
+__all__ = ["patch_nccl", "replace_everywhere", "replace_plugins", "stand_in"]
 
 _TEN_MINUTES = timedelta(minutes=10)  # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout
-
-
 _VERSION = (2 << 32) | (27 << 16) | 7  # 2.27.7, as torch._C packs it
+
+
+def replace_everywhere(patches: Patches, name: str, value: Any) -> None:
+    """Puts `value` in place of distributed_c10d's `name`, also in the modules of torch that have imported it by name."""
+    original = getattr(c10d, name, None)
+    patches.set(c10d, name, value)
+    modules = [module for key, module in sys.modules.items() if module is not None and key.startswith("torch.distributed")]
+    for module in modules:
+        if original is not None and vars(module).get(name) is original:
+            patches.set(module, name, value)
 
 
 class _Options:
@@ -30,19 +39,14 @@ class _Options:
     def __init__(self, is_high_priority_stream: bool = False):
         self.is_high_priority_stream = is_high_priority_stream
         self._timeout = _TEN_MINUTES
-        self.config = _Config()
+        self.config = SimpleNamespace()  # ncclConfig_t, of which any field may be set
         self.split_from: Any = None
         self.split_color = 0
         self.global_ranks_in_group: Any = []
-        self.group_name = ""
-        self.group_desc = ""
+        self.group_name = self.group_desc = ""
 
 
-class _Config:
-    """ncclConfig_t, of which any field may be set."""
-
-
-def new_backend(rank: int, size: int) -> Any:
+def _new_backend(rank: int, size: int) -> Any:
     """A backend that connects nothing: PyTorch's own for tests."""
     make = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)
     return make(rank, size)
@@ -52,7 +56,7 @@ class _StandIn(type):
     """The type of a class that is called as ProcessGroupNCCL or ProcessGroupGloo and connects nothing."""
 
     def __call__(cls, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> Any:
-        return new_backend(rank, size)
+        return _new_backend(rank, size)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, FakeProcessGroup)
@@ -74,8 +78,7 @@ def patch_nccl(patches: Patches) -> None:
     for name in ("_shutdown", "_abort", "shutdown", "abort"):  # the end of a group; 2.6 has it in NCCL's class alone
         if not hasattr(FakeProcessGroup, name):
             patches.set(FakeProcessGroup, name, lambda self: None)
-    patches.set(c10d.ProcessGroup, "_start_coalescing", _start_coalescing(c10d.ProcessGroup._start_coalescing))
-    patches.set(c10d.ProcessGroup, "_end_coalescing", _end_coalescing(c10d.ProcessGroup._end_coalescing))
+    _patch_coalescing(patches)
     replace_plugins(patches, "nccl")
     replace_everywhere(patches, "is_nccl_available", lambda: True)
     replace_everywhere(patches, "_NCCL_AVAILABLE", True)
@@ -86,21 +89,20 @@ def patch_nccl(patches: Patches) -> None:
     patches.set(_distributed_c10d, "_DEFAULT_PG_NCCL_TIMEOUT", _TEN_MINUTES)
 
 
-def _start_coalescing(original: Any) -> Any:
-    """A batch of collectives on the card begins: each is answered by itself, and the backend of 2.6 refuses to be asked."""
+def _patch_coalescing(patches: Patches) -> None:
+    """A batch of collectives on the card: each is answered by itself, and the backend of 2.6 refuses to be asked."""
+    group: Any = c10d.ProcessGroup
+    real_start, real_end = group._start_coalescing, group._end_coalescing
 
     def start(self: Any, device: torch.device) -> None:
         if device.type == "cpu":
-            original(self, device)
+            real_start(self, device)
 
-    return start
-
-
-def _end_coalescing(original: Any) -> Any:
     def end(self: Any, device: torch.device) -> Any:
-        return original(self, device) if device.type == "cpu" else c10d.Work.unbox(done([]))
+        return real_end(self, device) if device.type == "cpu" else c10d.Work.unbox(done())
 
-    return end
+    patches.set(group, "_start_coalescing", start)
+    patches.set(group, "_end_coalescing", end)
 
 
 def replace_plugins(patches: Patches, kind: str) -> None:
@@ -116,4 +118,4 @@ def replace_plugins(patches: Patches, kind: str) -> None:
 
 
 def _by_options(options: Any, backend_options: Any) -> Any:
-    return new_backend(options.group_rank, options.group_size)
+    return _new_backend(options.group_rank, options.group_size)

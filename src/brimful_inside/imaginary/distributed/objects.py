@@ -1,25 +1,34 @@
-"""Objects, barriers and splits of groups whose only backend is the card's: they go through a gloo group of the same ranks.
+"""What goes between ranks by way of the host: objects, barriers, splits of groups, and what DistributedDataParallel compares.
 
-NCCL would carry pickled objects through the card's memory, which has no data here.
+NCCL would carry pickled objects through the card's memory, which has no data here. So they go through a gloo group of the same
+ranks. DistributedDataParallel's reducer is C++ and runs as it is on shapes: buckets, views and hooks are its own. Two things it
+reads back from the card: the shapes of all ranks' parameters, and, when it rebuilds its buckets by the order in which gradients
+came, the order that the first rank has broadcast. Both are answered here.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable, Dict, Optional
+import threading
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import Reducer
 
-from brimful_inside.imaginary.distributed.names import replace_everywhere
+from brimful_inside.imaginary.distributed.nccl import replace_everywhere
+from brimful_inside.imaginary.distributed.single_rank import is_alone
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import is_meta
 
-__all__ = ["host_group", "patch_objects"]
+__all__ = ["patch_objects", "patch_reducer"]
 
+Tensor = torch.Tensor
+aten = torch.ops.aten
 _NAMES = (
     *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
     *("send_object_list", "recv_object_list"),
@@ -27,7 +36,7 @@ _NAMES = (
 _groups: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def host_group(group: Any = None) -> Any:
+def _host_group(group: Any = None) -> Any:
     """A group of the same ranks whose tensors lie on the host. Made at the first call, by all of them."""
     group = group or c10d._get_default_group()
     if not isinstance(group, dist.ProcessGroup) or str(c10d._get_object_coll_device(group)) == "cpu":
@@ -39,7 +48,7 @@ def host_group(group: Any = None) -> Any:
     return known
 
 
-def patch_objects(gpu: ImaginaryGpu, patches: Patches) -> None:
+def patch_objects(patches: Patches) -> None:
     for name in _NAMES:
         original = getattr(c10d, name, None)
         if original is not None:
@@ -56,7 +65,7 @@ def _through_host(original: Callable) -> Callable:
     def through_host(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         arguments: Dict[str, Any] = bound.arguments
-        group = host_group(arguments.get("group"))
+        group = _host_group(arguments.get("group"))
         if group is not arguments.get("group") and isinstance(group, dist.ProcessGroup):
             arguments["group"] = group
             arguments.pop("device", None)
@@ -67,7 +76,7 @@ def _through_host(original: Callable) -> Callable:
 
 def _barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> Any:
     """torch.distributed.barrier, on the host."""
-    through = host_group(group)
+    through = _host_group(group)
     if not isinstance(through, dist.ProcessGroup):  # this rank is not in it
         return None
     options = dist.BarrierOptions() if hasattr(dist, "BarrierOptions") else c10d.BarrierOptions()
@@ -82,12 +91,7 @@ def _barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, 
 
 
 def _split_group(
-    parent_pg: Any = None,
-    split_ranks: Optional[list] = None,
-    timeout: Any = None,
-    pg_options: Any = None,
-    group_desc: Optional[str] = None,
-    **options: Any,
+    parent_pg: Any = None, split_ranks: Optional[list] = None, timeout: Any = None, *_: Any, **options: Any
 ) -> Any:
     """torch.distributed.split_group, which asks NCCL to split a communicator: a new group of the ranks that go with this one.
 
@@ -99,3 +103,84 @@ def _split_group(
             of_parent = dist.get_process_group_ranks(parent)
             return dist.new_group([of_parent[rank] for rank in ranks], timeout, "nccl", use_local_synchronization=True)
     return None
+
+
+# --- DistributedDataParallel's reducer ------------------------------------------------------------------------------------
+
+
+class _Kept(threading.local):
+    """Values that were copied to the card while buckets are rebuilt, by storage."""
+
+    values: Any = None
+
+
+def patch_reducer(gpu: ImaginaryGpu, patches: Patches) -> None:
+    kept = _Kept()
+    copy: Callable = gpu.operation_handlers[aten.copy_.default]
+    gpu.operation_handlers[aten.copy_.default] = _keeping(copy, kept)
+    rebuild = Reducer._rebuild_buckets
+
+    @functools.wraps(rebuild)
+    def _rebuild_buckets(self: Any) -> bool:
+        kept.values = {}
+        try:
+            return rebuild(self)
+        finally:
+            kept.values = None
+
+    patches.set(Reducer, "_rebuild_buckets", _noting_buckets(gpu, _rebuild_buckets))
+    patches.set(Reducer, "__init__", _noting_buckets(gpu, Reducer.__init__))
+    patches.set(dist, "_verify_params_across_processes", _verify_params_across_processes)
+
+
+def _noting_buckets(gpu: ImaginaryGpu, function: Callable) -> Callable:
+    """`function` makes buckets; the trace notes that they hold gradients."""
+
+    @functools.wraps(function)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        before = set(gpu.storages)
+        result = function(*args, **kwargs)
+        if gpu.notes is not None:
+            gpu.notes.tags.buckets([entry for key, entry in list(gpu.storages.items()) if key not in before])
+        return result
+
+    return noting
+
+
+def _keeping(copy: Callable, kept: _Kept) -> Callable:
+    """The handler of copy_, which for a while knows what was copied to the card."""
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if kept.values is None:
+            return copy(gpu, func, args, kwargs)
+        target, source = args[:2]
+        if is_meta(target) and not is_meta(source):
+            kept.values[target.untyped_storage()._cdata] = source.clone()
+        elif is_meta(source) and not is_meta(target):
+            value = kept.values.get(source.untyped_storage()._cdata)
+            if value is not None:
+                return target.copy_(value)
+        return copy(gpu, func, args, kwargs)
+
+    return handler
+
+
+def _verify_params_across_processes(group: Any, params: Sequence[Tensor], logger: Any = None) -> None:
+    """Raises RuntimeError in PyTorch's words where ranks have different parameters (reducer.cpp)."""
+    if is_alone():
+        return
+    shapes: List[Tuple[int, ...]] = [tuple(param.shape) for param in params]
+    of_all: List[Any] = [None] * group.size()
+    dist.all_gather_object(of_all, shapes, group=_host_group(group))
+    first, rank = of_all[0], group.rank()
+    if len(first) != len(shapes):
+        raise RuntimeError(
+            "DDP expects same model across all ranks, but Rank %d has %d params, while rank 0 has inconsistent %d params."
+            % (rank, len(shapes), len(first))
+        )
+    for place, (mine, theirs) in enumerate(zip(shapes, first)):
+        if mine != theirs:
+            raise RuntimeError(
+                "[%d]: params[%d] in this process with sizes %s appears not to match sizes of the same param in process 0."
+                % (rank, place, list(mine))
+            )

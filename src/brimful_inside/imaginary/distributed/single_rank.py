@@ -15,9 +15,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from brimful_inside.imaginary.distributed.names import replace_everywhere
-from brimful_inside.imaginary.distributed.nccl import replace_plugins, stand_in
-from brimful_inside.imaginary.distributed.work import done
+from brimful_inside.imaginary.distributed.collectives import done
+from brimful_inside.imaginary.distributed.nccl import replace_everywhere, replace_plugins, stand_in
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.wire import ALONE_VARIABLE
@@ -33,7 +32,7 @@ def is_alone() -> bool:
 
 
 class _Store(dist.Store):
-    """What ranks would tell each other. What nobody has set is empty, and nothing waits for it."""
+    """What ranks would send each other. What nobody has set is empty, and nothing waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,12 +50,9 @@ class _Store(dist.Store):
         return value
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        if self._known.get(key, b"") == expected.encode():
-            self._known[key] = desired.encode()
-        return self._known.get(key, b"")
-
-    def wait(self, keys: Any, timeout: Any = None) -> None:
-        return None
+        if self.get(key) == expected.encode():
+            self.set(key, desired)
+        return self.get(key)
 
     def check(self, keys: List[str]) -> bool:
         return True
@@ -66,6 +62,9 @@ class _Store(dist.Store):
 
     def num_keys(self) -> int:
         return len(self._known)
+
+    def wait(self, keys: Any, timeout: Any = None) -> None:
+        return None
 
     def set_timeout(self, timeout: Any) -> None:
         return None
@@ -132,41 +131,31 @@ def _summing(gpu: ImaginaryGpu, original: Callable) -> Callable:
 
 
 def _objects(gpu: ImaginaryGpu) -> Dict[str, Callable]:
-    def approximate() -> None:
+    def all_gather_object(object_list: List[Any], obj: Any, *args: Any, **_: Any) -> None:
         gpu.approximate(_APPROXIMATION)
-
-    def all_gather_object(object_list: List[Any], obj: Any, group: Any = None) -> None:
-        approximate()
         object_list[:] = [obj] * len(object_list)
 
-    def gather_object(
-        obj: Any, object_gather_list: Optional[List[Any]] = None, dst: Any = None, group: Any = None, **_: Any
-    ) -> None:
-        approximate()
-        if object_gather_list is not None:
-            object_gather_list[:] = [obj] * len(object_gather_list)
+    def gather_object(obj: Any, object_gather_list: Optional[List[Any]] = None, *args: Any, **_: Any) -> None:
+        all_gather_object(object_gather_list if object_gather_list is not None else [], obj)
 
     def scatter_object_list(
         scatter_object_output_list: List[Any], scatter_object_input_list: Optional[List[Any]] = None, *args: Any, **_: Any
     ) -> None:
-        approximate()
+        gpu.approximate(_APPROXIMATION)
         if scatter_object_input_list:
             place = dist.get_rank() % len(scatter_object_input_list)
             scatter_object_output_list[0] = scatter_object_input_list[place]
 
-    def stays(object_list: Optional[List[Any]] = None, *args: Any, **_: Any) -> None:
-        approximate()
+    def stays(*args: Any, **_: Any) -> None:
+        gpu.approximate(_APPROXIMATION)
 
     def barrier(group: Any = None, async_op: bool = False, *args: Any, **_: Any) -> Any:
-        return dist.Work.unbox(done([])) if async_op else None
+        return dist.Work.unbox(done()) if async_op else None
 
     return {
         "all_gather_object": all_gather_object,
         "gather_object": gather_object,
         "scatter_object_list": scatter_object_list,
-        "broadcast_object_list": stays,
-        "send_object_list": stays,
-        "recv_object_list": stays,
-        "barrier": barrier,
-        "monitored_barrier": barrier,
+        **dict.fromkeys(("broadcast_object_list", "send_object_list", "recv_object_list"), stays),
+        **dict.fromkeys(("barrier", "monitored_barrier"), barrier),
     }

@@ -221,7 +221,7 @@ def test_an_older_card_has_no_tensor_cores_for_float32(enter):
     peaks = []
     for allowed in (False, True):
         torch.backends.cudnn.allow_tf32 = allowed
-        gpu.reset_peaks()
+        gpu.allocator.reset_peaks()
         train(nn.Conv2d(16, 32, 3))
         peaks.append(gpu.allocator.peak_allocated)
     assert peaks[0] == peaks[1]

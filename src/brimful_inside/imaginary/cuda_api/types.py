@@ -1,0 +1,178 @@
+"""Types that a build without CUDA lacks, or that mean the card: torch.cuda.FloatTensor and its kin, generators, storages."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+import torch
+
+from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import META
+
+__all__ = ["patch_storages", "patch_types"]
+
+_DTYPES: Dict[str, torch.dtype] = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "ShortTensor": torch.int16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "BoolTensor": torch.bool,
+}
+_RealGenerator = torch.Generator
+_Storage = torch.UntypedStorage
+_Base: Any = torch._C.StorageBase
+_EARLY = -1  # before torch's own locations, whose numbers start at 10 (torch/serialization.py)
+
+
+class _TensorType(type):
+    """The type of torch.cuda.FloatTensor: it makes tensors, and a tensor of the card is an instance of it."""
+
+    dtype: torch.dtype
+
+    def __call__(cls, *args: Any) -> torch.Tensor:
+        if len(args) == 1 and isinstance(args[0], (list, tuple, torch.Tensor)) and not isinstance(args[0], torch.Size):
+            return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
+        shape = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
+        return torch.empty(shape or (0,), dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+
+
+class _Generator(torch.Generator):
+    """A generator of the card. It makes no numbers; its state has a seed and an offset, 16 bytes as Philox's on CUDA."""
+
+    def __new__(cls, index: int = 0) -> _Generator:
+        return super().__new__(cls)
+
+    def __init__(self, index: int = 0):
+        self._index = index
+        self._state: Optional[torch.Tensor] = None
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self._index)
+
+    def get_state(self) -> torch.Tensor:
+        if self._state is not None:
+            return self._state.clone()
+        seed = self.initial_seed() & ((1 << 63) - 1)
+        return torch.tensor([seed, 0], dtype=torch.int64, device="cpu").view(torch.uint8)
+
+    def set_state(self, new_state: torch.Tensor) -> _Generator:
+        self._state = new_state.detach().cpu().clone()
+        return self
+
+    def manual_seed(self, seed: int) -> _Generator:
+        super().manual_seed(seed)
+        self._state = None
+        return self
+
+    def clone_state(self) -> torch.Generator:
+        return _Generator(self._index).set_state(self.get_state())
+
+
+class _GeneratorFactory(type):
+    """torch.Generator(device=...): the card's where the card is named, PyTorch's own otherwise."""
+
+    def __call__(cls, device: Any = None) -> torch.Generator:
+        named = torch.device("cpu" if device is None else device)
+        return _Generator(named.index or 0) if named.type == "cuda" else _RealGenerator(device=named)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _RealGenerator)
+
+
+def patch_types(gpu: ImaginaryGpu, patches: Patches) -> None:
+    for name, dtype in _DTYPES.items():
+        patches.set(torch.cuda, name, _TensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda", "is_cuda": True}))
+    patches.set(torch, "Generator", _GeneratorFactory("Generator", (), {"__module__": "torch"}))
+    patches.set(torch.cuda, "default_generators", tuple(_Generator(index) for index in range(gpu.count)))
+    original: Any = torch.set_default_tensor_type
+
+    def set_default_tensor_type(t: Any) -> None:
+        """There are no types of the card: a default dtype and a default device stand for one."""
+        name = t if isinstance(t, str) else "%s.%s" % (getattr(t, "__module__", ""), getattr(t, "__name__", ""))
+        if name.startswith("torch.cuda."):
+            torch.set_default_dtype(_DTYPES[name.split(".")[-1]])
+            torch.set_default_device("cuda")
+            return
+        if torch.get_default_device().type == "cuda":
+            torch.set_default_device(None)
+        original(t)
+
+    patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
+
+
+def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """Storages as a script handles them: made, resized, moved, asked for their device, restored from a file."""
+    device_of, real_resize, data_ptr = _Base.device.__get__, _Storage.resize_, _Storage.data_ptr
+
+    def on_card(storage: Any) -> bool:
+        return device_of(storage).type == "meta" and (not gpu.has_user_meta or storage._cdata in gpu.storages)
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        wanted = kwargs.get("device")
+        if not gpu.devices.is_card(wanted):
+            return _Base.__new__(cls, *args, **kwargs)
+        gpu.touch()
+        storage = _Base.__new__(cls, *args, **{**kwargs, "device": META})
+        gpu.ledgers[gpu.index_of(wanted)].born(storage, "torch.UntypedStorage")
+        return storage
+
+    def device(self: Any) -> torch.device:
+        return gpu.device_of_storage(self) if on_card(self) else device_of(self)
+
+    def resize_(self: Any, nbytes: int) -> Any:
+        real_resize(self, nbytes)
+        entry = gpu.storages.get(self._cdata) if device_of(self).type == "meta" else None
+        if entry is not None and entry.nbytes != self.nbytes():
+            gpu.ledger.resized(entry, self.nbytes(), "UntypedStorage.resize_")
+        return self
+
+    def copy_(self: Any, source: Any, non_blocking: Optional[bool] = None) -> Any:
+        if device_of(self).type == "meta":
+            return self
+        return self.fill_(0) if device_of(source).type == "meta" else _Base.copy_(self, source, non_blocking)
+
+    def address(self: Any) -> int:
+        if not on_card(self):
+            return data_ptr(self)
+        entry = gpu.storages.get(self._cdata)
+        return entry.address if entry is not None else 0
+
+    def cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        wanted = torch.device("cuda", gpu.index_of(device))
+        return self if on_card(self) and self.device == wanted else _moved(self, wanted)
+
+    patches.set(_Storage, "__new__", staticmethod(new))
+    patches.set(_Storage, "device", property(device))
+    patches.set(_Storage, "is_cuda", property(on_card))
+    patches.set(_Storage, "resize_", resize_)
+    patches.set(_Storage, "copy_", copy_)
+    patches.set(_Storage, "data_ptr", address)
+    patches.set(_Storage, "cuda", cuda)
+    _restore_from_files(gpu, patches)
+
+
+def _moved(storage: Any, device: Any) -> Any:
+    return torch.UntypedStorage(storage.nbytes(), device=device)
+
+
+def _restore_from_files(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """torch.load puts storages whose location is the card there, without their data."""
+
+    def restore(storage: Any, location: str) -> Any:
+        if not location.startswith("cuda"):
+            return None
+        gpu.devices.rewritten(location)
+        return _moved(storage, location)
+
+    registry = torch.serialization._package_registry
+    patches.set(torch.serialization, "_package_registry", [(_EARLY, lambda storage: None, restore), *registry])
