@@ -110,16 +110,17 @@ class MemoryEstimate:
     """What is concluded about memory: a peak for every batch size."""
 
     memory: str  # "device" or "host"
-    method: str  # "laws" (each allocation a law of the batch size) or "peaks" (fixed + linear + quadratic)
-    exact: bool  # laws: a trace at a size not used for fitting was reproduced to the byte, as far as the answer needs it
+    method: str  # "extrapolated" (each allocation's size, from traces) or "peaks" (fixed + linear + quadratic)
+    exact: bool  # extrapolated: a trace not used for fitting was reproduced to the byte, as far as the answer needs it
     fixed_bytes: float | None  # peaks only
     linear_bytes: float | None
     quadratic_bytes: float | None
     curve: tuple[Point, ...]  # predicted, for the page
     probes: tuple[Point, ...]  # what trials showed
-    largest_batch_size: int | None  # under budget and limits, by the rule of fitting; None if not even the smallest fits
+    largest_batch_size: int | None  # under budget and limits, by the rule of fitting; None: see `nothing_fits`
     limited_by: str | None  # "budget", "dataset", "max_batch_size"
     ignores_batch_size: bool = False
+    nothing_fits: bool = False  # not even the smallest batch size; False without a largest one: it was not searched for
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class Prediction:
     limited_by: str | None
     gpu: Gpu
     budget: Budget
-    method: str  # "trace" (run as asked), "laws" or "trials"
+    method: str  # "trace" (run as asked), "extrapolated" or "peaks"
     exact: bool
     seconds: float
     approximations: dict[str, int]
@@ -207,6 +208,7 @@ class Prediction:
     breakdown: Breakdown | None = None  # of the device peak; None where no trace could be read
     phase_breakdowns: dict[str, Breakdown] = field(default_factory=dict)  # of each phase's own peak
     what_if: WhatIf | None = None  # None: it was not asked, and the batch size fits
+    nothing_fits: bool = False  # not even the smallest batch size; False without a largest one: it was not searched for
 
 
 @dataclass(frozen=True)

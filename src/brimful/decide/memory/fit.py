@@ -15,15 +15,15 @@ from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.program import Program
 from brimful.decide.memory.size_model import SizeModel
 from brimful.decide.replays import play_cards
-from brimful.values import Estimate, Limits, PeakEstimate, Point, Source
+from brimful.values import Estimate, PeakEstimate, Point, Source
 from brimful_inside.simulator.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
 from brimful_inside.simulator.replay import Peaks, Played, play
 from brimful_inside.simulator.trace import Trace
 
-WINDOW = 160  # sizes above an edge that are looked at one by one, or a tenth of the edge where that is more
+WINDOW = 160  # sizes above an edge that are tested one by one, or a tenth of the edge where that is more
 REACH = 1.3  # in random programs on small cards, sizes up to 1.28 times a first edge fitted again
-FEWEST_LOOKS, MOST_LOOKS = 64, 600
-LOOKED_AT_ROWS = 400_000  # all looks together: a second or two
+FEWEST_TESTS, MOST_TESTS = 64, 600
+TESTED_ROWS = 400_000  # all tests together: a second or two
 ANY_BYTES = 1 << 62
 ENDLESS = 1 << 24  # a batch size that nobody has
 FEWEST_POINTS, CURVE_POINTS = 8, 24
@@ -97,24 +97,24 @@ class Card:
 
 
 @dataclass
-class LawPeaks:
-    """Peaks at any batch size from laws, each computed once."""
+class ExtrapolatedPeaks:
+    """Peaks at any batch size from a size model, each computed once."""
 
-    laws: SizeModel
+    model: SizeModel
     card: Card
     _played: dict[int, Played] = field(default_factory=dict)
     _too_large: set[int] = field(default_factory=set)  # do not fit; by how much was not worked out
 
     def at(self, batch_size: int) -> Played:
         if batch_size not in self._played:
-            self._played[batch_size] = self.laws.play_at(batch_size, self.card.settings, self.card.capacity_bytes)
+            self._played[batch_size] = self.model.play_at(batch_size, self.card.settings, self.card.capacity_bytes)
         return self._played[batch_size]
 
     def fits(self, batch_size: int) -> bool:
         if batch_size not in self._played and batch_size not in self._too_large:
             card = self.card
             most = card.most_reserved_bytes
-            played = self.laws.play_up_to(most, batch_size, card.settings, card.capacity_bytes)
+            played = self.model.play_up_to(most, batch_size, card.settings, card.capacity_bytes)
             if played is None:
                 self._too_large.add(batch_size)
             else:
@@ -122,38 +122,22 @@ class LawPeaks:
         return batch_size in self._played and self.card.fits(self._played[batch_size])
 
     def largest(self, lower: int, upper: int | None) -> int | None:
-        """As `largest_that`, with the more looks the shorter the program."""
-        rows = max(1, len(self.laws.program.code))
-        looks = max(FEWEST_LOOKS, min(MOST_LOOKS, LOOKED_AT_ROWS // rows))
-        return largest_that(self.fits, lower, upper, looks)
+        """As `largest_that`, with the more tests the shorter the program."""
+        rows = max(1, len(self.model.program.code))
+        tests = max(FEWEST_TESTS, min(MOST_TESTS, TESTED_ROWS // rows))
+        return largest_that(self.fits, lower, upper, tests)
 
 
-def upper_limit(limits: Limits) -> tuple[int | None, str | None]:
-    """The largest batch size that the limits allow, and which of them says so: "dataset" or "max_batch_size"."""
-    named = [(limits.dataset_length, "dataset"), (limits.max_batch_size, "max_batch_size")]
-    given = [(value, name) for value, name in named if value is not None]
-    return min(given, key=lambda pair: pair[0]) if given else (None, None)
-
-
-def check_limits(limits: Limits) -> None:
-    """Raises ValueError where the limits leave no batch size."""
-    upper, name = upper_limit(limits)
-    if limits.min_batch_size < 1:
-        raise ValueError(f"the smallest batch size must be at least 1, not {limits.min_batch_size}")
-    if upper is not None and upper < limits.min_batch_size:
-        raise ValueError(f"no batch size from {limits.min_batch_size} to {upper} ({name})")
-
-
-def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None, looks: int = MOST_LOOKS) -> int | None:
+def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None, tests: int = MOST_TESTS) -> int | None:
     """The largest batch size from `lower` to `upper` that fits, None if not even `lower` does.
 
     Memory reserved is not monotone in the batch size: a larger batch can fall into better fitting segments. So the edge
-    found by bisection is a size that fits whose next one does not; then sizes above it are looked at (about `looks` of them:
+    found by bisection is a size that fits whose next one does not; then sizes above it are tested (about `tests` of them:
     the next ones, and some spread up to `REACH` times the edge), and the largest that fits becomes the edge, until none of
     them does. Without `upper` the search goes up by doubling until a size does not fit, and gives up at 2**24.
     """
     if not fits(lower):
-        found = next((size for size in _above(lower, upper, looks) if fits(size)), None)
+        found = next((size for size in _above(lower, upper, tests) if fits(size)), None)
         if found is None:
             return None
         lower = found
@@ -169,17 +153,17 @@ def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None, loo
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     while True:
-        larger = next((size for size in _above(good, upper, looks) if fits(size)), None)
+        larger = next((size for size in _above(good, upper, tests) if fits(size)), None)
         if larger is None:
             return good
         good = larger
 
 
-def _above(edge: int, upper: int | None, looks: int) -> list[int]:
+def _above(edge: int, upper: int | None, tests: int) -> list[int]:
     """Sizes above an edge that may fit all the same, the largest first."""
-    parts = looks // 4
+    parts = tests // 4
     spread = {edge + round(edge * (REACH - 1) * part / parts) for part in range(1, parts + 1)}
-    near = set(range(edge + 1, edge + min(looks - parts, max(WINDOW, edge // 10)) + 1))
+    near = set(range(edge + 1, edge + min(tests - parts, max(WINDOW, edge // 10)) + 1))
     return sorted((size for size in near | spread if size > edge and (upper is None or size <= upper)), reverse=True)
 
 

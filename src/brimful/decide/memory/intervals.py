@@ -25,8 +25,8 @@ ASSUMED_ERROR = 0.085
 # Per doubling of the batch size beyond what was seen, for a peak fitted as fixed + linear + quadratic: fitted at 4 and 8
 # and extrapolated to 64, such peaks erred by 5 % on a ResNet and 18 % on a small T5, that is up to 6 % a doubling.
 GROWTH_PEAKS = 0.06
-# The same for allocation laws that no further trace has confirmed.
-GROWTH_LAWS = 0.02
+# The same for extrapolated sizes that no further trace has confirmed.
+GROWTH_EXTRAPOLATED = 0.02
 
 # Kinds of networks: of linear layers alone; all others by the largest workspace of cuDNN's convolutions.
 DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES = "dense", "no workspaces", "small workspaces", "workspaces"

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+
 from brimful.decide.memory.intervals import GROWTH_PEAKS, growth
 
 # The least relative uncertainty of a measured peak; resident memory read under a tuned malloc was right within 0.2 %.
@@ -33,14 +35,11 @@ class PeakFit:
     def at(self, batch_size: float) -> float:
         return self.fixed + batch_size * (self.linear + batch_size * self.quadratic)
 
-    def margin(self, batch_size: float) -> float:
-        """The relative half width of the 95 % interval: the spread, and more for each doubling beyond what was seen."""
+    def interval(self, batch_size: float) -> tuple[float, float]:
+        """The 95 % interval: the spread, and more for each doubling beyond the sizes measured."""
         beyond = growth(batch_size, self.sizes[-1], GROWTH_PEAKS)
         below = growth(self.sizes[0], batch_size, GROWTH_PEAKS) if batch_size > 0 else 0.0
-        return Z_95 * self.spread + beyond + below
-
-    def interval(self, batch_size: float) -> tuple[float, float]:
-        peak, margin = self.at(batch_size), self.margin(batch_size)
+        peak, margin = self.at(batch_size), Z_95 * self.spread + beyond + below
         return peak * max(0.0, 1 - margin), peak * (1 + margin)
 
 
@@ -55,18 +54,17 @@ def fit_peaks(points: Sequence[tuple[int, float]]) -> PeakFit:
     if any(value <= 0 or size < 1 for size, value in points):
         raise ValueError("peaks and batch sizes must be above 0")
     sizes = tuple(sorted({size for size, _ in points}))
-    best: tuple[float, tuple[float, float, float]] | None = None
+    best: tuple[float, tuple[float, float, float]] = (math.inf, (0.0, 0.0, 0.0))
     for count in range(1, min(3, len(sizes)) + 1):
         for terms in combinations((0, 1, 2), count):
             coefficients = _least_squares(points, terms)
             if coefficients is None or min(coefficients) < 0:
                 continue
-            error = sum((_value(coefficients, size) / value - 1) ** 2 for size, value in points)
+            fixed, linear, quadratic = coefficients
+            error = sum(((fixed + size * (linear + size * quadratic)) / value - 1) ** 2 for size, value in points)
             # With two sizes, fixed + linear and the others fit equally well: the plainest comes first and stays.
-            if best is None or error < best[0] - 1e-12:
+            if error < best[0] - 1e-12:
                 best = (error, coefficients)
-    if best is None:  # not reached: the mean alone is always possible
-        raise ValueError("no curve without negative coefficients")
     freedom = len(points) - sum(c > 0 for c in best[1])
     spread = max(FLOOR, math.sqrt(best[0] / freedom)) if freedom > 0 else UNJUDGED / Z_95
     return PeakFit(*best[1], spread=max(spread, _repeats(points)), sizes=sizes)
@@ -80,53 +78,26 @@ def parabola_through(peaks: Mapping[int, float]) -> PeakFit | None:
     (first, low), (last, high) = sorted(peaks.items())
     if high <= low:
         return None
-    quadratic = (high - low) / (last**2 - first**2)
-    quadratic = min(quadratic, high / last**2)
+    quadratic = min((high - low) / (last**2 - first**2), high / last**2)
     return PeakFit(high - quadratic * last**2, 0.0, quadratic, UNJUDGED / Z_95, (first, last))
-
-
-def _value(coefficients: tuple[float, float, float], size: float) -> float:
-    return coefficients[0] + size * (coefficients[1] + size * coefficients[2])
 
 
 def _repeats(points: Sequence[tuple[int, float]]) -> float:
     """The largest relative spread among repeats at one batch size."""
-    spreads = [0.0]
-    for size in {size for size, _ in points}:
-        values = [value for other, value in points if other == size]
-        spreads.append((max(values) - min(values)) / max(values) / 2)
-    return max(spreads)
+    groups = [[value for other, value in points if other == size] for size, _ in points]
+    return max((max(values) - min(values)) / max(values) / 2 for values in groups)
 
 
 def _least_squares(points: Sequence[tuple[int, float]], terms: tuple[int, ...]) -> tuple[float, float, float] | None:
-    """Coefficients of the powers `terms` of the batch size, others 0, by the normal equations of relative errors.
+    """Coefficients of the powers `terms` of the batch size, others 0, for the least relative errors; None without a solution.
 
-    Sizes are scaled to at most 1, so that the equations stay well conditioned. None where they have no solution.
+    Sizes are scaled to at most 1, so that the equations stay well conditioned.
     """
-    scale = max(size for size, _ in points)
-    rows = [[(size / scale) ** term / value for term in terms] for size, value in points]
-    matrix = [[sum(row[i] * row[j] for row in rows) for j in range(len(terms))] for i in range(len(terms))]
-    right = [sum(row[i] for row in rows) for i in range(len(terms))]
-    solution = _solve(matrix, right)
-    if solution is None:
+    sizes, values = np.array(points, dtype=float).T
+    scale = sizes.max()
+    found, _, rank, _ = np.linalg.lstsq((sizes / scale)[:, None] ** terms / values[:, None], np.ones(len(points)))
+    if rank < len(terms):
         return None
-    coefficients = [0.0, 0.0, 0.0]
-    for term, value in zip(terms, solution, strict=True):
-        coefficients[term] = value / scale**term
-    return coefficients[0], coefficients[1], coefficients[2]
-
-
-def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """Gauss's elimination with pivoting, for a few unknowns."""
-    size = len(right)
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for column in range(size):
-        pivot = max(range(column, size), key=lambda r: abs(rows[r][column]))
-        if abs(rows[pivot][column]) <= 1e-12 * max(abs(x) for row in matrix for x in row):
-            return None
-        rows[column], rows[pivot] = rows[pivot], rows[column]
-        for other in range(size):
-            if other != column:
-                factor = rows[other][column] / rows[column][column]
-                rows[other] = [a - factor * b for a, b in zip(rows[other], rows[column], strict=True)]
-    return [rows[i][size] / rows[i][i] for i in range(size)]
+    coefficients = dict(zip(terms, found, strict=True))
+    fixed, linear, quadratic = (float(coefficients.get(term, 0.0) / scale**term) for term in (0, 1, 2))
+    return fixed, linear, quadratic

@@ -1,7 +1,4 @@
-"""What would save memory, as far as it can be worked out from what was seen, and what of a what-if is worth running.
-
-Nothing here starts a trial: these are estimates by arithmetic, and verdicts on what a trial has shown.
-"""
+"""What would save memory: which changes are worth a trial, what a trial of one showed, and estimates by arithmetic for others."""
 
 from __future__ import annotations
 
@@ -9,20 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from brimful.decide.memory.breakdown import Breakdowns, break_down
-from brimful.decide.memory.categories import (
-    GRADIENTS,
-    OPTIMIZER_STATE,
-    Allocation,
-    Annotated,
-)
+from brimful.decide.memory.categories import GRADIENTS, OPTIMIZER_STATE, Allocation, Annotated
 from brimful.decide.memory.fit import Card
 from brimful.decide.memory.program import Program
 from brimful.decide.memory.size_model import SizeModel
 from brimful.values import Breakdown, NoSaving, Saving, Source
-from brimful_inside.simulator.annotations import OPTIMIZER, RECOMPUTATION
+from brimful_inside.simulator.annotations import RECOMPUTATION
 
 MIB = 1 << 20
-WORTH_SHARE = 0.001  # of the peak: less is not told as a saving
+WORTH_SHARE = 0.001  # of the peak: less is no saving
 SPLITS = (2, 4)  # of a batch into micro-batches
 
 # bitsandbytes quantizes states of 4096 elements and more, in blocks with a scale of 4 bytes each; 2048 elements a block is the
@@ -34,8 +26,6 @@ EIGHT_BIT_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "LAMB", "L
 NAMES = {
     "mixed-precision": "mixed precision",
     "gradient-checkpointing": "gradient checkpointing",
-    "foreach-off": "foreach=False",
-    "zero-grad-early": "zero_grad() after the step",
     "optimizer-8bit": "8-bit optimizer states",
     "eval-batch": "a smaller evaluation batch",
 }
@@ -43,51 +33,36 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Change:
-    """A change that can be switched from outside: its code, the name in the child's orders, what to write in the script."""
+    """A change that can be switched from outside: its code, its name in the trial config, what to write in the script."""
 
     code: str
     what_if: str
     how: str
 
 
-def changes_to_run(breakdown: Breakdown, annotated: Annotated, capability: tuple[int, int], accumulates: bool) -> list[Change]:
-    """What is worth a trial: not what the script does already, and not what has no part in the peak."""
-    lower = "torch.bfloat16" if capability >= (8, 0) else "torch.float16"
-    scaler = "" if capability >= (8, 0) else ", and a torch.amp.GradScaler around the backward pass and the step"
-    changes = []
-    if "autocast" not in annotated.uses:
-        how = f'with torch.autocast("cuda", dtype={lower}): around the forward pass and the loss{scaler}'
-        changes.append(Change("mixed-precision", "autocast", how))
-    if not any(a.site.during == RECOMPUTATION for a in annotated.allocations):
-        changes.append(Change("gradient-checkpointing", "checkpointing", ""))
-    moments = [breakdown.moment, breakdown.grown]
-    if any(moment is not None and moment.during == OPTIMIZER for moment in moments):
-        how = "foreach=False where the optimizer is made: its step takes longer and holds fewer temporaries"
-        changes.append(Change("foreach-off", "foreach_off", how))
-    if not accumulates and any(a.stale for a in annotated.allocations):
-        how = "optimizer.zero_grad() right after optimizer.step(), so that no gradients live through the next forward pass"
-        changes.append(Change("zero-grad-early", "zero_grad", how))
-    return changes
-
-
-def already(annotated: Annotated) -> list[NoSaving]:
-    """What the script does already."""
-    found = []
-    if "autocast" in annotated.uses:
-        found.append(NoSaving("mixed-precision", NAMES["mixed-precision"], "the script uses it already"))
-    if any(a.site.during == RECOMPUTATION for a in annotated.allocations):
-        found.append(NoSaving("gradient-checkpointing", NAMES["gradient-checkpointing"], "the script uses it already"))
-    return found
+def changes_to_run(annotated: Annotated, capability: tuple[int, int]) -> tuple[list[Change], list[NoSaving]]:
+    """(What is worth a trial, what the script does already)."""
+    lower, scaler = "torch.bfloat16", ""
+    if capability < (8, 0):
+        lower, scaler = "torch.float16", ", and a torch.amp.GradScaler around the backward pass and the step"
+    how = f'with torch.autocast("cuda", dtype={lower}): around the forward pass and the loss{scaler}'
+    changes = {
+        Change("mixed-precision", "autocast", how): "autocast" in annotated.uses,
+        Change("gradient-checkpointing", "checkpointing", ""): any(
+            one.site.during == RECOMPUTATION for one in annotated.allocations
+        ),
+    }
+    used = [NoSaving(one.code, NAMES[one.code], "the script uses it already") for one, uses in changes.items() if uses]
+    return [change for change, uses in changes.items() if not uses], used
 
 
 def judged(card: Card, code: str, how: str, before: int, after: int, source: Source, basis: str = "") -> Saving | NoSaving:
     """A change by the device peaks (bytes) before and after it."""
-    saved = before - after
+    saved, least = before - after, max(MIB, WORTH_SHARE * before)
     what = NAMES.get(code, code)
-    if saved < max(MIB, WORTH_SHARE * before):
-        found = "it was run, and" if source is Source.PREDICTED else "by estimate"
-        changed = "higher" if -saved >= max(MIB, WORTH_SHARE * before) else "no lower"
-        return NoSaving(code, what, f"{found} the peak is {changed}")
+    if saved < least:
+        found = "a trial ran it, and" if source is Source.PREDICTED else "by estimate"
+        return NoSaving(code, what, f"{found} the peak is {'higher' if -saved >= least else 'no lower'}")
     fits = card.around(after)[1] <= card.budget_bytes
     return Saving(code, what, how, source, saved, after, fits, basis=basis)
 
@@ -112,21 +87,21 @@ def _eight_bit_saving(allocation: Allocation, size: int) -> int:
     return max(0, size - elements - 4 * -(-elements // EIGHT_BIT_BLOCK))
 
 
-def micro_batches(card: Card, laws: SizeModel, annotated: Annotated, batch_size: int, before: int) -> list[Saving]:
-    """The same batch in parts with the gradients summed: the peak of a part by the laws, and gradients that live on."""
+def micro_batches(card: Card, model: SizeModel, annotated: Annotated, batch_size: int, before: int) -> list[Saving]:
+    """The same batch in parts with the gradients summed: the extrapolated peak of a part, and gradients that live on."""
     found = []
     for parts in SPLITS:
         size = -(-batch_size // parts)
-        if size >= batch_size or size < min(laws.fitted_at):
+        if size >= batch_size or size < min(model.fitted_at):
             continue
-        sizes = laws.sizes_at(size)
-        made = break_down(laws.program, sizes, annotated, card.context_bytes, card.settings)
+        sizes = model.sizes_at(size)
+        made = break_down(model.program, sizes, annotated, card.context_bytes, card.settings)
         if made is None:
             continue
-        kept = max(0, most_gradients(laws.program, sizes, annotated) - made.whole.parts[GRADIENTS])
+        kept = max(0, most_gradients(model.program, sizes, annotated) - made.whole.parts[GRADIENTS])
         step = f"optimizer.step() after every {parts} of them"
         how = f"batches of {size}, {step}, the loss divided by {parts}: the same effective batch"
-        basis = f"laws at batch size {size}, with all gradients alive"
+        basis = f"sizes extrapolated to batch size {size}, with all gradients alive"
         after = sum(made.whole.parts.values()) + kept
         saving = judged(card, f"accumulation-{parts}", how, before, after, Source.ESTIMATE, basis=basis)
         if isinstance(saving, Saving):
@@ -137,30 +112,30 @@ def micro_batches(card: Card, laws: SizeModel, annotated: Annotated, batch_size:
 def most_gradients(program: Program, sizes: Sequence[int], annotated: Annotated) -> int:
     """The most bytes of gradients that are alive at once."""
     gradient = [a.category == GRADIENTS for a in annotated.allocations]
-    alive = most = birth = 0
+    alive = most = count = 0
     for event in program.events:
         if event[0] == "malloc":
-            alive += sizes[birth] if gradient[birth] else 0
+            alive += sizes[count] if gradient[count] else 0
             most = max(most, alive)
-            birth += 1
+            count += 1
         elif event[0] in ("free", "retire"):
             alive -= sizes[int(event[1] or 0)] if gradient[int(event[1] or 0)] else 0
     return most
 
 
-def smaller_evaluation(card: Card, laws: SizeModel, breakdowns: Breakdowns, batch_size: int, before: int) -> Saving | None:
-    """Where evaluation sets the peak: its batch halved, by the laws; the other phases stay as they are."""
+def smaller_evaluation(card: Card, model: SizeModel, breakdowns: Breakdowns, batch_size: int, before: int) -> Saving | None:
+    """Where evaluation sets the peak: its batch halved, by extrapolated sizes; the other phases stay as they are."""
     half = batch_size // 2
     phase = breakdowns.whole.phase
-    if phase != "eval" or half < min(laws.fitted_at):
+    if phase != "eval" or half < min(model.fitted_at):
         return None
-    evaluated = laws.play_at(half, card.settings).phases.get(phase)
+    evaluated = model.play_at(half, card.settings).phases.get(phase)
     others = [_allocated(one) for name, one in breakdowns.phases.items() if name != phase]
     if evaluated is None or not others:
         return None
     after = before - _allocated(breakdowns.whole) + max(*others, evaluated.allocated)
     how = f"an evaluation loader with a batch size of its own, {half} or less"
-    basis = f"laws at batch size {half} for the evaluation"
+    basis = f"sizes extrapolated to batch size {half} for the evaluation"
     saving = judged(card, "eval-batch", how, before, after, Source.ESTIMATE, basis=basis)
     return saving if isinstance(saving, Saving) else None
 

@@ -1,0 +1,120 @@
+"""The bracket of a search for the largest batch size: what ran, what did not and why, and which limits hold besides memory.
+
+A model proposes the next size (`search_traced`: sizes extrapolated from traces; `search_measured`: a curve through measured
+peaks); the bracket keeps it within what trials have shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import isqrt
+
+from brimful.values import Limits, Outcome
+
+__all__ = ["Bracket", "upper_limit"]
+
+# With these, seven halvings in octaves follow the usual three traces. From a size of 12 and an error at two millions they end
+# within a tenth: ln(2e6 / 12) / 2**7 = 0.09.
+MORE_TRIALS = 4
+CLOSE = 20  # assumed: a twentieth of the batch size is not worth another trial
+
+
+def upper_limit(limits: Limits) -> tuple[int | None, str | None]:
+    """The largest batch size that the limits allow, and which of them sets it: "dataset" or "max_batch_size"."""
+    named = [(limits.dataset_length, "dataset"), (limits.max_batch_size, "max_batch_size")]
+    given = [(value, name) for value, name in named if value is not None]
+    return min(given, key=lambda pair: pair[0]) if given else (None, None)
+
+
+@dataclass
+class Bracket:
+    """The batch sizes that were tried. Raises ValueError where the limits leave none.
+
+    All sizes count groups of `multiple_of` samples: a script may want pairs, or a process may split its batch over several
+    cards. Uneven sizes would leave cards with rounded shares, whose allocations nothing extrapolates.
+    """
+
+    limits: Limits  # in samples
+    multiple_of: int = 1
+    tried: list[int] = field(default_factory=list)  # in order
+    fitting: set[int] = field(default_factory=set)
+    too_large: set[int] = field(default_factory=set)  # ran out of memory, or peaked over the budget
+    script_errors: dict[int, str] = field(default_factory=dict)  # where the script itself failed, and its words
+    failed: Outcome | None = None  # a failure that no smaller size can mend
+
+    def __post_init__(self) -> None:
+        if self.limits.min_batch_size < 1:
+            raise ValueError(f"the smallest batch size must be at least 1, not {self.limits.min_batch_size}")
+        if self.upper is not None and self.upper < self.lowest:
+            upper, name = upper_limit(self.limits)
+            raise ValueError(f"no batch size from {self.limits.min_batch_size} to {upper} ({name})")
+
+    @property
+    def lowest(self) -> int:
+        return -(-self.limits.min_batch_size // self.multiple_of)
+
+    @property
+    def upper(self) -> int | None:
+        """The largest size that the limits allow."""
+        samples = upper_limit(self.limits)[0]
+        return None if samples is None else max(1, samples // self.multiple_of)
+
+    @property
+    def low(self) -> int | None:
+        """The largest size that ran within the budget and obeys the limits, which trials may have made known."""
+        upper = self.upper
+        return max((size for size in self.fitting if upper is None or size <= upper), default=None)
+
+    @property
+    def high(self) -> int | None:
+        """The smallest size above it that memory did not suffice for."""
+        return min((size for size in self.too_large if size > (self.low or 0)), default=None)
+
+    @property
+    def largest_to_try(self) -> int | None:
+        """The largest size below `high` that the limits allow; None where nothing bounds it."""
+        high = self.high
+        return min((bound for bound in (self.upper, None if high is None else high - 1) if bound is not None), default=None)
+
+    def within(self, size: int) -> int:
+        """The size nearest to `size` that the limits allow."""
+        return max(self.lowest, min(size, self.upper if self.upper is not None else size))
+
+    def learn_dataset_length(self, samples: int | None) -> None:
+        lengths = [length for length in (self.limits.dataset_length, samples) if length is not None]
+        self.limits = replace(self.limits, dataset_length=min(lengths, default=None))
+
+    def add_script_error(self, size: int, words: str | None, outcome: Outcome) -> None:
+        self.script_errors[size] = words or f"the script itself, which fails at batch size {self.samples(size):,} ({outcome})"
+
+    def script_error_above(self, size: int | None) -> int | None:
+        """The smallest size above `size` at which the script raised an error. Only trials show where that is."""
+        return min((one for one in self.script_errors if one > (size or 0)), default=None)
+
+    @property
+    def more_trials(self) -> int:
+        """How many trials a search may take beyond its usual number, to find where the script's errors begin."""
+        return MORE_TRIALS if self.script_errors else 0
+
+    @property
+    def largest_without_error(self) -> int | None:
+        """The largest size to try below a script error: half way in octaves, and `low` itself once the two are close."""
+        low, error = self.low, self.script_error_above(self.low)
+        if error is None:
+            return None
+        if low is None:
+            return error - 1
+        return low if error - low <= max(1, low // CLOSE) else max(low + 1, isqrt(low * error))
+
+    def untried_note(self) -> str | None:
+        """What was not tried between the largest size that ran and the script's error; None where they are close."""
+        low, error = self.low, self.script_error_above(self.low)
+        if low is None or error is None or self.largest_without_error == low:
+            return None
+        return (
+            f"{self.samples(low):,} is the largest that ran and {self.samples(error):,} the smallest at which the script raised "
+            "an error: no trials were left for sizes in between"
+        )
+
+    def samples(self, size: int) -> int:
+        return size * self.multiple_of
