@@ -1,5 +1,6 @@
-from brimful.decide.memory.cuda_context import slack_of
 from brimful.decide.nccl import OF_MORE, OF_TWO, nccl_bytes, with_nccl
+
+from brimful.decide.memory.cuda_context import slack_of
 from brimful.values import Estimate, Source
 
 CONTEXT = Estimate(1000, Source.MEASURED)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from brimful.decide.memory.search_traced import MAX_TRACES, search_largest
 from brimful.decide.own_failures import MORE_TRACES, OwnFailures
 from brimful.decide.units import search_in_units
+
+from brimful.decide.memory.search_traced import MAX_TRACES, search_largest
 from brimful.values import Limits, Outcome
 from tests.decide.programs import GIB, MIB, Script, affine, card, drive, network
 

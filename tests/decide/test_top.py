@@ -1,7 +1,6 @@
 """Why nothing larger was tried: each end of the way up has its sentence, but the one that needs none."""
 
 import pytest
-
 from brimful.decide.top import Top, top_sentence
 
 

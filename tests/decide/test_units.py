@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from brimful.decide.units import search_in_units
 
 from brimful.decide.cards import worst_of
 from brimful.decide.memory.search_traced import Traced
-from brimful.decide.units import search_in_units
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import (
     CardTrace,

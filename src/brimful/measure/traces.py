@@ -19,7 +19,7 @@ def read_trace(sample: TrialResult, record_folder: Path) -> Trace | None:
 
 
 def read_traces(sample: TrialResult, record_folder: Path) -> tuple[CardTrace, ...]:
-    """The traces of all cards that a trial used, by rank and card; () where there is but one, or one cannot be read."""
+    """The traces of all cards that a trial used, by rank and card; () where one cannot be read."""
     found = []
     for report in sample.reports:
         for file in _files(report):
@@ -27,7 +27,7 @@ def read_traces(sample: TrialResult, record_folder: Path) -> tuple[CardTrace, ..
             if trace is None:
                 return ()
             found.append(CardTrace(report.rank, file.index, trace))
-    return tuple(found) if len(found) > 1 else ()
+    return tuple(found)
 
 
 class _File(NamedTuple):

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from brimful import command as commands
 from brimful.decide.audit.findings import findings
 from brimful.errors import UsageError
-from brimful.values import Audit, Command, Effective, Record, Setting, Source, Trial, TrialKind, TrialResult
-from brimful.verbs import devices, interpreter, several
+from brimful.values import Audit, Command, Effective, PhasePeak, Record, Setting, Source, Trial, TrialKind, TrialResult
+from brimful.verbs import devices
 from brimful.verbs.failures import require_steps
 from brimful.verbs.predict import asked_batch_size, refuse_unreachable
+from brimful.verbs.samples import batches_per_step, loaders
 from brimful.verbs.session import Options, Session, opened
 
 _STEPS = 12  # enough batches for remainders and repeats to show, and for a median of step times
@@ -30,13 +31,13 @@ def audit(
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
 ) -> Record:
-    """Runs the command for some steps and tells what it did. Returns the record, whose `audit` is the answer.
+    """Runs the command for some steps and reports what it did. Returns the record, whose `audit` is the answer.
 
     Raises UsageError where a placeholder stays open (an audit needs the values that are in use), and the errors of
     `verbs.failures` when the command does not train.
     """
     options = options or Options()
-    command, advice = interpreter.settle(commands.parse(tuple(argv)))
+    command, advice = devices.with_torch(commands.parse(tuple(argv)))
     given = dict(settings or {})
     asked_batch_size(command, given)
     values = _values(command, given)
@@ -83,7 +84,7 @@ def _audit(session: Session, sample: TrialResult, requested: dict[str, Setting],
         step_s=statistics.median(sample.step_s) if sample.step_s else None,
         peak=sample.peak,
         phases=sample.phases,
-        cards=several.peaks_seen(sample),
+        cards=_peaks_of_cards(sample),
         not_seen=tuple(name for name in PHASES if name not in sample.phases),
         peak_source=Source.PREDICTED if sample.trial.device.kind == "imaginary" else Source.MEASURED,
         notes=sample.notes,
@@ -92,14 +93,18 @@ def _audit(session: Session, sample: TrialResult, requested: dict[str, Setting],
 
 def effective(sample: TrialResult) -> Effective:
     """What the first rank's training loader gave, and how many samples went into a step over all ranks."""
-    first = sample.reports[0]
-    train = next((loader for loader in first.loaders if loader.role == "train"), None)
-    batches = first.micro_batches_per_step[first.warmup_steps :] or first.micro_batches_per_step
-    seen = [batch.samples for batch in train.batches if batch.samples is not None] if train else []
+    train = next(loaders(sample, "train"), None)
+    given = [batch.samples for batch in train.batches if batch.samples is not None] if train else []
     return Effective(
-        loader_batch_size=max(seen, default=train.batch_size if train else None),
-        batches_per_step=statistics.median(batches) if batches else None,
+        loader_batch_size=max(given, default=train.batch_size if train else None),
+        batches_per_step=batches_per_step(sample),
         ranks=sample.trial.device.ranks or len(sample.reports),
         samples_per_step=sample.samples_per_step,
         samples_source=Source.MEASURED if train is not None else Source.ASSUMED,
     )
+
+
+def _peaks_of_cards(sample: TrialResult) -> dict[str, PhasePeak]:
+    """The peak of every imaginary card of every rank; {} where there is but one."""
+    peaks = {f"rank {r.rank}, cuda:{card.index}": card.peak for r in sample.reports for card in r.cards}
+    return peaks if len(peaks) > 1 else {}

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 import sys
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +17,13 @@ from brimful.measure.device import accelerators, host
 from brimful.measure.gpus import custom_gpu
 from brimful.measure.gpus.calibrations import find_calibrated
 from brimful.units import format_bytes, parse_budget
-from brimful.values import Budget, Command, Device, Gpu, TrialResult
+from brimful.values import Budget, Command, Device, Diagnostic, Gpu, TrialResult
 from brimful_inside.simulator.allocator import settings_in
 
 DEFAULT_BUDGET = "90%"
 _KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerator
 _LEAST_BUDGET = 1 << 20
+_BARE = re.compile(r"python(3(\.\d+)?)?")
 MOST_CARDS = 64  # of one machine; PyTorch is compiled for 120 (c10/cuda/CUDAMacros.h)
 
 
@@ -194,3 +200,32 @@ def require_that_card(device: Device, sample: TrialResult) -> None:
         explanation="the two may differ in memory, and in what other processes hold there",
         suggestion=f"let it see that card alone, as its cuda:0: CUDA_VISIBLE_DEVICES={index} brimful ...",
     )
+
+
+def with_torch(command: Command) -> tuple[Command, Diagnostic | None]:
+    """The command as brimful starts it, and a warning if it replaced a bare ``python``.
+
+    A brimful called by its path (``.venv/bin/brimful``) without the environment being activated would start the system's
+    Python, which has no torch. Where brimful's own Python has it, that one is taken.
+    """
+    named = command.argv[0]
+    if not _BARE.fullmatch(named) or _has_torch(shutil.which(named)) or find_spec("torch") is None:
+        return command, None
+    advice = Diagnostic(
+        "other-interpreter",
+        f"{named!r} on the PATH is {shutil.which(named) or 'not there'}, which has no torch",
+        f"brimful runs the command with its own Python, {sys.executable}",
+        "activate the environment of your script, or name its Python in the command, if this is not what you mean",
+    )
+    return replace(command, argv=(sys.executable, *command.argv[1:])), advice
+
+
+def _has_torch(interpreter: str | None) -> bool:
+    """Whether `interpreter` finds torch (without importing it: that would take seconds)."""
+    if interpreter is None:
+        return False
+    question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    try:
+        return subprocess.run([interpreter, "-c", question], capture_output=True, timeout=30, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False

@@ -1,4 +1,4 @@
-"""What to say when a trial tells nothing about memory or speed: the error for each outcome, with the script's own words."""
+"""Why a trial shows nothing about memory or speed: the error for each outcome, with the script's own words."""
 
 from __future__ import annotations
 
@@ -27,25 +27,22 @@ def trained(sample: TrialResult) -> bool:
 
 
 def require_steps_or_memory(session: Session, sample: TrialResult) -> TrialResult:
-    """The sample, if it tells a search where to go: it trained or ran out of memory, or others trained before it (a command
-    that fails by itself at some sizes can still be trained at others; that is noted). Else raises the error."""
+    """The sample, if it shows a search where to go: it trained or ran out of memory, or others trained before it (a script
+    that fails at some sizes may train at others; that is noted). Else raises the error."""
     if sample.outcome in OUT_OF_MEMORY or trained(sample):
         return sample
     if not any(map(trained, session.results)):
         raise error_of(session, sample)
-    session.note(_failed_there(session, sample))
-    return sample
-
-
-def _failed_there(session: Session, sample: TrialResult) -> Diagnostic:
-    """What to tell of a size at which the command failed by itself, where others did not."""
     error = error_of(session, sample)
-    return Diagnostic(
-        "failed-by-itself",
-        f"{error.problem}{_settings_of(sample)}",
-        "other sizes did train; this one is left out",
-        error.suggestion,
+    session.note(
+        Diagnostic(
+            "script-error",
+            f"{error.problem}{_settings_of(sample)}",
+            "other sizes did train; this one is left out",
+            error.suggestion,
+        )
     )
+    return sample
 
 
 def error_of(session: Session, sample: TrialResult) -> BrimfulError:
@@ -53,7 +50,7 @@ def error_of(session: Session, sample: TrialResult) -> BrimfulError:
     text = session.failure_text(sample).strip()
     logs = f"its output is in {session.folder / sample.folder}"
     if sample.outcome is Outcome.PROBE_NOT_LOADED:
-        return _door_error(sample, logs)
+        return _probe_not_loaded(sample, logs)
     if sample.outcome in OUT_OF_MEMORY:
         kind = "device" if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
         return DoesNotFit(
@@ -70,7 +67,7 @@ def error_of(session: Session, sample: TrialResult) -> BrimfulError:
         )
     if sample.outcome is Outcome.TIMED_OUT:
         return TrialFailed(
-            problem=f"the trial was ended after its time limit of {format_duration(sample.trial.time_limit_s)}",
+            problem=f"brimful ended the trial after its time limit of {format_duration(sample.trial.time_limit_s)}",
             explanation=f"{_steps_of(sample)}; {logs}",
             suggestion="allow more with --time-limit, or let the script begin to train sooner (a smaller data set, a cache)",
             traceback=text,
@@ -84,7 +81,7 @@ def error_of(session: Session, sample: TrialResult) -> BrimfulError:
         )
     if sample.outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
         return TrialFailed(
-            problem="the command ended well and no optimizer took a step",
+            problem="the command ended without an error and no optimizer took a step",
             explanation="brimful saw no training in it" + (f" ({'; '.join(sample.notes)})" if sample.notes else ""),
             suggestion="if the script resumes a finished training from a checkpoint, start it without; "
             "if it trains by other means than torch.optim, brimful cannot see its steps" + _too_few_batches(sample),
@@ -101,7 +98,7 @@ def _too_few_batches(sample: TrialResult) -> str:
     most = max(loaders, key=lambda one: one.batches_seen)
     return (
         "; if it accumulates gradients, the accumulation may need more batches than an epoch has: "
-        f"{most.batches_seen:,} batches were seen, and the loader was begun {most.iterations:,} times"
+        f"the trial saw {most.batches_seen:,} batches, and {most.iterations:,} iterations of the loader"
     )
 
 
@@ -114,7 +111,7 @@ def _what_is_lacking(sample: TrialResult, text: str) -> str:
     return f"the imaginary GPU does not have what the script called{where}: {failure.message if failure else _last_line(text)}"
 
 
-def _door_error(sample: TrialResult, logs: str) -> ProbeNotLoaded:
+def _probe_not_loaded(sample: TrialResult, logs: str) -> ProbeNotLoaded:
     if not sample.notes:
         return ProbeNotLoaded()
     return ProbeNotLoaded(
@@ -136,18 +133,23 @@ def _crashed(sample: TrialResult, text: str, logs: str) -> CommandFailed:
         suggestion = "name as many cards as the command's processes use: --gpu NAME:2"
     else:
         suggestion = "run the command by itself first: brimful changes nothing in it but the settings"
-    problem = f"the command failed by itself{code}{_settings_of(sample)}: {_in_its_words(sample, text)}"
+    problem = f"the script raised an error{code}{_settings_of(sample)}: {_in_its_words(sample, text)}"
     return CommandFailed(problem=problem, explanation=logs, suggestion=suggestion, traceback=text)
 
 
 def _in_its_words(sample: TrialResult, text: str) -> str:
     """The exception that ended the script and where, as far as the probe saw it; else the last line of what it printed."""
+    caught = sample.failure is not None and sample.failure.caught
+    return (None if caught else exception_of(sample)) or _last_line(text)
+
+
+def exception_of(sample: TrialResult) -> str | None:
+    """The script's exception as "ValueError: too short (train.py:7 in main)"; None where it has no words."""
     failure = sample.failure
-    if failure is None or failure.caught or not failure.message.strip():
-        return _last_line(text)
-    name = failure.type.rsplit(".", 1)[-1]
+    if failure is None or not failure.message.strip():
+        return None
     where = f" ({failure.where})" if failure.where else ""
-    return f"{name}: {failure.message.strip().splitlines()[0]}{where}"
+    return f"{failure.type.rsplit('.', 1)[-1]}: {failure.message.strip().splitlines()[0]}{where}"
 
 
 def _last_line(text: str) -> str:

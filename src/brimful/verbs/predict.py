@@ -1,23 +1,29 @@
-"""`predict`: will a command fit a card that need not be here, how much memory in which phase, the largest batch size."""
+"""`predict`: will a command fit a card that need not be here, how much memory in which phase, the largest batch size.
+
+It reads top to bottom: the command is parsed, its trials are run, and one `Prediction` is made of what they showed.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from brimful import command as commands
-from brimful.decide.audit.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
-from brimful.decide.own_failures import CEILINGS
 from brimful.decide.run.settings import ACCUMULATION
 from brimful.errors import UsageError
-from brimful.units import format_bytes, parse_batch_size
-from brimful.values import Command, Diagnostic, Outcome, PeakEstimate, Prediction, Record, Setting, TrialResult
-from brimful.verbs import devices, imaginary, interpreter, predicted_speed, seen, several, where
+from brimful.outcomes import SCRIPT_FAILED
+from brimful.units import parse_batch_size
+from brimful.values import CardPeak, Command, Diagnostic, Outcome, PeakEstimate, Prediction, Record, Setting
+from brimful.verbs import devices, imaginary
+from brimful.verbs.imaginary import Tracer
+from brimful.verbs.predicted_speed import speed_of
 from brimful.verbs.session import Options, opened
-from brimful.verbs.what_if import with_what_if
+from brimful.verbs.warnings import Answer, warnings_of
+from brimful.verbs.what_if import what_would_help
+from brimful.verbs.where import find
+from brimful_inside.simulator.replay import Played
 
 PHASES = ("train", "eval")
 
@@ -40,7 +46,7 @@ def predict(
     for an unknown one, DoesNotFit when no batch size fits and none was asked for, and the errors of `verbs.failures`.
     """
     options = options or Options()
-    command, advice = interpreter.settle(commands.parse(tuple(argv)))
+    command, advice = devices.with_torch(commands.parse(tuple(argv)))
     given = dict(settings or {})
     asked = asked_batch_size(command, given)
     cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
@@ -56,11 +62,9 @@ def predict(
         if advice:
             session.note(advice)
         others = {name: value for name, value in values_of(command, given).items() if name != "batch_size"}
-        tracer = imaginary.Tracer(session, command, device, budget, others)
-        said = _by_search(tracer, asked) if takes_a_batch_size(command) else _as_it_stands(tracer)
-        said, found = where.with_breakdown(tracer, said)
-        said = with_what_if(tracer, said, found, what_if)
-        session.keep(predicted_speed.with_speed(tracer, said))
+        tracer = Tracer(session, command, device, budget, others)
+        answer = _by_search(tracer, asked) if takes_a_batch_size(command) else _as_it_stands(tracer)
+        session.keep(_prediction(tracer, answer, what_if))
     return session.record()
 
 
@@ -93,212 +97,125 @@ def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:
 def values_of(command: Command, given: Mapping[str, Setting]) -> dict[str, Setting]:
     """What the trial's settings are: what was given, and what stood in the command. Raises UsageError for an open one."""
     refuse_unreachable(command, given)
-    opened = commands.placeholders(command)
-    values = {name: command.given[name] for name in opened if name in command.given} | dict(given)
-    if ACCUMULATION in opened:
+    placeholders = commands.placeholders(command)
+    values = {name: command.given[name] for name in placeholders if name in command.given} | dict(given)
+    if ACCUMULATION in placeholders:
         values.setdefault(ACCUMULATION, 1)  # what a run starts with: a line that serves `run` serves here
     commands.fill(command, {"batch_size": 1} | values)
     return values
 
 
-def _by_search(tracer: imaginary.Tracer, asked: int | None) -> Prediction:
-    """The largest batch size by laws, and the peak at the one that was asked for."""
-    session = tracer.session
+def _by_search(tracer: Tracer, asked: int | None) -> Answer:
+    """The peak at the batch size that was asked for, else at the largest that fits."""
     conclusion = imaginary.search(tracer, asked)
-    session.keep(conclusion.belief)
-    largest = conclusion.belief.largest_batch_size
-    if asked is None:
-        if largest is None or conclusion.peak is None:
-            raise imaginary.nothing_fits(tracer, conclusion)
-        return _prediction(tracer, conclusion, largest, conclusion.peak, conclusion.phases)
-    effective = min(asked, tracer.dataset_length() or asked)
-    peak, phases = _peak_at(tracer, conclusion, effective)
-    return _no_smaller_than_what_fits(tracer, _prediction(tracer, conclusion, asked, peak, phases), effective)
+    tracer.session.keep(conclusion.estimate)
+    if asked is not None:
+        return _at(tracer, asked, _played_at(tracer, conclusion, tracer.effective(asked) or asked), conclusion)
+    largest = conclusion.estimate.largest_batch_size
+    if largest is None or conclusion.peak is None:
+        raise imaginary.nothing_fits(tracer, conclusion)
+    return Answer(largest, conclusion.peak, conclusion.phases, conclusion)
 
 
-def _no_smaller_than_what_fits(tracer: imaginary.Tracer, said: Prediction, batch_size: int) -> Prediction:
-    """The search may have stopped below the size asked for, whose own trace shows that it fits."""
-    most = tracer.session.options.max_batch_size
-    if said.verdict != "fits" or (most is not None and batch_size > most) or (said.largest_batch_size or 0) >= batch_size:
-        return said
-    return replace(said, largest_batch_size=batch_size)
-
-
-def _peak_at(
-    tracer: imaginary.Tracer, conclusion: MemoryConclusion, batch_size: int
-) -> tuple[PeakEstimate | None, dict[str, PeakEstimate]]:
-    """The peak at a batch size: by verified laws, by its own trace, or by a trace without a limit where the card is full.
-
-    Laws that were fitted near the edge, beyond a kink, say nothing of smaller sizes on its other side.
-    """
-    card = replace(tracer.card, capacity_bytes=None)  # how much it needs, where that is more than there is
-    if conclusion.laws is not None and batch_size >= min(conclusion.laws.fitted_at) and not _may_fail(tracer, batch_size):
-        played = conclusion.laws.play_at(batch_size, card.settings)
-    else:
-        sample = tracer.sample(batch_size)
-        if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
-            tracer.sample(batch_size, limitless=True)
-        shown = several.played_at(tracer, batch_size, card)
-        if shown is None:
-            return None, {}
-        played = shown
-    return card.estimate(played.peak), {name: card.estimate(peaks) for name, peaks in played.phases.items()}
-
-
-def _may_fail(tracer: imaginary.Tracer, batch_size: int) -> bool:
-    """Whether the script failed by itself somewhere and nothing so large ran: laws of memory know nothing of that."""
-    ran = [size for size, one in tracer.samples.items() if size is not None and one.outcome is Outcome.COMPLETED]
-    failed = any(one.outcome in CEILINGS for one in tracer.samples.values())
-    return failed and batch_size > max(ran, default=0)
-
-
-def _as_it_stands(tracer: imaginary.Tracer) -> Prediction:
+def _as_it_stands(tracer: Tracer) -> Answer:
     """A command with no place for a batch size: it is run as it is, and nothing is said about others."""
     sample = tracer.sample(None)
+    card = replace(tracer.card, capacity_bytes=None)  # how much it needs, where that is more than there is
     if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
-        sample = tracer.sample(None, limitless=True)
-    card = replace(tracer.card, capacity_bytes=None)
-    played = several.played_at(tracer, None, card)
-    peak, phases = None, {}
-    if played is not None:
-        peak, phases = card.estimate(played.peak), {name: card.estimate(p) for name, p in played.phases.items()}
-    why = commands.no_place_for_a_batch_size()
-    prediction = _prediction(tracer, None, None, peak, phases)
-    advice = Diagnostic("no-batch-size", why.problem, "the prediction is for the command as it stands", why.suggestion)
-    return replace(prediction, warnings=(*prediction.warnings, advice))
+        tracer.sample(None, limitless=True)
+    return _at(tracer, None, tracer.played(None, card))
 
 
-def _prediction(
-    tracer: imaginary.Tracer,
-    conclusion: MemoryConclusion | None,
-    batch_size: int | None,
-    peak: PeakEstimate | None,
-    phases: dict[str, PeakEstimate],
-) -> Prediction:
-    sample = tracer.worst()
-    report = sample.reports[0]
-    gpu = tracer.gpu
-    assert gpu is not None
-    fits = peak is not None and peak.device_interval_bytes[1] <= tracer.budget.bytes
-    belief = conclusion.belief if conclusion else None
-    traced = tracer.samples.get(batch_size)
+def _at(tracer: Tracer, batch_size: int | None, played: Played | None, conclusion: MemoryConclusion | None = None) -> Answer:
+    if played is None:
+        return Answer(batch_size, None, {}, conclusion)
+    card = tracer.card
+    phases = {name: card.estimate(peaks) for name, peaks in played.phases.items()}
+    return Answer(batch_size, card.estimate(played.peak), phases, conclusion)
+
+
+def _played_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) -> Played | None:
+    """The replay at a batch size: by a verified model, by its own trace, or by one without a limit where the card is full.
+
+    A model that was fitted near the edge, beyond a kink, says nothing of smaller sizes on its other side; and none knows where
+    the script raises an error, so that a size above all that ran is traced.
+    """
+    card = replace(tracer.card, capacity_bytes=None)  # how much it needs, where that is more than there is
+    ran = [size for size, one in tracer.samples.items() if size is not None and one.outcome is Outcome.COMPLETED]
+    failed = any(one.outcome in SCRIPT_FAILED for one in tracer.samples.values())
+    model = conclusion.size_model
+    if model is not None and batch_size >= min(model.fitted_at) and not (failed and batch_size > max(ran, default=0)):
+        return model.play_at(batch_size, card.settings)
+    if tracer.sample(batch_size).outcome is Outcome.OUT_OF_DEVICE_MEMORY:
+        tracer.sample(batch_size, limitless=True)
+    return tracer.played(batch_size, card)
+
+
+def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None) -> Prediction:
+    """The prediction, of all its parts."""
+    report, budget = tracer.representative().reports[0], tracer.budget
+    fits, traced = answer.fits(budget.bytes), answer.batch_size in tracer.samples
+    estimate = answer.conclusion.estimate if answer.conclusion else None
+    warnings = warnings_of(tracer, answer)
+    if estimate is None:
+        why = commands.no_place_for_a_batch_size()
+        as_it_stands = "the prediction is for the command as it stands"
+        warnings.append(Diagnostic("no-batch-size", why.problem, as_it_stands, why.suggestion))
+    largest = _largest(tracer, answer, fits)
+    speed = speed_of(tracer, tracer.effective(answer.batch_size), largest)
+    if isinstance(speed, Diagnostic):
+        warnings.append(speed)
+    found = find(tracer, answer)
+    tries_what_if = not fits if wants_what_if is None else wants_what_if
     return Prediction(
         verdict="fits" if fits else "out_of_memory",
-        batch_size=batch_size,
-        peak=peak,
-        phases=phases,
-        not_seen=tuple(name for name in PHASES if name not in phases),
-        largest_batch_size=belief.largest_batch_size if belief else None,
-        limited_by=belief.limited_by if belief else None,
-        gpu=gpu,
-        budget=tracer.budget,
-        method="trace" if traced is not None else (belief.method if belief else "trace"),
-        exact=traced is not None or belief is None or belief.exact,
-        seconds=tracer.session.seconds(),
+        batch_size=answer.batch_size,
+        peak=answer.peak,
+        phases=answer.phases,
+        not_seen=tuple(name for name in PHASES if name not in answer.phases),
+        largest_batch_size=largest,
+        nothing_fits=estimate is not None and estimate.nothing_fits and largest is None,
+        limited_by=estimate.limited_by if estimate else None,
+        gpu=tracer.gpu,
+        budget=budget,
+        method="trace" if traced or estimate is None else estimate.method,
+        exact=traced or estimate is None or estimate.exact,
         approximations=report.approximations,
         worst_batch=report.worst_batch,
-        warnings=(*_warnings(tracer, conclusion, batch_size, peak, fits), *_growth(tracer, batch_size, peak, phases, fits)),
-        cards=several.card_peaks(tracer, conclusion, batch_size) if peak is not None else (),
+        warnings=tuple(warnings),
+        cards=_card_peaks(tracer, answer) if answer.peak is not None else (),
         alone_of=tracer.device.ranks,
+        speed=None if isinstance(speed, Diagnostic) else speed,
+        breakdown=found.breakdowns.whole if found else None,
+        phase_breakdowns=found.breakdowns.phases if found else {},
+        what_if=what_would_help(tracer, answer, found, bool(wants_what_if)) if found and tries_what_if else None,
+        seconds=tracer.session.seconds(),
     )
 
 
-def _warnings(
-    tracer: imaginary.Tracer, conclusion: MemoryConclusion | None, asked: int | None, peak: PeakEstimate | None, fits: bool
-) -> tuple[Diagnostic, ...]:
-    found = []
-    length = tracer.dataset_length()
-    if asked and length and asked > length:
-        found.append(_too_few_samples(asked, length, seen.drops_last(tracer.worst())))
-    if peak is not None and peak.reserved_bytes == 0:
-        found.append(
-            Diagnostic(
-                "nothing-on-the-card",
-                "the script put nothing on the card",
-                "it trains on the host, so no batch size says anything about the card",
-                'move the model and its batches there: .to("cuda")',
-            )
-        )
-    cap = seen.hidden_cap(tracer.samples, asked)
-    if cap is not None:
-        found.append(cap)
-    if conclusion and conclusion.belief.ignores_batch_size:
-        told = imaginary.ignores_the_batch_size(tracer.command)
-        found.append(Diagnostic("ignores-batch-size", told.problem, told.explanation, told.suggestion))
-    if not fits and peak is not None and peak.device_bytes <= tracer.budget.total_bytes:
-        found.append(
-            Diagnostic(
-                "over-budget-under-card",
-                f"{format_bytes(peak.device_bytes)} is under the card's {format_bytes(tracer.budget.total_bytes)}",
-                f"and its upper bound {format_bytes(peak.device_interval_bytes[1])} is over the budget "
-                f"({tracer.budget.why}): it may run, and may not",
-                "a larger share can be allowed: --budget 100%",
-            )
-        )
-    largest = conclusion.belief.largest_batch_size if conclusion else None
-    if asked and largest and not fits and asked < largest:
-        found.append(
-            Diagnostic(
-                "a-larger-one-fits",
-                f"batch size {asked:,} does not fit, and {largest:,} does",
-                "how allocations share segments changes from size to size, or the script goes another way there",
-                f"{largest:,}, or a size well below this one",
-            )
-        )
-    found += imaginary.told_by_the_search(conclusion) if conclusion else []
-    found += several.about_ranks(tracer.worst())
-    found += _from_the_trial(tracer.worst())
-    return tuple(found)
+def _largest(tracer: Tracer, answer: Answer, fits: bool) -> int | None:
+    """The largest batch size of the search, which may have stopped below the size asked for, whose own trace fits."""
+    if answer.conclusion is None:
+        return None
+    largest, most = answer.conclusion.estimate.largest_batch_size, tracer.session.options.max_batch_size
+    own = tracer.effective(answer.batch_size)
+    if fits and own is not None and (most is None or own <= most):
+        return max(largest or 0, own)
+    return largest
 
 
-def _too_few_samples(asked: int, length: int, drops_last: bool) -> Diagnostic:
-    if drops_last:
-        explanation = (
-            f"with drop_last the loader gives no batch then and nothing is trained; the prediction is for batches of {length:,}"
-        )
+def _card_peaks(tracer: Tracer, answer: Answer) -> tuple[CardPeak, ...]:
+    """The peak of every card of every rank; () where there is but one card."""
+    card = replace(tracer.card, capacity_bytes=None)
+    if answer.batch_size in tracer.samples:
+        labels = tracer.cards(answer.batch_size)
+        played = [card.play(one.trace) for one in labels] if len(labels) > 1 else []
     else:
-        explanation = f"the script would train with batches of {length:,}, and the prediction is for that"
-    return Diagnostic(
-        "batch-exceeds-dataset",
-        f"a batch of {asked:,} was asked for and the data set has {length:,} samples",
-        explanation,
-        f"a batch size of {length:,} or less says what is meant",
-    )
-
-
-def _growth(
-    tracer: imaginary.Tracer, asked: int | None, peak: PeakEstimate | None, phases: Mapping[str, PeakEstimate], fits: bool
-) -> list[Diagnostic]:
-    """What piles up from step to step or over an evaluation, by the completed trial whose batch size is nearest. What a whole
-    evaluation keeps is much the same at every batch size."""
-    completed = {size: one for size, one in tracer.samples.items() if one.outcome is Outcome.COMPLETED and one.reports}
-    if not completed:
-        return []
-    size = min(completed, key=lambda n: abs(math.log((n or 1) / (asked or 1))))
-    sample = completed[size]
-    seen_bytes = sample.peak.device_bytes if sample.peak else None
-    if not seen_bytes:
-        return []
-    other = f" (at a batch size of {size})" if size != asked else ""
-    evaluation = phases.get("eval")
-    holds = evaluation.allocated_bytes + peak.device_bytes - peak.reserved_bytes if evaluation and peak else None
-    budget_bytes = tracer.budget.bytes if fits else None
-    samples = seen.evaluation_samples(sample)
-    found = memory_that_grows(sample.reports[0].growth, seen_bytes, holds, budget_bytes, samples)
-    return [replace(advice, problem=advice.problem + other) for advice in found]
-
-
-def _from_the_trial(sample: TrialResult) -> list[Diagnostic]:
-    report = sample.reports[0]
-    found = [Diagnostic("trial-note", note, "", "") for note in sample.notes]
-    if report.approximations:
-        shown = ", ".join(f"{name} ({count})" for name, count in sorted(report.approximations.items()))
-        found.append(
-            Diagnostic(
-                "upper-bounds",
-                f"what only data or a card can tell: {shown}",
-                "an upper bound or an assumption was taken in its place",
-                "the true peak can differ, and is lower as a rule",
-            )
-        )
-    return found
+        labels = next((found for size in tracer.samples if (found := tracer.cards(size))), ())
+        model = answer.conclusion.size_model if answer.conclusion else None
+        size = answer.batch_size
+        played = model.play_cards_at(size, card.settings) if model is not None and size is not None else []
+    if len(labels) < 2 or len(played) != len(labels):
+        return ()
+    peaks: list[PeakEstimate] = [card.estimate(one.peak) for one in played]
+    return tuple(CardPeak(one.rank, one.index, peak) for one, peak in zip(labels, peaks, strict=True))

@@ -34,7 +34,7 @@ from brimful.values import (
     RunStarted,
     Setting,
 )
-from brimful.verbs import interpreter, restart, run_plan
+from brimful.verbs import devices, restart, run_plan
 from brimful.verbs.predict import refuse_unreachable, takes_a_batch_size
 from brimful.verbs.session import Nobody, Options, Session, Watcher, opened
 
@@ -127,7 +127,7 @@ def run(
     """
     looks_on = watcher or Passes()
     options = replace(options or Options(), watcher=looks_on)
-    command, advice = interpreter.settle(commands.parse(tuple(argv)))
+    command, advice = devices.with_torch(commands.parse(tuple(argv)))
     given = dict(settings or {})
     resume_words = _resume_words(command, resume_with)
     refuse_unreachable(command, given)

@@ -10,9 +10,9 @@ from brimful.decide.tune.objective import default_objective
 from brimful.decide.tune.plan import make_plan
 from brimful.errors import UsageError
 from brimful.values import Estimate, Objective, Outcome, PeakEstimate, Plan, Record, Setting, Source
-from brimful.verbs import devices, imaginary, interpreter, predicted_choice, several, tune_measured
+from brimful.verbs import devices, imaginary, predicted_speed, tune_measured
 from brimful.verbs.predict import asked_batch_size, takes_a_batch_size, values_of
-from brimful.verbs.seen import rate_advice
+from brimful.verbs.samples import rate_advice
 from brimful.verbs.session import Options, opened
 
 
@@ -34,7 +34,7 @@ def tune(
     errors of `verbs.failures` when it does not train.
     """
     options = options or Options()
-    command, advice = interpreter.settle(commands.parse(tuple(argv)))
+    command, advice = devices.with_torch(commands.parse(tuple(argv)))
     given = dict(settings or {})
     asked = asked_batch_size(command, given)
     if not takes_a_batch_size(command):
@@ -79,20 +79,19 @@ def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) 
     """By memory and the predicted speed: the knee (or the size asked for, or the largest), traced before it is named."""
     session = tracer.session
     conclusion = imaginary.search(tracer, asked)
-    session.keep(conclusion.belief)
-    if conclusion.belief.ignores_batch_size:
+    session.keep(conclusion.estimate)
+    if conclusion.estimate.ignores_batch_size:
         raise imaginary.ignores_the_batch_size(tracer.command)
-    largest = conclusion.belief.largest_batch_size
+    largest, limited_by = conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by
     if largest is None:
         raise imaginary.nothing_fits(tracer, conclusion)
-    limited_by = conclusion.belief.limited_by
-    choice = predicted_choice.choose(tracer, goal, asked, largest, limited_by)
+    choice = predicted_speed.choose(tracer, goal, asked, largest, limited_by)
     confirmed = _confirm(tracer, choice.batch_size)
     if confirmed is None and choice.batch_size != largest:  # memory is not monotone in the batch size
-        choice = predicted_choice.the_largest(tracer, largest, limited_by)
+        choice = predicted_speed.the_largest(tracer, largest, limited_by)
         confirmed = _confirm(tracer, largest)
     if choice.speed is not None:
-        session.keep(predicted_choice.belief_of(choice.speed))
+        session.keep(predicted_speed.speed_estimate(choice.speed))
     size = choice.batch_size
     return make_plan(
         goal,
@@ -106,9 +105,9 @@ def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) 
         peak=_estimate(confirmed or conclusion.peak),
         speed=choice.samples_per_s,
         warnings=[
-            *imaginary.told_by_the_search(conclusion),
+            *imaginary.search_notes(conclusion),
             *choice.warnings,
-            *filter(None, [rate_advice(tracer.worst(), asked, size)]),
+            *rate_advice(tracer.representative(), asked, size),
         ],
     )
 
@@ -116,7 +115,7 @@ def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) 
 def _confirm(tracer: imaginary.Tracer, size: int) -> PeakEstimate | None:
     """The peak of a trace at the size itself, if it was seen to fit."""
     sample = tracer.sample(size)
-    played = several.played_at(tracer, size, tracer.card)
+    played = tracer.played(size, tracer.card)
     if sample.outcome is not Outcome.COMPLETED or played is None:
         return None
     return tracer.card.estimate(played.peak) if tracer.card.fits(played) else None

@@ -6,27 +6,25 @@ small memory trials show how far the search for speed may go. On an accelerator 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from brimful.decide.audit.loading import workers_to_try
-from brimful.decide.ceiling import predicted_ceiling
-from brimful.decide.memory.fit import upper_limit
-from brimful.decide.memory.search_measured import Measured, MeasuredConclusion, search_largest_measured
-from brimful.decide.noise import rate_estimate
+from brimful.decide.memory.bracket import upper_limit
+from brimful.decide.memory.search_measured import (
+    MAX_TRIALS,
+    Measured,
+    MeasuredConclusion,
+    predicted_ceiling,
+    search_largest_measured,
+)
+from brimful.decide.speed.measured import rate_estimate
 from brimful.decide.tune.objective import UNCLEAR, fits_budget, peak_bytes
 from brimful.decide.tune.plan import make_plan
-from brimful.decide.tune.search import (
-    ALLOCATOR,
-    Request,
-    Search,
-    SearchResult,
-    SpeedProblem,
-)
+from brimful.decide.tune.search import ALLOCATOR, SearchResult, SpeedProblem, search_settings
 from brimful.errors import BrimfulError, DoesNotFit, TrialFailed
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes
@@ -37,7 +35,6 @@ from brimful.values import (
     Diagnostic,
     Estimate,
     Limits,
-    MemoryEstimate,
     Objective,
     Outcome,
     Plan,
@@ -50,7 +47,7 @@ from brimful.values import (
 from brimful.verbs.devices import require_that_card
 from brimful.verbs.failures import error_of, require_steps, require_steps_or_memory, trained
 from brimful.verbs.imaginary import ignores_the_batch_size
-from brimful.verbs.seen import dataset_length, rate_advice
+from brimful.verbs.samples import dataset_length, rate_advice
 from brimful.verbs.session import Session
 
 _MEMORY_STEPS = 2
@@ -76,24 +73,33 @@ class Task:
         return self.device.kind == "cpu"
 
     @property
-    def memory_is_looked_at_only(self) -> bool:
-        """Few memory trials, to know how far the search for speed may go; the largest size itself is not searched."""
-        return self.on_cpu and self.objective is Objective.FASTEST
+    def searches_largest(self) -> bool:
+        """Else a few memory trials show how far the search for speed may go, and no largest size is named."""
+        return not self.on_cpu or self.objective is not Objective.FASTEST
+
+    def trial(self, session: Session, kind: TrialKind, settings: Mapping[str, Setting], **others) -> Trial:
+        """On a CPU the budget is host memory, and the trial is ended before the kernel would do it."""
+        return Trial(
+            command=self.command,
+            settings={**self.settings, **settings},
+            device=self.device,
+            kind=kind,
+            steps=session.options.steps or (_MEMORY_STEPS if kind is TrialKind.MEMORY else _SPEED_STEPS),
+            time_limit_s=session.options.time_limit_s,
+            host_limit_bytes=self.budget.bytes if self.budget.memory == "host" else None,
+            **others,
+        )
 
 
 def run(session: Session, task: Task) -> Plan:
-    """Tunes `task`; beliefs and plan go into the session's record. Raises DoesNotFit and the errors of `verbs.failures`."""
-    limits = Limits(max_batch_size=session.options.max_batch_size)
-    memory, limits = _search_memory(session, task, limits)
-    session.keep(_told(memory.belief, task))
-    if memory.belief.ignores_batch_size and _same_samples(session.results):
+    """Tunes `task`; estimates and plan go into the session's record. Raises DoesNotFit and the errors of `verbs.failures`."""
+    memory, limits = _search_memory(session, task)
+    session.keep(memory.estimate)
+    if memory.estimate.ignores_batch_size and _same_samples(session.results):
         raise ignores_the_batch_size(task.command)
-    if memory.belief.largest_batch_size is None:
+    if memory.largest is None:
         raise _nothing_fits(session, task)
-    search = Search(_problem(session, task, memory, limits))
-    for request in search:
-        search.tell(session.run(_trial(session, task, request), expected_total=len(session.results) + search.remaining()))
-    result = search.result()
+    result = _search_speed(session, task, _problem(session, task, memory, limits))
     if result.chosen is None:
         raise error_of(session, result.failure or session.results[-1])
     session.keep(result.speed)
@@ -102,82 +108,43 @@ def run(session: Session, task: Task) -> Plan:
     return plan
 
 
-def _search_memory(session: Session, task: Task, limits: Limits) -> tuple[MeasuredConclusion, Limits]:
+def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Limits]:
     """Peaks at few batch sizes, and the limits with the length of the data set in them."""
-    few = task.memory_is_looked_at_only
+    limits = Limits(max_batch_size=session.options.max_batch_size)
+    trials = MAX_TRIALS if task.searches_largest else _SMALL_MEMORY_TRIALS
     search = search_largest_measured(
-        task.budget.bytes, limits, task.budget.memory, **({"max_trials": _SMALL_MEMORY_TRIALS} if few else {})
+        task.budget.bytes, limits, task.budget.memory, max_trials=trials, names_largest=task.searches_largest
     )
     try:
         size = next(search)
         while True:
-            sample = session.run(_memory_trial(session, task, size), expected_total=None)
+            sample = session.run(task.trial(session, TrialKind.MEMORY, {"batch_size": size}))
             require_steps_or_memory(session, sample)
             require_that_card(task.device, sample)
             length = dataset_length(sample)
-            limits = dataclasses.replace(limits, dataset_length=length or limits.dataset_length)
+            limits = replace(limits, dataset_length=length or limits.dataset_length)
             size = search.send(Measured(sample.outcome, peak_bytes(sample, task.budget.memory), length))
     except StopIteration as end:
         return end.value, limits
 
 
-def _told(belief: MemoryEstimate, task: Task) -> MemoryEstimate:
-    """The belief as the record keeps it: of a search that was cut short nobody shall read which size is the largest."""
-    if task.memory_is_looked_at_only and belief.largest_batch_size is not None:
-        return dataclasses.replace(belief, largest_batch_size=None, limited_by=None)
-    return belief
-
-
 def _same_samples(samples: list[TrialResult]) -> bool:
     """Whether batch sizes differed and the samples of a step did not."""
     asked = {s.trial.settings.get("batch_size") for s in samples}
-    seen = {s.samples_per_step for s in samples if s.outcome is Outcome.COMPLETED}
-    return len(asked) > 1 and len(seen) == 1
-
-
-def _memory_trial(session: Session, task: Task, size: int) -> Trial:
-    return Trial(
-        command=task.command,
-        settings=dict(task.settings) | {"batch_size": size},
-        device=task.device,
-        kind=TrialKind.MEMORY,
-        steps=session.options.steps or _MEMORY_STEPS,
-        time_limit_s=session.options.time_limit_s,
-        host_limit_bytes=_host_limit(task),
-    )
-
-
-def _trial(session: Session, task: Task, request: Request) -> Trial:
-    return Trial(
-        command=task.command,
-        settings=dict(task.settings) | request.settings,
-        device=task.device,
-        kind=request.kind,
-        environment=dict(request.environment),
-        steps=session.options.steps or _SPEED_STEPS,
-        warmup_steps=_SPEED_WARMUP_STEPS,
-        see_eval=False,
-        time_limit_s=session.options.time_limit_s,
-        host_limit_bytes=_host_limit(task),
-    )
-
-
-def _host_limit(task: Task) -> int | None:
-    """On a CPU the budget is host memory, and a trial is ended before the kernel would do it."""
-    return task.budget.bytes if task.budget.memory == "host" else None
+    given = {s.samples_per_step for s in samples if s.outcome is Outcome.COMPLETED}
+    return len(asked) > 1 and len(given) == 1
 
 
 def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: Limits) -> SpeedProblem:
-    belief = memory.belief
-    largest = belief.largest_batch_size or 1
-    if task.memory_is_looked_at_only:
-        points = [(point.batch_size, point.value.value) for point in belief.probes]
+    largest = memory.largest or 1
+    if not task.searches_largest:
+        points = [(point.batch_size, point.value.value) for point in memory.estimate.probes]
         largest = predicted_ceiling(points, task.budget.bytes, limits)
     upper, name = upper_limit(limits)
     machine = session.opened.machine
     return SpeedProblem(
         largest_batch_size=min(largest, upper) if upper else largest,
-        fits=_fits(task.budget),
+        fits=lambda sample: fits_budget(sample, task.budget),
         settings=task.settings,
         requested=task.asked,
         environments=(ALLOCATOR,) if task.on_cpu and _has_glibc() and not _already_set(task.command) else (),
@@ -185,10 +152,6 @@ def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: L
         objective=task.objective,
         limited_by=name if upper is not None and upper <= largest else "budget",
     )
-
-
-def _fits(budget: Budget) -> Callable[[TrialResult], bool]:
-    return lambda sample: fits_budget(sample, budget)
 
 
 def _has_glibc() -> bool:
@@ -201,13 +164,31 @@ def _already_set(command: Command) -> bool:
     return any(name in environment for name in ALLOCATOR) or "malloc" in environment.get("LD_PRELOAD", "")
 
 
+def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> SearchResult:
+    search, expected = search_settings(problem), len(session.results) + problem.expected_trials
+    try:
+        request = next(search)
+        while True:
+            trial = _speed_trial(session, task, request.settings, request.environment)
+            request = search.send(session.run(trial, expected_total=max(expected, len(session.results) + 1)))
+    except StopIteration as end:
+        return end.value
+
+
+def _speed_trial(
+    session: Session, task: Task, settings: Mapping[str, Setting], environment: Mapping[str, str], see_eval: bool = False
+) -> Trial:
+    others = {"environment": dict(environment), "warmup_steps": _SPEED_WARMUP_STEPS, "see_eval": see_eval}
+    return task.trial(session, TrialKind.SPEED, settings, **others)
+
+
 def _nothing_fits(session: Session, task: Task) -> BrimfulError:
-    """Why no batch size can be named: none fits, or the smallest told nothing about memory."""
-    smallest = min((s for s in session.results), key=lambda s: s.trial.settings["batch_size"])
-    seen = peak_bytes(smallest, task.budget.memory)
-    if smallest.outcome not in OUT_OF_MEMORY and not seen:
+    """Why no batch size can be named: none fits, or the trial at the smallest showed nothing about memory."""
+    smallest = min(session.results, key=lambda s: s.trial.settings["batch_size"])
+    peak = peak_bytes(smallest, task.budget.memory)
+    if smallest.outcome not in OUT_OF_MEMORY and not peak:
         return _memory_unknown(task, smallest) if trained(smallest) else error_of(session, smallest)
-    needs = f"took {format_bytes(seen)}" if seen else "ran out of memory"
+    needs = f"took {format_bytes(peak)}" if peak else "ran out of memory"
     return DoesNotFit(
         problem=f"no batch size fits: {smallest.trial.settings['batch_size']} {needs} of {task.budget.memory} memory",
         explanation=f"the budget is {format_bytes(task.budget.bytes)} ({task.budget.why})",
@@ -220,7 +201,7 @@ def _memory_unknown(task: Task, sample: TrialResult) -> TrialFailed:
     if not task.on_cpu and all(report.device == "cpu" for report in sample.reports):
         return TrialFailed(
             problem="the script used no accelerator",
-            explanation=f"it trained on the CPU, and what was to be tuned is {task.device.label}",
+            explanation=f"it trained on the CPU, and you asked to tune it for {task.device.label}",
             suggestion="look where the script chooses its device; --device cpu tunes it for the CPU",
         )
     return TrialFailed(
@@ -234,14 +215,15 @@ def _memory_unknown(task: Task, sample: TrialResult) -> TrialFailed:
 def _plan(session: Session, task: Task, result: SearchResult) -> Plan:
     """The plan, after one more trial of what was chosen, its evaluation included."""
     assert result.chosen is not None
-    chosen = dict(task.settings) | result.chosen
+    chosen = {**task.settings, **result.chosen}
     size = int(chosen["batch_size"])
-    confirmed = _confirm(session, task, chosen, result.environment)
+    trial = _speed_trial(session, task, chosen, result.environment, see_eval=True)
+    confirmed = require_steps(session, session.run(trial, expected_total=len(session.results) + 1))
     peak = peak_bytes(confirmed, task.budget.memory)
     rates = [*result.chosen_rates, *filter(None, [confirmed.samples_per_s])]
     unchanged = size == task.asked and not result.environment and not result.chosen.keys() & set(task.open_settings)
     baseline = rates if unchanged else result.baseline_rates  # the same settings have one speed, from all their runs
-    advice = rate_advice(confirmed, task.asked, size)
+    noise = result.speed.noise
     return make_plan(
         task.objective,
         task.command,
@@ -252,29 +234,20 @@ def _plan(session: Session, task: Task, result: SearchResult) -> Plan:
         environment=result.environment,
         verified=fits_budget(confirmed, task.budget),
         peak=Estimate(peak, Source.MEASURED, note=f"{task.budget.memory} memory, evaluation included") if peak else None,
-        speed=_rate(rates, result),
-        baseline_speed=_rate(baseline, result),
-        warnings=[*filter(None, [_noise_advice(result), advice])],
+        speed=rate_estimate(rates, noise) if rates else None,
+        baseline_speed=rate_estimate(baseline, noise) if baseline else None,
+        warnings=[*_noise_advice(noise), *rate_advice(confirmed, task.asked, size)],
     )
 
 
-def _noise_advice(result: SearchResult) -> Diagnostic | None:
-    noise = result.speed.noise
+def _noise_advice(noise: float | None) -> list[Diagnostic]:
     if noise is None or noise <= UNCLEAR:
-        return None
-    return Diagnostic(
-        "noisy-machine",
-        f"repeats of the same settings differ by {noise:.0%}",
-        "something else uses this machine, or its clock wanders: differences smaller than that could not be seen",
-        "tune again when it is quiet, or with more --steps",
-    )
-
-
-def _rate(rates: Sequence[float], result: SearchResult) -> Estimate | None:
-    return rate_estimate(rates, result.speed.noise) if rates else None
-
-
-def _confirm(session: Session, task: Task, chosen: dict[str, Setting], environment: Mapping[str, str]) -> TrialResult:
-    request = Request(chosen, dict(environment), TrialKind.SPEED, "the plan as a whole")
-    trial = dataclasses.replace(_trial(session, task, request), see_eval=True)
-    return require_steps(session, session.run(trial, expected_total=len(session.results) + 1))
+        return []
+    return [
+        Diagnostic(
+            "noisy-machine",
+            f"repeats of the same settings differ by {noise:.0%}",
+            "something else uses this machine, or its clock wanders: brimful cannot see differences smaller than that",
+            "tune again when it is quiet, or with more --steps",
+        )
+    ]

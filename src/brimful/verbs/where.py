@@ -1,17 +1,16 @@
-"""Where the memory went, at the batch size that a prediction is for: from its own trace, or by laws with a trace's notes."""
+"""Where the memory went, at the batch size that a prediction is for: from its own trace, or from extrapolated sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from brimful.decide.memory.breakdown import Breakdowns, break_down
 from brimful.decide.memory.categories import Annotated, annotate
 from brimful.decide.memory.program import Program, program_of
 from brimful.decide.memory.size_model import SizeModel
-from brimful.values import Prediction
 from brimful.verbs.imaginary import Tracer
-from brimful_inside.simulator.trace import Trace
+from brimful.verbs.warnings import Answer
 
 
 @dataclass(frozen=True)
@@ -21,62 +20,36 @@ class Found:
     breakdowns: Breakdowns
     annotated: Annotated
     program: Program
-    laws: SizeModel | None  # that hold at that batch size; None: it is a trace of it
-
-
-def effective_batch_size(tracer: Tracer, batch_size: int | None) -> int | None:
-    """What the loader really gives: no more than the data set has."""
-    length = tracer.dataset_length()
-    return batch_size if batch_size is None or length is None else min(batch_size, length)
-
-
-def with_breakdown(tracer: Tracer, said: Prediction) -> tuple[Prediction, Found | None]:
-    """The prediction with its breakdowns, and what they were made from; as it is where no trace gives its peak."""
-    if said.peak is None:
-        return said, None
-    laws = tracer.conclusion.laws if tracer.conclusion is not None else None
-    found = find(tracer, laws, effective_batch_size(tracer, said.batch_size), said.peak.device_bytes)
-    if found is None:
-        return said, None
-    return replace(said, breakdown=found.breakdowns.whole, phase_breakdowns=found.breakdowns.phases), found
-
-
-def find(tracer: Tracer, laws: SizeModel | None, batch_size: int | None, device_bytes: int) -> Found | None:
-    """The breakdowns whose parts add up to `device_bytes`, the peak that was predicted; None where no trace gives it."""
-    for program, sizes, annotated, used in _sources(tracer, laws, batch_size):
-        if len(annotated.allocations) != len(sizes):
-            continue
-        card = tracer.card
-        breakdowns = break_down(program, sizes, annotated, card.context_bytes, card.settings)
-        if breakdowns is not None and sum(breakdowns.whole.parts.values()) == device_bytes:
-            return Found(breakdowns, annotated, program, used)
-    return None
+    model: SizeModel | None  # that holds at that batch size, on a single card; None: it is a trace of it
 
 
 Origin = tuple[Program, Sequence[int], Annotated, SizeModel | None]
 
 
-def _sources(tracer: Tracer, laws: SizeModel | None, batch_size: int | None) -> Iterator[Origin]:
-    if laws is not None and batch_size is not None and batch_size >= min(laws.fitted_at):
-        fitted = laws.fitted_at[0]
-        sizes = laws.sizes_at(batch_size)
-        cards = tracer.cards(fitted)
-        trace = tracer.trace(fitted)
-        if cards:
-            yield from _by_card([one.trace for one in cards], sizes, [births for _, births in laws.program.parts])
-        elif trace is not None:
-            yield laws.program, sizes, annotate(trace), laws
+def find(tracer: Tracer, answer: Answer) -> Found | None:
+    """The breakdowns whose parts add up to the predicted peak; None where no trace gives it."""
+    card = tracer.card
+    for program, sizes, annotated, model in _origins(tracer, answer) if answer.peak is not None else ():
+        if len(annotated.allocations) != len(sizes):
+            continue
+        made = break_down(program, sizes, annotated, card.context_bytes, card.settings)
+        if made is not None and answer.peak is not None and sum(made.whole.parts.values()) == answer.peak.device_bytes:
+            return Found(made, annotated, program, model)
+    return None
+
+
+def _origins(tracer: Tracer, answer: Answer) -> Iterator[Origin]:
+    """Programs with their sizes at the answer's batch size, each of one card."""
+    model = answer.conclusion.size_model if answer.conclusion is not None else None
+    batch_size = tracer.effective(answer.batch_size)
+    if model is not None and batch_size is not None and batch_size >= min(model.fitted_at):
+        sizes, start, cards = model.sizes_at(batch_size), 0, tracer.cards(model.fitted_at[0])
+        for one, (_, count) in zip(cards, model.program.parts, strict=False):
+            own = sizes[start : start + count]
+            start += count
+            alone = len(cards) == 1
+            yield model.program if alone else program_of(one.trace), own, annotate(one.trace), model if alone else None
     if batch_size in tracer.samples:
-        trace = tracer.trace(batch_size)
-        traces = [one.trace for one in tracer.cards(batch_size)] or ([trace] if trace is not None else [])
-        for one in traces:
-            program = program_of(one)
-            yield program, program.sizes, annotate(one), None
-
-
-def _by_card(traces: Sequence[Trace], sizes: Sequence[int], births: Sequence[int]) -> Iterator[Origin]:
-    """Of several cards each by itself: `sizes` are of all of them, one after another."""
-    start = 0
-    for trace, count in zip(traces, births, strict=False):
-        yield program_of(trace), sizes[start : start + count], annotate(trace), None
-        start += count
+        for one in tracer.cards(batch_size):
+            program = program_of(one.trace)
+            yield program, program.sizes, annotate(one.trace), None

@@ -112,8 +112,8 @@ class Bracket:
         if low is None or error is None or self.largest_without_error == low:
             return None
         return (
-            f"{self.samples(low):,} is the largest that ran and {self.samples(error):,} the smallest at which the script raised "
-            "an error: no trials were left for sizes in between"
+            f"{self.samples(low):,} is the largest that ran and {self.samples(error):,} the smallest at which the script raised an "
+            "error: no trials were left for sizes in between"
         )
 
     def samples(self, size: int) -> int:

@@ -1,4 +1,4 @@
-"""What would save memory: which changes are worth a trial, what a trial of one showed, and estimates by arithmetic for others."""
+"""What would save memory: which changes are worth a trial, what a trial showed, and estimates by arithmetic."""
 
 from __future__ import annotations
 

@@ -35,9 +35,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredConclusion:
-    """What the search found. The largest batch size of the estimate was run, and its peak was within the budget."""
+    """What the search found."""
 
     estimate: MemoryEstimate
+    largest: int | None  # that was run, with its peak within the budget
     tried: tuple[int, ...]  # batch sizes, in order
     failed: Outcome | None = None  # a trial failed for a reason other than memory
 
@@ -76,9 +77,16 @@ class _Known:
 
 
 def search_largest_measured(
-    budget_bytes: int, limits: Limits, memory: str = "host", max_trials: int = MAX_TRIALS, first_size: int = FIRST_SIZE
+    budget_bytes: int,
+    limits: Limits,
+    memory: str = "host",
+    max_trials: int = MAX_TRIALS,
+    first_size: int = FIRST_SIZE,
+    names_largest: bool = True,
 ) -> Generator[int, Measured, MeasuredConclusion]:
     """Yields batch sizes to run, is sent what each showed, and returns the conclusion.
+
+    Without `names_largest` few trials show how memory grows, and the estimate says nothing of a largest size.
 
     `budget_bytes` and the peaks sent are of the same `memory`, "host" or "device". No size is yielded twice, and none
     whose peak is predicted beyond the budget, except the first. Raises ValueError where the limits leave no batch size.
@@ -90,7 +98,8 @@ def search_largest_measured(
         bracket.tried.append(size)
         known.add(size, (yield size))
         size = _next_size(known) if bracket.failed is None else None
-    return MeasuredConclusion(_estimate(known, memory), tuple(bracket.tried), bracket.failed)
+    estimate = _estimate(known, memory, names_largest)
+    return MeasuredConclusion(estimate, bracket.low, tuple(bracket.tried), bracket.failed)
 
 
 def predicted_ceiling(points: Sequence[tuple[int, float]], budget_bytes: int, limits: Limits) -> int:
@@ -154,10 +163,11 @@ def _largest_within(known: _Known, fit: PeakFit, low: int, most: int) -> int:
     return good
 
 
-def _estimate(known: _Known, memory: str) -> MemoryEstimate:
-    bracket, fit = known.bracket, known.fit
-    low = bracket.low
+def _estimate(known: _Known, memory: str, names_largest: bool) -> MemoryEstimate:
+    bracket, fit, low = known.bracket, known.fit, known.bracket.low
     limit = upper_limit(bracket.limits)[1] if low is not None and low == bracket.upper else "budget"
+    if low and (not names_largest or (limit == "budget" and known.flat)):
+        limit = None
     return MemoryEstimate(
         memory=memory,
         method="peaks",
@@ -167,9 +177,9 @@ def _estimate(known: _Known, memory: str) -> MemoryEstimate:
         quadratic_bytes=fit.quadratic if fit else None,
         curve=_curve(bracket, fit) if fit is not None else (),
         probes=tuple(Point(n, Estimate(known.peaks[n], Source.MEASURED)) for n in bracket.tried if n in known.peaks),
-        largest_batch_size=low,
+        largest_batch_size=low if names_largest else None,
         nothing_fits=low is None and bracket.lowest in bracket.too_large,
-        limited_by=None if limit == "budget" and known.flat and low else limit,
+        limited_by=limit,
         ignores_batch_size=known.flat,
     )
 

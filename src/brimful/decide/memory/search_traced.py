@@ -110,7 +110,7 @@ class _Known:
         return sorted(below[-1:] + above[:1] if below and above else below[-2:] or above[:2])
 
     def upper_if_grown(self, size: int, factor: float) -> float:
-        """The upper end of the device peak if all that the script holds at a traced size, not the context, were `factor` times."""
+        """The upper end of the device peak if all that the script holds at a traced size were `factor` times as much."""
         played = self.played[size]
         if played.full is not None:
             return float("inf")

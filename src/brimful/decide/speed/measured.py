@@ -1,26 +1,52 @@
 """Speed by batch size: its noise, its best, and its knee, the smallest batch size that is as good as the best.
 
-Speeds are samples per second over all ranks. Only runs that differ in nothing but the batch size belong together.
+Speeds are samples per second over all ranks. Only runs that differ in nothing but the batch size belong together. Times and
+rates scatter with a long tail, so medians and median absolute deviations (MAD) describe them.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from brimful.decide.noise import pooled_spread, rate_estimate, step_spread
-from brimful.values import Point, SpeedEstimate, TrialResult
+from brimful.values import Estimate, Point, Source, SpeedEstimate, TrialResult
 
-__all__ = ["TOLERANCE", "noise_of", "rates_by_batch_size", "speed_belief"]
+__all__ = [
+    "TOLERANCE", "clearly_above", "mad", "noise_of", "pooled_spread", "rate_estimate", "relative_spread", "speed_estimate",
+    "step_spread",
+]  # fmt: skip
 
 TOLERANCE = 0.03  # sizes this close to the best count as equal, and the smaller one is taken
+# A normal distribution's standard deviation is 1.4826 times its median absolute deviation (Rousseeuw & Croux 1993).
+_MAD_TO_SIGMA = 1.4826
+# The median of a normal sample scatters sqrt(pi / 2) times as much as its mean.
+_MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)
+_Z95 = 1.96
+# Expected range of n normal values in standard deviations (Tippett 1925; the d2 of control charts), for few repeats, where
+# the MAD is hopeless: of two values it is half their distance.
+_RANGE_TO_SIGMA = {2: 1.128, 3: 1.693, 4: 2.059, 5: 2.326}
 
 
-def rates_by_batch_size(samples: Iterable[TrialResult], setting: str = "batch_size") -> dict[int, tuple[float, ...]]:
+def speed_estimate(samples: Sequence[TrialResult]) -> SpeedEstimate:
+    """What the runs say about speed. The knee is the smallest batch size within the tolerance of the best one's median."""
+    rates = _rates_by_batch_size(samples)
+    noise = noise_of(rates, samples)
+    tolerance = max(TOLERANCE, noise or 0.0)
+    middles = {size: statistics.median(values) for size, values in rates.items()}
+    points = tuple(Point(size, rate_estimate(values, noise)) for size, values in rates.items())
+    if not middles:
+        return SpeedEstimate((), None, None, noise, tolerance)
+    best = max(middles, key=lambda size: (middles[size], -size))
+    knee = min(size for size, middle in middles.items() if middle >= middles[best] * (1 - tolerance))
+    return SpeedEstimate(points, best, knee, noise, tolerance)
+
+
+def _rates_by_batch_size(samples: Iterable[TrialResult]) -> dict[int, tuple[float, ...]]:
     """Samples per second of every run that has one, by batch size, ascending."""
     rates: dict[int, tuple[float, ...]] = {}
     for sample in samples:
-        size = sample.trial.settings.get(setting)
+        size = sample.trial.settings.get("batch_size")
         if isinstance(size, int) and sample.samples_per_s:
             rates[size] = (*rates.get(size, ()), sample.samples_per_s)
     return dict(sorted(rates.items()))
@@ -34,15 +60,54 @@ def noise_of(rates: Mapping[int, Sequence[float]], samples: Iterable[TrialResult
     return max(known, default=None)
 
 
-def speed_belief(samples: Sequence[TrialResult], setting: str = "batch_size") -> SpeedEstimate:
-    """What the runs say about speed. The knee is the smallest batch size within the tolerance of the best one's median."""
-    rates = rates_by_batch_size(samples, setting)
-    noise = noise_of(rates, samples)
-    tolerance = max(TOLERANCE, noise or 0.0)
-    middles = {size: statistics.median(values) for size, values in rates.items()}
-    points = tuple(Point(size, rate_estimate(values, noise)) for size, values in rates.items())
-    if not middles:
-        return SpeedEstimate((), None, None, noise, tolerance)
-    best = max(middles, key=lambda size: (middles[size], -size))
-    knee = min(size for size, middle in middles.items() if middle >= middles[best] * (1 - tolerance))
-    return SpeedEstimate(points, best, knee, noise, tolerance)
+def mad(values: Sequence[float]) -> float:
+    """Median absolute deviation from the median, in the unit of the values; 0 for fewer than two."""
+    middle = statistics.median(values) if values else 0.0
+    return statistics.median([abs(value - middle) for value in values]) if len(values) > 1 else 0.0
+
+
+def relative_spread(values: Sequence[float]) -> float | None:
+    """Standard deviation of one measurement relative to the median, robustly; None where it was measured once."""
+    middle = statistics.median(values) if len(values) > 1 else 0.0
+    if middle <= 0:
+        return None
+    if len(values) in _RANGE_TO_SIGMA:
+        return (max(values) - min(values)) / _RANGE_TO_SIGMA[len(values)] / middle
+    return _MAD_TO_SIGMA * mad(values) / middle
+
+
+def pooled_spread(groups: Iterable[Sequence[float]]) -> float | None:
+    """Relative spread of one measurement over several groups of repeats, each about its own median; None without repeats.
+
+    Variances are averaged with the degrees of freedom of their groups.
+    """
+    spreads = [(len(group) - 1, spread) for group in groups if (spread := relative_spread(group)) is not None]
+    freedom = sum(count for count, _ in spreads)
+    return math.sqrt(sum(count * spread**2 for count, spread in spreads) / freedom) if freedom else None
+
+
+def step_spread(step_s: Sequence[float]) -> float | None:
+    """Relative standard error of a trial's mean step time, from its own steps; a lower bound of what repeats show.
+
+    Trials share the machine's slow moods, which their steps do not show; so this serves only until there are repeats.
+    """
+    if len(step_s) < 3 or statistics.fmean(step_s) <= 0:
+        return None
+    return statistics.stdev(step_s) / statistics.fmean(step_s) / math.sqrt(len(step_s))
+
+
+def rate_estimate(rates: Sequence[float], spread: float | None) -> Estimate:
+    """The median of repeated rates with its 95 % interval. `spread` is the relative spread of one measurement (pooled)."""
+    middle = statistics.median(rates)
+    repeats = len(rates)
+    note = "1 run" if repeats == 1 else f"{repeats} runs"
+    if spread is None:
+        return Estimate(middle, Source.MEASURED, note=note)
+    factor = 1.0 if repeats < 3 else _MEDIAN_TO_MEAN  # the median of one or two values is their mean
+    half = _Z95 * spread * factor / math.sqrt(repeats)
+    return Estimate(middle, Source.MEASURED, middle * max(0.0, 1 - half), middle * (1 + half), note)
+
+
+def clearly_above(one: Sequence[float], other: Sequence[float], tolerance: float) -> bool:
+    """Whether the median of `one` is above that of `other` by more than the tolerance (0.03: by 3 %)."""
+    return bool(one and other) and statistics.median(one) > statistics.median(other) * (1 + tolerance)

@@ -36,7 +36,7 @@ __all__ = [
     "is_of_a_fixed_total",
     "predict_speed",
     "rates_of",
-    "samples_law",
+    "samples_by_size",
     "situation_of",
     "sizes_up_to",
     "step_interval",
@@ -269,7 +269,7 @@ def is_of_a_fixed_total(seen: Mapping[int, float | None], batches: Mapping[int, 
     return batches[small] > batches[large] and apart < (large if batches[large] > 1 else large / 2)
 
 
-def samples_law(seen: Mapping[int, float | None]) -> Callable[[int], float] | None:
+def samples_by_size(seen: Mapping[int, float | None]) -> Callable[[int], float] | None:
     """Samples in a step by batch size, from what traces showed; None where they showed none.
 
     In proportion to the batch size, as far as that was seen; from there on no more than the next larger trace showed: a script

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from brimful.decide.speed.measured import speed_belief
+from brimful.decide.speed.measured import speed_estimate
 from brimful.values import Budget, Objective, Outcome, SpeedEstimate, TrialResult
 
 __all__ = ["Choice", "choose", "default_objective", "fits_budget", "peak_bytes"]
 
 
-#: Repeats that differ by more than this share tell nothing apart: a size is not left for a smaller one on their word.
+#: Repeats that differ by more than this share distinguish nothing: no smaller size is taken on their word.
 UNCLEAR = 0.25
 
 
@@ -45,7 +45,7 @@ def fits_budget(sample: TrialResult, budget: Budget) -> bool:
 def choose(objective: Objective, fitting: Sequence[TrialResult], requested: int | None = None) -> Choice | None:
     """The batch size to name, of those that were run and fitted; None where none did.
 
-    `fitting` are runs that differ in nothing but the batch size. FASTEST takes the knee (`speed_belief`) and falls back to
+    `fitting` are runs that differ in nothing but the batch size. FASTEST takes the knee (`speed_estimate`) and falls back to
     LARGEST where no run has a speed; FIT takes the largest that is no larger than `requested`, so that a batch size that
     fits is left alone.
     """
@@ -55,29 +55,27 @@ def choose(objective: Objective, fitting: Sequence[TrialResult], requested: int 
     sizes = sorted({size for size, _ in runs})
     if objective is Objective.FIT and requested is not None:
         size = max((one for one in sizes if one <= requested), default=sizes[0])
-        same = size == requested
-        return Choice(
-            size, "the size asked for fits" if same else f"the largest size up to {requested:,} that was run and fits"
-        )
-    belief = speed_belief([run for _, run in runs])
-    if objective is not Objective.FASTEST or belief.knee_batch_size is None:
+        larger = f"the largest size up to {requested:,} that was run and fits"
+        return Choice(size, "the size asked for fits" if size == requested else larger)
+    speed = speed_estimate([run for _, run in runs])
+    if objective is not Objective.FASTEST or speed.knee_batch_size is None:
         return Choice(sizes[-1], "the largest size that was run and fits")
-    if belief.noise is not None and belief.noise > UNCLEAR:
-        return _among_noise(belief, requested)
-    if belief.knee_batch_size == belief.best_batch_size:
-        return Choice(belief.knee_batch_size, "the fastest of the sizes that were run and fit")
+    if speed.noise is not None and speed.noise > UNCLEAR:
+        return _among_noise(speed, requested)
+    if speed.knee_batch_size == speed.best_batch_size:
+        return Choice(speed.knee_batch_size, "the fastest of the sizes that were run and fit")
     return Choice(
-        belief.knee_batch_size,
-        f"the smallest size within {belief.tolerance:.0%} of the fastest one, {belief.best_batch_size:,}",
+        speed.knee_batch_size,
+        f"the smallest size within {speed.tolerance:.0%} of the fastest one, {speed.best_batch_size:,}",
     )
 
 
-def _among_noise(belief: SpeedEstimate, requested: int | None) -> Choice | None:
+def _among_noise(speed: SpeedEstimate, requested: int | None) -> Choice | None:
     """What to name where repeats differ too much: the size asked for, unless it is slower than even that explains."""
-    rates = {point.batch_size: point.value.value for point in belief.points}
-    best = belief.best_batch_size
+    rates = {point.batch_size: point.value.value for point in speed.points}
+    best = speed.best_batch_size
     if best is None:
         return None
-    if requested in rates and rates[requested] >= rates[best] * (1 - belief.tolerance):
-        return Choice(requested, f"kept: repeats differ by {belief.noise:.0%}, and nothing is clearly faster")
-    return Choice(best, f"the fastest that was seen, though repeats differ by {belief.noise:.0%}")
+    if requested in rates and rates[requested] >= rates[best] * (1 - speed.tolerance):
+        return Choice(requested, f"kept: repeats differ by {speed.noise:.0%}, and nothing is clearly faster")
+    return Choice(best, f"the fastest that was seen, though repeats differ by {speed.noise:.0%}")

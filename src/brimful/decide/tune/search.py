@@ -1,9 +1,8 @@
-"""The search for settings on a device that has a clock: what to run next, from what has been seen, without running it.
+"""The search for settings on a device that has a clock: a generator of trials to run, without running any.
 
-    search = Search(problem)
-    for request in search:          # settings, environment and kind of a trial
-        search.tell(run(request))   # the sample it gave
-    result = search.result()
+    search = search_settings(problem)
+    request = next(search)                       # settings, environment and kind of a trial
+    request = search.send(run(request)) ...      # until StopIteration, whose value is a SearchResult
 
 In order: the user's own settings; other ways to run them (the host allocator's environment, loader workers), always in
 pairs side by side; batch sizes, doubling up and halving down from there while it pays, then between them; repeats of those
@@ -15,18 +14,16 @@ At most `max_trials` trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from brimful.decide.noise import clearly_above
-from brimful.decide.search_runs import HOPELESS, Context, Runs
-from brimful.decide.speed.measured import TOLERANCE, speed_belief
-from brimful.decide.top import Top, top_sentence
+from brimful.decide.speed.measured import TOLERANCE, clearly_above, speed_estimate
 from brimful.decide.tune.objective import choose
-from brimful.outcomes import OUT_OF_MEMORY
+from brimful.decide.tune.runs import HOPELESS, Context, Runs
 from brimful.values import Objective, Outcome, Setting, SpeedEstimate, TrialKind, TrialResult
 
-__all__ = ["ALLOCATOR", "Context", "Request", "Search", "SearchResult", "SpeedProblem"]
+__all__ = ["ALLOCATOR", "Request", "SearchResult", "SpeedProblem", "Top", "search_settings", "top_sentence"]
 
 # glibc maps every tensor over 32 MiB anew and gives it back when it dies, and the kernel clears each page of it: on a CPU
 # that costs more than the batch size does. With these (mallopt(3)) memory is kept and reused.
@@ -38,7 +35,7 @@ ALLOCATOR = {
 
 MAX_TRIALS = 24
 REPEATS = 3  # runs of the sizes that decide
-PATIENCE = 3  # sizes that fail by themselves before any has run to its end
+PATIENCE = 3  # sizes at which the script fails before any has run to its end
 FLAT = 2  # doublings without a gain before the climb ends
 CLOSE = 1.3  # neighbouring sizes nearer than this are not worth another one between them
 SHRINK = 0.9  # after a size that did not fit, where nothing between is known
@@ -58,7 +55,7 @@ class Request:
 class SpeedProblem:
     """What is to be decided."""
 
-    largest_batch_size: int  # that fits by what is believed of memory, and obeys all other limits
+    largest_batch_size: int  # that fits by what the memory trials show, and obeys all other limits
     fits: Callable[[TrialResult], bool]  # whether a sample ran to its end within the budget
     settings: Mapping[str, Setting] = field(default_factory=dict)  # besides the batch size, with values that are in force
     min_batch_size: int = 1
@@ -75,6 +72,16 @@ class SpeedProblem:
         if self.max_trials < 1:
             raise ValueError(f"max_trials is 1 or more, not {self.max_trials}")
 
+    @property
+    def expected_trials(self) -> int:
+        """About how many trials the search takes, for the display."""
+        if self.objective is not Objective.FASTEST:
+            return 1
+        octaves = max(1, math.ceil(math.log2(self.largest_batch_size / self.min_batch_size + 1)))
+        sizes = min(6, octaves) + min(4, octaves) + 2 * (REPEATS - 1)  # by doubling, between them, once more
+        own = 2 if self.requested else 0
+        return min(self.max_trials, own + 3 * (len(self.environments) + len(self.worker_counts)) + sizes)
+
 
 @dataclass(frozen=True)
 class SearchResult:
@@ -86,13 +93,39 @@ class SearchResult:
     speed: SpeedEstimate  # of the chosen context
     chosen_rates: tuple[float, ...]  # samples per second of each run of what was chosen
     baseline_rates: tuple[float, ...]  # and of the user's own settings; () where they were not given or did not fit
-    samples: tuple[TrialResult, ...]  # all of them, in order
     ceiling: int  # the largest batch size that may still fit
     failure: TrialResult | None = None
 
-    @property
-    def out_of_memory_trials(self) -> int:
-        return sum(sample.outcome in OUT_OF_MEMORY for sample in self.samples)
+
+class Top(StrEnum):
+    """What ended the way up."""
+
+    FLAT = "flat"  # larger sizes were run and brought nothing
+    CEILING = "ceiling"  # the largest size that the limits, or the memory trials, allow
+    MEMORY = "memory"  # the next one was run and did not fit
+    FAILED = "failed"  # at the next one the script raised an error
+    TRIALS = "trials"  # no trials were left
+
+
+_LIMITS = {
+    "dataset": "{size:,} samples are all that the training data gives in an epoch",
+    "max_batch_size": "{size:,} is the maximum that you gave (--max-batch-size)",
+    "budget": "by its memory trials, no size above {size:,} is sure to be within the budget",
+}
+
+
+def top_sentence(top: Top | None, size: int, limited_by: str | None, trials: int) -> str | None:
+    """Why the search tried nothing above `size`, the largest that it may name; None where larger ones brought nothing.
+
+    `limited_by`: what set the ceiling ("dataset", "max_batch_size" or "budget").
+    """
+    sentences = {
+        Top.CEILING: _LIMITS.get(limited_by or "budget", _LIMITS["budget"]).format(size=size),
+        Top.MEMORY: f"what is larger than {size:,} was not within the budget",
+        Top.FAILED: f"above {size:,} the script raised an error",
+        Top.TRIALS: f"nothing above {size:,} was tried: {trials} trials are the most that a search makes",
+    }
+    return sentences.get(top) if top is not None else None
 
 
 class _Stop(Exception):
@@ -106,116 +139,51 @@ _Steps = Generator[Request, TrialResult, None]
 _Asked = Generator[Request, TrialResult, TrialResult]
 
 
-class Search:
-    """One search. Iterate for requests, and `tell` the sample of each before asking for the next."""
+def search_settings(problem: SpeedProblem) -> Generator[Request, TrialResult, SearchResult]:
+    """Yields trials to run, is sent what each showed, and returns what was found."""
+    search = _Search(problem)
+    failure = None
+    try:
+        yield from search.fastest() if problem.objective is Objective.FASTEST else search.settle()
+    except _Stop as stop:
+        failure = stop.failure
+    return search.result(failure)
 
+
+class _Search:
     def __init__(self, problem: SpeedProblem) -> None:
         self.problem = problem
         self.runs = Runs(problem.largest_batch_size, problem.fits)
         self._home = Context(tuple(problem.settings.items()))  # the user's own way
         self._context = self._home
         self._why: dict[str, str] = {}
-        self._failure: TrialResult | None = None
-        self._told: TrialResult | None = None
-        self._under_way = False
-        self._left = self._expected()
         self._top: Top | None = None
 
-    def __iter__(self) -> Iterator[Request]:
-        steps = self._all()
-        try:
-            request = next(steps)
-            while True:
-                self._told, self._under_way = None, True
-                yield request
-                if self._told is None:
-                    raise RuntimeError("tell the sample of a request before asking for the next")
-                request = steps.send(self._told)
-        except StopIteration:
-            return
-
-    def tell(self, sample: TrialResult) -> None:
-        """What the last request gave."""
-        self._told, self._under_way = sample, False
-
-    def remaining(self) -> int:
-        """An estimate of the trials still to come, the one now under way included; never more than is allowed."""
-        allowed = self.problem.max_trials - len(self.runs.samples)
-        return max(int(self._under_way), min(sum(self._left.values()), allowed))
-
-    def result(self) -> SearchResult:
-        """What has been found so far; may be asked at any time."""
+    def result(self, failure: TrialResult | None) -> SearchResult:
         context = self._context if self.runs.fitting(self._context) else self._home
         choice = choose(self.problem.objective, self.runs.fitting(context), self.problem.requested)
-        rates: tuple[float, ...] = ()
-        chosen = None
-        if choice is not None:
-            chosen = {"batch_size": choice.batch_size} | dict(context.settings)
-            rates = self.runs.rates(context, choice.batch_size)
+        speed = speed_estimate(self.runs.fitting(context))
+        largest = max((point.batch_size for point in speed.points), default=self.runs.ceiling)
+        top = top_sentence(self._top, largest, self.problem.limited_by, self.problem.max_trials)
         return SearchResult(
-            chosen=chosen,
+            chosen={"batch_size": choice.batch_size} | dict(context.settings) if choice else None,
             environment=dict(context.environment),
-            why=self._why | ({"batch_size": f"{choice.why}{self._top_of(context)}"} if choice else {}),
-            speed=speed_belief(self.runs.fitting(context)),
-            chosen_rates=rates,
+            why=self._why | ({"batch_size": f"{choice.why}; {top}" if top else choice.why} if choice else {}),
+            speed=speed,
+            chosen_rates=self.runs.rates(context, choice.batch_size) if choice else (),
             baseline_rates=self.runs.rates(self._home, self.problem.requested or 0),
-            samples=tuple(self.runs.samples),
             ceiling=self.runs.ceiling,
-            failure=self._failure,
+            failure=failure,
         )
 
-    def _top_of(self, context: Context) -> str:
-        """Why nothing larger than the largest that ran was tried, behind a semicolon; "" where larger ones brought nothing."""
-        size = max((point.batch_size for point in speed_belief(self.runs.fitting(context)).points), default=self.runs.ceiling)
-        said = top_sentence(self._top, size, self.problem.limited_by, self.problem.max_trials)
-        return f"; {said}" if said else ""
-
-    def _expected(self) -> dict[str, int]:
-        """Trials expected in each part of the search, for the display alone."""
-        problem = self.problem
-        if problem.objective is not Objective.FASTEST:
-            return {"settle": 1}
-        octaves = max(1, math.ceil(math.log2(problem.largest_batch_size / problem.min_batch_size + 1)))
-        return {
-            "baseline": 1 if problem.requested else 0,
-            "contexts": 3 * (len(problem.environments) + len(problem.worker_counts)),
-            "sizes": min(6, octaves),
-            "between": min(4, octaves),
-            "repeats": 2 * (REPEATS - 1),
-            "again": 1 if problem.requested else 0,
-        }
-
-    def _all(self) -> _Steps:
-        try:
-            if self.problem.objective is Objective.FASTEST:
-                yield from self._fastest()
-            else:
-                yield from self._part("settle", self._settle())
-        except _Stop as stop:
-            self._failure = stop.failure
-        self._left = {}
-
-    def _fastest(self) -> _Steps:
-        yield from self._part("baseline", self._baseline())
+    def fastest(self) -> _Steps:
+        yield from self._baseline()
         start = self._start()
-        yield from self._part("contexts", self._contexts(start))
-        yield from self._part("sizes", self._sizes(start))
-        yield from self._part("between", self._between())
-        yield from self._part("repeats", self._repeats())
-        yield from self._part("again", self._baseline())
-
-    def _part(self, name: str, steps: _Steps) -> _Steps:
-        """One part of the search, with its estimate of trials counted down."""
-        try:
-            request = next(steps)
-            while True:
-                sample = yield request
-                self._left[name] = max(0, self._left.get(name, 0) - 1)
-                request = steps.send(sample)
-        except StopIteration:
-            self._left[name] = 0
-
-    # One trial ---------------------------------------------------------------------------------------------------------
+        yield from self._contexts(start)
+        yield from self._sizes(start)
+        yield from self._between()
+        yield from self._repeats()
+        yield from self._baseline()
 
     def _ask(self, context: Context, size: int, purpose: str = "") -> _Asked:
         """Runs one trial and files what it says. Raises _Stop where the search has to end."""
@@ -235,9 +203,7 @@ class Search:
     def _usable(self, size: int) -> bool:
         return self.problem.min_batch_size <= size <= self.runs.ceiling and (self._context, size) not in self.runs.dead
 
-    # The parts ---------------------------------------------------------------------------------------------------------
-
-    def _settle(self) -> _Steps:
+    def settle(self) -> _Steps:
         """LARGEST and FIT: one size, smaller and smaller until it fits."""
         problem = self.problem
         size = self.runs.ceiling
@@ -336,7 +302,7 @@ class Search:
             if not self.runs.at(self._context, larger):
                 self._top = Top.FAILED  # it crashed or took too long, and so would a larger one
                 return
-            # Noise decides what is named, and not how far is looked; nor do larger sizes that ran before.
+            # Noise decides what is named, and not how far the search goes; nor do larger sizes that ran before.
             best, rate = self.runs.best(self._context, below=larger), self.runs.middle(self._context, larger)
             flat = 0 if best is None or (rate or 0.0) > best * (1 + TOLERANCE) else flat + 1
             size, larger = larger, min(2 * larger, self.runs.ceiling)
@@ -348,31 +314,30 @@ class Search:
     def _between(self) -> _Steps:
         """Sizes between: under the knee, for it may lie lower, and around the best, for there may be a better one."""
         for _ in range(3):
-            belief = speed_belief(self.runs.fitting(self._context))
-            sizes = [point.batch_size for point in belief.points]
-            below = max((size for size in sizes if belief.knee_batch_size and size < belief.knee_batch_size), default=None)
-            middle = _between(below, belief.knee_batch_size)
+            knee, sizes = self._speed.knee_batch_size, [point.batch_size for point in self._speed.points]
+            middle = _between(max((size for size in sizes if knee and size < knee), default=None), knee)
             if middle is None:
                 break
             yield from self._first(middle)
-        belief = speed_belief(self.runs.fitting(self._context))
-        sizes = [point.batch_size for point in belief.points]
-        if belief.best_batch_size is not None:
-            above = min((size for size in sizes if size > belief.best_batch_size), default=None)
-            middle = _between(belief.best_batch_size, above)
-            if middle is not None:
-                yield from self._first(middle)
+        best, sizes = self._speed.best_batch_size, [point.batch_size for point in self._speed.points]
+        middle = _between(best, min((size for size in sizes if best and size > best), default=None))
+        if middle is not None:
+            yield from self._first(middle)
 
     def _repeats(self) -> _Steps:
         """The best and the knee run again by turns, until each of them was run `REPEATS` times or the trials are used up."""
         reserve = 1 if self.problem.requested is not None else 0
         while len(self.runs.samples) < self.problem.max_trials - reserve:
-            belief = speed_belief(self.runs.fitting(self._context))
-            deciding = [size for size in (belief.knee_batch_size, belief.best_batch_size) if size is not None]
+            speed = self._speed
+            deciding = [size for size in (speed.knee_batch_size, speed.best_batch_size) if size is not None]
             few = min(deciding, key=lambda size: len(self.runs.rates(self._context, size)), default=None)
             if few is None or len(self.runs.rates(self._context, few)) >= REPEATS:
                 return
             yield from self._ask(self._context, few, f"batch size {few:,} once more")
+
+    @property
+    def _speed(self) -> SpeedEstimate:
+        return speed_estimate(self.runs.fitting(self._context))
 
     def _first(self, size: int) -> _Steps:
         """One run at a size that has none yet."""

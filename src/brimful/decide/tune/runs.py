@@ -1,4 +1,4 @@
-"""What a search has seen so far: which sizes ran, which did not fit, which fail, and how fast they were."""
+"""What the trials of a search have shown: which sizes ran, which did not fit, which fail, and how fast they were."""
 
 from __future__ import annotations
 

@@ -1,0 +1,175 @@
+"""What a prediction warns of: what its trials noticed, and what the search could not know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from brimful.decide.audit.findings import findings
+from brimful.decide.audit.leaks import memory_that_grows
+from brimful.decide.memory.search_traced import MemoryConclusion
+from brimful.units import format_bytes
+from brimful.values import Diagnostic, Outcome, PeakEstimate, TrialResult
+from brimful.verbs.imaginary import Tracer, ignores_the_batch_size, search_notes
+from brimful.verbs.samples import loaders
+
+__all__ = ["Answer", "warnings_of"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The peak of a command at a batch size, and the search it comes from."""
+
+    batch_size: int | None  # None: the command as it stands
+    peak: PeakEstimate | None
+    phases: dict[str, PeakEstimate]
+    conclusion: MemoryConclusion | None = None  # None: nothing was searched
+
+    def fits(self, budget_bytes: int) -> bool:
+        return self.peak is not None and self.peak.device_interval_bytes[1] <= budget_bytes
+
+
+def warnings_of(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
+    """All warnings, the ones about the question before those of the trials."""
+    sample = tracer.representative()
+    return [
+        *_about_the_batch_size(tracer, answer, sample),
+        *_about_the_budget(tracer, answer),
+        *(search_notes(answer.conclusion) if answer.conclusion else []),
+        *_about_ranks(sample),
+        *_about_the_trial(sample),
+        *_growth(tracer, answer),
+    ]
+
+
+def _about_the_batch_size(tracer: Tracer, answer: Answer, sample: TrialResult) -> Iterator[Diagnostic]:
+    asked, length, peak = answer.batch_size, tracer.dataset_length(), answer.peak
+    if asked and length and asked > length:
+        explanation = f"the script would train with batches of {length:,}, and the prediction is for that"
+        if any(loader.drop_last for loader in loaders(sample, "train")):
+            explanation = (
+                f"with drop_last the loader gives no batch, so nothing trains; the prediction is for batches of {length:,}"
+            )
+        yield Diagnostic(
+            "batch-exceeds-dataset",
+            f"you asked for a batch of {asked:,} and the data set has {length:,} samples",
+            explanation,
+            f"ask for {length:,} or less",
+        )
+    if peak is not None and peak.reserved_bytes == 0:
+        yield Diagnostic(
+            "nothing-on-the-card",
+            "the script put nothing on the card",
+            "it trains on the host, so no batch size says anything about the card",
+            'move the model and its batches there: .to("cuda")',
+        )
+    yield from _hidden_cap(tracer, asked)
+    if answer.conclusion and answer.conclusion.estimate.ignores_batch_size:
+        error = ignores_the_batch_size(tracer.command)
+        yield Diagnostic("ignores-batch-size", error.problem, error.explanation, error.suggestion)
+
+
+def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
+    """Where the loader gave less than a trial asked for and the batch size in question is above that."""
+    completed = {size: one for size, one in tracer.samples.items() if size and one.outcome is Outcome.COMPLETED}
+    size, sample = max(completed.items(), default=(0, None))
+    if sample is None or not any(one.code == "hidden-cap" for one in findings(sample, {"batch_size": size})):
+        return
+    given = max((batch.samples or 0 for loader in loaders(sample, "train") for batch in loader.batches), default=0)
+    if given and (asked is None or asked > given):
+        yield Diagnostic(
+            "hidden-cap",
+            f"at a batch size of {size:,} the loader gives batches of {given:,}",
+            f"something between the flag and the loader caps it: above {given:,} neither memory nor speed changes",
+            "look for min(), max() or a fixed number where the DataLoader is made; `brimful audit` shows what the loader gives",
+        )
+
+
+def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
+    peak, budget, asked = answer.peak, tracer.budget, answer.batch_size
+    if peak is None or answer.fits(budget.bytes):
+        return
+    if peak.device_bytes <= budget.total_bytes:
+        yield Diagnostic(
+            "over-budget-under-card",
+            f"{format_bytes(peak.device_bytes)} is under the card's {format_bytes(budget.total_bytes)}",
+            f"and its upper bound {format_bytes(peak.device_interval_bytes[1])} is over the budget ({budget.why}): "
+            "it may run, and may not",
+            "allow a larger share: --budget 100%",
+        )
+    largest = answer.conclusion.estimate.largest_batch_size if answer.conclusion else None
+    if asked and largest and asked < largest:
+        yield Diagnostic(
+            "a-larger-one-fits",
+            f"batch size {asked:,} does not fit, and {largest:,} does",
+            "how allocations share segments changes from size to size, or the script goes another way there",
+            f"{largest:,}, or a size well below this one",
+        )
+
+
+def _about_ranks(sample: TrialResult) -> Iterator[Diagnostic]:
+    """Where ranks share a machine, or one of them was started alone."""
+    device = sample.trial.device
+    if device.ranks is not None:
+        yield Diagnostic(
+            "one-rank-alone",
+            f"rank {device.as_rank} of {device.ranks} was started, without the others",
+            "its memory is predicted; brimful assumes that other ranks would send what this rank has itself",
+            "",
+        )
+    groups = max((len(report.communicators) for report in sample.reports), default=0)
+    if groups:
+        yield Diagnostic(
+            "nccl-assumed",
+            f"NCCL's own buffers on the card are assumed, for {groups} process group{'s' if groups > 1 else ''}",
+            "they depend on the links between the cards, and count with the context",
+            "",
+        )
+    for report in sample.reports:
+        own = max(report.cards, key=lambda card: card.peak.reserved_bytes or 0, default=None)
+        for card in report.cards:
+            others = [r.rank for r in sample.reports if r is not report and any(c.index == card.index for c in r.cards)]
+            if own is not None and card.index != own.index and others:
+                yield Diagnostic(
+                    "stray-card",
+                    f"rank {report.rank} works on cuda:{own.index} and holds {format_bytes(card.peak.reserved_bytes or 0)} "
+                    f"on cuda:{card.index} as well, which is rank {others[0]}'s",
+                    "that card needs the memory of both, and a CUDA context for each; the peaks here are each rank's own",
+                    "call torch.cuda.set_device(local_rank) first, and load checkpoints with map_location",
+                )
+
+
+def _about_the_trial(sample: TrialResult) -> Iterator[Diagnostic]:
+    yield from (Diagnostic("trial-note", note, "", "") for note in sample.notes)
+    approximations = sample.reports[0].approximations
+    if approximations:
+        shown = ", ".join(f"{name} ({count})" for name, count in sorted(approximations.items()))
+        yield Diagnostic(
+            "upper-bounds",
+            f"only data or a card can settle: {shown}",
+            "brimful took an upper bound or an assumption in its place",
+            "the true peak can differ, and is lower as a rule",
+        )
+
+
+def _growth(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
+    """What piles up from step to step or over an evaluation, by the completed trial whose batch size is nearest. What a whole
+    evaluation keeps is much the same at every batch size."""
+    completed = {size: one for size, one in tracer.samples.items() if one.outcome is Outcome.COMPLETED and one.reports}
+    if not completed:
+        return []
+    size = min(completed, key=lambda n: abs(math.log((n or 1) / (answer.batch_size or 1))))
+    sample, peak, evaluation = completed[size], answer.peak, answer.phases.get("eval")
+    if sample.peak is None or not sample.peak.device_bytes:
+        return []
+    lengths = [loader.sampler_samples or loader.dataset_length or 0 for loader in loaders(sample, "eval")]
+    found = memory_that_grows(
+        sample.reports[0].growth,
+        sample.peak.device_bytes,
+        evaluation.allocated_bytes + peak.device_bytes - peak.reserved_bytes if evaluation and peak else None,
+        tracer.budget.bytes if answer.fits(tracer.budget.bytes) else None,
+        max(lengths, default=0) or None,
+    )
+    other = f" (at a batch size of {size})" if size != answer.batch_size else ""
+    return [replace(one, problem=one.problem + other) for one in found]
