@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brimful.decide.memory.fit import Card, LawPeaks
+from brimful.decide.memory.fit import Card, ExtrapolatedPeaks
 from brimful.decide.memory.intervals import interval_for, kind_of
 from brimful.decide.memory.program import program_of
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
@@ -54,7 +54,7 @@ def cost_of(laws: SizeModel, memory_bytes: int, turns: int) -> ReplayCost:
     """The cost on a card of `memory_bytes`. Raises ValueError where the two ways show different things."""
     capacity = memory_bytes - CONTEXT_BYTES
     card = Card(memory_bytes, CONTEXT_BYTES, interval=interval_for(kind_of(laws.program)), capacity_bytes=capacity)
-    peaks = LawPeaks(laws, card)
+    peaks = ExtrapolatedPeaks(laws, card)
     search_s, largest = _timed(lambda: peaks.largest(min(laws.fitted_at), None))
     sizes = laws.sizes_at(largest or min(laws.fitted_at))
     code, plain = laws.program.code, laws.program.plain[0]

@@ -98,6 +98,6 @@ def drive(
             elif crashes is not None and crashes(size):
                 size = search.send(Traced(Outcome.CRASHED, failure=f"the script, which fails at {size}"))
             else:
-                size = search.send(Traced(Outcome.COMPLETED, trace_of(size)))
+                size = search.send(Traced(Outcome.COMPLETED, (trace_of(size),)))
     except StopIteration as end:
         return end.value, asked

@@ -2,13 +2,10 @@
 
 from brimful.decide.cards import joined, worst_of
 from brimful.decide.memory.program import program_of
-from brimful.decide.memory.search_traced import Traced
 from brimful.decide.memory.size_model import fit_size_model
-from brimful.values import Outcome
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.replay import Peaks, Played, play
 from brimful_inside.simulator.trace import (
-    CardTrace,
     Free,
     Malloc,
     Phase,
@@ -69,9 +66,3 @@ def test_the_worst_of_each_value_is_kept():
         [Played({"train": Peaks(1, 9)}, Peaks(1, 9)), Played({"train": Peaks(5, 2), "eval": Peaks(0, 1)}, Peaks(5, 2))]
     )
     assert worst.peak == Peaks(5, 9) and worst.phases == {"train": Peaks(5, 9), "eval": Peaks(0, 1)}
-
-
-def test_a_trace_that_is_cut_off_on_one_card_counts_for_none():
-    whole, torn = trace(5, MIB), Trace({}, [], whole=False)
-    assert Traced(Outcome.COMPLETED, whole, None, (CardTrace(0, 0, whole), CardTrace(1, 0, torn))).traces == []
-    assert Traced(Outcome.COMPLETED, whole).traces == [whole]

@@ -49,7 +49,7 @@ def test_peaks_of_an_imaginary_card_are_predicted_and_those_of_a_machine_measure
     assert work(World(), audit, ("my-train", "--batch-size", "32"), device="cpu").audit.peak_source is Source.MEASURED
 
 
-def test_what_the_trial_said_besides_is_told():
+def test_notes_of_the_trial_are_in_the_audit():
     class Talking(World):
         def launch(self, *args, **more):
             return dataclasses.replace(super().launch(*args, **more), notes=("the script used no accelerator",))

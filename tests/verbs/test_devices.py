@@ -32,7 +32,7 @@ def test_the_same_card_and_ranks_on_cards_of_their_own_are_fine(labels):
 
 
 @pytest.mark.parametrize(("conf", "said"), [("backend:cudaMallocAsync", "cudaMallocAsync"), ("no_such_key:1", "no_such_key")])
-def test_an_allocator_that_is_not_modelled_is_told_before_any_trial(monkeypatch, conf, said):
+def test_an_allocator_that_is_not_modelled_is_refused_before_any_trial(monkeypatch, conf, said):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
     with pytest.raises(UsageError, match=said):
         choose(parse(("python", "train.py")), "auto", Cards(find_gpu("t4")))

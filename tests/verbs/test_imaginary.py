@@ -8,14 +8,14 @@ import pytest
 
 from brimful.decide.memory.search_traced import search_largest
 from brimful.values import Limits
-from brimful.verbs.imaginary import told_by_the_search
+from brimful.verbs.imaginary import search_notes
 from tests.decide.programs import GIB, Script, affine, card, drive
 
 
-@pytest.mark.parametrize(("method", "explanation"), [("laws", ""), ("peaks", "the answer rests on trials")])
+@pytest.mark.parametrize(("method", "explanation"), [("extrapolated", ""), ("peaks", "the answer rests on trials")])
 def test_a_note_of_the_search_says_that_the_answer_rests_on_trials_only_where_it_does(method, explanation):
     script = Script([("malloc", "w", affine(GIB, 6 * GIB))])
     found, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace, over=lambda size: size >= 4)
-    told = told_by_the_search(replace(found, belief=replace(found.belief, method=method)))
-    assert [advice.problem for advice in told] == ["batch size 5 ran out of memory"]
-    assert all(bool(explanation) == bool(advice.explanation) and advice.explanation.startswith(explanation) for advice in told)
+    notes = search_notes(replace(found, estimate=replace(found.estimate, method=method)))
+    assert [advice.problem for advice in notes] == ["batch size 5 ran out of memory"]
+    assert all(bool(explanation) == bool(advice.explanation) and advice.explanation.startswith(explanation) for advice in notes)

@@ -64,7 +64,7 @@ def test_an_open_batch_size_is_answered_with_the_largest_that_obeys_every_limit(
     assert said.limited_by in ("budget", "dataset", "max_batch_size")
 
 
-def test_a_batch_size_that_does_not_fit_is_told_with_how_much_it_would_take():
+def test_a_batch_size_that_does_not_fit_is_answered_with_how_much_it_would_take():
     said = work(World(linear=100 * MIB), predict, ("my-train", "--batch-size", "100"), gpu_memory="4GiB").prediction
     assert said.verdict == "out_of_memory"
     assert said.peak.device_bytes > 4 * GIB, "the peak on a card as large as needed"
@@ -80,11 +80,11 @@ def test_a_hidden_cap_is_not_taken_for_a_script_that_ignores_its_batch_size():
     assert "ignores-batch-size" not in {warning.code for warning in said.warnings}
 
 
-@pytest.mark.parametrize(("asked", "told"), [("64", True), ("{batch_size}", True), ("8", False)])
-def test_a_hidden_cap_is_told_to_those_who_ask_beyond_it(asked, told):
+@pytest.mark.parametrize(("asked", "warned"), [("64", True), ("{batch_size}", True), ("8", False)])
+def test_a_hidden_cap_is_a_warning_to_those_who_ask_beyond_it(asked, warned):
     said = work(World(cap=9), predict, ("my-train", "--batch-size", asked), gpu_memory="4GiB").prediction
     caps = [warning for warning in said.warnings if warning.code == "hidden-cap"]
-    assert bool(caps) is told
+    assert bool(caps) is warned
     assert not caps or "gives batches of 9" in caps[0].problem
 
 
@@ -129,7 +129,7 @@ def test_a_script_that_takes_pairs_alone_is_searched_among_even_sizes():
     assert "multiples" in {note.code for note in record.notes}
 
 
-def test_a_script_that_fails_at_every_small_size_is_told_with_its_first_failure():
+def test_a_script_that_fails_at_every_small_size_raises_its_first_failure():
     world = World(outcome_of=lambda trial, size: Outcome.CRASHED)
     with pytest.raises(CommandFailed):
         work(world, predict, ("my-train", "--batch-size", "64"), gpu_memory="4GiB")
@@ -149,14 +149,14 @@ def test_a_script_that_fails_by_itself_above_some_size_is_what_limits_the_answer
     assert "the script itself" in limited_text(said.limited_by)
 
 
-def test_a_size_asked_for_above_a_failure_of_the_script_is_run_and_not_promised_by_laws_of_memory():
+def test_a_size_asked_for_above_a_failure_of_the_script_is_run_and_not_promised_by_its_memory():
     world = World(linear=64 * 1024, outcome_of=lambda trial, size: Outcome.CRASHED if size > 300 else None)
     with pytest.raises(CommandFailed):
         work(world, predict, ("my-train", "--batch-size", "320"), gpu_memory="8GiB")
 
 
-@pytest.mark.parametrize(("drops", "explanation"), [(True, "nothing is trained"), (False, "would train with batches of 100")])
-def test_a_batch_above_the_data_set_is_told_with_what_the_loader_gives_then(drops, explanation):
+@pytest.mark.parametrize(("drops", "explanation"), [(True, "nothing trains"), (False, "would train with batches of 100")])
+def test_a_batch_above_the_data_set_is_a_warning_with_what_the_loader_gives_then(drops, explanation):
     class Dropping(World):
         def launch(self, trial, folder, record_folder, heartbeat=None, scans=()):
             sample = super().launch(trial, folder, record_folder, heartbeat, scans)
@@ -164,8 +164,8 @@ def test_a_batch_above_the_data_set_is_told_with_what_the_loader_gives_then(drop
             return replace(sample, reports=(replace(sample.reports[0], loaders=loaders),))
 
     said = work(Dropping(dataset=100), predict, ("my-train", "--batch-size", "101"), gpu_memory="4GiB").prediction
-    (told,) = [warning for warning in said.warnings if warning.code == "batch-exceeds-dataset"]
-    assert explanation in told.explanation
+    (warning,) = [warning for warning in said.warnings if warning.code == "batch-exceeds-dataset"]
+    assert explanation in warning.explanation
 
 
 def test_a_size_that_does_not_fit_below_one_that_does_is_explained():

@@ -108,7 +108,7 @@ def test_only_memory_makes_the_search_go_smaller(outcome):
     world = World(outcome_of=lambda trial, size: outcome)
     with pytest.raises(CommandFailed):
         work(world, tune, ("my-train", "--batch-size", "24"), device="cpu", budget="1GiB")
-    assert len(world.launched) == 1, "a command that fails by itself is not tried at other sizes"
+    assert len(world.launched) == 1, "a script that fails is not tried at other sizes"
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_on_a_real_card_its_free_memory_is_the_budget():
 
 @pytest.mark.usefixtures("real_card")
 @pytest.mark.parametrize(("device", "why"), [("cpu", "used no accelerator"), ("cuda:0", "no peak of device memory")])
-def test_a_peak_that_nobody_could_read_is_not_told_as_out_of_memory(device, why):
+def test_a_peak_that_nobody_could_read_is_not_called_out_of_memory(device, why):
     class Blind(World):
         def _report(self, *args):
             return dataclasses.replace(super()._report(*args), device=device)
@@ -152,7 +152,7 @@ def test_a_crash_at_large_sizes_alone_leaves_a_plan_below_it():
     assert 8 <= chosen(record) <= 40
 
 
-def test_a_script_that_ignores_the_batch_size_is_told_and_none_is_named():
+def test_a_script_that_ignores_the_batch_size_has_none_named():
     for where in ({"device": "cpu", "budget": "1GiB"}, {"gpu_memory": "4GiB"}):
         world = World(ignores=True)
         with pytest.raises(UsageError, match="ignores the batch size"):
@@ -172,7 +172,7 @@ def test_fit_leaves_a_batch_size_alone_that_fits():
     assert chosen(record) == 37
 
 
-def test_a_command_without_a_place_for_the_batch_size_is_told_what_to_add():
+def test_a_command_without_a_place_for_the_batch_size_shows_what_to_add():
     world = World()
     with pytest.raises(UsageError) as caught:
         work(world, tune, ("my-train", "--epochs", "3"), device="cpu")
@@ -195,7 +195,7 @@ def test_a_crash_at_large_sizes_alone_leaves_a_plan_on_an_imaginary_card_too():
     world = World(outcome_of=lambda trial, size: Outcome.CRASHED if size > 40 else None)
     record = work(world, tune, gpu_memory="8GiB")
     assert 1 <= chosen(record) <= 40
-    assert any(note.code == "failed-by-itself" for note in record.notes)
+    assert any(note.code == "script-error" for note in record.notes)
 
 
 @pytest.mark.parametrize("objective", ["fastest", "largest"])

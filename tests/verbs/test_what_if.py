@@ -20,7 +20,7 @@ def world(**more):
     return World(linear=100 * MIB, helps={"checkpointing": 0.25, "autocast": 0.5}, **more)
 
 
-def test_what_does_not_fit_is_told_what_would_help_the_largest_saving_first():
+def test_what_does_not_fit_shows_what_would_help_the_largest_saving_first():
     there = world()
     said = run(there)
     assert said.verdict == "out_of_memory" and said.what_if is not None
@@ -37,7 +37,7 @@ def test_what_does_not_fit_is_told_what_would_help_the_largest_saving_first():
     assert all(trial.capacity_bytes is None for trial in there.launched if trial.what_if)
 
 
-def test_micro_batches_are_an_estimate_by_the_laws_that_keeps_the_effective_batch():
+def test_micro_batches_are_an_estimate_that_keeps_the_effective_batch():
     said = run(world())
     halves, quarters = (next(s for s in said.what_if.savings if s.code == f"accumulation-{n}") for n in (2, 4))
     assert halves.source is quarters.source is Source.ESTIMATE
@@ -60,7 +60,7 @@ def test_nothing_is_tried_where_that_is_forbidden():
     assert not any(trial.what_if for trial in there.launched)
 
 
-def test_asked_for_the_largest_batch_size_that_would_fit_is_told_and_does_fit():
+def test_asked_for_the_largest_batch_size_that_would_fit_is_found_and_does_fit():
     there = world()
     said = run(there, what_if=True)
     saving = next(s for s in said.what_if.savings if s.code == "gradient-checkpointing")
@@ -78,8 +78,8 @@ def test_the_largest_obeys_the_limits():
 def test_a_change_that_changes_nothing_says_so_and_saves_nothing():
     said = run(World(linear=100 * MIB, helps={"autocast": 1.5}))
     others = {other.code: other.why for other in said.what_if.others}
-    assert others["gradient-checkpointing"] == "it was run, and the peak is no lower"
-    assert others["mixed-precision"] == "it was run, and the peak is higher"
+    assert others["gradient-checkpointing"] == "a trial ran it, and the peak is no lower"
+    assert others["mixed-precision"] == "a trial ran it, and the peak is higher"
     assert {s.code for s in said.what_if.savings} == {"accumulation-2", "accumulation-4"}
 
 
@@ -125,7 +125,7 @@ def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
     assert there.launched[-1].settings["eval_batch_size"] == 40
 
 
-def test_a_command_as_it_stands_is_told_too():
+def test_a_command_as_it_stands_has_what_ifs_too():
     there = world(fixed=6 * GIB)
     said = run(there, ("my-train", "--epochs", "3"))
     assert said.batch_size is None and said.verdict == "out_of_memory"

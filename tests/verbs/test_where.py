@@ -14,26 +14,29 @@ from programs import GIB, card, network
 from brimful.decide.cards import joined
 from brimful.decide.memory.program import program_of
 from brimful.decide.memory.size_model import fit_size_model
-from brimful.verbs.where import effective_batch_size, find
+from brimful.verbs.warnings import Answer
+from brimful.verbs.where import find
 from brimful_inside.simulator.trace import CardTrace
 
 CARD = card(4 * GIB)
 
 
-def tracer(scripts, sizes):
-    """What `find` asks of a Tracer that has traced `scripts`, a card each, at `sizes`."""
+def find_at(scripts, sizes, model, batch_size, device_bytes):
+    """What `find` gives where a Tracer has traced `scripts`, a card each, at `sizes`."""
 
     def cards(size):
-        return tuple(CardTrace(rank, 0, one.trace(size)) for rank, one in enumerate(scripts)) if len(scripts) > 1 else ()
+        return tuple(CardTrace(rank, 0, one.trace(size)) for rank, one in enumerate(scripts))
 
-    return SimpleNamespace(card=CARD, samples=dict.fromkeys(sizes), cards=cards, trace=lambda size: scripts[0].trace(size))
+    tracer = SimpleNamespace(card=CARD, samples=dict.fromkeys(sizes), cards=cards, effective=lambda size: size)
+    peak, conclusion = SimpleNamespace(device_bytes=device_bytes), SimpleNamespace(size_model=model)
+    return find(tracer, Answer(batch_size, peak, {}, conclusion))
 
 
-def laws_of(scripts):
+def model_of(scripts):
     programs = {size: joined([program_of(one.trace(size)) for one in scripts]) for size in (5, 12)}
-    laws = fit_size_model(programs)
-    assert laws is not None
-    return laws
+    model = fit_size_model(programs)
+    assert model is not None
+    return model
 
 
 def device_peak(script, size):
@@ -41,37 +44,29 @@ def device_peak(script, size):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_laws_give_the_breakdown_at_a_size_that_was_not_traced(seed):
+def test_extrapolated_sizes_give_the_breakdown_at_a_size_that_was_not_traced(seed):
     script = network(seed)
-    found = find(tracer([script], [5, 12]), laws_of([script]), 77, device_peak(script, 77))
-    assert found is not None and found.laws is not None
+    found = find_at([script], [5, 12], model_of([script]), 77, device_peak(script, 77))
+    assert found is not None and found.model is not None
     assert sum(found.breakdowns.whole.parts.values()) == device_peak(script, 77)
 
 
-def test_without_laws_it_is_made_from_the_trace_of_that_size():
+def test_without_a_model_it_is_made_from_the_trace_of_that_size():
     script = network(3)
-    found = find(tracer([script], [77]), None, 77, device_peak(script, 77))
-    assert found is not None and found.laws is None
-    assert find(tracer([script], [5]), None, 77, device_peak(script, 77)) is None
+    found = find_at([script], [77], None, 77, device_peak(script, 77))
+    assert found is not None and found.model is None
+    assert find_at([script], [5], None, 77, device_peak(script, 77)) is None
 
 
 @pytest.mark.parametrize("seeds", [(1, 2), (2, 1), (4, 3)])
 def test_of_several_cards_it_is_the_fullest(seeds):
     scripts = [network(seed) for seed in seeds]
     fullest = max(device_peak(script, 77) for script in scripts)
-    for laws, sizes in ((laws_of(scripts), [5, 12]), (None, [77])):
-        found = find(tracer(scripts, sizes), laws, 77, fullest)
+    for model, sizes in ((model_of(scripts), [5, 12]), (None, [77])):
+        found = find_at(scripts, sizes, model, 77, fullest)
         assert found is not None and sum(found.breakdowns.whole.parts.values()) == fullest
 
 
 def test_a_peak_that_no_trace_gives_has_no_breakdown():
     script = network(1)
-    assert find(tracer([script], [5, 12]), laws_of([script]), 77, device_peak(script, 77) + 1) is None
-
-
-def test_the_batch_is_no_larger_than_the_data_set():
-    def length(n):
-        return SimpleNamespace(dataset_length=lambda: n)
-
-    assert [effective_batch_size(length(n), 64) for n in (None, 100, 50)] == [64, 64, 50]
-    assert effective_batch_size(length(50), None) is None
+    assert find_at([script], [5, 12], model_of([script]), 77, device_peak(script, 77) + 1) is None

@@ -139,7 +139,7 @@ def how(method: str, exact: bool) -> str:
     """The way a peak was found, in a sentence."""
     if method == "trace":
         return "the command was run as asked on the imaginary card"
-    if method == "laws":
+    if method == "extrapolated":
         if not exact:
             return "each allocation is a law of the batch size; a further trace was not reproduced exactly"
         return "each allocation is a law of the batch size; a further trace bears it out to the byte where the answer needs it"

@@ -1,10 +1,12 @@
-"""The context of a program on a card: cuDNN where convolutions run, and an interval where nobody has measured it."""
+"""The context of a program on a card: cuDNN where convolutions run, NCCL where ranks communicate, and its interval."""
 
-from brimful.decide.memory.cuda_context import context_of, slack_of
+from dataclasses import replace
+
+from brimful.decide.memory.cuda_context import NCCL_OF_MORE, NCCL_OF_TWO, context_of, slack_of
 from brimful.decide.memory.fit import Card
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.measure.gpus import find_gpu
-from brimful.values import Source
+from brimful.values import Estimate, Source
 from brimful_inside.simulator.replay import Peaks, Played
 
 
@@ -25,3 +27,12 @@ def test_an_assumed_context_widens_the_interval_by_what_is_not_known_of_it():
     assert unknown.upper(played) == known.upper(played) + above
     assert "assumed" in unknown.estimate(played.peak).interval_basis
     assert "assumed" not in known.estimate(played.peak).interval_basis
+
+
+def test_each_communicator_adds_buffers_of_its_own_and_widens_the_context():
+    gpu = replace(find_gpu("a100-40gb"), context_bytes=Estimate(1000, Source.MEASURED))
+    assert context_of(gpu, False, []) == context_of(gpu, False, [1]) == gpu.context_bytes, "a card alone has no peer"
+    assert context_of(gpu, False, [8, 2]).value == 1000 + NCCL_OF_MORE + NCCL_OF_TWO
+    pair = context_of(gpu, False, [2])
+    assert pair.value == 1000 + NCCL_OF_TWO and pair.source is Source.ASSUMED
+    assert slack_of(pair) == (NCCL_OF_TWO * 0.75, NCCL_OF_TWO * 0.5)

@@ -8,15 +8,13 @@ from hypothesis import strategies as st
 
 from brimful.decide.memory import size_model
 from brimful.decide.memory.fit import (
-    LawPeaks,
-    check_limits,
+    ExtrapolatedPeaks,
     curve_sizes,
     largest_that,
-    upper_limit,
 )
 from brimful.decide.memory.program import program_of
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
-from brimful.values import Limits, Source
+from brimful.values import Source
 from brimful_inside.simulator.allocator import settings_from
 from brimful_inside.simulator.replay import Peaks, Played
 from tests.decide.programs import GIB, MIB, card, network
@@ -51,19 +49,6 @@ def test_a_search_without_any_limit_ends():
     assert largest_that(lambda b: True, 1, None) is not None
 
 
-def test_the_tighter_limit_is_named():
-    assert upper_limit(Limits()) == (None, None)
-    assert upper_limit(Limits(dataset_length=100)) == (100, "dataset")
-    assert upper_limit(Limits(dataset_length=100, max_batch_size=64)) == (64, "max_batch_size")
-
-
-def test_limits_that_leave_nothing_are_refused():
-    with pytest.raises(ValueError, match="no batch size"):
-        check_limits(Limits(dataset_length=0))
-    with pytest.raises(ValueError, match="at least 1"):
-        check_limits(Limits(min_batch_size=0))
-
-
 def test_the_upper_end_of_the_interval_decides_whether_it_fits():
     played = Played({}, Peaks(9 * GIB, 9 * GIB + 524 * MIB))
     assert card(10 * GIB).fits(played)
@@ -96,9 +81,9 @@ def test_a_picture_reaches_beyond_the_largest_size_and_not_beyond_the_limits():
 @settings(max_examples=40, deadline=None)
 def test_what_is_not_replayed_because_it_holds_too_much_would_not_fit(seed, budget, size, high):
     script, chosen = network(seed, layers=4), card(budget * GIB, high=high)
-    laws = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
-    assert laws is not None
-    assert LawPeaks(laws, chosen).fits(size) == chosen.fits(laws.play_at(size))
+    model = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert model is not None
+    assert ExtrapolatedPeaks(model, chosen).fits(size) == chosen.fits(model.play_at(size))
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
@@ -108,13 +93,13 @@ def test_a_replay_that_ends_early_says_of_what_fits_what_the_whole_one_says(conf
     script = network(seed, layers=4)
     room = None if capacity is None else capacity * MIB
     chosen = replace(card(budget * MIB, high=0.03, capacity=room), settings=settings_from(conf))
-    laws = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
-    assert laws is not None
-    peaks = LawPeaks(laws, chosen)
+    model = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert model is not None
+    peaks = ExtrapolatedPeaks(model, chosen)
     for size in (1, 20, 80, 300, 1000, 80):
-        assert peaks.fits(size) == chosen.fits(laws.play_at(size, chosen.settings, room))
+        assert peaks.fits(size) == chosen.fits(model.play_at(size, chosen.settings, room))
     for size in (20, 1000):
-        assert peaks.at(size).phases == laws.play_at(size, chosen.settings, room).phases, "too large, and whole all the same"
+        assert peaks.at(size).phases == model.play_at(size, chosen.settings, room).phases, "too large, and whole all the same"
 
 
 @given(budget=st.integers(0, 1 << 45), context=st.integers(0, 1 << 32), high=st.floats(0, 0.5))
@@ -127,9 +112,9 @@ def test_what_may_be_reserved_at_most_fits_and_a_byte_more_does_not(budget, cont
 
 def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
     script, chosen = network(3), card(20 * GIB)
-    laws = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
-    assert laws is not None
-    peaks = LawPeaks(laws, chosen)
+    model = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert model is not None
+    peaks = ExtrapolatedPeaks(model, chosen)
     largest = peaks.largest(5, None)
     assert largest is not None and peaks._too_large
     monkeypatch.setattr(SizeModel, "play_up_to", lambda *args: pytest.fail("replayed"))
@@ -138,10 +123,10 @@ def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
 
 def test_sizes_far_above_the_edge_are_not_replayed(monkeypatch):
     script, chosen = network(3), card(20 * GIB)
-    laws = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
-    assert laws is not None
+    model = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
+    assert model is not None
     monkeypatch.setattr(size_model, "play_cards_up_to", lambda *args: pytest.fail("replayed"))
-    assert not LawPeaks(laws, chosen).fits(100_000)
+    assert not ExtrapolatedPeaks(model, chosen).fits(100_000)
 
 
 def test_a_picture_of_a_long_program_has_fewer_points():

@@ -42,35 +42,24 @@ def found(*rows):
     return made, annotated, program
 
 
-def codes(made, annotated, capability=(8, 0), accumulates=False):
-    return [change.code for change in savings.changes_to_run(made.whole, annotated, capability, accumulates)]
+def codes(annotated):
+    """(what is worth a trial, what the script does already)."""
+    changes, used = savings.changes_to_run(annotated, (8, 0))
+    return [change.code for change in changes], [one.code for one in used]
 
 
 def test_what_the_script_does_already_is_not_run_again():
-    plain, used = found(Phase("train"), *one_step(1, 10)), found(Uses("autocast"), Phase("train"), *one_step(1, 10))
-    assert codes(*plain[:2]) == ["mixed-precision", "gradient-checkpointing"] and not savings.already(plain[1])
-    assert codes(*used[:2]) == ["gradient-checkpointing"]
-    assert [one.code for one in savings.already(used[1])] == ["mixed-precision"]
+    assert codes(found(Phase("train"), *one_step(1, 10))[1]) == (["mixed-precision", "gradient-checkpointing"], [])
+    used = found(Uses("autocast"), Phase("train"), *one_step(1, 10))[1]
+    assert codes(used) == (["gradient-checkpointing"], ["mixed-precision"])
     again = [Site(7, "h", "a.py:1 in f", "recomputation", "Net"), At(7), Malloc(90, MIB, "aten.mm")]
-    checkpointed = found(Phase("train"), Backward(True), *again, Backward(False))
-    assert codes(*checkpointed[:2]) == ["mixed-precision"]
-    assert [one.code for one in savings.already(checkpointed[1])] == ["gradient-checkpointing"]
+    checkpointed = found(Phase("train"), Backward(True), *again, Backward(False))[1]
+    assert codes(checkpointed) == (["mixed-precision"], ["gradient-checkpointing"])
 
 
-def test_plain_loops_are_tried_where_the_optimizer_sets_the_peak():
-    step = [Site(3, "", "a.py:2 in main: optimizer.step()", "optimizer"), At(3), Malloc(80, 90 * MIB, "aten._foreach_sqrt")]
-    assert "foreach-off" in codes(*found(Phase("train"), *one_step(1, 10), *step)[:2])
-
-
-def test_gradients_that_live_too_long_are_dropped_unless_they_are_summed_up():
-    made, annotated, _ = found(Phase("train"), *one_step(1, 10, kept=True), *one_step(2, 20))
-    assert "zero-grad-early" in codes(made, annotated)
-    assert "zero-grad-early" not in codes(made, annotated, accumulates=True)
-
-
-def test_cards_without_bfloat16_are_told_of_the_scaler():
-    made, annotated, _ = found(Phase("train"), *one_step(1, 10))
-    hows = {c: savings.changes_to_run(made.whole, annotated, c, False)[0].how for c in ((7, 5), (8, 0))}
+def test_cards_without_bfloat16_need_a_scaler():
+    annotated = found(Phase("train"), *one_step(1, 10))[1]
+    hows = {c: savings.changes_to_run(annotated, c)[0][0].how for c in ((7, 5), (8, 0))}
     assert "torch.float16" in hows[7, 5] and "GradScaler" in hows[7, 5]
     assert "torch.bfloat16" in hows[8, 0] and "GradScaler" not in hows[8, 0]
 
@@ -103,7 +92,7 @@ def test_eight_bit_states_take_a_byte_an_element_and_a_scale_for_each_block(item
     assert saving.how == "bitsandbytes.optim.AdamW8bit in place of AdamW"
 
 
-def test_optimizers_that_have_no_such_form_and_those_without_states_are_told_nothing():
+def test_optimizers_that_have_no_such_form_and_those_without_states_have_no_saving():
     assert savings.eight_bit_states(CARD, adam_states(), ["Muon"], GIB) is None
     assert savings.eight_bit_states(CARD, found(Phase("train"), *one_step(1, 10))[0], ["AdamW"], GIB) is None
 
@@ -120,15 +109,17 @@ def at_size(batch):
 
 def test_micro_batches_hold_a_part_of_the_activations_and_all_of_the_gradients():
     traces = {size: at_size(size) for size in (5, 12)}
-    laws = fit_size_model({size: program_of(trace) for size, trace in traces.items()})
-    assert laws is not None
+    model = fit_size_model({size: program_of(trace) for size, trace in traces.items()})
+    assert model is not None
     annotated = annotate(traces[5])
-    assert savings.most_gradients(laws.program, laws.sizes_at(64), annotated) == 8 * MIB
-    before = sum(break_down(laws.program, laws.sizes_at(64), annotated, CONTEXT).whole.parts.values())
-    halves, quarters = savings.micro_batches(CARD, laws, annotated, 64, before)
+    assert savings.most_gradients(model.program, model.sizes_at(64), annotated) == 8 * MIB
+    before = sum(break_down(model.program, model.sizes_at(64), annotated, CONTEXT).whole.parts.values())
+    halves, quarters = savings.micro_batches(CARD, model, annotated, 64, before)
     assert (halves.saved_bytes, quarters.saved_bytes) == (32 * MIB, 48 * MIB)
     assert (halves.code, halves.what) == ("accumulation-2", "2 micro-batches of 32")
-    assert [s.code for s in savings.micro_batches(CARD, laws, annotated, 12, before)] == ["accumulation-2"], "5 is the smallest"
+    assert [s.code for s in savings.micro_batches(CARD, model, annotated, 12, before)] == ["accumulation-2"], (
+        "5 is the smallest"
+    )
 
 
 def test_gradients_that_another_stream_used_last_are_gone_as_well():

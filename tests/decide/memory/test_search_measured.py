@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.memory.search_measured import Measured, search_largest_measured
+from brimful.decide.memory.search_measured import Measured, predicted_ceiling, search_largest_measured
 from brimful.values import Limits, Outcome, Source
 
 MIB = 1 << 20
@@ -47,11 +47,10 @@ def test_the_named_size_is_near_the_true_one_and_nothing_ran_out_of_memory(name,
         search_largest_measured(budget, Limits()), lambda b: peak_of(b) * rng.uniform(1 - noise, 1 + noise), budget * 1.02
     )
     true = max(b for b in range(1, 20_000) if peak_of(b) <= budget)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert largest is not None and 0.97 * true <= largest <= 1.01 * true
     assert largest in asked and len(asked) <= 8
-    assert found.notes == ()
-    assert found.belief.limited_by == "budget" and found.belief.method == "peaks" and not found.belief.exact
+    assert found.estimate.limited_by == "budget" and found.estimate.method == "peaks" and not found.estimate.exact
 
 
 @given(
@@ -72,11 +71,12 @@ def test_what_is_named_was_run_within_the_budget_and_the_limits(fixed, linear, q
         return measured[b]
 
     found, asked = drive(search_largest_measured(budget, Limits(dataset_length=dataset)), peak_of, budget / 0.9)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert len(asked) <= 8 and all(1 <= b <= (dataset or 10**9) for b in asked)
     if largest is not None:
         assert measured[largest] <= budget
-        assert found.peak is not None and found.peak.source is Source.MEASURED
+        assert found.largest == largest
+        assert all(point.value.source is Source.MEASURED for point in found.estimate.probes)
     else:
         assert min(asked) == 1 and measured[1] > budget
     assert sum(measured[b] > budget / 0.9 for b in asked[1:]) <= 1 or min(measured.values()) > budget
@@ -85,39 +85,57 @@ def test_what_is_named_was_run_within_the_budget_and_the_limits(fixed, linear, q
 def test_a_bend_upwards_that_nobody_could_foresee_is_survived():
     found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: line(b) + max(0, b - 300) * 40 * MIB, 8.8 * GIB)
     true = max(b for b in range(1, 2000) if line(b) + max(0, b - 300) * 40 * MIB <= 8 * GIB)
-    assert found.belief.largest_batch_size is not None
-    assert 0.9 * true <= found.belief.largest_batch_size <= true
-    assert len(asked) <= 8 and found.notes
+    assert found.estimate.largest_batch_size is not None
+    assert 0.9 * true <= found.estimate.largest_batch_size <= true
+    assert len(asked) <= 8
 
 
 def test_a_bend_downwards_is_followed():
     found, _ = drive(
         search_largest_measured(8 * GIB, Limits()), lambda b: 400 * MIB + min(b, 100) * 40 * MIB + b * MIB, 8.8 * GIB
     )
-    assert found.belief.largest_batch_size is not None and found.belief.largest_batch_size >= 2000
+    assert found.estimate.largest_batch_size is not None and found.estimate.largest_batch_size >= 2000
 
 
 def test_the_search_goes_smaller_from_a_first_size_that_is_too_large():
     found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: 5 * GIB + b * GIB, 8.8 * GIB)
     assert asked == [4, 1, 2]  # 3 would take the budget to the byte: the upper end of its interval is beyond
-    assert found.belief.largest_batch_size == 2
+    assert found.estimate.largest_batch_size == 2
     found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: 9 * GIB, 9.9 * GIB)
-    assert (found.belief.largest_batch_size, asked) == (None, [4, 1])
+    assert (found.estimate.largest_batch_size, asked) == (None, [4, 1]) and found.estimate.nothing_fits
 
 
-def test_memory_that_never_changes_is_said_to_ignore_the_batch_size():
+def test_memory_that_never_changes_ignores_the_batch_size():
     found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: GIB, 8.8 * GIB)
-    assert found.belief.ignores_batch_size and found.belief.limited_by is None
-    assert found.belief.largest_batch_size == max(asked)
+    assert found.estimate.ignores_batch_size and found.estimate.limited_by is None
+    assert found.estimate.largest_batch_size == max(asked)
 
 
-def test_a_limit_that_the_first_trial_tells_is_obeyed():
+def test_a_search_cut_short_names_no_largest_size_and_does_not_say_that_nothing_fits():
+    search = search_largest_measured(8 * GIB, Limits(), max_trials=3, names_largest=False)
+    found, asked = drive(search, line, 8.8 * GIB)
+    assert found.largest == max(asked) and len(found.estimate.probes) == 3
+    assert found.estimate.largest_batch_size is None and not found.estimate.nothing_fits
+    assert found.estimate.limited_by is None
+
+
+@pytest.mark.parametrize("within", [15, 40])
+def test_the_predicted_ceiling_of_few_peaks_stays_within_the_budget_and_the_limits(within):
+    points = [(4, line(4)), (8, line(8)), (16, line(16))]
+    limits = Limits(max_batch_size=within)
+    assert 500 < predicted_ceiling(points, 8 * GIB, Limits()) < 779, "779 would be the budget by the line itself"
+    assert predicted_ceiling(points, 8 * GIB, limits) == within
+    with pytest.raises(ValueError, match="no measured size"):
+        predicted_ceiling(points, line(1), limits)
+
+
+def test_a_limit_that_the_first_trial_shows_is_obeyed():
     search = search_largest_measured(8 * GIB, Limits(), first_size=16)
     assert next(search) == 16
     assert search.send(Measured(Outcome.COMPLETED, line(16), dataset_length=10)) == 10
     with pytest.raises(StopIteration) as end:
         search.send(Measured(Outcome.COMPLETED, line(10), dataset_length=10))
-    assert (end.value.value.belief.largest_batch_size, end.value.value.belief.limited_by) == (10, "dataset")
+    assert (end.value.value.estimate.largest_batch_size, end.value.value.estimate.limited_by) == (10, "dataset")
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.KILLED])

@@ -31,12 +31,12 @@ def with_more(script: Script, *sizes) -> Script:
 def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, budget, high):
     script, chosen = network(seed, layers=5), card(budget * GIB, high=high)
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert largest == true_largest(chosen, script.trace, largest or 1)
-    assert found.belief.exact and found.belief.method == "laws"
+    assert found.estimate.exact and found.estimate.method == "extrapolated"
     assert len(asked) <= 4
     assert not any(chosen.upper(chosen.play(script.trace(b))) > chosen.budget_bytes for b in asked), "none out of memory"
-    assert found.belief.limited_by == "budget"
+    assert found.estimate.limited_by == "budget"
     assert largest in asked
 
 
@@ -44,9 +44,9 @@ def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, bu
 def test_an_evaluation_set_smaller_than_the_batch_is_a_kink_that_is_found(kink):
     script, chosen = with_more(network(3), lambda b: 6_000_000 * min(b, kink)), card(20 * GIB)
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert largest == true_largest(chosen, script.trace, largest)
-    assert found.belief.exact
+    assert found.estimate.exact
     assert len(asked) <= 6
     assert all(chosen.fits(chosen.play(script.trace(b))) for b in asked), "none out of memory"
 
@@ -56,10 +56,10 @@ def test_where_batch_meets_batch_a_third_small_trace_gives_the_quadratic_term(we
     script = with_more(network(3), lambda b: weight * b * b, lambda b: weight * (b * (b - 1) // 2))
     chosen = card(20 * GIB)
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert asked[:3] == [5, 12, 20] and len(asked) == 4
     assert largest == true_largest(chosen, script.trace, largest) == asked[3]
-    assert found.belief.exact
+    assert found.estimate.exact
 
 
 def test_the_whole_dataset_traced_and_fitting_ends_the_search_though_other_events_happen_there():
@@ -70,7 +70,7 @@ def test_the_whole_dataset_traced_and_fitting_ends_the_search_though_other_event
 
     found, asked = drive(search_largest(card(40 * GIB), Limits(dataset_length=200)), trace_of)
     assert asked == [5, 12, 200]
-    assert (found.belief.largest_batch_size, found.belief.limited_by, found.notes) == (200, "dataset", ())
+    assert (found.estimate.largest_batch_size, found.estimate.limited_by, found.notes) == (200, "dataset", ())
 
 
 def epochs_of(samples: int, script: Script, after: Script):
@@ -100,58 +100,63 @@ def test_where_an_epoch_is_shorter_at_large_sizes_the_true_largest_is_named(seed
     after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
     trace_of, chosen = epochs_of(samples, Script(passing), after), card(budget * GIB)
     found, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert largest == true_largest(chosen, trace_of, largest or 1)
-    assert len(asked) <= 6 and largest in asked and found.belief.exact
+    assert len(asked) <= 6 and largest in asked and found.estimate.exact
 
 
-def test_an_edge_that_the_common_beginning_settles_takes_three_traces_however_the_runs_go_on():
+def test_a_limit_that_the_common_prefix_proves_takes_three_traces_however_the_runs_go_on():
     step = Script([("malloc", "a", affine(0, 4_000_000)), ("malloc", "g", affine(MIB, 500_000)), ("free", "a"), ("free", "g")])
     after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
     trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
     found, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert asked == [5, 12, largest] and largest == true_largest(chosen, trace_of, largest)
-    assert (found.belief.method, found.belief.exact, found.belief.limited_by, found.notes) == ("laws", True, "budget", ())
-    curve = {point.batch_size: point.value.value for point in found.belief.curve}
+    assert (found.estimate.method, found.estimate.exact, found.estimate.limited_by, found.notes) == (
+        "extrapolated",
+        True,
+        "budget",
+        (),
+    )
+    curve = {point.batch_size: point.value.value for point in found.estimate.curve}
     assert found.peak is not None and curve[largest] == found.peak.device_bytes
 
 
-def test_where_the_part_that_differs_sets_the_peak_the_edge_is_not_taken_for_proven():
-    """In evaluation each sample takes ten times what it takes in training, which the common beginning knows nothing of."""
+def test_where_the_part_that_differs_sets_the_peak_the_limit_is_not_taken_for_proven():
+    """In evaluation each sample takes ten times what it takes in training, which the common prefix knows nothing of."""
     step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
     after = Script([("malloc", "e", affine(0, 40_000_000)), ("free", "e")])
     trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
     found, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert largest == true_largest(chosen, trace_of, largest)
-    assert len([size for size in asked if size > 40]) > 1, "laws that hold there were asked for"
+    assert len([size for size in asked if size > 40]) > 1, "a model that holds there was asked for"
 
 
-def test_the_whole_dataset_says_nothing_of_laws_that_its_own_trace_refutes():
+def test_the_whole_dataset_confirms_no_model_that_its_own_trace_refutes():
     script = Script([("malloc", "a", affine(0, 4000)), ("malloc", "e", lambda b: 1_000_000 * min(b, 50)), ("free", "e")])
     found, asked = drive(search_largest(card(20 * GIB), Limits(dataset_length=1000)), script.trace)
-    assert (asked, found.belief.largest_batch_size) == ([5, 12, 1000], 1000)
-    assert (found.belief.method, found.belief.exact) == ("peaks", False)
+    assert (asked, found.estimate.largest_batch_size) == ([5, 12, 1000], 1000)
+    assert (found.estimate.method, found.estimate.exact) == ("peaks", False)
 
 
-def test_laws_of_three_traces_settle_an_edge_where_two_do_not():
+def test_a_model_of_three_traces_proves_a_limit_where_one_of_two_does_not():
     step = Script([("malloc", "a", affine(0, 400_000)), ("malloc", "q", lambda b: 1200 * b * b), ("free", "a"), ("free", "q")])
     after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
     trace_of, chosen = epochs_of(400, step, after), card(20 * GIB)
     found, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert asked == [5, 12, 20, largest] and largest > 400
-    assert largest == true_largest(chosen, trace_of, largest) and found.belief.exact
+    assert largest == true_largest(chosen, trace_of, largest) and found.estimate.exact
 
 
-def test_a_picture_shows_what_was_traced_and_not_what_laws_say_of_it():
+def test_a_curve_shows_what_was_traced_and_not_what_a_model_predicts_there():
     """A larger evaluation from 40 samples on sets the peak; the largest size is that of the data set."""
     step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
     after = Script([("malloc", "e", lambda b: 9_000_000 * b if b > 40 else 1000), ("free", "e")])
     found, _ = drive(search_largest(card(20 * GIB), Limits(dataset_length=500)), epochs_of(40, step, after))
-    curve = {point.batch_size: point.value.value for point in found.belief.curve}
-    assert found.peak is not None and found.belief.largest_batch_size == 500
+    curve = {point.batch_size: point.value.value for point in found.estimate.curve}
+    assert found.peak is not None and found.estimate.largest_batch_size == 500
     assert curve[500] == found.peak.device_bytes
 
 
@@ -172,21 +177,21 @@ def accumulating(effective: int):
 def test_where_the_order_depends_on_the_batch_size_the_answer_is_searched_by_trials():
     trace_of, chosen = accumulating(4096), card(20 * GIB)
     found, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     true = true_largest(chosen, trace_of, largest)
     assert largest is not None and true is not None and 0.98 * true <= largest <= true
     assert len(asked) <= 6
     assert all(chosen.fits(chosen.play(trace_of(b))) for b in asked)
 
 
-def test_rounding_in_the_script_is_said_and_the_named_size_was_traced():
+def test_rounding_in_the_script_is_noted_and_the_named_size_was_traced():
     script, chosen = with_more(network(3), lambda b: (b // 2) * 3_000_000), card(20 * GIB)
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.belief.largest_batch_size
-    assert not found.belief.exact
+    largest = found.estimate.largest_batch_size
+    assert not found.estimate.exact
     assert largest in asked and chosen.fits(chosen.play(script.trace(largest)))
     assert largest >= 0.98 * true_largest(chosen, script.trace, largest)
-    assert any("not confirmed" in note for note in found.notes)
+    assert any("no trace confirmed" in note for note in found.notes)
 
 
 @given(
@@ -199,84 +204,92 @@ def test_rounding_in_the_script_is_said_and_the_named_size_was_traced():
     seed=st.integers(0, 50),
 )
 @settings(max_examples=40, deadline=None)
-def test_a_named_size_obeys_every_limit_also_one_that_the_first_trace_tells(limits, late, seed):
+def test_a_named_size_obeys_every_limit_also_one_that_the_first_trace_shows(limits, late, seed):
     script, chosen = network(seed, layers=4), card(8 * GIB)
     search = search_largest(chosen, limits)
     asked = [next(search)]
     with pytest.raises(StopIteration) as end:
         while True:
-            asked.append(search.send(Traced(Outcome.COMPLETED, script.trace(asked[-1]), dataset_length=late)))
+            asked.append(search.send(Traced(Outcome.COMPLETED, (script.trace(asked[-1]),), dataset_length=late)))
     given_limits = [n for n in (limits.dataset_length, limits.max_batch_size, late) if n is not None]
-    belief = end.value.value.belief
-    assert belief.largest_batch_size is not None and 1 <= belief.largest_batch_size <= min(given_limits, default=10**9)
+    estimate = end.value.value.estimate
+    assert estimate.largest_batch_size is not None and 1 <= estimate.largest_batch_size <= min(given_limits, default=10**9)
     assert all(size <= min(given_limits, default=10**9) for size in asked[1:])
-    if belief.limited_by in ("dataset", "max_batch_size"):
-        assert belief.largest_batch_size == min(given_limits)
-    assert belief.largest_batch_size == true_largest(
-        chosen, script.trace, belief.largest_batch_size, upper=min(given_limits, default=None)
+    if estimate.limited_by in ("dataset", "max_batch_size"):
+        assert estimate.largest_batch_size == min(given_limits)
+    assert estimate.largest_batch_size == true_largest(
+        chosen, script.trace, estimate.largest_batch_size, upper=min(given_limits, default=None)
     )
 
 
-def test_a_script_that_ignores_the_batch_size_is_told():
+def test_a_script_that_ignores_the_batch_size_is_recognised():
     script = Script([("malloc", "w", affine(GIB, 0))])
     found, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
-    assert found.belief.ignores_batch_size and found.belief.limited_by is None
+    assert found.estimate.ignores_batch_size and found.estimate.limited_by is None
     found, asked = drive(search_largest(card(20 * GIB), Limits(dataset_length=2000)), script.trace)
-    assert found.belief.ignores_batch_size and found.belief.largest_batch_size == 2000
+    assert found.estimate.ignores_batch_size and found.estimate.largest_batch_size == 2000
     assert 2000 in asked
 
 
 def test_nothing_is_named_where_not_even_one_sample_fits():
     script = Script([("malloc", "w", affine(100 * GIB, 0))])
     found, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
-    assert found.belief.largest_batch_size is None and found.belief.limited_by == "budget"
-    assert found.peak is None and asked[-1] == 1
+    assert found.estimate.largest_batch_size is None and found.estimate.limited_by == "budget"
+    assert found.estimate.nothing_fits and found.peak is None and asked[-1] == 1
 
 
 def test_a_card_that_is_full_at_the_first_size_makes_the_search_go_smaller():
     script, chosen = Script([("malloc", "w", affine(GIB, 6 * GIB))]), card(20 * GIB)
     found, asked = drive(search_largest(chosen, Limits()), script.trace, over=lambda b: b >= 4)
-    assert found.belief.largest_batch_size == 3
+    assert found.estimate.largest_batch_size == 3
     assert "batch size 5 ran out of memory" in found.notes
     assert asked[0] == 5 and max(asked[1:]) <= 3
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.UNSUPPORTED, Outcome.PROBE_NOT_LOADED])
-def test_a_failure_that_is_not_about_memory_ends_the_search_and_is_told(outcome):
+def test_a_failure_that_is_not_about_memory_ends_the_search(outcome):
     search = search_largest(card(20 * GIB), Limits())
     next(search)
     with pytest.raises(StopIteration) as end:
         search.send(Traced(outcome))
     assert end.value.value.failed is outcome
-    assert end.value.value.belief.largest_batch_size is None
+    assert end.value.value.estimate.largest_batch_size is None and not end.value.value.estimate.nothing_fits
+
+
+def test_a_trace_that_is_cut_off_on_one_card_counts_for_none():
+    search = search_largest(card(20 * GIB), Limits())
+    whole = network(1).trace(next(search))
+    with pytest.raises(StopIteration) as end:
+        search.send(Traced(Outcome.COMPLETED, (whole, Trace({}, [], whole=False))))
+    assert end.value.value.failed is Outcome.CRASHED
 
 
 @pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.UNSUPPORTED, Outcome.PROBE_NOT_LOADED])
 def test_a_later_failure_keeps_what_was_found(outcome):
     script, search = network(1), search_largest(card(20 * GIB), Limits())
     sizes = [next(search)]
-    sizes.append(search.send(Traced(Outcome.COMPLETED, script.trace(sizes[-1]))))
-    search.send(Traced(Outcome.COMPLETED, script.trace(sizes[-1])))
+    sizes.append(search.send(Traced(Outcome.COMPLETED, (script.trace(sizes[-1]),))))
+    search.send(Traced(Outcome.COMPLETED, (script.trace(sizes[-1]),)))
     with pytest.raises(StopIteration) as end:
         search.send(Traced(outcome))
     assert end.value.value.failed is outcome
-    assert end.value.value.belief.largest_batch_size == max(sizes)
-    assert end.value.value.belief.limited_by not in ("budget", None)
-    assert not end.value.value.belief.exact
+    assert end.value.value.estimate.largest_batch_size == max(sizes)
+    assert end.value.value.estimate.limited_by not in ("budget", None)
+    assert not end.value.value.estimate.exact
 
 
 def test_the_conclusion_has_peaks_by_phase_and_a_curve_for_the_page():
     script, chosen = network(2), card(20 * GIB, high=0.05)
     found, _ = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert found.peak is not None and found.peak.device_interval_bytes[1] <= 20 * GIB
     assert {"train", "eval"} <= found.phases.keys()
     assert max(p.reserved_bytes for p in found.phases.values()) == found.peak.reserved_bytes
     direct = chosen.play(script.trace(largest))
     assert found.peak.reserved_bytes == direct.peak.reserved
-    curve = {point.batch_size: point.value for point in found.belief.curve}
+    curve = {point.batch_size: point.value for point in found.estimate.curve}
     assert curve[largest].value == found.peak.device_bytes
-    assert all(p.value.low <= p.value.value <= p.value.high for p in found.belief.curve)
+    assert all(p.value.low <= p.value.value <= p.value.high for p in found.estimate.curve)
 
 
 def test_impossible_limits_are_refused_before_anything_is_traced():
@@ -289,18 +302,18 @@ def test_a_small_card_that_its_context_fills_by_half_still_gets_its_third_trace(
     script = with_more(Script([("malloc", "w", affine(20 * MIB, 0))]), lambda b: 4 * b * b, lambda b: 4000 * b)
     chosen = card(budget * MIB, context=700 * MIB, high=0.085)
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert largest == true_largest(chosen, script.trace, largest)
     assert all(chosen.fits(chosen.play(script.trace(b))) for b in asked), "none out of memory"
 
 
 def test_a_size_that_ran_out_of_memory_is_not_followed_by_the_next_smaller_one():
-    """Beyond 60 the script holds a hundred times as much for each sample, which no small trace can tell."""
+    """Beyond 60 the script holds a hundred times as much for each sample, which no small trace can show."""
     script = with_more(network(3), lambda b: 100_000 * b + 40_000_000 * max(0, b - 60))
     chosen = card(20 * GIB, capacity=int(19.5 * GIB))
     full = lambda b: chosen.play(script.trace(b)).full is not None  # noqa: E731
     found, asked = drive(search_largest(chosen, Limits()), script.trace, over=full)
     assert sum(map(full, asked)) <= 3
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert largest >= 60, "the search came back from where the card was full to where there is room"
     assert chosen.fits(chosen.play(script.trace(largest)))

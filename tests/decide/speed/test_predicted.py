@@ -18,7 +18,7 @@ from brimful.decide.speed.predicted import (
     is_of_a_fixed_total,
     predict_speed,
     rates_of,
-    samples_law,
+    samples_by_size,
     sizes_up_to,
     step_interval,
 )
@@ -95,7 +95,7 @@ def test_a_card_of_which_only_the_memory_is_known_has_no_clock():
 
 
 def test_a_command_as_it_stands_has_a_step_and_no_curve():
-    found = speed(fit_kernels({0: step(8)}), None, None, samples_law({0: 8}))
+    found = speed(fit_kernels({0: step(8)}), None, None, samples_by_size({0: 8}))
     assert found.curve == ()
     assert found.knee_batch_size is None
     assert found.samples_per_s is not None
@@ -132,14 +132,14 @@ def test_the_operations_that_take_longest_come_first_with_their_share():
 
 
 def test_samples_in_a_step_follow_what_traces_showed():
-    accumulated = samples_law({5: 20, 12: 48})
+    accumulated = samples_by_size({5: 20, 12: 48})
     assert accumulated is not None
     assert accumulated(100) == 400
-    one = samples_law({5: 20, 12: None})
+    one = samples_by_size({5: 20, 12: None})
     assert one is not None
     assert one(10) == 40
-    assert samples_law({5: None}) is None
-    assert samples_law({0: 16})(0) == 16  # type: ignore[misc]
+    assert samples_by_size({5: None}) is None
+    assert samples_by_size({0: 16})(0) == 16  # type: ignore[misc]
 
 
 def test_batches_that_are_summed_to_a_fixed_total_are_known_by_their_number():
@@ -170,7 +170,7 @@ def test_where_nothing_is_known_of_other_sizes_nothing_is_drawn():
 
 
 def test_samples_in_a_step_are_capped_where_a_larger_trace_showed_it():
-    capped = samples_law({5: 20, 12: 48, 5000: 1024})  # four batches a step, none larger than 256
+    capped = samples_by_size({5: 20, 12: 48, 5000: 1024})  # four batches a step, none larger than 256
     assert capped is not None
     assert [capped(size) for size in (1, 12, 64, 256, 1024, 5000, 9000)] == [4, 48, 256, 1024, 1024, 1024, 1024]
 

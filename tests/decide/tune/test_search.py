@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import statistics
+from types import SimpleNamespace
 
 import pytest
 from builders import COMMAND, CPU, peak, report
@@ -16,8 +17,10 @@ from brimful.decide.tune.objective import UNCLEAR, fits_budget
 from brimful.decide.tune.search import (
     ALLOCATOR,
     MAX_TRIALS,
-    Search,
     SpeedProblem,
+    Top,
+    search_settings,
+    top_sentence,
 )
 from brimful.values import Budget, Objective, Outcome, Trial, TrialResult
 
@@ -79,12 +82,16 @@ def problem(largest=512, **changes):
 
 
 def search(machine, a_problem):
-    one = Search(a_problem)
-    for request in one:
-        assert one.remaining() >= 1
-        one.tell(machine.run(request))
-    assert one.remaining() == 0
-    return one.result()
+    """The result of the search, with all samples."""
+    samples, steps = [], search_settings(a_problem)
+    try:
+        request = next(steps)
+        while True:
+            samples.append(machine.run(request))
+            request = steps.send(samples[-1])
+    except StopIteration as end:
+        out = sum(sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY for sample in samples)
+        return SimpleNamespace(**vars(end.value), samples=samples, out_of_memory_trials=out)
 
 
 curves = st.one_of(
@@ -312,25 +319,6 @@ def test_a_size_that_was_asked_for_and_fits_is_left_alone():
     assert len(result.samples) == 1
 
 
-def test_an_untold_request_is_a_mistake_that_is_told():
-    one = Search(problem())
-    with pytest.raises(RuntimeError, match="tell"):
-        for _ in one:
-            pass
-
-
-def test_a_result_can_be_had_at_any_moment():
-    one = Search(problem(requested=16))
-    assert one.result().chosen is None
-    machine = Machine(saturating())
-    for number, request in enumerate(one):
-        one.tell(machine.run(request))
-        assert len(one.result().samples) == number
-        if number > 3:
-            break
-    assert one.result().chosen is not None
-
-
 @pytest.mark.parametrize("changes", [{"min_batch_size": 600}, {"min_batch_size": 0}, {"max_trials": 0}])
 def test_a_problem_without_a_size_to_try_is_refused(changes):
     with pytest.raises(ValueError):
@@ -370,11 +358,21 @@ def test_noise_that_was_measured_does_not_end_the_way_up_while_sizes_gain(seed):
 
 
 @pytest.mark.parametrize(
-    ("limited_by", "said"), [("dataset", "training data"), ("max_batch_size", "--max-batch-size"), ("budget", "memory trials")]
+    ("top", "limited_by", "words"),
+    [
+        (Top.CEILING, "dataset", "all that the training data gives"),
+        (Top.CEILING, "max_batch_size", "--max-batch-size"),
+        (Top.CEILING, "budget", "within the budget"),
+        (Top.MEMORY, "dataset", "was not within the budget"),
+        (Top.FAILED, "dataset", "the script raised an error"),
+        (Top.TRIALS, "dataset", "24 trials"),
+        (Top.FLAT, "dataset", None),
+        (None, "dataset", None),
+    ],
 )
-def test_what_kept_the_search_from_going_on_is_in_the_reason(limited_by, said):
-    result = search(Machine(lambda size: float(size)), problem(largest=300, requested=32, limited_by=limited_by))
-    assert "300" in result.why["batch_size"] and said in result.why["batch_size"]
+def test_what_ended_the_way_up_is_named_with_the_size(top, limited_by, words):
+    sentence = top_sentence(top, 2000, limited_by, 24)
+    assert sentence is None if words is None else sentence and words in sentence and "2,000" in sentence
 
 
 def test_a_size_that_did_not_fit_is_named_as_what_ended_the_way_up():
@@ -385,7 +383,7 @@ def test_a_size_that_did_not_fit_is_named_as_what_ended_the_way_up():
 def test_a_size_at_which_the_command_fails_is_named_as_what_ended_the_way_up():
     machine = Machine(lambda size: float(size), failing={128: Outcome.CRASHED})
     result = search(machine, problem(largest=300, requested=32, limited_by="dataset"))
-    assert "failed by itself" in result.why["batch_size"]
+    assert "the script raised an error" in result.why["batch_size"]
 
 
 def test_where_larger_sizes_brought_nothing_no_limit_is_named():

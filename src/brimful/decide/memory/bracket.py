@@ -57,7 +57,7 @@ class Bracket:
     def upper(self) -> int | None:
         """The largest size that the limits allow."""
         samples = upper_limit(self.limits)[0]
-        return None if samples is None else max(1, samples // self.multiple_of)
+        return None if samples is None else min(samples, max(1, samples // self.multiple_of))
 
     @property
     def low(self) -> int | None:
@@ -112,8 +112,8 @@ class Bracket:
         if low is None or error is None or self.largest_without_error == low:
             return None
         return (
-            f"{self.samples(low):,} is the largest that ran and {self.samples(error):,} the smallest at which the script raised an "
-            "error: no trials were left for sizes in between"
+            f"{self.samples(low):,} is the largest that ran and {self.samples(error):,} the smallest at which the script "
+            "raised an error: no trials were left for sizes in between"
         )
 
     def samples(self, size: int) -> int:

@@ -61,7 +61,7 @@ def test_the_largest_and_the_size_asked_for_can_still_be_had():
     assert chosen(fit) == 37
 
 
-def test_without_rows_of_a_clock_the_largest_is_taken_and_told():
+def test_without_rows_of_a_clock_the_largest_is_taken_with_a_warning():
     record = work(World(dataset=300), tune, gpu="a100-40gb")
     assert chosen(record) == 300
     codes = {warning.code for warning in record.plan.warnings}
@@ -94,7 +94,7 @@ def test_predict_says_why_there_is_no_speed():
     assert "no-clock" in {warning.code for warning in on_any.warnings}
     no_step = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").prediction
     assert no_step.speed is None
-    assert any("no step was seen" in warning.problem for warning in no_step.warnings)
+    assert any("no trial saw a step" in warning.problem for warning in no_step.warnings)
 
 
 def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():
