@@ -67,9 +67,7 @@ class Trial:
     see_eval: bool = True
     time_limit_s: float = 600.0
     capacity_bytes: int | None = None  # imaginary: the card is full here
-    what_if: str | None = (
-        None  # imaginary: one thing is done otherwise: "autocast", "checkpointing", "foreach_off", "zero_grad"
-    )
+    what_if: str | None = None  # imaginary: one thing is done otherwise: "autocast" or "checkpointing"
     host_limit_bytes: int | None = None  # the trial is ended as out of host memory when its processes are seen to hold more
 
 

@@ -170,7 +170,7 @@ def run(t: Training, batch_size: int, capacity_bytes: int | None = None) -> Trac
     finally:
         gpu.leave()
         torch.backends.cudnn.benchmark = before
-    return Traced(outcome, decode(file.getvalue().splitlines()))
+    return Traced(outcome, (decode(file.getvalue().splitlines()),))
 
 
 def trace(t: Training, batch_size: int) -> Trace:

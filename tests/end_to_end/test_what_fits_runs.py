@@ -41,7 +41,7 @@ def test_what_is_said_to_fit_fits_and_one_sample_more_than_the_largest_size_does
     needed = card(0, error).upper(card(0, error).play(trace(t, target)))
     chosen = card(int(needed) + more * MIB, error)
     found = search(t, chosen, Limits())
-    largest = found.belief.largest_batch_size
+    largest = found.estimate.largest_batch_size
     assert largest is not None and found.failed is None
 
     def fits(size: int) -> bool:
@@ -50,10 +50,10 @@ def test_what_is_said_to_fit_fits_and_one_sample_more_than_the_largest_size_does
     room = chosen.budget_bytes - CONTEXT
     assert fits(largest) and run(t, largest, room).outcome is Outcome.COMPLETED
     assert not fits(largest + 1)
-    if found.laws is not None:
+    if found.size_model is not None:
         size = data.draw(st.integers(1, 2 * largest), label="size")
-        if size >= min(found.laws.fitted_at):
-            said = chosen.fits(found.laws.play_at(size, chosen.settings))
+        if size >= min(found.size_model.fitted_at):
+            said = chosen.fits(found.size_model.play_at(size, chosen.settings))
             assert said == fits(size)
             assert not said or run(t, size, room).outcome is Outcome.COMPLETED
 
@@ -62,4 +62,4 @@ def test_what_is_said_to_fit_fits_and_one_sample_more_than_the_largest_size_does
 @settings(max_examples=max(1, EXAMPLES // 3), deadline=None)
 def test_the_largest_size_under_a_limit_is_the_limit_where_memory_is_plenty(t, most):
     found = search(t, card(60 * 1024 * MIB, 0.05), Limits(max_batch_size=most))
-    assert found.belief.largest_batch_size == most and found.belief.limited_by == "max_batch_size"
+    assert found.estimate.largest_batch_size == most and found.estimate.limited_by == "max_batch_size"

@@ -258,7 +258,7 @@ def memory_belief(card: Gpu | None = None) -> MemoryEstimate:
             for b in (8, 16, 24, 512)
         )
         largest = max(b for b in range(1, 4000) if (peak_on_card(b, context).device_bytes or 0) * 1.03 <= limit)
-        return MemoryEstimate("device", "laws", True, None, None, None, curve, probes, largest, "budget")
+        return MemoryEstimate("device", "extrapolated", True, None, None, None, curve, probes, largest, "budget")
     limit = host_budget().bytes
     curve = tuple(
         Point(b, Estimate(v, Source.PREDICTED, v - 8 * MIB - 0.02 * v * b / 512, v + 8 * MIB + 0.02 * v * b / 512))
@@ -356,7 +356,7 @@ def prediction(batch_size: int = 1024, card: Gpu | None = None) -> Prediction:
         limited_by="budget",
         gpu=card,
         budget=budget,
-        method="laws",
+        method="extrapolated",
         exact=True,
         seconds=8.4,
         approximations={"nonzero": 2},

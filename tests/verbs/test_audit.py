@@ -83,4 +83,6 @@ def test_batches_without_a_step_hint_at_an_accumulation_larger_than_an_epoch(bat
 
     with pytest.raises(TrialFailed) as caught:
         work(NeverSteps(), audit, ("my-train", "--batch-size", "8"), device="cpu")
-    assert ("accumulation may need more batches than an epoch has: 7 batches were seen" in caught.value.suggestion) is hinted
+    assert (
+        "accumulation may need more batches than an epoch has: the trial saw 7 batches" in caught.value.suggestion
+    ) is hinted
