@@ -22,7 +22,7 @@ OUTCOMES = {
     Outcome.OUT_OF_HOST_MEMORY: _Row("out of host memory", 3, out_of_memory=True),
     Outcome.TIMED_OUT: _Row("timed out"),
     Outcome.KILLED: _Row("killed"),
-    Outcome.CRASHED: _Row("the script failed", script_failed=True),
+    Outcome.CRASHED: _Row("the script raised an error", script_failed=True),
     Outcome.UNSUPPORTED: _Row("not supported"),
     Outcome.PROBE_NOT_LOADED: _Row("the probe was not loaded"),
     Outcome.NO_STEP: _Row("no optimizer stepped", script_failed=True),

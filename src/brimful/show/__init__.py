@@ -1,1 +1,1 @@
-"""What people see: a page (`html`), a terminal (`console`, `progress`), markdown and JSON, all from a record's values alone."""
+"""What brimful shows: values become sections (`sections`), and each view draws them: `console`, `html`, `markdown`."""

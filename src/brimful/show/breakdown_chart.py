@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from brimful.show.breakdown import NAMES
 from brimful.show.charts import GIB, altair, drawn
 from brimful.units import format_bytes
 from brimful.values import Breakdown
+
+#: category -> its name; docs/quantities.md says what each is.
+NAMES = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "activations": "activations",
+    "inputs": "inputs",
+    "buffers": "buffers",
+    "temporaries": "temporaries",
+    "workspaces": "workspaces",
+    "other": "other tensors of the script",
+    "cache": "cache and fragmentation",
+    "context": "CUDA context",
+}
 
 #: category -> the colour written into the SVG; the page's style sheet turns it into its own, light or dark.
 COLOURS = {
@@ -25,8 +39,8 @@ COLOURS = {
 }
 
 _ROW = 30  # pixels
-# Of a label at size 11 in DejaVu Sans, which Linux takes for Helvetica: 6 were measured in a browser. The chart is laid out
-# with a narrower font, and what does not find room is cut off at its left end.
+# Of a label at size 11 in DejaVu Sans, which Linux takes for Helvetica: a browser measured 6. Vega lays the chart out with a
+# narrower font, and cuts off the left end of a label without room.
 _CHARACTER = 7
 _LONGEST_LABEL = 180  # pixels, from where Vega shortens it
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 from typing import Any
 
-from brimful.show.words import share_text
+from brimful.show.text import share_text
 from brimful.units import format_bytes
 from brimful.values import Budget, Estimate, MemoryEstimate, Point, PredictedSpeed, Source, SpeedEstimate
 

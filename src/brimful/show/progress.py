@@ -1,30 +1,74 @@
-"""Progress while trials run: a live line on a terminal, one plain line every few seconds elsewhere.
+"""Progress on standard error while trials or a run go on: a live line on a terminal (drawn by rich), plain lines elsewhere.
 
-On a terminal the line says what is being tried, its step, the time passed and the time left. Elsewhere (a file, a CI log) whole
-lines are written, no carriage returns and no colours.
+`Progress` watches trials, `RunProgress` a run, whose command writes its own output at the same time. In a file or a CI log whole
+lines are written, without carriage returns and colours.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
 from brimful.outcomes import OUTCOMES
+from brimful.outcomes import OUTCOMES
 from brimful.show.console import make_console
-from brimful.show.facts import kind_text
-from brimful.show.words import bytes_text, memory_of, seconds_text, settings_text, speed_text
-from brimful.values import Outcome, Trial, TrialResult
+from brimful.show.run_sections import kind_text
+from brimful.show.text import (
+    bytes_text,
+    count_text,
+    memory_of,
+    seconds_text,
+    settings_text,
+    share_text,
+    speed_text,
+)
+from brimful.values import Attempt, Outcome, PlannedSetting, Heartbeat, TrialResult, Trial
 from brimful_inside import wire
 
 #: Off a terminal: a line at most this often (seconds) while one trial runs.
 PLAIN_EVERY_S = 5.0
+#: Off a terminal, of a run: a line after so many seconds, then after every twentieth of the time passed, or ten minutes.
+FIRST_S, SHARE, LONGEST_S = 5.0, 0.05, 600.0
 REDRAWS_PER_S = 4
+
+
+class _Status:
+    """One line that rich redraws below everything else on a terminal; nothing elsewhere."""
+
+    def __init__(self, stream: TextIO, is_terminal: bool, line: Callable[[], str]) -> None:
+        self._line = line
+        self._spinner = Spinner("dots")
+        self.live: Live | None = None
+        if is_terminal:
+            self.live = Live(
+                get_renderable=self._draw,
+                console=make_console(stream, is_terminal=True),
+                refresh_per_second=REDRAWS_PER_S,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+
+    def start(self) -> None:
+        if self.live is not None:
+            self.live.start()
+
+    def stop(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def _draw(self) -> Text | Spinner:
+        text = self._line()
+        if not text:
+            return Text("")
+        self._spinner.update(text=Text(text, overflow="ellipsis", no_wrap=True))
+        return self._spinner
 
 
 class Progress:
@@ -41,54 +85,53 @@ class Progress:
         self._number = 0
         self._expected: int | None = None
         self._started = self._last_line = clock()
-        self._beat: wire.Progress | None = None
+        self._newest: wire.Progress | None = None
         self._durations: list[float] = []
-        self._live = self._make_live() if is_terminal else None
+        self._status = _Status(stream, is_terminal, self.line)
 
     def __enter__(self) -> Progress:
-        if self._live is not None:
-            self._live.start()
+        self._status.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         self._trial = None
-        if self._live is not None:
-            self._live.stop()
+        self._status.stop()
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None:
         """Trial `number` (from 1) starts; `expected_total` is a guess of how many there will be, or None."""
-        self._trial, self._number, self._expected, self._beat = trial, number, expected_total, None
+        self._trial, self._number, self._expected, self._newest = trial, number, expected_total, None
         self._started = self._clock()
-        if self._live is None:
+        if self._status.live is None:
             self._write(self.line())
 
     def trial_progress(self, seen: wire.Progress | None) -> None:
-        """The trial is alive; `seen` is the newest that its process told, or None. May be called as often as one likes."""
-        self._beat = seen or self._beat
-        if self._live is None and self._trial is not None and self._clock() - self._last_line >= PLAIN_EVERY_S:
+        """The trial is alive; `seen` is the newest report of its process, or None. May be called as often as one likes."""
+        self._newest = seen or self._newest
+        due = self._clock() - self._last_line >= PLAIN_EVERY_S
+        if self._status.live is None and self._trial is not None and due:
             self._write(self.line())
 
     def trial_ended(self, sample: TrialResult) -> None:
-        """The trial is over; a line with what it showed stays."""
+        """The trial is over; a line with its result stays."""
         self._durations.append(self._clock() - self._started)
         self._trial = None
-        self.message(ended_line(self._number, sample))
+        self.message(trial_line(self._number, sample))
 
     def message(self, text: str) -> None:
         """A sentence that stays."""
-        if self._live is None:
+        if self._status.live is None:
             self._write(text)
         else:
-            self._live.console.print(Text(text), soft_wrap=True)
+            self._status.live.console.print(Text(text), soft_wrap=True)
 
     def line(self) -> str:
-        """What is being tried now, in one line; "" between trials."""
+        """The present trial in one line; "" between trials."""
         if self._trial is None:
             return ""
         total = f" of about {self._expected}" if self._expected and self._expected >= self._number else ""
         parts = [f"trial {self._number}{total}: {_tried(self._trial)}"]
-        if self._beat is not None:
-            parts.append(f"{self._beat.phase}, step {self._beat.steps}")
+        if self._newest is not None:
+            parts.append(f"{self._newest.phase}, step {self._newest.steps}")
         parts.append(seconds_text(float(round(self._clock() - self._started))))
         left = self.seconds_left()
         if left is not None:
@@ -96,32 +139,12 @@ class Progress:
         return ", ".join(parts)
 
     def seconds_left(self) -> float | None:
-        """By the mean of the trials so far; None before the first has ended, and where nobody knows how many will come."""
+        """By the mean of the trials so far; None before the first has ended, and where their number is unknown."""
         if not self._durations or self._expected is None or self._trial is None:
             return None
         mean = sum(self._durations) / len(self._durations)
         this_one = max(mean - (self._clock() - self._started), 0.0)
         return this_one + mean * max(self._expected - self._number, 0)
-
-    def _make_live(self) -> Live:
-        console = make_console(self._stream, is_terminal=True)
-        spinner = Spinner("dots")
-
-        def draw() -> Text | Spinner:
-            text = self.line()
-            if not text:
-                return Text("")
-            spinner.update(text=Text(text, overflow="ellipsis", no_wrap=True))
-            return spinner
-
-        return Live(
-            get_renderable=draw,
-            console=console,
-            refresh_per_second=REDRAWS_PER_S,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
 
     def _write(self, text: str) -> None:
         self._last_line = self._clock()
@@ -129,10 +152,92 @@ class Progress:
         self._stream.flush()
 
 
-def ended_line(number: int, sample: TrialResult) -> str:
+class RunProgress:
+    """A run: the command's own bytes pass as they are, and one line of brimful's stands below them on a terminal.
+
+    `out`: what the command writes to standard output goes there; `err`: its standard error, and brimful's own messages.
+    `terminals`: descriptors of those of its streams ("stdout", "stderr") that are terminals. `live`: whether `err` is one.
+    """
+
+    def __init__(
+        self,
+        out: BinaryIO,
+        err: TextIO,
+        terminals: Mapping[str, int],
+        live: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._streams: dict[str, BinaryIO] = {"stdout": out, "stderr": getattr(err, "buffer", out)}
+        self._clock = clock
+        self._gone: set[str] = set()  # streams whose reader has gone
+        self._attempt = 1
+        self._line = ""
+        self._at_line_start = True
+        self._began = self._last_line = clock()
+        self._status = _Status(err, live, lambda: self._line)
+        self.terminals = terminals
+
+    def __enter__(self) -> RunProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line = ""
+        self._status.stop()
+
+    def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None:
+        self._attempt = number
+        self._began = self._last_line = self._clock()
+        values = {row.name: row.effective for row in settings if row.effective is not None}
+        self.message(f"Attempt {number}: {settings_text(values) if values else 'the command as given'}")
+
+    def output(self, stream: str, data: bytes) -> None:
+        """The command wrote `data`. The status line returns with the next heartbeat, once the cursor is at a line's start."""
+        self._status.stop()
+        self._write(stream, data)
+        self._at_line_start = data.endswith(b"\n")
+
+    def heartbeat(self, seen: Heartbeat) -> None:
+        self._line = heartbeat_line(self._attempt, seen)
+        now = self._clock()
+        if self._status.live is not None:
+            if self._at_line_start:  # a progress bar of the command's own keeps the line that it is on
+                self._status.start()
+        elif now - self._last_line >= max(FIRST_S, min(SHARE * (now - self._began), LONGEST_S)):
+            self._last_line = now
+            self.message(self._line)
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        self._line = ""
+        self.message(attempt_line(attempt))
+
+    def message(self, text: str) -> None:
+        """A sentence of brimful's that stays."""
+        self._status.stop()
+        start = "" if self._at_line_start or self._status.live is None else "\n"
+        self._write("stderr", f"{start}brimful: {text}\n".encode(errors="backslashreplace"))
+        self._at_line_start = True
+
+    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...  # a run has no trials
+    def trial_progress(self, seen: wire.Progress | None) -> None: ...
+    def trial_ended(self, sample: TrialResult) -> None: ...
+
+    def _write(self, stream: str, data: bytes) -> None:
+        """A reader that has gone ends no training: the record keeps what it would have read."""
+        if stream in self._gone:
+            return
+        try:
+            self._streams[stream].write(data)
+            self._streams[stream].flush()
+        except (OSError, ValueError) as error:
+            self._gone.add(stream)
+            if stream == "stdout":
+                self.message(f"the reader of its standard output has gone ({error}); the run goes on, and the record keeps it")
+
+
+def trial_line(number: int, sample: TrialResult) -> str:
     """ "trial 4: memory at batch_size 512 on cpu: completed, peak 11.5 GiB host, 19.6 s"."""
     parts = [OUTCOMES[sample.outcome].text]
-    # What a trial on an imaginary card reserves is its own; which context comes to it is known when all of it is told.
+    # A trial on an imaginary card knows its reserved memory; the context is added once all trials are known.
     seen = memory_of(sample.peak, "reserved" if sample.trial.device.kind == "imaginary" else None)
     if seen is not None and sample.outcome is Outcome.COMPLETED:
         parts.append(f"peak {bytes_text(seen[1])} {seen[0]}")
@@ -144,5 +249,34 @@ def ended_line(number: int, sample: TrialResult) -> str:
 
 def _tried(trial: Trial) -> str:
     environment = f" with {', '.join(trial.environment)}" if trial.environment else ""
-    how = f"at {settings_text(trial.settings)}" if trial.settings else "of the command as it stands"
+    how = f"at {settings_text(trial.settings)}" if trial.settings else "of the command as given"
     return f"{kind_text(trial)} {how} on {trial.device.label}{environment}"
+
+
+def heartbeat_line(attempt: int, seen: Heartbeat) -> str:
+    """ "attempt 1, train, step 1,200, loss 0.341, 812 samples/s, 12 % waiting for data, 3.2 GiB reserved, 5 min"."""
+    parts = [f"attempt {attempt}"] if attempt > 1 else []
+    parts += [f"{seen.phase}, step {seen.steps:,}"] if seen.phase is not None else ["no step yet"]
+    if seen.ranks > 1:
+        parts.append(f"{seen.ranks} ranks")
+    if seen.loss is not None:
+        parts.append(f"loss {seen.loss:.4g}" + (f" in rank {seen.loss_rank}" if seen.ranks > 1 else ""))
+    if seen.samples_per_s is not None:
+        parts.append(f"{speed_text(seen.samples_per_s)} samples/s")
+    if seen.loading_share is not None and seen.loading_share >= 0.01:
+        parts.append(f"{share_text(seen.loading_share)} waiting for data")
+    if seen.reserved_bytes is not None:
+        parts.append(f"{bytes_text(seen.reserved_bytes)} reserved")
+    if seen.alloc_retries:
+        parts.append(f"{count_text(seen.alloc_retries)} allocator retries")
+    if seen.process_tree_host_bytes:
+        parts.append(f"{bytes_text(seen.process_tree_host_bytes)} host")
+    return ", ".join([*parts, seconds_text(float(round(seen.seconds)))])
+
+
+def attempt_line(attempt: Attempt) -> str:
+    """ "Attempt 1: out of device memory, 812 steps, 14 min"."""
+    parts = [OUTCOMES[attempt.outcome].text, f"{attempt.steps:,} steps"]
+    if attempt.samples_per_s is not None:
+        parts.append(f"{speed_text(attempt.samples_per_s)} samples/s")
+    return f"Attempt {attempt.number}: {', '.join([*parts, seconds_text(attempt.duration_s)])}"

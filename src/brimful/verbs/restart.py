@@ -15,7 +15,7 @@ from brimful.decide.run.settings import (
 )
 from brimful.measure.engine_words import is_final
 from brimful.outcomes import OUTCOMES
-from brimful.show.runs import failure_text
+from brimful.show.text import failure_text
 from brimful.values import Attempt, Command, Diagnostic, Failure, Outcome, PlannedSetting, RunStarted
 
 

@@ -19,7 +19,7 @@ from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.signal_forwarding import GRACE_S, Passing
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
 from brimful.record import replay
-from brimful.show.words import environment_text
+from brimful.show.text import environment_text
 from brimful.units import format_duration, parse_bytes
 from brimful.values import (
     Attempt,

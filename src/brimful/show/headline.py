@@ -1,0 +1,204 @@
+"""The result in one sentence: the title of a page and the first line on a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
+from brimful.show.text import (
+    bytes_interval_text,
+    bytes_text,
+    cards_text,
+    count_text,
+    limited_text,
+    reason,
+    setting_text,
+    speed_text,
+)
+from brimful.units import counted
+from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Run, TrialResult, Source
+
+#: The command never reached the point where it can be judged.
+_FAILURES = (Outcome.CRASHED, Outcome.PROBE_NOT_LOADED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
+_WITHIN = (None, "budget", "dataset", "max_batch_size")  # limits of what fits; any other is an error of the script
+_RANKS = {
+    Objective.FASTEST: "trains fastest within memory",
+    Objective.LARGEST: "is the largest that fits",
+    Objective.FIT: "fits within memory",
+}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """`tone`: "good" (yes, or a plan exists), "bad" (no, or failed), "unfinished", "note" (read on)."""
+
+    tone: str
+    sentence: str
+
+
+def headline(record: Record) -> Headline:
+    """Of whatever a record holds, the furthest-reaching result first."""
+    if record.run is not None:
+        return of_run(record.run, record.torn)
+    if record.plan is not None:
+        return of_plan(record.plan, record)
+    if record.prediction is not None:
+        return of_prediction(record.prediction)
+    if record.audit is not None:
+        return of_audit(record.audit)
+    return _without_result(record)
+
+
+def planned_batch_size(record: Record) -> int | None:
+    """The batch size of the plan, or of the prediction."""
+    if record.plan is not None:
+        value = next((s.effective for s in record.plan.settings if s.name == "batch_size"), None)
+        return value if isinstance(value, int) else None
+    return record.prediction.batch_size if record.prediction is not None else None
+
+
+def of_run(run: Run, torn: bool = False) -> Headline:
+    ended, count = run.ended, len(run.attempts)
+    if ended is None:
+        after = counted(count, "attempt") if count else "no attempt"
+        return Headline("unfinished", f"Cut off{' in the middle of a line' if torn else ''} after {after}: this run has no end.")
+    trained = not run.attempts or not run.attempts[-1].reports or bool(run.attempts[-1].steps)
+    tones = {
+        Outcome.COMPLETED: "good" if trained else "unfinished",
+        Outcome.INTERRUPTED: "unfinished",
+        Outcome.TERMINATED: "unfinished",
+    }
+    again = f", in attempt {count}" if count > 1 else ""
+    return Headline(tones.get(ended.outcome, "bad"), f"{_sentence(ended.message)}{again}.")
+
+
+def of_plan(plan: Plan, record: Record | None = None) -> Headline:
+    chosen = next((s for s in plan.settings if s.name == "batch_size"), None)
+    if chosen is None:
+        return Headline("note", "The plan does not choose the batch size.")
+    if chosen.effective is None:
+        return Headline("bad", "No batch size fits: not even the smallest stays within the budget.")
+    # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
+    unknown = plan.objective is Objective.FASTEST and plan.samples_per_s is None
+    objective = Objective.LARGEST if unknown else plan.objective
+    sentence = f"Batch size {setting_text(chosen.effective)} {_RANKS[objective]}{_on(record)}"
+    parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
+    if parts:
+        sentence += ": " + ", ".join(parts)
+    largest = record.memory.largest_batch_size if record and record.memory else None
+    if objective is Objective.FASTEST and largest is not None and largest != chosen.effective:
+        sentence += f"; the largest that fits is {largest:,}"
+    return Headline("good" if plan.verified else "note", sentence + ("." if plan.verified else ". No trial has confirmed it."))
+
+
+def of_prediction(prediction: Prediction) -> Headline:
+    peak, card, budget = prediction.peak, cards_text(prediction), prediction.budget.bytes
+    if prediction.batch_size is None and peak is None:
+        return Headline("bad", f"No batch size fits {card}: not even the smallest stays within {bytes_text(budget)}.")
+    if peak is not None and peak.reserved_bytes == 0:
+        return Headline("note", f"The command put nothing on {card}: it trains on the host.")
+    fits = prediction.verdict == "fits"
+    near = peak is not None and not fits and peak.device_bytes <= budget
+    what = "The command" if prediction.batch_size is None else f"Batch size {prediction.batch_size:,}"
+    sentence = f"{what} {'fits' if fits else 'may not fit' if near else 'does not fit'} {card}"
+    if peak is not None:
+        interval = bytes_interval_text(*peak.device_interval_bytes)
+        about = f" ({interval})" if interval else ""
+        sentence += f": {peak.source.value} peak {bytes_text(peak.device_bytes)}{about} of {bytes_text(budget)} allowed"
+        if near:
+            sentence += ", and the upper end of that interval is over it"
+    return Headline("good" if fits else "bad", sentence + _largest_part(prediction, fits or near) + ".")
+
+
+def _largest_part(prediction: Prediction, fits: bool) -> str:
+    largest, limited_by = prediction.largest_batch_size, prediction.limited_by
+    if prediction.batch_size is None:
+        return ""
+    if largest is None:
+        return "" if fits else "; not even the smallest fits"
+    if largest != prediction.batch_size:
+        return f"; the largest that fits is {largest:,}"
+    return "; it is the largest that fits" if limited_by in _WITHIN else f"; it is the largest that ran, {limited_text(limited_by)}"
+
+
+def of_audit(audit: Audit) -> Headline:
+    per_step = audit.effective.samples_per_step
+    does = f"{'an unknown number of' if per_step is None else count_text(per_step)} samples in each step"
+    if not audit.findings:
+        return Headline("good", f"No issues found: the command does what was requested, {does}.")
+    asked = audit.requested.get("batch_size")
+    differs = asked is not None and per_step is not None and asked != per_step
+    about = f"the command trains on {does}" + (f", and {setting_text(asked)} were requested" if differs else "")
+    return Headline("note", f"{counted(len(audit.findings), 'finding')}: {about}.")
+
+
+def _without_result(record: Record) -> Headline:
+    trials = len(record.trials)
+    after = f"after {counted(trials, 'trial')}"
+    code = record.closed.exit_code if record.closed else None
+    if code in (130, 143):
+        how = "Interrupted" if code == 130 else "Terminated"
+        return Headline("unfinished", f"{how} {after}, without a result. {_reached(record)}")
+    if record.torn or (record.closed is None and trials):
+        return Headline("unfinished", f"Cut off {after}, without a result. {_reached(record)}")
+    failed = next((s for s in reversed(record.trials) if s.outcome in _FAILURES), None)
+    if failed is not None:
+        why = reason(failed)
+        text = OUTCOMES[failed.outcome].text + (f": {why}" if why else "")
+        return Headline("bad", f"No result: in trial {record.trials.index(failed) + 1}, {text}.")
+    if trials and all(sample.outcome in OUT_OF_MEMORY for sample in record.trials):
+        return Headline("bad", f"No batch size fits: all {counted(trials, 'trial')} ran out of memory.")
+    if record.closed is not None and record.closed.message:
+        return Headline("bad" if code else "note", _sentence(record.closed.message))
+    return Headline("unfinished", f"No result {after}. {_reached(record)}" if trials else "This record holds no trial.")
+
+
+def _reached(record: Record) -> str:
+    ran = [size for s in record.trials if s.outcome is Outcome.COMPLETED and isinstance(size := _size(s), int)]
+    return f"The largest batch size that ran is {max(ran):,}." if ran else "No trial completed."
+
+
+def _size(sample: TrialResult) -> object:
+    return sample.trial.settings.get("batch_size")
+
+
+def _sentence(message: str) -> str:
+    return message[:1].upper() + message[1:]
+
+
+def _on(record: Record | None) -> str:
+    device = record.opened.device if record else None
+    if device is None:
+        return ""
+    return f" on {device.gpu.name if device.gpu else 'this CPU' if device.kind == 'cpu' else device.label}"
+
+
+def _speed_part(plan: Plan) -> str:
+    now, before = plan.samples_per_s, plan.baseline_samples_per_s
+    if now is None:
+        return ""
+    text = f"{'' if now.source is Source.MEASURED else f'{now.source.value} '}{speed_text(now.value)} samples/s"
+    if before is None or not before.value:
+        return text
+    if now == before:
+        return f"{text}, as with your own settings"
+    own = f"the {speed_text(before.value)} of your own settings"
+    if _overlap(now, before):
+        return f"{text}, not clearly different from {own} (their intervals overlap)"
+    return f"{text}, {now.value / before.value:.2f} × {own}"
+
+
+def _overlap(one: Estimate, other: Estimate) -> bool:
+    """Whether two intervals share a value; not so where one has none."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return one.low <= other.high and other.low <= one.high
+
+
+def _peak_part(plan: Plan, record: Record | None) -> str:
+    if plan.peak_bytes is None:
+        return ""
+    source = "" if plan.peak_bytes.source is Source.MEASURED else f"{plan.peak_bytes.source.value} "
+    budget = record.opened.budget if record else None
+    allowed = f" of {bytes_text(budget.bytes)} allowed" if budget else ""
+    return f"{source}peak {bytes_text(plan.peak_bytes.value)}{allowed}"

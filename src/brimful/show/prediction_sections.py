@@ -1,0 +1,271 @@
+"""Sections of a prediction: speed, peaks by phase and card, where the memory goes, what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from brimful.show.breakdown_chart import COLOURS, NAMES, breakdown_chart
+from brimful.show.charts import predicted_speed_chart
+from brimful.show.section import Column, Facts, Figure, Section, Sentences, Table
+from brimful.show.text import (
+    ABSENT,
+    Cell,
+    approximation_text,
+    bytes_cell,
+    bytes_interval_text,
+    bytes_text,
+    count_text,
+    limited_text,
+    method_text,
+    seconds_text,
+    share_text,
+    speed_cell,
+    speed_text,
+)
+from brimful.values import Breakdown, CardPeak, Moment, PeakEstimate, PredictedSpeed, Prediction, Source, WhatIf
+
+#: What takes the time of a step.
+BOUNDS = {
+    "compute": "arithmetic",
+    "bandwidth": "memory bandwidth",
+    "launches": "launches (the card waits for the host)",
+    "transfer": "copies from the host",
+}
+_DURING = {
+    "backward": "backward",
+    "recomputation": "a forward pass repeated in the backward pass",
+    "optimizer": "the optimizer's step",
+    "forward": "forward",
+}
+_KNEE = "the smallest batch size that is nearly as fast; its interval: a host twice as fast, and half as fast"
+_NAMED = 3  # operations in a line
+_CARDS_NAMED = 4  # cards that are named one by one
+_LEAST = 0.02  # of a step: smaller shares are not named
+_MODULE_LEAST = 0.05  # of a module: smaller categories are not named
+
+
+def prediction_sections(prediction: Prediction) -> list[Section]:
+    found: list[Section] = []
+    if prediction.speed is not None:
+        found.append(Sentences("", (speed_sentence(prediction.speed),)))
+    found += _phases(prediction)
+    if prediction.what_if is not None:
+        found.append(_what_if(prediction, prediction.what_if))
+    found.append(Facts("The prediction", _facts(prediction), detail=True))
+    if prediction.breakdown is not None:
+        found += _breakdown(prediction, prediction.breakdown)
+    return found
+
+
+# --- peaks ------------------------------------------------------------------------------------------------------------
+
+
+def _phases(prediction: Prediction) -> list[Section]:
+    """Each phase, each group of cards that need the same, and the whole run."""
+    peaks = [*prediction.phases.items(), *card_groups(prediction.cards)]
+    if prediction.peak is not None and peaks:
+        peaks.append(("the whole run", prediction.peak))
+    rows = [_peak_row(name, peak, prediction.budget.bytes) for name, peak in peaks]
+    absent = Cell("not seen: no trial reached it", tone="warn")
+    rows += [(Cell(name), absent, Cell(""), Cell(""), Cell("")) for name in prediction.not_seen]
+    size = prediction.batch_size
+    title = "Peaks by phase, predicted" + (f" at batch size {size:,}" if size is not None else "")
+    columns = tuple(map(Column, ("phase", "allocated", "reserved", "device", "of the budget")))
+    return [Table(title, columns, tuple(rows))] if rows else []
+
+
+def _peak_row(name: str, peak: PeakEstimate, budget: int) -> tuple[Cell, ...]:
+    share = peak.device_bytes / budget if budget else None
+    device = Cell(bytes_text(peak.device_bytes), interval=bytes_interval_text(*peak.device_interval_bytes))
+    sizes = Cell(bytes_text(peak.allocated_bytes)), Cell(bytes_text(peak.reserved_bytes)), device
+    return (Cell(name), *sizes, ABSENT if share is None else Cell(share_text(share), share=share))
+
+
+def card_groups(cards: Sequence[CardPeak]) -> list[tuple[str, PeakEstimate]]:
+    """(what the cards are called, their peak): those that need the same are one row, the fullest first."""
+    groups: dict[PeakEstimate, list[CardPeak]] = {}
+    for card in cards:
+        groups.setdefault(card.peak, []).append(card)
+    several_ranks = len({card.rank for card in cards}) > 1
+    ordered = sorted(groups.items(), key=lambda group: -group[0].device_bytes)
+    return [(_cards_name(members, len(cards), several_ranks), peak) for peak, members in ordered]
+
+
+def _cards_name(members: list[CardPeak], total: int, several_ranks: bool) -> str:
+    if len(members) == total:
+        return f"each of {total} cards"
+    names = [f"rank {card.rank}, cuda:{card.index}" if several_ranks else f"cuda:{card.index}" for card in members]
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > _CARDS_NAMED else "; ".join(names)
+
+
+def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
+    rows = [
+        ("largest that fits", _largest(prediction)),
+        ("budget", Cell(bytes_text(prediction.budget.bytes), note=prediction.budget.why)),
+        ("CUDA context", bytes_cell(prediction.gpu.context_bytes)),
+        ("how", Cell(method_text(prediction.method, prediction.exact))),
+    ]
+    if prediction.peak is not None:
+        rows.append(("interval", Cell(prediction.peak.interval_basis)))
+    if prediction.worst_batch is not None:
+        rows.append(("worst batch", Cell(prediction.worst_batch.what)))
+    rows += [("approximated", Cell(approximation_text(*one))) for one in prediction.approximations.items()]
+    rows += speed_rows(prediction.speed) if prediction.speed is not None else []
+    return (*rows, ("answered in", Cell(seconds_text(prediction.seconds), Source.MEASURED)))
+
+
+def _largest(prediction: Prediction) -> Cell:
+    if prediction.largest_batch_size is None:
+        return Cell("none" if prediction.method != "trace" or prediction.batch_size is not None else "not searched")
+    limited = limited_text(prediction.limited_by)
+    return Cell(count_text(prediction.largest_batch_size), Source.PREDICTED, note=limited)
+
+
+# --- where the memory goes, what would help ---------------------------------------------------------------------------
+
+
+def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
+    """The device peak by category and by module, and the line that set it."""
+    bars = {"the whole run": breakdown, **prediction.phase_breakdowns}
+    legend = [(f"swatch {name.replace('_', '-')}", NAMES[name]) for name in COLOURS if any(b.parts.get(name) for b in bars.values())]
+    text = [f"The peak is in {breakdown.phase}, set by {moment_text(breakdown.moment)}."]
+    if breakdown.grown is not None:
+        grown = moment_text(breakdown.grown)
+        text.append(f"The allocator took its last segment in {breakdown.grown.phase}, at {grown}.")
+    title = "Where the memory goes, predicted, at the peak"
+    figure = Figure(
+        title, lambda width: breakdown_chart(bars, width), tuple(legend), tuple(text), detail=True, wide=False
+    )
+    return [figure, _categories(breakdown), *_modules(breakdown)]
+
+
+def _categories(breakdown: Breakdown) -> Table:
+    """The categories that hold something, the largest first, with their share of the device peak."""
+    whole = max(1, sum(breakdown.parts.values()))
+    parts = sorted(((size, name) for name, size in breakdown.parts.items() if size), key=lambda part: -part[0])
+    rows = tuple((Cell(NAMES.get(name, name)), Cell(bytes_text(size)), Cell(share_text(size / whole))) for size, name in parts)
+    columns = (Column("category"), Column("bytes", right=True), Column("of the peak", right=True))
+    return Table("By category", columns, rows, detail=True, wide=False)
+
+
+def _modules(breakdown: Breakdown) -> list[Section]:
+    """The modules that hold most, each without its children, and those that repeat, together. Paths are long: they come last."""
+    whole = max(1, sum(breakdown.parts.values()))
+    rows = [
+        (Cell(bytes_text(one.bytes)), Cell(share_text(one.bytes / whole)), Cell(one.module, note=_held(one.categories, one.bytes)))
+        for one in breakdown.modules
+    ]
+    rows += [
+        (Cell(bytes_text(g.bytes)), Cell(share_text(g.bytes / whole)), Cell(f"{g.count} of {g.pattern}, together"))
+        for g in breakdown.alike
+    ]
+    columns = (Column("bytes", right=True), Column("of the peak", right=True), Column("module", code=True))
+    return [Table("By module, without its children", columns, tuple(rows), detail=True)] if rows else []
+
+
+def _held(categories: dict[str, int], whole: int) -> str:
+    """The categories that make up most of what a module holds: "activations 81 %, parameters 12 %"."""
+    largest = sorted(categories.items(), key=lambda part: -part[1])[:3]
+    named = [(name, size / whole) for name, size in largest if size >= whole * _MODULE_LEAST]
+    return ", ".join(f"{NAMES.get(name, name)} {share_text(share)}" for name, share in named)
+
+
+def moment_text(moment: Moment) -> str:
+    """ "train.py:57 in main: loss.backward() (mm, backward of encoder.layers.3.mlp)"."""
+    if not moment.op:
+        return f"the beginning of {moment.phase}"
+    during = _DURING.get(moment.during, "")
+    if moment.module and moment.during == "backward":
+        during = f"backward of {moment.module}"
+    elif moment.module:
+        during = f"in {moment.module}" + (f", {during}" if moment.during == "recomputation" else "")
+    parts = moment.op.split(".")
+    op = parts[1] if parts[0] == "aten" and len(parts) > 1 else moment.op
+    inner = ", ".join(text for text in (op, during) if text)
+    return f"{moment.where} ({inner})" if moment.where else inner
+
+
+def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
+    """The changes that save something, the largest saving first, and those that do not help."""
+    size = "" if prediction.batch_size is None else f" at batch size {prediction.batch_size:,}"
+    others = tuple(f"{other.what}: {other.why}" for other in what_if.others)
+    if not what_if.savings:
+        return Sentences("What would help most", (f"No change that brimful tried lowers the peak{size}.", *others))
+    rows = tuple(
+        (
+            Cell(saving.what, tone="strong"),
+            Cell(bytes_text(saving.saved_bytes), saving.source),
+            Cell(bytes_text(saving.new_peak_bytes)),
+            Cell("fits", tone="good") if saving.fits else Cell("does not fit", tone="bad"),
+            Cell(count_text(saving.largest_batch_size)),
+        )
+        for saving in what_if.savings
+    )
+    hows = tuple(f"{one.what}: {one.how}" + (f" ({one.basis})" if one.basis else "") for one in what_if.savings)
+    columns = tuple(map(Column, ("change", "saves", "new peak", "", "largest that fits")))
+    return Table(f"What would help most{size}, of the device peak", columns, rows, (*hows, *others))
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------
+
+
+def speed_sentence(speed: PredictedSpeed) -> str:
+    """ "About 410 samples/s at 1,024 (predicted, 290 to 560); the knee is at 256: 97 % of the best; bound by …"."""
+    at = "" if speed.batch_size is None else f" at {speed.batch_size:,}"
+    alone = f"; without communication between {speed.ranks} ranks" if speed.ranks > 1 else ""
+    if speed.samples_per_s is not None:
+        interval = f"{speed_text(speed.samples_per_s.low)} to {speed_text(speed.samples_per_s.high)}"
+        parts = [f"About {speed_text(speed.samples_per_s.value)} samples/s{at} (predicted, {interval}{alone})"]
+    else:
+        parts = [f"About {seconds_text(speed.step_s.value)} a step{at} (predicted{alone})"]
+    knee = _knee(speed)
+    if knee:
+        parts.append(f"the knee is at {knee}")
+    bound = max(speed.bound_by, key=lambda name: speed.bound_by[name], default=None)
+    if bound is not None:
+        parts.append(f"bound by {BOUNDS.get(bound, bound).split(' (')[0]} ({share_text(speed.bound_by[bound])})")
+    return "; ".join(parts) + "."
+
+
+def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
+    at = "" if speed.batch_size is None else f" at {speed.batch_size:,}"
+    rows = []
+    if speed.samples_per_s is not None:
+        rows.append((f"speed{at}", Cell(**{**vars(speed_cell(speed.samples_per_s)), "note": None})))
+    low, high = speed.step_s.low, speed.step_s.high
+    step = None if low is None or high is None else f"{seconds_text(low)} to {seconds_text(high)}"
+    rows.append((f"time of a step{at}", Cell(seconds_text(speed.step_s.value), Source.PREDICTED, step)))
+    knee, ends = _knee(speed), speed.knee_interval
+    if knee:
+        interval = "{:,} to {:,}".format(*ends) if ends is not None and ends[0] != ends[1] else None
+        rows.append(("knee", Cell(knee, Source.PREDICTED, interval, _KNEE)))
+    bounds = sorted(((share, BOUNDS.get(name, name)) for name, share in speed.bound_by.items() if share >= _LEAST), reverse=True)
+    rows.append(("bound by", Cell(", ".join(f"{name} {share_text(share)}" for share, name in bounds), Source.PREDICTED)))
+    top = ", ".join(f"{kernel.op} {share_text(kernel.share)}" for kernel in speed.kernels[:_NAMED])
+    rows += [("takes longest", Cell(top, Source.PREDICTED))] if top else []
+    left_out = ("loading: brimful cannot know how fast that host loads", *speed.notes)
+    return [*rows, ("speed's interval", Cell(speed.step_s.note or "")), ("not in the speed", Cell("; ".join(left_out)))]
+
+
+def _knee(speed: PredictedSpeed) -> str:
+    """ "256: 97 % of the best", "" where there is no curve."""
+    rates = {point.batch_size: point.value.value for point in speed.curve}
+    knee, best = speed.knee_batch_size, speed.best_batch_size
+    if knee is None or best is None or not rates.get(best):
+        return ""
+    return f"{knee:,}: {share_text(rates[knee] / rates[best])} of the best"
+
+
+def speed_figure(prediction: Prediction) -> list[Section]:
+    """The predicted curve; [] where there is none."""
+    speed = prediction.speed
+    if speed is None or len(speed.curve) < 2:
+        return []
+    legend = (("line", "predicted"), ("band", "95 % interval of the level"), ("near", "as fast, within the tolerance"))
+    rows = tuple((Cell(count_text(p.batch_size)), speed_cell(p.value)) for p in speed.curve)
+    points = Table("", (Column("batch size"), Column("samples per second")), rows)
+
+    def draw(width: int) -> str:
+        return predicted_speed_chart(speed, prediction.largest_batch_size, width)
+
+    return [Figure("Speed, predicted", draw, legend, (), points, detail=True, wide=False)]

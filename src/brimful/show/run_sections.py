@@ -1,0 +1,229 @@
+"""Sections of what ran: the attempts of a run, the trials of a search, and their peaks."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from brimful.outcomes import OUTCOMES
+from brimful.show.section import Column, CommandLine, Quote, Section, Table
+from brimful.show.text import (
+    ABSENT,
+    Cell,
+    bytes_text,
+    each_once,
+    environment_text,
+    footnotes,
+    memory_of,
+    reason,
+    seconds_text,
+    setting_text,
+    settings_text,
+    share_text,
+    speed_text,
+)
+from brimful.values import (
+    Attempt,
+    Budget,
+    Diagnostic,
+    Outcome,
+    PhasePeak,
+    PlannedSetting,
+    Record,
+    Run,
+    TrialResult,
+    Setting,
+    Source,
+    Trial,
+)
+
+_MEMORIES = ("allocated", "reserved", "device", "host")
+_WHAT_IFS = {"autocast": "mixed precision", "checkpointing": "gradient checkpointing"}
+
+
+def source_of(sample: TrialResult) -> Source:
+    """An imaginary card predicts; all else is measured."""
+    return Source.PREDICTED if sample.trial.device.kind == "imaginary" else Source.MEASURED
+
+
+def kind_text(trial: Trial) -> str:
+    """ "trace", "trace with gradient checkpointing"."""
+    return trial.kind.value + (f" with {_WHAT_IFS.get(trial.what_if, trial.what_if)}" if trial.what_if else "")
+
+
+def warnings_of(record: Record) -> tuple[Diagnostic, ...]:
+    """Everything the user should know, each once, whichever part of the record holds it."""
+    found = [*record.notes]
+    for part in (record.plan, record.prediction):
+        found += part.warnings if part else ()
+    return each_once(found)
+
+
+# --- peaks ------------------------------------------------------------------------------------------------------------
+
+
+def phases_table(
+    title: str, phases: Mapping[str, PhasePeak], not_seen: tuple[str, ...] = (), budget: Budget | None = None
+) -> Table | None:
+    """One row a phase, the memories that some phase knows as columns; None without any."""
+    if not phases and not not_seen:
+        return None
+    memories = [name for name in _MEMORIES if any(getattr(p, f"{name}_bytes") is not None for p in phases.values())]
+    rows = [_phase_row(name, peak, memories, budget) for name, peak in phases.items()]
+    columns = [Column("phase"), *map(Column, memories), *([Column("of the budget")] if budget else [])]
+    blank = (Cell(""),) * max(0, len(columns) - 2)
+    rows += [(Cell(name), Cell("not seen: no trial reached it", tone="warn"), *blank)[: max(2, len(columns))] for name in not_seen]
+    columns += [Column("")] if len(columns) < 2 else []
+    return Table(title, tuple(columns), tuple(rows))
+
+
+def _phase_row(name: str, peak: PhasePeak, memories: list[str], budget: Budget | None) -> tuple[Cell, ...]:
+    notes = ["cached, so its peak is not representative"] if peak.cached else []
+    notes += [f"worst of {peak.visits} visits"] if peak.visits > 1 else []
+    sizes = [getattr(peak, f"{memory}_bytes") for memory in memories]
+    row = [Cell(name, note=", ".join(notes) or None), *(Cell(bytes_text(size)) for size in sizes)]
+    if budget is None:
+        return tuple(row)
+    main = memory_of(peak, budget.memory)
+    if main is None or peak.cached or not budget.bytes:
+        return (*row, ABSENT)
+    share = main[1] / budget.bytes
+    return (*row, Cell(share_text(share), share=share))
+
+
+# --- trials -----------------------------------------------------------------------------------------------------------
+
+
+def trial_sections(record: Record) -> list[Section]:
+    """Every trial in order, why some did not complete, and the scripts' own tracebacks."""
+    if not record.trials:
+        return []
+    memory = record.opened.budget.memory if record.opened.budget else None
+    kinds = [seen[0] for sample in record.trials if (seen := memory_of(sample.peak, memory))]
+    kind = kinds[0] if kinds else None
+    notes: list[tuple[int, str]] = []
+    for number, sample in enumerate(record.trials, 1):
+        environment = environment_text(sample.trial.environment)
+        notes += [(number, reason(sample)), *((number, note) for note in sample.notes)]
+        notes += [(number, f"with {environment}")] if environment else []
+    rows = tuple(_trial_row(number, sample, memory, kind) for number, sample in enumerate(record.trials, 1))
+    names = ("#", "for", "settings", "outcome", f"peak {kind}" if kind else "peak", "samples/s", "took")
+    decided = bool(record.plan or record.prediction or record.audit)
+    table = Table("Trials", tuple(map(Column, names)), rows, footnotes("Trial", notes), detail=decided)
+    return [table, *_tracebacks(record, unfold=not decided)]
+
+
+def _trial_row(number: int, sample: TrialResult, memory: str | None, kind: str | None) -> tuple[Cell, ...]:
+    rate = sample.samples_per_s
+    caught = ", caught by the script" if sample.failure and sample.failure.caught else ""
+    return (
+        Cell(str(number)),
+        Cell(kind_text(sample.trial)),
+        Cell(settings_text(sample.trial.settings)),
+        Cell(OUTCOMES[sample.outcome].text + caught, tone="" if sample.outcome is Outcome.COMPLETED else "bad"),
+        _trial_peak(sample, memory, kind),
+        ABSENT if rate is None else Cell(speed_text(rate), Source.MEASURED),
+        Cell(seconds_text(sample.duration_s)),
+    )
+
+
+def _trial_peak(sample: TrialResult, memory: str | None, kind: str | None) -> Cell:
+    """The worst rank's peak, and which memory it is where the others show another."""
+    seen = memory_of(sample.peak, memory)
+    if seen is None or sample.peak is None:
+        return ABSENT
+    kept = seen[0] == "host" and not sample.peak.host_is_true
+    other = "" if seen[0] == kind else f" {seen[0]}"
+    return Cell(bytes_text(seen[1]) + other, source_of(sample), note="with freed memory that was kept" if kept else None)
+
+
+def _tracebacks(record: Record, unfold: bool) -> list[Section]:
+    texts: dict[str, int] = {}
+    for number, sample in enumerate(record.trials, 1):
+        if sample.failure and sample.outcome is not Outcome.COMPLETED and sample.failure.traceback.strip():
+            texts.setdefault(sample.failure.traceback.rstrip(), number)
+    return [Quote(f"The script's own traceback, trial {n}", text, unfold, detail=True) for text, n in texts.items()]
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def run_sections(run: Run) -> list[Section]:
+    """The command in force, its settings, every attempt in order, and the peaks of the last one."""
+    if not run.attempts:
+        return []
+    last = run.attempts[-1]
+    found: list[Section] = [CommandLine("The command", command_of(last), (f"Settings from {run.started.why}.",), detail=True)]
+    found += settings_table(last.settings)
+    found.append(_attempts(run.attempts))
+    found += [
+        Quote(f"The script's own traceback, attempt {one.number}", one.failure.traceback.rstrip(), detail=True)
+        for one in run.attempts
+        if one.failure and one.outcome is not Outcome.COMPLETED and one.failure.traceback.strip()
+    ]
+    phases = phases_table(f"Peaks by phase, measured in attempt {last.number}", last.phases)
+    return found + ([phases] if phases else [])
+
+
+def settings_table(settings: tuple[PlannedSetting, ...]) -> list[Section]:
+    rows = tuple(
+        (
+            Cell(one.name),
+            Cell(setting_text(one.requested)),
+            Cell(setting_text(one.effective), tone="strong"),
+            Cell(one.why),
+            Cell(one.source.value),
+        )
+        for one in settings
+    )
+    columns = tuple(map(Column, ("setting", "requested", "effective", "why", "source")))
+    return [Table("Settings, requested and in force", columns, rows)] if rows else []
+
+
+def _attempts(attempts: tuple[Attempt, ...]) -> Table:
+    """Of the settings it shows those that differ between attempts; all of them where there is one attempt."""
+    values = [{row.name: row.effective for row in one.settings if row.effective is not None} for one in attempts]
+    names = list(dict.fromkeys(name for one in values for name in one))
+    changed = [name for name in names if len(values) == 1 or len({one.get(name) for one in values}) > 1] or names
+    kinds = [seen[0] for one in attempts if (seen := worst_memory(one))]
+    notes: list[tuple[int, str]] = []
+    for one in attempts:
+        resumed = {None: "", True: "resumed from its checkpoint", False: "started over"}[one.resumed]
+        environment = environment_text(one.environment)
+        why = reason(one)
+        texts = (resumed, why, f"with {environment}" if environment else "", *one.notes, one.output_cut or "")
+        notes += [(one.number, text) for text in texts]
+    columns = (
+        Column("#"), Column("settings", whole=True), Column("outcome"), Column("steps", whole=True),
+        Column("samples/s", whole=True), Column(f"peak {kinds[0]}" if kinds else "peak"), Column("took", whole=True),
+    )  # fmt: skip
+    rows = tuple(_attempt_row(one, own, changed) for one, own in zip(attempts, values, strict=True))
+    return Table("Attempts", columns, rows, footnotes("Attempt", notes))
+
+
+def _attempt_row(attempt: Attempt, values: dict[str, Setting], changed: list[str]) -> tuple[Cell, ...]:
+    peak, rate = worst_memory(attempt), attempt.samples_per_s
+    settings = "\n".join(f"{name} {setting_text(values[name])}" for name in changed if name in values)
+    return (
+        Cell(str(attempt.number)),
+        Cell(settings or "as given"),
+        Cell(OUTCOMES[attempt.outcome].text, tone="" if attempt.outcome is Outcome.COMPLETED else "bad"),
+        Cell(f"{attempt.steps:,}"),
+        ABSENT if rate is None else Cell(speed_text(rate)),
+        ABSENT if peak is None else Cell(bytes_text(peak[1])),
+        Cell(seconds_text(attempt.duration_s)),
+    )
+
+
+def worst_memory(attempt: Attempt) -> tuple[str, int] | None:
+    """The device's peak; on a CPU what all processes held together."""
+    seen = memory_of(attempt.peak)
+    if (seen is None or seen[0] == "host") and attempt.process_tree_host_bytes is not None:
+        return "host", max(attempt.process_tree_host_bytes, seen[1] if seen else 0)
+    return seen
+
+
+def command_of(attempt: Attempt) -> str:
+    """The words that an attempt was started with, as a shell takes them."""
+    environment = environment_text(dict(sorted(attempt.environment.items())))
+    return " ".join(part for part in (environment, shlex.join(attempt.argv)) if part)

@@ -1,0 +1,78 @@
+"""The kinds of section that every view draws. `sections` makes them from values; they hold text and no logic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from brimful.show.text import Cell
+from brimful.values import Diagnostic
+
+
+@dataclass(frozen=True)
+class Section:
+    """`title`: "" for none. `detail`: the terminal shows it on request (--full), and Markdown folds it."""
+
+    title: str
+    detail: bool = field(default=False, kw_only=True)
+    wide: bool = field(default=True, kw_only=True)  # the page gives it the whole width
+
+
+@dataclass(frozen=True)
+class Sentences(Section):
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Facts(Section):
+    """Names with their values."""
+
+    rows: tuple[tuple[str, Cell], ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    right: bool = False  # aligned to the right
+    whole: bool = False  # never broken over lines
+    code: bool = False  # text of a program
+
+
+@dataclass(frozen=True)
+class Table(Section):
+    """`notes`: sentences below it."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Findings(Section):
+    found: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True)
+class CommandLine(Section):
+    """A command to paste, which is never wrapped."""
+
+    line: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Quote(Section):
+    """Text of a program as it printed it, line by line."""
+
+    text: str
+    open: bool = False  # the page unfolds it
+
+
+@dataclass(frozen=True)
+class Figure(Section):
+    """A chart: the page draws it, the others show its sentences. `draw` takes a width in pixels and returns SVG."""
+
+    draw: Callable[[int], str]
+    legend: tuple[tuple[str, str], ...]  # (class in the style sheet, text)
+    sentences: tuple[str, ...] = ()
+    points: Table | None = None

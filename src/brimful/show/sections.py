@@ -1,0 +1,301 @@
+"""A record as one list of sections, which the terminal, the page and Markdown draw alike."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+from brimful.show.charts import memory_chart, speed_chart
+from brimful.show.headline import planned_batch_size
+from brimful.show.machine_sections import card_facts, machine_facts
+from brimful.show.prediction_sections import prediction_sections, speed_figure
+from brimful.show.run_sections import phases_table, run_sections, settings_table, source_of, trial_sections, warnings_of
+from brimful.show.section import Column, CommandLine, Facts, Figure, Findings, Section, Sentences, Table
+from brimful.show.text import (
+    ABSENT,
+    Cell,
+    bytes_cell,
+    bytes_text,
+    count_text,
+    limited_text,
+    memory_of,
+    method_text,
+    seconds_text,
+    setting_text,
+    share_text,
+    speed_cell,
+    when,
+)
+from brimful.units import counted
+from brimful.values import (
+    Audit,
+    Budget,
+    Estimate,
+    MemoryEstimate,
+    Outcome,
+    Plan,
+    Point,
+    Record,
+    TrialResult,
+    Source,
+    SpeedEstimate,
+    TrialKind,
+)
+
+
+def sections(record: Record) -> list[Section]:
+    """Everything that a record holds, the most important first. Parts that it does not hold are left out."""
+    found: list[Section] = []
+    if record.run is not None:
+        found += run_sections(record.run)
+    if record.plan is not None:
+        found += _plan_sections(record, record.plan)
+    if record.audit is not None:
+        found += audit_sections(record.audit)
+    if record.prediction is not None and record.plan is None:
+        found += prediction_sections(record.prediction)
+    phases = _trial_phases(record)
+    found += [phases] if phases else []
+    found += _figures(record)
+    found += [Findings("Warnings", shown)] if (shown := warnings_of(record)) else []
+    found += trial_sections(record)
+    return found + _environment(record)
+
+
+def _plan_sections(record: Record, plan: Plan) -> list[Section]:
+    ran = "A trial ran these settings." if plan.verified else "No trial has run exactly these settings."
+    notes = (f"{ran} {counted(plan.trials, 'trial')}, {plan.out_of_memory_trials or 'none'} out of memory.",)
+    paste = CommandLine("The command to paste", plan.command_line, notes)
+    return [paste, *settings_table(plan.settings), *changes_table(record)]
+
+
+def audit_sections(audit: Audit) -> list[Section]:
+    """Requested and done side by side, the peaks, then the findings."""
+    asked = tuple((f"requested: {name}", Cell(setting_text(value))) for name, value in audit.requested.items())
+    facts = Facts("What the command really does", (*asked, *effective_rows(audit)))
+    title = f"Peaks by phase, {audit.peak_source.value} in the audit"
+    peaks = phases_table(title, {**audit.phases, **audit.cards}, audit.not_seen)
+    findings = [Findings("Findings", audit.findings)] if audit.findings else []
+    return [facts, *findings, *([peaks] if peaks else [])]
+
+
+def effective_rows(audit: Audit) -> tuple[tuple[str, Cell], ...]:
+    """What the script really did. Absent numbers are dashes, never 0."""
+    effective, measured = audit.effective, Source.MEASURED
+    numbers = {
+        "samples in a batch of the loader": (effective.loader_batch_size, measured),
+        "batches in a step": (effective.batches_per_step, measured),
+        "ranks": (effective.ranks, measured),
+        "samples in a step": (effective.samples_per_step, effective.samples_source),
+    }
+    rows = [(name, ABSENT if v is None else Cell(count_text(v), source)) for name, (v, source) in numbers.items()]
+    rows.append(("time of a step", ABSENT if audit.step_s is None else Cell(seconds_text(audit.step_s), measured)))
+    share = ABSENT if audit.loading_share is None else Cell(share_text(audit.loading_share), measured)
+    rows.append(("of it waiting for data", share))
+    return (*rows, *(("note", Cell(note)) for note in audit.notes))
+
+
+# --- before and after -------------------------------------------------------------------------------------------------
+
+
+def changes_table(record: Record) -> list[Section]:
+    """The user's own settings and the plan's side by side; [] unless both speeds were measured."""
+    plan = record.plan
+    if plan is None or plan.samples_per_s is None or plan.baseline_samples_per_s is None:
+        return []
+    sizes = [s for s in plan.settings if s.name == "batch_size"]
+    rows = [(Cell("batch size"), Cell(setting_text(s.requested)), Cell(setting_text(s.effective)), Cell("")) for s in sizes]
+    before, after = plan.baseline_samples_per_s, plan.samples_per_s
+    rows.append((Cell("speed"), speed_cell(before), speed_cell(after), _ratio(before.value, after.value)))
+    own = next((s.requested for s in sizes), None)
+    timed = _last(record, own, {}), _last(record, planned_batch_size(record), plan.environment)
+    memory = _last(record, own, {}, TrialKind.MEMORY), _last(record, planned_batch_size(record), None, TrialKind.MEMORY)
+    rows += _step_row(*timed) + _peak_row(memory[0] or timed[0], memory[1], plan.peak_bytes, record)
+    columns = (Column(""), Column("your settings"), Column("the plan"), Column("change", whole=True))
+    return [Table("Before and after", columns, tuple(rows))]
+
+
+def _last(record: Record, size: object, environment: dict[str, str] | None, kind: TrialKind = TrialKind.SPEED) -> TrialResult | None:
+    found = [
+        s
+        for s in record.trials
+        if s.outcome is Outcome.COMPLETED and s.trial.kind is kind and s.trial.settings.get("batch_size") == size
+        if environment is None or s.trial.environment == environment
+    ]
+    return found[-1] if found else None
+
+
+def _step_row(old: TrialResult | None, new: TrialResult | None) -> list[tuple[Cell, ...]]:
+    if old is None or new is None or not old.step_s or not new.step_s:
+        return []
+    times = statistics.median(old.step_s), statistics.median(new.step_s)
+    shown = [Cell(seconds_text(t), Source.MEASURED, note="median of the measured steps") for t in times]
+    return [(Cell("time of a step"), *shown, _ratio(*times))]
+
+
+def _peak_row(old: TrialResult | None, new: TrialResult | None, planned: Estimate | None, record: Record) -> list[tuple[Cell, ...]]:
+    """Two peaks of the same memory, or nothing."""
+    memory = record.opened.budget.memory if record.opened.budget else None
+    before = memory_of(old.peak, memory) if old else None
+    after = memory_of(new.peak, memory) if new else None
+    value = after[1] if after else planned.value if planned and planned.source is Source.MEASURED else None
+    if old is None or before is None or value is None or (after and after[0] != before[0]):
+        return []
+    shown = Cell(bytes_text(value), source_of(new) if new else Source.MEASURED)
+    name = Cell(f"peak {before[0]} memory")
+    return [(name, Cell(bytes_text(before[1]), source_of(old)), shown, _ratio(before[1], value))]
+
+
+def _ratio(before: float, after: float) -> Cell:
+    return Cell(f"{after / before:.2f} ×" if before else "", tone="strong")
+
+
+# --- the peaks of a tune ----------------------------------------------------------------------------------------------
+
+
+def _trial_phases(record: Record) -> Table | None:
+    """Peaks by phase of the trial that says most about the plan."""
+    if record.prediction or record.audit or record.run:
+        return None
+    sample = _phase_sample(record)
+    if sample is None:
+        return None
+    size = setting_text(sample.trial.settings.get("batch_size"))
+    title = f"Peaks by phase, {source_of(sample).value} at batch size {size}, trial {record.trials.index(sample) + 1}"
+    missing = ("eval",) if sample.trial.see_eval and "eval" not in sample.phases else ()
+    return phases_table(title, sample.phases, missing, record.opened.budget)
+
+
+def _phase_sample(record: Record) -> TrialResult | None:
+    """The completed trial nearest to the plan with a true peak, the latest of several.
+
+    Host memory is true in memory trials alone (docs/quantities.md); a card's is true in every trial.
+    """
+    seen = [s for s in record.trials if s.outcome is Outcome.COMPLETED and s.phases]
+    true = [s for s in seen if s.trial.kind is not TrialKind.SPEED or s.trial.device.kind != "cpu"]
+    planned = planned_batch_size(record)
+
+    def distance(sample: TrialResult) -> float:
+        size = sample.trial.settings.get("batch_size")
+        return abs(size - planned) if isinstance(size, int) and planned is not None else 0.0
+
+    return min(reversed(true or seen), key=distance, default=None)
+
+
+# --- charts -----------------------------------------------------------------------------------------------------------
+
+
+def _figures(record: Record) -> list[Section]:
+    found: list[Section] = []
+    if record.memory is not None and (record.memory.curve or record.memory.probes):
+        found.append(_memory_figure(record, record.memory))
+    if record.speed is not None and record.speed.points:
+        found.append(_speed_figure(record, record.speed))
+    elif record.prediction is not None:
+        found += speed_figure(record.prediction)
+    return found
+
+
+def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
+    budget = record.opened.budget or (record.prediction.budget if record.prediction else None)
+    sources = sorted({p.value.source.value for p in memory.probes})
+    kinds = {"measured": ("dot", "measured, a trial each"), "predicted": ("dot hollow", "predicted, a trace each")}
+    legend = [("line", "fit")]
+    legend += [("band", "95 % interval")] if any(p.value.low is not None for p in memory.curve) else []
+    legend += [kinds.get(source, ("dot hollow", source)) for source in sources]
+    legend += [("limit", "budget")] if budget else []
+    name = "chosen" if record.plan else "asked"
+    size = planned_batch_size(record)
+    return Figure(
+        "Memory",
+        lambda width: memory_chart(memory, budget, size, width, name),
+        tuple(legend),
+        memory_sentences(memory, budget),
+        _points(memory.probes, f"peak {memory.memory} memory", bytes_cell),
+        detail=True,
+        wide=False,
+    )
+
+
+def memory_sentences(memory: MemoryEstimate, budget: Budget | None) -> tuple[str, ...]:
+    """How the curve was found, what it consists of, and the largest batch size, as far as the estimate states it."""
+    text = [method_text(memory.method, memory.exact).capitalize() + "."]
+    if memory.method == "peaks" and memory.fixed_bytes is not None:
+        pairs = f", {bytes_text(memory.quadratic_bytes)} for each pair of samples" if memory.quadratic_bytes else ""
+        text.append(f"Fixed {bytes_text(memory.fixed_bytes)}, {bytes_text(memory.linear_bytes)} for each sample{pairs}.")
+    if memory.ignores_batch_size:
+        text.append("The peak does not change with the batch size: the command seems to ignore it.")
+    smallest = min((*memory.probes, *memory.curve), key=lambda point: point.batch_size)
+    if memory.largest_batch_size is not None:
+        limited = limited_text(memory.limited_by)
+        text.append(f"The largest that fits is {memory.largest_batch_size:,}{', ' + limited if limited else ''}.")
+    elif budget is not None and smallest.value.value > budget.bytes:
+        needs = f"needs {bytes_text(smallest.value.value)} of {bytes_text(budget.bytes)} allowed"
+        text.append(f"Batch size {smallest.batch_size:,} already {needs}.")
+    return tuple(text)
+
+
+def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
+    before, text = _baseline(record), []
+    if speed.knee_batch_size is not None:
+        near = f"within {share_text(speed.tolerance)} of the fastest"
+        text.append(f"{speed.knee_batch_size:,} is the smallest batch size {near}.")
+    if speed.noise is not None:
+        text.append(f"Repeats differ by {share_text(speed.noise)}.")
+    source = speed.points[0].value.source  # all measured, or on an imaginary card all predicted
+    interval = ", 95 % interval" if any(p.value.low is not None for p in speed.points) else ""
+    legend = [("dot" if source is Source.MEASURED else "dot hollow", source.value + interval)]
+    legend.append(("near", "as fast, within the tolerance"))
+    legend += [("dot before", "your own settings, measured")] if before else []
+    points = _points(speed.points, "samples per second", speed_cell)
+    return Figure(
+        "Speed", lambda width: speed_chart(speed, before, width), tuple(legend), tuple(text), points, detail=True, wide=False
+    )
+
+
+def _baseline(record: Record) -> tuple[int, Estimate] | None:
+    """The user's own batch size and its measured speed, if both are known."""
+    if record.plan is None or record.plan.baseline_samples_per_s is None:
+        return None
+    asked = next((s.requested for s in record.plan.settings if s.name == "batch_size"), None)
+    return (asked, record.plan.baseline_samples_per_s) if isinstance(asked, int) and asked > 0 else None
+
+
+def _points(points: tuple[Point, ...], name: str, cell: Callable[[Estimate | None], Cell]) -> Table | None:
+    rows = tuple((Cell(count_text(p.batch_size)), cell(p.value)) for p in points)
+    return Table("", (Column("batch size"), Column(name)), rows) if rows else None
+
+
+# --- where it ran -----------------------------------------------------------------------------------------------------
+
+
+def _environment(record: Record) -> list[Section]:
+    """When, on what machine and card, under which budget, with which torch."""
+    opened = record.opened
+    rows = [("started", Cell(when(opened.started_unix_s)))]
+    if record.closed is not None:
+        rows.append(("took", Cell(seconds_text(max(record.closed.finished_unix_s - opened.started_unix_s, 0.0)))))
+    if opened.device is not None:
+        rows.append(("device", Cell(opened.device.label)))
+    if (budget := opened.budget) is not None:
+        rows.append((f"budget of {budget.memory} memory", Cell(bytes_text(budget.bytes), note=budget.why)))
+    if opened.objective is not None:
+        rows.append(("objective", Cell(opened.objective.value)))
+    versions = sorted({r.torch_version for s in record.trials for r in s.reports})
+    rows += [("torch, in the command", Cell(", ".join(versions)))] if versions else []
+    found: list[Section] = [Facts("Where this ran", tuple(rows), detail=True, wide=False)]
+    if opened.machine is not None:
+        found.append(Facts("The machine", machine_facts(opened.machine), detail=True, wide=False))
+    card = record.prediction.gpu if record.prediction else opened.device.gpu if opened.device else None
+    if card is not None:
+        found.append(Facts(f"The card, {card.key}", card_facts(card), detail=True, wide=False))
+    return found
+
+
+def cut_off(record: Record) -> list[Section]:
+    """A sentence for a record without a proper end, although it may hold a result."""
+    if record.torn:
+        return [Sentences("", ("The record was cut off in the middle of a line. What was written before is shown.",))]
+    if record.closed is None and (record.trials or record.run):
+        return [Sentences("", ("The record has no end: brimful was stopped or still runs. What it wrote so far is shown.",))]
+    return []

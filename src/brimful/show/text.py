@@ -1,0 +1,185 @@
+"""Values as text: numbers with their units, outcomes, settings, failures. Every view takes its words from here."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from brimful.units import format_bytes, format_bytes_interval, format_count, format_duration, format_rate, format_share
+from brimful.values import Diagnostic, Estimate, Execution, Failure, Outcome, PhasePeak, Prediction, Setting, Source
+
+ABSENT_TEXT = "–"
+
+#: Which of the four memories a peak can show, the one that a budget limits first.
+_DEVICE_FIRST = ("device", "reserved", "allocated", "host")
+
+_LIMITS = {"budget": "the budget", "dataset": "the length of the dataset", "max_batch_size": "the given maximum"}
+
+_METHODS = {
+    "trace": "the command was run as asked on the imaginary card",
+    "peaks": "a curve through the peaks of trials",
+    "trials": "a curve through the peaks of trials",
+}
+
+#: What stands in for something that only data or a card can tell (docs/imaginary.md).
+_APPROXIMATIONS = {
+    "torch.compile": "not compiled here; compiled code usually takes less",
+    "bincount": "its length depends on data, so the least was taken",
+    "cudnn workspace without benchmark": "assumed as large as measured with benchmark",
+    "cudnn rnn reserve space": "its size is not documented and is assumed",
+    "nested tensors in TransformerEncoder": "padded tensors were taken, which are larger",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as people read it: text with its unit, where it comes from, its interval, and what it rests on."""
+
+    text: str
+    source: Source | None = None
+    interval: str | None = None
+    note: str | None = None
+    tone: str = ""  # "", "good", "bad", "warn" or "strong"
+    share: float | None = None  # the page draws it as a gauge
+
+
+ABSENT = Cell(ABSENT_TEXT)
+
+
+def bytes_text(value: float | None) -> str:
+    return ABSENT_TEXT if value is None else format_bytes(int(value))
+
+
+def count_text(value: float | None) -> str:
+    """Whole numbers with thousands separators; others to three significant digits."""
+    if value is None:
+        return ABSENT_TEXT
+    return format_count(int(value)) if float(value).is_integer() else f"{value:,.3g}"
+
+
+def speed_text(value: float | None) -> str:
+    """Samples per second without the unit."""
+    return ABSENT_TEXT if value is None else format_rate(value).removesuffix(" samples/s")
+
+
+def seconds_text(value: float | None) -> str:
+    return ABSENT_TEXT if value is None else format_duration(value)
+
+
+def share_text(value: float | None) -> str:
+    return ABSENT_TEXT if value is None else format_share(value)
+
+
+def setting_text(value: Setting | None) -> str:
+    if value is None:
+        return ABSENT_TEXT
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
+
+
+def settings_text(settings: Mapping[str, Setting]) -> str:
+    return ", ".join(f"{name} {setting_text(value)}" for name, value in settings.items()) or ABSENT_TEXT
+
+
+def environment_text(environment: Mapping[str, str]) -> str:
+    """As a shell takes it in front of a command."""
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+
+
+def when(unix_s: float) -> str:
+    return datetime.datetime.fromtimestamp(unix_s, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def bytes_interval_text(low: float | None, high: float | None) -> str | None:
+    """ "14.5 to 15.2 GiB", or None where there is no interval or both ends read the same."""
+    if low is None or high is None:
+        return None
+    text = format_bytes_interval(low, high)
+    return text if " to " in text else None
+
+
+def bytes_cell(value: Estimate | None) -> Cell:
+    if value is None:
+        return ABSENT
+    return Cell(bytes_text(value.value), value.source, bytes_interval_text(value.low, value.high), value.note)
+
+
+def speed_cell(value: Estimate | None) -> Cell:
+    if value is None:
+        return ABSENT
+    known = value.low is not None and value.high is not None
+    interval = f"{speed_text(value.low)} to {speed_text(value.high)}" if known else None
+    return Cell(format_rate(value.value), value.source, interval, value.note)
+
+
+def memory_of(peak: PhasePeak | None, memory: str | None = None) -> tuple[str, int] | None:
+    """(which memory, bytes) of a peak: `memory` ("device", "reserved" or "host") where it is known, else the nearest to it."""
+    if peak is None:
+        return None
+    order = (memory, *_DEVICE_FIRST) if memory is not None else _DEVICE_FIRST
+    for name in order:
+        value = getattr(peak, f"{name}_bytes")
+        if value is not None:
+            return name, value
+    return None
+
+
+def approximation_text(name: str, count: int) -> str:
+    why = _APPROXIMATIONS.get(name, "an upper bound of a shape that only data can determine")
+    return f"{name}, {count:,} ×: {why}"
+
+
+def method_text(method: str, exact: bool) -> str:
+    """How a peak was found, in a sentence."""
+    if method in _METHODS:
+        return _METHODS[method]
+    if exact:
+        return "sizes extrapolated from traces; a further trace matched byte for byte where the answer needs it"
+    return "sizes extrapolated from traces; a further trace did not match exactly"
+
+
+def limited_text(limited_by: str | None) -> str | None:
+    """What keeps the batch size from being larger."""
+    return f"limited by {_LIMITS.get(limited_by, limited_by)}" if limited_by else None
+
+
+def failure_text(failure: Failure, rank: int | None = None) -> str:
+    """The exception, the first line of its message, the rank and the place."""
+    first = (failure.message.strip().splitlines() or [""])[0]
+    which = f" in rank {rank}" if rank is not None else ""
+    where = f" ({failure.where})" if failure.where else ""
+    return (f"{failure.type}: {first}" if first else failure.type) + which + where
+
+
+def reason(execution: Execution) -> str:
+    """Why it did not complete: the script's exception, else how it ended; "" where it completed or nothing is known."""
+    if execution.outcome is Outcome.COMPLETED:
+        return ""
+    if execution.failure is not None:
+        return failure_text(execution.failure, execution.failed_rank)
+    code = execution.exit_code
+    return "" if not code else f"exit code {code}" if code > 0 else f"ended by signal {-code}"
+
+
+def cards_text(prediction: Prediction) -> str:
+    """What a prediction is for: "NVIDIA A100", "each of 3 x NVIDIA A100", "NVIDIA A100 as one of 64 ranks"."""
+    name = prediction.gpu.name
+    if prediction.alone_of is not None:
+        return f"{name} as one of {prediction.alone_of:,} ranks"
+    return f"each of {len(prediction.cards)} x {name}" if len(prediction.cards) > 1 else name
+
+
+def footnotes(noun: str, notes: Sequence[tuple[int, str]]) -> tuple[str, ...]:
+    """Notes of numbered rows below their table, equal ones together: "Trials 2, 3: out of memory"."""
+    numbers: dict[str, list[str]] = {}
+    for number, text in notes:
+        if text:
+            numbers.setdefault(text, []).append(str(number))
+    return tuple(f"{noun}{'s' if len(of) > 1 else ''} {', '.join(of)}: {text}" for text, of in numbers.items())
+
+
+def each_once(found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    return tuple(dict.fromkeys(found))
