@@ -53,14 +53,19 @@ def said(answer: dict[str, Any]) -> dict[str, Any]:
         "verdict": answer["verdict"],
         "peak": bytes_of(answer["peak"]),
         "phases": {name: bytes_of(peak) for name, peak in answer["phases"].items()},
-        "cards": [bytes_of(card.get("peak", card)) for card in answer["cards"]],
+        "cards": [bytes_of(card["peak"]) for card in answer["cards"]],
         "largest_batch_size": answer["largest_batch_size"],
         "limited_by": answer["limited_by"],
         "exact": answer["exact"],
         "approximations": answer["approximations"],
-        "step_s": speed and {name: speed["step_s"][name] for name in ("value", "interval")},
+        "step_s": speed and {"value": speed["step_s"]["value"], "interval": interval_of(speed["step_s"])},
         "knee_batch_size": speed.get("knee_batch_size"),
     }
+
+
+def interval_of(estimate: dict[str, Any]) -> list[float] | None:
+    low, high = estimate["low"], estimate["high"]
+    return None if low is None or high is None else [low, high]
 
 
 def bytes_of(peak: dict[str, Any] | None) -> dict[str, int] | None:

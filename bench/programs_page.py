@@ -63,7 +63,7 @@ def _peak(row: dict[str, Any]) -> str:
     peak = row["peak"]
     if peak is None:
         return "–"
-    low, high = peak["interval_bytes"]
+    low, high = peak["device_interval_bytes"]
     unit, name = (_GIB, "GiB") if peak["device_bytes"] >= 10 * _GIB else (_MIB, "MiB")
     digits = 1 if unit == _GIB else 0
     return f"{peak['device_bytes'] / unit:.{digits}f} {name} ({low / unit:.{digits}f} to {high / unit:.{digits}f})"

@@ -69,7 +69,7 @@ def main() -> None:
 
     page = OUT / "report.html"
     subprocess.run(
-        [sys.executable, "-m", "brimful", "report", plan["record"]["folder"], "--out", str(page)],
+        [sys.executable, "-m", "brimful", "report", plan["record"], "--out", str(page)],
         check=True,
         stdout=subprocess.DEVNULL,
     )
@@ -113,11 +113,11 @@ def train(command_line: str) -> Training:
 
 
 def show_audit(audit: dict) -> None:
-    effective, seconds = audit["effective"], audit["time"]
+    effective = audit["effective"]
     print(
         f"asked for {audit['requested'].get('batch_size')}, {shown(effective['samples_per_step'], 'g')} samples go into a step"
     )
-    print(f"a step takes {shown(seconds['step_s'], '.2f')} s, {shown(seconds['loading_share'], '.0%')} of it waiting for data")
+    print(f"a step takes {shown(audit['step_s'], '.2f')} s, {shown(audit['loading_share'], '.0%')} of it waiting for data")
     for finding in audit["findings"]:
         print(f"  {finding['code']}: {finding['problem']} {finding['explanation']} {finding['suggestion']}")
     if not audit["findings"]:
@@ -132,11 +132,11 @@ def show_prediction(card: str, answer: dict) -> None:
     if answer["peak"] is None:
         print(f"{card}: nothing fits")
         return
-    low, high = answer["peak"]["interval_bytes"]
+    low, high = answer["peak"]["device_interval_bytes"]
     print(
         f"{card}: up to {answer['largest_batch_size']:,} images a batch (limited by the {answer['limited_by'] or 'card'}); "
         f"device peak {answer['peak']['device_bytes'] / GIB:.2f} GiB [{low / GIB:.2f}, {high / GIB:.2f}] "
-        f"of {answer['gpu']['total_bytes'] / GIB:.2f}; {answer['seconds']:.0f} s"
+        f"of {answer['gpu']['total_bytes']['value'] / GIB:.2f}; {answer['seconds']:.0f} s"
     )
 
 

@@ -31,11 +31,13 @@ from brimful.values import (
 from brimful_inside import wire
 
 __all__ = [
-    "ENTRIES", "SCHEMA", "Entry", "decode", "decode_entry", "encode", "encode_entry", "progress_of", "read_wire",
+    "ANSWER_SCHEMA", "ENTRIES", "SCHEMA", "Entry", "answer", "decode", "decode_entry", "encode", "encode_entry", "progress_of",
+    "read_wire",
     "read_wire_leniently", "to_builtins", "to_json", "write_orders",
 ]  # fmt: skip
 
 SCHEMA = 2  # of the entries of a record; raised when an older brimful could not read what a newer one writes
+ANSWER_SCHEMA = 2  # of what the verbs print with --json; raised when a key goes or changes its meaning
 T = TypeVar("T")
 
 Entry = (
@@ -87,6 +89,15 @@ def decode(raw: bytes | str, type_: type[T]) -> T:
 def to_json(value: Any, indent: int | None = None) -> str:
     """Strict JSON for other programs: numbers that JSON lacks become null."""
     return json.dumps(_strict(to_builtins(value)), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def answer(value: Any = None, **more: Any) -> str:
+    """What a verb prints for ``--json``: the fields of a value, and `more` of them, with the schema of these objects.
+
+    Enumerations are their values, absent is null, and units stand in the names.
+    """
+    fields = {} if value is None else to_builtins(value)
+    return to_json({"schema": ANSWER_SCHEMA, **fields, **more}, indent=2)
 
 
 def encode_entry(entry: Entry) -> bytes:

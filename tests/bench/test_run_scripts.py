@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def row(build: str = "CPU", **more) -> dict:
-    peak = {"device_bytes": 2048 * MIB, "interval_bytes": [1900 * MIB, 2300 * MIB]}
+    peak = {"device_bytes": 2048 * MIB, "device_interval_bytes": [1900 * MIB, 2300 * MIB]}
     return {
         "program": "mlp",
         "build": build,
@@ -54,7 +54,7 @@ def test_the_page_says_peaks_seconds_versions_and_what_was_missing():
 
 
 def test_the_peak_told_is_the_latest_one_and_each_seconds_have_their_date():
-    later = row("CUDA", date="2026-11-22", peak={"device_bytes": 3000 * MIB, "interval_bytes": [2900 * MIB, 3100 * MIB]})
+    later = row("CUDA", date="2026-11-22", peak={"device_bytes": 3000 * MIB, "device_interval_bytes": [2900 * MIB, 3100 * MIB]})
     text = page({"builds": {"CPU": {}, "CUDA": {}}, "rows": [row(), later]})
     assert "3000 MiB (2900 to 3100)" in text and "2048 MiB" not in text
     assert "| 5 (3 trials) | 1.2 | 2026-11-20 | 5 (3 trials) | 1.2 | 2026-11-22 |" in text

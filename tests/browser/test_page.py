@@ -15,9 +15,11 @@ import pytest
 from brimful.show.html import render_page
 from tests.browser import chromium
 from tests.browser.chromium import Chromium, Page
-from tests.show import pieces, records
+from tests.show import product
 
 pytestmark = pytest.mark.browser
+
+COMMAND = "my-train --batch-size 256"  # of tune-cpu
 
 LOOKING = (Path(__file__).parent / "looking.js").read_text(encoding="utf-8")
 LOOKS = [(width, dark) for width in (1200, 400) for dark in (False, True)]
@@ -38,12 +40,12 @@ def browser() -> Iterator[Chromium]:
 
 @pytest.fixture
 def opened(browser: Chromium, tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """Opens the page of a record by its name in `records.ALL`; `change` edits the text first."""
+    """Opens the page of a record by its name in `product.ALL`; `change` edits the text first."""
     pages: list[Page] = []
 
     def open_page(name: str, change: Callable[[str], str] = str, **look: Any) -> Page:
         path = tmp_path / f"{name}-{len(pages)}.html"
-        path.write_text(change(render_page(records.ALL[name]())), encoding="utf-8")
+        path.write_text(change(render_page(product.ALL[name]())), encoding="utf-8")
         pages.append(browser.open(path, **look))
         return pages[-1]
 
@@ -60,7 +62,7 @@ def with_style(style: str) -> Callable[[str], str]:
     return lambda text: text.replace("</style>", style + "</style>", 1)
 
 
-@pytest.mark.parametrize("name", records.ALL)
+@pytest.mark.parametrize("name", product.ALL)
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
 def test_a_page_is_quiet_offline_readable_and_within_its_window(
     opened: Callable[..., Page], name: str, width: int, dark: bool
@@ -119,7 +121,7 @@ def test_the_curves_are_seen(opened: Callable[..., Page], width: int, dark: bool
     for chart in drawn:
         assert chart["width"] > 250 and chart["height"] > 180 and chart["right"] <= width
     marks = [mark for mark in look(page, "marks") if mark["title"] or mark["width"] > 100]
-    assert sum("measured" in mark["title"] for mark in marks) >= 4 + 7  # probes and speeds
+    assert sum("measured" in mark["title"] for mark in marks) >= 3 + 8  # probes and speeds
     assert all(mark["width"] > 3 for mark in marks if mark["title"])
     curve = max(marks, key=lambda mark: mark["height"])
     assert curve["width"] > 200 and curve["height"] > 100
@@ -176,7 +178,7 @@ def test_the_button_copies_the_command_to_paste(opened: Callable[..., Page]) -> 
     page.evaluate("navigator.clipboard.writeText('before')")
     assert page.evaluate("navigator.clipboard.readText()") == "before"
     assert said_after_click(page) == "Copied"
-    assert page.evaluate("navigator.clipboard.readText()") == pieces.plan().command_line
+    assert page.evaluate("navigator.clipboard.readText()") == COMMAND
     assert page.complaints() == []
 
 
@@ -186,13 +188,13 @@ def test_without_a_clipboard_the_button_still_copies(opened: Callable[..., Page]
     page.evaluate("navigator.clipboard.writeText('before')")
     page.evaluate("navigator.clipboard.writeText = () => Promise.reject(new Error('forbidden'))")
     assert said_after_click(page) == "Copied"
-    assert page.evaluate("navigator.clipboard.readText()") == pieces.plan().command_line
+    assert page.evaluate("navigator.clipboard.readText()") == COMMAND
 
 
 def test_without_scripts_everything_is_there_but_the_button(opened: Callable[..., Page]) -> None:
     page = opened("tune-cpu", scripts=False)
     assert page.evaluate("document.querySelector('button').checkVisibility()") is False
-    assert page.evaluate("document.querySelector('#paste').textContent") == pieces.plan().command_line
+    assert page.evaluate("document.querySelector('#paste').textContent") == COMMAND
     assert page.evaluate("getComputedStyle(document.querySelector('#paste')).userSelect") == "all"
     assert len(look(page, "charts")) == 2
     assert page.complaints() == []

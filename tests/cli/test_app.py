@@ -147,7 +147,7 @@ def test_errors_are_data_with_json_and_talk_stays_on_standard_error(capsys):
     told = json.loads(out)
     assert code == told["error"]["exit_code"] == 4
     assert told["error"]["code"] == "no-such-device"
-    assert told["schema"] == 1
+    assert told["schema"] == 2
     assert told["error"]["problem"] in err
 
 

@@ -91,7 +91,7 @@ def test_what_is_piped_into_brimful_reaches_the_command(tmp_path):
     words = [sys.executable, "-m", "brimful", *RUN, "--json", "--", sys.executable, "-c", "print(input())"]
     done = subprocess.run(words, input="from outside\n", capture_output=True, text=True, check=True)
     assert "from outside" in done.stderr
-    assert json.loads(done.stdout)["exit_code"] == 0
+    assert json.loads(done.stdout)["ended"]["exit_code"] == 0
 
 
 def test_the_help_says_how_often_the_host_limit_is_looked_at(capsys):

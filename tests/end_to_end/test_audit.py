@@ -32,13 +32,16 @@ def test_a_trap_is_found(tmp_path, trap):
     assert [code for code in codes(done) if code != "loader-bound" or trap == "loader_bound"] == [trap.replace("_", "-")]
     assert done.json["requested"]["batch_size"] == ON_CPU[trap]
     if trap == "hidden_cap":
-        assert done.json["effective"] == {"loader_batch_size": 2, "batches_per_step": 1, "ranks": 1, "samples_per_step": 2}
+        assert (
+            done.json["effective"].items()
+            >= {"loader_batch_size": 2, "batches_per_step": 1, "ranks": 1, "samples_per_step": 2}.items()
+        )
 
 
 def test_an_idle_card_is_found(tmp_path):
     done = brimful(tmp_path, "audit", "--gpu", "rtx3080-20gb", "--json", *python(TRAPS / "memory_idle.py", "--batch-size", 2))
     assert codes(done) == ["memory-idle"]
-    assert done.json["time"] == {"loading_share": None, "step_s": None}, "an imaginary card has no clock"
+    assert done.json["loading_share"] is done.json["step_s"] is None, "an imaginary card has no clock"
 
 
 def test_every_code_has_a_trap():
@@ -52,8 +55,8 @@ def test_a_sound_script_gives_no_finding(tmp_path, where):
     effective = done.json["effective"]
     assert (effective["loader_batch_size"], effective["samples_per_step"], effective["batches_per_step"]) == (64, 64, 1)
     if where[1] == "cpu":
-        assert done.json["time"]["step_s"] > 0
-        assert 0 <= done.json["time"]["loading_share"] < 0.2
+        assert done.json["step_s"] > 0
+        assert 0 <= done.json["loading_share"] < 0.2
 
 
 def test_the_captcha_example_is_sound(tmp_path):

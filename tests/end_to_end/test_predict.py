@@ -37,24 +37,24 @@ def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp
         assert key in said
     assert (said["verdict"], said["batch_size"]) == ("out_of_memory", 4000)
     peak = said["peak"]
-    low, high = peak["interval_bytes"]
+    low, high = peak["device_interval_bytes"]
     assert peak["allocated_bytes"] <= peak["reserved_bytes"] <= peak["device_bytes"]
     assert low <= peak["device_bytes"] <= high
-    assert peak["device_bytes"] - peak["reserved_bytes"] == said["gpu"]["context_bytes"]
-    assert said["gpu"]["total_bytes"] == 3 * GIB
+    assert peak["device_bytes"] - peak["reserved_bytes"] == said["gpu"]["context_bytes"]["value"]
+    assert said["gpu"]["total_bytes"]["value"] == 3 * GIB
     # Three tensors of (4000, 65536) floats live at the top of the backward pass: what relu gave, its gradient, and that of
     # its input; and parameters and gradients of 65536 x 66 floats each.
     assert peak["allocated_bytes"] == pytest.approx(3 * 4000 * 65536 * 4 + 2 * 65536 * 66 * 4, rel=0.02)
     assert 1 <= said["largest_batch_size"] < 4000
     assert "train" in said["phases"]
     where = said["breakdown"]
-    parts = where["categories_bytes"]
+    parts = where["parts"]
     assert sum(parts.values()) == peak["device_bytes"]
     assert parts["parameters"] == pytest.approx(65536 * 66 * 4, rel=0.02)
     assert parts["activations"] == pytest.approx(4000 * 65536 * 4, rel=0.02), "relu's result; what it read is its own now"
     assert where["phase"] == "train"
-    assert where["peak_set_by"]["where"].endswith("in <module>: loss.backward()")
-    assert where["peak_set_by"]["during"] == "backward"
+    assert where["moment"]["where"].endswith("in <module>: loss.backward()")
+    assert where["moment"]["during"] == "backward"
     assert {share["module"] for share in where["modules"]} <= {"0", "1", "2", "Sequential (itself)"}
     savings = {saving["code"]: saving for saving in said["what_if"]["savings"]}
     assert savings["accumulation-2"]["source"] == "estimate" and savings["accumulation-2"]["saved_bytes"] > GIB

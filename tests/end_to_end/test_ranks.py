@@ -47,7 +47,10 @@ def test_two_ranks_are_one_sample(tmp_path):
     path = script(tmp_path, RANKS)
     done = brimful(tmp_path, "audit", "--device", "cpu", "--json", *torchrun(path, "--batch-size", 16))
     assert done.code == 0, done.err
-    assert done.json["effective"] == {"loader_batch_size": 16, "batches_per_step": 1, "ranks": 2, "samples_per_step": 32}
+    assert (
+        done.json["effective"].items()
+        >= {"loader_batch_size": 16, "batches_per_step": 1, "ranks": 2, "samples_per_step": 32}.items()
+    )
     (sample,) = done.record.trials
     assert [report.rank for report in sample.reports] == [0, 1]
     by_rank = [16 * len(report.step_s) / sum(report.step_s) for report in sample.reports]

@@ -111,7 +111,7 @@ def test_out_of_memory_goes_on_smaller_with_the_same_effective_batch_and_resumes
     assert tried == [{"batch_size": 24, "accumulation": 1}, {"batch_size": 12, "accumulation": 2}]
     assert [attempt["resumed"] for attempt in done.json["attempts"]] == [None, True]
     assert done.json["attempts"][0]["outcome"] == "out_of_device_memory"
-    assert "OutOfMemoryError" in done.json["attempts"][0]["reason"]
+    assert "OutOfMemoryError" in done.json["attempts"][0]["failure"]["type"]
     assert "resumed True" not in done.out  # with --json the command's own output is on standard error
     assert "resumed False" in done.err
 
@@ -125,7 +125,8 @@ def test_of_several_ranks_the_one_that_ran_out_is_named_and_all_start_again(tmp_
     assert done.code == 0, done.err
     first, second = done.json["attempts"]
     assert (first["outcome"], first["failed_rank"]) == ("out_of_device_memory", 1)
-    assert (second["outcome"], second["ranks"], second["samples"]) == ("completed", 2, 2 * 192)
+    assert (second["outcome"], second["samples"]) == ("completed", 2 * 192)
+    assert len(done.record.run.attempts[1].reports) == 2
     assert second["phases"]["train"]["host_bytes"] > 100 << 20
     assert left_over(done.home) == []
 
@@ -164,8 +165,8 @@ def test_an_engine_for_which_not_one_sample_fits_is_not_started_again_with_a_sma
     assert done.code == 3, done.err
     (attempt,) = done.json["attempts"]
     assert (attempt["outcome"], attempt["exit_code"]) == ("out_of_device_memory", 3)
-    assert "A single sample does not fit" in done.json["message"]
-    assert "no smaller batch size would help" in done.json["message"]
+    assert "A single sample does not fit" in done.json["ended"]["message"]
+    assert "no smaller batch size would help" in done.json["ended"]["message"]
 
 
 def until_it_trains(process: subprocess.Popen) -> None:

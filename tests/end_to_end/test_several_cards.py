@@ -47,7 +47,10 @@ def test_each_rank_has_a_card_and_talks_to_the_other(tmp_path):
     path = script(tmp_path, RANKS)
     done = brimful(tmp_path, "audit", "--gpu", "a100-40gb:2", "--json", *torchrun(path, "--batch-size", 16))
     assert done.code == 0, done.err
-    assert done.json["effective"] == {"loader_batch_size": 16, "batches_per_step": 1, "ranks": 2, "samples_per_step": 32}
+    assert (
+        done.json["effective"].items()
+        >= {"loader_batch_size": 16, "batches_per_step": 1, "ranks": 2, "samples_per_step": 32}.items()
+    )
     (sample,) = done.record.trials
     assert [(report.rank, [card.index for card in report.cards]) for report in sample.reports] == [(0, [0]), (1, [1])]
     first, second = (report.cards[0].peak.allocated_bytes for report in sample.reports)

@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from brimful.show.charts import PALETTE, WIDTHS, memory_chart, speed_chart
+from brimful.show.breakdown_chart import COLOURS, breakdown_chart
+from brimful.show.charts import PALETTE, WIDTHS, memory_chart, predicted_speed_chart, speed_chart
 from brimful.values import Estimate, MemoryEstimate, Point, Source, SpeedEstimate
-from tests.show import pieces, records
+from tests.show import product
 
 
 def colours(svg: str) -> set[str]:
@@ -28,12 +29,12 @@ def titles(svg: str) -> list[str]:
 
 
 def every_chart() -> list[str]:
-    cpu, card = records.tune_on_cpu(), records.tune_on_card()
+    cpu, card = product.tune_on_cpu(), product.tune_on_card()
     assert cpu.memory and cpu.speed and cpu.plan and cpu.plan.baseline_samples_per_s and card.memory
     drawn = []
     for _, width in WIDTHS:
-        drawn.append(memory_chart(cpu.memory, cpu.opened.budget, 48, width))
-        drawn.append(memory_chart(card.memory, card.opened.budget, 1181, width))
+        drawn.append(memory_chart(cpu.memory, cpu.opened.budget, 256, width))
+        drawn.append(memory_chart(card.memory, card.opened.budget, 16_280, width))
         drawn.append(speed_chart(cpu.speed, (64, cpu.plan.baseline_samples_per_s), width))
     return drawn
 
@@ -54,17 +55,17 @@ def test_the_colours_that_are_looked_for_would_be_noticed() -> None:
 
 
 def test_the_memory_chart_shows_probes_budget_total_and_both_sizes() -> None:
-    record = records.tune_on_cpu()
+    record = product.tune_on_cpu()
     assert record.memory
-    svg = memory_chart(record.memory, record.opened.budget, 48, 450)
+    svg = memory_chart(replace(record.memory, largest_batch_size=220), record.opened.budget, 186, 450)
     shown = labels(svg)
-    assert "48 chosen" in shown and "600 largest" in shown
-    assert "budget 13.7 GiB" in shown and "the machine has 16.0 GiB" in shown
-    assert "batch size 512: 11.5 GiB, measured" in titles(svg)
+    assert "186 chosen" in shown and "220 largest" in shown
+    assert "budget 1.00 GiB" in shown and "the machine has 16.0 GiB" in shown
+    assert "batch size 186: 236 MiB, measured" in titles(svg)
 
 
 def test_a_budget_next_to_the_total_is_one_label() -> None:
-    record = records.tune_on_cpu()
+    record = product.tune_on_cpu()
     assert record.memory and record.opened.budget
     near = replace(record.opened.budget, bytes=int(15.9 * 2**30))
     shown = labels(memory_chart(record.memory, near, None, 450))
@@ -73,11 +74,35 @@ def test_a_budget_next_to_the_total_is_one_label() -> None:
 
 
 def test_the_speed_chart_shows_the_knee_the_fastest_and_the_users_own() -> None:
-    belief = pieces.speed_belief()
-    svg = speed_chart(belief, (64, Estimate(218.4, Source.MEASURED)), 450)
+    speed = product.tune_on_cpu().speed
+    assert speed
+    svg = speed_chart(speed, (64, Estimate(218.4, Source.MEASURED)), 450)
     shown = labels(svg)
-    assert "48 within 3 %" in shown and "128 fastest" in shown and "64 as it was" in shown
-    assert "batch size 128: 312.2 samples/s (307.5 to 316.9), measured" in titles(svg)
+    assert "256 within 3 %" in shown and "851 fastest" in shown and "64 as it was" in shown
+    assert any(title.startswith("batch size 851: 988.4 samples/s") for title in titles(svg))
+
+
+def test_the_predicted_speed_chart_marks_the_knee_the_largest_and_what_was_asked() -> None:
+    prediction = product.predict_fits().prediction
+    assert prediction and prediction.speed
+    speed = replace(prediction.speed, knee_batch_size=1024)
+    assert {"1,024 knee", "4,096 largest", "64 asked"} <= set(labels(predicted_speed_chart(speed, 4096, 450)))
+    once = labels(predicted_speed_chart(replace(speed, batch_size=4096), 4096, 450))
+    assert "4,096 largest" in once and not any("asked" in label for label in once)
+
+
+def test_the_bars_of_a_breakdown_have_names_and_colours_for_light_and_dark() -> None:
+    prediction = product.predict_oom().prediction
+    assert prediction and prediction.breakdown
+    svg = breakdown_chart({"the whole run": prediction.breakdown, **prediction.phase_breakdowns}, 450)
+    assert {"the whole run", "start", "train", "eval"} <= set(labels(svg))
+    style = resources.files("brimful.show").joinpath("templates/page.css").read_text(encoding="utf-8")
+    for category, colour in COLOURS.items():
+        name = category.replace("_", "-")
+        assert f'.chart [fill="{colour}"] {{ fill: var(--{name}); }}' in style
+        assert f".swatch.{name} {{ background: var(--{name}); }}" in style
+        light, dark, paper = re.findall(rf"--{name}: (#\w+);", style)
+        assert light == paper == colour != dark
 
 
 @pytest.mark.parametrize("points", [0, 1, 2])

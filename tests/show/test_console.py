@@ -1,4 +1,4 @@
-"""Golden copies of the terminal's screens, 80 columns wide, without colour.
+"""Golden copies of the terminal's screens, 80 columns wide, without colour. The product makes what they show.
 
 After a change that is meant: UPDATE_SCREENS=1 python -m pytest tests/show/test_console.py, and read the difference in git.
 """
@@ -10,47 +10,31 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from brimful.errors import CommandFailed, NoSuchDevice, ProbeNotLoaded
+from brimful.measure.gpus import find_gpu
 from brimful.show import console as screens
-from tests.show import memory_pieces, pieces, records, run_records
+from brimful.show.machine_sections import doctor_sections, gpu_sections
+from tests.show import product
 
 FOLDER = Path(__file__).parent / "screens"
 WIDTH = 80
+SHORT = [name for name in product.ALL if not name.startswith("hostile")]
+FULL = ("predict-fits", "predict-out-of-memory", "tune-cpu", "script-raised", "run-failed")
 
 SCREENS: dict[str, Callable[[Console], None]] = {
-    "predict-fits": lambda c: screens.show_prediction(c, pieces.prediction()),
-    "predict-out-of-memory": lambda c: screens.show_prediction(c, pieces.prediction(1600, pieces.gpu())),
-    "predict-speed": lambda c: screens.show_prediction(
-        c, replace(pieces.prediction(), speed=pieces.predicted_speed(), warnings=())
-    ),
-    "predict-where": lambda c: screens.show_prediction(c, replace(memory_pieces.explained(), warnings=())),
-    "audit": lambda c: screens.show_audit(c, records.audit()),
-    "audit-clean": lambda c: screens.show_record(c, records.clean_audit_record()),
-    "tune-cpu": lambda c: screens.show_record(c, records.tune_on_cpu()),
-    "tune-card": lambda c: screens.show_plan(c, records.tune_on_card()),
-    "tune-interrupted": lambda c: screens.show_record(c, records.tune_with_failures()),
-    "script-failed": lambda c: screens.show_record(c, records.failed_record()),
-    "cut-off": lambda c: screens.show_record(c, records.torn_record()),
-    "empty": lambda c: screens.show_record(c, records.empty_record()),
-    "run-restarted": lambda c: screens.show_record(c, run_records.restarted()),
-    "run-terminated": lambda c: screens.show_run(c, run_records.terminated()),
-    "run-failed": lambda c: screens.show_run(c, run_records.failed()),
-    "gpus": lambda c: screens.show_gpus(c, (pieces.gpu(), pieces.a100())),
-    "doctor": lambda c: screens.show_doctor(c, pieces.machine(), pieces.plan().warnings),
-    "calibration": lambda c: screens.show_calibration(c, pieces.calibration(), "~/.config/brimful/cards/h200.json"),
+    **{name: lambda c, name=name: screens.show_record(c, product.ALL[name](), full=False) for name in SHORT},
+    **{f"{name}-full": lambda c, name=name: screens.show_record(c, product.ALL[name]()) for name in FULL},
+    "gpus": lambda c: screens.show_sections(c, gpu_sections(map(find_gpu, ("rtx3080-20gb", "a100-40gb")))),
+    "doctor": lambda c: screens.show_sections(c, doctor_sections(product.MACHINE, ())),
     "no-such-device": lambda c: screens.show_error(c, NoSuchDevice("a100", ("a100-40gb", "a100-80gb", "h100"))),
     "probe-not-loaded": lambda c: screens.show_error(c, ProbeNotLoaded()),
     "command-failed": lambda c: screens.show_error(
-        c,
-        CommandFailed(
-            "The command failed by itself.", suggestion="Make it run by itself first.", traceback="Traceback …\nKeyError: [red]"
-        ),
+        c, CommandFailed("The script raised an error.", suggestion="Mend it first.", traceback="Traceback …\nKeyError: [red]")
     ),
 }
 
@@ -61,7 +45,7 @@ def draw(screen: Callable[[Console], None]) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def held_against(golden: Path, drawn: str) -> None:
+def compare(golden: Path, drawn: str) -> None:
     if os.environ.get("UPDATE_SCREENS"):
         golden.write_text(drawn, encoding="utf-8")
     assert golden.exists(), f"{golden.name} is not there: UPDATE_SCREENS=1 writes it"
@@ -69,8 +53,8 @@ def held_against(golden: Path, drawn: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_looks_as_its_golden_copy(name: str) -> None:
-    held_against(FOLDER / f"{name}.txt", draw(SCREENS[name]))
+def test_a_screen_equals_its_golden_copy(name: str) -> None:
+    compare(FOLDER / f"{name}.txt", draw(SCREENS[name]))
 
 
 def test_a_screen_that_changed_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,42 +62,46 @@ def test_a_screen_that_changed_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     golden = tmp_path / "audit.txt"
     golden.write_text(draw(SCREENS["audit"]).replace("64", "65", 1), encoding="utf-8")
     with pytest.raises(AssertionError):
-        held_against(golden, draw(SCREENS["audit"]))
+        compare(golden, draw(SCREENS["audit"]))
 
 
 def test_no_golden_copy_is_left_of_a_screen_that_is_gone() -> None:
     assert {path.stem for path in FOLDER.glob("*.txt")} == set(SCREENS)
 
 
+def test_the_short_form_begins_like_the_full_one_and_leaves_out_the_details() -> None:
+    short, full = draw(SCREENS["predict-fits"]), draw(SCREENS["predict-fits-full"])
+    assert short.split("\n\n")[0] == full.split("\n\n")[0]
+    assert len(short.splitlines()) < 20 < len(full.splitlines())
+    assert "Where the memory goes" in full and "Where the memory goes" not in short
+    assert "no-batch-size" in draw(SCREENS["predict-as-given"]), "warnings are never details"
+
+
 def test_a_plan_ends_with_the_command_to_paste_on_one_line_however_narrow_the_terminal() -> None:
-    assert draw(SCREENS["tune-cpu"]).strip().splitlines()[-1] == pieces.plan().command_line
+    record = product.tune_on_cpu()
+    assert record.plan is not None
+    assert draw(SCREENS["tune-cpu"]).strip().splitlines()[-1] == record.plan.command_line
 
 
-def test_the_table_of_attempts_breaks_no_word_at_80_columns_even_of_a_long_run() -> None:
-    record = run_records.restarted()
-    assert record.run is not None
-    attempts = tuple(replace(one, steps=11_146_000) for one in record.run.attempts)
-    text = draw(lambda c: screens.show_run(c, replace(record, run=replace(record.run, attempts=attempts))))
-    for whole in ("batch_size 512", "accumulation 2", "completed", "11,146,000", "16.0 GiB", "27 min 22 s"):
+def test_the_table_of_attempts_breaks_no_word_at_80_columns() -> None:
+    text = draw(SCREENS["run-restarted"])
+    for whole in ("batch_size 64", "batch_size 16", "completed", "300 MiB", "12.0 s"):
         assert whole in text
 
 
 def test_what_comes_from_outside_is_printed_as_it_is_and_never_as_markup() -> None:
-    text = draw(lambda c: screens.show_record(c, records.hostile_record()))
-    assert "<script>alert('x')</script>" in text
+    for name in ("hostile", "hostile-run"):
+        assert product.HOSTILE in draw(lambda c, name=name: screens.show_record(c, product.ALL[name]()))
     shown = draw(lambda c: screens.show_error(c, CommandFailed("[red]no colour[/red] [bold]")))
     assert "[red]no colour[/red] [bold]" in shown
 
 
-def terminal(monkeypatch: pytest.MonkeyPatch, no_color: str | None) -> str:
+def terminal(monkeypatch: pytest.MonkeyPatch, no_color: str | None, force: bool = True) -> str:
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as if the stream were a terminal
-    if no_color is None:
-        monkeypatch.delenv("NO_COLOR", raising=False)
-    else:
-        monkeypatch.setenv("NO_COLOR", no_color)
+    for name, value in (("FORCE_COLOR", "1" if force else None), ("NO_COLOR", no_color)):  # forced: as if it were a terminal
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
     stream = io.StringIO()
-    screens.show_plan(screens.make_console(stream, width=WIDTH), records.tune_on_cpu())
+    screens.show_record(screens.make_console(stream, width=WIDTH), product.tune_on_cpu())
     return stream.getvalue()
 
 
@@ -123,14 +111,12 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stream_that_is_no_terminal_gets_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    stream = io.StringIO()
-    screens.show_plan(screens.make_console(stream, width=WIDTH), records.tune_on_cpu())
-    assert "\x1b" not in stream.getvalue()
+    assert "\x1b" not in terminal(monkeypatch, None, force=False)
 
 
 def test_showing_imports_no_torch() -> None:
-    code = "import sys, brimful.show.console, brimful.show.progress, brimful.show.markdown; sys.exit('torch' in sys.modules)"
+    modules = ("console", "progress", "markdown", "html")
+    code = f"import sys, {', '.join(f'brimful.show.{name}' for name in modules)}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     with pytest.raises(subprocess.CalledProcessError):
         subprocess.run([sys.executable, "-c", f"import torch; {code}"], check=True, timeout=120)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from dataclasses import replace
 
 import pytest
 
-from brimful.show.progress import PLAIN_EVERY_S, Progress, ended_line
-from brimful.values import TrialKind
+from brimful.show.progress import (
+    FIRST_S,
+    LONGEST_S,
+    PLAIN_EVERY_S,
+    Progress,
+    RunProgress,
+    heartbeat_line,
+    trial_line,
+)
+from brimful.values import Heartbeat, PhasePeak, PlannedSetting, Source, TrialKind, TrialResult
 from brimful_inside import wire
-from tests.show import pieces, records
+from tests.show import product
 
 
 class Clock:
@@ -27,36 +36,44 @@ def off_terminal() -> tuple[Progress, io.StringIO, Clock]:
     return Progress(stream, is_terminal=False, clock=clock), stream, clock
 
 
+def result(batch_size: int, kind: TrialKind) -> TrialResult:
+    """A trial on this CPU, of that batch size."""
+    one = product.tune_on_cpu().trials[0]
+    peak = PhasePeak(None, None, None, 11 << 30)
+    trial = replace(one.trial, settings={"batch_size": batch_size}, kind=kind)
+    return replace(one, trial=trial, peak=peak, samples_per_s=None, duration_s=19.6)
+
+
 def beat(step: int) -> wire.Progress:
     return wire.Progress("train", step, 0.0)
 
 
 def test_off_a_terminal_each_trial_has_a_line_at_its_start_and_one_at_its_end() -> None:
     progress, stream, _ = off_terminal()
-    sample = pieces.sample(1, TrialKind.MEMORY, 512)
+    sample = result(512, TrialKind.MEMORY)
     with progress:
         progress.trial_started(sample.trial, 1, 8)
         progress.trial_ended(sample)
     lines = stream.getvalue().splitlines()
     assert lines == [
         "trial 1 of about 8: memory at batch_size 512 on cpu, 0 s",
-        "trial 1: memory at batch_size 512 on cpu: completed, peak 11.5 GiB host, 19.6 s",
+        "trial 1: memory at batch_size 512 on cpu: completed, peak 11.0 GiB host, 19.6 s",
     ]
 
 
 def test_a_trial_on_an_imaginary_card_is_told_with_what_it_reserved() -> None:
-    sample = pieces.sample(1, TrialKind.TRACE, 64)
+    sample = result(64, TrialKind.TRACE)
     assert sample.peak is not None
     peak = replace(sample.peak, reserved_bytes=3 << 30, device_bytes=5 << 30)
     imaginary = replace(sample, peak=peak, trial=replace(sample.trial, device=replace(sample.trial.device, kind="imaginary")))
-    assert "peak 3.00 GiB reserved" in ended_line(1, imaginary)
-    assert "peak 5.00 GiB device" in ended_line(1, replace(sample, peak=peak)), "a real one shows what nvidia-smi shows"
+    assert "peak 3.00 GiB reserved" in trial_line(1, imaginary)
+    assert "peak 5.00 GiB device" in trial_line(1, replace(sample, peak=peak)), "a real one shows what nvidia-smi shows"
 
 
 def test_off_a_terminal_heartbeats_write_a_line_only_every_few_seconds() -> None:
     progress, stream, clock = off_terminal()
     with progress:
-        progress.trial_started(pieces.sample(1, TrialKind.SPEED, 64).trial, 1, None)
+        progress.trial_started(result(64, TrialKind.SPEED).trial, 1, None)
         for step in range(40):  # four heartbeats a second for ten seconds
             clock.now += 0.25
             progress.trial_progress(beat(step))
@@ -69,7 +86,7 @@ def test_off_a_terminal_there_are_no_carriage_returns_and_no_escape_codes(monkey
     monkeypatch.setenv("FORCE_COLOR", "1")
     progress, stream, clock = off_terminal()
     with progress:
-        for number, sample in enumerate(records.tune_with_failures().trials, 1):
+        for number, sample in enumerate(product.tune_out_of_memory().trials, 1):
             progress.trial_started(sample.trial, number, 5)
             clock.now += 30
             progress.trial_progress(None)
@@ -78,18 +95,18 @@ def test_off_a_terminal_there_are_no_carriage_returns_and_no_escape_codes(monkey
     written = stream.getvalue()
     assert "\r" not in written and "\x1b" not in written
     assert "done [bold]with[/bold] that\n" in written
-    assert "out of device memory" in written
+    assert "out of host memory" in written
 
 
 def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     stream, clock = io.StringIO(), Clock()
-    sample = pieces.sample(1, TrialKind.MEMORY, 512)
+    sample = result(512, TrialKind.MEMORY)
     with Progress(stream, is_terminal=True, clock=clock) as progress:
         progress.trial_started(sample.trial, 1, 2)
         progress.trial_progress(beat(3))
-        assert progress._live is not None
-        progress._live.refresh()
+        assert progress._status.live is not None
+        progress._status.live.refresh()
         progress.trial_ended(sample)
     written = stream.getvalue()
     assert "\x1b[" in written
@@ -100,7 +117,7 @@ def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(monkeypatch: pyt
 
 def test_time_left_is_the_mean_of_the_trials_so_far() -> None:
     progress, _, clock = off_terminal()
-    trial = pieces.sample(1, TrialKind.MEMORY, 64)
+    trial = result(64, TrialKind.MEMORY)
     progress.trial_started(trial.trial, 1, 4)
     assert progress.seconds_left() is None
     clock.now += 10
@@ -113,7 +130,7 @@ def test_time_left_is_the_mean_of_the_trials_so_far() -> None:
 
 def test_a_trial_that_takes_longer_than_the_others_never_shows_time_below_nought() -> None:
     progress, _, clock = off_terminal()
-    trial = pieces.sample(1, TrialKind.MEMORY, 64)
+    trial = result(64, TrialKind.MEMORY)
     progress.trial_started(trial.trial, 1, 2)
     clock.now += 1
     progress.trial_ended(trial)
@@ -125,19 +142,110 @@ def test_a_trial_that_takes_longer_than_the_others_never_shows_time_below_nought
 
 def test_more_trials_than_expected_are_no_contradiction_on_the_screen() -> None:
     progress, _, _ = off_terminal()
-    progress.trial_started(pieces.sample(1, TrialKind.MEMORY, 64).trial, 6, 5)
+    progress.trial_started(result(64, TrialKind.MEMORY).trial, 6, 5)
     assert progress.line().startswith("trial 6: ")
 
 
 def test_the_environment_of_a_trial_is_named() -> None:
-    sample = pieces.sample(1, TrialKind.SPEED, 64)
+    sample = result(64, TrialKind.SPEED)
     sample = replace(sample, trial=replace(sample.trial, environment={"MALLOC_MMAP_MAX_": "0"}))
-    assert "with MALLOC_MMAP_MAX_:" in ended_line(3, sample)
+    assert "with MALLOC_MMAP_MAX_:" in trial_line(3, sample)
 
 
 def test_an_exception_passes_through_and_leaves_the_terminal_as_it_was() -> None:
     stream = io.StringIO()
     with pytest.raises(KeyboardInterrupt), Progress(stream, is_terminal=True) as progress:
-        progress.trial_started(pieces.sample(1, TrialKind.MEMORY, 64).trial, 1, 2)
+        progress.trial_started(result(64, TrialKind.MEMORY).trial, 1, 2)
         raise KeyboardInterrupt
     assert stream.getvalue().rfind("\x1b[?25h") > stream.getvalue().rfind("\x1b[?25l")  # the cursor is back
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+class Err(io.TextIOWrapper):
+    def __init__(self):
+        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
+
+    @property
+    def text(self) -> str:
+        return self.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+
+def run_progress(live: bool, clock=lambda: 0.0):
+    err = Err()
+    out = err.buffer if live else io.BytesIO()
+    return RunProgress(out, err, {}, live, clock), out, err  # type: ignore[arg-type]
+
+
+BEAT = Heartbeat(
+    "train", 1200, 65.0, ranks=2, samples_per_s=812.0, loading_share=0.12, loss=0.34111, loss_rank=0, reserved_bytes=3 << 30
+)
+
+
+def test_a_beat_is_one_line():
+    said = (
+        "train, step 1,200, 2 ranks, loss 0.3411 in rank 0, 812 samples/s, 12 % waiting for data, 3.00 GiB reserved, 1 min 05 s"
+    )
+    assert heartbeat_line(1, BEAT) == said
+    assert heartbeat_line(3, Heartbeat(None, 0, 2.0)) == "attempt 3, no step yet, 2.00 s"
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+def test_on_a_terminal_the_line_is_redrawn_below_the_commands_output(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    shown, _, err = run_progress(live=True)
+    with shown:
+        shown.output("stdout", b"epoch 1\n")
+        shown.heartbeat(BEAT)
+        assert "step 1,200" in plain(err.text), "at the start of a line"
+        before = len(err.text)
+        shown.output("stderr", b"bar 1")
+        shown.heartbeat(BEAT)
+        assert "step 1,200" not in plain(err.text[before:]).split("bar 1")[1], "a progress bar keeps its line"
+        shown.message("memory is nearly full")
+    assert "bar 1\nbrimful: memory is nearly full\n" in plain(err.text)
+    assert err.text.rfind("\x1b[?25h") >= err.text.rfind("\x1b[?25l"), "the cursor is back"
+
+
+def test_elsewhere_lines_come_ever_more_seldom_without_carriage_returns_or_colours():
+    now = [0.0]
+    shown, out, err = run_progress(live=False, clock=lambda: now[0])
+    shown.attempt_started(1, (PlannedSetting("batch_size", 8, 64, "why", Source.MEASURED),))
+    told = []
+    for second in range(1, 8 * 3600):
+        now[0] = float(second)
+        before = len(err.text)
+        shown.heartbeat(BEAT)
+        told += [second] if len(err.text) > before else []
+    gaps = [later - earlier for earlier, later in itertools.pairwise(told)]
+    assert told[0] == FIRST_S
+    assert gaps == sorted(gaps)
+    assert gaps[-1] <= LONGEST_S + 1
+    assert len(told) < 150
+    assert "batch_size 64" in err.text
+    assert "\r" not in err.text and "\x1b" not in err.text
+    assert out.getvalue() == b""
+
+
+def test_bytes_pass_as_they_are_to_the_stream_they_came_on():
+    shown, out, err = run_progress(live=False)
+    shown.output("stdout", b"\xff\x00half")
+    shown.output("stderr", b"\xfe")
+    assert (out.getvalue(), err.buffer.getvalue()) == (b"\xff\x00half", b"\xfe")
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError("gone"), ValueError("closed")])
+def test_a_reader_that_has_gone_is_told_once_and_ends_nothing(error):
+    class Gone(io.BytesIO):
+        def write(self, data):
+            raise error
+
+    err = Err()
+    shown = RunProgress(Gone(), err, {}, live=False)
+    for _ in range(3):
+        shown.output("stdout", b"words")
+    assert err.text.count("has gone") == 1

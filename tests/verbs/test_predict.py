@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from world import COMMAND, GIB, MIB, World, work
 
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
-from brimful.show.verdict import of_prediction
-from brimful.show.words import limited_text
+from brimful.show.headline import of_prediction
+from brimful.show.text import limited_text
 from brimful.values import Outcome
 from brimful.verbs import predict
 from brimful_inside.simulator.trace import Free, Malloc

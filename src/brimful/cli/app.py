@@ -45,7 +45,7 @@ def predict(*, card: Card | None = None, common: Common | None = None, what_if: 
     card, common = card or Card(), common or Common()
     with views.progress() as watcher:
         record = verb(words, **card.chosen(), settings=common.settings(), options=common.options(watcher), what_if=what_if)
-    return views.show_prediction(record, common.json)
+    return views.show_prediction(record, common.json, common.full)
 
 
 @app.command(usage="Usage: brimful audit [OPTIONS] -- COMMAND...")
@@ -63,7 +63,7 @@ def audit(*, card: Card | None = None, here: Here | None = None, common: Common 
             settings=common.settings(),
             options=common.options(watcher),
         )
-    return views.show_audit(record, common.json)
+    return views.show_audit(record, common.json, common.full)
 
 
 @app.command(usage="Usage: brimful tune [OPTIONS] -- COMMAND...")
@@ -99,7 +99,7 @@ def tune(
             settings=common.settings(),
             options=common.options(watcher),
         )
-    return views.show_plan(record, common.json, page)
+    return views.show_plan(record, common.json, page, common.full)
 
 
 app.command(run_command, name="run", usage=USAGE)

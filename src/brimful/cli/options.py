@@ -36,7 +36,9 @@ class Common:
     home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
     """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
     json: Annotated[bool, Parameter(name="--json", negative="", group=OUTPUT)] = False
-    """One JSON object on standard output; talk on standard error."""
+    """One JSON object on standard output; progress goes to standard error."""
+    full: Annotated[bool, Parameter(negative="", group=OUTPUT)] = False
+    """Show everything that is known: where the memory goes, how each number was found, every trial."""
 
     def options(self, watcher: Watcher) -> Options:
         return Options(

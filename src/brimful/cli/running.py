@@ -79,7 +79,7 @@ def run_command(*, running: Running | None = None, words: Annotated[tuple[str, .
 
 def _progress(json: bool) -> Any:
     """Who looks on. With --json the command's standard output goes to standard error, for ours is data."""
-    from brimful.show.run_progress import RunProgress
+    from brimful.show.progress import RunProgress
 
     out = sys.stderr if json else sys.stdout
     terminals = {name: stream.fileno() for name, stream in (("stdout", out), ("stderr", sys.stderr)) if _is_terminal(stream)}

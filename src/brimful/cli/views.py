@@ -1,15 +1,17 @@
-"""What each command prints: one JSON object on standard output, or a screen for people. Talk goes to standard error."""
+"""What each command prints: one JSON object on standard output, or a screen for people. Progress goes to standard error."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from brimful import codec
 from brimful.errors import BrimfulError, DiskFull, UsageError
-from brimful.show import as_json, console
+from brimful.show import console
+from brimful.show.headline import planned_batch_size
+from brimful.show.machine_sections import calibration_sections, doctor_sections, gpu_sections
 from brimful.show.progress import Progress
 from brimful.values import Record
 
@@ -18,58 +20,76 @@ _NO_WIDTH = 10_000
 
 
 def progress() -> Progress:
-    """Who looks on: standard error, so that standard output stays data."""
+    """Progress on standard error, so that standard output stays data."""
     return Progress(sys.stderr, sys.stderr.isatty())
 
 
-def show_prediction(record: Record, json: bool) -> int:
+def show_prediction(record: Record, json: bool, full: bool = False) -> int:
     prediction = record.prediction
     assert prediction is not None  # the verb returns no record without one
     if json:
-        _print_json({**as_json.prediction_json(prediction), **_about(record)})
+        print(codec.answer(prediction, **_about(record)))
     else:
-        console.show_prediction(console.make_console(), prediction)
-        print(f"Record: {record.folder}", file=sys.stderr)
+        _show(record, full)
     return 0 if prediction.verdict == "fits" else DOES_NOT_FIT
 
 
-def show_audit(record: Record, json: bool) -> int:
+def show_audit(record: Record, json: bool, full: bool = False) -> int:
     assert record.audit is not None
     if json:
-        _print_json({**as_json.audit_json(record.audit), **_about(record)})
+        print(codec.answer(record.audit, **_about(record)))
     else:
-        console.show_audit(console.make_console(), record.audit)
+        _show(record, full)
     return 0
 
 
-def _about(record: Record) -> dict[str, Any]:
-    """What every answer says besides: where its record is, and behind which flags settings were found in the command."""
-    command = record.opened.command
-    return {"record": record.folder, "found_flags": command.found_flags if command else {}}
-
-
-def show_plan(record: Record, json: bool, page: bool) -> int:
-    """The plan; with `page`, the page is written into the record and its place is told."""
+def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int:
+    """The plan; with `page`, the page is written into the record and its path printed."""
     written = write(record, "html", None) if page else None
     if json:
-        about = {"found_flags": _about(record)["found_flags"], "page": str(written) if written else None}
-        _print_json({**as_json.plan_json(record), **about})
+        opened = record.opened
+        trials = [replace(trial, reports=()) for trial in record.trials]  # the record keeps these
+        more = {
+            "batch_size": planned_batch_size(record),
+            "device": opened.device.label if opened.device else None,
+            "budget": opened.budget,
+            "memory": record.memory,
+            "speed": record.speed,
+            "notes": record.notes,
+            "trial_results": trials,
+            "page": written,
+        }
+        print(codec.answer(record.plan, **more, **_about(record)))
     else:
-        console.show_record(console.make_console(), record)
+        _show(record, full)
         if written:
-            print(f"Page: {written}")
+            print(f"Page: {written}", file=sys.stderr)
     return 0
 
 
 def show_run(record: Record, json: bool) -> int:
     """How the run ended. Standard output is the command's own: the screen goes to standard error."""
-    assert record.run is not None and record.run.ended is not None
+    run = record.run
+    assert run is not None and run.ended is not None
     if json:
-        _print_json(as_json.run_json(record))
+        attempts = [replace(attempt, reports=()) for attempt in run.attempts]
+        print(codec.answer(run, **{"attempts": attempts, "notes": record.notes}, **_about(record)))
     else:
-        console.show_run(console.make_console(sys.stderr), record)
+        console.show_record(console.make_console(sys.stderr), record, full=False)
         print(f"Record: {record.folder}", file=sys.stderr)
-    return record.run.ended.exit_code
+    return run.ended.exit_code
+
+
+def _show(record: Record, full: bool) -> None:
+    console.show_record(console.make_console(), record, full)
+    more = "" if full else " (more: --full, or `brimful report` for a page)"
+    print(f"Record: {record.folder}{more}", file=sys.stderr)
+
+
+def _about(record: Record) -> dict[str, Any]:
+    """What every answer has besides: its record, and the flags of the command in which settings were found."""
+    command = record.opened.command
+    return {"record": record.folder, "found_flags": command.found_flags if command else {}}
 
 
 def show_report(name: str | None, out: Path | None, format: str, home: Path | None, json: bool) -> int:
@@ -80,10 +100,7 @@ def show_report(name: str | None, out: Path | None, format: str, home: Path | No
         console.show_record(console.make_console(), record)
         return 0
     written = write(record, format, out)
-    if json:
-        _print_json({"schema": 1, "record": record.folder, "page": str(written), "format": format})
-    else:
-        print(written)
+    print(codec.answer(record=record.folder, page=written, format=format) if json else written)
     return 0
 
 
@@ -115,9 +132,9 @@ def show_gpus(json: bool) -> int:
 
     cards = tuple(calibrated(gpu) for gpu in all_gpus())
     if json:
-        _print_json(as_json.gpus_json(cards))
+        print(codec.answer(gpus=cards))
     else:
-        console.show_gpus(console.make_console(), cards)
+        console.show_sections(console.make_console(), gpu_sections(cards))
     return 0
 
 
@@ -128,21 +145,20 @@ def show_doctor(json: bool, calibrate: bool = False) -> int:
         return _show_calibration(json)
     machine, found = doctor()
     if json:
-        _print_json(as_json.doctor_json(machine, found))
+        print(codec.answer(machine=machine, findings=found))
     else:
-        console.show_doctor(console.make_console(), machine, found)
+        console.show_sections(console.make_console(), doctor_sections(machine, found))
     return 0
 
 
 def _show_calibration(json: bool) -> int:
-    from brimful.show import calibration as show
     from brimful.verbs.calibrate import calibrate, python_here
 
     measured, path = calibrate(python_here())
     if json:
-        _print_json(show.calibration_json(measured, str(path)))
+        print(codec.answer(measured, file=path))
     else:
-        console.show_calibration(console.make_console(), measured, str(path))
+        console.show_sections(console.make_console(), calibration_sections(measured, str(path)))
     return 0
 
 
@@ -151,8 +167,9 @@ def show_error(error: BrimfulError, json: bool) -> None:
     unbroken = None if sys.stderr.isatty() else _NO_WIDTH  # paths and messages in a log stay in one piece
     console.show_error(console.make_console(sys.stderr, width=unbroken), error)
     if json:
-        _print_json(as_json.error_json(error.code, error.exit_code, error.problem, error.explanation, error.suggestion))
+        print(codec.answer(error=error_of(error)))
 
 
-def _print_json(value: Mapping[str, Any]) -> None:
-    print(codec.to_json(value, indent=2))
+def error_of(error: BrimfulError) -> dict[str, Any]:
+    names = ("code", "exit_code", "problem", "explanation", "suggestion")
+    return {name: getattr(error, name) for name in names}

@@ -63,6 +63,8 @@ def show_record(console: Console, record: Record, full: bool = True) -> None:
 
 def show_sections(console: Console, shown: Iterable[Section]) -> None:
     for section in shown:
+        if isinstance(section, Figure) and not section.sentences:
+            continue
         if section.title and not isinstance(section, Findings):
             console.print(Text(f"{section.title}:", style="bold"))
         console.print(_drawn(section), soft_wrap=isinstance(section, CommandLine | Quote))
@@ -118,7 +120,7 @@ def _(section: Findings) -> ConsoleRenderable:
     for one in section.found:
         parts += [Text("")] if parts else []
         parts.append(Text(f"{one.code}: ", style="yellow").append(one.problem, style="bold"))
-        parts += [Padding(Text(text), (0, 0, 0, 2)) for text in (one.explanation, one.suggestion) if text]
+        parts += [Padding(Text(text), (0, 0, 0, 2), expand=False) for text in (one.explanation, one.suggestion) if text]
     return Group(*parts)
 
 
@@ -134,9 +136,8 @@ def _(section: Quote) -> ConsoleRenderable:
 
 @_drawn.register
 def _(section: Figure) -> ConsoleRenderable:
-    """A terminal has no chart: its sentences, and its points."""
-    points = [_drawn(section.points)] if section.points else []
-    return Group(*(Text(sentence) for sentence in section.sentences), *points)
+    """A terminal has no chart: its sentences."""
+    return Text("\n".join(section.sentences))
 
 
 def _cell(value: Cell) -> Text:

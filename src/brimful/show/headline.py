@@ -16,7 +16,7 @@ from brimful.show.text import (
     speed_text,
 )
 from brimful.units import counted
-from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Run, TrialResult, Source
+from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Run, Source, TrialResult
 
 #: The command never reached the point where it can be judged.
 _FAILURES = (Outcome.CRASHED, Outcome.PROBE_NOT_LOADED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
@@ -60,8 +60,10 @@ def planned_batch_size(record: Record) -> int | None:
 def of_run(run: Run, torn: bool = False) -> Headline:
     ended, count = run.ended, len(run.attempts)
     if ended is None:
-        after = counted(count, "attempt") if count else "no attempt"
-        return Headline("unfinished", f"Cut off{' in the middle of a line' if torn else ''} after {after}: this run has no end.")
+        after = counted(count, "attempt")
+        return Headline(
+            "unfinished", f"Cut off{' in the middle of a line' if torn else ''} after {after}: this run has no end."
+        )
     trained = not run.attempts or not run.attempts[-1].reports or bool(run.attempts[-1].steps)
     tones = {
         Outcome.COMPLETED: "good" if trained else "unfinished",
@@ -118,7 +120,11 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
         return "" if fits else "; not even the smallest fits"
     if largest != prediction.batch_size:
         return f"; the largest that fits is {largest:,}"
-    return "; it is the largest that fits" if limited_by in _WITHIN else f"; it is the largest that ran, {limited_text(limited_by)}"
+    return (
+        "; it is the largest that fits"
+        if limited_by in _WITHIN
+        else f"; it is the largest that ran, {limited_text(limited_by)}"
+    )
 
 
 def of_audit(audit: Audit) -> Headline:

@@ -77,8 +77,11 @@ def gpu_sections(gpus: Iterable[Gpu]) -> list[Section]:
         )
         for gpu in gpus
     )
-    note = "Bandwidth in GB/s, peaks in TFLOP/s. m: measured, d: from a datasheet, a: assumed; `brimful gpus --json` has the sources."
-    return [Table("", (*columns, Column("name")), rows, (note,))]
+    notes = (
+        "Bandwidth in GB/s, peaks in TFLOP/s.",
+        "m: measured, d: from a datasheet, a: assumed; `brimful gpus --json` has the sources.",
+    )
+    return [Table("", (*columns, Column("name")), rows, notes)]
 
 
 def _short(value: Estimate | None, unit: float) -> Cell:

@@ -75,8 +75,7 @@ def _(section: Quote) -> str:
 
 @_drawn.register
 def _(section: Figure) -> str:
-    points = [_drawn(section.points)] if section.points else []
-    return "\n\n".join((*map(escape, section.sentences), *points))
+    return "\n\n".join(map(escape, section.sentences))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

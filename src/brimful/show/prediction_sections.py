@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from brimful.show.breakdown_chart import COLOURS, NAMES, breakdown_chart
 from brimful.show.charts import predicted_speed_chart
@@ -127,15 +128,15 @@ def _largest(prediction: Prediction) -> Cell:
 def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
     """The device peak by category and by module, and the line that set it."""
     bars = {"the whole run": breakdown, **prediction.phase_breakdowns}
-    legend = [(f"swatch {name.replace('_', '-')}", NAMES[name]) for name in COLOURS if any(b.parts.get(name) for b in bars.values())]
+    legend = [
+        (f"swatch {name.replace('_', '-')}", NAMES[name]) for name in COLOURS if any(b.parts.get(name) for b in bars.values())
+    ]
     text = [f"The peak is in {breakdown.phase}, set by {moment_text(breakdown.moment)}."]
     if breakdown.grown is not None:
         grown = moment_text(breakdown.grown)
         text.append(f"The allocator took its last segment in {breakdown.grown.phase}, at {grown}.")
     title = "Where the memory goes, predicted, at the peak"
-    figure = Figure(
-        title, lambda width: breakdown_chart(bars, width), tuple(legend), tuple(text), detail=True, wide=False
-    )
+    figure = Figure(title, lambda width: breakdown_chart(bars, width), tuple(legend), tuple(text), detail=True, wide=False)
     return [figure, _categories(breakdown), *_modules(breakdown)]
 
 
@@ -149,10 +150,14 @@ def _categories(breakdown: Breakdown) -> Table:
 
 
 def _modules(breakdown: Breakdown) -> list[Section]:
-    """The modules that hold most, each without its children, and those that repeat, together. Paths are long: they come last."""
+    """The modules that hold most, each without its children, and those that repeat, together; paths are long and come last."""
     whole = max(1, sum(breakdown.parts.values()))
     rows = [
-        (Cell(bytes_text(one.bytes)), Cell(share_text(one.bytes / whole)), Cell(one.module, note=_held(one.categories, one.bytes)))
+        (
+            Cell(bytes_text(one.bytes)),
+            Cell(share_text(one.bytes / whole)),
+            Cell(one.module, note=_held(one.categories, one.bytes)),
+        )
         for one in breakdown.modules
     ]
     rows += [
@@ -231,7 +236,7 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
     at = "" if speed.batch_size is None else f" at {speed.batch_size:,}"
     rows = []
     if speed.samples_per_s is not None:
-        rows.append((f"speed{at}", Cell(**{**vars(speed_cell(speed.samples_per_s)), "note": None})))
+        rows.append((f"speed{at}", replace(speed_cell(speed.samples_per_s), note=None)))
     low, high = speed.step_s.low, speed.step_s.high
     step = None if low is None or high is None else f"{seconds_text(low)} to {seconds_text(high)}"
     rows.append((f"time of a step{at}", Cell(seconds_text(speed.step_s.value), Source.PREDICTED, step)))
@@ -239,7 +244,9 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
     if knee:
         interval = "{:,} to {:,}".format(*ends) if ends is not None and ends[0] != ends[1] else None
         rows.append(("knee", Cell(knee, Source.PREDICTED, interval, _KNEE)))
-    bounds = sorted(((share, BOUNDS.get(name, name)) for name, share in speed.bound_by.items() if share >= _LEAST), reverse=True)
+    bounds = sorted(
+        ((share, BOUNDS.get(name, name)) for name, share in speed.bound_by.items() if share >= _LEAST), reverse=True
+    )
     rows.append(("bound by", Cell(", ".join(f"{name} {share_text(share)}" for share, name in bounds), Source.PREDICTED)))
     top = ", ".join(f"{kernel.op} {share_text(kernel.share)}" for kernel in speed.kernels[:_NAMED])
     rows += [("takes longest", Cell(top, Source.PREDICTED))] if top else []
@@ -262,7 +269,7 @@ def speed_figure(prediction: Prediction) -> list[Section]:
     if speed is None or len(speed.curve) < 2:
         return []
     legend = (("line", "predicted"), ("band", "95 % interval of the level"), ("near", "as fast, within the tolerance"))
-    rows = tuple((Cell(count_text(p.batch_size)), speed_cell(p.value)) for p in speed.curve)
+    rows = tuple((Cell(count_text(p.batch_size)), replace(speed_cell(p.value), note=None)) for p in speed.curve)
     points = Table("", (Column("batch size"), Column("samples per second")), rows)
 
     def draw(width: int) -> str:

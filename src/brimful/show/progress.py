@@ -1,7 +1,7 @@
 """Progress on standard error while trials or a run go on: a live line on a terminal (drawn by rich), plain lines elsewhere.
 
-`Progress` watches trials, `RunProgress` a run, whose command writes its own output at the same time. In a file or a CI log whole
-lines are written, without carriage returns and colours.
+`Progress` watches trials, `RunProgress` a run, whose command writes its own output at the same time. A file or a CI log gets
+whole lines, without carriage returns and colours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from brimful.outcomes import OUTCOMES
-from brimful.outcomes import OUTCOMES
 from brimful.show.console import make_console
 from brimful.show.run_sections import kind_text
 from brimful.show.text import (
@@ -28,7 +27,7 @@ from brimful.show.text import (
     share_text,
     speed_text,
 )
-from brimful.values import Attempt, Outcome, PlannedSetting, Heartbeat, TrialResult, Trial
+from brimful.values import Attempt, Heartbeat, Outcome, PlannedSetting, Trial, TrialResult
 from brimful_inside import wire
 
 #: Off a terminal: a line at most this often (seconds) while one trial runs.
@@ -57,7 +56,7 @@ class _Status:
 
     def start(self) -> None:
         if self.live is not None:
-            self.live.start()
+            self.live.start(refresh=True)
 
     def stop(self) -> None:
         if self.live is not None:

@@ -31,10 +31,10 @@ from brimful.values import (
     PlannedSetting,
     Record,
     Run,
-    TrialResult,
     Setting,
     Source,
     Trial,
+    TrialResult,
 )
 
 _MEMORIES = ("allocated", "reserved", "device", "host")
@@ -68,19 +68,18 @@ def phases_table(
     """One row a phase, the memories that some phase knows as columns; None without any."""
     if not phases and not not_seen:
         return None
-    memories = [name for name in _MEMORIES if any(getattr(p, f"{name}_bytes") is not None for p in phases.values())]
+    memories = [name for name in _MEMORIES if any(getattr(p, f"{name}_bytes") is not None for p in phases.values())] or ["peak"]
     rows = [_phase_row(name, peak, memories, budget) for name, peak in phases.items()]
-    columns = [Column("phase"), *map(Column, memories), *([Column("of the budget")] if budget else [])]
-    blank = (Cell(""),) * max(0, len(columns) - 2)
-    rows += [(Cell(name), Cell("not seen: no trial reached it", tone="warn"), *blank)[: max(2, len(columns))] for name in not_seen]
-    columns += [Column("")] if len(columns) < 2 else []
-    return Table(title, tuple(columns), tuple(rows))
+    columns = (Column("phase"), *map(Column, memories), *([Column("of the budget")] if budget else []))
+    absent = Cell("not seen: no trial reached it", tone="warn")
+    rows += [(Cell(name), absent, *(Cell(""),) * (len(columns) - 2)) for name in not_seen]
+    return Table(title, columns, tuple(rows))
 
 
 def _phase_row(name: str, peak: PhasePeak, memories: list[str], budget: Budget | None) -> tuple[Cell, ...]:
     notes = ["cached, so its peak is not representative"] if peak.cached else []
     notes += [f"worst of {peak.visits} visits"] if peak.visits > 1 else []
-    sizes = [getattr(peak, f"{memory}_bytes") for memory in memories]
+    sizes = [getattr(peak, f"{memory}_bytes", None) for memory in memories]
     row = [Cell(name, note=", ".join(notes) or None), *(Cell(bytes_text(size)) for size in sizes)]
     if budget is None:
         return tuple(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 from brimful.show.charts import memory_chart, speed_chart
 from brimful.show.headline import planned_batch_size
@@ -36,10 +37,10 @@ from brimful.values import (
     Plan,
     Point,
     Record,
-    TrialResult,
     Source,
     SpeedEstimate,
     TrialKind,
+    TrialResult,
 )
 
 
@@ -115,7 +116,9 @@ def changes_table(record: Record) -> list[Section]:
     return [Table("Before and after", columns, tuple(rows))]
 
 
-def _last(record: Record, size: object, environment: dict[str, str] | None, kind: TrialKind = TrialKind.SPEED) -> TrialResult | None:
+def _last(
+    record: Record, size: object, environment: dict[str, str] | None, kind: TrialKind = TrialKind.SPEED
+) -> TrialResult | None:
     found = [
         s
         for s in record.trials
@@ -133,7 +136,9 @@ def _step_row(old: TrialResult | None, new: TrialResult | None) -> list[tuple[Ce
     return [(Cell("time of a step"), *shown, _ratio(*times))]
 
 
-def _peak_row(old: TrialResult | None, new: TrialResult | None, planned: Estimate | None, record: Record) -> list[tuple[Cell, ...]]:
+def _peak_row(
+    old: TrialResult | None, new: TrialResult | None, planned: Estimate | None, record: Record
+) -> list[tuple[Cell, ...]]:
     """Two peaks of the same memory, or nothing."""
     memory = record.opened.budget.memory if record.opened.budget else None
     before = memory_of(old.peak, memory) if old else None
@@ -262,7 +267,7 @@ def _baseline(record: Record) -> tuple[int, Estimate] | None:
 
 
 def _points(points: tuple[Point, ...], name: str, cell: Callable[[Estimate | None], Cell]) -> Table | None:
-    rows = tuple((Cell(count_text(p.batch_size)), cell(p.value)) for p in points)
+    rows = tuple((Cell(count_text(p.batch_size)), replace(cell(p.value), note=None)) for p in points)
     return Table("", (Column("batch size"), Column(name)), rows) if rows else None
 
 
@@ -292,7 +297,7 @@ def _environment(record: Record) -> list[Section]:
     return found
 
 
-def cut_off(record: Record) -> list[Section]:
+def cut_off(record: Record) -> list[Sentences]:
     """A sentence for a record without a proper end, although it may hold a result."""
     if record.torn:
         return [Sentences("", ("The record was cut off in the middle of a line. What was written before is shown.",))]

@@ -110,8 +110,8 @@ def bytes_cell(value: Estimate | None) -> Cell:
 def speed_cell(value: Estimate | None) -> Cell:
     if value is None:
         return ABSENT
-    known = value.low is not None and value.high is not None
-    interval = f"{speed_text(value.low)} to {speed_text(value.high)}" if known else None
+    low, high = speed_text(value.low), speed_text(value.high)
+    interval = None if ABSENT_TEXT in (low, high) or low == high else f"{low} to {high}"
     return Cell(format_rate(value.value), value.source, interval, value.note)
 
 

@@ -1,0 +1,120 @@
+"""The result in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from brimful.show.headline import Headline, headline, of_plan, of_prediction
+from brimful.values import Closed, Estimate, Objective, Plan, Prediction, Source
+from tests.show import product
+
+SENTENCES = {
+    "predict-fits": (
+        "good",
+        "Batch size 64 fits NVIDIA A100-SXM4-40GB: predicted peak 1.51 GiB (1.50 to 1.53 GiB) of 35.5",
+    ),
+    "predict-out-of-memory": ("bad", "Batch size 3,000 does not fit NVIDIA A100-SXM4-40GB: predicted peak 60.0 GiB "),
+    "predict-as-given": ("good", "The command fits a card with 20.0 GiB: predicted peak 766 MiB "),
+    "audit": ("note", "1 finding: the command trains on 2 samples in each step, and 64 were requested."),
+    "audit-clean": ("good", "No issues found: the command does what was requested, 64 samples in each step."),
+    "tune-cpu": ("good", "Batch size 256 trains fastest within memory on this CPU: 962 samples/s, 1.11 × the 865 of your own"),
+    "tune-card": ("good", "Batch size 16,280 is the largest that fits on NVIDIA GeForce RTX 3080: predicted peak 16.6 GiB "),
+    "tune-interrupted": ("unfinished", "Interrupted after 3 trials, without a result. The largest batch size that ran is"),
+    "tune-fits-nothing": ("bad", "No batch size fits: all 2 trials ran out of memory."),
+    "script-raised": (
+        "bad",
+        "No result: in trial 1, the script raised an error: RuntimeError: mat1 and mat2 shapes ",
+    ),
+    "torn": ("unfinished", "Cut off after 13 trials, without a result. The largest batch size that ran is 851."),
+    "empty": ("unfinished", "This record holds no trial."),
+    "run-restarted": ("good", "The command ended well after 12 s and 0 steps, in attempt 3."),
+    "run-failed": ("bad", ""),
+    "run-cut-off": ("unfinished", "Cut off after 1 attempt: this run has no end."),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_the_headline_of(name: str) -> None:
+    tone, start = SENTENCES[name]
+    result = headline(product.ALL[name]())
+    assert (result.tone, result.sentence[: len(start)]) == (tone, start)
+    assert result.sentence.endswith(".")
+
+
+def plan(**changes: object) -> Plan:
+    value = product.tune_on_cpu().plan
+    assert value is not None
+    return replace(value, **changes)  # type: ignore[arg-type]
+
+
+def prediction(**changes: object) -> Prediction:
+    value = product.predict_fits().prediction
+    assert value is not None
+    return replace(value, **changes)  # type: ignore[arg-type]
+
+
+def test_the_fastest_size_stands_beside_the_largest_that_fits() -> None:
+    record = product.tune_on_cpu()
+    assert record.memory is not None
+    known = replace(record, memory=replace(record.memory, largest_batch_size=900))
+    assert headline(known).sentence.endswith("; the largest that fits is 900.")
+    assert "largest that fits" not in headline(record).sentence, "the estimate does not state it"
+
+
+def test_a_plan_that_no_trial_confirmed_says_so() -> None:
+    result = of_plan(plan(verified=False))
+    assert result.tone == "note" and result.sentence.endswith("No trial has confirmed it.")
+
+
+def test_fastest_is_not_claimed_where_no_speed_was_measured() -> None:
+    assert "fastest" not in of_plan(plan(objective=Objective.FASTEST, samples_per_s=None)).sentence
+
+
+def test_a_plan_without_any_size_that_fits_is_bad_news() -> None:
+    settings = tuple(replace(s, effective=None) for s in plan().settings)
+    assert of_plan(plan(settings=settings)).tone == "bad"
+
+
+def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:
+    assert of_prediction(prediction(batch_size=4096)).sentence.endswith("; it is the largest that fits.")
+    nothing = prediction(batch_size=None, largest_batch_size=None, peak=None, verdict="out_of_memory")
+    fits_none = "No batch size fits NVIDIA A100-SXM4-40GB: not even the smallest stays within 35.5 GiB."
+    assert of_prediction(nothing) == Headline("bad", fits_none)
+
+
+def test_a_peak_within_the_budget_whose_interval_is_not_may_not_fit() -> None:
+    value = prediction()
+    assert value.peak is not None
+    near = replace(value.peak, device_bytes=value.budget.bytes - 1, device_interval_bytes=(1, value.budget.bytes + 2**30))
+    result = of_prediction(replace(value, verdict="out_of_memory", peak=near))
+    assert result.tone == "bad" and "may not fit" in result.sentence and "over it" in result.sentence
+
+
+def test_a_command_that_puts_nothing_on_the_card_trains_on_the_host() -> None:
+    peak = prediction().peak
+    assert peak is not None
+    result = of_prediction(prediction(peak=replace(peak, reserved_bytes=0)))
+    assert (result.tone, "trains on the host" in result.sentence) == ("note", True)
+
+
+def test_a_record_that_only_ended_with_a_message_shows_it() -> None:
+    record = replace(product.empty(), closed=Closed(2, 0.0, "nothing sets the placeholder {lr}."))
+    assert headline(record).sentence == "Nothing sets the placeholder {lr}."
+
+
+def test_a_speed_within_the_noise_of_the_users_own_is_not_called_faster() -> None:
+    fast, own = Estimate(308.0, Source.MEASURED, 303.0, 312.0), Estimate(218.0, Source.MEASURED, 214.0, 222.0)
+    assert "1.41 × the 218" in of_plan(plan(samples_per_s=fast, baseline_samples_per_s=own)).sentence
+    near = of_plan(plan(samples_per_s=fast, baseline_samples_per_s=replace(own, high=310.0))).sentence
+    assert "not clearly different from the 218" in near and "×" not in near
+    assert "as with your own settings" in of_plan(plan(samples_per_s=fast, baseline_samples_per_s=fast)).sentence
+
+
+def test_a_run_that_trained_nothing_is_no_good_end() -> None:
+    record = product.run_restarted()
+    assert record.run is not None
+    last = record.run.attempts[-1]
+    reported = replace(record.run, attempts=(replace(last, reports=(object(),)),))  # type: ignore[arg-type]
+    assert headline(replace(record, run=reported)).tone == "unfinished"
