@@ -9,7 +9,7 @@ import pytest
 from brimful.measure.prepared import KEPT_OUT, carry_over
 from brimful.values import TrialKind
 from tests.measure.test_outcome import REPORT
-from tests.show.pieces import sample as made
+from tests.show.product import trial_result
 
 FIRST_STEP = 1_000_000.0
 
@@ -29,7 +29,7 @@ def kept(record: Path, trial: str, absolute: Path, text: str, written_at: float)
 
 def sample(trial: str, first_step: float | None):
     return dataclasses.replace(
-        made(1, TrialKind.MEMORY, 8), folder=trial, reports=(dataclasses.replace(REPORT, first_step_unix_s=first_step),)
+        trial_result(8, TrialKind.MEMORY), folder=trial, reports=(dataclasses.replace(REPORT, first_step_unix_s=first_step),)
     )
 
 

@@ -4,12 +4,12 @@ import dataclasses
 
 from brimful.measure.scanned import files_of
 from brimful.values import Outcome, TrialKind
-from tests.show.pieces import sample as made
+from tests.show.product import trial_result
 
 
 def test_the_files_of_earlier_trials_are_named_the_newest_last_however_they_ended(tmp_path):
     samples = [
-        dataclasses.replace(made(1, TrialKind.TRACE, 8), folder=f"trial-00{n}", outcome=outcome)
+        dataclasses.replace(trial_result(8, TrialKind.TRACE), folder=f"trial-00{n}", outcome=outcome)
         for n, outcome in enumerate([Outcome.KILLED, Outcome.COMPLETED, Outcome.COMPLETED], 1)
     ]
     names = ["trial-001/scans-9.jsonl", "trial-003/scans-7.jsonl", "trial-003/scans-8.jsonl"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from brimful.errors import BrimfulError
 from brimful.record import latest, read_record
-from brimful.values import Machine, Outcome, Record, Trial, TrialResult
+from brimful.values import Machine, Outcome, Record, Trial, TrialKind, TrialResult
 from brimful.verbs import audit, predict, tune
 from brimful.verbs.run import Passes, run
 from brimful.verbs.session import Options
@@ -191,6 +191,12 @@ def empty() -> Record:
     """Opened and nothing else."""
     record = tune_on_cpu()
     return Record(record.folder, record.opened)
+
+
+def trial_result(batch_size: int, kind: TrialKind) -> TrialResult:
+    """A trial on this machine's CPU that completed."""
+    one = tune_on_cpu().trials[0]
+    return replace(one, trial=replace(one.trial, settings={"batch_size": batch_size}, kind=kind))
 
 
 # --- run --------------------------------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ from brimful.measure.gpus import find_gpu
 from brimful.values import Device, TrialKind
 from brimful.verbs.devices import Cards, cards, choose, require_that_card
 from tests.measure.test_outcome import REPORT
-from tests.show.pieces import sample
+from tests.show.product import trial_result
 
 CARD = Device("accelerator", "cuda:0")
 
 
 def on(*labels: str):
     reports = tuple(dataclasses.replace(REPORT, device=label, rank=rank) for rank, label in enumerate(labels))
-    return dataclasses.replace(sample(1, TrialKind.SPEED, 8), reports=reports)
+    return dataclasses.replace(trial_result(8, TrialKind.SPEED), reports=reports)
 
 
 def test_a_script_on_another_card_is_refused_with_what_to_do():

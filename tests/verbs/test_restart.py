@@ -6,13 +6,26 @@ from dataclasses import replace
 from typing import cast
 
 from brimful.decide.run.next_batch_size import Known
-from brimful.values import Command, Outcome, PlannedSetting, Report, RunStarted, Source
+from brimful.values import Attempt, Command, Failure, Outcome, PlannedSetting, Report, RunStarted, Source
 from brimful.verbs import restart
-from tests.show.run_records import FULL, attempt
 
 COMMAND = Command(("python", "train.py", "{batch_size}"))
 ROWS = (PlannedSetting("batch_size", 64, 64, "as the command says", Source.MEASURED),)
 STARTED = RunStarted("command", "the command as it stands", None, 10, (), 90.0)
+FULL = Failure(
+    "out_of_device_memory", "torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "Traceback (most recent call last):\n  ...\ntorch.OutOfMemoryError", "/home/u/train.py:41 in train", "train", 8211, False,
+)  # fmt: skip
+
+
+def attempt(**changes) -> Attempt:
+    fields = {
+        "number": 1, "settings": ROWS, "argv": ("python", "train.py"), "environment": {}, "resumed": None, "steps": 146_000,
+        "outcome": Outcome.COMPLETED, "started_unix_s": 0.0, "duration_s": 29_200.0, "folder": "attempt-001", "exit_code": 0,
+    }  # fmt: skip
+    return Attempt(**(fields | changes))
+
+
 FELL = attempt(outcome=Outcome.OUT_OF_DEVICE_MEMORY, failure=FULL, exit_code=1, settings=ROWS)
 
 

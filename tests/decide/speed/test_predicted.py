@@ -22,16 +22,16 @@ from brimful.decide.speed.predicted import (
     sizes_up_to,
     step_interval,
 )
+from brimful.measure.gpus import find_gpu
 from brimful.values import Estimate, Source
 from brimful_inside.simulator.roofline import DEFAULT, Kernel
 from tests.decide.speed.test_kernels import step
-from tests.show import pieces
 
 EVIDENCE = Evidence(STEP_TIME, 0.0, -0.1, 0.2, 64, "2026-11-20", "one NVIDIA A100-PCIE-40GB", "a bench")
 
 
 def card():
-    return pieces.a100()
+    return replace(find_gpu("a100-40gb"), name="NVIDIA A100-PCIE-40GB")
 
 
 def speed(laws=None, batch_size: int | None = 64, largest: int | None = 4096, samples=float, gpu=None, draws=True):
@@ -178,7 +178,7 @@ def test_samples_in_a_step_are_capped_where_a_larger_trace_showed_it():
 def test_evidence_of_the_card_itself_is_taken_as_it_is_and_widened_for_another():
     own = step_interval(card(), STEP_TIME, (EVIDENCE,))
     assert (own.low, own.high) == (-0.1, 0.2)
-    other = step_interval(pieces.gpu(), STEP_TIME, (EVIDENCE,))
+    other = step_interval(find_gpu("rtx3080-20gb"), STEP_TIME, (EVIDENCE,))
     assert other.low < own.low
     assert other.high > own.high
     assert "another card" in other.basis
