@@ -8,9 +8,8 @@ from pathlib import Path
 from PIL import Image
 
 from bench.captcha_example import ALPHABET, HEIGHT, LENGTH, WIDTH
-from brimful.recipes.captcha.cache import Captchas
-from brimful.recipes.captcha.data import images_of
-from brimful.recipes.captcha.options import ImageOptions
+from brimful.recipes.captcha.cache import Captchas, images_of
+from brimful.recipes.captcha.images import ImageOptions
 
 FLAGS = ("--digits", "--length", str(LENGTH), "--height", str(HEIGHT), "--width", str(WIDTH))
 

@@ -19,11 +19,10 @@ from torch.utils.data import DataLoader
 
 from bench.captcha_example import train as example
 from bench.captcha_images import say, write_files
-from brimful.recipes.captcha.cache import Captchas
-from brimful.recipes.captcha.data import images_of
-from brimful.recipes.captcha.options import ImageOptions
+from brimful.recipes.captcha.cache import Captchas, images_of
+from brimful.recipes.captcha.images import ImageOptions
 from brimful.recipes.captcha.recipe import reader_task
-from brimful.train.data.config import DataConfig
+from brimful.train.config import DataConfig
 from brimful.train.data.epoch_sampler import EpochSampler, Position
 from brimful.train.data.pipeline import DataPipeline
 

@@ -26,7 +26,8 @@ from typing import Any
 import torch
 
 from bench.probe_cost import cpu_name
-from brimful.train.checkpoints import CheckpointConfig, Checkpoints
+from brimful.train.checkpoints.folder import Checkpoints
+from brimful.train.config import CheckpointConfig
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = {"76 MB": 76_000_000, "1 GiB": 1 << 30}

@@ -34,7 +34,7 @@ from torch import nn
 
 from bench.probe_cost import cpu_name
 from brimful.train import Arrays, BatchingConfig, CheckpointConfig, Config, OptimizerConfig, Task, fit
-from brimful.train.checkpoints import Checkpoints
+from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.engine import _Training
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from brimful.train.checkpoints import CheckpointConfig, Checkpoints
+from brimful.train.checkpoints.folder import Checkpoints
+from brimful.train.config import CheckpointConfig
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=8)

@@ -14,8 +14,8 @@ from brimful.train.distributed.ranks import (
     Ranks,
     Vote,
 )
-from brimful.train.distributed.restart import SmallerFits
-from brimful.train.shortage import does_not_fit
+from brimful.train.oom_limits import SmallerFits
+from brimful.train.step.oom import does_not_fit
 from brimful.values import Failure
 from brimful_inside.probe.hooks.exceptions import qualified_name
 

@@ -1,154 +1,149 @@
+"""The command line of a recipe: the engine's Config, presets under it, and how it ends."""
+
 from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cyclopts import App
 
-from brimful.errors import UsageError
-from brimful.recipes.common import FLAGS, Options, Preset, choose, config_from, find_preset
+from brimful.errors import BrimfulError, DoesNotFit, Terminated, UsageError
+from brimful.recipes import common
+from brimful.recipes.common import Preset, Presets
+from brimful.train.config import Config
 
-PRESET = Preset(
+NAMED = Preset(
     "named",
     "For tests.",
-    Options(batch_size=1024, effective_batch=3072, lr=6e-4, scaling="sqrt", reference_batch=64, epochs=150, precision="bf16"),
+    {
+        **{"out": "here", "batch-size": 1024, "effective-batch": 3072, "lr": 6e-4, "scaling": "sqrt", "reference-batch": 64},
+        **{"epochs": 150, "precision": "bf16", "channels-last": True},
+    },
     {"epochs": "assumed: a round number"},
 )
-OUT = Path("out")
-
-# One value for each option that is none of the engine's own defaults, and where it must arrive.
-ARRIVES = {
-    "batch_size": (32, "batch.micro_batch"),
-    "accumulation": (2, "batch.accumulation"),
-    "effective_batch": (128, "batch.effective"),
-    "eval_batch_size": (77, "batch.eval_batch"),
-    "drop_last": (True, "batch.drop_last"),
-    "epochs": (2.5, "epochs"),
-    "max_steps": (9, "max_steps"),
-    "optimizer": ("sgd", "optimizer.name"),
-    "lr": (0.5, "optimizer.lr"),
-    "weight_decay": (0.25, "optimizer.weight_decay"),
-    "schedule": ("wsd", "schedule.kind"),
-    "warmup_epochs": (0.5, "schedule.warmup_epochs"),
-    "floor_lr": (1e-7, "schedule.floor_lr"),
-    "clip_norm": (3.0, "clip_norm"),
-    "seed": (5, "seed"),
-    "on_nan": ("skip", "on_nan"),
-    "eval_every_epochs": (2.0, "eval_every_epochs"),
-    "device": ("cpu", "device"),
-    "precision": ("fp16", "precision"),
-    "gradient_checkpointing": (True, "gradient_checkpointing"),
-    "compile": (True, "compile"),
-    "cuda_graphs": (True, "cuda_graphs"),
-    "parallel": ("fsdp2", "parallel"),
-    "overlap": (True, "overlap"),
-    "num_workers": (3, "data.workers"),
-    "residence": ("loader", "data.residence"),
-    "memory_budget": ("1GiB", "memory_budget"),
-    "out": (Path("elsewhere"), "out"),
-    "resume": ("no", "checkpoints.resume"),
-    "checkpoint_every_epochs": (4.0, "checkpoints.every_epochs"),
-    "checkpoint_every_steps": (100, "checkpoints.every_steps"),
-    "checkpoint_every_minutes": (5.0, "checkpoints.every_minutes"),
-    "keep_last": (7, "checkpoints.keep_last"),
-    "tensorboard": (True, "tensorboard"),
-    "channels_last": (True, "channels_last"),
-}
-# Those that do not go to the engine as they are: a pair that belongs together, and what the recipe does itself.
-ELSEWHERE = {"scaling", "reference_batch", "host_allocator"}
+SETTINGS = Config(out=Path("out"))
 
 
-def at(config: object, dotted: str) -> object:
+def parsed(*argv: object, preset: Preset = NAMED) -> tuple[Config, dict[str, tuple[object, object, str]]]:
+    """The Config of a command line, and its rows by name."""
+    presets = Presets("named", ("named", "other"), lambda name, device: replace(preset, name=name))
+    app = App(config=presets.apply)
+
+    @app.default
+    def train(*, preset: str = "named", config: Config = SETTINGS) -> Config:
+        return config
+
+    function, bound, _ = app.parse_args([str(word) for word in argv], exit_on_error=False, print_error=False)
+    return function(*bound.args, **bound.kwargs), {row.name: (row.requested, row.effective, row.why) for row in presets.rows}
+
+
+@pytest.mark.parametrize(
+    ("flags", "dotted", "value"),
+    [
+        (("--batch-size", 32), "batch.micro_batch", 32),
+        (("--effective-batch", 128), "batch.effective", 128),
+        (("--eval-batch-size", 77), "batch.eval_batch", 77),
+        (("--drop-last",), "batch.drop_last", True),
+        (("--optimizer", "sgd", "--momentum", 0.5), "optimizer.momentum", 0.5),
+        (("--schedule", "wsd"), "schedule.kind", "wsd"),
+        (("--num-workers", 3), "data.workers", 3),
+        (("--resume", "no"), "checkpoints.resume", "no"),
+        (("--checkpoint-every-minutes", 5), "checkpoints.every_minutes", 5.0),
+        (("--clip-norm", 0), "clip_norm", None),
+        (("--precision", "fp16"), "precision", "fp16"),
+        (("--no-channels-last",), "channels_last", False),
+        (("--out", "elsewhere"), "out", Path("elsewhere")),
+        ((), "channels_last", True),
+        ((), "batch.effective", 3072),
+    ],
+)
+def test_a_flag_arrives_in_its_setting_and_a_preset_where_none_is_given(flags, dotted: str, value: object):
+    found: object = parsed(*flags)[0]
     for name in dotted.split("."):
-        config = getattr(config, name)
-    return config
-
-
-@pytest.mark.parametrize("name", ARRIVES)
-def test_each_option_arrives_in_the_config_and_changes_it(name: str):
-    value, dotted = ARRIVES[name]
-    assert at(config_from(replace(Options(out=OUT), **{name: value})), dotted) == value
-    assert at(config_from(Options(out=OUT)), dotted) != value
-
-
-def test_no_option_is_left_out_of_these_tests():
-    assert {field.name for field in fields(Options)} == set(ARRIVES) | ELSEWHERE
-
-
-def test_scaling_arrives_with_its_reference():
-    scaling = config_from(Options(out=OUT, scaling="sqrt", reference_batch=64)).scaling
-    assert (scaling.rule, scaling.reference_batch) == ("sqrt", 64)
-
-
-def test_a_clip_norm_of_0_switches_clipping_off():
-    assert config_from(Options(out=OUT, clip_norm=0.0)).clip_norm is None
+        found = getattr(found, name)
+    assert found == value
 
 
 def test_another_interval_of_checkpoints_stands_in_place_of_epochs():
-    checkpoints = config_from(Options(out=OUT, checkpoint_every_steps=10)).checkpoints
-    assert checkpoints.every_steps == 10 and checkpoints.every_epochs is None
+    assert parsed("--checkpoint-every-steps", 10)[0].checkpoints.every_epochs is None
+    both = parsed("--checkpoint-every-steps", 10, "--checkpoint-every-epochs", 2)[0].checkpoints
+    assert (both.every_steps, both.every_epochs) == (10, 2)
 
 
-def test_without_a_folder_nothing_is_trained():
-    with pytest.raises(UsageError, match="No folder"):
-        config_from(Options())
-
-
-def test_what_is_given_overrides_the_preset_and_both_are_told():
-    chosen = choose(Options(precision="fp32", seed=3), PRESET)
-    assert chosen.options.precision == "fp32" and chosen.options.epochs == 150
-    rows = {row.name: row for row in chosen.rows}
-    assert (rows["--precision"].requested, rows["--precision"].effective) == ("fp32", "fp32")
-    assert rows["--precision"].why == "given; preset named has bf16"
-    assert rows["--seed"].why == "given"
-    assert (rows["--epochs"].requested, rows["--epochs"].why) == (None, "preset named; assumed: a round number")
+def test_each_row_says_where_its_value_comes_from():
+    _, rows = parsed("--precision", "fp32", "--seed", 3, "--preset", "other")
+    assert rows["precision"] == ("fp32", "fp32", "given; preset other has bf16")
+    assert rows["seed"] == ("3", "3", "given")
+    assert rows["epochs"] == (None, 150, "preset other; assumed: a round number")
 
 
 def test_the_effective_batch_of_a_preset_goes_with_its_batch_size():
-    assert choose(Options(), PRESET).options.effective_batch == 3072
-    for given in (Options(batch_size=64), Options(accumulation=2)):
-        chosen = choose(given, PRESET)
-        (row,) = [row for row in chosen.rows if row.name == "--effective-batch"]
-        assert chosen.options.effective_batch is None and "3,072 is not kept" in row.why
-    assert choose(Options(batch_size=64, effective_batch=128), PRESET).options.effective_batch == 128
+    for flag in ("--batch-size", "--accumulation"):
+        config, rows = parsed(flag, 2)
+        assert config.batch.effective is None and "3,072 is not kept" in rows["effective-batch"][2]
+    assert parsed("--batch-size", 64, "--effective-batch", 128)[0].batch.effective == 128
 
 
 def test_a_learning_rate_that_was_given_is_not_scaled():
-    chosen = choose(Options(lr=1e-3), PRESET)
-    assert (chosen.options.scaling, chosen.options.reference_batch) == (None, None)
-    assert any("not scaled from batch 64" in row.why for row in chosen.rows)
-    assert choose(Options(lr=1e-3, scaling="linear"), PRESET).options.scaling == "linear"
-    assert choose(Options(epochs=1), PRESET).options.scaling == "sqrt"
-
-
-def test_a_flag_set_to_no_is_given_too():
-    preset = replace(PRESET, options=Options(channels_last=True))
-    assert choose(Options(channels_last=False), preset).options.channels_last is False
+    config, rows = parsed("--lr", 1e-3)
+    assert (config.scaling.rule, config.scaling.reference_batch) == ("none", None)
+    assert "not scaled from batch 64" in rows["scaling"][2]
+    assert parsed("--lr", 1e-3, "--scaling", "linear")[0].scaling.rule == "linear"
 
 
 def test_an_unknown_preset_names_those_that_exist():
     with pytest.raises(UsageError) as caught:
-        find_preset("nmed", {"named": PRESET})
-    assert "nmed" in caught.value.problem and "named" in caught.value.suggestion
+        parsed("--preset", "nmed")
+    assert "nmed" in caught.value.problem and "Nearest: named" in caught.value.suggestion
 
 
-def test_each_flag_named_in_an_error_exists_and_each_name_is_one_of_config():
-    app = App()
+def app_that(ends_with: BaseException | int) -> App:
+    app = App(name="recipe")
 
     @app.default
-    def train(*, options: Options | None = None) -> None: ...
+    def train(*, config: Config = SETTINGS) -> int:
+        if isinstance(ends_with, BaseException):
+            raise ends_with
+        return ends_with
 
-    known = {name for argument in app.assemble_argument_collection() for name in argument.names}
-    assert set(FLAGS.values()) <= known
-    config = config_from(Options(out=OUT))
-    for dotted in FLAGS:
-        at(config, dotted.removeprefix("config."))  # an AttributeError is a name that no longer exists
-    assert {FLAGS[f"config.{dotted}"] for _, dotted in ARRIVES.values()} == {"--" + name.replace("_", "-") for name in ARRIVES}
+    return app
 
 
-def test_the_options_need_no_torch():
-    program = "import sys, brimful.recipes.common; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [(0, 0), (2, 2), (DoesNotFit("problem"), 3), (Terminated(), 143), (BrimfulError("problem"), 1), (KeyboardInterrupt(), 130)],
+)
+def test_each_ending_has_its_exit_code(what: BaseException | int, code: int):
+    assert common.run(app_that(what), []) == code
+
+
+def test_the_first_rank_reports_all_in_the_words_of_the_command_line(capsys, monkeypatch):
+    error = UsageError("config.batch.micro_batch: 9 is more than 5.", "It cannot be filled.", "Set config.optimizer.lr.")
+    assert common.run(app_that(error), []) == 2
+    assert capsys.readouterr().err.splitlines() == ["--batch-size: 9 is more than 5.", "It cannot be filled.", "Set --lr."]
+    monkeypatch.setenv("RANK", "2")
+    assert common.run(app_that(error), []) == 2
+    assert capsys.readouterr().err == "rank 2: --batch-size: 9 is more than 5.\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [(["--sed", "1"], "--sed"), (["--batch-size", "x"], "--batch-size"), (["--batch-size", "0"], "--batch-size = 0")],
+)
+def test_a_wrong_option_is_a_sentence_without_a_traceback(argv, words, capsys):
+    assert common.run(app_that(0), argv) == 2
+    shown = capsys.readouterr().err
+    assert words in shown and "Traceback" not in shown
+
+
+def test_what_nobody_foresaw_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        common.run(app_that(ZeroDivisionError()), [])
+
+
+def test_the_command_line_needs_no_torch():
+    program = "import sys, brimful.recipes.captcha.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import typing
 from pathlib import Path
 
 import numpy
@@ -15,12 +16,12 @@ from hypothesis import strategies as st
 import brimful.train
 from brimful.errors import UsageError
 from brimful.train import BatchingConfig, CheckpointConfig, Config, OptimizerConfig, ScalingConfig, ScheduleConfig
-from brimful.train.data.config import DataConfig
+from brimful.train.config import DataConfig
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("epochs", 0), ("epochs", float("inf")), ("max_steps", 0), ("seed", -1), ("precision", "fp8"), ("clip_norm", 0.0),
+    [("epochs", 0), ("epochs", float("inf")), ("max_steps", 0), ("seed", -1), ("precision", "fp8"), ("clip_norm", -1.0),
      ("parallel", "ddp2"), ("on_nan", "ignore"), ("eval_every_epochs", 0), ("log_every_s", 0)],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_by_its_dotted_name(name, value, tmp_path):
@@ -44,8 +45,8 @@ WRONG = {
 
 
 def wrong_values(prefix: str, name: str) -> list:
-    annotation = {f.name: f.type for f in dataclasses.fields(Config if prefix == "config" else PARTS[prefix[7:]])}[name]
-    kind, _, optional = str(annotation).partition(" | ")
+    annotation = typing.get_type_hints(Config if prefix == "config" else PARTS[prefix[7:]])[name]
+    kind, _, optional = getattr(annotation, "__name__", str(annotation)).partition(" | ")
     values = WRONG.get(kind, [None, 1, "adamw", {}, Path("x")])  # another part
     return [value for value in values if not (optional and value is None)]
 
@@ -102,3 +103,23 @@ def test_the_public_names_are_all_there():
     assert dir(brimful.train) == sorted(brimful.train.__all__)
     with pytest.raises(AttributeError, match="no attribute 'fitt'"):
         brimful.train.fitt  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("every_epochs", value) for value in (0, -1, math.nan, math.inf)),
+        *(("every_steps", value) for value in (0, -5, 1.5)),
+        *(("every_minutes", value) for value in (0, -0.1)),
+        *(("keep_last", value) for value in (0, -1, 1.5, True)),
+        ("resume", ""),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused_by_its_dotted_name(name, value):
+    with pytest.raises(UsageError, match=rf"config\.checkpoints\.{name}"):
+        CheckpointConfig(**{name: value})
+
+
+def test_intervals_can_be_switched_off_and_combined():
+    config = CheckpointConfig(every_epochs=None, every_steps=5, every_minutes=0.5)
+    assert (config.every_epochs, config.every_steps, config.every_minutes) == (None, 5, 0.5)

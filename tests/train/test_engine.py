@@ -11,16 +11,19 @@ import random
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
 
-from brimful.errors import DiskFull, Interrupted, Terminated, UsageError
-from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Sum, Task, fit
-from brimful.train.checkpoints import Checkpoints
+from brimful.errors import DiskFull, DoesNotFit, Interrupted, Terminated, UsageError
+from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Sum, Task, exit_codes, fit
+from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.data import pipeline
-from brimful.train.reporting.log import finite_or_none
+from brimful.train.reporting.progress_log import finite_or_none
+from brimful_inside.probe import context as process_context
+from brimful_inside.probe.hooks.exceptions import Failures
 from tests.train.ledger import (
     Faults,
     Stopped,
@@ -191,7 +194,7 @@ def test_five_kills_at_random_steps_end_in_the_weights_of_the_run_that_was_left_
 
 def filling(after: int):
     """The disk is full for all checkpoints but the first `after`."""
-    from brimful.train.checkpoints import whole
+    from brimful.train.checkpoints import checkpoint as whole
 
     real, calls = whole.write, iter(range(1000))
 
@@ -211,7 +214,7 @@ def test_a_disk_that_is_full_at_the_end_says_what_is_kept(tmp_path):
 
 
 def test_a_disk_that_is_full_on_the_way_does_not_end_the_training(tmp_path, capfd):
-    from brimful.train.checkpoints import whole
+    from brimful.train.checkpoints import checkpoint as whole
 
     real, calls = whole.write, iter(range(1000))
 
@@ -368,3 +371,33 @@ def test_an_update_that_is_left_out_is_not_in_the_loss_that_is_told(tmp_path, ca
 
 def test_what_json_has_no_word_for_is_null():
     assert finite_or_none({"a": [float("nan"), 1.0, (float("inf"),)], "b": "nan"}) == {"a": [None, 1.0, [None]], "b": "nan"}
+
+
+@pytest.mark.parametrize(("error", "code"), [(DoesNotFit("too large", "it is", "make it smaller"), 3), (Terminated(), 143)])
+def test_an_error_ends_the_script_with_its_code_and_its_sentences(error, code, capsys):
+    with pytest.raises(SystemExit) as ended, exit_codes():
+        raise error
+    assert ended.value.code == code
+    assert capsys.readouterr().err.splitlines() == list(error.sentences())
+
+
+def test_another_rank_says_a_line(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit), exit_codes():
+        raise DoesNotFit("too large", "it is", "make it smaller")
+    assert capsys.readouterr().err == "rank 1: too large\n"
+
+
+def test_an_error_of_the_script_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError), exit_codes():
+        raise ZeroDivisionError
+
+
+def test_who_looks_on_hears_of_the_error_as_of_one_that_nobody_caught(monkeypatch):
+    told = []
+    probe = SimpleNamespace(failures=Failures(told.append, lambda: ("train", 4, False)))
+    monkeypatch.setattr(process_context, "hub", SimpleNamespace(probe=probe))
+    with pytest.raises(SystemExit), exit_codes():
+        raise DoesNotFit("too large", "it is", "make it smaller")
+    (failure,) = told
+    assert (failure.type, failure.message, failure.caught) == ("brimful.errors.DoesNotFit", "too large", False)

@@ -127,9 +127,9 @@ def sized(out: str, stops_after: str) -> None:
 def by_size(ranks: int) -> list[float]:
     """The ledger of a training that was left alone."""
     ledger, trained = numpy.zeros(SAMPLES), 0
-    course = EpochSampler(SAMPLES, seed=0, micro_batch=10, accumulation=2, ranks=ranks, sizes=SIZES, max_tokens=24)
+    sampler = EpochSampler(SAMPLES, seed=0, micro_batch=10, accumulation=2, ranks=ranks, sizes=SIZES, max_tokens=24)
     for epoch in range(EPOCHS):
-        for step in course.steps(Position(epoch)):
+        for step in sampler.steps(Position(epoch)):
             trained += step.samples
             ledger[step.indices] += Schedule(COSINE, 1.0, SAMPLES * EPOCHS, SAMPLES).lr(trained) / step.samples
     return ledger.tolist()

@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from brimful.errors import UsageError
-from brimful.train.clipping import clip
-from brimful.train.optimizers import OptimizerConfig, load_optimizer_state, make_optimizer
-from brimful.train.precision import Precision
-from brimful.train.scaling import ScalingConfig
+from brimful.train.config import OptimizerConfig, ScalingConfig
+from brimful.train.model.precision import Precision
+from brimful.train.optim.optimizers import load_optimizer_state, make_optimizer
+from brimful.train.step.gradients import clip
 
 CPU = torch.device("cpu")
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
@@ -84,7 +84,7 @@ for name in ("adamw", "adam", "sgd"):
 try:
     make("adafactor", True)
 except UsageError as error:
-    told["adafactor"] = error.saw
+    told["adafactor"] = error.problem
 print(json.dumps({"rank": rank, **told}), file=open(f"{sys.argv[1]}/{rank}.json", "w"))
 dist.destroy_process_group()
 """

@@ -11,7 +11,7 @@ from brimful_inside.simulator.oom_patterns import CONSEQUENCE
 __all__ = ["follows", "is_final", "is_for_memory"]
 
 _DOES_NOT_FIT = f"{DoesNotFit.__module__}.{DoesNotFit.__qualname__}"
-_SMALLER_FITS = "brimful.train.distributed.restart.SmallerFits"
+_SMALLER_FITS = "brimful.train.oom_limits.SmallerFits"
 _ANOTHER_RANK = "brimful.train.distributed.ranks.RankFailed"
 _OF_ANOTHER_RANK = re.compile(r"does not fit into the memory of rank \d+")
 

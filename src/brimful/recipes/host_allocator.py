@@ -11,11 +11,11 @@ import os
 
 from brimful.decide.tune.search import ALLOCATOR
 from brimful.errors import UsageError
-from brimful.train.effective import Effective
+from brimful.train.checking import Effective
 
 __all__ = ["set_host_allocator"]
 
-NAME = "host allocator"
+NAME = "host-allocator"
 # malloc.h of glibc; mallopt takes an int, so "never" is the largest one.
 _MALLOPT = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TOP_PAD_": -2, "MALLOC_TRIM_THRESHOLD_": -1}
 _LARGEST = 2**31 - 1

@@ -10,37 +10,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from brimful.train.checkpoints.config import CheckpointConfig
-    from brimful.train.config import Config
+    from brimful.train.config import (
+        BatchingConfig,
+        CheckpointConfig,
+        Config,
+        DataConfig,
+        OptimizerConfig,
+        ScalingConfig,
+        ScheduleConfig,
+    )
     from brimful.train.data.arrays import Arrays
-    from brimful.train.data.config import DataConfig
-    from brimful.train.ending import exit_codes
-    from brimful.train.engine import fit
-    from brimful.train.optim.lr_scaling import ScalingConfig
-    from brimful.train.optim.optimizers import OptimizerConfig
-    from brimful.train.optim.schedules import ScheduleConfig
+    from brimful.train.engine import exit_codes, fit
     from brimful.train.reporting.peak_memory import Peaks
-    from brimful.train.result import Result
-    from brimful.train.step.batching import BatchingConfig
-    from brimful.train.task import Batch, Sum, Task
+    from brimful.train.task import Batch, Result, Sum, Task
 
-_HOMES = {
-    "Arrays": "data.arrays",
-    "Batch": "task",
-    "BatchingConfig": "step.batching",
-    "CheckpointConfig": "checkpoints.config",
-    "Config": "config",
-    "DataConfig": "data.config",
-    "OptimizerConfig": "optim.optimizers",
-    "Peaks": "reporting.peak_memory",
-    "Result": "result",
-    "ScalingConfig": "optim.lr_scaling",
-    "ScheduleConfig": "optim.schedules",
-    "Sum": "task",
-    "Task": "task",
-    "exit_codes": "ending",
-    "fit": "engine",
+_MODULES = {
+    "config": (
+        "BatchingConfig",
+        "CheckpointConfig",
+        "Config",
+        "DataConfig",
+        "OptimizerConfig",
+        "ScalingConfig",
+        "ScheduleConfig",
+    ),
+    "data.arrays": ("Arrays",),
+    "engine": ("exit_codes", "fit"),
+    "reporting.peak_memory": ("Peaks",),
+    "task": ("Batch", "Result", "Sum", "Task"),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Arrays",

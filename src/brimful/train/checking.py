@@ -1,4 +1,4 @@
-"""The types of settings, checked when they are made: a wrong one is refused by its dotted name, not met hours later."""
+"""What the settings of a training share: their checks when they are made, and `Effective`: requested against in force."""
 
 from __future__ import annotations
 
@@ -8,14 +8,44 @@ import numbers
 import os
 import types
 import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import UsageError
 
-__all__ = ["check_types"]
+__all__ = ["Effective", "check_types", "refuse_unread", "require"]
 
 _WORDS = {bool: "neither True nor False", int: "no whole number", float: "no number", str: "no text", Path: "no path"}
+
+
+@dataclass(frozen=True)
+class Effective:
+    """One setting of a training: what was asked for (None: nothing), what is in force, and why."""
+
+    name: str
+    requested: object
+    effective: object
+    why: str
+
+
+def require(holds: bool, name: str, value: object, problem: str, suggestion: str = "") -> None:
+    """Raises UsageError "config.NAME = VALUE: PROBLEM" unless it `holds`."""
+    if not holds:
+        raise UsageError(f"config.{name} = {value!r}: {problem}", suggestion=suggestion)
+
+
+def refuse_unread(settings: Any, prefix: str, choice: str, read_by: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuses a setting that `choice` does not read and that is not at its default: nobody shall believe it is in force."""
+    for field in dataclasses.fields(settings):
+        readers, value = read_by.get(field.name), getattr(settings, field.name)
+        if readers and choice not in readers and value != field.default:
+            raise UsageError(
+                f"config.{prefix}.{field.name} = {value!r}: {choice} has no such setting",
+                f"It is one of {' and '.join(readers)}, and would have no effect.",
+                f"Leave it at {field.default!r}, or choose {readers[0]}.",
+            )
 
 
 def check_types(settings: Any, prefix: str) -> None:

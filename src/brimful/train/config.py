@@ -1,85 +1,306 @@
-"""All settings of a training, made of the parts that stand with what they configure. Checked when they are made."""
+"""All settings of a training, checked when they are made. A recipe's command line is made of them: hence the flags' names.
+
+Nothing here imports torch, so that `--help` is quick. Raises UsageError with the dotted name of what cannot be meant.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import torch
+from cyclopts import Group, Parameter
 
 from brimful.errors import UsageError
-from brimful.train.checking import check_types
-from brimful.train.checkpoints.config import CheckpointConfig
-from brimful.train.data.config import DataConfig
-from brimful.train.model.precision import PRECISIONS
-from brimful.train.optim.lr_scaling import ScalingConfig
-from brimful.train.optim.optimizers import OptimizerConfig
-from brimful.train.optim.schedules import ScheduleConfig
-from brimful.train.step.batching import BatchingConfig
+from brimful.train.checking import check_types, refuse_unread, require
 from brimful.units import parse_memory
 
-__all__ = ["Config"]
+__all__ = [
+    "PRECISIONS",
+    "BatchingConfig",
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "OptimizerConfig",
+    "ScalingConfig",
+    "ScheduleConfig",
+]
+
+OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
+SCHEDULES = ("cosine", "wsd", "constant", "one_cycle")
+SCALING_RULES = ("none", "linear", "sqrt", "auto")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+RESIDENCES = ("auto", "device", "pinned", "host", "loader")
+
+_BATCH, _LEARNING = Group("Batch", sort_key=1), Group("Learning", sort_key=2)
+_COMPUTING, _KEEPING = Group("Computing", sort_key=3), Group("Keeping", sort_key=4)
+_ADAMS = ("adamw", "adam")
+_READ_BY_OPTIMIZERS = {
+    **dict.fromkeys(("beta1", "beta2", "eps"), _ADAMS),
+    **dict.fromkeys(("momentum", "nesterov"), ("sgd",)),
+    "relative_step": ("adafactor",),
+}
+_READ_BY_SCHEDULES = {"decay_share": ("wsd",), "rise_share": ("one_cycle",), "start_share": ("one_cycle",)}
 
 
+@Parameter(name="*", group=_BATCH)
 @dataclass(frozen=True)
-class Config:
-    """Settings of one training. Raises UsageError with the dotted name of what cannot be meant.
+class BatchingConfig:
+    """How many samples train together. `accumulation` and `effective` follow from each other; with neither, an update takes
+    one micro-batch of each rank."""
 
-    out: the folder for checkpoints, statistics and logs. epochs: may be a part of one (0.5). max_steps: an end before that.
-    device: "auto" takes the accelerator that PyTorch finds, else the CPU.
-    eval_every_epochs: None evaluates at the end alone.
-    clip_norm: the largest 2-norm of all gradients together; None: no clipping.
-    overlap: once some hundred steps have passed without out-of-memory, gradients are reduced while the backward pass goes on;
-        an out-of-memory error then costs what was trained since the last checkpoint instead of one step.
-    on_nan: "stop" ends a training whose loss became NaN or infinite; "skip" leaves that update out and counts it.
-    memory_budget: "20GiB" or "80%" (of what is free): of the device's memory, on a CPU of the host's. None: no limit.
-    log_every_s: seconds between two lines of the log within an epoch.
+    micro_batch: Annotated[int, Parameter(name="--batch-size")] = 64
+    """Samples that go through the model at once, on each rank."""
+    accumulation: int | None = None
+    """Micro-batches of each rank in one update."""
+    effective: Annotated[int | None, Parameter(name="--effective-batch")] = None
+    """Samples in one update, over all ranks; accumulation follows from it."""
+    eval_batch: Annotated[int | None, Parameter(name="--eval-batch-size")] = None
+    """Samples at once in evaluation; without it three times the micro-batch."""
+    max_tokens: int | None = None
+    """For data with `sizes`: a micro-batch holds as many samples as keep samples × longest within it, a batch of the evaluation
+    as many as keep within three times as much."""
+    drop_last: bool = False
+    """Leave out the samples at the end of an epoch that fill no whole effective batch."""
+
+    def __post_init__(self) -> None:
+        check_types(self, "config.batch")
+        for name in ("micro_batch", "accumulation", "effective", "eval_batch", "max_tokens"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"batch.{name}", value, "it is a whole number of 1 or more")
+
+
+@Parameter(name="*", group=_LEARNING)
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The optimizer and its settings. One that the chosen optimizer does not read is refused."""
+
+    name: Annotated[str, Parameter(name="--optimizer")] = "adamw"
+    """adamw, adam, sgd or adafactor."""
+    lr: float = 1e-3
+    """The peak learning rate, at the reference batch where a scaling rule is asked for."""
+    weight_decay: float = 0.01
+    """Decoupled for AdamW and Adafactor, added to the gradient for Adam and SGD. Biases and normalization never decay."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    momentum: float = 0.9
+    nesterov: bool = False
+    relative_step: bool = False
+    """Adafactor's own step, max(0.001, RMS of the parameter) × min(lr, 1/√step), in place of lr itself."""
+
+    def __post_init__(self) -> None:
+        check_types(self, "config.optimizer")
+        _require_one_of("optimizer.name", self.name, OPTIMIZERS)
+        require(0 < self.lr < math.inf, "optimizer.lr", self.lr, "a learning rate is more than 0")
+        for name in ("weight_decay", "eps"):
+            value = getattr(self, name)
+            require(0 <= value < math.inf, f"optimizer.{name}", value, "it is 0 or more")
+        for name in ("beta1", "beta2", "momentum"):
+            value = getattr(self, name)
+            require(0 <= value < 1, f"optimizer.{name}", value, "it is at least 0 and less than 1")
+        still = self.nesterov and not self.momentum
+        require(not still, "optimizer.nesterov", True, "Nesterov's step needs a momentum of more than 0")
+        refuse_unread(self, "optimizer", self.name, _READ_BY_OPTIMIZERS)
+
+
+@Parameter(name="*", group=_LEARNING)
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate as a function of the samples seen. A warm-up has one length, in epochs or in samples."""
+
+    kind: Annotated[str, Parameter(name="--schedule")] = "cosine"
+    """cosine, wsd, constant or one_cycle: the learning rate as a function of the samples seen."""
+    warmup_epochs: float | None = None
+    """Epochs until the peak learning rate is reached, linearly from 0; for one_cycle, the length of its rise."""
+    warmup_samples: float | None = None
+    """The same, in samples."""
+    floor_lr: float = 0.0
+    """The learning rate is never below it, in the warm-up neither."""
+    decay_share: float = 0.2
+    """The last part of a wsd training, which falls linearly to the floor."""
+    rise_share: float = 0.3
+    """The part of a one_cycle training that rises; 0.3 and 1/25 are torch.optim.lr_scheduler.OneCycleLR's."""
+    start_share: float = 0.04
+    """A one_cycle begins at this share of the peak."""
+
+    def __post_init__(self) -> None:
+        check_types(self, "config.schedule")
+        _require_one_of("schedule.kind", self.kind, SCHEDULES)
+        warm = (self.warmup_epochs, self.warmup_samples)
+        if None not in warm:
+            raise UsageError(
+                f"config.schedule.warmup_epochs = {warm[0]} and warmup_samples = {warm[1]}: a warm-up has one length",
+                suggestion="Give one of the two.",
+            )
+        for name in ("warmup_epochs", "warmup_samples", "floor_lr"):
+            value = getattr(self, name)
+            require(value is None or 0 <= value < math.inf, f"schedule.{name}", value, "it is 0 or more")
+        for name in ("decay_share", "rise_share", "start_share"):
+            value = getattr(self, name)
+            require(0 < value <= 1, f"schedule.{name}", value, "it is more than 0 and at most 1")
+        refuse_unread(self, "schedule", self.kind, _READ_BY_SCHEDULES)
+        two_lengths = self.rise_share != ScheduleConfig.rise_share and warm != (None, None)
+        require(not two_lengths, "schedule.rise_share", self.rise_share, "the warm-up beside it is the rise's length already",
+                "Give one of the two.")  # fmt: skip
+
+
+@Parameter(name="*", group=_LEARNING)
+@dataclass(frozen=True)
+class ScalingConfig:
+    """What another batch than the reference does to the learning rate and to Adam's beta2."""
+
+    rule: Annotated[str, Parameter(name="--scaling")] = "none"
+    """none, linear, sqrt or auto (linear for SGD, sqrt for the others): how the learning rate follows the effective batch."""
+    reference_batch: int | None = None
+    """The effective batch, in samples, at which --lr (and beta2) is right."""
+    hold_beta2: bool = True
+    """With a reference batch, Adam's beta2 forgets over as many samples as it would there, whatever the rule."""
+
+    def __post_init__(self) -> None:
+        check_types(self, "config.scaling")
+        _require_one_of("scaling.rule", self.rule, SCALING_RULES)
+        reference, found = self.reference_batch, "Give the effective batch at which the learning rate was found."
+        is_batch = reference is None or reference >= 1
+        require(is_batch, "scaling.reference_batch", reference, "a batch has 1 sample or more", found)
+        if self.rule != "none" and reference is None:
+            raise UsageError(
+                f"config.scaling.rule = {self.rule!r} without config.scaling.reference_batch",
+                "A learning rate can only be scaled from the batch at which it is right.",
+                found,
+            )
+
+
+@Parameter(name="*", group=_KEEPING)
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """How often a checkpoint is written, how many stay, and where a training goes on from.
+
+    None switches an interval off; where several are given, each one asks for a checkpoint by itself.
     """
 
-    out: Path
-    epochs: float = 1
-    max_steps: int | None = None
-    seed: int = 0
+    every_epochs: Annotated[float | None, Parameter(name="--checkpoint-every-epochs")] = 1
+    """How often a checkpoint is written."""
+    every_steps: Annotated[int | None, Parameter(name="--checkpoint-every-steps")] = None
+    """The same, in updates."""
+    every_minutes: Annotated[float | None, Parameter(name="--checkpoint-every-minutes")] = None
+    """The same, by the clock."""
+    keep_last: int = 3
+    """How many of the newest whole checkpoints stay, 1 or more."""
+    keep_best: bool = True
+    """The one with the best score stays as well, however old it is."""
+    resume: str = "auto"
+    """auto (from the newest whole checkpoint in --out, if there is any), no, or the path of a checkpoint. Those of another
+    training in the folder are removed as new ones come, which is announced first."""
+
+    def __post_init__(self) -> None:
+        check_types(self, "config.checkpoints")
+        for name in ("every_epochs", "every_steps", "every_minutes"):
+            value = getattr(self, name)
+            is_interval = value is None or (math.isfinite(value) and value > 0)
+            require(is_interval, f"checkpoints.{name}", value, "it is a number above 0", "Give None to switch it off.")
+        newest = "it is 1 or more: the newest whole checkpoint is never removed"
+        require(self.keep_last >= 1, "checkpoints.keep_last", self.keep_last, newest)
+        require(bool(self.resume), "checkpoints.resume", self.resume, 'it is "auto", "no" or the path of a checkpoint')
+
+
+@Parameter(name="*", group=_COMPUTING)
+@dataclass(frozen=True)
+class DataConfig:
+    """How data is loaded."""
+
+    workers: Annotated[int | None, Parameter(name="--num-workers")] = None
+    """Processes of each rank that load data; without it measured."""
+    residence: str = "auto"
+    """Where a data set of arrays lives: device, pinned, host (as it is), loader (behind workers), or auto: the first that its
+    memory share allows. Other data sets are always behind a loader."""
+    memory_share: float = 0.25  # assumed: the training needs most of the memory
+    """Of the free memory, for the data set."""
+    prefetch: int = 2  # PyTorch's own default
+    """Batches made ahead by each worker."""
+    random_samples: bool = True
+    """Each sample has a random state of its own; False: the data set draws no random numbers."""
+
+    def __post_init__(self) -> None:
+        check_types(self, "config.data")
+        require(self.workers is None or self.workers >= 0, "data.workers", self.workers, "it is 0 or more")
+        _require_one_of("data.residence", self.residence, RESIDENCES)
+        require(0 < self.memory_share <= 1, "data.memory_share", self.memory_share, "a share is above 0 and up to 1")
+        require(self.prefetch >= 1, "data.prefetch", self.prefetch, "a worker makes one batch at least")
+
+
+def _in(group: Group, **more: Any) -> Parameter:
+    return Parameter(group=group, **more)
+
+
+@Parameter(name="*", group=_COMPUTING)
+@dataclass(frozen=True)
+class Config:
+    """Settings of one training."""
+
+    out: Annotated[Path, _in(_KEEPING)]
+    """Folder of checkpoints, statistics and log."""
+    epochs: Annotated[float, _in(_LEARNING)] = 1
+    """How often each sample is trained on; may be a part of one (0.5)."""
+    max_steps: Annotated[int | None, _in(_LEARNING)] = None
+    """End after so many updates; the learning rate comes to its end there as well."""
+    seed: Annotated[int, _in(_LEARNING)] = 0
+    """Of weights, order of samples and dropout."""
     device: str = "auto"
+    """auto (an accelerator if there is one), cpu, cuda, cuda:0 ..."""
     batch: BatchingConfig = field(default_factory=BatchingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     precision: str = "fp32"
-    clip_norm: float | None = None
+    """fp32, tf32, bf16, fp16 or auto (what the device computes fast)."""
+    clip_norm: Annotated[float | None, _in(_LEARNING)] = None
+    """The largest 2-norm of all gradients together; 0 (or None): no clipping."""
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     data: DataConfig = field(default_factory=DataConfig)
     gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
     compile: bool = False
+    """torch.compile."""
     cuda_graphs: bool = False
+    """torch.compile with mode="reduce-overhead": forward and backward are replayed as CUDA graphs."""
     channels_last: bool = False
+    """Keep images and convolution weights with the channels last in memory."""
     parallel: str = "ddp"
+    """ddp or fsdp2, where there are several ranks."""
     overlap: bool = False
-    on_nan: str = "stop"
+    """Once some hundred steps passed without out-of-memory, reduce gradients while the backward pass goes on; an out-of-memory
+    error then costs what was trained since the last checkpoint instead of one step."""
+    on_nan: Annotated[str, _in(_LEARNING)] = "stop"
+    """What happens when the loss becomes NaN or infinite: stop, or skip (leave that update out and count it)."""
     memory_budget: str | None = None
-    eval_every_epochs: float | None = 1
-    tensorboard: bool = False
-    log_every_s: float = 10.0
+    """Memory that training may use, of the device or on a CPU of the host: a share of what is free (80%) or bytes (20GiB)."""
+    eval_every_epochs: Annotated[float | None, _in(_LEARNING)] = 1
+    """How often the held-out data is measured; None: at the end alone."""
+    tensorboard: Annotated[bool, _in(_KEEPING)] = False
+    """Write events for TensorBoard into --out (pip install 'brimful[tensorboard]')."""
+    log_every_s: Annotated[float, _in(_KEEPING)] = 10.0
+    """Seconds between two lines of the log within an epoch."""
 
     def __post_init__(self) -> None:
         check_types(self, "config")
         object.__setattr__(self, "out", Path(self.out))
-        _check("epochs", self.epochs, math.isfinite(self.epochs) and self.epochs > 0, "is not a number above 0")
-        _check("max_steps", self.max_steps, self.max_steps is None or self.max_steps >= 1, "is not 1 or more")
-        _check("seed", self.seed, self.seed >= 0, "is below 0")
-        _check("device", self.device, _is_device(self.device), 'is no device\'s name ("auto", "cpu", "cuda:0")')
-        _check("precision", self.precision, self.precision in PRECISIONS, f"is none of {', '.join(PRECISIONS)}")
-        norm = self.clip_norm
-        _check("clip_norm", norm, norm is None or norm > 0, "is not above 0 (None switches clipping off)")
-        _check("parallel", self.parallel, self.parallel in ("ddp", "fsdp2"), "is neither ddp nor fsdp2")
-        _check("on_nan", self.on_nan, self.on_nan in ("stop", "skip"), "is neither stop nor skip")
+        object.__setattr__(self, "clip_norm", self.clip_norm or None)
+        require(math.isfinite(self.epochs) and self.epochs > 0, "epochs", self.epochs, "it is a number above 0")
+        require(self.max_steps is None or self.max_steps >= 1, "max_steps", self.max_steps, "it is 1 or more")
+        require(self.seed >= 0, "seed", self.seed, "it is 0 or more")
+        is_name = re.fullmatch(r"[a-z]+(:\d+)?", self.device) is not None
+        require(is_name, "device", self.device, 'it is no device\'s name ("auto", "cpu", "cuda:0")')
+        _require_one_of("precision", self.precision, (*PRECISIONS, "auto"))
+        require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", self.clip_norm, "it is 0 (no clipping) or more")
+        _require_one_of("parallel", self.parallel, ("ddp", "fsdp2"))
+        _require_one_of("on_nan", self.on_nan, ("stop", "skip"))
         every = self.eval_every_epochs
-        _check("eval_every_epochs", every, every is None or every > 0, "is not above 0 (None evaluates at the end alone)")
-        _check("log_every_s", self.log_every_s, self.log_every_s > 0, "is not above 0")
+        require(every is None or every > 0, "eval_every_epochs", every, "it is above 0 (None: at the end alone)")
+        require(self.log_every_s > 0, "log_every_s", self.log_every_s, "it is above 0")
         if self.memory_budget is not None:
             _check_memory(self.memory_budget)
 
@@ -88,10 +309,8 @@ class Config:
         return dataclasses.asdict(self) | {"out": str(self.out)}
 
 
-def _is_device(name: str) -> bool:
-    with contextlib.suppress(RuntimeError):
-        return name == "auto" or bool(torch.device(name))
-    return False
+def _require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    require(value in choices, name, value, "there is no such choice", f"Name one of {', '.join(choices)}.")
 
 
 def _check_memory(budget: str) -> None:
@@ -99,8 +318,3 @@ def _check_memory(budget: str) -> None:
         parse_memory(budget)
     except UsageError as error:
         raise UsageError(f"config.memory_budget = {budget!r}: {error.problem}", error.explanation, error.suggestion) from None
-
-
-def _check(name: str, value: object, holds: bool, sentence: str) -> None:
-    if not holds:
-        raise UsageError(f"config.{name} = {value!r} {sentence}")

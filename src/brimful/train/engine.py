@@ -1,48 +1,49 @@
-"""How brimful trains, from top to bottom: put together, resume, probe, epochs of steps, evaluation, checkpoint, statistics."""
+"""How brimful trains, from top to bottom: build, resume, dry run, epochs of steps, evaluation, checkpoint, statistics."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import signal as signals
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from brimful.errors import DiskFull
-from brimful.train import learned
-from brimful.train.checkpoints import Checkpoints, Loaded, Stop, training_state
+from brimful.errors import BrimfulError, DiskFull, Interrupted, Terminated
+from brimful.train.checking import Effective
+from brimful.train.checkpoints import training_state
+from brimful.train.checkpoints.checkpoint import Loaded
+from brimful.train.checkpoints.folder import Checkpoints
+from brimful.train.checkpoints.signals import Stop
 from brimful.train.config import Config
-from brimful.train.counts import Asks, Counts, Done
 from brimful.train.data.epoch_sampler import Position
 from brimful.train.data.pipeline import StepData
 from brimful.train.distributed.ranks import BROKEN, Ranks, device_for
-from brimful.train.distributed.restart import Attempt, Restart
-from brimful.train.effective import Effective
-from brimful.train.loss_sums import LossSums
-from brimful.train.optim.optimizers import load_optimizer_state
-from brimful.train.parts import put_together
-from brimful.train.progress import crossed, epochs_done
-from brimful.train.reporting.log import Log
+from brimful.train.oom_limits import Restart, limits_of
+from brimful.train.optim.state import load_optimizer_state
+from brimful.train.parts import build_parts
 from brimful.train.reporting.peak_memory import EVAL, TRAIN, Peaks
+from brimful.train.reporting.progress_log import Log, ProgressLog, Standing
 from brimful.train.reporting.statistics import Statistics, peaks_of_all_ranks, write_json
-from brimful.train.result import Result, better, ended_by
-from brimful.train.shortage import no_room_at_the_start
 from brimful.train.step.buffers import running_statistics
-from brimful.train.step.dry_run import try_the_worst
-from brimful.train.step.non_finite import Facts, all_finite
-from brimful.train.step.oom import attempt
+from brimful.train.step.dry_run import dry_run
+from brimful.train.step.non_finite import Facts, LossSums, all_finite
+from brimful.train.step.oom import attempt, no_room_at_the_start
 from brimful.train.step.optimizer_update import Update
 from brimful.train.step.parallel import full
 from brimful.train.step.rng_state import Randomness, RandomState
-from brimful.train.step.step import Stepper
-from brimful.train.task import Task
-from brimful.train.telling import Standing, Telling
+from brimful.train.step.step import Asks, Counts, Done, Stepper
+from brimful.train.task import Result, Task
 from brimful.units import counted
-from brimful_inside.script import keeps_writes_out
+from brimful_inside.script import ends_with, keeps_writes_out
 
-__all__ = ["Result", "fit"]
+__all__ = ["Result", "exit_codes", "fit"]
 
 
 def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
@@ -63,18 +64,35 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
             made: list[_Training] = []
             missing = attempt(lambda: made.append(_Training(task, config, device, ranks, log, stop, peaks or Peaks(device))))
             if missing is not None:
-                raise no_room_at_the_start(missing.words)
+                raise no_room_at_the_start(missing.message)
             training = made[0]
             try:
                 training.resume()
                 return training.run()
             finally:
                 training.close()
-    except BaseException as error:
-        ranks.tell(BROKEN, error)
+    except BaseException:
+        ranks.announce(BROKEN)
         raise
     finally:
         ranks.close()
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """``with exit_codes(): fit(task, config)``: what `fit` raises ends the script without a traceback.
+
+    2 usage, 3 does not fit, 5 diverged, 130 interrupted and 143 terminated after a checkpoint (`brimful.errors` has all).
+    A scheduler can distinguish a clean stop from a crash by them. Rank 0 prints all of it, every other rank a line.
+    """
+    try:
+        yield
+    except BrimfulError as error:
+        ends_with(error)
+        rank = os.environ.get("RANK", "0")
+        sentences = error.sentences() if rank == "0" else (f"rank {rank}: {error.problem}",)
+        print("\n".join(sentences), file=sys.stderr, flush=True)
+        raise SystemExit(error.exit_code) from None
 
 
 class _Training:
@@ -86,34 +104,32 @@ class _Training:
         )  # fmt: skip
         self.randomness = Randomness(device)
         self.randomness.seed(config.seed, ranks.rank)
-        self.written: Path | None = None  # the newest checkpoint of this run
         self.sharded = config.parallel == "fsdp2" and ranks.size > 1
-        self.restart = None
-        if ranks.size > 1 and (self.sharded or config.overlap):
-            self.restart = ranks.flag = Restart(log.say, lambda: str(self.written) if self.written else None)
-        self.parts = put_together(task, config, device, ranks, log, self.restart)
+        self.restart = Restart() if ranks.size > 1 and (self.sharded or config.overlap) else None
+        ranks.meets_in_steps = self.restart is None
+        self.parts = build_parts(task, config, device, ranks, log, self.restart)
         self.checkpoints = Checkpoints(config.out / "checkpoints", config.checkpoints, log.say)
         self.position = Position()
         self.statistics = Statistics()
         self.measures: dict[str, float] = {}
         self.best: dict[str, Any] | None = None
         self.stepper: Stepper
-        self.survived_in_update = 0
+        self.update_recoveries = 0
 
     # --- before the first step --------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Goes on from the checkpoint that the config asks for; then says what is in force."""
+        """Goes on from the checkpoint that the config asks for; then logs what is in force."""
         parts = self.parts
-        attempt = Attempt.this()
-        found = self._found(attempt) if self.ranks.first else None
+        found = self._found() if self.ranks.first else None
         folder = self.ranks.from_first(found.folder if found is not None else None)
         counts = Counts()
         if folder is not None:
-            loaded = found if found is not None else self.checkpoints.load(folder)
-            counts = self._load(loaded)
-        learned.adopt_attempt(parts, attempt)
-        update = Update(parts.optimizer, self.device, self._update_survived)
+            counts = self._load(found if found is not None else self.checkpoints.load(folder))
+        if self.restart is not None:
+            why = f"restart {self.restart.number} by torchrun: it ran out of memory with more"
+            parts.adopt_limits(self.restart.limit, self.restart.eval_limit, why)
+        update = Update(parts.optimizer, self.device, self._update_recovered)
         self.stepper = Stepper(
             self.task, parts.model, parts.module, update, parts.precision, self.ranks, parts.split,
             device=self.device, clip_norm=self.config.clip_norm, on_nan=self.config.on_nan, say=self.log.say,
@@ -126,7 +142,7 @@ class _Training:
             write_json(self.config.out / "config.json", self.config.as_json(), self.log)
         self.log.settings(parts.rows)
 
-    def _found(self, attempt: Attempt) -> Loaded | None:
+    def _found(self) -> Loaded | None:
         """The checkpoint to go on from."""
         if keeps_writes_out():
             if self.config.checkpoints.resume != "no" and any(self.checkpoints.folder.glob("step-*")):
@@ -135,36 +151,34 @@ class _Training:
                     "stay as they are."
                 )
             return None
-        return self.checkpoints.load(Path(attempt.checkpoint)) if attempt.checkpoint else self.checkpoints.resume()
+        checkpoint = self.restart.checkpoint if self.restart is not None else None
+        return self.checkpoints.load(checkpoint) if checkpoint is not None else self.checkpoints.resume()
 
     def _load(self, loaded: Loaded) -> Counts:
-        state, where = loaded.state, str(loaded.folder)
-        training_state.check_data(state["settings"], self.parts.course.length, where)
+        state, where, parts = loaded.state, str(loaded.folder), self.parts
+        training_state.check_data(state["settings"], parts.sampler.length, where)
         for sentence in training_state.changed_settings(state["settings"]["config"], self.config):
             self.log.line(sentence)
-        training_state.load_model(self.parts.module, state["model"], where, sharded=self.sharded)
-        load_optimizer_state(self.parts.optimizer, state["optimizer"])
-        told = self.parts.precision.load_state_dict(state["precision"])
-        if told:
-            self.log.line(told)
-        self.position = self.parts.course.place(Position(**state["position"]))
+        training_state.load_model(parts.module, state["model"], where, sharded=self.sharded)
+        load_optimizer_state(parts.optimizer, state["optimizer"])
+        changed = parts.precision.load_state_dict(state["precision"])
+        if changed:
+            self.log.line(changed)
+        self.position = parts.sampler.place(Position(**state["position"]))
         self.statistics = Statistics.from_tree(state["statistics"])
         if self.position.epoch != state["position"]["epoch"]:
             self.statistics.epoch_loss = self.statistics.epoch_count = self.statistics.this_epoch_s = 0.0
             self.log.line("The rest of its epoch is less than a step now, and is left out (drop_last).")
         self.statistics.resumed += 1
         self.measures, self.best = state["measures"], state["best"]
-        learned.adopt(self.parts, state["learned"])
-        self._adopt_randomness(state["random"])
+        parts.adopt_checkpoint(state["learned"])
+        if self.ranks.rank < len(state["random"]):
+            self.randomness.put_back(RandomState.from_tree(state["random"][self.ranks.rank]))
+        else:
+            self.log.say(f"Rank {self.ranks.rank} was not there when the checkpoint was made: its random state is a new one.")
         more = f" and {counted(self.position.samples, 'sample')} of the next" if self.position.samples else ""
         self.log.line(f"Resumed from {where}: {counted(self.position.epoch, 'epoch')}{more} done.")
         return Counts(**state["counts"])
-
-    def _adopt_randomness(self, states: list[dict[str, Any]]) -> None:
-        if self.ranks.rank < len(states):
-            self.randomness.put_back(RandomState.from_tree(states[self.ranks.rank]))
-        else:
-            self.log.say(f"Rank {self.ranks.rank} was not there when the checkpoint was made: its random state is a new one.")
 
     # --- the training -----------------------------------------------------------------------------------------------
 
@@ -172,28 +186,31 @@ class _Training:
         with self.peaks.phase(TRAIN):
             if not self._is_over():
                 sharded = self.restart if self.sharded else None
-                try_the_worst(self.task, self.parts, self.stepper, self.ranks, self.log, sharded)
+                dry_run(self.task, self.parts, self.stepper, self.ranks, self.log, sharded)
             self._probe_evaluation()
             self.clock = time.perf_counter()
             self.saved_at = self.clock
-            counts = self.stepper.counts
-            standing = Standing(self.clock, self._epochs(), counts.updates, counts.samples, *self._read_sums())
             whole = self.config.epochs if self.config.max_steps is None else None
-            self.told = Telling(self.log, self.peaks, standing, whole)
+            self.progress = ProgressLog(self.log, self.peaks, self._standing(), whole)
             if self._is_over():
                 self.log.line("This training is finished: its epochs or steps are done. Raise epochs (or max_steps) to go on.")
             while not self._is_over():
                 self._epoch()
             self._write_statistics()
+        counts = self.stepper.counts
         if counts.skipped_nan:
             left_out = f"{counts.skipped_nan:,} of {counts.updates:,} updates"
             self.log.line(f"{left_out} were left out because their loss was NaN or infinite.")
         self.ranks.confirm()  # what rank 0 wrote is there for all
-        return self._result()
+        best = self.best or {"measures": None, "step": None}
+        return Result(
+            dict(self.measures), best["measures"], best["step"], counts.updates, counts.samples,
+            self.config.out / "checkpoints", self.config.out / "training_stats.json",
+        )  # fmt: skip
 
     def _epoch(self) -> None:
         epoch = self.position.epoch
-        for data in self.parts.feed.steps(self.position):
+        for data in self.parts.pipeline.steps(self.position):
             before, updates = self._epochs(), self.stepper.counts.updates
             done = None
             for done in self.stepper.train_on(data, self.parts.schedule.lr, self._asks):
@@ -204,39 +221,43 @@ class _Training:
             self._after_step(before, updates, done, data)
             if self._is_over():
                 return
-        if self.position.epoch == epoch:  # the loader ended early, as in a trial, which looks at evaluation next
+        if self.position.epoch == epoch:  # the loader ended early, as in a trial, which comes to evaluation next
             self.position = Position(epoch + 1, 0)
             if self.parts.evaluation is not None:
                 self._evaluate()
 
     def _after_step(self, before: float, updates: int, done: Done, data: StepData) -> None:
         """`before` and `updates`: epochs and updates before the step, which is several updates where a loss had to be cut."""
-        now, config = self._epochs(), self.config.checkpoints
+        now, config, counts = self._epochs(), self.config.checkpoints, self.stepper.counts
         over, epoch_ends = self._is_over(), self.position.epoch > data.indices.before.epoch
         evaluates = over or crossed(self.config.eval_every_epochs, before, now)
         score = self._evaluate() if evaluates and self.parts.evaluation is not None else None
-        if epoch_ends or evaluates or time.perf_counter() - self.told.last.at_s > self.config.log_every_s:
-            self._log(done, epoch_ends, evaluates)
+        if epoch_ends or evaluates or time.perf_counter() - self.progress.last.at_s > self.config.log_every_s:
+            self._stop_the_clock("train_time_s")
+            self.progress.write(self._standing(), done.lr, self.measures if evaluates else {}, epoch_ends)
         if epoch_ends:
-            self._end_epoch()
-        by_steps = crossed(config.every_steps, updates, self.stepper.counts.updates)
-        is_best = config.keep_best and score is not None and self._best_step() == self.stepper.counts.updates
+            self.statistics.end_epoch()
+            self.sums.zero_()
+        by_steps = crossed(config.every_steps, updates, counts.updates)
+        is_best = config.keep_best and score is not None and self.best is not None and self.best["step"] == counts.updates
         if over or done.signal or done.save or by_steps or is_best or crossed(config.every_epochs, before, now):
-            self._save(score, Facts(self.stepper.counts.updates, self.stepper.counts.samples, done.lr, data.indices.indices),
-                       must=bool(over or done.signal))  # fmt: skip
+            facts = Facts(counts.updates, counts.samples, done.lr, data.indices.indices)
+            self._save(score, facts, must=bool(over or done.signal))
         if done.signal:
             self._write_statistics()
-            raise ended_by(done.signal, self.config.out)
-
-    def _best_step(self) -> int | None:
-        return self.best["step"] if self.best is not None else None
+            raise _ended_by(done.signal, self.config.out)
 
     def _is_over(self) -> bool:
         steps = self.config.max_steps
         return self._epochs() >= self.config.epochs - 1e-9 or (steps is not None and self.stepper.counts.updates >= steps)
 
     def _epochs(self) -> float:
-        return epochs_done(self.position, self.parts.course.length)
+        """2.25 a quarter into the third epoch."""
+        return self.position.epoch + self.position.samples / self.parts.sampler.length
+
+    def _standing(self) -> Standing:
+        counts = self.stepper.counts
+        return Standing(self.clock, self._epochs(), counts.updates, counts.samples, *self.sums.tolist())
 
     def _asks(self) -> Asks:
         minutes = self.config.checkpoints.every_minutes
@@ -257,23 +278,24 @@ class _Training:
             self.log.settings([Effective("eval_batch", asked, evaluation.split.limit, why)])
 
     def _evaluate(self) -> float | None:
-        """Measures, and gives the score by which the best checkpoint is told."""
+        """Measures, and returns the score by which checkpoints are compared."""
         assert self.parts.evaluation is not None
         self._stop_the_clock("train_time_s")
-        self.ranks.spread(list(self.parts.module.buffers()))
+        self.ranks.broadcast(list(self.parts.module.buffers()))
         self.stepper.drop_gradients()  # the room they take belongs to the evaluation, as it did when its batch was tried
         with self.peaks.phase(EVAL):
             self.measures = self.parts.evaluation.measure()
         self._stop_the_clock("eval_time_s")
         name, direction = self.task.best
         score = self.measures.get(name)
-        if score is not None and math.isnan(score):
-            score = None  # nothing would ever be better than it
-        if score is not None and (self.best is None or better(score, self.best["measures"][name], direction)):
+        if score is None or math.isnan(score):  # nothing would ever be better than a NaN
+            return None
+        sign = 1 if direction == "min" else -1
+        if self.best is None or sign * score < sign * self.best["measures"][name]:
             self.best = {"measures": dict(self.measures), "step": self.stepper.counts.updates}
         return score
 
-    # --- checkpoints ------------------------------------------------------------------------------------------------
+    # --- checkpoints and statistics ---------------------------------------------------------------------------------
 
     def _save(self, score: float | None, facts: Facts, must: bool) -> None:
         """Writes a checkpoint. Where it cannot be written the training goes on, unless nothing is to follow (`must`)."""
@@ -281,28 +303,28 @@ class _Training:
         self.stepper.finite.settle()
         if not all(self.ranks.gather(all_finite([*self.parts.module.parameters(), *running_statistics(self.parts.module)]))):
             raise facts.error("The weights became NaN or infinite")
-        self.ranks.spread(list(self.parts.module.buffers()))
+        self.ranks.broadcast(list(self.parts.module.buffers()))
         state = self._state()
         if self.ranks.first:
             try:
                 path = self.checkpoints.save(state, step=self.stepper.counts.updates, score=score, best=self.task.best[1])
-                self.written = path
+                if self.restart is not None:
+                    self.restart.note_checkpoint(path)
                 self.log.event("checkpoint", path=str(path), step=self.stepper.counts.updates, score=score)
             except DiskFull as error:
                 if must:
                     raise
-                told = [*error.sentences(), "The training goes on, and tries again when the next one is due."]
-                self.log.say(" ".join(sentence.rstrip(".") + "." for sentence in told))
+                sentences = [*error.sentences(), "The training goes on, and tries again when the next one is due."]
+                self.log.say(" ".join(sentence.rstrip(".") + "." for sentence in sentences))
         self.saved_at = time.perf_counter()
         self._stop_the_clock("checkpoint_time_s")
         if not must:
             self._write_statistics()
 
     def _state(self) -> dict[str, Any]:
-        parts, split = self.parts, self.stepper.split
+        parts = self.parts
         whole = full if self.sharded else dict
-        self.statistics.epoch_loss, self.statistics.epoch_count = self._read_sums()
-        evaluation = parts.evaluation.split if parts.evaluation is not None else None
+        self.statistics.epoch_loss, self.statistics.epoch_count = self.sums.tolist()
         return {
             "model": whole(parts.module.state_dict()),
             "optimizer": whole(parts.optimizer.state_dict()),
@@ -310,75 +332,64 @@ class _Training:
             "position": dataclasses.asdict(self.position),
             "counts": dataclasses.asdict(self.stepper.counts),
             "random": [state.as_tree() for state in self.ranks.gather(self.randomness.take())],
-            "learned": learned.of(split, evaluation),
-            "statistics": self.statistics.as_tree(),
+            "learned": limits_of(self.stepper.split, parts.evaluation.split if parts.evaluation is not None else None),
+            "statistics": dict(vars(self.statistics)),
             "measures": self.measures,
             "best": self.best,
-            "settings": {"config": self.config.as_json(), "train_samples": parts.course.length, "ranks": self.ranks.size},
-        }  # fmt: skip
-
-    # --- what is told -----------------------------------------------------------------------------------------------
+            "settings": {"config": self.config.as_json(), "train_samples": parts.sampler.length, "ranks": self.ranks.size},
+        }
 
     def _stop_the_clock(self, name: str) -> None:
         """What passed since the last stop goes to `name`."""
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
         now = time.perf_counter()
-        setattr(self.statistics, name, getattr(self.statistics, name) + now - self.clock)
-        self.statistics.this_epoch_s += now - self.clock
+        self.statistics.add(name, now - self.clock)
         self.clock = now
 
-    def _read_sums(self) -> tuple[float, float]:
-        total, count = self.sums.tolist()
-        return total, count
-
-    def _log(self, done: Done, epoch_ends: bool, evaluates: bool) -> None:
-        self._stop_the_clock("train_time_s")
-        counts = self.stepper.counts
-        standing = Standing(self.clock, self._epochs(), counts.updates, counts.samples, *self._read_sums())
-        self.told.tell(standing, done.lr, self.measures if evaluates else {}, epoch_ends)
-
-    def _end_epoch(self) -> None:
-        self.statistics.epoch_times_s.append(self.statistics.this_epoch_s)
-        self.statistics.this_epoch_s = 0.0
-        self.sums.zero_()
-
     def _write_statistics(self) -> None:
-        self.statistics.epoch_loss, self.statistics.epoch_count = self._read_sums()
+        self.statistics.epoch_loss, self.statistics.epoch_count = self.sums.tolist()
         self.peaks.read(TRAIN)
         peaks = peaks_of_all_ranks(self.peaks.of, self.ranks)
+        if not self.ranks.first:
+            return
         counts, parts = self.stepper.counts, self.parts
-        if self.ranks.first:
-            evaluation = parts.evaluation
-            told = self.statistics.told(
-                peaks,
-                device=str(self.device), ranks=self.ranks.size, effective_batch=parts.batching.effective,
-                micro_batch=self.stepper.split.limit, micro_batch_requested=self.config.batch.micro_batch,
-                eval_batch=evaluation.split.limit if evaluation is not None else None,
-                updates=counts.updates, samples=counts.samples, epochs=self._epochs(),
-                recoveries=counts.recoveries, eval_recoveries=evaluation.recoveries if evaluation is not None else 0,
-                update_recoveries=self.survived_in_update, skipped_nan=counts.skipped_nan,
-                skipped_by_scaler=parts.precision.skipped, measures=self.measures, best=self.best,
-                settings=[dataclasses.asdict(row) for row in parts.rows],
-            )  # fmt: skip
-            write_json(self.config.out / "training_stats.json", told, self.log)
+        evaluation = parts.evaluation
+        content = self.statistics.content(
+            peaks,
+            device=str(self.device), ranks=self.ranks.size, effective_batch=parts.batching.effective,
+            micro_batch=self.stepper.split.limit, micro_batch_requested=self.config.batch.micro_batch,
+            eval_batch=evaluation.split.limit if evaluation is not None else None,
+            updates=counts.updates, samples=counts.samples, epochs=self._epochs(),
+            recoveries=counts.recoveries, eval_recoveries=evaluation.recoveries if evaluation is not None else 0,
+            update_recoveries=self.update_recoveries, skipped_nan=counts.skipped_nan,
+            skipped_by_scaler=parts.precision.skipped, measures=self.measures, best=self.best,
+            settings=[dataclasses.asdict(row) for row in parts.rows],
+        )  # fmt: skip
+        write_json(self.config.out / "training_stats.json", content, self.log)
 
-    def _update_survived(self, missing: Any) -> None:
-        self.survived_in_update += 1
+    def _update_recovered(self, missing: Any) -> None:
+        self.update_recoveries += 1
         self.log.say(
-            f"Out of memory in the optimizer's update ({missing.face}): it is done in smaller pieces; nothing is lost."
+            f"Out of memory in the optimizer's update ({missing.pattern}): it is done in smaller pieces; nothing is lost."
         )
 
-    def _result(self) -> Result:
-        counts = self.stepper.counts
-        best = self.best or {"measures": None, "step": None}
-        return Result(
-            dict(self.measures), best["measures"], best["step"], counts.updates, counts.samples,
-            self.config.out / "checkpoints", self.config.out / "training_stats.json",
-        )  # fmt: skip
-
     def close(self) -> None:
-        if self.restart is not None:
-            self.restart.close()
         self.parts.precision.close()
         self.log.close()
+
+
+def crossed(every: float | None, before: float, after: float) -> bool:
+    """Whether a multiple of `every` lies in (before, after]. None: never."""
+    if every is None:
+        return False
+    slack = 1e-9  # of a float's rounding: 3 × 0.1 is 0.30000000000000004
+    return math.floor(after / every + slack) > math.floor(before / every + slack)
+
+
+def _ended_by(number: int, out: Path) -> Terminated | Interrupted:
+    kind = Interrupted if number == signals.SIGINT else Terminated
+    name = signals.Signals(number).name
+    return kind(
+        f"Stopped by {name} after a checkpoint.", suggestion=f"The same command goes on from it: {out / 'checkpoints'}."
+    )

@@ -12,18 +12,13 @@ import torch
 from torch import nn
 
 from brimful.errors import DoesNotFit, UsageError
-from brimful.train.data.config import DataConfig
+from brimful.train.config import BatchingConfig, DataConfig
 from brimful.train.data.epoch_sampler import EpochSampler, Position
 from brimful.train.data.pipeline import DataPipeline, StepData
 from brimful.train.distributed.ranks import GIVES_UP, Ranks, Vote
-from brimful.train.distributed.restart import Restart
 from brimful.train.model.precision import Precision
-from brimful.train.step.batching import (
-    EVAL_TIMES_MICRO,
-    Batching,
-    BatchingConfig,
-    Split,
-)
+from brimful.train.oom_limits import Restart
+from brimful.train.step.batching import EVAL_TIMES_MICRO, Batching, Split
 from brimful.train.step.oom import attempt, free_what_is_cached
 from brimful.train.step.rng_state import Randomness
 from brimful.train.task import Sum, Task
@@ -42,7 +37,7 @@ class Evaluation:
         model: nn.Module,
         precision: Precision,
         ranks: Ranks,
-        feed: DataPipeline,
+        pipeline: DataPipeline,
         split: Split,
         *,
         device: torch.device,
@@ -53,24 +48,24 @@ class Evaluation:
         self._spare: object = None
         self.split = split
         self.recoveries = 0
-        self._task, self._model, self._precision, self._ranks, self._feed = task, model, precision, ranks, feed
+        self._task, self._model, self._precision, self._ranks, self._pipeline = task, model, precision, ranks, pipeline
         self._device, self._say = device, say
         self._sum_type = torch.float32 if device.type == "mps" else torch.float64
         self._running = (0, 0)
 
     @staticmethod
-    def feed(
+    def pipeline(
         task: Task, batching: Batching, config: BatchingConfig, data: DataConfig, seed: int, ranks: Ranks, device: torch.device
     ) -> DataPipeline:
         """The evaluation data in a fixed order, a batch of each rank at a time; of samples with sizes, the largest first."""
         assert task.eval_data is not None
         sizes = getattr(task.eval_data, "sizes", None) if config.max_tokens is not None else None
-        course = EpochSampler(
+        sampler = EpochSampler(
             len(task.eval_data),  # type: ignore[arg-type]
             seed=seed, micro_batch=batching.eval_batch, accumulation=1, ranks=ranks.size, rank=ranks.rank, shuffle=False,
             sizes=sizes, max_tokens=EVAL_TIMES_MICRO * config.max_tokens if sizes is not None and config.max_tokens else None,
         )  # fmt: skip
-        return DataPipeline(task.eval_data, course, device, data, seed, ranks.from_first)
+        return DataPipeline(task.eval_data, sampler, device, data, seed, ranks.from_first)
 
     def probe(self) -> None:
         """One batch of the evaluation's size before the training: what does not fit shows now, not after an epoch. Where
@@ -89,15 +84,17 @@ class Evaluation:
             )
 
     def _tried(self) -> Sums:
-        worst = self._feed.worst_step(self.split.at_once)
+        worst = self._pipeline.worst_step(self.split.at_once)
         if worst is None:
-            return self._measured(itertools.islice(self._feed.steps(Position()), 1))
+            return self._measured(itertools.islice(self._pipeline.steps(Position()), 1))
         before, seen = self.split, self._measured([worst])
         return seen if self.split == before else self._tried()  # cut smaller, another one may be the worst
 
     def measure(self) -> dict[str, float]:
         """Each measure over all samples of all ranks: total / count."""
-        mine = {name: [float(part) for part in parts] for name, parts in self._measured(self._feed.steps(Position())).items()}
+        mine = {
+            name: [float(part) for part in parts] for name, parts in self._measured(self._pipeline.steps(Position())).items()
+        }
         added: dict[str, list[float]] = {}
         for measured in self._ranks.gather(mine):  # in the order of ranks, so that all add up alike
             for name, (total, count) in measured.items():
@@ -135,21 +132,19 @@ class Evaluation:
             self.recoveries += 1
             of, failed = self._running
             smaller = self.split.smaller(of, failed)
-            if self._restart is not None:
-                if smaller is not None:
-                    self._restart.smaller(smaller.limit, missing.face, evaluation=True)
-                self._restart.end(missing.words, DoesNotFit.exit_code)
+            if smaller is not None and self._restart is not None:
+                self._restart.smaller(smaller.limit, missing.pattern, evaluation=True)
             if smaller is None:
-                self._ranks.tell(GIVES_UP)
+                self._ranks.announce(GIVES_UP)
                 raise DoesNotFit(
-                    f"A single sample does not fit into memory in evaluation: {missing.words}",
+                    f"A single sample does not fit into memory in evaluation: {missing.message}",
                     "The evaluation batch cannot become smaller than 1. The last checkpoint stays as it is.",
                     "Use bf16 or a smaller model, or evaluate smaller samples.",
                 )
             self.split = smaller
             self._say(
-                f"Out of memory in evaluation ({missing.face}): {smaller.piece(of):,} in place of {failed:,} samples at once; "
-                "the batch is measured again, and the training batch stays as it is."
+                f"Out of memory in evaluation ({missing.pattern}): {smaller.piece(of):,} in place of {failed:,} samples at "
+                "once; the batch is measured again, and the training batch stays as it is."
             )
         for name, (total, count) in own.items():
             before = sums.setdefault(name, [torch.zeros_like(total), torch.zeros_like(count)])

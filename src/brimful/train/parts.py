@@ -1,36 +1,32 @@
-"""The parts of a training, put together from a task and a config: everything that exists before the first step."""
+"""The parts of a training, built from a task and a config: everything that exists before the first step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from brimful.train.checking import Effective
 from brimful.train.config import Config
 from brimful.train.data.epoch_sampler import EpochSampler
 from brimful.train.data.pipeline import DataPipeline
 from brimful.train.distributed.ranks import Ranks
-from brimful.train.distributed.restart import Restart
-from brimful.train.effective import Effective
 from brimful.train.evaluation import Evaluation
 from brimful.train.model.options import apply_model_options
 from brimful.train.model.precision import Precision
+from brimful.train.oom_limits import Restart
 from brimful.train.optim.optimizers import make_optimizer
 from brimful.train.optim.schedules import Schedule
-from brimful.train.reporting.log import Log
 from brimful.train.reporting.peak_memory import limit_memory
-from brimful.train.step.batching import (
-    Batching,
-    Split,
-    plan_batches,
-    token_rows,
-)
+from brimful.train.reporting.progress_log import Log
+from brimful.train.step.batching import Batching, Split, plan_batches, token_rows
 from brimful.train.step.parallel import OVERLAP_AFTER, Overlapped, shard
 from brimful.train.task import Task
 
-__all__ = ["Parts", "put_together"]
+__all__ = ["Parts", "build_parts"]
 
 
 @dataclass
@@ -45,13 +41,27 @@ class Parts:
     schedule: Schedule
     batching: Batching
     split: Split
-    course: EpochSampler
-    feed: DataPipeline
+    sampler: EpochSampler
+    pipeline: DataPipeline
     evaluation: Evaluation | None
     rows: list[Effective]
 
+    def adopt_checkpoint(self, limits: dict[str, Any]) -> None:
+        """Batches that out-of-memory errors had made smaller before stay so, unless another size is asked for now."""
+        limit = limits["limit"] if limits["micro_batch"] == self.batching.micro_batch else None
+        same = self.evaluation is not None and limits["eval_batch"] == self.evaluation.split.micro_batch
+        why = "it ran out of memory with more before the checkpoint; the effective batch is as planned"
+        self.adopt_limits(limit, limits["eval_limit"] if same else None, why)
 
-def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks, log: Log, restart: Restart | None) -> Parts:
+    def adopt_limits(self, limit: int | None, eval_limit: int | None, why: str) -> None:
+        if limit is not None and limit < self.split.limit:
+            self.rows.append(Effective("micro_batch", self.split.micro_batch, limit, why))
+            self.split = self.split.agreed(limit)
+        if eval_limit is not None and self.evaluation is not None:
+            self.evaluation.split = self.evaluation.split.agreed(eval_limit)
+
+
+def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, log: Log, restart: Restart | None) -> Parts:
     """Raises UsageError for settings that cannot be meant with this task's data, before any memory is taken."""
     eval_samples = len(task.eval_data) if task.eval_data is not None else None  # type: ignore[arg-type]
     train_samples = len(task.train_data)  # type: ignore[arg-type]
@@ -65,41 +75,40 @@ def put_together(task: Task, config: Config, device: torch.device, ranks: Ranks,
         rows.append(limit_memory(config.memory_budget, device))
 
     module = _placed(task, device, ranks, log)
-    precision = Precision(config.precision, device, graphed=config.cuda_graphs)
-    rows += precision.told
-    model, told = apply_model_options(
-        module, config, device, micro_batch=batching.micro_batch,
-        shapes_alike=getattr(task.train_data, "sizes", None) is None, ranks=ranks.size,
-    )  # fmt: skip
-    rows += told
-    overlapped = None
+    precision = Precision(config.precision, device)
+    rows.append(precision.row)
+    shapes_alike = getattr(task.train_data, "sizes", None) is None
+    rows += apply_model_options(module, config, device, shapes_alike=shapes_alike, ranks=ranks.size)
+    model, overlapped = module, None
     if config.parallel == "fsdp2":
         rows.append(shard(module, ranks))
     elif config.overlap and ranks.size > 1:
         overlapped = Overlapped(module, device)
         model = overlapped.model
-    rows.append(_told_of_overlap(config, ranks))
-    optimizer, told = make_optimizer(
+    rows.append(_overlap_row(config, ranks))
+    optimizer, optimizer_rows = make_optimizer(
         module, config.optimizer, effective_batch=batching.effective, scaling=config.scaling, device=device
     )
-    rows += told
+    rows += optimizer_rows
 
-    course = _course(task, config, batching, ranks)
-    feed = DataPipeline(task.train_data, course, device, config.data, config.seed, ranks.from_first)
-    rows += [feed.residence, feed.workers]
-    schedule = _schedule(config, course, batching, optimizer)
-    rows += schedule.told()
+    sampler = _sampler(task, config, batching, ranks)
+    pipeline = DataPipeline(task.train_data, sampler, device, config.data, config.seed, ranks.from_first)
+    rows += [pipeline.residence, pipeline.workers]
+    schedule = _schedule(config, sampler, batching, optimizer)
+    rows += schedule.rows()
 
-    split = Split(batching.micro_batch, batching.micro_batch, by_size=course.sizes is not None)
+    split = Split(batching.micro_batch, batching.micro_batch, by_size=sampler.sizes is not None)
     evaluation = None
     if task.eval_data is not None:
-        eval_feed = Evaluation.feed(task, batching, config.batch, config.data, config.seed, ranks, device)
-        eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=eval_feed.course.sizes is not None)
+        eval_pipeline = Evaluation.pipeline(task, batching, config.batch, config.data, config.seed, ranks, device)
+        eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=eval_pipeline.sampler.sizes is not None)
         evaluation = Evaluation(
-            task, module, precision, ranks, eval_feed, eval_split, device=device, say=log.say,
+            task, module, precision, ranks, eval_pipeline, eval_split, device=device, say=log.say,
             restart=restart if config.parallel == "fsdp2" else None,
         )  # fmt: skip
-    return Parts(module, model, overlapped, optimizer, precision, schedule, batching, split, course, feed, evaluation, rows)
+    return Parts(
+        module, model, overlapped, optimizer, precision, schedule, batching, split, sampler, pipeline, evaluation, rows
+    )
 
 
 def _placed(task: Task, device: torch.device, ranks: Ranks, log: Log) -> nn.Module:
@@ -108,11 +117,11 @@ def _placed(task: Task, device: torch.device, ranks: Ranks, log: Log) -> nn.Modu
     if not module.training:  # as `from_pretrained` gives one; a part alone that is in evaluation mode is frozen, and stays so
         module.train()
         log.line("The model came in evaluation mode (model.eval()): it is put into training mode, all of it.")
-    ranks.spread([*module.parameters(), *module.buffers()])
+    ranks.broadcast([*module.parameters(), *module.buffers()])
     return module
 
 
-def _course(task: Task, config: Config, batching: Batching, ranks: Ranks) -> EpochSampler:
+def _sampler(task: Task, config: Config, batching: Batching, ranks: Ranks) -> EpochSampler:
     sizes = getattr(task.train_data, "sizes", None) if config.batch.max_tokens is not None else None
     return EpochSampler(
         len(task.train_data),  # type: ignore[arg-type]
@@ -121,16 +130,16 @@ def _course(task: Task, config: Config, batching: Batching, ranks: Ranks) -> Epo
     )  # fmt: skip
 
 
-def _schedule(config: Config, course: EpochSampler, batching: Batching, optimizer: Optimizer) -> Schedule:
+def _schedule(config: Config, sampler: EpochSampler, batching: Batching, optimizer: Optimizer) -> Schedule:
     """Over the samples that the training will see."""
-    per_epoch = course.steps_per_epoch() * batching.effective if config.batch.drop_last else course.length
+    per_epoch = sampler.steps_per_epoch() * batching.effective if config.batch.drop_last else sampler.length
     total = config.epochs * per_epoch
     if config.max_steps is not None:
         total = min(total, config.max_steps * batching.effective)
     return Schedule(config.schedule, optimizer.defaults["lr"], total, per_epoch)
 
 
-def _told_of_overlap(config: Config, ranks: Ranks) -> Effective:
+def _overlap_row(config: Config, ranks: Ranks) -> Effective:
     if not config.overlap:
         return Effective("overlap", False, False, "gradients are summed after the step, so that out of memory costs a step")
     if ranks.size == 1:

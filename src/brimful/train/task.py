@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.data import Dataset
 
 from brimful.errors import UsageError
 
-__all__ = ["Batch", "Sum", "Task"]
+__all__ = ["Batch", "Result", "Sum", "Task"]
 
 Batch = Any  # a tree of tensors (tuples, lists, dicts) whose first dimension counts samples
 
@@ -54,3 +55,16 @@ class Task:
         name, direction = self.best
         if direction not in ("min", "max"):
             raise UsageError(f"task.best = {self.best!r}", f'{name} can be best at its "min" or its "max"', "name one of them")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a training. Measures are those of the evaluation data; empty without any."""
+
+    measures: Mapping[str, float]
+    best: Mapping[str, float] | None  # of the evaluation that was best by task.best
+    best_step: int | None
+    steps: int
+    samples: int
+    checkpoints: Path
+    statistics: Path

@@ -1,14 +1,14 @@
-"""What the notes of the large-batch training said, computed."""
+"""What the notes of the large-batch training have, computed."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
-from brimful.recipes.captcha.presets import DEFAULT, PRESETS, presets_on
-from brimful.recipes.common import Options, choose, config_from
+from brimful.recipes.captcha.__main__ import app, presets
+from brimful.recipes.captcha.presets import PRESETS, preset_on
+from brimful.train.config import Config
 from brimful.train.data.epoch_sampler import EpochSampler
 from brimful.train.optim.schedules import Schedule
 from brimful.train.step.batching import plan_batches
@@ -16,9 +16,9 @@ from brimful.train.step.batching import plan_batches
 NOTES_SAMPLES = 50_030
 
 
-def config_of(preset: str, **flags: object):
-    options = choose(Options(out=Path("out"), precision="fp32", **flags), PRESETS[preset]).options  # type: ignore[arg-type]
-    return config_from(options)
+def config_of(preset: str) -> Config:
+    _, bound, _ = app.parse_args(["--preset", preset, "--device", "cpu"], exit_on_error=False, print_error=False)
+    return bound.kwargs["config"]
 
 
 @pytest.mark.parametrize("samples", [NOTES_SAMPLES, 50_000])
@@ -26,8 +26,8 @@ def config_of(preset: str, **flags: object):
 def test_an_epoch_has_17_steps_on_three_cards_and_on_one_that_accumulates(samples: int, ranks: int):
     batching = plan_batches(config_of("large-batch").batch, ranks, samples, None)
     assert (batching.micro_batch, batching.accumulation * ranks, batching.effective) == (1024, 3, 3072)
-    course = EpochSampler(samples, seed=0, micro_batch=1024, accumulation=batching.accumulation, ranks=ranks)
-    assert course.steps_per_epoch() == 17 == math.ceil(samples / 3072)
+    sampler = EpochSampler(samples, seed=0, micro_batch=1024, accumulation=batching.accumulation, ranks=ranks)
+    assert sampler.steps_per_epoch() == 17 == math.ceil(samples / 3072)
     assert samples // 3072 == 16  # what drop-last would make of it
 
 
@@ -57,18 +57,16 @@ def test_the_square_root_rule_from_512_to_3072():
 def test_each_preset_is_a_whole_config_and_says_why(name: str):
     assert config_of(name).epochs >= 1
     assert PRESETS[name].name == name and PRESETS[name].why
-    assert all(getattr(PRESETS[name].options, option) is not None for option in PRESETS[name].assumed)
+    assert PRESETS[name].assumed.keys() <= PRESETS[name].flags.keys()
 
 
 def test_on_a_card_tuned_has_another_batch_and_says_that_it_was_not_measured():
-    cpu, card = presets_on("cpu")["tuned"], presets_on("cuda")["tuned"]
-    assert cpu is PRESETS["tuned"] and card.options.batch_size == 256
-    assert "not measured" in card.assumed["batch_size"]
-    rows = {row.name: row for row in choose(Options(), card).rows}
-    assert "not measured" in rows["--batch-size"].why
-    assert presets_on("cuda")["large-batch"] is PRESETS["large-batch"]
+    card = preset_on("tuned", "cuda")
+    assert preset_on("tuned", "cpu") is PRESETS["tuned"] and card.flags["batch-size"] == 256
+    assert "not measured" in card.assumed["batch-size"]
+    assert preset_on("large-batch", "cuda") is PRESETS["large-batch"]
 
 
 def test_the_default_says_on_what_it_was_measured():
-    assert DEFAULT == "tuned"
-    assert "CPU" in PRESETS[DEFAULT].why and "not on a GPU" in PRESETS[DEFAULT].why
+    assert presets.default == "tuned"
+    assert "CPU" in PRESETS[presets.default].why and "not on a GPU" in PRESETS[presets.default].why

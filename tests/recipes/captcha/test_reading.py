@@ -9,9 +9,22 @@ from PIL import Image
 
 pytest.importorskip("captcha")
 
+from dataclasses import replace
+
+import pytest
+
 from brimful.errors import UsageError
 from brimful.recipes.captcha.images import DIGITS, Look, Painter
-from brimful.recipes.captcha.reading import load_reader, read_images, show
+from brimful.recipes.captcha.reading import (
+    FILE_NAME,
+    Facts,
+    check_resumable,
+    load_reader,
+    read_facts,
+    read_images,
+    show,
+    write_facts,
+)
 from tests.recipes.captcha.conftest import SMALL, run_recipe
 
 LOOK = Look(alphabet=DIGITS, length=2, height=16, width=32)
@@ -144,3 +157,37 @@ def test_what_cannot_be_read_from_is_said(what: str, trained: Path, pictures: Pa
 def test_pixels_are_those_of_the_training(pictures: Path):
     with Image.open(pictures / "0.png") as picture:
         assert np.array_equal(np.asarray(picture.convert("L")), Painter(LOOK).draw("test", 0, "12"))
+
+
+FACTS = Facts("0123456789", 4, 24, 64, 512, 0)
+
+
+def test_they_are_found_from_the_training_its_checkpoints_and_their_files(tmp_path: Path):
+    write_facts(tmp_path / "out", FACTS)
+    checkpoint = tmp_path / "out" / "checkpoints" / "step-1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").write_bytes(b"")
+    for path in (tmp_path / "out", checkpoint.parent, checkpoint, checkpoint / "model.safetensors"):
+        assert read_facts(path) == FACTS
+    assert read_facts(tmp_path / "elsewhere") is None
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == [FILE_NAME]
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"alphabet": "01"}', "[]"])
+def test_a_damaged_file_is_named(tmp_path: Path, text: str):
+    (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(UsageError, match=FILE_NAME):
+        read_facts(tmp_path)
+
+
+def test_a_training_goes_on_with_its_own_images_alone(tmp_path: Path):
+    check_resumable(tmp_path, FACTS)  # nothing there yet
+    write_facts(tmp_path, FACTS)
+    check_resumable(tmp_path, replace(FACTS, height=30))  # no checkpoint yet: nothing to go on from
+    (tmp_path / "checkpoints").mkdir()
+    check_resumable(tmp_path, FACTS)
+    with pytest.raises(UsageError) as caught:
+        check_resumable(tmp_path, replace(FACTS, height=30))
+    assert (
+        "24 × 64" in caught.value.problem and "30 × 64" in caught.value.explanation and "--resume no" in caught.value.suggestion
+    )

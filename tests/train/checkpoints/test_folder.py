@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from brimful.errors import BrimfulError, CheckpointDamaged, CheckpointUnreadable, DiskFull, NewerCheckpoint, UsageError
-from brimful.train.checkpoints import CheckpointConfig, Checkpoints, whole
-from brimful.train.checkpoints.disk import Disk
+from brimful.train.checkpoints import checkpoint as whole
+from brimful.train.checkpoints.checkpoint import Disk
+from brimful.train.checkpoints.folder import Checkpoints
+from brimful.train.config import CheckpointConfig
 from tests.train.checkpoints.states import same, training_state
-from tests.train.checkpoints.test_whole import sealed
+from tests.train.checkpoints.test_checkpoint import sealed
 
 
 def of(folder, warn=pytest.fail, disk=None, **config):

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.train.checkpoints.keeping import Kept, best_of, to_remove
+from brimful.train.checkpoints.folder import Kept, best_of, to_remove
 
 scores = st.none() | st.floats(width=16)
 histories = st.lists(st.tuples(scores, st.booleans(), st.integers(0, 50)), max_size=12).map(

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import CheckpointDamaged
-from brimful.train.checkpoints import CheckpointConfig, Checkpoints
-from brimful.train.checkpoints.disk import Disk
+from brimful.train.checkpoints.checkpoint import Disk
+from brimful.train.checkpoints.folder import Checkpoints
+from brimful.train.config import CheckpointConfig
 from tests.train.checkpoints.states import same, training_state
 
 pytestmark = pytest.mark.heavy  # processes of their own

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import brimful.train.checkpoints
-from brimful.train.checkpoints import CheckpointConfig, Checkpoints
+from brimful.train.checkpoints.folder import Checkpoints
+from brimful.train.config import CheckpointConfig
 from tests.train.checkpoints.states import same, training_state
 
 ROOM = Path(brimful.train.checkpoints.__file__).parent

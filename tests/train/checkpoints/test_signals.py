@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from brimful.train.checkpoints import Stop
+from brimful.train.checkpoints.signals import Stop
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -138,8 +138,8 @@ def test_in_evaluation_as_in_training(tmp_path):
 
 def test_where_the_worst_micro_batches_are_made(tmp_path):
     data = Lacks(MemoryError, 3)
-    course = EpochSampler(64, seed=0, micro_batch=8, accumulation=1, sizes=numpy.arange(64) + 1, max_tokens=512)
-    step = DataPipeline(data, course, CPU, DataConfig(workers=0), 0).worst_step(lambda samples: samples)
+    sampler = EpochSampler(64, seed=0, micro_batch=8, accumulation=1, sizes=numpy.arange(64) + 1, max_tokens=512)
+    step = DataPipeline(data, sampler, CPU, DataConfig(workers=0), 0).worst_step(lambda samples: samples)
     assert step is not None
     with pytest.raises(BatchMemoryError, match="MemoryError"):
         step.load(0, 0, step.parts[0])
@@ -186,11 +186,11 @@ def test_the_look_ahead_is_no_exception():
             yield from self.loader
             raise MemoryError
 
-    feed = DataPipeline(
+    pipeline = DataPipeline(
         Lacks(MemoryError, 0, 16), EpochSampler(16, seed=0, micro_batch=8, accumulation=1), CPU, DataConfig(workers=0), 0
     )
-    feed._loader = OneMore(feed._loader)  # type: ignore[assignment]
-    steps = feed.steps(Position())
+    pipeline._loader = OneMore(pipeline._loader)  # type: ignore[assignment]
+    steps = pipeline.steps(Position())
     assert [next(steps).parts, next(steps).parts] == [(8,), (8,)]
     with pytest.raises(BatchMemoryError):
         next(steps)

@@ -1,4 +1,4 @@
-"""The course: each sample once in an epoch, whatever the batch size, the accumulation and the ranks, before and after."""
+"""The sampler: each sample once in an epoch, whatever the batch size, the accumulation and the ranks, before and after."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ import json
 
 import numpy
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import UsageError
-from brimful.train.data import epoch_sampler as course_module
-from brimful.train.data.epoch_sampler import EpochSampler, Position
+from brimful.train.config import DataConfig
+from brimful.train.data import epoch_sampler as sampler_module
+from brimful.train.data.arrays import Arrays
+from brimful.train.data.epoch_sampler import EpochSampler, Position, worst_micro_batches
+from brimful.train.data.pipeline import DataPipeline
+from brimful.train.step.batching import Split
+from tests.train.data.test_pipeline import ALONE, CPU, Noisy, Texts
 
 SETTINGS = st.fixed_dictionaries(
     {"micro_batch": st.integers(1, 9), "accumulation": st.integers(1, 4), "ranks": st.integers(1, 5)}
@@ -32,7 +38,7 @@ def all_ranks(length, start=Position(), seed=0, **asked):  # noqa: B008
     """The steps of an epoch's rest, each as (the step of rank 0, the micro-batches of every rank)."""
     ranks = asked.get("ranks", 1)
     courses = [EpochSampler(length, seed=seed, rank=rank, **asked) for rank in range(ranks)]
-    for steps in zip(*(course.steps(start) for course in courses), strict=True):
+    for steps in zip(*(sampler.steps(start) for sampler in courses), strict=True):
         yield steps[0], [step.micro_batches for step in steps]
 
 
@@ -91,11 +97,11 @@ def test_the_order_does_not_depend_on_batch_size_ranks_or_max_tokens(case, one, 
 @given(sized(), st.integers(1, 9), st.integers(1, 3), st.integers(0, 5))
 def test_the_first_batch_is_the_worst_that_any_epoch_of_this_length_can_have(case, micro_batch, accumulation, seed):
     length, sizes, _ = case
-    course = EpochSampler(length, seed=seed, micro_batch=micro_batch, accumulation=accumulation, sizes=sizes)
-    first = next(course.steps(Position())).micro_batches[0]
+    sampler = EpochSampler(length, seed=seed, micro_batch=micro_batch, accumulation=accumulation, sizes=sizes)
+    first = next(sampler.steps(Position())).micro_batches[0]
     assert sorted(sizes[first]) == sorted(sizes)[-len(first) :]
     for epoch in range(3):
-        for step in course.steps(Position(epoch)):
+        for step in sampler.steps(Position(epoch)):
             for batch in step.micro_batches:
                 assert sizes[batch].sum() <= sizes[first].sum()
                 assert len(batch) * sizes[batch].max() <= len(first) * sizes[first].max()
@@ -120,14 +126,14 @@ def test_samples_of_a_size_stand_together():
     sizes = numpy.random.default_rng(0).integers(1, 1000, 20_000)
     waste = {}
     for name, given_sizes in (("bucketed", sizes), ("shuffled", None)):
-        course = EpochSampler(20_000, seed=0, micro_batch=32, accumulation=1, sizes=given_sizes)
-        batches = [sizes[step.micro_batches[0]] for step in course.steps(Position(1))]
+        sampler = EpochSampler(20_000, seed=0, micro_batch=32, accumulation=1, sizes=given_sizes)
+        batches = [sizes[step.micro_batches[0]] for step in sampler.steps(Position(1))]
         waste[name] = 1 - sum(b.sum() for b in batches) / sum(len(b) * b.max() for b in batches)
     assert waste["shuffled"] > 0.4 and waste["bucketed"] < 0.02
 
 
 def test_every_chunk_but_the_head_of_the_first_epoch_is_a_sample_of_all_sizes(monkeypatch):
-    monkeypatch.setattr(course_module, "_CHUNK", 100)
+    monkeypatch.setattr(sampler_module, "_CHUNK", 100)
     sizes = numpy.arange(1, 2001)
     order = EpochSampler(2000, seed=0, micro_batch=1, accumulation=1, sizes=sizes).order(1)
     explanation = [sizes[order[at : at + 100]].mean() for at in range(0, 2000, 100)]
@@ -147,17 +153,17 @@ def test_dropping_the_last_drops_only_a_step_that_is_short(length, asked):
         with pytest.raises(UsageError, match=f"{step_samples} samples is more than the {length} samples"):
             EpochSampler(length, seed=0, drop_last=True, **asked)
         return
-    course = EpochSampler(length, seed=0, drop_last=True, **asked)
-    steps = list(course.steps(Position()))
-    assert len(steps) == length // step_samples == course.steps_per_epoch()
+    sampler = EpochSampler(length, seed=0, drop_last=True, **asked)
+    steps = list(sampler.steps(Position()))
+    assert len(steps) == length // step_samples == sampler.steps_per_epoch()
     assert all(step.samples == step_samples for step in steps)
     assert steps[-1].after == Position(1, 0)
 
 
 @given(LENGTHS, SETTINGS)
 def test_the_steps_of_an_epoch_are_as_many_as_told(length, asked):
-    course = EpochSampler(length, seed=0, **asked)
-    assert len(list(course.steps(Position()))) == course.steps_per_epoch()
+    sampler = EpochSampler(length, seed=0, **asked)
+    assert len(list(sampler.steps(Position()))) == sampler.steps_per_epoch()
 
 
 def test_going_on_where_no_step_is_left_goes_on_with_the_next_epoch():
@@ -206,3 +212,105 @@ def test_what_cannot_be_meant_is_said(asked, said):
 def test_a_position_that_the_data_does_not_have_is_said(position):
     with pytest.raises(UsageError, match="the data set has 10 samples"):
         next(EpochSampler(10, seed=0, micro_batch=4, accumulation=1).steps(position))
+
+
+POWERS = (0, 1, 2)
+
+
+def whole(samples):
+    return samples
+
+
+@given(sized(), SETTINGS, st.integers(0, 3), st.integers(0, 2**40), st.booleans(), st.integers(0, 4), st.booleans())
+def test_nothing_in_any_epoch_on_any_rank_is_worse_than_all_that_is_tried(
+    case, asked, epoch, seed, limited, halved, decomposes
+):
+    length, sizes, max_tokens = case
+    limit = max_tokens if limited else None
+    split = Split(asked["micro_batch"], max(1, asked["micro_batch"] >> halved), by_size=True)
+
+    def measured(batch):
+        """Longest, samples at once, times longest, times longest²."""
+        longest, at_once = int(sizes[batch].max()), split.at_once(len(batch), decomposes)
+        return longest, *(at_once * longest**power for power in POWERS)
+
+    for rank in range(asked["ranks"]):
+        sampler = EpochSampler(length, seed=seed, rank=rank, sizes=sizes, max_tokens=limit, **asked)
+        pipeline = DataPipeline(Arrays(numpy.arange(length)), sampler, CPU, ALONE, 0)
+        tried = pipeline.worst_step(lambda samples: split.at_once(samples, decomposes))
+        bounds = [max(column) for column in zip(*map(measured, tried.indices.micro_batches), strict=True)]
+        for step in sampler.steps(Position(epoch)):
+            for batch in step.micro_batches:
+                assert all(seen <= bound for seen, bound in zip(measured(batch), bounds, strict=True))
+
+
+@given(sized(), st.integers(1, 9))
+def test_what_is_tried_keeps_the_limits_and_could_hold_no_sample_more(case, micro_batch):
+    _, sizes, max_tokens = case
+    tried = worst_micro_batches(sizes, micro_batch, max_tokens, whole)
+    assert len(tried) <= 1 + len(POWERS)
+    for batch in tried:
+        longest = sizes[batch].max()
+        assert len(batch) <= micro_batch and len(batch) * longest <= max_tokens and len(set(batch.tolist())) == len(batch)
+        assert sizes[batch[0]] == longest
+        one_more = (len(batch) + 1) * longest <= max_tokens and len(batch) < micro_batch
+        assert not (one_more and (sizes <= longest).sum() > len(batch))
+
+
+def test_the_first_micro_batch_of_the_first_epoch_is_not_the_worst():
+    """Why something has to be tried: one sample of 600 comes first, and later two of 500."""
+    sizes = numpy.array([600] + [500] * 8)
+    sampler = EpochSampler(9, seed=0, micro_batch=8, accumulation=1, sizes=sizes, max_tokens=1000)
+    cut = [sizes[batch].tolist() for step in sampler.steps(Position()) for batch in step.micro_batches]
+    assert cut[0] == [600] and [500, 500] in cut[1:]
+    assert [sizes[batch].tolist() for batch in worst_micro_batches(sizes, 8, 1000, whole)] == [[600], [500, 500]]
+
+
+def test_more_short_samples_may_be_worse_than_more_tokens():
+    sizes = numpy.array([1] * 10 + [90, 95])
+    tried = [sizes[batch].tolist() for batch in worst_micro_batches(sizes, 10, 100, whole)]
+    assert tried == [[95], [1] * 10]
+
+
+def test_once_micro_batches_are_cut_another_one_is_the_worst():
+    """Of 3 × 330 one sample goes at once if there is room for half, of 4 × 245 two."""
+    sizes = numpy.array([330] * 3 + [245] * 4)
+    half = Split(8, 4, by_size=True)
+    assert [sizes[batch].tolist() for batch in worst_micro_batches(sizes, 8, 1000, whole)] == [[330] * 3, [245] * 4]
+    tried = worst_micro_batches(sizes, 8, 1000, half.at_once)
+    assert max(half.at_once(len(batch)) * int(sizes[batch].max()) for batch in tried) == 2 * 245
+
+
+def test_samples_without_sizes_have_no_worst_micro_batch():
+    assert (
+        DataPipeline(Noisy(10), EpochSampler(10, seed=0, micro_batch=4, accumulation=1), CPU, ALONE, 0).worst_step(whole)
+        is None
+    )
+
+
+@pytest.mark.parametrize("residence", ["device", "host", "loader"])
+def test_a_step_is_made_of_arrays_wherever_they_live(residence):
+    sizes = numpy.array([5, 9, 1, 2])
+    sampler = EpochSampler(4, seed=0, micro_batch=4, accumulation=1, sizes=sizes, max_tokens=18)
+    pipeline = DataPipeline(Arrays(torch.arange(4) * 10), sampler, CPU, DataConfig(workers=0, residence=residence), 0)
+    step = pipeline.worst_step(whole)
+    assert [batch.tolist() for batch in step.indices.micro_batches] == [[1, 0], [0, 3, 2]] and step.parts == (2, 3)
+    assert step.load(0, 0, 2)[0].tolist() == [10, 0] and step.load(0, 1, 2)[0].tolist() == [0]
+    assert step.load(1, 0, 3)[0].tolist() == [0, 30, 20]
+
+
+def test_a_piece_of_a_made_micro_batch_is_padded_as_the_whole():
+    sampler = EpochSampler(8, seed=0, micro_batch=3, accumulation=1, sizes=Texts.sizes, max_tokens=15)
+    step = DataPipeline(Texts(), sampler, CPU, ALONE, 0).worst_step(whole)
+    batches = [Texts.sizes[batch].tolist() for batch in step.indices.micro_batches]
+    part = batches.index([5, 4, 3])
+    assert step.load(part, 2, 3)["tokens"].shape == (1, 5)
+
+
+def test_making_it_leaves_the_random_states_as_they_were():
+    sizes = numpy.arange(1, 11)
+    sampler = EpochSampler(10, seed=0, micro_batch=4, accumulation=1, sizes=sizes, max_tokens=20)
+    pipeline, before = DataPipeline(Noisy(10), sampler, CPU, ALONE, 0), torch.get_rng_state()
+    step = pipeline.worst_step(whole)
+    assert torch.equal(step.load(0, 0, 1)[1], step.load(0, 0, 1)[1])
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,4 +1,4 @@
-"""The feed: the samples of each step on the device, again and again, from arrays and from loaders."""
+"""The pipeline: the samples of each step on the device, again and again, from arrays and from loaders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Texts(Dataset):
         return {"tokens": torch.nn.utils.rnn.pad_sequence(samples, batch_first=True, padding_value=-1)}
 
 
-def course(length, micro_batch=4, accumulation=2, **more):
+def sampler(length, micro_batch=4, accumulation=2, **more):
     return EpochSampler(length, seed=0, micro_batch=micro_batch, accumulation=accumulation, **more)
 
 
@@ -67,7 +67,7 @@ def arrays(length):
 def test_what_is_loaded_is_what_the_course_says(length, micro_batch, accumulation, ranks, make):
     loaded = []
     for rank in range(ranks):
-        on_rank = course(length, micro_batch, accumulation, ranks=ranks, rank=rank)
+        on_rank = sampler(length, micro_batch, accumulation, ranks=ranks, rank=rank)
         for step in DataPipeline(make(length), on_rank, CPU, ALONE, 0).steps(Position(1)):
             assert step.parts == tuple(len(part) for part in step.indices.micro_batches)
             assert step.samples == step.indices.samples
@@ -81,7 +81,7 @@ def test_what_is_loaded_is_what_the_course_says(length, micro_batch, accumulatio
 @pytest.mark.parametrize("config", [ALONE, DataConfig(workers=1), DataConfig(workers=1, residence="loader")])
 @pytest.mark.parametrize("make", [arrays, Noisy])
 def test_a_load_can_be_repeated_whole_or_in_pieces_in_any_order_until_the_next_step(config, make):
-    for step in DataPipeline(make(20), course(20, 4, 3), CPU, config, 0).steps(Position()):
+    for step in DataPipeline(make(20), sampler(20, 4, 3), CPU, config, 0).steps(Position()):
         whole = [step.load(part, 0, n) for part, n in enumerate(step.parts)]
         for part, n in reversed(list(enumerate(step.parts))):
             pieces = [step.load(part, at, min(at + 3, n)) for at in range(0, n, 3)]
@@ -91,8 +91,8 @@ def test_a_load_can_be_repeated_whole_or_in_pieces_in_any_order_until_the_next_s
 
 def test_workers_batch_size_and_a_resume_change_no_random_number_of_a_sample():
     def drawn(config, micro_batch, start=0):
-        feed = DataPipeline(Noisy(24), course(24, micro_batch, 1), CPU, config, 5)
-        batches = [step.load(0, 0, step.parts[0]) for step in feed.steps(Position(2, start))]
+        pipeline = DataPipeline(Noisy(24), sampler(24, micro_batch, 1), CPU, config, 5)
+        batches = [step.load(0, 0, step.parts[0]) for step in pipeline.steps(Position(2, start))]
         return {i: v for batch in batches for i, v in zip(batch[0].tolist(), batch[1].tolist(), strict=True)}
 
     here = drawn(ALONE, 4)
@@ -104,21 +104,21 @@ def test_workers_batch_size_and_a_resume_change_no_random_number_of_a_sample():
 
 def test_a_step_that_was_left_in_the_middle_does_not_shift_the_next():
     for make, config in ((arrays, ALONE), (Noisy, ALONE), (Noisy, DataConfig(workers=1))):
-        for step in DataPipeline(make(30), course(30, 4, 3), CPU, config, 0).steps(Position()):
+        for step in DataPipeline(make(30), sampler(30, 4, 3), CPU, config, 0).steps(Position()):
             assert indices_of(step.load(0, 0, 2)) == step.indices.micro_batches[0][:2].tolist()
 
 
 def test_a_pass_that_was_left_can_be_begun_anew_also_with_workers():
     for config in (ALONE, DataConfig(workers=1)):
-        feed = DataPipeline(Noisy(30), course(30), CPU, config, 0)
-        next(feed.steps(Position())).load(0, 0, 1)
+        pipeline = DataPipeline(Noisy(30), sampler(30), CPU, config, 0)
+        next(pipeline.steps(Position())).load(0, 0, 1)
         for epoch in (0, 1):
-            steps = list(feed.steps(Position(epoch, 8)))
+            steps = list(pipeline.steps(Position(epoch, 8)))
             assert steps[0].indices.before == Position(epoch, 8) and steps[-1].indices.after == Position(epoch + 1)
 
 
 def test_batches_by_size_are_collated_by_the_data_set_and_cut_by_samples():
-    sized = course(8, 4, 1, sizes=Texts.sizes, max_tokens=12)
+    sized = sampler(8, 4, 1, sizes=Texts.sizes, max_tokens=12)
     steps = list(DataPipeline(Texts(), sized, CPU, ALONE, 0).steps(Position()))
     step = steps[0]
     assert step.parts[0] == 1 and step.load(0, 0, 1)["tokens"].shape == (1, 9)  # the longest comes first
@@ -139,7 +139,7 @@ def test_the_training_s_own_random_states_are_untouched():
         (Noisy(20), DataConfig(workers=1)),
     ):
         before = torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[index]
-        for step in DataPipeline(data, course(20), CPU, config, 0).steps(Position()):
+        for step in DataPipeline(data, sampler(20), CPU, config, 0).steps(Position()):
             step.load(0, 0, step.parts[0])
         assert (torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()) == before  # type: ignore[index]
 
@@ -157,10 +157,10 @@ class EndsEarly:
 
 @pytest.mark.parametrize(("batches", "steps"), [(0, 0), (1, 1), (2, 1), (3, 2), (100, 4)])
 def test_a_loader_that_ends_early_ends_the_epoch_and_the_step_that_was_begun_can_be_made(batches, steps):
-    feed = DataPipeline(arrays(30), course(30), CPU, ALONE, 0)
-    feed._loader = EndsEarly(feed._loader, batches)  # type: ignore[assignment]
+    pipeline = DataPipeline(arrays(30), sampler(30), CPU, ALONE, 0)
+    pipeline._loader = EndsEarly(pipeline._loader, batches)  # type: ignore[assignment]
     seen = 0
-    for step in feed.steps(Position()):
+    for step in pipeline.steps(Position()):
         seen += 1
         for part, n in enumerate(step.parts):
             assert len(step.load(part, 0, n)[0]) > 0
@@ -168,16 +168,16 @@ def test_a_loader_that_ends_early_ends_the_epoch_and_the_step_that_was_begun_can
 
 
 def test_a_loader_that_goes_on_beyond_the_epoch_gives_more_steps():
-    feed = DataPipeline(arrays(16), course(16), CPU, ALONE, 0)
-    once = feed._loader
+    pipeline = DataPipeline(arrays(16), sampler(16), CPU, ALONE, 0)
+    once = pipeline._loader
 
     class Thrice:
         def __iter__(self):
             for _ in range(3):
                 yield from once
 
-    feed._loader = Thrice()  # type: ignore[assignment]
-    batches = [step.load(part, 0, n) for step in feed.steps(Position()) for part, n in enumerate(step.parts)]
+    pipeline._loader = Thrice()  # type: ignore[assignment]
+    batches = [step.load(part, 0, n) for step in pipeline.steps(Position()) for part, n in enumerate(step.parts)]
     assert [len(batch[0]) for batch in batches] == [4] * 12
 
 
@@ -192,9 +192,9 @@ class Gives:
 
 
 def first_of(*batches):
-    feed = DataPipeline(arrays(16), course(16), CPU, ALONE, 0)
-    feed._loader = Gives(*batches)  # type: ignore[assignment]
-    return next(iter(feed.steps(Position())))
+    pipeline = DataPipeline(arrays(16), sampler(16), CPU, ALONE, 0)
+    pipeline._loader = Gives(*batches)  # type: ignore[assignment]
+    return next(iter(pipeline.steps(Position())))
 
 
 @pytest.fixture
@@ -244,20 +244,20 @@ def test_memory_that_is_missing_does_not_cut_time_in_place_of_samples(tmp_path):
 
 @pytest.mark.parametrize("bad", [(0, 0), (-1, 2), (3, 2), (0, 5)])
 def test_samples_that_a_part_does_not_have_are_refused(bad):
-    step = next(iter(DataPipeline(arrays(16), course(16), CPU, ALONE, 0).steps(Position())))
+    step = next(iter(DataPipeline(arrays(16), sampler(16), CPU, ALONE, 0).steps(Position())))
     with pytest.raises(IndexError, match="of a micro-batch of 4"):
         step.load(0, *bad)
 
 
 def test_a_rank_without_samples_has_a_step_without_parts():
-    feed = DataPipeline(arrays(1), course(1, ranks=2, rank=1), CPU, ALONE, 0)
-    (step,) = feed.steps(Position())
+    pipeline = DataPipeline(arrays(1), sampler(1, ranks=2, rank=1), CPU, ALONE, 0)
+    (step,) = pipeline.steps(Position())
     assert step.parts == () and step.samples == 1
 
 
 @pytest.mark.parametrize("config", [ALONE, DataConfig(), DataConfig(workers=1)])
 def test_one_sample_is_a_data_set(config):
-    (step,) = DataPipeline(Noisy(1), course(1), CPU, config, 0).steps(Position())
+    (step,) = DataPipeline(Noisy(1), sampler(1), CPU, config, 0).steps(Position())
     assert indices_of(step.load(0, 0, 1)) == [0]
 
 
@@ -268,26 +268,26 @@ class Endless(IterableDataset):
 
 def test_a_data_set_that_has_no_indices_is_refused():
     with pytest.raises(UsageError, match="Endless is an IterableDataset") as caught:
-        DataPipeline(Endless(), course(3), CPU, ALONE, 0)
+        DataPipeline(Endless(), sampler(3), CPU, ALONE, 0)
     assert "__getitem__" in caught.value.suggestion
 
 
 def test_a_course_through_another_number_of_samples_is_refused():
-    with pytest.raises(UsageError, match="the data set has 5 samples, and the course goes through 6"):
-        DataPipeline(arrays(5), course(6), CPU, ALONE, 0)
+    with pytest.raises(UsageError, match="the data set has 5 samples, and the sampler goes through 6"):
+        DataPipeline(arrays(5), sampler(6), CPU, ALONE, 0)
 
 
 def test_a_sample_that_fails_fails_the_training_with_its_own_error():
     with pytest.raises(ValueError, match="a broken image"):
-        list(DataPipeline(Noisy(8, fails_at=5), course(8), CPU, ALONE, 0).steps(Position()))
+        list(DataPipeline(Noisy(8, fails_at=5), sampler(8), CPU, ALONE, 0).steps(Position()))
 
 
 def test_residence_and_workers_are_told_as_asked_and_in_force():
-    feed = DataPipeline(arrays(5), course(5), CPU, DataConfig(workers=3, residence="device"), 0)
-    assert (feed.residence.requested, feed.residence.effective) == ("device", "host")
-    assert (feed.workers.requested, feed.workers.effective) == (3, 0)
-    assert "the training is on cpu" in feed.residence.why and "in arrays" in feed.workers.why
-    asked = DataPipeline(Noisy(5), course(5), CPU, DataConfig(workers=2, residence="pinned"), 0)
+    pipeline = DataPipeline(arrays(5), sampler(5), CPU, DataConfig(workers=3, residence="device"), 0)
+    assert (pipeline.residence.requested, pipeline.residence.effective) == ("device", "host")
+    assert (pipeline.workers.requested, pipeline.workers.effective) == (3, 0)
+    assert "the training is on cpu" in pipeline.residence.why and "in arrays" in pipeline.workers.why
+    asked = DataPipeline(Noisy(5), sampler(5), CPU, DataConfig(workers=2, residence="pinned"), 0)
     assert (asked.residence.effective, asked.workers.effective) == ("loader", 2)
 
 
@@ -296,7 +296,7 @@ def test_a_data_set_that_gives_batches_at_once_is_told_that_its_samples_are_made
         def __getitems__(self, indices):
             return [self[index] for index in indices]
 
-    seeded = DataPipeline(Batched(8), course(8), CPU, ALONE, seed=0)
-    own = DataPipeline(Batched(8), course(8), CPU, DataConfig(workers=0, random_samples=False), seed=0)
+    seeded = DataPipeline(Batched(8), sampler(8), CPU, ALONE, seed=0)
+    own = DataPipeline(Batched(8), sampler(8), CPU, DataConfig(workers=0, random_samples=False), seed=0)
     assert "__getitems__" in seeded.workers.why
     assert "__getitems__" not in own.workers.why

@@ -1,4 +1,4 @@
-"""A training by the feed is seen as any other: samples of a batch and of a step, the data set's length, the worst batch."""
+"""A training by the pipeline is seen as any other: samples of a batch and of a step, the data set's length, the worst batch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SCRIPT = """
     import numpy as np, torch
     from torch import nn
     from brimful.train.data.arrays import Arrays
-    from brimful.train.data.course import EpochSampler, Position
-    from brimful.train.data.feed import DataConfig, DataPipeline
+    from brimful.train.data.epoch_sampler import EpochSampler, Position
+    from brimful.train.data.pipeline import DataConfig, DataPipeline
 
     kind, micro_batch, workers = sys.argv[1], int(sys.argv[2]), None if sys.argv[3] == "measured" else int(sys.argv[3])
 
@@ -38,12 +38,12 @@ SCRIPT = """
     sized = {"sizes": data.sizes} if kind == "sized" else {}
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 10)).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
-    course = EpochSampler(1000, seed=0, micro_batch=micro_batch, accumulation=2, **sized)
-    feed = DataPipeline(data, course, device, DataConfig(workers=workers), 0)
+    sampler = EpochSampler(1000, seed=0, micro_batch=micro_batch, accumulation=2, **sized)
+    pipeline = DataPipeline(data, sampler, device, DataConfig(workers=workers), 0)
     in_order = EpochSampler(200, seed=0, micro_batch=50, accumulation=1, shuffle=False)
     on_test = DataPipeline(test, in_order, device, DataConfig(workers=0), 0)
     for epoch in range(3):
-        for step in feed.steps(Position(epoch)):
+        for step in pipeline.steps(Position(epoch)):
             for part, n in enumerate(step.parts):
                 batch = step.load(part, 0, n)
                 loss = nn.functional.cross_entropy(model(batch["x"].float()).mean(1), batch["y"])

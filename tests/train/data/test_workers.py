@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from brimful.errors import BrimfulError
+from brimful.train.checking import Effective
+from brimful.train.config import DataConfig
 from brimful.train.data import workers as workers_module
-from brimful.train.data.config import DataConfig
 from brimful.train.data.workers import Machine, Need, Rates, bound, choose, decide_workers, make_here, measure, shared
-from brimful.train.effective import Effective
 
 MIB, GIB = 1 << 20, 1 << 30
 ROOMY = Machine(cores=8, free_bytes=64 * GIB, shm_free_bytes=32 * GIB, ranks=1)

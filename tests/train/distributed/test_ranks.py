@@ -14,7 +14,7 @@ import torch
 
 from brimful.errors import UsageError
 from brimful.train import BatchingConfig, OptimizerConfig, Task, fit
-from brimful.train.checkpoints import Checkpoints
+from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.distributed.ranks import (
     FINE,
     Ranks,

@@ -1,32 +1,25 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful.train.effective import Effective
+from brimful.train.checking import Effective
+from brimful.train.config import Config
 from brimful.train.model import options
 from brimful.train.model.options import apply_model_options
-from tests.brimful_inside.imaginary.conftest import gpu, trace_file  # noqa: F401
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda", 0)
-
-
-@dataclass(frozen=True)
-class Options:
-    gradient_checkpointing: bool = False
-    compile: bool = False
-    cuda_graphs: bool = False
-    channels_last: bool = False
-    parallel: str = "ddp"
+Options = functools.partial(Config, Path("out"))
 
 
 def block() -> nn.Module:
@@ -37,24 +30,24 @@ def blocks() -> nn.Module:
     return nn.Sequential(block(), block(), block())
 
 
-def applied(model: nn.Module, options: Options, device: torch.device = CPU, **more) -> tuple[nn.Module, list[Effective]]:
-    return apply_model_options(model, options, device, micro_batch=4, **more)
+def applied(model: nn.Module, config: Config, device: torch.device = CPU, **more) -> list[Effective]:
+    return apply_model_options(model, config, device, **more)
 
 
 def test_without_options_nothing_is_done_or_said():
     model = blocks()
     kinds = [type(module) for module in model.modules()]
-    assert applied(model, Options()) == (model, [])
+    assert applied(model, Options()) == []
     assert [type(module) for module in model.modules()] == kinds
 
 
 def test_gradient_checkpointing_is_told_with_its_blocks():
-    _, (row,) = applied(blocks(), Options(gradient_checkpointing=True))
+    (row,) = applied(blocks(), Options(gradient_checkpointing=True))
     assert row == Effective("gradient_checkpointing", True, True, "3 × Sequential, each computed again in the backward pass")
 
 
 def test_a_model_without_blocks_is_told():
-    _, (row,) = applied(nn.Linear(2, 2), Options(gradient_checkpointing=True))
+    (row,) = applied(nn.Linear(2, 2), Options(gradient_checkpointing=True))
     assert (row.requested, row.effective) == (True, False)
     assert row.why.startswith("no repeated blocks found")
 
@@ -90,14 +83,14 @@ class ThatRefuses(WithItsOwn):
 def test_a_model_with_its_own_way_is_asked_first():
     settings = {"use_reentrant": False}
     for model, asked in ((WithItsOwn(), settings), (WithANewOne(), settings), (WithAnOldOne(), "asked")):
-        _, (row,) = applied(model, Options(gradient_checkpointing=True))
+        (row,) = applied(model, Options(gradient_checkpointing=True))
         assert model.asked == [asked]
         assert row.effective is True and row.why == f"{type(model).__name__}'s own"
         assert type(model.layers[0]) is nn.Sequential, "and nothing else is done to it"
 
 
 def test_where_its_own_way_refuses_the_blocks_are_taken():
-    _, (row,) = applied(ThatRefuses(), Options(gradient_checkpointing=True))
+    (row,) = applied(ThatRefuses(), Options(gradient_checkpointing=True))
     assert row.effective is True
     assert row.why.endswith("its own was asked first and refused: ThatRefuses does not support gradient checkpointing.")
 
@@ -108,7 +101,7 @@ def test_transformers_own_way_gives_the_same_losses():
     torch.manual_seed(0)
     plain = transformers.GPT2LMHeadModel(config)
     checkpointed = copy.deepcopy(plain)
-    _, (row,) = applied(checkpointed, Options(gradient_checkpointing=True))
+    (row,) = applied(checkpointed, Options(gradient_checkpointing=True))
     assert row.why == "GPT2LMHeadModel's own"
     tokens = torch.randint(0, 32, (2, 16))
     gradients = []
@@ -122,7 +115,7 @@ def test_transformers_own_way_gives_the_same_losses():
 def test_channels_last_reaches_convolutions_of_two_and_three_dimensions():
     model = nn.ModuleList([nn.Conv2d(3, 8, 3), nn.Conv3d(3, 8, 3), nn.Linear(3, 3)])
     before = copy.deepcopy(model.state_dict())
-    _, (row,) = applied(model, Options(channels_last=True))
+    (row,) = applied(model, Options(channels_last=True))
     assert (row.effective, row.why) == (True, "weights of 2 convolutions, which activations follow")
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert model[1].weight.is_contiguous(memory_format=torch.channels_last_3d)
@@ -141,7 +134,7 @@ def test_channels_last_is_left_out_where_parameters_are_sharded_and_that_is_told
 
 
 def test_channels_last_without_convolutions_is_told():
-    _, (row,) = applied(nn.Linear(2, 2), Options(channels_last=True))
+    (row,) = applied(nn.Linear(2, 2), Options(channels_last=True))
     assert (row.requested, row.effective) == (True, False)
     assert "no convolution" in row.why
 
@@ -151,31 +144,26 @@ def test_cuda_graphs_are_refused_where_there_is_no_card():
         applied(blocks(), Options(cuda_graphs=True))
 
 
-@pytest.mark.parametrize(
-    ("options", "ranks", "problem"),
-    [
-        (Options(cuda_graphs=True, compile=True), 1, "compile = True"),
-        (Options(cuda_graphs=True, gradient_checkpointing=True), 1, "gradient_checkpointing = True"),
-        (Options(cuda_graphs=True, parallel="fsdp2"), 2, "parallel = 'fsdp2'"),
-    ],
-)
-def test_cuda_graphs_are_refused_with_what_they_exclude(options: Options, ranks: int, problem: str):
-    with pytest.raises(UsageError, match=rf"config\.cuda_graphs = True and config\.{problem}"):
-        applied(blocks(), options, CARD, ranks=ranks)
+def test_cuda_graphs_are_refused_with_fsdp2_over_several_ranks():
+    with pytest.raises(UsageError, match=r"config\.cuda_graphs = True and config\.parallel = 'fsdp2'"):
+        applied(blocks(), Options(cuda_graphs=True, parallel="fsdp2"), CARD, ranks=2)
 
 
-def test_cuda_graphs_are_replayed_on_a_card(gpu):  # noqa: F811
-    model = blocks().cuda()
-    _, (row,) = applied(model, Options(cuda_graphs=True, parallel="fsdp2"), CARD)
-    assert row.effective is True and row.why.startswith("training micro-batches of 4 are replayed")
-    peaks = []
-    for size in (4, 4, 3):
-        batch = torch.randn(size, 8, device=CARD)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        model(batch).sum()
-        peaks.append(torch.cuda.max_memory_allocated() - before)
-    assert peaks[1] <= 512 < peaks[2], "nothing but the sum, and then all activations of a size that is not recorded"
+def test_cuda_graphs_are_torch_compiles_and_add_to_gradients_that_stand_ready(monkeypatch):
+    """A graph's own gradient tensors are overwritten by the next replay: they may not become the parameters' gradients."""
+    monkeypatch.setattr(options, "_check_compiler", lambda device: None)
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda f, **options: asked.append(options) or f)
+    model = blocks()
+    (row,) = applied(model, Options(cuda_graphs=True), CARD)
+    assert row.name == "cuda_graphs" and asked == [{"dynamic": False, "mode": "reduce-overhead"}]
+    with torch.no_grad():
+        model(torch.ones(2, 8))
+    assert all(p.grad is None for p in model.parameters())
+    loss = model(torch.ones(2, 8)).sum()
+    own = [p.grad for p in model.parameters()]
+    loss.backward()
+    assert all(p.grad is grad and grad is not None for p, grad in zip(model.parameters(), own, strict=True))
 
 
 def test_a_compiled_model_keeps_its_keys_and_its_class(monkeypatch):
@@ -184,11 +172,11 @@ def test_a_compiled_model_keeps_its_keys_and_its_class(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, **options: asked.append(options) or f)
     for alike, dynamic in ((True, False), (False, None)):
         model = blocks()
-        _, (row,) = applied(model, Options(compile=True), shapes_alike=alike)
+        (row,) = applied(model, Options(compile=True), shapes_alike=alike)
         assert row.effective is True
         assert model.state_dict().keys() == blocks().state_dict().keys()
         assert isinstance(model, nn.Sequential)
-        assert asked.pop() == {"dynamic": dynamic}
+        assert asked.pop() == {"dynamic": dynamic, "mode": None}
         model(torch.ones(2, 8)).sum().backward()
         applied(model, Options(compile=True))
         assert [kind.__name__ for kind in type(model).__mro__[:2]] == ["CompiledSequential", "Sequential"], "once"
@@ -199,7 +187,7 @@ TRAIN = """
     import copy, torch
     from torch import nn
     from torch._dynamo.utils import counters
-    from tests.train.test_model_options import Options, applied
+    from tests.train.model.test_options import Options, applied
 
     def block():
         return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU())
@@ -225,7 +213,7 @@ TRAIN = """
 
 REFUSED = """
     from brimful.errors import UsageError
-    from tests.train.test_model_options import Options, applied, blocks
+    from tests.train.model.test_options import Options, applied, blocks
     try:
         applied(blocks(), Options(compile=True))
     except UsageError as error:

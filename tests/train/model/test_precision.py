@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful.train.model.precision import PRECISIONS, Precision
+from brimful.train.config import PRECISIONS
+from brimful.train.model import precision as precision_module
+from brimful.train.model.precision import Precision
 from tests.brimful_inside.imaginary.conftest import card, enter, gpu, trace_file  # noqa: F401
 
 CPU = torch.device("cpu")
@@ -151,7 +153,7 @@ def test_going_on_in_another_precision_is_said():
 
 def test_tf32_on_a_cpu_is_fp32_and_says_so():
     precision = Precision("tf32", CPU)
-    (row,) = precision.told
+    row = precision.row
     assert (row.requested, row.effective) == ("tf32", "fp32")
     assert row.why == "TF32 is a format of NVIDIA's tensor cores, and the device is cpu"
 
@@ -160,13 +162,13 @@ def test_a_cpu_without_instructions_for_fp16_is_told(monkeypatch):
     said = []
     for supported in (True, False):
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda supported=supported: supported)
-        said.append("slower than fp32" in Precision("fp16", CPU).told[0].why)
+        said.append("slower than fp32" in Precision("fp16", CPU).row.why)
     assert said == [False, True]
 
 
 def test_a_cpu_without_instructions_for_bf16_is_told(monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    assert "slower than fp32" in Precision("bf16", CPU).told[0].why
+    assert "slower than fp32" in Precision("bf16", CPU).row.why
 
 
 @pytest.mark.parametrize(("name", "in_force"), [("fp32", (False, False)), ("tf32", (True, True))])
@@ -200,7 +202,7 @@ def test_a_script_that_uses_the_newer_names_of_the_flags_keeps_them(run_python):
         pytest.skip("this PyTorch has the older names alone")
     told = run_python("""
         import torch
-        from brimful.train.precision import _put_tf32, _set_tf32
+        from brimful.train.model.precision import _put_tf32, _set_tf32
         torch.backends.fp32_precision = "tf32"
         owners = torch.backends.cuda.matmul, torch.backends.cudnn.conv
         before = _set_tf32(False)
@@ -215,8 +217,8 @@ def test_a_card_older_than_ampere_has_no_tf32(enter):  # noqa: F811
     enter(capability=(7, 5))
     precision = Precision("tf32", CARD)
     assert precision.effective == "fp32"
-    assert precision.told[0].why == "TF32 needs compute capability 8.0, and the card has 7.5"
-    assert "imitates it" in Precision("bf16", CARD).told[0].why
+    assert precision.row.why == "TF32 needs compute capability 8.0, and the card has 7.5"
+    assert "imitates it" in Precision("bf16", CARD).row.why
     precision.close()
 
 
@@ -229,14 +231,19 @@ def test_an_update_runs_on_a_card(gpu, name: str):  # noqa: F811
         one_update(model, optimizer, precision, torch.randn(4, 8, device=CARD))
 
 
-def test_under_cuda_graphs_autocast_keeps_no_cast_weights():
-    seen = []
-    for graphed in (False, True):
-        with Precision("bf16", CPU, graphed=graphed).autocast():
-            seen.append(torch.is_autocast_cache_enabled())
-    assert seen == [True, False]
-
-
 def test_another_precision_is_refused():
     with pytest.raises(UsageError, match=r"config\.precision = 'fp8': there is no such precision"):
         Precision("fp8", CPU)
+
+
+@pytest.mark.parametrize(("has", "expected"), [(True, "bf16"), (False, "fp32")])
+def test_auto_is_what_the_processor_computes_fast(has, expected, monkeypatch):
+    monkeypatch.setattr(precision_module, "_cpu_computes_bf16", lambda: has)
+    with Precision("auto", CPU) as precision:
+        assert (precision.row.requested, precision.effective) == ("auto", expected)
+
+
+@pytest.mark.parametrize(("has", "expected"), [(True, "bf16"), (False, "fp16")])
+def test_auto_on_a_card_is_bf16_where_it_has_that(has, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=False: has)
+    assert precision_module._fast_on(torch.device("cuda", 0))[0] == expected

@@ -7,13 +7,8 @@ import torch
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful.train.optim.lr_scaling import ScalingConfig
-from brimful.train.optim.optimizers import (
-    OPTIMIZERS,
-    OptimizerConfig,
-    make_optimizer,
-    set_lr,
-)
+from brimful.train.config import OPTIMIZERS, OptimizerConfig, ScalingConfig
+from brimful.train.optim.optimizers import AbsoluteAdafactor, make_optimizer, set_lr, split_by_decay
 
 CPU = torch.device("cpu")
 NO_SCALING = ScalingConfig()
@@ -153,3 +148,146 @@ def test_a_device_without_a_fused_kernel_says_so():
 def test_what_cannot_be_meant_is_refused_by_name(settings: dict, problem: str):
     with pytest.raises(UsageError, match=problem):
         OptimizerConfig(**settings)
+
+
+def test_the_first_step_is_the_learning_rate_long():
+    """At step 1 the update has an RMS of 1 (every second moment is the gradient's own), so that the RMS moved is lr."""
+    for start in (0.0, 1.0, 1e3):
+        weight = torch.nn.Parameter(torch.full((4, 6), start))
+        optimizer = AbsoluteAdafactor([weight], lr=0.03125)
+        weight.grad = torch.full((4, 6), 0.7)
+        optimizer.step()
+        torch.testing.assert_close(weight.detach(), torch.full((4, 6), start - 0.03125))
+
+
+def test_it_does_not_shrink_with_the_steps():
+    """torch's own takes min(lr, 1/√t): with lr = 1 a sixteenth step of a quarter."""
+    weight = torch.nn.Parameter(torch.zeros(4))
+    optimizer = AbsoluteAdafactor([weight], lr=1.0)
+    for _ in range(16):
+        before = weight.detach().clone()
+        weight.grad = torch.ones(4)
+        optimizer.step()
+    torch.testing.assert_close(weight.detach() - before, torch.full((4,), -1.0))
+
+
+def test_it_is_pytorchs_own_where_that_steps_by_the_learning_rate():
+    """A parameter of RMS 1, at step 1: α is lr in both, and with it decay, factors and clipping are the same."""
+    torch.manual_seed(0)
+    start = torch.randn(5, 7)
+    start /= start.square().mean().sqrt()
+    gradient = torch.randn(5, 7)
+    results = []
+    for make in (AbsoluteAdafactor, torch.optim.Adafactor):
+        weight = torch.nn.Parameter(start.clone())
+        optimizer = make([weight], lr=0.01, weight_decay=0.1)
+        weight.grad = gradient.clone()
+        optimizer.step()
+        results.append(weight.detach())
+    torch.testing.assert_close(*results, rtol=1e-6, atol=1e-7)
+
+
+def test_weight_decay_is_lr_times_its_rate():
+    weight = torch.nn.Parameter(torch.full((4,), 2.0))
+    optimizer = AbsoluteAdafactor([weight], lr=0.5, weight_decay=0.25)
+    weight.grad = torch.zeros(4)
+    optimizer.step()
+    assert weight.tolist() == pytest.approx([2.0 * (1 - 0.125)] * 4)
+
+
+def test_step_hooks_are_called_once():
+    weight = torch.nn.Parameter(torch.zeros(4))
+    torch.optim.Adafactor([weight], lr=1.0)  # its class patches its own step
+    optimizer, calls = AbsoluteAdafactor([weight], lr=1.0), []
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    weight.grad = torch.ones(4)
+    optimizer.step()
+    assert calls == [1]
+
+
+def test_a_closure_gives_its_loss():
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = AbsoluteAdafactor([weight], lr=1.0)
+
+    def closure() -> torch.Tensor:
+        loss = weight.sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 4.0
+    assert weight.tolist() == [0.0] * 4
+
+
+class OwnRMSNorm(nn.Module):
+    """As in transformers: no class of PyTorch, and a scale of two dimensions here, so that only the name tells."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, 8))
+
+
+def names_of(model: nn.Module) -> dict[str, set[str]]:
+    groups = split_by_decay(model, 0.1)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return {group["name"]: {names[p] for p in group["params"]} for group in groups}
+
+
+def test_weights_of_layers_and_embeddings_decay_and_biases_and_norms_do_not():
+    model = nn.ModuleDict(
+        {
+            "embedding": nn.Embedding(5, 8),
+            "linear": nn.Linear(8, 8),
+            "convolution": nn.Conv2d(3, 8, 3),
+            "layer_norm": nn.LayerNorm((4, 8)),  # a scale and a bias of two dimensions
+            "batch_norm": nn.BatchNorm2d(8),
+            "group_norm": nn.GroupNorm(2, 8),
+            "rms_norm": nn.RMSNorm((4, 8)),
+            "own_norm": OwnRMSNorm(),
+            "attention": nn.MultiheadAttention(8, 2, add_bias_kv=True),  # bias_k and bias_v have three dimensions
+            "recurrent": nn.LSTM(8, 8),
+            "slope": nn.PReLU(8),
+        }
+    )
+    names = names_of(model)
+    assert names["decay"] == {
+        "embedding.weight",
+        "linear.weight",
+        "convolution.weight",
+        "attention.in_proj_weight",
+        "attention.out_proj.weight",
+        "recurrent.weight_ih_l0",
+        "recurrent.weight_hh_l0",
+    }
+    assert {"layer_norm.weight", "rms_norm.weight", "own_norm.weight", "attention.bias_k", "slope.weight"} <= names["no_decay"]
+
+
+def test_each_parameter_is_in_one_group_once():
+    model = nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5, bias=False))
+    model[1].weight = model[0].weight  # tied
+    (group,) = split_by_decay(model, 0.1)
+    assert (group["name"], len(group["params"]), group["weight_decay"]) == ("decay", 1, 0.1)
+
+
+def test_a_parameter_that_a_norm_shares_does_not_decay():
+    for layers in ([nn.Linear(8, 4), nn.LayerNorm((4, 8))], [nn.LayerNorm((4, 8)), nn.Linear(8, 4)]):
+        model = nn.ModuleList(layers)
+        model[1].weight = model[0].weight
+        (group,) = split_by_decay(model, 0.1)
+        assert group["name"] == "no_decay"
+
+
+def test_frozen_parameters_are_left_out():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    assert sum(len(group["params"]) for group in split_by_decay(model, 0.1)) == 2
+
+
+def test_the_groups_are_the_same_without_decay():
+    model = nn.Linear(2, 2)
+    assert [group["name"] for group in split_by_decay(model, 0.0)] == [group["name"] for group in split_by_decay(model, 0.1)]
+
+
+@pytest.mark.parametrize("model", [nn.ReLU(), nn.Linear(2, 2).requires_grad_(False)])
+def test_a_model_without_anything_to_train_is_refused(model: nn.Module):
+    with pytest.raises(UsageError, match="no parameter that asks for a gradient"):
+        split_by_decay(model, 0.1)

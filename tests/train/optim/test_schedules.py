@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import UsageError
-from brimful.train.optim.schedules import KINDS, Schedule, ScheduleConfig
+from brimful.train.config import SCHEDULES, ScalingConfig, ScheduleConfig
+from brimful.train.optim.schedules import Schedule, scale
 
 PEAK_LR = 6e-4
 
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
-    kind = draw(st.sampled_from(KINDS))
+    kind = draw(st.sampled_from(SCHEDULES))
     total = draw(st.integers(1, 10**7))
     warmup = draw(st.none() | st.integers(0, int(total * 0.7)))
     floor_lr = draw(st.sampled_from([0.0, 1e-6, 1e-4, PEAK_LR]))
@@ -133,14 +134,14 @@ def test_one_cycle_equals_pytorchs_own():
 def test_a_warm_up_of_the_whole_training_is_told_and_never_reaches_the_peak():
     schedule = Schedule(ScheduleConfig("cosine", warmup_epochs=5), PEAK_LR, 100, 100)
     assert schedule.lr(100) == PEAK_LR / 5
-    assert "the training ends before it, at 0.00012 of 0.0006" in schedule.told()[1].why
+    assert "the training ends before it, at 0.00012 of 0.0006" in schedule.rows()[1].why
 
 
 def test_what_is_in_force_is_told_in_samples():
-    schedule, warm_up = Schedule(ScheduleConfig(warmup_epochs=2), PEAK_LR, 1000, 100).told()
+    schedule, warm_up = Schedule(ScheduleConfig(warmup_epochs=2), PEAK_LR, 1000, 100).rows()
     assert (schedule.requested, schedule.effective) == ("cosine", "cosine")
     assert (warm_up.requested, warm_up.effective, warm_up.why) == (2, 200, "asked for in epochs")
-    assert len(Schedule(ScheduleConfig(), PEAK_LR, 1000, 100).told()) == 1
+    assert len(Schedule(ScheduleConfig(), PEAK_LR, 1000, 100).rows()) == 1
 
 
 @pytest.mark.parametrize(
@@ -152,9 +153,9 @@ def test_what_is_in_force_is_told_in_samples():
         ({"warmup_epochs": 1, "warmup_samples": 10}, "a warm-up has one length"),
         ({"floor_lr": -1e-6}, "config.schedule.floor_lr"),
         ({"kind": "wsd", "decay_share": 1.5}, "config.schedule.decay_share = 1.5"),
-        ({"decay_share": 0.5}, "the cosine schedule has no such setting"),
-        ({"kind": "wsd", "rise_share": 0.5}, "the wsd schedule has no such setting"),
-        ({"kind": "one_cycle", "rise_share": 0.5, "warmup_epochs": 1}, "rise_share = 0.5 beside a warm-up"),
+        ({"decay_share": 0.5}, "cosine has no such setting"),
+        ({"kind": "wsd", "rise_share": 0.5}, "wsd has no such setting"),
+        ({"kind": "one_cycle", "rise_share": 0.5, "warmup_epochs": 1}, "rise_share = 0.5: the warm-up"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(settings: dict, problem: str):
@@ -175,3 +176,63 @@ def test_warm_up_and_decay_that_overlap_are_refused():
 def test_samples_seen_are_not_negative():
     with pytest.raises(ValueError, match="-1 samples seen"):
         Schedule(ScheduleConfig(), 1e-3, 1000, 100).lr(-1)
+
+
+BATCHES = st.integers(1, 100_000)
+
+
+def test_without_a_rule_nothing_changes():
+    scaled = scale("adamw", 1e-3, 0.999, ScalingConfig(), 4096)
+    assert (scaled.lr, scaled.beta2) == (1e-3, 0.999)
+    assert [row.requested == row.effective for row in scaled.rows] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "factor"), [("sgd", 8), ("adam", math.sqrt(8)), ("adamw", math.sqrt(8)), ("adafactor", math.sqrt(8))]
+)
+def test_auto_is_linear_for_sgd_and_square_root_for_the_others(optimizer: str, factor: float):
+    scaled = scale(optimizer, 1e-3, 0.999, ScalingConfig("auto", reference_batch=128), 1024)
+    assert scaled.lr == pytest.approx(1e-3 * factor)
+    assert "from batch 128 to 1,024 (arXiv " in scaled.rows[0].why
+
+
+def test_a_rule_that_is_not_the_optimizers_is_followed_and_said():
+    linear = scale("adamw", 1e-3, 0.999, ScalingConfig("linear", reference_batch=100), 400)
+    assert linear.lr == pytest.approx(4e-3)
+    assert "for adamw the square root rule is the one with grounds (arXiv 2205.10287)" in linear.rows[0].why
+    root = scale("sgd", 1e-3, 0.999, ScalingConfig("sqrt", reference_batch=100), 400)
+    assert root.lr == pytest.approx(2e-3)
+    assert "for sgd the linear rule" in root.rows[0].why
+
+
+@given(BATCHES, BATCHES, st.floats(0.5, 0.9999))
+def test_beta2_forgets_over_as_many_samples_at_any_batch(reference: int, batch: int, beta2: float):
+    scaled = scale("adamw", 1e-3, beta2, ScalingConfig("none", reference), batch).beta2
+    half_life_samples = reference * math.log(0.5) / math.log(beta2)
+    # what is left of a gradient after that many samples, that is, after half_life_samples / batch steps
+    assert scaled ** (half_life_samples / batch) == pytest.approx(0.5, rel=1e-3) or scaled < 1e-300
+
+
+def test_beta2_stays_where_that_is_asked_for_or_the_optimizer_has_none():
+    kept = scale("adamw", 1e-3, 0.999, ScalingConfig("sqrt", 128, hold_beta2=False), 1024)
+    assert kept.beta2 == 0.999 and kept.lr > 1e-3
+    assert [row.name for row in scale("sgd", 1e-3, 0.999, ScalingConfig("linear", 128), 1024).rows] == ["learning rate"]
+
+
+@given(BATCHES, st.sampled_from(["none", "linear", "sqrt", "auto"]), st.sampled_from(["sgd", "adam", "adamw", "adafactor"]))
+def test_at_the_reference_batch_everything_is_as_given(batch: int, rule: str, optimizer: str):
+    scaled = scale(optimizer, 3e-4, 0.99, ScalingConfig(rule, batch), batch)
+    assert (scaled.lr, scaled.beta2) == (3e-4, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"rule": "cubic"}, "config.scaling.rule = 'cubic'"),
+        ({"rule": "auto"}, "config.scaling.rule = 'auto' without config.scaling.reference_batch"),
+        ({"reference_batch": 0}, "config.scaling.reference_batch = 0"),
+    ],
+)
+def test_a_scaling_that_cannot_be_meant_is_refused_by_name(settings: dict, problem: str):
+    with pytest.raises(UsageError, match=problem):
+        ScalingConfig(**settings)

@@ -17,7 +17,7 @@ from brimful.train.reporting.statistics import Statistics
 from tests.train.ledger import network_config, network_task, start
 
 MIB = 1 << 20
-HERE = "tests.train.test_memory"
+HERE = "tests.train.reporting.test_peak_memory"
 
 
 def hold(mib: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brimful.train import BatchingConfig, fit
-from brimful.train.reporting.log import Log
+from brimful.train.reporting.progress_log import Log
 from brimful.train.reporting.statistics import write_json
 from tests.train.ledger import ledger_config, ledger_task
 

@@ -71,7 +71,7 @@ def test_what_a_later_micro_batch_lacks_is_missing_before_the_first_update(tmp_p
 def test_without_trying_it_is_missing_in_the_middle_of_the_epoch(tmp_path):
     """What the tests here would see if nothing were tried."""
     room = Room(900)
-    with mock.patch("brimful.train.engine.try_the_worst"):
+    with mock.patch("brimful.train.engine.dry_run"):
         fit(sized_task(ONE_THEN_TWO, room), ledger_config(tmp_path, batch=BatchingConfig(micro_batch=2, max_tokens=1000)))
     assert room.met == [True]
 
@@ -132,7 +132,7 @@ def test_weights_and_statistics_are_bit_for_bit_those_of_a_training_without_it(n
     batch = BatchingConfig(micro_batch=8, max_tokens=100)
     tried, plain = network(norm), network(norm)
     fit(tried, network_config(tmp_path / "tried", batch=batch, precision=precision))
-    with mock.patch("brimful.train.engine.try_the_worst"):
+    with mock.patch("brimful.train.engine.dry_run"):
         fit(plain, network_config(tmp_path / "plain", batch=batch, precision=precision))
     assert same(weights(tried), weights(plain))
     assert same(list(tried.model.buffers()), list(plain.model.buffers()))

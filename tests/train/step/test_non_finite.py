@@ -10,7 +10,7 @@ from torch import nn
 
 from brimful.errors import TrainingDiverged
 from brimful.train import Arrays, BatchingConfig, CheckpointConfig, Sum, Task, fit
-from brimful.train.checkpoints import Checkpoints
+from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.step.non_finite import all_finite
 from tests.train.ledger import network_config, network_task
 

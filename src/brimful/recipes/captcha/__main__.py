@@ -9,40 +9,52 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from brimful import __version__
-from brimful.recipes import ending
-from brimful.recipes.captcha.options import ImageOptions
-from brimful.recipes.captcha.presets import DEFAULT
-from brimful.recipes.common import Options
+from brimful.recipes.captcha.images import ImageOptions
+from brimful.recipes.captcha.presets import PRESETS, preset_on
+from brimful.recipes.common import Presets, run, say
+from brimful.train.config import Config
 
+presets = Presets("tuned", tuple(PRESETS), preset_on)
 app = App(
     name="python -m brimful.recipes.captcha",
     version=__version__,
     help="Train a network to read captchas, and read them.",
     help_epilogue="On several cards: torchrun --nproc-per-node 3 -m brimful.recipes.captcha",
+    config=presets.apply,
+    default_parameter=Parameter(show_default=False),  # a preset has others
 )
+NO_IMAGES, NO_SETTINGS = ImageOptions(), Config(out=Path("out/captcha"))
 
 
 @app.default
-def train(*, preset: str = DEFAULT, images: ImageOptions | None = None, options: Options | None = None) -> int:
+def train(
+    *,
+    preset: str = presets.default,
+    images: ImageOptions = NO_IMAGES,
+    host_allocator: str = "system",
+    config: Config = NO_SETTINGS,
+) -> int:
     """Train.
 
     Parameters
     ----------
     preset
         tuned, large-batch or original. Any flag overrides it.
+    host_allocator
+        keep (glibc keeps freed memory for the next tensor) or system (as it is).
     """
     from brimful.recipes.captcha import recipe
 
-    recipe.train(options or Options(), images or ImageOptions(), preset)
+    recipe.train(config, images, host_allocator, f"captcha, preset {preset}", presets.rows)
     return 0
 
 
 @app.command
-def draw(*, images: ImageOptions | None = None) -> int:
+def draw(*, images: ImageOptions = NO_IMAGES) -> int:
     """Draw the images into the cache and end."""
-    from brimful.recipes.captcha.data import images_of
+    from brimful.recipes.captcha.cache import images_of
 
-    for drawn in images_of(images or ImageOptions(), ending.say):
+    for drawn in images_of(images, say):
         print(drawn.path)
     return 0
 
@@ -78,7 +90,7 @@ def read(
 
 
 def main(argv: list[str] | None = None) -> int:
-    return ending.run(app, sys.argv[1:] if argv is None else argv)
+    return run(app, sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":

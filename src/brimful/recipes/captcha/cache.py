@@ -14,11 +14,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
-import json
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -27,44 +26,18 @@ from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
+from brimful.measure.device.host import cores
 from brimful.recipes.captcha.drawing import draw_parts
-from brimful.recipes.captcha.images import Look, font_digest, package_versions, texts
+from brimful.recipes.captcha.images import ImageOptions, Key, texts
 from brimful.units import format_bytes
 
-__all__ = ["Captchas", "Key", "cache_folder", "captchas"]
+__all__ = ["Captchas", "cache_folder", "captchas", "held_out", "images_of", "shared_with"]
 
-FORMAT = 1  # of what lies in the cache; a change of `images` that changes pixels raises it
 PART = 256  # images of a part: 2.5 MB at 60 × 160, about a second of one process
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own are: stat(2)
-LOOK_EVERY_S = 2.0  # at the lock, while another process draws
+POLL_EVERY_S = 2.0  # at the lock, while another process draws
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Key:
-    """What decides the pixels of a data set, besides the versions of the packages that draw."""
-
-    seed: str
-    count: int
-    look: Look
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise UsageError(f"{self.count} images", "a data set has 1 at least", "ask for 1 or more")
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.count, self.look.height, self.look.width
-
-    @property
-    def file_name(self) -> str:
-        facts = {"format": FORMAT, "key": asdict(self), "versions": package_versions(), "font": font_digest(self.look)}
-        facts["key"]["look"].pop("fonts")  # by their contents, wherever they lie
-        digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=4).hexdigest()
-        seed = "".join(letter if letter.isalnum() else "-" for letter in self.seed)
-        size = "x".join(map(str, self.shape))
-        return f"{seed}_{size}_{self.look.length}of{len(self.look.alphabet)}-{digest}.npy"
 
 
 @dataclass(frozen=True)
@@ -85,7 +58,7 @@ def cache_folder() -> Path:
 def captchas(key: Key, folder: Path, processes: int, say: Say) -> Captchas:
     """The data set, drawn now if it is not there. Any number of processes may ask at once: one draws, the others wait.
 
-    `say` is told of drawing, waiting and damage. Raises UsageError (package, font, folder), DiskFull.
+    `say` is called for drawing, waiting and damage. Raises UsageError (package, font, folder), DiskFull.
     """
     path = folder / key.file_name
     images = _whole(path, key, say)
@@ -153,7 +126,7 @@ class _Lock:
         said = False
         while True:
             try:
-                self._lock.acquire(timeout=LOOK_EVERY_S)
+                self._lock.acquire(timeout=POLL_EVERY_S)
                 return
             except Timeout:
                 if not said:
@@ -241,3 +214,42 @@ def _disk_full(path: Path, key: Key, partial: Path) -> DiskFull:
         problem=f"The disk is full: the {key.count:,} images take {format_bytes(int(np.prod(key.shape)))} in {path.parent}.",
         suggestion="Free some space, ask for fewer images with --samples, or choose a folder on another disk with --cache.",
     )
+
+
+def images_of(options: ImageOptions, say: Say) -> tuple[Captchas, Captchas]:
+    """(training, held-out), drawn now where they are not in the cache. Other seeds; labels may recur, images may not."""
+    folder = options.cache or cache_folder()
+    processes = options.draw_processes or cores()
+    look, seed = options.look, options.image_seed
+    train = captchas(Key(f"train {seed}", options.samples, look), folder, processes, say)
+    valid = captchas(Key(f"valid {seed}", options.eval_samples, look), folder, processes, say)
+    return train, held_out(train, valid, say)
+
+
+def held_out(train: Captchas, valid: Captchas, say: Say) -> Captchas:
+    """`valid` without the images that are among the training images as well, each left out and said.
+
+    Seeds alone do not promise it: of tiny images of one character the same may be drawn twice.
+    """
+    shared = shared_with(train.images, valid.images)
+    if not shared.any():
+        return valid
+    left = int((~shared).sum())
+    if not left:
+        raise UsageError(
+            f"All {len(shared):,} held-out images are among the training images too.",
+            "Images this small and plain repeat themselves, so nothing would be measured.",
+            "Make them larger (--height, --width) or longer (--length).",
+        )
+    say(f"{int(shared.sum()):,} of {len(shared):,} held-out images are among the training images too: {left:,} are measured.")
+    return Captchas(valid.images[~shared], valid.labels[~shared], valid.path)
+
+
+def shared_with(train: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Which rows of `valid` (count, height, width) are bytes that some row of `train` has as well. (count,) bool."""
+    seen = set(map(_digest, train))
+    return np.array([_digest(image) in seen for image in valid], dtype=bool)
+
+
+def _digest(image: np.ndarray) -> bytes:
+    return hashlib.blake2b(image.tobytes(), digest_size=16).digest()

@@ -11,14 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait as wait_for_sentinels
-from typing import TYPE_CHECKING
 
 from brimful.errors import BrimfulError
-from brimful.recipes.captcha.images import Painter, texts
+from brimful.recipes.captcha.images import Key, Painter, texts
 from brimful.units import counted
-
-if TYPE_CHECKING:
-    from brimful.recipes.captcha.cache import Key
 
 SAY_EVERY_S = 5.0
 

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from cyclopts import Group, Parameter
 
 from brimful.errors import UsageError
 
-__all__ = ["ALPHABET", "DIGITS", "Look", "Painter", "package_versions", "texts"]
+__all__ = ["ALPHABET", "DIGITS", "ImageOptions", "Key", "Look", "Painter", "package_versions", "texts"]
 
 DIGITS = "0123456789"
 ALPHABET = DIGITS + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # The size at which the package's noise and fonts were made to be seen; other sizes are scaled from it.
 DRAWN_HEIGHT, DRAWN_WIDTH = 60, 160
+FORMAT = 1  # of what lies in the cache; a change that changes pixels raises it
 LEAST_PIXELS = 8  # the network halves height and width three times
 
 
@@ -55,6 +58,55 @@ class Look:
                     "the network halves height and width three times",
                     f"give {LEAST_PIXELS} or more",
                 )
+
+
+@Parameter(name="*", group=Group("Images", sort_key=0))
+@dataclass(frozen=True)
+class ImageOptions:
+    """The images and the network's size."""
+
+    samples: int = 50_000
+    """Training images."""
+    eval_samples: int = 5_000
+    """Held-out images, none of which is among the training images."""
+    alphabet: str | None = None
+    """The characters shown; digits and capital letters if it is not said."""
+    digits: Annotated[bool, Parameter(negative="")] = False
+    """Digits alone."""
+    length: int = 4
+    """Characters of an image."""
+    height: int = 60
+    """Of an image, in pixels; other sizes are scaled from 60 × 160."""
+    width: int = 160
+    """Of an image, in pixels."""
+    font: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """A TrueType file to draw with, in place of the captcha package's own. May be repeated."""
+    image_seed: int = 0
+    """Of the images; --seed is the training's."""
+    dropout: float = 0.25
+    """Before the last layer."""
+    cache: Path | None = None
+    """Where drawn images are kept; else brimful/captcha in XDG_CACHE_HOME (~/.cache)."""
+    draw_processes: int | None = None
+    """Processes that draw; one for each core if it is not said."""
+
+    def __post_init__(self) -> None:
+        if self.digits and self.alphabet not in (None, DIGITS):
+            raise UsageError(
+                f"--digits and --alphabet {self.alphabet}", "both say which characters are shown", "give one of them"
+            )
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"--dropout {self.dropout}", "it is a share of 0 or more and less than 1", "give 0.25, say")
+        for name, count in (("--samples", self.samples), ("--eval-samples", self.eval_samples)):
+            if count < 1:
+                raise UsageError(f"{name} {count}", "a data set has 1 image at least", "ask for 1 or more")
+        if self.draw_processes is not None and self.draw_processes < 1:
+            raise UsageError(f"--draw-processes {self.draw_processes}", "one at least draws", "give 1 or more")
+
+    @property
+    def look(self) -> Look:
+        alphabet = DIGITS if self.digits else self.alphabet or ALPHABET
+        return Look(alphabet, self.length, self.height, self.width, self.font)
 
 
 def texts(seed: str, count: int, look: Look) -> list[str]:
@@ -119,6 +171,32 @@ def font_digest(look: Look) -> str:
         _check_font(font)
         digest.update(Path(font).read_bytes())
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Key:
+    """What decides the pixels of a data set, besides the versions of the packages that draw."""
+
+    seed: str
+    count: int
+    look: Look
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError(f"{self.count} images", "a data set has 1 at least", "ask for 1 or more")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.count, self.look.height, self.look.width
+
+    @property
+    def file_name(self) -> str:
+        facts = {"format": FORMAT, "key": asdict(self), "versions": package_versions(), "font": font_digest(self.look)}
+        facts["key"]["look"].pop("fonts")  # by their contents, wherever they lie
+        digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=4).hexdigest()
+        seed = "".join(letter if letter.isalnum() else "-" for letter in self.seed)
+        size = "x".join(map(str, self.shape))
+        return f"{seed}_{size}_{self.look.length}of{len(self.look.alphabet)}-{digest}.npy"
 
 
 def _captcha_package() -> Any:

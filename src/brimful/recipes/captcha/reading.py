@@ -1,4 +1,4 @@
-"""Prediction: what a trained network reads in image files."""
+"""Prediction: what a trained network reads in image files, and the facts beside its checkpoints that this needs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from brimful.errors import UsageError
-from brimful.recipes.captcha.facts import FILE_NAME, Facts, read_facts
 from brimful.recipes.captcha.images import scaled
 from brimful.recipes.captcha.model import Reader
-from brimful.recipes.ending import say
-from brimful.train.checkpoints.config import CheckpointConfig
+from brimful.recipes.common import say
 from brimful.train.checkpoints.folder import Checkpoints
+from brimful.train.config import CheckpointConfig
 from brimful.train.distributed.ranks import device_for
 from brimful.units import counted
 
-__all__ = ["Reading", "load_reader", "read_images", "show"]
+__all__ = ["Facts", "Reading", "check_resumable", "load_reader", "read_facts", "read_images", "show", "write_facts"]
 
+FILE_NAME = "captcha.json"
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}  # of files looked at in a folder
 
 
@@ -159,3 +159,53 @@ def show(readings: Iterator[Reading], as_json: bool) -> int:
     if failed:
         say(f"{failed:,} of {counted(read + failed, 'file')} could not be read.")
     return 2 if failed else 0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of a reader and of the images that it learned from."""
+
+    alphabet: str
+    length: int
+    height: int
+    width: int
+    samples: int
+    image_seed: int
+
+    def sentence(self) -> str:
+        shown = f"{self.length} of {self.alphabet!r} at {self.height} × {self.width}"
+        return f"{shown}, {counted(self.samples, 'image')} of seed {self.image_seed}"
+
+
+def write_facts(out: Path, facts: Facts) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    partial = out / f"{FILE_NAME}.partial"
+    partial.write_text(json.dumps(asdict(facts), indent=1) + "\n", encoding="utf-8")
+    partial.replace(out / FILE_NAME)
+
+
+def read_facts(path: Path) -> Facts | None:
+    """Of the checkpoint, folder of checkpoints or `--out` at `path`: the nearest captcha.json at it or above."""
+    for folder in (path, *path.absolute().parents)[:4]:
+        try:
+            text = (folder / FILE_NAME).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        try:
+            return Facts(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"{folder / FILE_NAME} cannot be read: {error}.", suggestion="Train into another --out."
+            ) from error
+    return None
+
+
+def check_resumable(out: Path, facts: Facts) -> None:
+    """A training goes on only with the images it began with. Raises UsageError that names both."""
+    before = read_facts(out) if (out / FILE_NAME).is_file() and (out / "checkpoints").is_dir() else None
+    if before is not None and before != facts:
+        raise UsageError(
+            f"{out} holds a training on {before.sentence()}.",
+            f"Now it is {facts.sentence()}, so its checkpoints cannot be gone on from.",
+            "Choose another folder with --out, or begin anew in this one with --resume no.",
+        )

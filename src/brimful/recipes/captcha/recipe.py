@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from brimful.recipes.captcha.cache import Captchas
-from brimful.recipes.captcha.data import images_of
-from brimful.recipes.captcha.facts import Facts, check_resumable, write_facts
+from brimful.recipes.captcha.cache import Captchas, images_of
+from brimful.recipes.captcha.images import ImageOptions
 from brimful.recipes.captcha.model import Reader
-from brimful.recipes.captcha.options import ImageOptions
-from brimful.recipes.captcha.presets import presets_on
-from brimful.recipes.common import Options, choose, config_from, find_preset
-from brimful.recipes.ending import is_first, say
+from brimful.recipes.captcha.reading import Facts, check_resumable, write_facts
+from brimful.recipes.common import is_first, say
 from brimful.recipes.host_allocator import set_host_allocator
-from brimful.recipes.precision import precision_here
-from brimful.recipes.table import settings_table
+from brimful.train.checking import Effective
+from brimful.train.config import Config
 from brimful.train.data.arrays import Arrays
 from brimful.train.distributed.ranks import device_for
 from brimful.train.engine import Result, fit
+from brimful.train.reporting.progress_log import settings_table
 from brimful.train.step.batching import plan_batches
 from brimful.train.task import Batch, Sum, Task
 from brimful_inside.script import keeps_writes_out
 
 __all__ = ["reader_task", "train"]
 
-OUT = Path("out/captcha")
 
+def train(config: Config, images: ImageOptions, host_allocator: str, title: str, rows: Sequence[Effective]) -> Result:
+    """One training. Raises what `brimful.train.fit` raises, and UsageError for images that cannot be had.
 
-def train(given: Options, images: ImageOptions, preset: str) -> Result:
-    """One training. Raises what `brimful.train.fit` raises, and UsageError for images that cannot be had."""
-    device = device_for(given.device or "auto")
-    chosen = choose(given, find_preset(preset, presets_on(device.type)))
-    options = replace(chosen.options, out=chosen.options.out or OUT)
-    allocator = set_host_allocator(options.host_allocator or "system", device.type)
-    precision = precision_here(options.precision or "auto", device)
-    config = config_from(replace(options, precision=precision.effective))
+    `rows` say of each flag where it comes from."""
+    allocator = set_host_allocator(host_allocator, device_for(config.device).type)
     facts = Facts(images.look.alphabet, images.length, images.height, images.width, images.samples, images.image_seed)
     if config.checkpoints.resume == "auto" and not keeps_writes_out():
         check_resumable(config.out, facts)
@@ -52,7 +43,8 @@ def train(given: Options, images: ImageOptions, preset: str) -> Result:
     model = Reader(len(images.look.alphabet), images.length, images.height, images.width, images.dropout)
     if is_first():
         write_facts(config.out, facts)
-        say(settings_table(f"captcha, preset {preset}", (*chosen.rows, precision, allocator)))
+        rows = [*(row for row in rows if row.name != "host-allocator"), allocator]
+        say("\n".join([title, *settings_table(rows)]))
     return fit(reader_task(model, train_images, valid_images), config)
 
 

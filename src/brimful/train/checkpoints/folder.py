@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from brimful.errors import BrimfulError, CheckpointDamaged, CheckpointUnreadable, DiskFull, UsageError
-from brimful.train.checkpoints import whole
-from brimful.train.checkpoints.config import CheckpointConfig
-from brimful.train.checkpoints.disk import Disk
-from brimful.train.checkpoints.keeping import Kept, best_of, to_remove
-from brimful.train.checkpoints.whole import Loaded
+from brimful.train.checkpoints import checkpoint as whole
+from brimful.train.checkpoints.checkpoint import Disk, Loaded
+from brimful.train.config import CheckpointConfig
 from brimful.units import counted
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "Kept", "best_of", "to_remove"]
 
 _NAME = re.compile(r"step-(\d+)-save-(\d+)")
 _WRITING, _REMOVING, _LOCK = ".writing-", ".removing-", ".lock"
@@ -325,3 +325,44 @@ def _facts_or_none(path: Path) -> whole.Facts | None:
     with contextlib.suppress(CheckpointUnreadable):
         return whole.read_facts(path)
     return None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint on the disk. `save` counts the checkpoints ever written into the folder: it tells which one is newer.
+
+    The step cannot tell that: who goes on from an older checkpoint writes smaller steps later.
+    """
+
+    save: int
+    step: int
+    score: float | None
+    whole: bool
+    training: int = 1  # the number of its training's first save: a training that began anew in the folder has another
+
+
+def best_of(found: Iterable[Kept], best: str) -> Kept | None:
+    """The whole one with the best score, of the training that the newest one is of; of equal ones the oldest.
+
+    None where none of these has a score that is a number.
+    """
+    present = [one for one in found if one.whole]
+    training = max(present, key=lambda one: one.save).training if present else None
+    scored = [one for one in present if one.training == training and one.score is not None and not math.isnan(one.score)]
+    sign = 1 if best == "min" else -1
+    return min(scored, key=lambda one: (sign * (one.score or 0.0), one.save), default=None)
+
+
+def to_remove(found: Sequence[Kept], *, keep_last: int, keep_best: bool, best: str) -> list[Kept]:
+    """All but the `keep_last` newest whole ones and, if asked for, the best; oldest first.
+
+    A damaged one does not count, and goes once there are `keep_last` whole ones newer than it.
+    """
+    newest = sorted((one for one in found if one.whole), key=lambda one: -one.save)[:keep_last]
+    if len(newest) < keep_last:
+        return []
+    stay = {one.save for one in newest}
+    if keep_best and (winner := best_of(found, best)) is not None:
+        stay.add(winner.save)
+    oldest = newest[-1].save
+    return sorted((one for one in found if one.save not in stay and one.save < oldest), key=lambda one: one.save)

@@ -1,4 +1,4 @@
-"""The course of a training through its data: the order of each epoch, and the steps that cut it into pieces.
+"""Which samples each step trains on: the order of each epoch, and the steps that cut it into pieces.
 
 The order depends on the seed, the epoch and the samples' sizes alone. Batch size, accumulation and ranks only say where it
 is cut, so that a training that goes on with others still meets each sample once in an epoch.
@@ -6,7 +6,7 @@ is cut, so that a training that goes on with others still meets each sample once
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy
 
 from brimful.errors import UsageError
 
-__all__ = ["EpochSampler", "Position", "StepIndices"]
+__all__ = ["EpochSampler", "Position", "StepIndices", "worst_micro_batches"]
 
 _CHUNK = 4096  # samples sorted together. Assumed: some hundred micro-batches, so that batches pad little and still are mixed
 _HEAD = 256  # largest samples put in front in epoch 0. Assumed: a micro-batch of samples that vary in size is no larger
@@ -47,8 +47,8 @@ class EpochSampler:
 
     With `sizes` (one number of 1 or more for each sample: its tokens, its pixels), samples of about the same size follow
     each other: the shuffled samples are sorted within chunks of a fixed number. Epoch 0 begins with the largest of all (the
-    worst micro-batch is among the first without `max_tokens` alone: see `worst.py`). Without `shuffle` all are sorted,
-    largest first.
+    worst micro-batch is among the first only without `max_tokens`: see `worst_micro_batches`). Without `shuffle` all are
+    sorted, largest first.
 
     Raises UsageError for a data set without samples and for a sample larger than `max_tokens`.
     """
@@ -206,3 +206,40 @@ def _bucketed(indices: numpy.ndarray, sizes: numpy.ndarray) -> numpy.ndarray:
     """Sorted within chunks, every second one upwards: where one chunk ends, the next goes on with samples of like size."""
     chunks = [_largest_first(indices[at : at + _CHUNK], sizes) for at in range(0, len(indices), _CHUNK)]
     return numpy.concatenate([chunk[::-1] if n % 2 else chunk for n, chunk in enumerate(chunks)]) if chunks else indices
+
+
+# What a pass takes grows with the samples (a head on each), with samples × longest (activations), and with samples ×
+# longest² (attention that keeps its weights): for each, the micro-batch that has most of it.
+_POWERS = (0, 1, 2)
+
+
+def worst_micro_batches(
+    sizes: numpy.ndarray, most_samples: int, max_tokens: int | None, at_once: Callable[[int], int]
+) -> tuple[numpy.ndarray, ...]:
+    """Indices of a few micro-batches, the largest sample of each first.
+
+    at_once: the samples that go through the model at once, of a micro-batch of so many. No micro-batch of at most
+    `most_samples` samples and ``samples * longest <= max_tokens`` is larger than all of these in its longest sample, nor in
+    samples at once, samples at once × longest, or samples at once × longest². `sizes` are 1 or more.
+    """
+    by_size = numpy.argsort(sizes, kind="stable")
+    longest = numpy.asarray(sizes)[by_size].astype(numpy.int64)
+    most = numpy.minimum(numpy.arange(1, len(longest) + 1), most_samples)  # if longest[i] is the longest of them
+    if max_tokens is not None:
+        most = numpy.minimum(most, max_tokens // longest)
+    samples, together = _most_at_once(int(most.max()), at_once)
+    last = len(longest) - 1
+    ends = [last]
+    for power in _POWERS:
+        score = together[most] * longest.astype(numpy.float64) ** power
+        ends.append(last - int(score[::-1].argmax()))  # of equal ones the one of the larger samples
+    return tuple(by_size[end - samples[most[end]] + 1 : end + 1][::-1].copy() for end in sorted(set(ends), reverse=True))
+
+
+def _most_at_once(most: int, at_once: Callable[[int], int]) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """For each number of samples up to `most`: how many of them, in a micro-batch, put the most through the model at once, and
+    that most. Fewer may do so: of 4 with room for 3 there are two pieces of 2, and of 3 there is one."""
+    together = numpy.array([0, *map(at_once, range(1, most + 1))])
+    running = numpy.maximum.accumulate(together)
+    samples = numpy.maximum.accumulate(numpy.where(together == running, numpy.arange(most + 1), 0))
+    return samples, running

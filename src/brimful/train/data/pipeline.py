@@ -1,4 +1,4 @@
-"""The feed: the samples of each step, on the device.
+"""The pipeline: the samples of each step, on the device.
 
 All batches come through a torch DataLoader, those of arrays as well, whose loader gives no more than the indices of a batch.
 What watches loaders sees a training by brimful as it sees any other, and may end a pass early or give other batches.
@@ -17,16 +17,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from brimful.errors import UsageError
-from brimful.train.data.arrays import Arrays
+from brimful.train.checking import Effective
+from brimful.train.config import DataConfig
+from brimful.train.data.arrays import Arrays, Resident, decide_residence
 from brimful.train.data.batch_errors import batches_are_made
-from brimful.train.data.config import DataConfig
-from brimful.train.data.epoch_sampler import EpochSampler, Position, StepIndices
-from brimful.train.data.resident import Resident, decide_residence
+from brimful.train.data.epoch_sampler import EpochSampler, Position, StepIndices, worst_micro_batches
 from brimful.train.data.seeds import SeededSamples
 from brimful.train.data.trees import cut, samples_in, to_device
 from brimful.train.data.workers import decide_workers, machine_now, samples_of, shared
-from brimful.train.data.worst import MadeStep, worst_micro_batches
-from brimful.train.effective import Effective
 from brimful.train.task import Batch
 from brimful_inside.script import is_imaginary, keeps_writes_out
 
@@ -59,23 +57,23 @@ class DataPipeline:
     share(number): rank 0's number, on every rank; needed with more than one rank.
     A data set may have `collate(samples) -> batch`; PyTorch's default_collate is used otherwise.
 
-    Raises UsageError for an IterableDataset, and where the data set has another length than the course.
+    Raises UsageError for an IterableDataset, and where the data set has another length than the sampler.
     """
 
     def __init__(
         self,
         data: Dataset,
-        course: EpochSampler,
+        sampler: EpochSampler,
         device: torch.device,
         config: DataConfig,
         seed: int,
         share: Callable[[int], int] | None = None,
     ) -> None:
-        _check(data, course)
-        self.course = course
+        _check(data, sampler)
+        self.sampler = sampler
         self._device = device
         self.residence: Effective = decide_residence(data, device, config)
-        self._batches: Any = _RankBatches(course)  # indices as arrays, where torch has lists in mind
+        self._batches: Any = _RankBatches(sampler)  # indices as arrays, where torch has lists in mind
         self._seeded: SeededSamples | None = None
         self._resident: Resident | None = None
         self._make: Callable[[Any], Any]  # a batch of these indices, here and now
@@ -98,7 +96,7 @@ class DataPipeline:
 
         Where memory is missing while a batch is made, here or when a step draws it: BatchNotMade, which no step replays.
         """
-        self._batches.start = start = self.course.place(start)
+        self._batches.start = start = self.sampler.place(start)
         if self._seeded is not None:
             self._seeded.begin(start.epoch)
         with batches_are_made():  # workers are started here
@@ -123,11 +121,11 @@ class DataPipeline:
 
         at_once(samples): how many samples of such a micro-batch go through the model at once.
         """
-        course = self.course
-        if course.sizes is None:
+        sampler = self.sampler
+        if sampler.sizes is None:
             return None
-        share = -(-min(course.step_samples, course.length) // course.ranks)
-        worst = worst_micro_batches(course.sizes, min(course.micro_batch, share), course.max_tokens, at_once)
+        share = -(-min(sampler.step_samples, sampler.length) // sampler.ranks)
+        worst = worst_micro_batches(sampler.sizes, min(sampler.micro_batch, share), sampler.max_tokens, at_once)
         return MadeStep(worst, self._made, self._load)
 
     def _made(self, indices: Any) -> Any:
@@ -135,10 +133,10 @@ class DataPipeline:
             return self._make(indices)
 
     def _planned(self, start: Position) -> Iterator[StepIndices]:
-        """The course's steps. On an imaginary card an epoch's short last step is made as long as its first, as its loader's
+        """The sampler's steps. On an imaginary card an epoch's short last step is made as long as its first, as its loader's
         last batch is: traces are compared step by step at several batch sizes."""
         first: StepIndices | None = None
-        for indices in self.course.steps(start):
+        for indices in self.sampler.steps(start):
             first = first or indices
             if indices.samples < first.samples and is_imaginary():
                 indices = first._replace(before=indices.before, after=indices.after)
@@ -168,15 +166,15 @@ class DataPipeline:
             samples, collate = _TakenRows(data), _collated
         elif config.random_samples:
             samples = self._seeded = SeededSamples(data, seed)
-        course, machine = self.course, machine_now()
+        sampler, machine = self.sampler, machine_now()
         # A copy: a file that the data set opens at its first use is not handed to the workers.
         self._make = lambda indices: collate(samples_of(copy.copy(samples), [int(index) for index in indices]))
 
         def decide() -> Effective:
             with batches_are_made():
-                return decide_workers(samples, self._measured_lists, collate, config, course.accumulation, machine)
+                return decide_workers(samples, self._measured_lists, collate, config, sampler.accumulation, machine)
 
-        self.workers = shared(decide, config.workers, course.rank, share)
+        self.workers = shared(decide, config.workers, sampler.rank, share)
         if self._seeded is not None and hasattr(data, "__getitems__"):
             why = "samples are made one by one, each with random numbers of its own (data.random_samples), not by __getitems__"
             self.workers = dataclasses.replace(self.workers, why=f"{self.workers.why}; {why}")
@@ -194,7 +192,7 @@ class DataPipeline:
 
     def _measured_lists(self) -> Iterator[numpy.ndarray]:
         """Of epoch 1: epoch 0 begins with the largest samples, which are not what a batch takes."""
-        for step in self.course.steps(Position(1)):
+        for step in self.sampler.steps(Position(1)):
             yield from step.micro_batches
 
 
@@ -229,6 +227,30 @@ class _Step:
             raise IndexError(f"samples {start}..{stop} of a micro-batch of {planned}")
         self.draw(part + 1)
         return self._load(self._drawn[min(part, len(self._drawn) - 1)], (start, stop, planned))
+
+
+class MadeStep:
+    """The data of a step that is made on request and comes from no loader. A `StepData`."""
+
+    def __init__(
+        self,
+        micro_batches: tuple[numpy.ndarray, ...],
+        make: Callable[[numpy.ndarray], object],
+        load: Callable[[object, tuple[int, int, int]], Batch],
+    ) -> None:
+        together = numpy.concatenate(micro_batches)
+        self.indices = StepIndices(Position(), Position(), len(together), micro_batches, together)
+        self.samples = len(together)
+        self.parts = tuple(len(part) for part in micro_batches)
+        self._make, self._load = make, load
+        self._made: tuple[int, object] | None = None  # the latest: one at a time, as they are large
+
+    def load(self, part: int, start: int, stop: int) -> Batch:
+        """Cut from the whole micro-batch, padded as that is."""
+        if self._made is None or self._made[0] != part:
+            self._made = None
+            self._made = (part, self._make(self.indices.micro_batches[part]))
+        return self._load(self._made[1], (start, stop, self.parts[part]))
 
 
 class Chosen:
@@ -291,19 +313,19 @@ def _collated(taken: Any) -> Any:
 class _RankBatches:
     """The batch sampler: this rank's micro-batches from `start` to the end of its epoch."""
 
-    def __init__(self, course: EpochSampler) -> None:
-        self._course = course
+    def __init__(self, sampler: EpochSampler) -> None:
+        self._sampler = sampler
         self.start = Position()
 
     def __iter__(self) -> Iterator[numpy.ndarray]:
-        for step in self._course.steps(self.start):
+        for step in self._sampler.steps(self.start):
             yield from step.micro_batches
 
     def __len__(self) -> int:
-        return sum(len(step.micro_batches) for step in self._course.steps(self.start))
+        return sum(len(step.micro_batches) for step in self._sampler.steps(self.start))
 
 
-def _check(data: Dataset, course: EpochSampler) -> None:
+def _check(data: Dataset, sampler: EpochSampler) -> None:
     if isinstance(data, IterableDataset):
         raise UsageError(
             f"{type(data).__name__} is an IterableDataset",
@@ -312,9 +334,9 @@ def _check(data: Dataset, course: EpochSampler) -> None:
             "give a data set with __len__ and __getitem__",
         )
     length = len(data)  # type: ignore[arg-type]
-    if length != course.length:
+    if length != sampler.length:
         raise UsageError(
-            f"the data set has {length:,} samples, and the course goes through {course.length:,}",
+            f"the data set has {length:,} samples, and the sampler goes through {sampler.length:,}",
             "",
-            "make the course with the length of the data set",
+            "make the sampler with the length of the data set",
         )

@@ -19,11 +19,11 @@ from torch.utils.data import DataLoader
 
 from brimful.errors import BrimfulError
 from brimful.measure.device import host
-from brimful.train.data.config import DataConfig
-from brimful.train.data.resident import local_ranks
+from brimful.train.checking import Effective
+from brimful.train.config import DataConfig
+from brimful.train.data.arrays import local_ranks
 from brimful.train.data.seeds import kept_random_states
 from brimful.train.data.trees import bytes_in
-from brimful.train.effective import Effective
 from brimful.units import format_bytes, format_duration
 from brimful_inside.script import is_imaginary
 

@@ -1,7 +1,7 @@
 """The processes of one training: who they are, and what they must decide together.
 
 Decisions go over a control group on the host (gloo), so that none of them waits for a device, and each is made once for all.
-A process that fails tells the others at their next meeting instead of leaving them in a collective that never ends.
+A process that fails announces it at their next meeting instead of leaving them in a collective that never ends.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import torch
 import torch.distributed as dist
 
 from brimful.errors import BrimfulError, DoesNotFit, UsageError
-from brimful.train.distributed.restart import Attempt, Restart
 
 __all__ = ["RankFailed", "Ranks", "Vote", "device_for"]
 
 # Assumed: longer than the slowest thing that one rank does while others wait (compiling, a checkpoint to a slow disk).
 MEETING_TIMEOUT = datetime.timedelta(hours=2)
 
-ITS_OWN_WORDS = "Its own output says what it met."
+SEE_ITS_OUTPUT = "Its own output shows the error."
 FINE, OUT_OF_MEMORY, GIVES_UP, BROKEN = 0, 1, 2, 3  # what a rank says of its part of a step
 
 
@@ -81,17 +80,14 @@ class Ranks:
         self._started = False
         self._control: Any = None
         self._failure_is_known = False
-        self.flag: Restart | None = None  # seen by ranks that wait for this one elsewhere than in a meeting
+        self.meets_in_steps = True  # False: forward or backward communicate, and ranks wait there and come to no meeting
         if dist.is_available() and dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
         elif self.size > 1:
             backend = (
                 "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
             )
-            # A training that started anew in place meets the others under names that no earlier attempt has used.
-            store, _, _ = next(dist.rendezvous("env://", self.rank, self.size, timeout=MEETING_TIMEOUT))
-            store = dist.PrefixStore(f"brimful/{Attempt.this().number}", store)
-            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=MEETING_TIMEOUT)
+            dist.init_process_group(backend, timeout=MEETING_TIMEOUT)
             self._started = True
         if self.size > 1:
             self._control = dist.new_group(backend="gloo", timeout=MEETING_TIMEOUT)
@@ -119,22 +115,17 @@ class Ranks:
                 self._failure_is_known = True
                 raise _ended(rank, vote.status)
 
-    def tell(self, status: int, error: BaseException | None = None) -> None:
-        """This rank ends with an error, and the others with it. Told once, if they do not know.
+    def announce(self, status: int) -> None:
+        """This rank ends with an error, and the others with it, at their next meeting. Once, if they do not know.
 
-        By the flag where there is one: others may wait for this rank in a collective of FSDP's or DDP's, and come to no
-        meeting. Otherwise at their next meeting. `error`, if known, is named to those who see the flag.
+        Under FSDP2 and overlapped reduction they may wait in a collective instead: there torchrun ends them.
         """
         if self.size == 1 or self._failure_is_known:
             return
         self._failure_is_known = True
-        if self.flag is not None and self.flag.reaches_all:
-            heard = _ended(self.rank, status, error)
-            self.flag.end(heard.problem, heard.exit_code, " ".join(heard.sentences()))
-            return
-        # A group that is broken already (a rank that was killed) has nobody left to tell.
-        with contextlib.suppress(RuntimeError):
-            self.meet(Vote(status))
+        if self.meets_in_steps:
+            with contextlib.suppress(RuntimeError):  # a group that is broken already has nobody left to hear of it
+                self.meet(Vote(status))
 
     def gather(self, value: Any) -> list[Any]:
         """`value` of every rank (small Python values), on every rank."""
@@ -154,7 +145,7 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, group=self._control)
         return box[0]
 
-    def spread(self, tensors: Sequence[torch.Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         """Rank 0's values into `tensors` of all ranks (weights at the start, running statistics before they count)."""
         if self.size == 1:
             return
@@ -168,10 +159,9 @@ class Ranks:
             self._started = False
 
 
-def _ended(rank: int, status: int, error: BaseException | None = None) -> BrimfulError:
+def _ended(rank: int, status: int) -> BrimfulError:
     """What the other ranks end with."""
     meaning = "All ranks end with it. The last checkpoint stays as it is."
     if status == GIVES_UP:
-        return DoesNotFit(f"The training does not fit into the memory of rank {rank}.", meaning, ITS_OWN_WORDS)
-    words = f" ({type(error).__name__}: {error})" if error is not None else ""
-    return RankFailed(f"Rank {rank} ended with an error{words}.", meaning, ITS_OWN_WORDS)
+        return DoesNotFit(f"The training does not fit into the memory of rank {rank}.", meaning, SEE_ITS_OUTPUT)
+    return RankFailed(f"Rank {rank} ended with an error.", meaning, SEE_ITS_OUTPUT)

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful.train.effective import Effective
-from brimful.train.model.cuda_graphs import graph_model
+from brimful.train.checking import Effective
+from brimful.train.config import Config
 from brimful.train.model.gradient_checkpointing import checkpoint_blocks
 
-__all__ = ["ModelOptions", "apply_model_options"]
+__all__ = ["apply_model_options"]
 
 _PLAIN = "_before_compiling"  # stands in the classes made here
 # A model's own way to do it and how its settings are called: transformers' of today, and of before 5.
@@ -27,71 +27,34 @@ _OWN_WAYS = {
 }
 
 
-class ModelOptions(Protocol):
-    """The part of `Config` that is read here."""
-
-    @property
-    def gradient_checkpointing(self) -> bool: ...
-    @property
-    def compile(self) -> bool: ...
-    @property
-    def cuda_graphs(self) -> bool: ...
-    @property
-    def channels_last(self) -> bool: ...
-    @property
-    def parallel(self) -> str: ...
-
-
 def apply_model_options(
-    model: nn.Module, config: ModelOptions, device: torch.device, *, micro_batch: int, shapes_alike: bool = True, ranks: int = 1
-) -> tuple[nn.Module, list[Effective]]:
-    """`model` itself, on `device` and not yet wrapped, with what was asked for, and what came of it.
+    model: nn.Module, config: Config, device: torch.device, *, shapes_alike: bool = True, ranks: int = 1
+) -> list[Effective]:
+    """Does what was asked for to `model`, which is on `device` and not yet wrapped, and returns what came of it.
 
-    micro_batch: samples of a whole micro-batch, at which CUDA graphs are recorded. shapes_alike: all batches have the same
-    shape but for their first dimension; False lets torch.compile make sizes variable. Raises UsageError for what the device
-    or the machine cannot do.
+    shapes_alike: all batches have the same shape but for their first dimension; False lets torch.compile make sizes variable.
+    Raises UsageError for what the device or the machine cannot do.
     """
-    _refuse_what_excludes_another(config, device, ranks)
-    told: list[Effective] = []
-    if config.channels_last:
-        told.append(_channels_last(model, sharded=config.parallel == "fsdp2" and ranks > 1))
-    if config.gradient_checkpointing:
-        told.append(_checkpoint(model))
-    if config.cuda_graphs:
-        graph_model(model, micro_batch)
-        why = f"training micro-batches of {micro_batch:,} are replayed; other sizes and evaluation run as always"
-        told.append(Effective("cuda_graphs", True, True, why))
-    if config.compile:
-        told.append(_compile(model, device, shapes_alike))
-    return model, told
-
-
-def _refuse_what_excludes_another(config: ModelOptions, device: torch.device, ranks: int) -> None:
-    if not config.cuda_graphs:
-        return
-    if device.type != "cuda":
+    if config.cuda_graphs and device.type != "cuda":
         raise UsageError(
             f"config.cuda_graphs = True on the device {device}",
             "CUDA graphs are recorded by a CUDA card.",
             "Train without CUDA graphs, or on a card.",
         )
-    others = {
-        "compile = True": (
-            config.compile,
-            "torch.compile launches its own kernels, which a recording of the model would hold twice.",
-        ),
-        "gradient_checkpointing = True": (
-            config.gradient_checkpointing,
-            "A block that is computed again asks for the random state, which a recording forbids.",
-        ),
-        "parallel = 'fsdp2'": (
-            config.parallel == "fsdp2" and ranks > 1,
+    if config.cuda_graphs and config.parallel == "fsdp2" and ranks > 1:
+        raise UsageError(
+            "config.cuda_graphs = True and config.parallel = 'fsdp2'",
             "FSDP2's forward calls other ranks and moves its parameters, which a recording cannot follow.",
-        ),
-    }
-    for name, (asked, why) in others.items():
-        if asked:
-            raise UsageError(f"config.cuda_graphs = True and config.{name}", why, "Choose one of the two.")
+            "Choose one of the two.",
+        )
+    rows: list[Effective] = []
+    if config.channels_last:
+        rows.append(_channels_last(model, sharded=config.parallel == "fsdp2" and ranks > 1))
+    if config.gradient_checkpointing:
+        rows.append(_checkpoint(model))
+    if config.compile or config.cuda_graphs:
+        rows.append(_compile(model, device, shapes_alike, config.cuda_graphs))
+    return rows
 
 
 def _channels_last(model: nn.Module, sharded: bool) -> Effective:
@@ -128,17 +91,21 @@ def _checkpoint(model: nn.Module) -> Effective:
     return Effective("gradient_checkpointing", True, True, found + refused)
 
 
-def _compile(model: nn.Module, device: torch.device, shapes_alike: bool) -> Effective:
+def _compile(model: nn.Module, device: torch.device, shapes_alike: bool, graphs: bool) -> Effective:
     _check_compiler(device)
     plain = getattr(type(model), _PLAIN, type(model))  # what it was before a training before this one
-    model.__class__ = _compiled(plain, False if shapes_alike else None)
+    model.__class__ = _compiled(plain, False if shapes_alike else None, "reduce-overhead" if graphs else None)
     why = "compiled at the first batch; " + (
         "each further batch size is compiled by itself" if shapes_alike else "sizes that vary become variables"
     )
-    return Effective("compile", True, True, why)
+    return (
+        Effective("cuda_graphs", True, True, f"{why}; replayed as CUDA graphs")
+        if graphs
+        else Effective("compile", True, True, why)
+    )
 
 
-def _compiled(kind: type[nn.Module], dynamic: bool | None) -> type[nn.Module]:
+def _compiled(kind: type[nn.Module], dynamic: bool | None, mode: str | None) -> type[nn.Module]:
     """A subclass of `kind` whose forward is compiled.
 
     torch.compile(model) would put a prefix before each key of its state, and model.compile() leaves a model that is one of
@@ -148,13 +115,23 @@ def _compiled(kind: type[nn.Module], dynamic: bool | None) -> type[nn.Module]:
     def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return kind.forward(self, *args, **kwargs)
 
-    compiled = torch.compile(run, dynamic=dynamic)
+    compiled = torch.compile(run, dynamic=dynamic, mode=mode)
 
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if mode is not None and self.training and torch.is_grad_enabled():
+            _own_gradients(self)
         return compiled(self, *args, **kwargs)
 
     return type(f"Compiled{kind.__name__}", (kind,), {"forward": forward, "__module__": kind.__module__, _PLAIN: kind})
+
+
+def _own_gradients(model: nn.Module) -> None:
+    """Gradients stand ready, so that a replay's are added to them: autograd would take the graph's own tensors, which the next
+    micro-batch's replay overwrites."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def _check_compiler(device: torch.device) -> None:

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from brimful.errors import UsageError
-from brimful.train.effective import Effective
+from brimful.train.checking import Effective, require
+from brimful.train.config import PRECISIONS
 
-__all__ = ["PRECISIONS", "Precision"]
+__all__ = ["Precision"]
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 Flag = tuple[Any, str, Any]  # where a setting of PyTorch's stands, its name, its value
 
 _NOTHING = nullcontext()  # may be entered again and again
@@ -28,19 +27,16 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """A precision on a device, in force from its making to `close()` (or the end of a `with`).
 
-    Parameters, gradients and the optimizer's state are fp32 in all four. `effective` may be another than what was asked for;
-    `told` says why. `graphed`: the model is captured in CUDA graphs, under which autocast may keep no cast weights.
+    Parameters, gradients and the optimizer's state are fp32 in all of them. `effective` may be another than what was asked
+    for, and is what the device computes fast for "auto"; `row` has the reason.
     """
 
-    def __init__(self, name: str, device: torch.device, *, graphed: bool = False):
-        if name not in PRECISIONS:
-            raise UsageError(
-                f"config.precision = {name!r}: there is no such precision", suggestion=f"Name one of {', '.join(PRECISIONS)}."
-            )
-        self.requested = name
+    def __init__(self, name: str, device: torch.device):
+        require(name in (*PRECISIONS, "auto"), "precision", name, "there is no such precision")
         self.device = device
-        self.effective, self.told = _in_force(name, device)
-        self._cache = not graphed
+        chosen, reason = _fast_on(device) if name == "auto" else (name, "")
+        self.effective, why = {"fp32": _fp32, "tf32": _tf32, "bf16": _bf16, "fp16": _fp16}[chosen](device)
+        self.row = Effective("precision", name, self.effective, f"{reason}; {why}" if reason else why)
         self._scaler = torch.amp.GradScaler(device.type) if self.effective == "fp16" else None
         self._skipped: torch.Tensor | int = 0
         of_the_card = device.type == "cuda" and self.effective in ("fp32", "tf32")
@@ -51,7 +47,7 @@ class Precision:
         dtype = _AUTOCAST.get(self.effective)
         if dtype is None:
             return _NOTHING
-        return torch.autocast(self.device.type, dtype=dtype, cache_enabled=self._cache)
+        return torch.autocast(self.device.type, dtype=dtype)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Adds the loss's gradients to those of the parameters; under fp16 they are scaled until `unscale`."""
@@ -121,9 +117,21 @@ class Precision:
         self.close()
 
 
-def _in_force(name: str, device: torch.device) -> tuple[str, list[Effective]]:
-    effective, why = {"fp32": _fp32, "tf32": _tf32, "bf16": _bf16, "fp16": _fp16}[name](device)
-    return effective, [Effective("precision", name, effective, why)]
+def _fast_on(device: torch.device) -> tuple[str, str]:
+    """bf16 where the device has instructions for it, fp16 on older CUDA cards."""
+    if device.type == "cuda":
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16", "the card computes in bf16"
+        return "fp16", "the card has no bf16; fp16 with a scaled loss"
+    if device.type == "cpu" and _cpu_computes_bf16():
+        return "bf16", "the processor multiplies matrices in bf16"
+    return "fp32", f"nothing faster is known of {device.type} here"
+
+
+def _cpu_computes_bf16() -> bool:
+    """Whether the processor multiplies in bf16 itself (AVX-512 BF16 or AMX): emulated it is slower than fp32."""
+    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name)() for name in asked if hasattr(torch.cpu, name))
 
 
 def _fp32(device: torch.device) -> tuple[str, str]:

@@ -6,90 +6,26 @@ batch does to learning rate and beta2 (scaling.py), and that memory for the stat
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
+from torch.optim._adafactor import adafactor
 
 from brimful.errors import UsageError
-from brimful.train.checking import check_types
-from brimful.train.effective import Effective
-from brimful.train.optim.adafactor import AbsoluteAdafactor
-from brimful.train.optim.lr_scaling import ScalingConfig, scale
-from brimful.train.optim.parameter_groups import split_by_decay
+from brimful.train.checking import Effective
+from brimful.train.config import OptimizerConfig, ScalingConfig
+from brimful.train.optim.schedules import scale
 from brimful.train.optim.state import load_optimizer_state, prepare_state
 from brimful.units import counted
 
-__all__ = ["OPTIMIZERS", "OptimizerConfig", "load_optimizer_state", "make_optimizer", "prepare_state", "set_lr"]
+__all__ = ["load_optimizer_state", "make_optimizer", "prepare_state", "set_lr", "split_by_decay"]
 
-OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
 _ADAMS = ("adamw", "adam")
-# Which optimizers read which setting. One that would be ignored is refused, so that nobody believes it is in force.
-_READ_BY = {
-    "beta1": _ADAMS,
-    "beta2": _ADAMS,
-    "eps": _ADAMS,
-    "momentum": ("sgd",),
-    "nesterov": ("sgd",),
-    "relative_step": ("adafactor",),
-}
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """The optimizer and its settings. Raises UsageError with the dotted name of what cannot be meant.
-
-    lr: the peak learning rate, at the reference batch where a scaling rule is asked for.
-    weight_decay: decoupled for AdamW and Adafactor (each step shrinks a weight by lr × weight_decay of itself); added to the
-        gradient for Adam and SGD. Biases and parameters of normalization layers never decay.
-    relative_step: Adafactor's own step, max(0.001, RMS of the parameter) × min(lr, 1/√step), in place of lr itself.
-    """
-
-    name: str = "adamw"
-    lr: float = 1e-3
-    weight_decay: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    momentum: float = 0.9
-    nesterov: bool = False
-    relative_step: bool = False
-
-    def __post_init__(self) -> None:
-        check_types(self, "config.optimizer")
-        if self.name not in OPTIMIZERS:
-            raise UsageError(
-                f"config.optimizer.name = {self.name!r}: there is no such optimizer",
-                suggestion=f"name one of {', '.join(OPTIMIZERS)}",
-            )
-        _check("lr", self.lr, 0 < self.lr < float("inf"), "a learning rate is more than 0")
-        _check("weight_decay", self.weight_decay, 0 <= self.weight_decay < float("inf"), "weight decay is 0 or more")
-        for name in ("beta1", "beta2", "momentum"):
-            value = getattr(self, name)
-            _check(name, value, 0 <= value < 1, "it is at least 0 and less than 1")
-        _check("eps", self.eps, 0 <= self.eps < float("inf"), "it is 0 or more")
-        if self.nesterov:
-            _check("nesterov", True, self.momentum > 0, "Nesterov's step needs a momentum of more than 0")
-        self._check_that_all_is_read()
-
-    def _check_that_all_is_read(self) -> None:
-        for field in dataclasses.fields(self):
-            readers, value = _READ_BY.get(field.name), getattr(self, field.name)
-            if readers and self.name not in readers and value != field.default:
-                raise UsageError(
-                    f"config.optimizer.{field.name} = {value!r}: {self.name} has no such setting",
-                    f"It is one of {' and '.join(readers)}, and would have no effect.",
-                    f"Leave it at {field.default!r}, or choose {readers[0]}.",
-                )
-
-
-def _check(name: str, value: object, holds: bool, sentence: str) -> None:
-    if not holds:
-        raise UsageError(f"config.optimizer.{name} = {value!r}: {sentence}", suggestion=f"Give another {name}.")
+_NORMALIZATION = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 
 
 def make_optimizer(
@@ -113,8 +49,8 @@ def make_optimizer(
     optimizer = _build(config, groups, scaled.lr, scaled.beta2, fused)
     allocated_bytes = prepare_state(optimizer)
     kept_out = sum(len(group["params"]) for group in groups if group["name"] == "no_decay")
-    told = [
-        *scaled.told,
+    rows = [
+        *scaled.rows,
         Effective(
             "weight decay",
             config.weight_decay,
@@ -126,8 +62,8 @@ def make_optimizer(
         Effective("optimizer state", None, allocated_bytes, "bytes on this rank, allocated before the first step"),
     ]
     if config.name == "adafactor":
-        told.append(_told_of_adafactor(config))
-    return optimizer, told
+        rows.append(_adafactor_row(config))
+    return optimizer, rows
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
@@ -162,10 +98,84 @@ def _fused(name: str, parameters: list[torch.Tensor], device: torch.device) -> t
     return True, "one kernel for all parameters, without memory of its own"
 
 
-def _told_of_adafactor(config: OptimizerConfig) -> Effective:
+def _adafactor_row(config: OptimizerConfig) -> Effective:
     why = (
         "max(0.001, RMS of the parameter) × min(lr, 1/√step): lr is only the upper limit of the relative step"
         if config.relative_step
         else "the step size is the schedule's learning rate, and neither 1/√step nor a parameter's size changes it"
     )
     return Effective("relative steps", config.relative_step, config.relative_step, why)
+
+
+def split_by_decay(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Groups "decay" and "no_decay" of the trainable parameters, each parameter once, in the model's order.
+
+    A parameter that several modules share stays out of decay if it does so in any of them. The groups do not depend on
+    `weight_decay`, so that an optimizer's state can be loaded under another one. Raises UsageError without parameters.
+    """
+    trainable: dict[torch.Tensor, bool] = {}  # whether it decays
+    for module in model.modules():
+        normalizes = _normalizes(module)
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                decays = not (normalizes or _is_bias(name) or parameter.ndim <= 1)
+                trainable[parameter] = trainable.get(parameter, True) and decays
+    if not trainable:
+        raise UsageError(
+            f"{type(model).__name__} has no parameter that asks for a gradient.",
+            "There is nothing to train.",
+            "Set requires_grad on what is to be trained.",
+        )
+    kinds = {"decay": (True, weight_decay), "no_decay": (False, 0.0)}
+    groups = [
+        {"name": name, "params": [p for p, decays in trainable.items() if decays == wanted], "weight_decay": value}
+        for name, (wanted, value) in kinds.items()
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _normalizes(module: nn.Module) -> bool:
+    """By its type, or by the name of its class: transformers alone has some fifty normalization layers of its own."""
+    return isinstance(module, _NORMALIZATION) or "norm" in type(module).__name__.lower().removeprefix("normalized")
+
+
+def _is_bias(name: str) -> bool:
+    """`bias` of most layers, `bias_ih_l0` of recurrent ones, `in_proj_bias` and the three-dimensional `bias_k` of attention."""
+    return name == "bias" or name.startswith("bias_") or name.endswith("_bias")
+
+
+# Assumed to be above the RMS of any parameter, so that max(_ABOVE, RMS) · min(lr / _ABOVE, 1/√t) is lr. A power of two: the
+# division and the multiplication are exact.
+_ABOVE = 2.0**40
+
+
+class AbsoluteAdafactor(Adafactor):
+    """torch's Adafactor with α = lr.
+
+    torch's own always takes relative steps: α = max(ε₂, RMS(parameter)) · min(lr, 1/√t) (Shazeer and Stern 2018, arXiv
+    1804.04235, sections 7 and 8), so that a schedule is only an upper limit, and a parameter that starts at zero moves a
+    thousandth as far.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            lists: list[list] = [[] for _ in range(6)]
+            has_complex = self._init_group(group, *lists)
+            adafactor(
+                *lists,
+                d=group["d"],
+                lr=group["lr"] / _ABOVE,
+                beta2_decay=group["beta2_decay"],
+                weight_decay=group["weight_decay"] * _ABOVE,  # it is multiplied by lr
+                eps1=group["eps"][0],
+                eps2=_ABOVE,
+                foreach=group["foreach"],
+                maximize=group["maximize"],
+                has_complex=has_complex,
+            )
+        return loss

@@ -5,84 +5,25 @@ that the first one moves, and the last one is at the schedule's end.
 
 Warm-up and cosine: Loshchilov and Hutter 2016, arXiv 1608.03983; Goyal et al. 2017, arXiv 1706.02677. Warm-up, stable, decay:
 Hu et al. 2024, arXiv 2404.06395. One-cycle: Smith and Topin 2017, arXiv 1708.07120 (of the rate alone: momentum stays).
+
+What another batch than the reference does to it: linear for SGD (Goyal et al.), square root for Adam's family (Malladi et al.
+2022, arXiv 2205.10287); beta2 held at its half-life in samples (Marek et al. 2025, arXiv 2507.07101). docs/training.md has
+where each holds.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 
+from brimful.decide.audit.learning_rate import scaled_learning_rate
 from brimful.errors import UsageError
-from brimful.train.checking import check_types
-from brimful.train.effective import Effective
+from brimful.train.checking import Effective
+from brimful.train.config import ScalingConfig, ScheduleConfig
 
-__all__ = ["KINDS", "Schedule", "ScheduleConfig"]
+__all__ = ["Scaled", "Schedule", "scale"]
 
-KINDS = ("cosine", "wsd", "constant", "one_cycle")
-_READ_BY = {"decay_share": "wsd", "rise_share": "one_cycle", "start_share": "one_cycle"}
-
-
-@dataclass(frozen=True)
-class ScheduleConfig:
-    """Raises UsageError with the dotted name of what cannot be meant.
-
-    warmup_epochs, warmup_samples: linear from 0 to the peak, one of the two at most; for one_cycle, the length of its rise.
-    floor_lr: the learning rate is never below it, in the warm-up neither.
-    decay_share: the last part of a "wsd" training, which falls linearly to the floor.
-    rise_share, start_share: a "one_cycle" rises from start_share × peak over that part of the training (0.3 and 1/25 are
-        torch.optim.lr_scheduler.OneCycleLR's), and falls to the floor over the rest; both along a cosine.
-    """
-
-    kind: str = "cosine"
-    warmup_epochs: float | None = None
-    warmup_samples: float | None = None
-    floor_lr: float = 0.0
-    decay_share: float = 0.2
-    rise_share: float = 0.3
-    start_share: float = 0.04
-
-    def __post_init__(self) -> None:
-        check_types(self, "config.schedule")
-        if self.kind not in KINDS:
-            raise UsageError(
-                f"config.schedule.kind = {self.kind!r}: there is no such schedule",
-                suggestion=f"Name one of {', '.join(KINDS)}.",
-            )
-        if self.warmup_epochs is not None and self.warmup_samples is not None:
-            raise UsageError(
-                f"config.schedule.warmup_epochs = {self.warmup_epochs} and warmup_samples = {self.warmup_samples}: "
-                "a warm-up has one length",
-                suggestion="Give one of the two.",
-            )
-        for name in ("warmup_epochs", "warmup_samples", "floor_lr"):
-            value = getattr(self, name)
-            _check(name, value, value is None or 0 <= value < math.inf, "it is 0 or more")
-        for name in ("decay_share", "rise_share", "start_share"):
-            value = getattr(self, name)
-            _check(name, value, 0 < value <= 1, "it is more than 0 and at most 1")
-        self._check_that_all_is_read()
-
-    def _check_that_all_is_read(self) -> None:
-        for field in dataclasses.fields(self):
-            reader, value = _READ_BY.get(field.name), getattr(self, field.name)
-            if reader and reader != self.kind and value != field.default:
-                raise UsageError(
-                    f"config.schedule.{field.name} = {value!r}: the {self.kind} schedule has no such setting",
-                    f"It is one of {reader}, and would have no effect.",
-                    f"Leave it at {field.default!r}, or choose {reader}.",
-                )
-        if self.rise_share != ScheduleConfig.rise_share and (self.warmup_epochs, self.warmup_samples) != (None, None):
-            raise UsageError(
-                f"config.schedule.rise_share = {self.rise_share!r} beside a warm-up: the rise has one length",
-                "The warm-up is that length, and rise_share would have no effect.",
-                "Give one of the two.",
-            )
-
-
-def _check(name: str, value: object, holds: bool, sentence: str) -> None:
-    if not holds:
-        raise UsageError(f"config.schedule.{name} = {value!r}: {sentence}", suggestion=f"Give another {name}.")
+_STANDS_FOR = {"linear": "sgd", "sqrt": "adam"}  # an optimizer for which decide/audit/learning_rate.py has that rule
 
 
 class Schedule:
@@ -104,7 +45,7 @@ class Schedule:
         self.total_samples = float(total_samples)
         self.warmup_samples = self._warm_up(samples_per_epoch)
         self.decay_samples = config.decay_share * self.total_samples if config.kind == "wsd" else 0.0
-        # A warm-up of the whole training is told, not refused: a trial of some steps with the settings of a long training.
+        # A warm-up of the whole training is not refused: a trial of some steps has the settings of a long training.
         if self.warmup_samples < self.total_samples < self.warmup_samples + self.decay_samples:
             raise UsageError(
                 f"A warm-up of {self.warmup_samples:,.0f} samples and a decay of {self.decay_samples:,.0f} are longer than the "
@@ -142,7 +83,7 @@ class Schedule:
             return self.peak_lr + (floor_lr - self.peak_lr) * min(1.0, max(0.0, share))
         return _cosine(self.peak_lr, floor_lr, min(1.0, (seen - self.warmup_samples) / left))
 
-    def told(self) -> list[Effective]:
+    def rows(self) -> list[Effective]:
         """The schedule, and its warm-up in samples."""
         config = self.config
         shape = f"in samples seen, to {self.total_samples:,.0f}; peak {self.peak_lr:g}, floor {config.floor_lr:g}"
@@ -160,3 +101,61 @@ class Schedule:
 def _cosine(start: float, end: float, share: float) -> float:
     """From `start` to `end` along half a cosine."""
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """What is in force at the effective batch, and how it came about."""
+
+    lr: float
+    beta2: float
+    rows: tuple[Effective, ...]
+
+
+def scale(optimizer: str, lr: float, beta2: float, config: ScalingConfig, effective_batch: int) -> Scaled:
+    """The learning rate and beta2 of `optimizer` at `effective_batch` samples an update."""
+    scaled_lr, lr_why = _scale_lr(optimizer, lr, config, effective_batch)
+    rows = [Effective("learning rate", lr, scaled_lr, lr_why)]
+    if optimizer not in ("adam", "adamw"):
+        return Scaled(scaled_lr, beta2, tuple(rows))
+    scaled_beta2, beta2_why = _scale_beta2(beta2, config, effective_batch)
+    rows.append(Effective("beta2", beta2, scaled_beta2, beta2_why))
+    return Scaled(scaled_lr, scaled_beta2, tuple(rows))
+
+
+def _scale_lr(optimizer: str, lr: float, config: ScalingConfig, batch: int) -> tuple[float, str]:
+    reference = config.reference_batch
+    if config.rule == "none" or reference is None:
+        return lr, f"as given: no scaling rule asked for, and the effective batch is {batch:,}"
+    if batch == reference:
+        return lr, f"as given: the effective batch is the reference batch, {batch:,}"
+    scaled = scaled_learning_rate(lr, reference, batch, _STANDS_FOR.get(config.rule, optimizer))
+    if scaled is None:
+        raise UsageError(
+            f"config.scaling.rule = {config.rule!r}: no rule is known for {optimizer}",
+            suggestion="Choose linear, sqrt or none.",
+        )
+    value, rule = scaled
+    why = f"{rule} rule from batch {reference:,} to {batch:,} ({_paper(rule)})"
+    usual = scaled_learning_rate(lr, reference, batch, optimizer)
+    if usual is not None and usual[1] != rule:
+        why += f"; for {optimizer} the {usual[1]} rule is the one with grounds ({_paper(usual[1])})"
+    elif optimizer == "adafactor":
+        why += "; by analogy: the paper treats RMSprop and Adam"
+    return value, why
+
+
+def _scale_beta2(beta2: float, config: ScalingConfig, batch: int) -> tuple[float, str]:
+    reference = config.reference_batch
+    if reference is None:
+        return beta2, "as given: without a reference batch there is no half-life to hold"
+    if not config.hold_beta2:
+        return beta2, "as given: it was asked not to hold its half-life"
+    if batch == reference:
+        return beta2, f"as given: the effective batch is the reference batch, {batch:,}"
+    why = f"half-life held in samples from batch {reference:,} to {batch:,}: beta2 ** (batch / reference) (arXiv 2507.07101)"
+    return beta2 ** (batch / reference), why
+
+
+def _paper(rule: str) -> str:
+    return "arXiv 1706.02677" if rule == "linear" else "arXiv 2205.10287"

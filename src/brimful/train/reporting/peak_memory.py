@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from brimful.errors import DoesNotFit
-from brimful.train.effective import Effective
+from brimful.train.checking import Effective
 from brimful.units import format_bytes, parse_budget
 from brimful_inside import script
 

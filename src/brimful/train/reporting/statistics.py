@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from brimful.train.distributed.ranks import Ranks
-from brimful.train.reporting.log import Log, finite_or_none
 from brimful.train.reporting.peak_memory import Peak
+from brimful.train.reporting.progress_log import Log, finite_or_none
 from brimful.units import GIB
 
 __all__ = ["Statistics", "peaks_of_all_ranks", "write_json"]
@@ -36,14 +36,19 @@ class Statistics:
     epoch_count: float = 0.0
     resumed: int = 0
 
-    def as_tree(self) -> dict[str, Any]:
-        return dict(vars(self))
+    def add(self, name: str, seconds: float) -> None:
+        setattr(self, name, getattr(self, name) + seconds)
+        self.this_epoch_s += seconds
+
+    def end_epoch(self) -> None:
+        self.epoch_times_s.append(self.this_epoch_s)
+        self.this_epoch_s = 0.0
 
     @classmethod
     def from_tree(cls, tree: dict[str, Any]) -> Statistics:
         return cls(**{name: value for name, value in tree.items() if name in cls.__dataclass_fields__})
 
-    def told(self, peaks: dict[str, Peak], **others: Any) -> dict[str, Any]:
+    def content(self, peaks: dict[str, Peak], **others: Any) -> dict[str, Any]:
         """The content of training_stats.json."""
         times = self.epoch_times_s
         content = {

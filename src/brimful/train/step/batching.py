@@ -6,42 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from brimful.errors import UsageError
-from brimful.train.checking import check_types
-from brimful.train.effective import Effective
+from brimful.train.checking import Effective
+from brimful.train.config import BatchingConfig
 from brimful.units import counted
 
-__all__ = ["EVAL_TIMES_MICRO", "Batching", "BatchingConfig", "Split", "plan_batches", "token_rows"]
+__all__ = ["EVAL_TIMES_MICRO", "Batching", "Split", "plan_batches", "token_rows"]
 
 # Assumed: evaluation keeps no activations for a backward pass; the first batch of the size that follows is tried at the start.
 EVAL_TIMES_MICRO = 3
-
-
-@dataclass(frozen=True)
-class BatchingConfig:
-    """How many samples train together.
-
-    micro_batch: samples that go through the model at once, on each rank.
-    accumulation: micro-batches of each rank in one update. effective: samples in one update, over all ranks. One of them says
-        the other; with neither, an update takes one micro-batch of each rank.
-    eval_batch: samples at once in evaluation; None: three micro-batches.
-    max_tokens: for data with `sizes`: a micro-batch holds as many samples as keep samples × longest within it, a batch of the
-        evaluation as many as keep within three times as much.
-    drop_last: samples at the end of an epoch that fill no whole effective batch are left out.
-    """
-
-    micro_batch: int = 64
-    accumulation: int | None = None
-    effective: int | None = None
-    eval_batch: int | None = None
-    max_tokens: int | None = None
-    drop_last: bool = False
-
-    def __post_init__(self) -> None:
-        check_types(self, "config.batch")
-        for name in ("micro_batch", "accumulation", "effective", "eval_batch", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"config.batch.{name} = {value!r} is no whole number of 1 or more.")
 
 
 @dataclass(frozen=True)

@@ -10,33 +10,39 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from brimful.train.checking import Effective
 from brimful.train.distributed.ranks import GIVES_UP, Ranks, Vote
-from brimful.train.distributed.restart import Restart
-from brimful.train.effective import Effective
+from brimful.train.oom_limits import Restart
 from brimful.train.parts import Parts
-from brimful.train.reporting.log import Log
-from brimful.train.shortage import does_not_fit, fewer_samples_sentence, layers_sentence
+from brimful.train.reporting.progress_log import Log
 from brimful.train.step.batching import Split
 from brimful.train.step.buffers import Buffers, layers_that_depend_on_the_cut
-from brimful.train.step.oom import Missing, attempt, free_what_is_cached
+from brimful.train.step.oom import (
+    Missing,
+    attempt,
+    does_not_fit,
+    fewer_samples_sentence,
+    free_what_is_cached,
+    layers_sentence,
+)
 from brimful.train.step.rng_state import Randomness
 from brimful.train.step.step import Stepper
 from brimful.train.task import Sum, Task
 
-__all__ = ["try_the_worst"]
+__all__ = ["dry_run"]
 
 
-def try_the_worst(task: Task, parts: Parts, stepper: Stepper, ranks: Ranks, log: Log, restart: Restart | None) -> None:
+def dry_run(task: Task, parts: Parts, stepper: Stepper, ranks: Ranks, log: Log, restart: Restart | None) -> None:
     """Makes `stepper`'s micro-batches smaller where one as bad as any that can come does not fit. Of samples without sizes the
     first step shows what any other does, and nothing is tried.
 
     `restart`: of a sharded model, whose forward is one of all ranks together. Raises DoesNotFit on all ranks when one sample
     does not fit on one of them.
     """
-    if parts.feed.course.sizes is None:
+    if parts.pipeline.sampler.sizes is None:
         return
     asked = stepper.split
-    split, recoveries = _Tryout(task, parts, asked, log.say, ranks, restart).run()
+    split, recoveries = _DryRun(task, parts, asked, log.say, ranks, restart).run()
     votes = ranks.meet(Vote(piece=split.limit, recoveries=recoveries))
     ranks.raise_for(votes)
     stepper.split = asked.agreed(min(vote.piece for vote in votes))
@@ -46,7 +52,7 @@ def try_the_worst(task: Task, parts: Parts, stepper: Stepper, ranks: Ranks, log:
         log.settings([Effective("micro_batch", asked.limit, stepper.split.limit, why)])
 
 
-class _Tryout:
+class _DryRun:
     def __init__(
         self, task: Task, parts: Parts, split: Split, say: Callable[[str], None], ranks: Ranks, restart: Restart | None
     ):
@@ -78,7 +84,7 @@ class _Tryout:
         """What is worst depends on how micro-batches are cut. The first one comes again at the end, when there are gradients
         already, as there are in a step of several micro-batches."""
         decomposes = self._task.decomposes
-        step = self._parts.feed.worst_step(lambda samples: self._split.at_once(samples, decomposes))
+        step = self._parts.pipeline.worst_step(lambda samples: self._split.at_once(samples, decomposes))
         assert step is not None
         for part in (*range(len(step.parts)), 0):
             samples = step.parts[part]
@@ -116,17 +122,14 @@ class _Tryout:
         of, failed = self._running
         smaller = self._split.smaller(of, failed)
         if smaller is None:
-            error = does_not_fit(missing.words)
-            if self._restart is not None:
-                self._restart.end(error.problem, error.exit_code)
-            self._ranks.tell(GIVES_UP)
-            raise error
+            self._ranks.announce(GIVES_UP)
+            raise does_not_fit(missing.message)
         if self._restart is not None:
-            self._restart.smaller(smaller.limit, missing.face)
+            self._restart.smaller(smaller.limit, missing.pattern)
         self._split = smaller
         where = f" on rank {self._ranks.rank}" if self._ranks.size > 1 else ""
         self._say(
-            f"Out of memory{where} ({missing.face}) in the worst micro-batch that can come, tried before the training: "
+            f"Out of memory{where} ({missing.pattern}) in the worst micro-batch that can come, tried before the training: "
             f"{smaller.piece(of):,} in place of {failed:,} samples at once."
             + ("" if self._task.decomposes else f" {fewer_samples_sentence(self._task.name)}")
         )

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from brimful.train.distributed.ranks import Ranks
 
-__all__ = ["GradientSum"]
+__all__ = ["GradientSum", "clip", "local"]
 
 BUCKET_BYTES = 25 * 2**20  # cited: DistributedDataParallel's default bucket_cap_mb of 25
 BUCKETS_AT_ONCE = 2  # assumed: one is filled while the other is on its way
@@ -131,3 +132,18 @@ def _grouped(parameters: Parameters, bucket_bytes: int) -> Iterator[Parameters]:
             size += _bytes(parameter)
         if group:
             yield group
+
+
+def clip(parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
+    """Scales all gradients by one factor so that their common 2-norm is at most `max_norm`; returns the norm before.
+
+    Waits for no device. Of sharded gradients it is the norm over all ranks, and each must call. A norm that is infinite or NaN
+    leaves gradients of NaN: under fp16 the scaler skips that step, else the check of the loss finds it.
+    """
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a sharded tensor; the tensor itself elsewhere."""
+    return getattr(tensor, "_local_tensor", tensor)

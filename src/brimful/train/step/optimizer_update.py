@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from brimful.errors import DoesNotFit
+from brimful.train.step.gradients import local
 from brimful.train.step.oom import Missing, attempt, free_what_is_cached
 
 __all__ = ["Update"]
@@ -42,8 +43,8 @@ class _Piece:
 class Update(Optimizer):
     """Wraps an optimizer (as ZeroRedundancyOptimizer does): its groups and its state are the wrapped one's own.
 
-    `on_missing` hears of each failure that was survived. `step` raises DoesNotFit when a single parameter cannot be updated;
-    others may have been by then, so that the last checkpoint is what counts.
+    `on_missing` is called with each failure that was survived. `step` raises DoesNotFit when a single parameter cannot be
+    updated; others may have been by then, so that the last checkpoint is what counts.
     """
 
     def __init__(self, inner: Optimizer, device: torch.device, on_missing: Callable[[Missing], None]):
@@ -96,13 +97,13 @@ class Update(Optimizer):
             return None
         state = self.inner.state
         counter = state.get(first, {}).get("step")
-        before = None if counter is None else _local(counter)._version
+        before = None if counter is None else local(counter)._version
         without = [] if state.get(first) else [p for p in piece.parameters if not state.get(p)]
         missing = attempt(lambda: self._inner_step(piece))
         if missing is not None:
             for parameter in without:  # an optimizer that makes its state in its first step makes it anew
                 state.pop(parameter, None)
-            if counter is not None and _local(counter)._version != before:
+            if counter is not None and local(counter)._version != before:
                 torch._foreach_sub_([state[p]["step"] for p in piece.with_gradients()], 1)
         return missing
 
@@ -150,8 +151,8 @@ class _Kept:
 
     def __init__(self, parameters: list[torch.Tensor], state: Any):
         self._states = [(p, dict(state[p]) if p in state else None) for p in parameters]
-        tensors = [_local(p.detach()) for p in parameters] + [_local(p.grad) for p in parameters if p.grad is not None]
-        tensors += [_local(v) for _, held in self._states if held for v in held.values() if isinstance(v, torch.Tensor)]
+        tensors = [local(p.detach()) for p in parameters] + [local(p.grad) for p in parameters if p.grad is not None]
+        tensors += [local(v) for _, held in self._states if held for v in held.values() if isinstance(v, torch.Tensor)]
         self._originals = tensors
         self._copies = [torch.empty_like(tensor) for tensor in tensors]
         torch._foreach_copy_(self._copies, tensors)
@@ -178,18 +179,13 @@ def _pieces_of(optimizer: Optimizer) -> Iterator[_Piece]:
 
 def _bytes_changed(parameter: torch.Tensor, state: Any) -> int:
     held = state.get(parameter, {}).values()
-    return 2 * _local(parameter).nbytes + sum(_local(v).nbytes for v in held if isinstance(v, torch.Tensor))
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a sharded tensor; the tensor itself elsewhere."""
-    return getattr(tensor, "_local_tensor", tensor)
+    return 2 * local(parameter).nbytes + sum(local(v).nbytes for v in held if isinstance(v, torch.Tensor))
 
 
 def _no_room(piece: _Piece, missing: Missing) -> DoesNotFit:
     shape = tuple(piece.parameters[0].shape)
     return DoesNotFit(
-        f"The optimizer's update of one parameter of shape {shape} does not fit into memory: {missing.words}",
+        f"The optimizer's update of one parameter of shape {shape} does not fit into memory: {missing.message}",
         "The batch size does not change what an update needs. The last checkpoint stays as it is.",
         "Choose an optimizer with less state (sgd, adafactor) or a smaller model, or free memory on the device.",
     )

@@ -20,8 +20,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from brimful.errors import UsageError
+from brimful.train.checking import Effective
 from brimful.train.distributed.ranks import Ranks
-from brimful.train.effective import Effective
 
 __all__ = [
     "OVERLAP_AFTER",

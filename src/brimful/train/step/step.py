@@ -12,14 +12,13 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
-from brimful.errors import BrimfulError, UsageError
-from brimful.train.counts import Asks, Counts, Done
+from brimful.errors import UsageError
 from brimful.train.data.pipeline import StepData
 from brimful.train.distributed.ranks import (
     BROKEN,
@@ -29,17 +28,22 @@ from brimful.train.distributed.ranks import (
     Ranks,
     Vote,
 )
-from brimful.train.distributed.restart import Restart
-from brimful.train.loss_sums import LossSums
 from brimful.train.model.precision import Precision
+from brimful.train.oom_limits import Restart
 from brimful.train.optim.optimizers import set_lr
-from brimful.train.shortage import does_not_fit, layers_sentence, no_room_after_backward, smaller_sentence
 from brimful.train.step.batching import Split
 from brimful.train.step.buffers import Buffers, layers_that_depend_on_the_cut
-from brimful.train.step.clipping import clip
-from brimful.train.step.gradients import GradientSum
-from brimful.train.step.non_finite import Facts, Finite
-from brimful.train.step.oom import Missing, attempt, free_what_is_cached
+from brimful.train.step.gradients import GradientSum, clip, local
+from brimful.train.step.non_finite import Facts, Finite, LossSums
+from brimful.train.step.oom import (
+    Missing,
+    attempt,
+    does_not_fit,
+    free_what_is_cached,
+    layers_sentence,
+    no_room_after_backward,
+    smaller_sentence,
+)
 from brimful.train.step.optimizer_update import Update
 from brimful.train.step.parallel import (  # fmt: skip
     OVERLAP_AFTER,
@@ -51,11 +55,40 @@ from brimful.train.step.parallel import (  # fmt: skip
 from brimful.train.step.rng_state import Randomness
 from brimful.train.task import Sum, Task
 
-__all__ = ["Stepper"]
+__all__ = ["Asks", "Counts", "Done", "Stepper"]
 
 T = TypeVar("T")
 _NOTHING = contextlib.nullcontext()  # may be entered again and again
 Pieces = list[tuple[int, int, int]]  # micro-batch, its first sample, one past its last
+
+
+@dataclass
+class Counts:
+    """What happened so far, for statistics and checkpoints."""
+
+    updates: int = 0  # tried; those that were skipped count
+    samples: int = 0
+    skipped_nan: int = 0
+    recoveries: int = 0  # replays after out-of-memory, over all ranks
+    updates_since_recovery: int = 0
+    incomplete: int = 0  # under `overlap`: updates in which a rank had a parameter without a gradient
+
+
+class Done(NamedTuple):
+    """One update, as all ranks know it."""
+
+    sums: torch.Tensor  # on the device, float: the loss's sum and its count, over all ranks; the next update's take its place
+    samples: int
+    lr: float
+    signal: int  # that asks for the end; 0: none
+    save: bool  # rank 0's clock asks for a checkpoint
+
+
+class Asks(NamedTuple):
+    """What this rank brings to the meeting of a step beside its part of it."""
+
+    signal: int = 0
+    save: bool = False
 
 
 class Stepper:
@@ -96,7 +129,7 @@ class Stepper:
         self._by_count = False  # the loss is a Sum: its count, not the number of samples, is what it is divided by
         self._overlaps, self._communicates = False, sharded
         self._running = (0, 0)  # samples of the micro-batch that runs, and of the piece of it
-        self._told_of_layers = False
+        self._warned_of_layers = False
 
     def train_on(self, data: StepData, lr_at: Callable[[int], float], asks: Callable[[], Asks]) -> Iterator[Done]:
         """The updates of one step: a single one, except where a loss that does not decompose had to be cut.
@@ -143,17 +176,17 @@ class Stepper:
                 free_what_is_cached(self._device)
                 put_back()
                 if not self._go_smaller(missing):
-                    status, self.last_words = GIVES_UP, missing.words
+                    status, self.last_message = GIVES_UP, missing.message
                     break
                 if not self._task.decomposes:
                     status = OUT_OF_MEMORY
                     break
-        except BaseException as error:
-            self._ranks.tell(BROKEN, error)
+        except BaseException:
+            self._ranks.announce(BROKEN)
             raise
         if status == GIVES_UP:
-            self._ranks.tell(GIVES_UP)
-            raise does_not_fit(self.last_words)
+            self._ranks.announce(GIVES_UP)
+            raise does_not_fit(self.last_message)
         samples = sum(stop - start for _, start, stop in pieces)
         present = self._gradients.present()
         return Vote(status, self.split.limit, asks.signal, samples, present, asks.save, recoveries, self._by_count)
@@ -179,7 +212,7 @@ class Stepper:
         if self._sharded:
             self._go_along(data, cut)
         if self._overlaps and self._gradients.present() != self._gradients.complete:
-            raise self._ends_for_all(incomplete_in_overlap(without_gradient(self._module)))
+            raise incomplete_in_overlap(without_gradient(self._module))
 
     def _cut(self, data: StepData, pieces: Pieces) -> Pieces:
         """`pieces` as small as they have to be. One whose loss does not decompose is not cut any further."""
@@ -250,7 +283,7 @@ class Stepper:
         rank = self._ranks.rank if self._ranks.size > 1 else None
         task = None if self._task.decomposes else self._task.name
         self._say(smaller_sentence(missing, rank, self.split.piece(of), failed, task))
-        self._tell_of_layers()
+        self._warn_of_layers()
         return True
 
     def _start_anew(self, missing: Missing) -> NoReturn:
@@ -258,20 +291,14 @@ class Stepper:
         assert self._restart is not None
         smaller = self.split.smaller(*self._running)
         if smaller is None:
-            raise self._ends_for_all(does_not_fit(missing.words))
-        self._restart.smaller(smaller.limit, missing.face)
+            raise does_not_fit(missing.message)
+        self._restart.smaller(smaller.limit, missing.pattern)
 
-    def _ends_for_all(self, error: BrimfulError) -> BrimfulError:
-        """`error`, of which ranks that wait for this one in a collective hear by the flag."""
-        if self._restart is not None:
-            self._restart.end(error.problem, error.exit_code)
-        return error
-
-    def _tell_of_layers(self) -> None:
+    def _warn_of_layers(self) -> None:
         layers = layers_that_depend_on_the_cut(self._module)
-        if layers and not self._told_of_layers:
+        if layers and not self._warned_of_layers:
             self._say(layers_sentence(layers))
-        self._told_of_layers = True
+        self._warned_of_layers = True
 
     def _cut_apart(self, whole: Pieces, data: StepData) -> Iterator[Pieces]:
         """For a loss that does not decompose: the updates that one step becomes. The same number on all ranks."""
@@ -344,13 +371,12 @@ class Stepper:
         done: list[T] = []
         missing = attempt(lambda: done.append(work()))
         if missing is not None:
-            self._say(f"Out of memory between backward and update ({missing.face}): tried again, nothing is lost.")
+            self._say(f"Out of memory between backward and update ({missing.pattern}): tried again, nothing is lost.")
             free_what_is_cached(self._device)
             missing = attempt(lambda: done.append(work()))
         if missing is not None:
-            error = self._ends_for_all(no_room_after_backward(missing.words))
-            self._ranks.tell(GIVES_UP)
-            raise error
+            self._ranks.announce(GIVES_UP)
+            raise no_room_after_backward(missing.message)
         return done[0]
 
     def _divide(self, reference: int, samples: int) -> None:
@@ -360,7 +386,7 @@ class Stepper:
             factor = (averaged * reference / self._sums.count).to(torch.float32)
         else:
             factor = averaged * reference / samples
-        torch._foreach_mul_([_local(p.grad) for p in self._parameters if p.grad is not None], factor)
+        torch._foreach_mul_([local(p.grad) for p in self._parameters if p.grad is not None], factor)
 
     def _fill_missing(self) -> None:
         missing = self._gradients.missing()
@@ -371,8 +397,8 @@ class Stepper:
 
         failed = attempt(fill)
         if failed is not None:
-            self._ranks.tell(GIVES_UP)
-            raise does_not_fit(failed.words)
+            self._ranks.announce(GIVES_UP)
+            raise does_not_fit(failed.message)
         self._ranks.confirm()
 
 
@@ -380,7 +406,3 @@ def _halves(pieces: Pieces) -> list[Pieces]:
     first = [(part, start, start + -(-(stop - start) // 2)) for part, start, stop in pieces]
     second = [(part, start + -(-(stop - start) // 2), stop) for part, start, stop in pieces]
     return [first, second]
-
-
-def _local(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

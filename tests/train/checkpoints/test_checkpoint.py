@@ -11,8 +11,8 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import nn
 
 from brimful.errors import CheckpointDamaged, NewerCheckpoint
-from brimful.train.checkpoints import whole
-from brimful.train.checkpoints.disk import Disk
+from brimful.train.checkpoints import checkpoint as whole
+from brimful.train.checkpoints.checkpoint import Disk
 from tests.train.checkpoints.states import STATES, same, training_state
 
 FILES = ["model.safetensors", "state.safetensors", "state.json"]

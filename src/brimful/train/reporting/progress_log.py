@@ -7,6 +7,7 @@ is said once, and each file goes on when there is room again.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import math
@@ -14,15 +15,17 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from brimful.errors import DiskFull, UsageError
-from brimful.train.effective import Effective
+from brimful.train.checking import Effective
+from brimful.train.reporting.peak_memory import TRAIN, Peaks
 from brimful.units import counted, format_bytes, format_duration, format_rate
 from brimful_inside.script import is_imaginary
 
-__all__ = ["Log", "finite_or_none"]
+__all__ = ["Log", "ProgressLog", "Standing", "finite_or_none", "settings_table"]
 
 
 class Log:
@@ -95,11 +98,8 @@ class Log:
     def settings(self, rows: Iterable[Effective]) -> None:
         """Requested and effective side by side, with the reason."""
         rows = list(rows)
-        table = [(row.name, _written(row.requested, "–"), _written(row.effective, "none"), row.why) for row in rows]
-        widths = [max(len(row[n]) for row in [*table, ("setting", "requested", "effective")]) for n in range(3)]
-        self.line("  ".join(["setting".ljust(widths[0]), "requested".ljust(widths[1]), "effective".ljust(widths[2]), "why"]))
-        for row in table:
-            self.line("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
+        for line in settings_table(rows):
+            self.line(line)
         self.event(
             "settings", rows=[{"name": r.name, "requested": r.requested, "effective": r.effective, "why": r.why} for r in rows]
         )
@@ -124,6 +124,56 @@ class Log:
         with self._board_that_may_end():
             if self._board is not None:
                 self._board.close()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a training stands."""
+
+    at_s: float  # by the clock
+    epochs: float
+    updates: int
+    samples: int
+    loss_sum: float  # of the epoch under way
+    loss_count: float
+
+
+class ProgressLog:
+    """How a training goes that began at `begun`. `epochs`: where it ends; None where that is not by epochs."""
+
+    def __init__(self, log: Log, peaks: Peaks, begun: Standing, epochs: float | None):
+        self._log, self._peaks, self._begun, self._epochs = log, peaks, begun, epochs
+        self.last = begun
+
+    def write(self, now: Standing, lr: float, measures: Mapping[str, float], epoch_ends: bool) -> None:
+        """The loss is the mean since the last line; at the end of an epoch, that of the epoch."""
+        since = (0.0, 0.0) if epoch_ends else (self.last.loss_sum, self.last.loss_count)
+        count = now.loss_count - since[1]
+        # On an imaginary card tensors have shapes and no data: a number read from one says nothing.
+        loss = (now.loss_sum - since[0]) / count if count > 0 and not is_imaginary() else None
+        measures = {} if is_imaginary() else measures
+        passed, trained = max(now.at_s - self._begun.at_s, 1e-9), now.epochs - self._begun.epochs
+        rate = (now.samples - self.last.samples) / max(now.at_s - self.last.at_s, 1e-9)
+        left = passed / trained * (self._epochs - now.epochs) if trained > 0 and self._epochs is not None else None
+        peak = self._peaks.read(TRAIN)
+        self._log.progress(
+            epoch=now.epochs, step=now.updates, loss=loss, lr=lr, samples_per_s=rate, memory_bytes=self._peaks.now_bytes(),
+            peak_bytes=peak.allocated_bytes if peak.allocated_bytes is not None else peak.host_bytes,
+            elapsed_s=passed, left_s=left, measures=measures,
+        )  # fmt: skip
+        self._log.event(
+            "epoch" if epoch_ends else "progress", epoch=now.epochs, step=now.updates, samples=now.samples, loss=loss, lr=lr,
+            samples_per_s=rate, measures=measures,
+        )  # fmt: skip
+        self.last = dataclasses.replace(now, loss_sum=0.0, loss_count=0.0) if epoch_ends else now
+
+
+def settings_table(rows: Iterable[Effective]) -> list[str]:
+    """Lines: requested and effective side by side, with the reason."""
+    cells = [("setting", "requested", "effective", "why")]
+    cells += [(row.name, _written(row.requested, "–"), _written(row.effective, "none"), row.why) for row in rows]
+    widths = [max(len(row[n]) for row in cells) for n in range(3)]
+    return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in cells]
 
 
 def finite_or_none(tree: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.train.reporting.log import Log
+from brimful.train.reporting.progress_log import Log
 
 NO_ROOM = Path("/dev/full")  # whoever writes it is told that there is no room
 pytestmark = pytest.mark.skipif(not NO_ROOM.exists(), reason="/dev/full is Linux's")

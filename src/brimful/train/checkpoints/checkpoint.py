@@ -7,10 +7,13 @@ every version of the format, so that a damaged version number is not taken for a
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
+import os
 import re
+import shutil
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,17 +22,17 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from brimful.errors import CheckpointDamaged, CheckpointUnreadable, NewerCheckpoint
-from brimful.train.checkpoints.disk import Disk
 from brimful.train.checkpoints.tree import MODEL, STATE, pack, unpack
 
-__all__ = ["FORMAT", "INDEX", "Facts", "Loaded", "read", "read_facts", "reading", "verify", "write"]
+__all__ = ["FORMAT", "INDEX", "Disk", "Facts", "Loaded", "read", "read_facts", "reading", "verify", "write"]
 
 FORMAT = 1
 INDEX = "state.json"
 _END = re.compile(rb',"crc32":"([0-9a-f]{8})"}\n\Z')
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _BLOCK_BYTES = 4 << 20  # assumed: large enough that reading is no slower than in one piece
 
 
@@ -201,3 +204,45 @@ class reading:
         if isinstance(error, OSError):
             name = errno.errorcode.get(error.errno or 0, "unknown")
             raise _damaged(self.path, f"it cannot be read ({name}: {error.strerror})") from error
+
+
+class Disk:
+    """Writes and moves. What was written survives a power cut once `sync` of the file and of its folder came back."""
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir()
+
+    def write_tensors(self, path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+        try:
+            save_file(dict(tensors), path, dict(metadata))
+        except SafetensorError as error:
+            raise _os_error(error, path) from error
+
+    def write_bytes(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+
+    def sync(self, path: Path) -> None:
+        """Waits until a file's bytes, or the names in a folder, are on the disk."""
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        except OSError as error:
+            # Some network file systems cannot sync a folder and say EINVAL; there the rename itself has to do.
+            if not (error.errno == errno.EINVAL and path.is_dir()):
+                raise
+        finally:
+            os.close(opened)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def remove(self, folder: Path) -> None:
+        """A folder with all that is in it; no error where it is gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+
+def _os_error(error: SafetensorError, path: Path) -> Exception:
+    """safetensors writes in Rust, whose errors carry the system's number in their text alone."""
+    found = _OS_ERROR.search(str(error))
+    return error if found is None else OSError(int(found[1]), os.strerror(int(found[1])), str(path))
