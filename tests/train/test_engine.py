@@ -396,7 +396,7 @@ def test_an_error_of_the_script_keeps_its_traceback():
 def test_who_looks_on_hears_of_the_error_as_of_one_that_nobody_caught(monkeypatch):
     told = []
     probe = SimpleNamespace(failures=Failures(told.append, lambda: ("train", 4, False)))
-    monkeypatch.setattr(process_context, "hub", SimpleNamespace(probe=probe))
+    monkeypatch.setattr(process_context, "context", SimpleNamespace(probe=probe))
     with pytest.raises(SystemExit), exit_codes():
         raise DoesNotFit("too large", "it is", "make it smaller")
     (failure,) = told

@@ -17,7 +17,7 @@ pytest.importorskip("captcha")
 import pytest
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
-from brimful.recipes.captcha import cache, drawing
+from brimful.recipes.captcha import cache, drawing, images
 from brimful.recipes.captcha.cache import Captchas, Key, cache_folder, captchas, held_out, images_of, shared_with
 from brimful.recipes.captcha.images import DIGITS, ImageOptions, Look, Painter, texts
 
@@ -85,7 +85,7 @@ def test_whatever_decides_the_pixels_is_in_the_name(other: Key):
 
 def test_so_is_the_version_of_the_package(monkeypatch: pytest.MonkeyPatch):
     before = KEY.file_name
-    monkeypatch.setattr(cache, "package_versions", lambda: {"captcha": "99", "pillow": "1"})
+    monkeypatch.setattr(images, "package_versions", lambda: {"captcha": "99", "pillow": "1"})
     assert KEY.file_name != before
 
 
@@ -300,7 +300,7 @@ def test_a_read_only_folder_that_has_the_array_already_serves(tmp_path: Path, mo
 
 
 def test_a_process_that_waits_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(cache, "POLL_EVERY_S", 0.05)
     path, said = tmp_path / KEY.file_name, Said()
     held = cache.FileLock(f"{path}.lock")
     held.acquire()

@@ -152,7 +152,7 @@ def test_rows_are_copied_on_the_host():
 def test_settings_that_cannot_be_meant_are_said(said, config):
     with pytest.raises(UsageError) as caught:
         DataConfig(**config)
-    assert caught.value.problem == said and caught.value.suggestion
+    assert caught.value.problem.startswith(said)
 
 
 SCRIPT = """

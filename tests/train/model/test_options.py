@@ -125,9 +125,7 @@ def test_channels_last_reaches_convolutions_of_two_and_three_dimensions():
 
 def test_channels_last_is_left_out_where_parameters_are_sharded_and_that_is_told():
     model = nn.Sequential(nn.Conv2d(3, 4, 3))
-    _, (row,) = apply_model_options(
-        model, Options(channels_last=True, parallel="fsdp2"), torch.device("cpu"), micro_batch=8, ranks=2
-    )
+    (row,) = applied(model, Options(channels_last=True, parallel="fsdp2"), ranks=2)
     assert (row.requested, row.effective) == (True, False)
     assert "FSDP2" in row.why
     assert model[0].weight.is_contiguous()

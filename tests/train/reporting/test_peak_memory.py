@@ -57,12 +57,12 @@ def test_cached_work_has_no_peak_and_says_so():
     peaks = Peaks("cpu")
     with peaks.phase("encoding") as visit:
         visit.cached = True
-    told = Statistics().told(peaks.of)
+    told = Statistics().content(peaks.of)
     assert told["encoding_cached"] is True and told["peak_host_memory_encoding_gb"] is None
 
 
 def test_a_phase_never_reached_is_null_and_not_zero():
-    told = Statistics().told({"train": Peak(allocated_bytes=1 << 30, reserved_bytes=2 << 30)})
+    told = Statistics().content({"train": Peak(allocated_bytes=1 << 30, reserved_bytes=2 << 30)})
     assert told["peak_gpu_memory_train_gb"] == 1.0 and told["peak_gpu_memory_train_reserved_gb"] == 2.0
     assert told["peak_gpu_memory_eval_gb"] is None and told["peak_host_memory_train_gb"] is None
 

@@ -19,9 +19,9 @@ def raising(error):
     return work
 
 
-def test_a_shortage_is_told_by_its_face_and_its_first_line():
+def test_a_shortage_is_reported_by_its_pattern_and_its_first_line():
     missing = attempt(raising(torch.OutOfMemoryError(f"{WORDS}\nmore")))
-    assert missing is not None and (missing.face, missing.words) == ("torch.OutOfMemoryError", WORDS)
+    assert missing is not None and (missing.pattern, missing.message) == ("torch.OutOfMemoryError", WORDS)
     assert attempt(lambda: None) is None
 
 

@@ -118,6 +118,6 @@ def test_an_attempt_keeps_nothing_of_what_failed():
     missing = attempt(work)
     gc.disable()  # gone by itself, not by a collection
     try:
-        assert missing is not None and missing.words == "CUDA out of memory." and held[0]() is None
+        assert missing is not None and missing.message == "CUDA out of memory." and held[0]() is None
     finally:
         gc.enable()
