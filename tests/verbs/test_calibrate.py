@@ -40,7 +40,7 @@ def test_what_the_child_saw_is_kept_without_what_others_hold(tmp_path, monkeypat
     assert measured.stages_bytes["bare"] == 500 * MIB and measured.others_bytes == 400 * MIB
     assert measured.rates == {"kernel_s": 2e-6, "bf16_flops": 7e14}
     assert measured.versions["driver"] == "580.1"
-    assert devices.card("h200", None, tmp_path).context_bytes.value == 600 * MIB
+    assert devices.cards("h200", None, tmp_path).gpu.context_bytes.value == 600 * MIB
 
 
 def test_without_nvml_the_card_is_taken_to_have_been_free_and_that_is_said(tmp_path, monkeypatch):

@@ -16,15 +16,7 @@ from brimful.verbs.session import Options
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.annotations import Uses
 from brimful_inside.simulator.replay import play
-from brimful_inside.simulator.trace import (
-    Free,
-    Malloc,
-    Phase,
-    Row,
-    Step,
-    decode,
-    encode_row,
-)
+from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step, decode, encode_row
 from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen
 
 MIB = 1 << 20

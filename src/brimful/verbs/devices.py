@@ -43,11 +43,18 @@ def cards(
     ranks: int | None = None,
     as_rank: int | None = None,
 ) -> Cards | None:
-    """As `card`, and how many of them: "a100-40gb:3". None if no card is named.
+    """The card of the catalogue called `gpu`, with what was measured of it here (see `measure.gpus.calibrations`, for `home`
+    too), or one described by its memory, and how many of them: "a100-40gb:3". None if no card is named.
 
     With `ranks` one of so many is started alone, the first one unless `as_rank` says which. Raises UsageError for counts that
     make no sense, NoSuchDevice for an unknown card.
     """
+    if gpu and gpu_memory:
+        raise UsageError(
+            problem=f"you gave both --gpu {gpu} and --gpu-memory {gpu_memory}",
+            explanation="they name two different cards",
+            suggestion="give one of them",
+        )
     asked = gpu or gpu_memory
     name, colon, number = (asked or "").partition(":")
     if colon and not (number.isdecimal() and 1 <= int(number) <= MOST_CARDS):
@@ -56,44 +63,31 @@ def cards(
             explanation=f"a machine has from 1 to {MOST_CARDS} imaginary cards",
             suggestion=f"write their number behind the colon, as in {name}:8",
         )
-    found = card(name if gpu else None, gpu_memory if gpu else name or None, home)
-    _require_sensible_ranks(ranks, as_rank, found)
-    if found is None:
+    _require_sensible_ranks(ranks, as_rank, bool(asked))
+    if not asked:
         return None
+    found = find_calibrated(name, home) if gpu else custom_gpu(name)
     return Cards(found, int(number) if colon else 1, ranks, None if ranks is None else as_rank or 0)
 
 
-def _require_sensible_ranks(ranks: int | None, as_rank: int | None, found: Gpu | None) -> None:
-    if as_rank is not None and ranks is None:
-        raise UsageError(
-            problem=f"--as-rank {as_rank}", explanation="of how many ranks?", suggestion="give their number: --ranks 64"
-        )
-    if ranks is not None and found is None:
+def _require_sensible_ranks(ranks: int | None, as_rank: int | None, has_card: bool) -> None:
+    if ranks is None:
+        if as_rank is not None:
+            problem, explanation, suggestion = f"--as-rank {as_rank}", "of how many ranks?", "give their number: --ranks 64"
+            raise UsageError(problem=problem, explanation=explanation, suggestion=suggestion)
+        return
+    if not has_card:
         raise UsageError(
             problem=f"--ranks {ranks} without a card",
             explanation="one rank can be started without the others on imaginary cards alone",
             suggestion="name a card: --gpu a100-40gb:8",
         )
-    if ranks is not None and not 0 <= (as_rank or 0) < ranks:
+    if not 0 <= (as_rank or 0) < ranks:
         raise UsageError(
             problem=f"--ranks {ranks} --as-rank {as_rank or 0}",
             explanation="ranks are counted from 0, and there is one at least",
             suggestion=f"give one from 0 to {max(0, ranks - 1)}",
         )
-
-
-def card(gpu: str | None, gpu_memory: str | None, home: Path | None = None) -> Gpu | None:
-    """The card of the catalogue called `gpu`, with what was measured of it here (see `measure.gpus.calibrations`, for `home`
-    too), or one described by its memory; None if neither is given."""
-    if gpu and gpu_memory:
-        raise UsageError(
-            problem=f"both --gpu {gpu} and --gpu-memory {gpu_memory} were given",
-            explanation="they name two different cards",
-            suggestion="give one of them",
-        )
-    if gpu_memory:
-        return custom_gpu(gpu_memory)
-    return find_calibrated(gpu, home) if gpu else None
 
 
 def choose(command: Command, device: str, asked: Cards | None) -> tuple[Device, accelerators.Accelerator | None]:

@@ -11,8 +11,6 @@ from brimful.values import Diagnostic, Estimate, Objective, Outcome, PredictedSp
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.samples import batches_per_step
 
-__all__ = ["FIXED_TOTAL", "Choice", "choose", "speed_estimate", "speed_of", "the_largest"]
-
 FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
 
 

@@ -104,11 +104,7 @@ def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) 
         source=Source.PREDICTED,
         peak=_estimate(confirmed or conclusion.peak),
         speed=choice.samples_per_s,
-        warnings=[
-            *imaginary.search_notes(conclusion),
-            *choice.warnings,
-            *rate_advice(tracer.representative(), asked, size),
-        ],
+        warnings=[*imaginary.search_notes(conclusion), *choice.warnings, *rate_advice(tracer.representative(), asked, size)],
     )
 
 

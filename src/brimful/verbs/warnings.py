@@ -14,8 +14,6 @@ from brimful.values import Diagnostic, Outcome, PeakEstimate, TrialResult
 from brimful.verbs.imaginary import Tracer, ignores_the_batch_size, search_notes
 from brimful.verbs.samples import loaders
 
-__all__ = ["Answer", "warnings_of"]
-
 
 @dataclass(frozen=True)
 class Answer:

@@ -79,8 +79,8 @@ def test_accumulation_that_was_asked_for_is_no_finding():
 def test_another_accumulation_than_the_flag_says_is_not_told_to_be_made_a_flag():
     one = sample([report(micro_batches_per_step=[4] * 12)], samples_per_step=256)
     differs, silent = only(one, ASKED | {"accumulation": 2}), only(one)
-    assert "2 was asked for" in differs.problem and "Make it a flag" not in differs.suggestion
-    assert "no flag says so" in silent.problem and silent.suggestion.startswith("Make it a flag")
+    assert "you asked for 2" in differs.problem and "Make it a flag" not in differs.suggestion
+    assert "no flag sets that" in silent.problem and silent.suggestion.startswith("Make it a flag")
 
 
 def test_a_step_that_was_skipped_once_does_not_look_like_accumulation():

@@ -14,22 +14,9 @@ from brimful.decide.memory.replay import course_of, visits
 from brimful.decide.memory.size_model import fit_size_model
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import settings_from
-from brimful_inside.simulator.annotations import (
-    At,
-    Backward,
-    Site,
-    Tag,
-)
+from brimful_inside.simulator.annotations import At, Backward, Site, Tag
 from brimful_inside.simulator.replay import play
-from brimful_inside.simulator.trace import (
-    Free,
-    Malloc,
-    Phase,
-    Step,
-    Trace,
-    decode,
-    encode_row,
-)
+from brimful_inside.simulator.trace import Free, Malloc, Phase, Step, Trace, decode, encode_row
 
 CONTEXT = 500 * MIB
 

@@ -7,11 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.decide.memory import size_model
-from brimful.decide.memory.fit import (
-    ExtrapolatedPeaks,
-    curve_sizes,
-    largest_that,
-)
+from brimful.decide.memory.fit import ExtrapolatedPeaks, curve_sizes, largest_that
 from brimful.decide.memory.program import program_of
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.values import Source

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.memory.replay import (
-    Live,
-    course_of,
-    live_at,
-    visits,
-)
+from brimful.decide.memory.replay import Live, course_of, live_at, visits
 from brimful_inside.simulator.allocator import settings_from
 from tests.brimful_inside.simulator.codes import any_program, plain_program
 from tests.decide import watched_live

@@ -6,12 +6,7 @@ from hypothesis import strategies as st
 
 from brimful.decide.memory.search_traced import Traced, search_largest
 from brimful.values import Limits, Outcome
-from brimful_inside.simulator.trace import (
-    Free,
-    Malloc,
-    Phase,
-    Trace,
-)
+from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
 from tests.decide.programs import GIB, MIB, Script, affine, card, drive, network
 
 

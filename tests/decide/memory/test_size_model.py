@@ -6,21 +6,11 @@ from hypothesis import strategies as st
 
 from brimful.decide.cards import joined
 from brimful.decide.memory.program import program_of
-from brimful.decide.memory.size_model import (
-    Law,
-    fit_size_model,
-    law_through,
-    needs_another_trace,
-)
+from brimful.decide.memory.size_model import Law, fit_size_model, law_through, needs_another_trace
 from brimful_inside.simulator import workspaces
 from brimful_inside.simulator.allocator import CachingAllocator, settings_from
 from brimful_inside.simulator.replay import play
-from brimful_inside.simulator.trace import (
-    Malloc,
-    Ready,
-    Retire,
-    Trace,
-)
+from brimful_inside.simulator.trace import Malloc, Ready, Retire, Trace
 from tests.decide.programs import Script, affine, network
 
 

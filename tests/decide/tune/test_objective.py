@@ -5,12 +5,7 @@ import dataclasses
 import pytest
 from builders import GIB, device_budget, peak, sample
 
-from brimful.decide.tune.objective import (
-    choose,
-    default_objective,
-    fits_budget,
-    peak_bytes,
-)
+from brimful.decide.tune.objective import choose, default_objective, fits_budget, peak_bytes
 from brimful.values import Objective, Outcome
 
 

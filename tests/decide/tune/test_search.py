@@ -14,15 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.decide.tune.objective import UNCLEAR, fits_budget
-from brimful.decide.tune.search import (
-    ALLOCATOR,
-    MAX_TRIALS,
-    SpeedProblem,
-    Top,
-    search_settings,
-    top_sentence,
-)
-from brimful.values import Budget, Objective, Outcome, Trial, TrialResult
+from brimful.decide.tune.search import ALLOCATOR, MAX_TRIALS, SpeedProblem, Top, search_settings, top_sentence
+from brimful.values import Budget, Objective, Outcome, Trial, TrialKind, TrialResult
 
 BUDGET = Budget(1_000_000, 1_000_000, 1_000_000, "device", "all")
 BYTES_PER_SAMPLE = 100
@@ -47,7 +40,7 @@ class Machine:
 
     def run(self, request):
         size = request.settings["batch_size"]
-        trial = Trial(COMMAND, dict(request.settings), CPU, request.kind, environment=dict(request.environment))
+        trial = Trial(COMMAND, dict(request.settings), CPU, TrialKind.SPEED, environment=dict(request.environment))
         if size in self.failing:
             return self._sample(trial, self.failing[size])
         if size >= self.oom_from or (request.environment and self.allocator_oom):

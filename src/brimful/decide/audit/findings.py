@@ -1,6 +1,7 @@
-"""What an audit finds: each finding one function from what was seen to an `Diagnostic`, or None.
+"""What an audit finds: each finding one function from what was seen to its problem, explanation and suggestion, or None.
 
-The conditions are written so that an ordinary, sound script gives none of them; each docstring says where the line is.
+The function's name is the finding's code. The conditions are written so that an ordinary, sound script gives none of them;
+each docstring says where the line is. A new finding is a new function in `_FINDERS`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from brimful.units import format_bytes, format_share
 from brimful.values import Budget, Diagnostic, Machine, Report, Setting, TrialResult
 from brimful_inside.wire import LoaderSeen, OptimizerSeen
 
-__all__ = ["CODES", "findings"]
-
 LOADER_BOUND_SHARE = 0.20  # of a step's time: below this, better loading could save a fifth at most
 DROPPED_SHARE = 0.01  # of the data set, never trained on in an epoch
 SHORT_BATCH_SHARE = 0.5  # of the batch size: a last batch under this is a short one
@@ -24,11 +23,12 @@ SHORT_BATCH_STEPS = 50  # in longer epochs one short batch is less than 2 % of t
 REPEATED_SHARE = 0.10  # of the batches of an epoch
 IDLE_SHARE = 0.50  # of the budget
 RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
+_Texts = tuple[str, str, str] | None
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What all findings look at: rank 0, whose loader stands for all."""
+    """What all findings read: rank 0, whose loader stands for all."""
 
     sample: TrialResult
     report: Report
@@ -67,17 +67,18 @@ class _Seen:
 def findings(
     sample: TrialResult, requested: Mapping[str, Setting], budget: Budget | None = None, machine: Machine | None = None
 ) -> tuple[Diagnostic, ...]:
-    """All that is to be said about a trial, in the order of `CODES`; () for a sound script or a trial without a report."""
+    """All findings of a trial, in the order of `CODES`; () for a sound script or a trial without a report."""
     if not sample.reports:
         return ()
     report = sample.reports[0]
     loaders = tuple(one for one in report.loaders if one.role == "train" and one.batches_seen > 0)
     loader = max(loaders, key=lambda one: one.batches_seen, default=None)
     seen = _Seen(sample, report, requested, loaders, loader, budget, machine)
-    return tuple(advice for find in _FINDERS if (advice := find(seen)) is not None)
+    texts = {find: find(seen) for find in _FINDERS}
+    return tuple(Diagnostic(_code(find), *found) for find, found in texts.items() if found is not None)
 
 
-def hidden_cap(seen: _Seen) -> Diagnostic | None:
+def hidden_cap(seen: _Seen) -> _Texts:
     """The loader's largest batch is smaller than asked, and neither the data set's end, nor ranks, nor accumulation make up
     for it (a batch size that is meant over all ranks and micro-batches is no cap)."""
     asked, given = seen.asked, seen.given
@@ -88,15 +89,14 @@ def hidden_cap(seen: _Seen) -> Diagnostic | None:
     per_step = given * (seen.batches_per_step or 1) * len(seen.sample.reports)
     if per_step == asked:
         return None
-    return Diagnostic(
-        "hidden-cap",
+    return (
         f"You asked for a batch size of {asked:,}, and the loader gives batches of {given:,}.",
         f"Something between the flag and the loader caps or replaces it; memory and speed are those of {given:,}.",
         f"Look for min(), max() or a fixed number where the DataLoader is made, or ask for {given:,} to say what happens.",
     )
 
 
-def hidden_accumulation(seen: _Seen) -> Diagnostic | None:
+def hidden_accumulation(seen: _Seen) -> _Texts:
     """The median step takes another number of batches than asked (one, where nothing was asked). Several training loaders
     that are read side by side give one batch each to a step: no finding."""
     got = seen.batches_per_step
@@ -108,7 +108,7 @@ def hidden_accumulation(seen: _Seen) -> Diagnostic | None:
         return None
     effective = seen.sample.samples_per_step
     whole = f" ({effective:,} samples)" if effective else ""
-    said = f"{asked} was asked for" if "accumulation" in seen.requested else "no flag says so"
+    said = f"you asked for {asked}" if "accumulation" in seen.requested else "no flag sets that"
     if got > asked and seen.asked is not None and effective == seen.asked:
         explanation = (
             f"A step sees the {seen.asked:,} samples asked for, but memory and speed are those of a batch of {seen.given:,}."
@@ -120,8 +120,7 @@ def hidden_accumulation(seen: _Seen) -> Diagnostic | None:
         if "accumulation" in seen.requested
         else "Make it a flag"
     )
-    return Diagnostic(
-        "hidden-accumulation",
+    return (
         f"{got} {'batches' if seen.loader else 'backward passes'} go into each optimizer step{whole}, and {said}.",
         explanation,
         f"{suggestion}; when the batch size grows, divide the accumulation by the same factor to keep the effective one.",
@@ -134,13 +133,12 @@ def _one_backward_a_batch(seen: _Seen) -> bool:
     return seen.loader is not None or (len(optimizers) == 1 and not optimizers[0].uses_closure)
 
 
-def batch_exceeds_dataset(seen: _Seen) -> Diagnostic | None:
+def batch_exceeds_dataset(seen: _Seen) -> _Texts:
     """The batch size in force is larger than the data set (of this rank)."""
     size = (seen.loader.batch_size if seen.loader else None) or seen.asked
     if size is None or seen.length is None or size <= seen.length:
         return None
-    return Diagnostic(
-        "batch-exceeds-dataset",
+    return (
         f"The batch size is {size:,}, and the data set has {seen.length:,} samples.",
         f"Every batch size above {seen.length:,} is the same batch of {seen.length:,}: comparing them compares nothing, "
         "and an epoch is one step.",
@@ -148,7 +146,7 @@ def batch_exceeds_dataset(seen: _Seen) -> Diagnostic | None:
     )
 
 
-def repeated_batches(seen: _Seen) -> Diagnostic | None:
+def repeated_batches(seen: _Seen) -> _Texts:
     """Within one epoch, over a tenth of the batches (and two at least) hold the very values of an earlier one. Batches that
     brimful itself made of the largest samples do not count."""
     if seen.loader is None or (seen.report.worst_batch is not None and seen.report.worst_batch.indices):
@@ -167,8 +165,7 @@ def repeated_batches(seen: _Seen) -> Diagnostic | None:
         if workers > 1
         else "The same samples are made several times in one epoch."
     )
-    return Diagnostic(
-        "repeated-batches",
+    return (
         f"{distinct} of {len(sums)} batches of an epoch are distinct.",
         explanation,
         "Draw random numbers from torch (its workers are seeded apart), or seed the others in worker_init_fn with "
@@ -176,7 +173,7 @@ def repeated_batches(seen: _Seen) -> Diagnostic | None:
     )
 
 
-def loader_bound(seen: _Seen) -> Diagnostic | None:
+def loader_bound(seen: _Seen) -> _Texts:
     """Over a fifth of the measured steps' time was spent waiting for data."""
     share, steps = seen.sample.loading_share, seen.sample.step_s
     if share is None or share <= LOADER_BOUND_SHARE or not steps or seen.loader is None:
@@ -195,15 +192,14 @@ def loader_bound(seen: _Seen) -> Diagnostic | None:
             f"It would take {loading.needed} workers and this machine has {loading.cores} cores: "
             "cache decoded samples, or make loading itself cheaper."
         )
-    return Diagnostic(
-        "loader-bound",
+    return (
         f"{format_share(share)} of a step is spent waiting for data, with {have}.",
         "The device stands idle in that time; a larger batch does not help.",
         suggestion,
     )
 
 
-def remainder(seen: _Seen) -> Diagnostic | None:
+def remainder(seen: _Seen) -> _Texts:
     """Samples that drop_last leaves out, if over 1 % of the data set; else a last batch of one sample, or of under half the
     batch size in an epoch of at most 50 steps."""
     loader = seen.loader
@@ -216,8 +212,7 @@ def remainder(seen: _Seen) -> Diagnostic | None:
     if loader.drop_last:
         if rest <= DROPPED_SHARE * length:
             return None
-        return Diagnostic(
-            "remainder",
+        return (
             f"{rest:,} of {length:,} samples ({format_share(rest / length)}) are dropped in every epoch (drop_last).",
             "Without shuffling they are never trained on.",
             _better_size(size, length),
@@ -225,8 +220,7 @@ def remainder(seen: _Seen) -> Diagnostic | None:
     steps = length // size + 1
     if rest != 1 and (rest >= SHORT_BATCH_SHARE * size or steps > SHORT_BATCH_STEPS):
         return None
-    return Diagnostic(
-        "remainder",
+    return (
         f"The last batch of every epoch has {rest:,} of {size:,} samples.",
         "Batch normalization fails on a single sample, and its step has as much weight as the others."
         if rest == 1
@@ -235,7 +229,7 @@ def remainder(seen: _Seen) -> Diagnostic | None:
     )
 
 
-def learning_rate(seen: _Seen) -> Diagnostic | None:
+def learning_rate(seen: _Seen) -> _Texts:
     """The learning rate asked for is neither what a group of the optimizer was made with, nor where its schedule goes.
 
     A schedule (warm-up, decay, one cycle) is no finding: compared is what the scheduler took over from the constructor; a
@@ -246,7 +240,7 @@ def learning_rate(seen: _Seen) -> Diagnostic | None:
         return None
     in_force: list[float] = []
     for optimizer in seen.report.optimizers:
-        known = _rates_meant(optimizer)
+        known = _intended_rates(optimizer)
         if known is None or any(_same(rate, float(value)) for rate in known):
             return None
         in_force += known
@@ -254,23 +248,21 @@ def learning_rate(seen: _Seen) -> Diagnostic | None:
         return None
     closest = min(in_force, key=lambda rate: abs(rate - float(value)))
     factor = f", {closest / float(value):.3g} times as much" if value else ""
-    return Diagnostic(
-        "learning-rate",
+    return (
         f"You asked for a learning rate of {value:g}, and {closest:g} is in force{factor}.",
         "Something scales or replaces it before the optimizer sees it (by the batch size, or the number of processes, say).",
         f"Look where the optimizer is made; ask for what gives {value:g}, or note that {closest:g} is what you train with.",
     )
 
 
-def memory_idle(seen: _Seen) -> Diagnostic | None:
+def memory_idle(seen: _Seen) -> _Texts:
     """On a card, the peak is under half of what may be used, and the data set has room for a larger batch."""
     peak = seen.sample.peak.device_bytes if seen.sample.peak else None
     if seen.budget is None or seen.budget.memory != "device" or not peak or peak >= IDLE_SHARE * seen.budget.bytes:
         return None
     if seen.length is not None and seen.given is not None and seen.given >= seen.length:
         return None
-    return Diagnostic(
-        "memory-idle",
+    return (
         f"The peak is {format_bytes(peak)}, {format_share(peak / seen.budget.bytes)} of the {format_bytes(seen.budget.bytes)} "
         "that may be used.",
         "There is room for a larger batch. A full card is not a goal in itself: a larger batch is often no faster.",
@@ -278,8 +270,8 @@ def memory_idle(seen: _Seen) -> Diagnostic | None:
     )
 
 
-def memory_grows(seen: _Seen) -> Diagnostic | None:
-    """On an imaginary card, each step or each batch of the evaluation leaves memory behind, and it is worth telling
+def memory_grows(seen: _Seen) -> _Texts:
+    """On an imaginary card, each step or each batch of the evaluation leaves so much memory behind that it matters
     (`brimful.decide.audit.leaks`)."""
     peak = seen.sample.peak
     if peak is None or not peak.device_bytes:
@@ -290,14 +282,14 @@ def memory_grows(seen: _Seen) -> Diagnostic | None:
     problem, explanation, suggestion = (
         "; ".join(getattr(one, part) for one in found) for part in ("problem", "explanation", "suggestion")
     )
-    return Diagnostic("memory-grows", _sentence(problem), _sentence(explanation), _sentence(suggestion))
+    return _sentence(problem), _sentence(explanation), _sentence(suggestion)
 
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-_FINDERS: tuple[Callable[[_Seen], Diagnostic | None], ...] = (
+_FINDERS: tuple[Callable[[_Seen], _Texts], ...] = (
     hidden_cap,
     hidden_accumulation,
     batch_exceeds_dataset,
@@ -308,10 +300,16 @@ _FINDERS: tuple[Callable[[_Seen], Diagnostic | None], ...] = (
     memory_idle,
     memory_grows,
 )
-CODES = tuple(find.__name__.replace("_", "-") for find in _FINDERS)
 
 
-def _rates_meant(optimizer: OptimizerSeen) -> list[float] | None:
+def _code(find: Callable[[_Seen], _Texts]) -> str:
+    return find.__name__.replace("_", "-")
+
+
+CODES = tuple(map(_code, _FINDERS))
+
+
+def _intended_rates(optimizer: OptimizerSeen) -> list[float] | None:
     """The learning rates that an optimizer was made with or goes up to; None where a rate moves by hand."""
     meant = optimizer.initial_learning_rates + optimizer.max_learning_rates
     if meant:

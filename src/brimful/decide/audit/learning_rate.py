@@ -11,8 +11,6 @@ import math
 
 from brimful.values import Diagnostic
 
-__all__ = ["learning_rate_advice", "scaled_learning_rate"]
-
 _SGD = ("sgd", "asgd", "lars")
 _ADAPTIVE = (
     "adam",

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Loading", "loading_of", "workers_to_try"]
-
 _STARVED = 0.02  # of a step: under this share of computing, p / c says nothing any more
 
 

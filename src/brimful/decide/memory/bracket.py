@@ -11,8 +11,6 @@ from math import isqrt
 
 from brimful.values import Limits, Outcome
 
-__all__ = ["Bracket", "upper_limit"]
-
 # With these, seven halvings in octaves follow the usual three traces. From a size of 12 and an error at two millions they end
 # within a tenth: ln(2e6 / 12) / 2**7 = 0.09.
 MORE_TRIALS = 4

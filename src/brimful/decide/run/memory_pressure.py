@@ -5,8 +5,6 @@ from __future__ import annotations
 from brimful.units import format_bytes, format_share
 from brimful.values import Diagnostic, Heartbeat
 
-__all__ = ["MemoryPressure"]
-
 #: Steps (or looks) running in which PyTorch's allocator gave back its whole cache to find room: after one it may have settled.
 RETRIES_RUNNING = 2
 HOST_SHARE = 0.95  # of the machine's or the cgroup's memory; the kernel's own killer comes at 1

@@ -9,8 +9,6 @@ from brimful.command import placeholders
 from brimful.decide.run.next_batch_size import Size
 from brimful.values import Command, Plan, PlannedSetting, Setting, Source
 
-__all__ = ["ACCUMULATION", "environment_of", "lever_of", "settings_of", "values_in_force", "with_size"]
-
 BATCH_SIZE, ACCUMULATION = "batch_size", "accumulation"
 
 

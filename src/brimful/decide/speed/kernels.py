@@ -1,4 +1,4 @@
-"""The kernels of a step as laws of the batch size, as allocations are: each one's arithmetic, bytes and lengths.
+"""The kernels of a step, extrapolated to any batch size as allocations are: each one's arithmetic, bytes and lengths.
 
 Where traces at different sizes ran the same kernels in the same order, each number of each kernel has a law of its own. Where
 they did not, the kernels of the nearest trace are taken, grown as their kind's totals grow from trace to trace.
@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from brimful.decide.memory.size_model import Law, law_through
 from brimful_inside.simulator.roofline import Kernel
-
-__all__ = ["KernelLaws", "ScaledKernels", "StepKernels", "fit_kernels"]
 
 
 @dataclass(frozen=True)

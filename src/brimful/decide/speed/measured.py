@@ -12,11 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from brimful.values import Estimate, Point, Source, SpeedEstimate, TrialResult
 
-__all__ = [
-    "TOLERANCE", "clearly_above", "mad", "noise_of", "pooled_spread", "rate_estimate", "relative_spread", "speed_estimate",
-    "step_spread",
-]  # fmt: skip
-
 TOLERANCE = 0.03  # sizes this close to the best count as equal, and the smaller one is taken
 # A normal distribution's standard deviation is 1.4826 times its median absolute deviation (Rousseeuw & Croux 1993).
 _MAD_TO_SIGMA = 1.4826

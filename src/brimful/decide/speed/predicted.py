@@ -1,6 +1,6 @@
 """Speed on a card where nothing was run: the time of a step at any batch size, the knee, and what binds it.
 
-Kernels come from traces (`kernel_laws`), their times from the roofline (`brimful_inside.simulator.roofline`). All of it is
+Kernels come from traces (`kernels`), their times from the roofline (`brimful_inside.simulator.roofline`). All of it is
 predicted. Where the knee lies rests on how kernels grow with the batch, the level on what real cards reach of their peaks.
 """
 
@@ -9,38 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from brimful.decide.memory.intervals import (
-    STEP_TIME,
-    STEP_TIME_GROUPED,
-    Evidence,
-    committed_evidence,
-)
+from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence, committed_evidence
 from brimful.decide.speed.kernels import KernelLaws, ScaledKernels, StepKernels
 from brimful.decide.speed.measured import TOLERANCE
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
-from brimful_inside.simulator.roofline import (
-    DEFAULT,
-    SYNC,
-    Efficiency,
-    Rates,
-    Step,
-    Timed,
-    is_grouped,
-    kernel_time,
-    step_time,
-)
-
-__all__ = [
-    "StepInterval",
-    "efficiency_of",
-    "is_of_a_fixed_total",
-    "predict_speed",
-    "rates_of",
-    "samples_by_size",
-    "situation_of",
-    "sizes_up_to",
-    "step_interval",
-]
+from brimful_inside.simulator.roofline import DEFAULT, SYNC, Efficiency, Rates, Step, Timed, is_grouped, kernel_time, step_time
 
 # How far the host that will dispatch may differ from an ordinary one, either way (assumed: processors of servers and of
 # desktops differ by that much in a single thread, and so do scripts in what they do between operations).
@@ -130,12 +103,12 @@ def step_interval(gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence
 class _Clock:
     """Steps at batch sizes on one card, each computed once."""
 
-    laws: KernelLaws | ScaledKernels
+    model: KernelLaws | ScaledKernels
     rates: Rates
     efficiency: Efficiency = DEFAULT
 
     def kernels(self, batch_size: int) -> tuple[StepKernels, list[Timed]]:
-        step = self.laws.at(batch_size)
+        step = self.model.at(batch_size)
         return step, [kernel_time(kernel, self.rates, self.efficiency) for kernel in step.kernels]
 
     def steps(self, batch_size: int, hosts: Sequence[float] = (1.0,)) -> list[Step]:

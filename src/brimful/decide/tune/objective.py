@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from brimful.decide.speed.measured import speed_estimate
 from brimful.values import Budget, Objective, Outcome, SpeedEstimate, TrialResult
 
-__all__ = ["Choice", "choose", "default_objective", "fits_budget", "peak_bytes"]
-
-
 #: Repeats that differ by more than this share distinguish nothing: no smaller size is taken on their word.
 UNCLEAR = 0.25
 
@@ -65,8 +62,7 @@ def choose(objective: Objective, fitting: Sequence[TrialResult], requested: int 
     if speed.knee_batch_size == speed.best_batch_size:
         return Choice(speed.knee_batch_size, "the fastest of the sizes that were run and fit")
     return Choice(
-        speed.knee_batch_size,
-        f"the smallest size within {speed.tolerance:.0%} of the fastest one, {speed.best_batch_size:,}",
+        speed.knee_batch_size, f"the smallest size within {speed.tolerance:.0%} of the fastest one, {speed.best_batch_size:,}"
     )
 
 

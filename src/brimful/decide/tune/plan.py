@@ -9,8 +9,6 @@ from brimful.command import fill
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Command, Diagnostic, Estimate, Objective, Plan, PlannedSetting, Setting, Source, TrialResult
 
-__all__ = ["command_line", "make_plan", "planned_settings"]
-
 
 def command_line(command: Command, settings: Mapping[str, Setting], environment: Mapping[str, str] | None = None) -> str:
     """A line for the shell: the environment in front, every word quoted where it has to be.
@@ -72,12 +70,7 @@ def make_plan(
     return Plan(
         objective=objective,
         settings=planned_settings(
-            command,
-            chosen,
-            why,
-            source if verified else Source.PREDICTED,
-            requested=requested,
-            environment=environment,
+            command, chosen, why, source if verified else Source.PREDICTED, requested=requested, environment=environment
         ),
         environment=dict(environment or {}),
         command_line=command_line(command, chosen, environment),

@@ -10,8 +10,6 @@ from brimful.decide.speed.measured import TOLERANCE, noise_of
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Outcome, Setting, TrialResult
 
-__all__ = ["HOPELESS", "Context", "Runs"]
-
 HOPELESS = (Outcome.PROBE_NOT_LOADED, Outcome.UNSUPPORTED)  # no other size can do better, unless one has done already
 
 

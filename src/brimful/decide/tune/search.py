@@ -1,7 +1,7 @@
 """The search for settings on a device that has a clock: a generator of trials to run, without running any.
 
     search = search_settings(problem)
-    request = next(search)                       # settings, environment and kind of a trial
+    request = next(search)                       # settings and environment of a trial
     request = search.send(run(request)) ...      # until StopIteration, whose value is a SearchResult
 
 In order: the user's own settings; other ways to run them (the host allocator's environment, loader workers), always in
@@ -21,17 +21,11 @@ from enum import StrEnum
 from brimful.decide.speed.measured import TOLERANCE, clearly_above, speed_estimate
 from brimful.decide.tune.objective import choose
 from brimful.decide.tune.runs import HOPELESS, Context, Runs
-from brimful.values import Objective, Outcome, Setting, SpeedEstimate, TrialKind, TrialResult
-
-__all__ = ["ALLOCATOR", "Request", "SearchResult", "SpeedProblem", "Top", "search_settings", "top_sentence"]
+from brimful.values import Objective, Outcome, Setting, SpeedEstimate, TrialResult
 
 # glibc maps every tensor over 32 MiB anew and gives it back when it dies, and the kernel clears each page of it: on a CPU
 # that costs more than the batch size does. With these (mallopt(3)) memory is kept and reused.
-ALLOCATOR = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TOP_PAD_": str(256 * 1024**2),
-    "MALLOC_TRIM_THRESHOLD_": "100000000000",
-}
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(256 * 1024**2), "MALLOC_TRIM_THRESHOLD_": "100000000000"}
 
 MAX_TRIALS = 24
 REPEATS = 3  # runs of the sizes that decide
@@ -47,8 +41,6 @@ class Request:
 
     settings: dict[str, Setting]
     environment: dict[str, str]
-    kind: TrialKind
-    purpose: str  # for the display: "batch size 96"
 
 
 @dataclass(frozen=True)
@@ -136,7 +128,6 @@ class _Stop(Exception):
 
 
 _Steps = Generator[Request, TrialResult, None]
-_Asked = Generator[Request, TrialResult, TrialResult]
 
 
 def search_settings(problem: SpeedProblem) -> Generator[Request, TrialResult, SearchResult]:
@@ -185,13 +176,13 @@ class _Search:
         yield from self._repeats()
         yield from self._baseline()
 
-    def _ask(self, context: Context, size: int, purpose: str = "") -> _Asked:
-        """Runs one trial and files what it says. Raises _Stop where the search has to end."""
+    def _ask(self, context: Context, size: int) -> Generator[Request, TrialResult, TrialResult]:
+        """Runs one trial and files its result. Raises _Stop where the search has to end."""
         runs = self.runs
         if len(runs.samples) >= self.problem.max_trials:
             raise _Stop
         settings = {"batch_size": size} | dict(context.settings)
-        sample = yield Request(settings, dict(context.environment), TrialKind.SPEED, purpose or f"batch size {size:,}")
+        sample = yield Request(settings, dict(context.environment))
         runs.add(sample, context, size, lowers=context in (self._home, self._context))
         hopeless = sample.outcome in HOPELESS or len(runs.dead) >= PATIENCE
         if sample.outcome is Outcome.INTERRUPTED or (hopeless and not runs.fitting()):
@@ -211,7 +202,7 @@ class _Search:
             size = max(problem.min_batch_size, min(size, problem.requested))
         while True:
             before = self.runs.ceiling
-            yield from self._ask(self._context, size, f"does batch size {size:,} fit")
+            yield from self._ask(self._context, size)
             if self.runs.at(self._context, size):
                 self._top = self._at_the_ceiling() if size >= self.runs.ceiling else None
                 return
@@ -224,7 +215,7 @@ class _Search:
         size = self.problem.requested
         fits = size is not None and self.problem.min_batch_size <= size <= self.runs.ceiling
         if size is not None and fits and (self._home, size) not in self.runs.dead:
-            yield from self._ask(self._home, size, f"your own batch size {size:,}")
+            yield from self._ask(self._home, size)
 
     def _start(self) -> int:
         """Where to begin: the user's own size, else the middle (in octaves) of what fits."""
@@ -268,7 +259,7 @@ class _Search:
                     return None
                 if len(self.runs.rates(context, size)) > turn:
                     continue
-                yield from self._ask(context, size, f"batch size {size:,}, {_difference(here, other)}")
+                yield from self._ask(context, size)
                 if not self.runs.rates(context, size):
                     return None
             if not clearly_above(self.runs.rates(other, size), self.runs.rates(here, size), self.runs.tolerance()):
@@ -333,7 +324,7 @@ class _Search:
             few = min(deciding, key=lambda size: len(self.runs.rates(self._context, size)), default=None)
             if few is None or len(self.runs.rates(self._context, few)) >= REPEATS:
                 return
-            yield from self._ask(self._context, few, f"batch size {few:,} once more")
+            yield from self._ask(self._context, few)
 
     @property
     def _speed(self) -> SpeedEstimate:
@@ -352,10 +343,3 @@ def _between(low: int | None, high: int | None) -> int | None:
     middle = math.isqrt(low * high)
     middle = round(middle / 8) * 8 if middle >= 32 else middle
     return middle if low < middle < high else None
-
-
-def _difference(here: Context, other: Context) -> str:
-    if here.environment != other.environment:
-        return "with and without the allocator's settings"
-    changed = [f"{name}={value}" for name, value in other.settings if (name, value) not in here.settings]
-    return "with and without " + ", ".join(changed)
