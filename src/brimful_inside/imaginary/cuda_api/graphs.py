@@ -180,7 +180,7 @@ def _use_mem_pool(gpu: ImaginaryGpu) -> Any:
         try:
             yield
         finally:
-            ledger.divert_no_more(pool.id)
+            ledger.end_divert(pool.id)
             gpu.captures.release(ledger, pool.id)
 
     return use_mem_pool

@@ -123,7 +123,7 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
             return _Base.__new__(cls, *args, **kwargs)
         gpu.touch()
         storage = _Base.__new__(cls, *args, **{**kwargs, "device": META})
-        gpu.ledgers[gpu.index_of(wanted)].born(storage, "torch.UntypedStorage")
+        gpu.ledgers[gpu.index_of(wanted)].add(storage, "torch.UntypedStorage")
         return storage
 
     def device(self: Any) -> torch.device:

@@ -297,7 +297,7 @@ def _see(tensor: Tensor, op: str, ledger: Ledger) -> None:
     storage = tensor.untyped_storage()
     entry = ledger.storages.get(storage._cdata)
     if entry is None or entry() is None:
-        ledger.born(storage, op)
+        ledger.add(storage, op)
     elif entry.nbytes != storage.nbytes():
         ledger.resized(entry, storage.nbytes(), op)
 

@@ -311,7 +311,7 @@ class ImaginaryGpu:
             storage = part.untyped_storage()
             entry = self.storages.get(storage._cdata)
             if entry is None or entry() is None:
-                self.ledger.born(storage, getattr(func, "__name__", "unknown"))
+                self.ledger.add(storage, getattr(func, "__name__", "unknown"))
                 if self.notes is not None:
                     self.notes.made(made, func)
         return made

@@ -1,7 +1,7 @@
-"""The books: every storage on the imaginary card, from birth to death, played into the allocator and written to the trace.
+"""The ledger of a card: every storage on it, from allocation to free, played into the allocator and written to the trace.
 
-A storage dies by reference counting, in whatever thread drops the last reference, perhaps while the books are being written.
-So a death is put in a queue first, and the queue is worked off by whoever holds the lock.
+Reference counting frees a storage, in whatever thread drops the last reference, perhaps while the ledger is being written. So
+a free is put in a queue first, and whoever holds the lock works the queue off.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from brimful_inside.wire import Card
 __all__ = ["LateTrace", "Ledger", "PoolId"]
 
 PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
+Block = Tuple[int, int]  # of an allocation: its number in the trace, and its address
 
 # How many kernels the host may be ahead of the card: beyond some thousand the driver's launch queue is full and launching
 # waits. 1024 is what people see; NVIDIA documents no figure (assumed).
@@ -42,13 +43,13 @@ RUN_AHEAD = 1024
 
 
 class _Storage(weakref.ref):
-    """A living storage: the books' entry, and by its callback the news of its death."""
+    """The ledger's entry of a storage that is alive; the callback of the reference reports its free."""
 
     __slots__ = ("address", "id", "key", "known_true", "ledger", "most", "nbytes", "stream", "used_by", "values")
 
 
 class Ledger:
-    """The card's memory. Raises torch.OutOfMemoryError from `born`, `resized` and `reserve` when the card is full."""
+    """The card's memory. Raises torch.OutOfMemoryError from `add`, `resized` and `reserve` when the card is full."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Ledger:
         self.storages = storages  # by StorageImpl's address
         self.launches = 0  # kernels so far
         self._stream = stream
-        self._streams: Dict[int, int] = {0: 0}  # PyTorch's number to the trace's: in the order of their first allocations
+        self._streams: Dict[int, int] = {0: 0}  # PyTorch's number to the trace's, by first allocation, so that two runs agree
         self._last_stream = 0  # of the trace's row before
         self._diverted: List[Tuple[Any, Callable[[int], bool]]] = []  # private pools in use: id, and which streams ask of them
         self._pools: Dict[Any, int] = {}  # PyTorch's id to the trace's number
@@ -78,33 +79,32 @@ class Ledger:
         self._site = -1  # of the trace's malloc before
         self._sites_written: Set[int] = set()
         self._lock = threading.Lock()
-        self._dead: Deque[_Storage] = deque()
+        self._freed: Deque[_Storage] = deque()
         self._next_id = 0
         self._open = True
 
     @property
-    def births(self) -> int:
-        """How often memory was taken so far."""
+    def allocations(self) -> int:
+        """How many there were so far."""
         return self._next_id
 
-    def born(self, storage: torch.UntypedStorage, op: str) -> None:
+    def add(self, storage: torch.UntypedStorage, op: str) -> None:
         """`storage` is new on the card."""
         nbytes = storage.nbytes()
-        entry = _Storage(storage, self._died)
-        entry.key = storage._cdata
-        entry.ledger = self
-        entry.nbytes = nbytes
-        entry.known_true = False
-        entry.most = None
-        entry.values = None  # its numbers, where they came from the host (known.py)
+        entry = _Storage(storage, self._on_freed)
+        entry.key, entry.ledger, entry.nbytes = storage._cdata, self, nbytes
+        entry.known_true, entry.most = False, None  # what is known of its elements (device.py, size_bounds.py)
+        entry.values = None  # its numbers, where they came from the host (known_values.py)
         entry.stream, entry.used_by = self._stream(), None
         entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
         self.storages[entry.key] = entry
 
+    born = add
+
     def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
-        """`stream` uses the storage as well: when it dies, its block waits for what that stream was given till then."""
+        """`stream` uses the storage as well: its freed block waits for what that stream was given till then."""
         entry = self.storages.get(storage._cdata)
-        if entry is not None and stream != entry.stream:  # the entry goes to its own card's books
+        if entry is not None and stream != entry.stream:  # the entry goes to its own card's ledger
             entry.used_by = (entry.used_by or set()) | {stream}
 
     def synchronized(self, stream: Optional[int] = None, launches: Optional[int] = None) -> None:
@@ -124,7 +124,7 @@ class Ledger:
         if old_id:
             self.release(old_id, old_address)
 
-    def reserve(self, nbytes: int, op: str, law: Optional[str] = None, args: Sequence[int] = ()) -> Any:
+    def reserve(self, nbytes: int, op: str, law: Optional[str] = None, args: Sequence[int] = ()) -> Block:
         """Memory that belongs to no tensor: a workspace. The answer is for `release`."""
         return self._malloc(nbytes, op, law, args)
 
@@ -132,11 +132,11 @@ class Ledger:
         """The end of what `reserve` gave."""
         with self._lock:
             self._free(number, address)
-        self._bury()
+        self._work_off()
 
     def pass_by(self, sizes: Sequence[int], op: str) -> None:
         """Memory of these sizes is there together, and gone again; also where there is not room for all of it."""
-        held: List[Tuple[int, int]] = []
+        held: List[Block] = []
         try:
             for nbytes in sizes:
                 if nbytes:
@@ -146,7 +146,7 @@ class Ledger:
                 self.release(number, address)
 
     def forget(self) -> None:
-        """The imaginary card is gone: later deaths are not written."""
+        """The imaginary card is gone: later frees are not written."""
         self._open = False
         self.storages.clear()
         self._waiting = []
@@ -160,9 +160,13 @@ class Ledger:
         self._mark(encode_row(Step(number)))
 
     def empty_cache(self) -> None:
-        self._mark(encode_row(EmptyCache()))
+        self._do(EmptyCache(), self.allocator.empty_cache)
+
+    def _do(self, row: Any, action: Callable[..., None], *args: int) -> None:
+        """Writes a row of the trace, and does the same with the allocator."""
+        self._mark(encode_row(row))
         with self._lock:
-            self.allocator.empty_cache()
+            action(*args)
 
     def divert(self, pool: Any, asks: Callable[[int], bool]) -> None:
         """From here on the private pool `pool` serves those for whose stream `asks` is true (beginAllocateToPool)."""
@@ -170,7 +174,7 @@ class Ledger:
             raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
         self._diverted.append((pool, asks))
 
-    def divert_no_more(self, pool: Any) -> None:
+    def end_divert(self, pool: Any) -> None:
         """The end of `divert`. What the pool gave stays its own (endAllocateToPool)."""
         self._diverted = [(other, asks) for other, asks in self._diverted if other != pool]
 
@@ -179,13 +183,9 @@ class Ledger:
         number = self._pools.pop(pool, None)
         if number is None or not self._open:
             return
-        self._mark(encode_row(ReleasePool(number)))
-        with self._lock:
-            self.allocator.release_pool(number)
+        self._do(ReleasePool(number), self.allocator.release_pool, number)
         if empty:
-            self._mark(encode_row(EmptyPool(number)))
-            with self._lock:
-                self.allocator.empty_pool(number)
+            self._do(EmptyPool(number), self.allocator.empty_pool, number)
 
     def pool_number(self, pool: Any) -> int:
         """The trace's number of a private pool, by first use; a pool that was released comes back as another one."""
@@ -203,13 +203,12 @@ class Ledger:
             self._mark(encode_row(kernel))
 
     def note(self, note: Note) -> None:
-        """A row of the trace that says something of others."""
-        if self._trace is not None:
-            self._mark(encode_row(note))
+        """A row of the trace that annotates others."""
+        self._mark(encode_row(note))
 
     def note_lines(self, lines: List[str]) -> None:
         """As `note`, for many that are encoded already."""
-        if lines and self._trace is not None:
+        if lines:
             self._mark("".join(lines)[:-1])
 
     def change_settings(self, text: str) -> None:
@@ -223,23 +222,23 @@ class Ledger:
             self._trace.flush()
 
     def _mark(self, line: str) -> None:
-        self._bury()
-        with self._lock:
-            self._write(line + "\n")
+        self._work_off()
+        if self._trace is not None:
+            with self._lock:
+                self._write(line + "\n")
 
     def _write(self, line: str) -> None:
         if self._trace is not None:
             self._trace.write(line)
 
-    def _malloc(self, nbytes: int, op: str, law: Optional[str] = None, args: Sequence[int] = ()) -> Any:
-        self._bury()
+    def _malloc(self, nbytes: int, op: str, law: Optional[str] = None, args: Sequence[int] = ()) -> Block:
+        self._work_off()
         with self._lock:
             if self._waiting and not self._diverted:
                 self._process_events()
             stream = self._stream()
             pool = self._pool_of(stream) if self._diverted else 0
-            if stream:
-                stream = self._number(stream)
+            stream = self._streams.setdefault(stream, len(self._streams))
             try:
                 address = self.allocator.malloc(nbytes, stream, pool)
             except CardFull as full:
@@ -247,14 +246,7 @@ class Ledger:
             else:
                 self._next_id = number = self._next_id + 1
                 if self._trace is not None:
-                    if stream != self._last_stream:
-                        self._last_stream = stream
-                        self._write(encode_row(Stream(stream)) + "\n")
-                    if pool != self._last_pool:
-                        self._last_pool = pool
-                        self._write(encode_row(Pool(pool)) + "\n")
-                    if self.sites is not None:
-                        self._tell_site(self.sites)
+                    self._write_context(stream, pool)
                     tail = "" if law is None else ',"%s",[%s]' % (law, ",".join(map(str, args)))
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address
@@ -263,9 +255,17 @@ class Ledger:
             self.on_out_of_memory(torch.OutOfMemoryError(message))
         raise torch.OutOfMemoryError(message)
 
-    def _tell_site(self, sites: Any) -> None:
-        site = sites.current()
-        if site != self._site:
+    def _write_context(self, stream: int, pool: int) -> None:
+        """What differs from the allocation before: stream, pool, and the site that asks."""
+        if stream != self._last_stream:
+            self._last_stream = stream
+            self._write(encode_row(Stream(stream)) + "\n")
+        if pool != self._last_pool:
+            self._last_pool = pool
+            self._write(encode_row(Pool(pool)) + "\n")
+        sites = self.sites
+        site = self._site if sites is None else sites.current()
+        if sites is not None and site != self._site:
             self._site = site
             if site not in self._sites_written:
                 self._sites_written.add(site)
@@ -276,10 +276,6 @@ class Ledger:
         self.allocator.free(address)
         if self._trace is not None:
             self._trace.write('["free",%d]\n' % number)
-
-    def _number(self, stream: int) -> int:
-        """The trace's number of a stream, by first use, so that two runs agree."""
-        return self._streams.setdefault(stream, len(self._streams))
 
     def _retire(self, entry: _Storage) -> None:
         self.allocator.retire(entry.address)
@@ -301,17 +297,17 @@ class Ledger:
             self._write(encode_row(Ready(number)) + "\n")
         self._waiting = waiting
 
-    def _died(self, entry: Any) -> None:
+    def _on_freed(self, entry: Any) -> None:
         if self._open:
-            self._dead.append(entry)
-            self._bury()
+            self._freed.append(entry)
+            self._work_off()
 
-    def _bury(self) -> None:
-        """Work off the queue of deaths, unless somebody is at it already: he will see the new ones as well."""
-        while self._dead and self._lock.acquire(blocking=False):
+    def _work_off(self) -> None:
+        """Frees what is in the queue, unless another thread is at it: that one will see the new ones as well."""
+        while self._freed and self._lock.acquire(blocking=False):
             try:
-                while self._dead:
-                    entry = self._dead.popleft()
+                while self._freed:
+                    entry = self._freed.popleft()
                     if self.storages.get(entry.key) is entry:
                         del self.storages[entry.key]
                     if entry.id and entry.used_by:
@@ -322,35 +318,23 @@ class Ledger:
                 self._lock.release()
 
 
-_MALLOC = '["malloc"'
-
-
 class LateTrace:
-    """Takes lines as a file does. Those that come before the first allocation are kept until then."""
+    """Takes lines as a file does, and opens the file with the first allocation: a card that is never used leaves none."""
 
     def __init__(self, open_file: Callable[[], TextIO]):
-        self._open_file: Optional[Callable[[], TextIO]] = open_file
+        self._open_file = open_file
         self._early: List[str] = []
         self._file: Optional[TextIO] = None
-
-    @property
-    def is_used(self) -> bool:
-        return self._file is not None
 
     def write(self, line: str) -> int:
         if self._file is not None:
             return self._file.write(line)
         self._early.append(line)
-        if line.startswith(_MALLOC) and self._open_file is not None:
+        if line.startswith('["malloc"'):
             self._file = self._open_file()
             self._file.write("".join(self._early))
-            self._early.clear()
         return len(line)
 
     def flush(self) -> None:
         if self._file is not None:
             self._file.flush()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()

@@ -152,6 +152,6 @@ class Captures:
         """No stream is under this capture any more."""
         if not captured.ended:
             captured.ended = True
-            captured.ledger.divert_no_more(captured.pool)
+            captured.ledger.end_divert(captured.pool)
         for stream in [stream for stream, one in self.by_stream.items() if one is captured]:
             del self.by_stream[stream]

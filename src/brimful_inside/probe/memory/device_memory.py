@@ -100,7 +100,7 @@ class ImaginaryDevice:
     @property
     def births(self) -> Optional[int]:
         """How often memory was taken on the cards: while it changes, the process is at work."""
-        return sum(ledger.births for ledger in self._gpu.ledgers)
+        return sum(ledger.allocations for ledger in self._gpu.ledgers)
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
         """Of the fullest card, now. With `settle` garbage is collected first, where brimful has the collector wait."""
