@@ -7,13 +7,13 @@ The meta device has no autocast key, so the casts are done above autograd, funct
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import C, autocast_on, is_meta
+from brimful_inside.imaginary.state.tensors import C, autocast_on, is_meta, tensors_in
 
 __all__ = ["Casts", "handlers_under_autocast", "patch_cache"]
 
@@ -89,14 +89,6 @@ def _eligible(tensor: Tensor) -> bool:
     return is_meta(tensor) and tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
-def _tensors(args: Any) -> Iterator[Tensor]:
-    for arg in args:
-        if isinstance(arg, Tensor):
-            yield arg
-        elif isinstance(arg, (list, tuple)):
-            yield from _tensors(arg)
-
-
 def _plain(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
@@ -127,13 +119,9 @@ def _lower(args: Tuple, kwargs: Dict[str, Any]) -> torch.dtype:
     return torch.get_autocast_dtype("cuda")
 
 
-def _float(args: Tuple, kwargs: Dict[str, Any]) -> torch.dtype:
-    return torch.float32
-
-
 def _widest(args: Tuple, kwargs: Dict[str, Any]) -> torch.dtype:
     """The widest dtype among the arguments; promote_type."""
-    if any(_eligible(t) and t.dtype == torch.float32 for t in _tensors((*args, *kwargs.values()))):
+    if any(_eligible(t) and t.dtype == torch.float32 for t in tensors_in(args, kwargs)):
         return torch.float32
     return torch.get_autocast_dtype("cuda")
 
@@ -181,7 +169,7 @@ def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
     """`table` with autocast's casts in front of the functions that are in CUDA's lists."""
     wrappers: List[Tuple[List[str], Callable[[Handler], Handler]]] = [
         (LOWER_PRECISION, lambda inner: _cast_to(_lower, inner)),
-        (FP32, lambda inner: _cast_to(_float, inner)),
+        (FP32, lambda inner: _cast_to(lambda args, kwargs: torch.float32, inner)),
         (FP32_BY_DTYPE, _by_dtype),
         (PROMOTE, lambda inner: _cast_to(_widest, inner)),
         (["binary_cross_entropy"], _banned),

@@ -105,7 +105,12 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
     patches.set(cuda, "is_available", lambda: True)
     patches.set(cuda, "_device_count_nvml", lambda: gpu.count)
     properties = _DeviceProperties(gpu)
-    patches.set(cuda, "_get_device_properties", lambda device: gpu.index_of(device) is not None and properties)
+
+    def get_device_properties(device: Any) -> _DeviceProperties:
+        gpu.index_of(device)
+        return properties
+
+    patches.set(cuda, "_get_device_properties", get_device_properties)
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):  # an idle card's
         patches.set_existing(cuda, name, lambda device=None: 0)
     patches.set_existing(cuda, "device_memory_used", lambda device=None: _used_bytes(gpu, device))

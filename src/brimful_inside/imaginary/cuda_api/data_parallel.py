@@ -5,7 +5,7 @@ The memory that they take follows torch/csrc/cuda/comm.cpp and torch/csrc/utils/
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 import torch.cuda.nccl
@@ -21,9 +21,16 @@ Tensor = torch.Tensor
 
 def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch._C's functions between cards, and torch.cuda.nccl, which reduces gradients to the first card."""
-    for function in (_broadcast, _broadcast_out, _broadcast_coalesced, _scatter_out, _gather, _gather_out):
+    for function in (_broadcast, _broadcast_coalesced, _gather):
         patches.set(torch._C, function.__name__, function)
-    patches.set(torch._C, "_scatter", _noting_how_many(gpu))
+    for name in ("_broadcast_out", "_scatter_out", "_gather_out"):  # into tensors that are there already
+        patches.set(torch._C, name, lambda source, out, *args: out)
+
+    def scatter(tensor: Tensor, devices: Sequence[int], *args: Any, **kwargs: Any) -> List[Tensor]:
+        gpu.split_over = max(gpu.split_over, len(devices))
+        return _scatter(tensor, devices, *args, **kwargs)
+
+    patches.set(torch._C, "_scatter", scatter)
     nccl: Any = torch.cuda.nccl
 
     def is_available(tensors: Sequence[Tensor]) -> bool:
@@ -36,24 +43,12 @@ def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
         patches.set(nccl, name, lambda *args, **kwargs: None)  # into tensors that are there already
 
 
-def _noting_how_many(gpu: ImaginaryGpu) -> Callable[..., List[Tensor]]:
-    def scatter(tensor: Tensor, devices: Sequence[int], *args: Any, **kwargs: Any) -> List[Tensor]:
-        gpu.split_over = max(gpu.split_over, len(devices))
-        return _scatter(tensor, devices, *args, **kwargs)
-
-    return scatter
-
-
 def _on(index: int) -> torch.device:
     return torch.device("cuda", index)
 
 
 def _broadcast(tensor: Tensor, devices: Sequence[int]) -> List[Tensor]:
     return [tensor.to(_on(index)) for index in devices]
-
-
-def _broadcast_out(tensor: Tensor, out_tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    return out_tensors
 
 
 def _broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int) -> List[List[Tensor]]:
@@ -96,10 +91,6 @@ def _scatter(
     return results
 
 
-def _scatter_out(tensor: Tensor, out_tensors: Sequence[Tensor], dim: int, streams: Optional[Any] = None) -> Sequence[Tensor]:
-    return out_tensors
-
-
 def _gather(tensors: Sequence[Tensor], dim: int, out_device: Optional[int]) -> Tensor:
     """All of them one after another in one new tensor on the card `out_device` (None: the current one; -1: on the host)."""
     first = tensors[0]
@@ -110,7 +101,3 @@ def _gather(tensors: Sequence[Tensor], dim: int, out_device: Optional[int]) -> T
     shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
     where = torch.device("cuda") if out_device is None else torch.device("cpu") if out_device == -1 else _on(out_device)
     return torch.empty(shape, dtype=first.dtype, device=where)
-
-
-def _gather_out(tensors: Sequence[Tensor], out_tensor: Tensor, dim: int) -> Tensor:
-    return out_tensor

@@ -196,28 +196,15 @@ def _get_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 
 
 def _to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    if len(args) > 1:
-        target = args[1]
-        if isinstance(target, (str, torch.device)) or (isinstance(target, int) and not isinstance(target, bool)):
-            return call_on(gpu, func, args[:1] + args[2:], kwargs, target) if len(args) < 3 else _long_to(gpu, args, kwargs)
-        if gpu.count > 1 and isinstance(target, Tensor) and gpu.is_imaginary(target):
-            return _to_other(gpu, args, kwargs)
-        return func(*args, **kwargs)
-    device = kwargs.get("device")
-    return func(*args, **kwargs) if device is None else call_on(gpu, func, args, kwargs, device)
-
-
-def _long_to(gpu: ImaginaryGpu, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """to(device, dtype, non_blocking, copy): by name from here on."""
-    names = ("dtype", "non_blocking", "copy")
-    return _to(gpu, Tensor.to, args[:1], {"device": args[1], **dict(zip(names, args[2:])), **kwargs})
-
-
-def _to_other(gpu: ImaginaryGpu, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """to(other, non_blocking, copy): to the card where `other` is, and to its dtype."""
-    other = args[1]
-    options = {**dict(zip(("non_blocking", "copy"), args[2:])), **kwargs, "dtype": other.dtype}
-    return call_on(gpu, Tensor.to, args[:1], options, gpu.device_of(other))
+    """to(device, dtype, non_blocking, copy), to(other, non_blocking, copy), to(dtype, ...)."""
+    target = args[1] if len(args) > 1 else kwargs.get("device")
+    if isinstance(target, (str, torch.device)) or (isinstance(target, int) and not isinstance(target, bool)):
+        options = dict(zip(("dtype", "non_blocking", "copy"), args[2:]))
+        return call_on(gpu, func, args[:1], {**options, **kwargs}, target)
+    if gpu.count > 1 and isinstance(target, Tensor) and gpu.is_imaginary(target):
+        options = dict(zip(("non_blocking", "copy"), args[2:]))
+        return call_on(gpu, func, args[:1], {**options, **kwargs, "dtype": target.dtype}, gpu.device_of(target))
+    return func(*args, **kwargs)
 
 
 def _cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:

@@ -21,9 +21,8 @@ from brimful_inside.imaginary.operators.temporaries import (
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
-from brimful_inside.imaginary.state.known_values import follows
+from brimful_inside.imaginary.state.known_values import RULES, follows
 from brimful_inside.imaginary.state.ledger import Ledger
-from brimful_inside.imaginary.state.size_bounds import RULES
 from brimful_inside.imaginary.state.tensors import (
     META,
     SPARSE,

@@ -16,10 +16,9 @@ import torch
 from brimful_inside.imaginary.state.clock import Clock
 from brimful_inside.imaginary.state.errors import invalid_ordinal
 from brimful_inside.imaginary.state.garbage import Garbage
-from brimful_inside.imaginary.state.known_values import Known
+from brimful_inside.imaginary.state.known_values import Bounds, Known
 from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.size_bounds import Bounds
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
 from brimful_inside.imaginary.state.tensors import CUDA, META, Pinned, is_meta, plain_parts, tensors_in, zeros_on_host
 from brimful_inside.simulator.allocator import CachingAllocator, settings_in

@@ -66,24 +66,21 @@ def different_devices(name: str, first: str = "cuda:0", second: str = "cpu") -> 
 
 def invalid_ordinal() -> RuntimeError:
     """What a real card says when a device is asked for that is not there."""
-    kind = getattr(torch, "AcceleratorError", RuntimeError)
-    return kind(
-        "CUDA error: invalid device ordinal\n"
-        "GPU device may be out of range, do you have enough GPUs?\n"
-        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
-        "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
-        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
-    )
+    return _cuda_error("invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
 
 
 def not_during_capture() -> RuntimeError:
     """What a real card says when the host would wait for it during a capture (cudaErrorStreamCaptureUnsupported)."""
+    return _cuda_error("operation not permitted when stream is capturing")
+
+
+def _cuda_error(words: str) -> RuntimeError:
     kind = getattr(torch, "AcceleratorError", RuntimeError)
     return kind(
-        "CUDA error: operation not permitted when stream is capturing\n"
+        "CUDA error: %s\n"
         "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
         "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
-        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n" % words
     )
 
 

@@ -93,7 +93,7 @@ class Ledger:
         nbytes = storage.nbytes()
         entry = _Storage(storage, self._on_freed)
         entry.key, entry.ledger, entry.nbytes = storage._cdata, self, nbytes
-        entry.known_true, entry.most = False, None  # what is known of its elements (device.py, size_bounds.py)
+        entry.known_true, entry.most = False, None  # what is known of its elements (device.py, known_values.py)
         entry.values = None  # its numbers, where they came from the host (known_values.py)
         entry.stream, entry.used_by = self._stream(), None
         entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
