@@ -103,7 +103,7 @@ def test_an_unknown_card_is_answered_with_the_nearest_names(capsys):
         (["tune", "--gpu-memory", "8GiB", "--objective", "fastest", *TRAIN, "8"], "no clock"),
         (["tune", "--device", "cpu", "--objective", "best", *TRAIN, "8"], "fastest, largest, fit"),
         (["tune", "--device", "cpu", "--", "my-train", "--epochs", "3"], "{batch_size}"),
-        (["audit", "--steps", "0", *TRAIN, "8"], "whole number of steps"),
+        (["audit", "--steps", "0", *TRAIN, "8"], "whole number"),
         (["audit", "--steps", "1.5", *TRAIN, "8"], "--steps 1.5"),
         (["audit", "--time-limit", "soon", *TRAIN, "8"], "'soon'"),
         (["audit", "--set", "lr", *TRAIN, "8"], "name=value"),

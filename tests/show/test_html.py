@@ -118,7 +118,7 @@ def test_each_chart_is_there_twice_with_clip_paths_of_its_own() -> None:
 def test_a_prediction_says_where_each_number_comes_from() -> None:
     text = words(page_of("predict-fits"))
     assert "Peaks by phase, predicted at batch size 64" in text
-    assert "1.51 GiB 1.50 to 1.53 GiB" in text
+    assert "1.51 GiB 1.50 to 1.53 GiB 4.3 %" in text
     assert "1.40 GiB measured" in text and "1,555 GB/s datasheet" in text
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Parameter
 
 from brimful import __version__
-from brimful.cli.options import Card, Common, Here
-from brimful.cli.running import USAGE, run_command
+from brimful.cli import views
+from brimful.cli.options import CARD, COMMON, HERE, RUNNING, Card, Common, Here, Running
 from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
@@ -30,48 +30,39 @@ app = App(
 
 
 @app.command(usage="Usage: brimful predict --gpu NAME [OPTIONS] -- COMMAND...")
-def predict(*, card: Card | None = None, common: Common | None = None, what_if: bool | None = None, words: Words = ()) -> int:
+def predict(*, card: Card = CARD, common: Common = COMMON, what_if: bool | None = None, words: Words = ()) -> int:
     """Will it fit: memory by phase on a card that need not be here, and the largest batch size that fits.
 
     Parameters
     ----------
     what_if
         Try what would save memory (mixed precision, gradient checkpointing, ...), and what batch size would fit then. Without
-        it, it is tried where the batch size asked for does not fit; --no-what-if never tries it.
+        it, brimful tries it where the requested batch size does not fit; --no-what-if never tries it.
     """
-    from brimful.cli import views
     from brimful.verbs.predict import predict as verb
 
-    card, common = card or Card(), common or Common()
     with views.progress() as watcher:
         record = verb(words, **card.chosen(), settings=common.settings(), options=common.options(watcher), what_if=what_if)
     return views.show_prediction(record, common.json, common.full)
 
 
 @app.command(usage="Usage: brimful audit [OPTIONS] -- COMMAND...")
-def audit(*, card: Card | None = None, here: Here | None = None, common: Common | None = None, words: Words = ()) -> int:
+def audit(*, card: Card = CARD, here: Here = HERE, common: Common = COMMON, words: Words = ()) -> int:
     """What the script really does: effective batch size, hidden caps, accumulation, repeated batches, loading."""
-    from brimful.cli import views
     from brimful.verbs.audit import audit as verb
 
-    card, here, common = card or Card(), here or Here(), common or Common()
     with views.progress() as watcher:
-        record = verb(
-            words,
-            **card.chosen(),
-            device=here.device,
-            settings=common.settings(),
-            options=common.options(watcher),
-        )
+        more = {"settings": common.settings(), "options": common.options(watcher)}
+        record = verb(words, **card.chosen(), device=here.device, **more)
     return views.show_audit(record, common.json, common.full)
 
 
 @app.command(usage="Usage: brimful tune [OPTIONS] -- COMMAND...")
 def tune(
     *,
-    card: Card | None = None,
-    here: Here | None = None,
-    common: Common | None = None,
+    card: Card = CARD,
+    here: Here = HERE,
+    common: Common = COMMON,
     objective: str | None = None,
     page: bool = True,
     words: Words = (),
@@ -81,28 +72,28 @@ def tune(
     Parameters
     ----------
     objective
-        fastest (the default), largest or fit. On an imaginary card the fastest is predicted, and largest is the default where
-        nothing but the card's memory is known.
+        fastest (the default), largest or fit. On an imaginary card brimful predicts the fastest, and largest is the default
+        where only the card's memory is known.
     page
         Write the page (report.html in the record).
     """
-    from brimful.cli import views
     from brimful.verbs.tune import tune as verb
 
-    card, here, common = card or Card(), here or Here(), common or Common()
     with views.progress() as watcher:
-        record = verb(
-            words,
-            **card.chosen(),
-            device=here.device,
-            objective=objective,
-            settings=common.settings(),
-            options=common.options(watcher),
-        )
+        more = {"settings": common.settings(), "options": common.options(watcher)}
+        record = verb(words, **card.chosen(), device=here.device, objective=objective, **more)
     return views.show_plan(record, common.json, page, common.full)
 
 
-app.command(run_command, name="run", usage=USAGE)
+@app.command(name="run", usage="Usage: brimful run [--plan RECORD] [OPTIONS] -- COMMAND...")
+def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
+    """Train under a plan: out of memory means going on with the next smaller batch size, not a lost night."""
+    from brimful.verbs.run import run as verb
+
+    running.refuse_imaginary_cards()
+    with views.run_progress(running.json) as watcher:
+        record = verb(words, **running.chosen(), watcher=watcher)
+    return views.show_run(record, running.json)
 
 
 @app.command(usage="Usage: brimful report [RECORD] [OPTIONS]")
@@ -120,16 +111,12 @@ def report(
     format
         html (one self-contained page), md (tables to paste) or text.
     """
-    from brimful.cli import views
-
     return views.show_report(record, out, format, home, json)
 
 
 @app.command
 def gpus(*, json: Json = False) -> int:
     """The cards that brimful knows, and where each number comes from."""
-    from brimful.cli import views
-
     return views.show_gpus(json)
 
 
@@ -140,11 +127,9 @@ def doctor(*, calibrate: Annotated[bool, Parameter(negative="")] = False, json: 
     Parameters
     ----------
     calibrate
-        Measure the CUDA card of this machine: its context, what cuDNN adds, its rates. Predictions for that card go by it from
-        then on.
+        Measure the CUDA card of this machine: its context, what cuDNN adds, its rates. Later predictions for that card use
+        them.
     """
-    from brimful.cli import views
-
     return views.show_doctor(json, calibrate)
 
 
@@ -152,25 +137,25 @@ def run(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code (`brimful.errors` has them)."""
     ours, words = _split(list(argv))
     json = "--json" in ours
-    _end_well()
+    _end_children_on_signals()
     try:
         function, bound = _parse(ours, words)
         code = function(*bound.args, **bound.kwargs) or 0
-        sys.stdout.flush()  # a reader that has gone is met here and not when the interpreter ends
+        sys.stdout.flush()  # finds here, not when the interpreter ends, that a reader has gone
         return code
     except BrimfulError as error:
-        return _tell(error, json)
+        return _show_error(error, json)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        return _nobody_reads()
+        return _reader_has_gone()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except OSError as error:
         if not DiskFull.caused(error):
             return _defect()
-        return _tell(DiskFull(error.filename or "the output", kept="what is in the record so far."), json=False)
+        return _show_error(DiskFull(error.filename or "the output", kept="what is in the record so far."), json=False)
     except Exception:
         return _defect()
 
@@ -181,15 +166,15 @@ def _defect() -> int:
     return 1
 
 
-def _nobody_reads() -> int:
-    """`brimful ... | head` has seen enough: no error of anybody's."""
+def _reader_has_gone() -> int:
+    """`brimful ... | head` has enough: that is no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _end_well() -> None:
+def _end_children_on_signals() -> None:
     """SIGTERM, and a terminal that closes (SIGHUP), end the children too: they have a session of their own, so neither
-    reaches them otherwise. What was told to ignore it (nohup) goes on."""
+    reaches them otherwise. What ignores SIGHUP (nohup) goes on."""
     signal.signal(signal.SIGTERM, _terminate)
     hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
     if hang_up is not None and signal.getsignal(hang_up) is signal.SIG_DFL:
@@ -198,7 +183,7 @@ def _end_well() -> None:
 
 def _terminate(number: int, frame: object) -> None:
     raise Terminated(
-        problem=f"terminated ({signal.Signals(number).name})", explanation="children were ended and the record is kept"
+        problem=f"terminated ({signal.Signals(number).name})", explanation="brimful ended its children and keeps the record"
     )
 
 
@@ -233,12 +218,10 @@ def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
     return function, bound
 
 
-def _tell(error: BrimfulError, json: bool) -> int:
-    from brimful.cli import views
-
+def _show_error(error: BrimfulError, json: bool) -> int:
     try:
         views.show_error(error, json)
         sys.stdout.flush()
     except BrokenPipeError:
-        _nobody_reads()
+        _reader_has_gone()
     return error.exit_code

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they become."""
+"""The options of the verbs, and what they become."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from brimful.values import Setting
 from brimful.verbs.session import Options, Watcher
 
 TRIALS = Group("Trials", sort_key=2)
+RUN = Group("Run", sort_key=2)
 OUTPUT = Group("Output", sort_key=3)
 WHERE = Group("Device", sort_key=1)
 
@@ -23,7 +24,7 @@ WHERE = Group("Device", sort_key=1)
 class Common:
     """What every verb that runs trials takes."""
 
-    set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], group=TRIALS, negative="")] = ()
+    set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], group=TRIALS, negative="", show_default=False)] = ()
     """Give a placeholder its value: --set lr=3e-4. May be repeated."""
     budget: Annotated[str | None, Parameter(group=TRIALS)] = None
     """Memory that may be used: a share of what is free (90%, the default) or bytes (20GiB)."""
@@ -35,9 +36,9 @@ class Common:
     """Measured optimizer steps of a trial."""
     home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
     """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
-    json: Annotated[bool, Parameter(name="--json", negative="", group=OUTPUT)] = False
+    json: Annotated[bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)] = False
     """One JSON object on standard output; progress goes to standard error."""
-    full: Annotated[bool, Parameter(negative="", group=OUTPUT)] = False
+    full: Annotated[bool, Parameter(negative="", show_default=False, group=OUTPUT)] = False
     """Show everything that is known: where the memory goes, how each number was found, every trial."""
 
     def options(self, watcher: Watcher) -> Options:
@@ -46,7 +47,7 @@ class Common:
             budget=self.budget,
             max_batch_size=parse_batch_size(self.max_batch_size) if self.max_batch_size is not None else None,
             time_limit_s=parse_duration(self.time_limit),
-            steps=_steps(self.steps) if self.steps is not None else None,
+            steps=_whole("--steps", self.steps, 1) if self.steps is not None else None,
             watcher=watcher,
         )
 
@@ -66,7 +67,7 @@ class Card:
     ranks: Annotated[int | None, Parameter(group=WHERE)] = None
     """Start one rank of so many, without the others; collectives act on shapes."""
     as_rank: Annotated[int | None, Parameter(group=WHERE)] = None
-    """Which one of --ranks; 0 if it is not said."""
+    """Which one of --ranks; 0 without it."""
 
     def chosen(self) -> dict[str, Any]:
         """The cards as the verbs take them."""
@@ -82,24 +83,68 @@ class Here:
     """auto (the accelerator that is here, else the CPU), cpu or accelerator."""
 
 
-def _steps(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(
-            problem=f"--steps {text}",
-            explanation="a trial takes a whole number of steps, one at least",
-            suggestion="give 1 or more",
-        )
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Running:
+    """What `run` takes."""
+
+    plan: Annotated[str | None, Parameter(group=RUN)] = None
+    """A record of `brimful tune`, `latest` (the newest of this command) or `none`. Without it and without --set: the newest of
+    this command that is for this machine, if there is one."""
+    set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], group=RUN, negative="", show_default=False)] = ()
+    """Give a placeholder its value, over the plan's: --set batch_size=64. May be repeated."""
+    max_restarts: Annotated[str, Parameter(group=RUN)] = "10"
+    """How often it may start again with a smaller batch size after it ran out of memory."""
+    resume_with: Annotated[str | None, Parameter(group=RUN, allow_leading_hyphen=True)] = None
+    """The text that replaces {resume} when it starts again: --resume-with "--resume last"."""
+    grace: Annotated[str, Parameter(group=RUN)] = "90s"
+    """How long the command may take to end after a signal, writing its checkpoint, before brimful kills it."""
+    host_limit: Annotated[str | None, Parameter(group=RUN)] = None
+    """End the command as out of host memory when its processes hold more: 20GiB. brimful checks about every 0.01 s, and they
+    can pass the limit between two checks."""
+    device: Annotated[str | None, Parameter(group=WHERE)] = None
+    """auto (the plan's, else the accelerator that is here, else the CPU), cpu or accelerator."""
+    gpu: Annotated[str | None, Parameter(group=WHERE, show=False)] = None
+    gpu_memory: Annotated[str | None, Parameter(group=WHERE, show=False)] = None
+    home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
+    """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
+    json: Annotated[bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)] = False
+    """One JSON object on standard output; what the command prints there goes to standard error."""
+
+    def refuse_imaginary_cards(self) -> None:
+        if self.gpu is not None or self.gpu_memory is not None:
+            raise UsageError(
+                problem=f"brimful run --gpu {self.gpu or self.gpu_memory}",
+                explanation="an imaginary card computes nothing, so nothing can be trained on it",
+                suggestion="ask `brimful predict` or `brimful tune` for that card, and run the plan on a real one",
+            )
+
+    def chosen(self) -> dict[str, Any]:
+        return {
+            "plan": self.plan,
+            "settings": dict(map(pair, self.set_)),
+            "device": self.device,
+            "max_restarts": _whole("--max-restarts", self.max_restarts, 0),
+            "resume_with": self.resume_with,
+            "grace_s": parse_duration(self.grace),
+            "host_limit": self.host_limit,
+            "options": Options(home=self.home),
+        }
+
+
+def _whole(name: str, text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"{name} {text}", "it takes a whole number", f"give {least} or more")
     return int(text)
 
 
 def pair(text: str) -> tuple[str, Setting]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise UsageError(
-            problem=f"--set {text}",
-            explanation="a setting is given as name=value",
-            suggestion="for instance --set lr=3e-4",
-        )
+        raise UsageError(f"--set {text}", "a setting is given as name=value", "for instance --set lr=3e-4")
     if name.endswith("batch_size"):
         return name, parse_batch_size(value)
     return name, parse_setting(value)
+
+
+CARD, COMMON, HERE, RUNNING = Card(), Common(), Here(), Running()  # of a command line that names no option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from brimful.errors import BrimfulError, DiskFull, UsageError
 from brimful.show import console
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import calibration_sections, doctor_sections, gpu_sections
-from brimful.show.progress import Progress
+from brimful.show.progress import Progress, RunProgress
 from brimful.values import Record
 
 DOES_NOT_FIT = 3
@@ -22,6 +23,14 @@ _NO_WIDTH = 10_000
 def progress() -> Progress:
     """Progress on standard error, so that standard output stays data."""
     return Progress(sys.stderr, sys.stderr.isatty())
+
+
+def run_progress(json: bool) -> RunProgress:
+    """With --json the command's standard output goes to standard error, since standard output is data."""
+    out = sys.stderr if json else sys.stdout
+    streams = {"stdout": out, "stderr": sys.stderr}
+    terminals = {name: stream.fileno() for name, stream in streams.items() if stream.isatty()}
+    return RunProgress(getattr(out, "buffer", io.BytesIO()), sys.stderr, terminals, live="stderr" in terminals)
 
 
 def show_prediction(record: Record, json: bool, full: bool = False) -> int:
@@ -139,26 +148,19 @@ def show_gpus(json: bool) -> int:
 
 
 def show_doctor(json: bool, calibrate: bool = False) -> int:
+    from brimful.verbs import calibrate as calibration
     from brimful.verbs.doctor import doctor
 
     if calibrate:
-        return _show_calibration(json)
-    machine, found = doctor()
-    if json:
-        print(codec.answer(machine=machine, findings=found))
+        measured, path = calibration.calibrate(calibration.python_here())
+        text, shown = codec.answer(measured, file=path), calibration_sections(measured, str(path))
     else:
-        console.show_sections(console.make_console(), doctor_sections(machine, found))
-    return 0
-
-
-def _show_calibration(json: bool) -> int:
-    from brimful.verbs.calibrate import calibrate, python_here
-
-    measured, path = calibrate(python_here())
+        machine, found = doctor()
+        text, shown = codec.answer(machine=machine, findings=found), doctor_sections(machine, found)
     if json:
-        print(codec.answer(measured, file=path))
+        print(text)
     else:
-        console.show_sections(console.make_console(), calibration_sections(measured, str(path)))
+        console.show_sections(console.make_console(), shown)
     return 0
 
 
@@ -167,9 +169,5 @@ def show_error(error: BrimfulError, json: bool) -> None:
     unbroken = None if sys.stderr.isatty() else _NO_WIDTH  # paths and messages in a log stay in one piece
     console.show_error(console.make_console(sys.stderr, width=unbroken), error)
     if json:
-        print(codec.answer(error=error_of(error)))
-
-
-def error_of(error: BrimfulError) -> dict[str, Any]:
-    names = ("code", "exit_code", "problem", "explanation", "suggestion")
-    return {name: getattr(error, name) for name in names}
+        names = ("code", "exit_code", "problem", "explanation", "suggestion")
+        print(codec.answer(error={name: getattr(error, name) for name in names}))

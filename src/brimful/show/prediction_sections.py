@@ -67,19 +67,18 @@ def _phases(prediction: Prediction) -> list[Section]:
     if prediction.peak is not None and peaks:
         peaks.append(("the whole run", prediction.peak))
     rows = [_peak_row(name, peak, prediction.budget.bytes) for name, peak in peaks]
-    absent = Cell("not seen: no trial reached it", tone="warn")
-    rows += [(Cell(name), absent, Cell(""), Cell(""), Cell("")) for name in prediction.not_seen]
+    rows += [(Cell(name), Cell("not seen", tone="warn"), *(Cell(""),) * 4) for name in prediction.not_seen]
     size = prediction.batch_size
     title = "Peaks by phase, predicted" + (f" at batch size {size:,}" if size is not None else "")
-    columns = tuple(map(Column, ("phase", "allocated", "reserved", "device", "of the budget")))
+    columns = tuple(map(Column, ("phase", "allocated", "reserved", "device", "95 % interval", "of the budget")))
     return [Table(title, columns, tuple(rows))] if rows else []
 
 
 def _peak_row(name: str, peak: PeakEstimate, budget: int) -> tuple[Cell, ...]:
     share = peak.device_bytes / budget if budget else None
-    device = Cell(bytes_text(peak.device_bytes), interval=bytes_interval_text(*peak.device_interval_bytes))
-    sizes = Cell(bytes_text(peak.allocated_bytes)), Cell(bytes_text(peak.reserved_bytes)), device
-    return (Cell(name), *sizes, ABSENT if share is None else Cell(share_text(share), share=share))
+    sizes = (Cell(bytes_text(size)) for size in (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes))
+    interval = Cell(bytes_interval_text(*peak.device_interval_bytes) or "")
+    return (Cell(name), *sizes, interval, ABSENT if share is None else Cell(share_text(share), share=share))
 
 
 def card_groups(cards: Sequence[CardPeak]) -> list[tuple[str, PeakEstimate]]:

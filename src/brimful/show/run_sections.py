@@ -71,7 +71,7 @@ def phases_table(
     memories = [name for name in _MEMORIES if any(getattr(p, f"{name}_bytes") is not None for p in phases.values())] or ["peak"]
     rows = [_phase_row(name, peak, memories, budget) for name, peak in phases.items()]
     columns = (Column("phase"), *map(Column, memories), *([Column("of the budget")] if budget else []))
-    absent = Cell("not seen: no trial reached it", tone="warn")
+    absent = Cell("not seen", tone="warn")
     rows += [(Cell(name), absent, *(Cell(""),) * (len(columns) - 2)) for name in not_seen]
     return Table(title, columns, tuple(rows))
 
