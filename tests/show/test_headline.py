@@ -72,14 +72,11 @@ def test_fastest_is_not_claimed_where_no_speed_was_measured() -> None:
     assert "fastest" not in of_plan(plan(objective=Objective.FASTEST, samples_per_s=None)).sentence
 
 
-def test_a_plan_without_any_size_that_fits_is_bad_news() -> None:
-    settings = tuple(replace(s, effective=None) for s in plan().settings)
-    assert of_plan(plan(settings=settings)).tone == "bad"
-
-
 def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:
     assert of_prediction(prediction(batch_size=4096)).sentence.endswith("; it is the largest that fits.")
-    nothing = prediction(batch_size=None, largest_batch_size=None, peak=None, verdict="out_of_memory")
+    unknown = prediction(batch_size=None, largest_batch_size=None, peak=None, verdict="out_of_memory")
+    assert "fits" not in of_prediction(unknown).sentence
+    nothing = replace(unknown, nothing_fits=True)
     fits_none = "No batch size fits NVIDIA A100-SXM4-40GB: not even the smallest stays within 35.5 GiB."
     assert of_prediction(nothing) == Headline("bad", fits_none)
 

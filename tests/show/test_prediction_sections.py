@@ -133,5 +133,6 @@ def test_a_size_that_was_not_searched_is_not_called_none() -> None:
     as_given = product.predict_as_given().prediction
     assert as_given is not None
     assert largest(as_given) == "not searched"
-    assert largest(replace(prediction(), largest_batch_size=None)) == "none"
+    assert largest(replace(prediction(), largest_batch_size=None)) == "not searched"
+    assert largest(replace(prediction(), largest_batch_size=None, nothing_fits=True)) == "none"
     assert largest(prediction()) == "1,713"

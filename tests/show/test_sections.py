@@ -113,7 +113,8 @@ BUDGET = Budget(GIB, GIB, GIB, "host", "given")
     ("memory", "end"),
     [
         (estimate(1, 64, largest=512), "The largest that fits is 512, limited by the budget."),
-        (estimate(2048, 4096), "Batch size 2,048 already needs 2.00 GiB of 1.00 GiB allowed."),
+        (replace(estimate(2048, 4096), nothing_fits=True), "Batch size 2,048 already needs 2.00 GiB of 1.00 GiB allowed."),
+        (estimate(2048, 4096), "Fixed 0 bytes, 1.00 MiB for each sample."),
         (estimate(1, 64, 4096), "Fixed 0 bytes, 1.00 MiB for each sample."),
     ],
 )

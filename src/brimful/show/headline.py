@@ -76,10 +76,8 @@ def of_run(run: Run, torn: bool = False) -> Headline:
 
 def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     chosen = next((s for s in plan.settings if s.name == "batch_size"), None)
-    if chosen is None:
+    if chosen is None or chosen.effective is None:
         return Headline("note", "The plan does not choose the batch size.")
-    if chosen.effective is None:
-        return Headline("bad", "No batch size fits: not even the smallest stays within the budget.")
     # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
     unknown = plan.objective is Objective.FASTEST and plan.samples_per_s is None
     objective = Objective.LARGEST if unknown else plan.objective
@@ -95,7 +93,7 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
 
 def of_prediction(prediction: Prediction) -> Headline:
     peak, card, budget = prediction.peak, cards_text(prediction), prediction.budget.bytes
-    if prediction.batch_size is None and peak is None:
+    if prediction.nothing_fits and peak is None:
         return Headline("bad", f"No batch size fits {card}: not even the smallest stays within {bytes_text(budget)}.")
     if peak is not None and peak.reserved_bytes == 0:
         return Headline("note", f"The command put nothing on {card}: it trains on the host.")
@@ -117,7 +115,7 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
     if prediction.batch_size is None:
         return ""
     if largest is None:
-        return "" if fits else "; not even the smallest fits"
+        return "; not even the smallest fits" if prediction.nothing_fits and not fits else ""
     if largest != prediction.batch_size:
         return f"; the largest that fits is {largest:,}"
     return (

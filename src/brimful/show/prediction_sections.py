@@ -116,7 +116,7 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
 
 def _largest(prediction: Prediction) -> Cell:
     if prediction.largest_batch_size is None:
-        return Cell("none" if prediction.method != "trace" or prediction.batch_size is not None else "not searched")
+        return Cell("none" if prediction.nothing_fits else "not searched")
     limited = limited_text(prediction.limited_by)
     return Cell(count_text(prediction.largest_batch_size), Source.PREDICTED, note=limited)
 

@@ -230,11 +230,11 @@ def memory_sentences(memory: MemoryEstimate, budget: Budget | None) -> tuple[str
         text.append(f"Fixed {bytes_text(memory.fixed_bytes)}, {bytes_text(memory.linear_bytes)} for each sample{pairs}.")
     if memory.ignores_batch_size:
         text.append("The peak does not change with the batch size: the command seems to ignore it.")
-    smallest = min((*memory.probes, *memory.curve), key=lambda point: point.batch_size)
+    smallest = min((*memory.probes, *memory.curve), key=lambda point: point.batch_size, default=None)
     if memory.largest_batch_size is not None:
         limited = limited_text(memory.limited_by)
         text.append(f"The largest that fits is {memory.largest_batch_size:,}{', ' + limited if limited else ''}.")
-    elif budget is not None and smallest.value.value > budget.bytes:
+    elif memory.nothing_fits and smallest and budget and smallest.value.value > budget.bytes:
         needs = f"needs {bytes_text(smallest.value.value)} of {bytes_text(budget.bytes)} allowed"
         text.append(f"Batch size {smallest.batch_size:,} already {needs}.")
     return tuple(text)
