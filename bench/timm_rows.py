@@ -36,9 +36,9 @@ from bench import accuracy, peers
 from bench.timm_figures import Row, figures, judge, print_table, seen_models, write_evidence
 from brimful.decide.memory.cuda_context import context_of
 from brimful.decide.memory.intervals import kind_of
-from brimful.decide.memory.program import Program, program_of
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.gpus import find_gpu, to_card
+from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.trace import decode
 from brimful_inside.wire import Card
 
@@ -118,7 +118,7 @@ def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Pro
     for batch_size in measured:
         of = laws or fit_size_model({batch_size: take(model, batch_size)})
         assert of is not None
-        reserved[batch_size] = of.play_at(batch_size).peak.reserved
+        reserved[batch_size] = of.replay_at(batch_size).peak.reserved
     seconds = (time.perf_counter() - begun) / len(measured)
     kind = kind_of(programs[SIZES[0]])
     return [

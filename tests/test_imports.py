@@ -91,8 +91,8 @@ def foreign_imports(folder: Path, allowed: tuple[str, ...]) -> list[str]:
     return found
 
 
-def test_the_laws_import_the_standard_library_alone():
-    assert foreign_imports(INSIDE / "laws", allowed=("brimful_inside.simulator",)) == []
+def test_the_simulator_imports_the_standard_library_alone():
+    assert foreign_imports(INSIDE / "simulator", allowed=("brimful_inside.simulator",)) == []
 
 
 def test_brimful_inside_imports_torch_and_the_standard_library_alone():

@@ -9,7 +9,7 @@ import pytest
 from bench import timm_figures, timm_rows
 from bench.timm_figures import Row
 from brimful.decide.memory.intervals import interval_for, read_evidence
-from brimful.decide.memory.program import Program, program_of
+from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.trace import Free, Malloc, Trace
 
 MIB = 1 << 20

@@ -11,12 +11,12 @@ import sys
 import pytest
 from helper import environment, script
 
-from brimful.decide.memory.program import program_of
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import Outcome, Record
 from brimful.verbs import tune
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.session import Options, Session, opened
+from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import Trace
 
 HEAD = """
@@ -115,7 +115,7 @@ class Truth:
 
     def fits(self, size: int) -> bool:
         trace = self.trace(size)
-        return self._tracer.card.fits(self._tracer.card.play(trace))
+        return self._tracer.card.fits(self._tracer.card.replay(trace))
 
     def fits_by_laws_among(self, sizes: range) -> list[int]:
         """Sizes that fit by laws through the three direct runs, each of which they must give to the byte."""
@@ -124,7 +124,7 @@ class Truth:
         assert laws is not None
         assert all(laws.reproduces(program, size).exact for size, program in programs.items())
         card = self._tracer.card
-        return [size for size in sizes if card.fits(laws.play_at(size, card.settings, card.capacity_bytes))]
+        return [size for size in sizes if card.fits(laws.replay_at(size, card.settings, card.capacity_bytes))]
 
 
 @pytest.mark.heavy

@@ -38,14 +38,14 @@ def search(t: Training, chosen: Card, limits: Limits) -> MemoryConclusion:
 @given(t=TRAININGS, target=st.integers(6, 160), more=st.integers(0, 40), error=st.sampled_from([0.0, 0.05]), data=st.data())
 @settings(max_examples=EXAMPLES, deadline=None)
 def test_what_is_said_to_fit_fits_and_one_sample_more_than_the_largest_size_does_not(t, target, more, error, data):
-    needed = card(0, error).upper(card(0, error).play(trace(t, target)))
+    needed = card(0, error).upper(card(0, error).replay(trace(t, target)))
     chosen = card(int(needed) + more * MIB, error)
     found = search(t, chosen, Limits())
     largest = found.estimate.largest_batch_size
     assert largest is not None and found.failed is None
 
     def fits(size: int) -> bool:
-        return chosen.fits(chosen.play(trace(t, size)))
+        return chosen.fits(chosen.replay(trace(t, size)))
 
     room = chosen.budget_bytes - CONTEXT
     assert fits(largest) and run(t, largest, room).outcome is Outcome.COMPLETED
@@ -53,7 +53,7 @@ def test_what_is_said_to_fit_fits_and_one_sample_more_than_the_largest_size_does
     if found.size_model is not None:
         size = data.draw(st.integers(1, 2 * largest), label="size")
         if size >= min(found.size_model.fitted_at):
-            said = chosen.fits(found.size_model.play_at(size, chosen.settings))
+            said = chosen.fits(found.size_model.replay_at(size, chosen.settings))
             assert said == fits(size)
             assert not said or run(t, size, room).outcome is Outcome.COMPLETED
 

@@ -7,7 +7,7 @@ from world import COMMAND, GIB, MIB, World, work
 
 from brimful.values import Outcome, Source
 from brimful.verbs import predict
-from brimful_inside.simulator.annotations import Uses
+from brimful_inside.simulator.trace import Uses
 
 ASKED = ("my-train", "--batch-size", "100")
 

@@ -11,11 +11,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "decide"))
 from programs import GIB, card, network
 
-from brimful.decide.cards import joined
-from brimful.decide.memory.program import program_of
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.verbs.warnings import Answer
 from brimful.verbs.where import find
+from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.trace import CardTrace
 
 CARD = card(4 * GIB)
@@ -40,7 +39,7 @@ def model_of(scripts):
 
 
 def device_peak(script, size):
-    return CARD.device_bytes(CARD.play(script.trace(size)).peak)
+    return CARD.device_bytes(CARD.replay(script.trace(size)).peak)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -14,9 +14,9 @@ from brimful.values import Outcome, PhasePeak, Record, Report, Trial, TrialResul
 from brimful.verbs import session as session_module
 from brimful.verbs.session import Options
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.annotations import Uses
-from brimful_inside.simulator.replay import play
-from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step, decode, encode_row
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.replay import replay
+from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step, Uses, decode, encode_row
 from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen
 
 MIB = 1 << 20
@@ -89,8 +89,8 @@ class World:
         if trial.what_if in self.helps:
             rows = [_shrunk(row, self.helps[trial.what_if]) for row in rows]
         lines = ['{"trace_version": 1}', *map(encode_row, rows)]
-        rows = decode(lines).rows
-        played = play(rows, CachingAllocator(trial.capacity_bytes))
+        program = program_of(decode(lines))
+        played = replay(program, program.sizes, CachingAllocator(trial.capacity_bytes))
         (folder / "trace-0.jsonl").write_text("\n".join(lines) + "\n")
         outcome = Outcome.COMPLETED if played.full is None else Outcome.OUT_OF_DEVICE_MEMORY
         assert trial.device.gpu is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from brimful.measure.engine_words import follows
 from brimful.values import Failure, Outcome, Report
-from brimful_inside.simulator.oom_patterns import face_of
+from brimful_inside.simulator.oom_patterns import match_oom
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _from_outside(ending: Ending, reports: Sequence[Report]) -> tuple[Outcome, F
     code = ending.exit_code
     if ending.oom_kills > 0 and code not in (0, None):
         return Outcome.OUT_OF_HOST_MEMORY, None, "killed by the kernel for host memory (its oom-kill counter moved)"
-    face = face_of("", ending.stderr_tail) if code != 0 else None
+    face = match_oom("", ending.stderr_tail) if code != 0 else None
     if face is not None:
         return _BY_KIND[face.kind], None, "recognised from what the script printed to standard error"
     if (code is not None and code < 0) or code in (128 + signal.SIGKILL,):

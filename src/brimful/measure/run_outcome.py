@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from brimful.measure.engine_words import follows, is_for_memory
 from brimful.values import Failure, Outcome
-from brimful_inside.simulator.oom_patterns import face_of
+from brimful_inside.simulator.oom_patterns import match_oom
 
 _BY_KIND = {
     "out_of_device_memory": Outcome.OUT_OF_DEVICE_MEMORY,
@@ -83,7 +83,7 @@ def _from_outside(ending: Ending, told: Sequence[Told]) -> Why:
     code = ending.exit_code
     if ending.oom_kills > 0:
         return Why(Outcome.OUT_OF_HOST_MEMORY, None, "killed by the kernel for host memory (its oom-kill counter moved)")
-    face = face_of("", ending.stderr_tail)
+    face = match_oom("", ending.stderr_tail)
     if face is not None:
         return Why(_BY_KIND[face.kind], None, "recognised from what the script printed to standard error")
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):

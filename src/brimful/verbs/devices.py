@@ -18,7 +18,7 @@ from brimful.measure.gpus import custom_gpu
 from brimful.measure.gpus.calibrations import find_calibrated
 from brimful.units import format_bytes, parse_budget
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, TrialResult
-from brimful_inside.simulator.allocator import settings_in
+from brimful_inside.simulator.allocator_settings import settings_in
 
 DEFAULT_BUDGET = "90%"
 _KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerator

@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from brimful.decide.cards import worst_of
 from brimful.decide.memory.cuda_context import context_of, slack_of
 from brimful.decide.memory.fit import Card
 from brimful.decide.memory.intervals import interval_for, kind_of
-from brimful.decide.memory.program import NOTHING, program_of
 from brimful.decide.memory.search_traced import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced, search_largest
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.measure.traces import read_trace, read_traces
@@ -21,8 +19,9 @@ from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Out
 from brimful.verbs.failures import error_of, exception_of, require_steps, require_steps_or_memory
 from brimful.verbs.samples import dataset_length
 from brimful.verbs.session import Session
-from brimful_inside.simulator.allocator import settings_in
-from brimful_inside.simulator.replay import Played
+from brimful_inside.simulator.allocator_settings import settings_in
+from brimful_inside.simulator.program import NOTHING, program_of
+from brimful_inside.simulator.replay import Replayed, worst_of
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import CardTrace, Trace
 
@@ -99,10 +98,10 @@ class Tracer:
             self.trace(batch_size)
         return self._kernels[batch_size]
 
-    def played(self, batch_size: int | None, card: Card) -> Played | None:
+    def played(self, batch_size: int | None, card: Card) -> Replayed | None:
         """What the traces at a batch size show on such cards, the worst of them. None without a trace."""
         cards = self.cards(batch_size)
-        return worst_of([card.play(one.trace) for one in cards]) if cards else None
+        return worst_of([card.replay(one.trace) for one in cards]) if cards else None
 
     @property
     def catalogue_gpu(self) -> Gpu:

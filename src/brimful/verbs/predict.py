@@ -23,7 +23,7 @@ from brimful.verbs.session import Options, opened
 from brimful.verbs.warnings import Answer, warnings_of
 from brimful.verbs.what_if import what_would_help
 from brimful.verbs.where import find
-from brimful_inside.simulator.replay import Played
+from brimful_inside.simulator.replay import Replayed
 
 PHASES = ("train", "eval")
 
@@ -126,7 +126,7 @@ def _as_it_stands(tracer: Tracer) -> Answer:
     return _at(tracer, None, tracer.played(None, card))
 
 
-def _at(tracer: Tracer, batch_size: int | None, played: Played | None, conclusion: MemoryConclusion | None = None) -> Answer:
+def _at(tracer: Tracer, batch_size: int | None, played: Replayed | None, conclusion: MemoryConclusion | None = None) -> Answer:
     if played is None:
         return Answer(batch_size, None, {}, conclusion)
     card = tracer.card
@@ -134,7 +134,7 @@ def _at(tracer: Tracer, batch_size: int | None, played: Played | None, conclusio
     return Answer(batch_size, card.estimate(played.peak), phases, conclusion)
 
 
-def _played_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) -> Played | None:
+def _played_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) -> Replayed | None:
     """The replay at a batch size: by a verified model, by its own trace, or by one without a limit where the card is full.
 
     A model that was fitted near the edge, beyond a kink, says nothing of smaller sizes on its other side; and none knows where
@@ -145,7 +145,7 @@ def _played_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) ->
     failed = any(one.outcome in SCRIPT_FAILED for one in tracer.samples.values())
     model = conclusion.size_model
     if model is not None and batch_size >= min(model.fitted_at) and not (failed and batch_size > max(ran, default=0)):
-        return model.play_at(batch_size, card.settings)
+        return model.replay_at(batch_size, card.settings)
     if tracer.sample(batch_size).outcome is Outcome.OUT_OF_DEVICE_MEMORY:
         tracer.sample(batch_size, limitless=True)
     return tracer.played(batch_size, card)
@@ -209,12 +209,12 @@ def _card_peaks(tracer: Tracer, answer: Answer) -> tuple[CardPeak, ...]:
     card = replace(tracer.card, capacity_bytes=None)
     if answer.batch_size in tracer.samples:
         labels = tracer.cards(answer.batch_size)
-        played = [card.play(one.trace) for one in labels] if len(labels) > 1 else []
+        played = [card.replay(one.trace) for one in labels] if len(labels) > 1 else []
     else:
         labels = next((found for size in tracer.samples if (found := tracer.cards(size))), ())
         model = answer.conclusion.size_model if answer.conclusion else None
         size = answer.batch_size
-        played = model.play_cards_at(size, card.settings) if model is not None and size is not None else []
+        played = model.replay_cards_at(size, card.settings) if model is not None and size is not None else []
     if len(labels) < 2 or len(played) != len(labels):
         return ()
     peaks: list[PeakEstimate] = [card.estimate(one.peak) for one in played]

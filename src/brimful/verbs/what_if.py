@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from brimful.decide.memory import savings
 from brimful.decide.memory.fit import ExtrapolatedPeaks
-from brimful.decide.memory.program import program_of
 from brimful.decide.memory.savings import Change
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.traces import read_trace
@@ -14,8 +13,8 @@ from brimful.values import NoSaving, Outcome, Saving, Setting, Source, TrialResu
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.warnings import Answer
 from brimful.verbs.where import Found
-from brimful_inside.simulator.annotations import Uses
-from brimful_inside.simulator.trace import Trace
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.trace import Trace, Uses
 
 _NOTE = "what_if: "  # how the child's notes of what it switched begin
 _OWN = "own "  # and where that is a switch of the model's own
@@ -75,7 +74,7 @@ def _trial(
 
 
 def _device_bytes(tracer: Tracer, trace: Trace) -> int:
-    return tracer.card.device_bytes(replace(tracer.card, capacity_bytes=None).play(trace).peak)
+    return tracer.card.device_bytes(replace(tracer.card, capacity_bytes=None).replay(trace).peak)
 
 
 def _failure(sample: TrialResult) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from brimful.decide.memory.breakdown import Breakdowns, break_down
 from brimful.decide.memory.categories import Annotated, annotate
-from brimful.decide.memory.program import Program, program_of
 from brimful.decide.memory.size_model import SizeModel
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.warnings import Answer
+from brimful_inside.simulator.program import Program, program_of
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ def _origins(tracer: Tracer, answer: Answer) -> Iterator[Origin]:
     batch_size = tracer.effective(answer.batch_size)
     if model is not None and batch_size is not None and batch_size >= min(model.fitted_at):
         sizes, start, cards = model.sizes_at(batch_size), 0, tracer.cards(model.fitted_at[0])
-        for one, (_, count) in zip(cards, model.program.parts, strict=False):
-            own = sizes[start : start + count]
-            start += count
+        for one, card in zip(cards, model.program.cards, strict=False):
+            own = sizes[start : start + len(card.sizes)]
+            start += len(card.sizes)
             alone = len(cards) == 1
             yield model.program if alone else program_of(one.trace), own, annotate(one.trace), model if alone else None
     if batch_size in tracer.samples:

@@ -10,44 +10,32 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.6 to 2.13):
 
 A block that another stream uses (`record_stream`) is retired first and ready later: when the other stream's event is done
 is for the caller to say, as a card's clock is not here.
-
-Private pools (private_pools.py) are served apart from all others; a request of theirs that finds the card full has nothing
-given back for it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Set, Tuple
 
-from brimful_inside.simulator import expandable, reclaim
-from brimful_inside.simulator.allocator_settings import (
-    DEFAULT_SETTINGS,
-    AllocatorSettings,
-    changed,
-    settings_from,
-    settings_in,
-)
-from brimful_inside.simulator.allocator_stats import Counts, Gauge, flat_statistics
-from brimful_inside.simulator.blocks import (
-    Block,
+from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings, changed
+from brimful_inside.simulator.allocator_stats import Gauge, Statistics
+from brimful_inside.simulator.pools import (
+    ADDRESS,
+    MIB,
+    NO_LIMIT,
+    ROUND_LARGE,
+    SIZE_AT,
+    DeviceMemory,
     Pool,
     Segment,
-    merge,
-    segment_from,
+    segments_of,
 )
-from brimful_inside.simulator.private_pools import PrivatePools
+from brimful_inside.simulator.segments import best_fit, collect_garbage, grow, new_segment, release_free, release_oversize
 
-__all__ = ["AllocatorSettings", "CachingAllocator", "CardFull", "rounded_size", "segment_size", "settings_from", "settings_in"]
-
-MIB = 1 << 20
 MIN_BLOCK = 512  # kMinBlockSize
 SMALL_SIZE = MIB  # kSmallSize
 SMALL_SEGMENT = 2 * MIB  # kSmallBuffer
 MIN_LARGE = 10 * MIB  # kMinLargeAlloc
-ROUND_LARGE = 2 * MIB  # kRoundLarge
-NO_LIMIT = 1 << 62
-FIRST_ADDRESS = 0x7F0000000000  # of the imaginary address space; 0 stays the address of nothing
 
 
 class CardFull(Exception):
@@ -87,12 +75,15 @@ def segment_size(size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> i
     return -(-size // ROUND_LARGE) * ROUND_LARGE
 
 
+LiveBlock = Tuple[int, int, Pool, List[int]]  # its size, the bytes asked for, its pool, the free list it returns to
+
+
 class CachingAllocator:
-    """Hands out addresses and keeps PyTorch's books. Every number is in bytes.
+    """Hands out addresses and counts as PyTorch does. Every number is in bytes.
 
     `capacity_bytes` is what the card has for segments (its memory without the context); None is without limit.
     `total_bytes` is what a memory fraction refers to (the whole card); it defaults to the capacity. Without `detailed`,
-    the counts by pool and of split blocks are not kept, and `memory_stats` is not to be had: a third quicker.
+    the counts by pool and of split blocks are not kept, and `memory_stats` raises: a replay takes half the time.
     Raises NotImplementedError for ``backend:cudaMallocAsync``, whose rules are the driver's.
     """
 
@@ -103,278 +94,271 @@ class CachingAllocator:
         total_bytes: Optional[int] = None,
         detailed: bool = True,
     ):
-        if not settings.native:
-            raise NotImplementedError("the allocator backend cudaMallocAsync is not modelled")
-        self.capacity_bytes = capacity_bytes
-        self.settings = settings
-        self.counts = Counts()
-        self._detailed = detailed
+        self.allocated = self.peak_allocated = 0  # live blocks, as rounded
+        self.requested = self.peak_requested = 0  # live blocks, as asked for
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
-        self.num_device_alloc = self.num_device_free = 0
-        self.oversize_allocations, self.oversize_segments = Gauge(), Gauge()
-        self.allowed_bytes: Optional[int] = None
-        self.small = Pool(True, MIN_BLOCK, NO_LIMIT)
-        self.large = Pool(False, MIB + 1, NO_LIMIT)
-        self.private_pools = PrivatePools(self.small, self.large)
-        self.next_address = FIRST_ADDRESS
-        self._live: Dict[int, Block] = {}
-        self._retired: Dict[int, Block] = {}
+        self._statistics = Statistics() if detailed else None
+        self._oversize_allocations = Gauge()
+        self.memory = DeviceMemory(capacity_bytes, self._statistics)
+        self._small = Pool(True, MIN_BLOCK, NO_LIMIT)
+        self._large = Pool(False, MIB + 1, NO_LIMIT)
+        self._private: Dict[int, Tuple[Pool, Pool]] = {}  # small and large blocks of each private pool, by its number
+        self._released: Set[int] = set()  # private pools of which no graph is left
+        self._live: Dict[int, LiveBlock] = {}
+        self._retired: Dict[int, LiveBlock] = {}
         self._total_bytes = total_bytes if total_bytes is not None else capacity_bytes
-        self._obey(settings)
+        self._apply(settings)
 
-    allocated = property(lambda self: self.counts.allocated, doc="Live blocks, as rounded.")
-    peak_allocated = property(lambda self: self.counts.peak_allocated)
-    reserved = property(lambda self: self.counts.reserved, doc="Segments held, in use or cached.")
-    peak_reserved = property(lambda self: self.counts.peak_reserved)
-    requested = property(lambda self: self.counts.requested, doc="Live blocks, as asked for.")
-    peak_requested = property(lambda self: self.counts.peak_requested)
+    reserved = property(lambda self: self.memory.reserved, doc="Segments held, in use or cached.")
+    peak_reserved = property(lambda self: self.memory.peak_reserved)
+    allowed_bytes = property(lambda self: self.memory.allowed_bytes, doc="What a memory fraction leaves; None: all.")
 
     def change_settings(self, text: str) -> None:
         """torch.cuda.memory._set_allocator_settings: what `text` names has its values from now on.
 
         Raises ValueError as `settings_from` does, and NotImplementedError for another backend.
         """
-        settings = changed(self.settings, text)
+        self._apply(changed(self.settings, text))
+
+    def _apply(self, settings: AllocatorSettings) -> None:
         if not settings.native:
             raise NotImplementedError("the allocator backend cudaMallocAsync is not modelled")
-        self._obey(settings)
-
-    def _obey(self, settings: AllocatorSettings) -> None:
         self.settings = settings
         max_split = settings.max_split_size if settings.max_split_size is not None else NO_LIMIT
         grows = settings.expandable_segments
-        self.oversize = max_split
-        self.large.min_rest = MIN_BLOCK if grows else MIB + 1
-        self.large.max_split = NO_LIMIT if grows else max_split
+        self._oversize = self.memory.oversize = max_split
+        self._large.min_rest = MIN_BLOCK if grows else MIB + 1
+        self._large.max_split = NO_LIMIT if grows else max_split
         self._rounds_plainly = not settings.rounds_to_divisions
-        self._best_fit_always_serves = (
-            settings.max_split_size is None and not grows and not settings.garbage_collection_threshold
-        )
+        self._best_fit_always_serves = max_split == NO_LIMIT and not grows and not settings.garbage_collection_threshold
         if settings.memory_fraction is not None:
             self.set_memory_fraction(settings.memory_fraction, self._total_bytes)
 
     def set_memory_fraction(self, fraction: float, total_bytes: Optional[int]) -> None:
         """torch.cuda.set_per_process_memory_fraction: `reserved` may not pass this share of `total_bytes`."""
-        self.allowed_bytes = None if total_bytes is None else int(fraction * total_bytes)
+        self.memory.allowed_bytes = None if total_bytes is None else int(fraction * total_bytes)
 
     def malloc(self, nbytes: int, stream: int = 0, private: int = 0) -> int:
         """The address of a block for `nbytes`; 0 for no bytes at all, to which PyTorch gives no memory.
 
         `private` is the number of the private pool that serves the request; 0: the general ones do.
 
-        Raises CardFull. Everything is then as before, except that cached segments were given back.
+        Raises CardFull: everything is then as before, except that cached segments were given back. Raises AboveLimit where
+        `memory.stop_above` is set.
         """
         if nbytes <= 0:
             if nbytes < 0:
                 raise ValueError("a request of %d bytes" % nbytes)
             return 0
         size = (nbytes + 511) & -512 if self._rounds_plainly else rounded_size(nbytes, self.settings)
+        pool = self._small if size <= SMALL_SIZE else self._large
         if private:
-            pool = self.private_pools.pool(private, size <= SMALL_SIZE)
+            pool = self._private_pool(private, pool)
+        free = pool.free.get(stream)
+        if free is None:
+            free = pool.free[stream] = []
+        at = bisect_left(free, size << SIZE_AT)
+        if not self._best_fit_always_serves:
+            at = self._allowed_fit(pool, free, at, size)
+        if at < len(free):
+            block = free.pop(at)
+            address, found = block & ADDRESS, block >> SIZE_AT
+            del pool.starts[address]
         else:
-            pool = self.small if size <= SMALL_SIZE else self.large
-        block = self._cached(pool, size, stream)
-        if block is None:
-            block = self._from_card(pool, size, stream, nbytes)
-        before, after = block.before, block.after
-        rest = block.size - size
-        if rest >= pool.min_rest and size < pool.max_split:
-            self._split(block, size, rest)
+            address, found = self._from_card(pool, size, stream, nbytes)
+        rest = found - size
+        splits = rest >= pool.min_rest and size < pool.max_split
+        if splits:  # the rest becomes a free block behind it
+            tail = address + size
+            pool.starts[tail] = pool.ends[address + found] = block = rest << SIZE_AT | tail
+            insort(free, block)
         else:
-            size = block.size
-            if self._detailed and (after is not None or before is not None) and block.segment is None:
-                self._change_splits(pool, -1, -size)
-        block.used = True
-        block.requested = nbytes
-        self._live[block.address] = block
-        if size >= self.oversize:
-            self.oversize_allocations.gain()
-        self.counts.give_out(size, nbytes)
-        if self._detailed:
-            pool.counts.give_out(size, nbytes)
-            if self._retired:
-                self.counts.note_active()
-                pool.counts.note_active()
-        return block.address
+            size = found
+            pool.ends.pop(address + found, None)
+        self._live[address] = (size, nbytes, pool, free)
+        self.allocated = total = self.allocated + size
+        if total > self.peak_allocated:
+            self.peak_allocated = total
+        self.requested = total = self.requested + nbytes
+        if total > self.peak_requested:
+            self.peak_requested = total
+        if self._statistics is not None:
+            self._count_allocation(self._statistics, pool, address, found, size, nbytes)
+        return address
 
     def free(self, address: int) -> None:
         """The block at `address` (an answer of `malloc`) is used no more. Raises KeyError if there is none."""
         if address == 0:
             return
-        block = self._live.pop(address)
-        self.counts.take_back(block.size, block.requested)
-        if self._detailed:
-            block.pool.counts.take_back(block.size, block.requested)
-        if block.size >= self.oversize:
-            self.oversize_allocations.lose()
-        self._to_pool(block)
+        size, nbytes, pool, free = self._live.pop(address)
+        self.allocated -= size
+        self.requested -= nbytes
+        if self._statistics is not None:
+            self._statistics.add(pool.small, allocated_bytes=-size, allocation=-1)
+            self._count_return(self._statistics, pool, address, size, nbytes)
+        block = pool.put(address, size, free)
+        if not self._best_fit_always_serves:
+            pool.born[block & ADDRESS] = pool.searches
 
     def retire(self, address: int) -> None:
         """The block at `address` is allocated no more, but waits for another stream before it can be used again."""
         if address == 0:
             return
         block = self._retired[address] = self._live.pop(address)
-        self.counts.retire(block.size)
-        if self._detailed:
-            block.pool.counts.retire(block.size)
-        if block.size >= self.oversize:
-            self.oversize_allocations.lose()
+        self.allocated -= block[0]
+        if self._statistics is not None:
+            self._statistics.add(block[2].small, allocated_bytes=-block[0], allocation=-1)
+            if block[0] >= self._oversize:
+                self._oversize_allocations.add(-1)
 
     def ready(self, address: int) -> None:
         """Nobody uses the retired block at `address` any more. Does nothing where a full card has waited for it already."""
-        block = self._retired.pop(address, None)
-        if block is None:
+        if address not in self._retired:
             return
-        self.counts.ready(block.size, block.requested)
-        if self._detailed:
-            block.pool.counts.ready(block.size, block.requested)
-        self._to_pool(block)
+        size, nbytes, pool, free = self._retired.pop(address)
+        self.requested -= nbytes
+        if self._statistics is not None:
+            self._count_return(self._statistics, pool, address, size, nbytes, retired=True)
+        pool.born[pool.put(address, size, free) & ADDRESS] = pool.searches
 
-    def wait_for_retired(self) -> None:
-        """The host waits for every stream: all retired blocks return to their pools (synchronize_and_free_events)."""
-        for address in list(self._retired):
-            self.ready(address)
-
-    def _to_pool(self, block: Block) -> None:
-        """`block` is free: it merges with its neighbours and goes into its pool (free_block)."""
-        pool = block.pool
-        block.used = False
-        blocks = merged = 0
-        for other in (block.before, block.after):
-            if other is not None and not other.used:
-                bytes_merged = merge(block, other)
-                if bytes_merged:
-                    blocks -= 1
-                    merged += bytes_merged
-        if self._best_fit_always_serves:
-            insort(pool.free[block.stream], (block.size, block.address, block))
-        else:
-            pool.put(block)
-        if self._detailed and block.segment is None:
-            if block.before is not None or block.after is not None:
-                self._change_splits(pool, blocks + 1, block.size - merged)
-            elif merged:
-                self._change_splits(pool, blocks, -merged)
+    def size_of(self, address: int) -> int:
+        """The size of the live block at `address`; 0 for address 0."""
+        return self._live[address][0] if address else 0
 
     def empty_cache(self) -> None:
-        """Give back every segment that is wholly free (torch.cuda.empty_cache)."""
-        reclaim.release_cached(self)
+        """Give back every segment that is wholly free (torch.cuda.empty_cache, release_cached_blocks).
+
+        The host waits for every stream first. Those of a private pool are given back only after its last graph is gone.
+        """
+        self.num_sync_all_streams += 1
+        for address in list(self._retired):
+            self.ready(address)
+        pools = [self._large, self._small]
+        for number in sorted(self._released & self._private.keys()):
+            pools += self._private[number]
+        for pool in pools:
+            release_free(self.memory, pool)
+
+    def _private_pool(self, number: int, general: Pool) -> Pool:
+        """The half of private pool `number` that is like one of the general pools."""
+        pair = self._private.get(number)
+        if pair is None:
+            small, large = self._small, self._large
+            pair = (Pool(True, small.min_rest, small.max_split, number), Pool(False, large.min_rest, large.max_split, number))
+            self._private[number] = pair
+        return pair[0] if general.small else pair[1]
 
     def release_pool(self, number: int) -> None:
         """No graph of private pool `number` is left: its free segments go when the cache is emptied or the card is full."""
-        self.private_pools.release(number)
+        self._released.add(number)
 
     def empty_pool(self, number: int) -> None:
         """Give back every free segment of private pool `number` (the end of a torch.cuda.MemPool)."""
-        for pool in self.private_pools.pair(number):
-            reclaim.release_free(self, pool)
+        for pool in self._private.get(number, ()):
+            release_free(self.memory, pool)
 
     def reset_peaks(self) -> None:
         """torch.cuda.reset_peak_memory_stats: the peaks are what is held now."""
-        for counts in (self.counts, self.small.counts, self.large.counts, self.oversize_allocations, self.oversize_segments):
-            counts.reset_peaks()
+        self.peak_allocated, self.peak_requested = self.allocated, self.requested
+        self.memory.peak_reserved = self.memory.reserved
+        if self._statistics is not None:
+            self._statistics.reset_peaks()
+            for gauge in (self._oversize_allocations, self.memory.oversize_segments):
+                gauge.peak = gauge.current
 
     def memory_stats(self) -> Dict[str, int]:
         """What torch.cuda.memory_stats() would show, by its flat keys. Raises RuntimeError without `detailed`."""
-        if not self._detailed:
+        if self._statistics is None:
             raise RuntimeError("this allocator keeps no detailed counts")
-        stats = flat_statistics({"all": self.counts, "large_pool": self.large.counts, "small_pool": self.small.counts})
-        for name in ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "num_sync_all_streams"):
+        stats = self._statistics.flat()
+        stats.update(self._oversize_allocations.flat("oversize_allocations"))
+        stats.update(self.memory.oversize_segments.flat("oversize_segments"))
+        for name in ("num_alloc_retries", "num_ooms", "num_sync_all_streams"):
             stats[name] = getattr(self, name)
-        stats.update(self.oversize_allocations.flat("oversize_allocations"))
-        stats.update(self.oversize_segments.flat("oversize_segments"))
+        stats["num_device_alloc"], stats["num_device_free"] = self.memory.num_allocs, self.memory.num_frees
         stats["max_split_size"] = self.settings.max_split_size if self.settings.max_split_size is not None else -1
         return dict(sorted(stats.items()))
 
     def segments(self) -> List[Segment]:
         """Every segment with the blocks that tile it, by address (torch.cuda.memory_snapshot)."""
-        blocks = [*self._live.values(), *self._retired.values(), *self.small.free_blocks(), *self.large.free_blocks()]
-        blocks += self.private_pools.free_blocks()
-        heads = [block for block in blocks if block.before is None or not block.before.mapped]
-        return sorted(segment_from(head) for head in heads)
+        used = {address: block[0] for address, block in [*self._live.items(), *self._retired.items()]}
+        return sorted(segment for pool in self._pools() for segment in segments_of(pool, used))
 
-    def _cached(self, pool: Pool, size: int, stream: int) -> Optional[Block]:
-        """The best fitting free block, taken out of its list; None if there is none (get_free_block)."""
-        try:
-            free = pool.free[stream]
-        except KeyError:
-            free = pool.free[stream] = []
-        at = bisect_left(free, (size,))
-        if self._best_fit_always_serves:
-            return free.pop(at)[2] if at < len(free) else None
+    def _pools(self) -> List[Pool]:
+        return [self._small, self._large, *(pool for pair in self._private.values() for pool in pair)]
+
+    def _allowed_fit(self, pool: Pool, free: List[int], at: int, size: int) -> int:
+        """The place of the free block that serves under settings that ask for more than the best fit (get_free_block).
+
+        `at`: of the best fit. The answer is the length of `free` where none serves.
+        """
         pool.searches += 1
         if at < len(free) and self.settings.expandable_segments:
-            at = expandable.best_fit(free, at)
+            at = best_fit(pool, free, at)
         limit = self.settings.max_split_size
-        if at == len(free):
-            return None
-        if limit is not None:
-            found = free[at][0]
+        if at < len(free) and limit is not None:
+            found = free[at] >> SIZE_AT
             if size < limit <= found or (size >= limit and found >= size + self.settings.max_non_split_rounding):
-                return None
-        return free.pop(at)[2]
+                return len(free)
+        return at
 
-    def _from_card(self, pool: Pool, size: int, stream: int, nbytes: int) -> Block:
-        """A block of new memory, after giving cached memory back if need be. Raises CardFull."""
-        if self.allowed_bytes is not None and self.settings.garbage_collection_threshold:
-            reclaim.collect_garbage(self, int(self.settings.garbage_collection_threshold * self.allowed_bytes))
-        block = self._new_segment(pool, size, stream)
-        if block is None and reclaim.release_oversize(self, pool, size, stream):
-            block = self._new_segment(pool, size, stream)
+    def _from_card(self, pool: Pool, size: int, stream: int, nbytes: int) -> Tuple[int, int]:
+        """Address and size of new memory, after giving cached memory back if need be. Raises CardFull, AboveLimit."""
+        settings, memory = self.settings, self.memory
+        if memory.allowed_bytes is not None and settings.garbage_collection_threshold:
+            collect_garbage(memory, self._large, int(settings.garbage_collection_threshold * memory.allowed_bytes))
+        block = self._new_memory(pool, size, stream)
+        limit = settings.max_split_size
+        if block is None and limit is not None and release_oversize(memory, pool, size, stream, limit):
+            block = self._new_memory(pool, size, stream)
         if block is None and not pool.owner:  # what is cached is not given back during a capture
-            reclaim.release_cached(self)
+            self.empty_cache()
             self.num_alloc_retries += 1
-            block = self._new_segment(pool, size, stream)
+            block = self._new_memory(pool, size, stream)
         if block is None:
             self.num_ooms += 1
-            capacity = min(n for n in (self.capacity_bytes, self.allowed_bytes) if n is not None)
-            wanted = segment_size(size, self.settings)
-            private = sum(free.size for free in self.private_pools.free_blocks())
+            capacity = min(n for n in (memory.capacity_bytes, memory.allowed_bytes) if n is not None)
+            private = sum(found for pair in self._private.values() for one in pair for _, found, _ in one.free_blocks())
+            wanted = segment_size(size, settings)
             raise CardFull(nbytes, wanted, capacity - self.reserved, capacity, self.allocated, self.reserved, private)
         return block
 
-    def _new_segment(self, pool: Pool, size: int, stream: int) -> Optional[Block]:
-        """A block of new memory; None if the card has no room for its segment (alloc_block)."""
+    def _new_memory(self, pool: Pool, size: int, stream: int) -> Optional[Tuple[int, int]]:
+        """Address and size of a block of new memory; None if the card has no room for it."""
         wanted = segment_size(size, self.settings)
-        if self.allowed_bytes is not None and self.reserved + wanted > self.allowed_bytes:
+        if self.memory.allowed_bytes is not None and self.memory.reserved + wanted > self.memory.allowed_bytes:
             return None
         if self.settings.expandable_segments:
-            return expandable.grow(self, pool, size, stream)
-        if not self.has_room(wanted):
-            return None
-        self.num_device_alloc += 1
-        if wanted >= self.oversize:
-            self.oversize_segments.gain()
-        self.counts.reserve(wanted, 1)
-        pool.counts.reserve(wanted, 1)
-        return Block(self.new_addresses(wanted), wanted, pool, stream)
+            return grow(self.memory, pool, size, stream, self.settings.large_segment)
+        return new_segment(self.memory, pool, wanted, stream)
 
-    def has_room(self, nbytes: int) -> bool:
-        return self.capacity_bytes is None or self.reserved + nbytes <= self.capacity_bytes
+    def _count_allocation(self, statistics: Statistics, pool: Pool, address: int, found: int, size: int, nbytes: int) -> None:
+        """A block of `size` was cut from a free one of `found` bytes, or is all of it."""
+        statistics.add(pool.small, allocation=1, allocated_bytes=size, active=1, active_bytes=size, requested_bytes=nbytes)
+        if size >= self._oversize:
+            self._oversize_allocations.add(1)
+        if pool.expandable and pool.expandable_at(address) is not None:
+            return
+        whole = pool.is_segment(address, found)
+        if size < found:
+            splits, split_bytes = (1, found - size) if whole else (0, -size)
+        else:
+            splits, split_bytes = (0, 0) if whole else (-1, -size)
+        statistics.add(pool.small, inactive_split=splits, inactive_split_bytes=split_bytes)
 
-    def new_addresses(self, nbytes: int) -> int:
-        """Where a new segment lies. Addresses are not used twice, and segments never touch."""
-        address = self.next_address
-        self.next_address += (-(-nbytes // ROUND_LARGE) + 1) * ROUND_LARGE
-        return address
-
-    def _split(self, block: Block, size: int, rest: int) -> None:
-        """Cut `block` down to `size`; the rest becomes a free block behind it."""
-        pool, after = block.pool, block.after
-        was_split = after is not None or block.before is not None
-        tail = Block(block.address + size, rest, pool, block.stream, block.segment)
-        tail.before, tail.after = block, after
-        if after is not None:
-            after.before = tail
-        block.after = tail
-        block.size = size
-        pool.put(tail)
-        if self._detailed and block.segment is None:
-            if was_split:
-                self._change_splits(pool, 0, -size)
-            else:
-                self._change_splits(pool, 1, rest)
-
-    def _change_splits(self, pool: Pool, blocks: int, size: int) -> None:
-        self.counts.change_splits(blocks, size)
-        pool.counts.change_splits(blocks, size)
+    def _count_return(
+        self, statistics: Statistics, pool: Pool, address: int, size: int, nbytes: int, retired: bool = False
+    ) -> None:
+        """A block is about to return to its pool."""
+        statistics.add(pool.small, active=-1, active_bytes=-size, requested_bytes=-nbytes)
+        if size >= self._oversize and not retired:
+            self._oversize_allocations.add(-1)
+        if pool.expandable and pool.expandable_at(address) is not None:
+            return
+        neighbours = [block for block in (pool.starts.get(address + size), pool.ends.get(address)) if block is not None]
+        merged = sum(block >> SIZE_AT for block in neighbours)
+        start = min([address, *(block & ADDRESS for block in neighbours)])
+        if not pool.is_segment(start, size + merged):
+            statistics.add(pool.small, inactive_split=1 - len(neighbours), inactive_split_bytes=size)
+        elif neighbours:
+            statistics.add(pool.small, inactive_split=-len(neighbours), inactive_split_bytes=-merged)

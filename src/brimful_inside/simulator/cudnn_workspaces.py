@@ -51,7 +51,7 @@ def partial_sums_bytes(input_channels: int, output_channels: int, groups: int = 
     return PARTIAL_SUMS if groups == 1 and stride > 1 and uneven else 0
 
 
-LAWS: Dict[str, Callable[..., int]] = {
+FORMULAS: Dict[str, Callable[..., int]] = {
     "cudnn_forward": forward_bytes,
     "cudnn_backward_data": backward_data_bytes,
     "cudnn_backward_filter": backward_filter_bytes,

@@ -13,7 +13,7 @@ DEVICE = "out_of_device_memory"
 HOST = "out_of_host_memory"
 
 
-class Face(NamedTuple):
+class OomPattern(NamedTuple):
     """One way in which missing memory shows itself."""
 
     name: str
@@ -23,34 +23,34 @@ class Face(NamedTuple):
 
 
 # The order matters: the first that fits names the face. Host rows that share words with device rows come first.
-FACES: Tuple[Face, ...] = (
+OOM_PATTERNS: Tuple[OomPattern, ...] = tuple(OomPattern(*row) for row in (
     # Host memory. The first two are c10/core/impl/alloc_cpu.cpp on Linux and on Windows.
-    Face("DefaultCPUAllocator", HOST, r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"),
-    Face("Python's MemoryError", HOST, r"", r"(^|[._])(MemoryError|_?ArrayMemoryError)$"),
-    Face("brimful's BatchMemoryError", HOST, r"", r"(^|\.)BatchMemoryError$"),  # brimful.train: a batch was being made
-    Face("std::bad_alloc", HOST, r"std::bad_alloc"),
-    Face("ENOMEM", HOST, r"\[Errno 12\]|Cannot allocate memory( \(12\))?$", r"(OSError|RuntimeError|BlockingIOError)$|^$"),
-    Face("a worker's bus error", HOST, r"(killed by signal: Bus error|Unexpected bus error encountered in worker)"),
-    Face("/dev/shm is full", HOST, r"unable to (allocate shared|write to file|resize|mmap).*(No space left|Cannot allocate)"),
-    Face("cuDNN, host", HOST, r"CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
-    Face("XPU, host", HOST, r"(UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_HOST_MEMORY"),
+    ("DefaultCPUAllocator", HOST, r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"),
+    ("Python's MemoryError", HOST, r"", r"(^|[._])(MemoryError|_?ArrayMemoryError)$"),
+    ("brimful's BatchMemoryError", HOST, r"", r"(^|\.)BatchMemoryError$"),  # brimful.train: a batch was being made
+    ("std::bad_alloc", HOST, r"std::bad_alloc"),
+    ("ENOMEM", HOST, r"\[Errno 12\]|Cannot allocate memory( \(12\))?$", r"(OSError|RuntimeError|BlockingIOError)$|^$"),
+    ("a worker's bus error", HOST, r"(killed by signal: Bus error|Unexpected bus error encountered in worker)"),
+    ("/dev/shm is full", HOST, r"unable to (allocate shared|write to file|resize|mmap).*(No space left|Cannot allocate)"),
+    ("cuDNN, host", HOST, r"CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
+    ("XPU, host", HOST, r"(UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_HOST_MEMORY"),
     # Device memory. The first is what the allocators raise: c10/cuda, c10/xpu, c10/hip, aten/src/ATen/mps.
-    Face("torch.OutOfMemoryError", DEVICE, r"", r"^torch\.(cuda\.|_C\.)*_?OutOfMemoryError$|^OutOfMemoryError$"),
-    Face("CUDA out of memory", DEVICE, r"CUDA out of memory"),
-    Face("HIP out of memory", DEVICE, r"HIP out of memory"),
-    Face("XPU out of memory", DEVICE, r"XPU out of memory"),
-    Face("MPS out of memory", DEVICE, r"MPS backend out of memory"),
-    Face("NCCL", DEVICE, r"NCCL[^\n]*(\n[^\n]*){0,8}?(Cuda failure (\d+ )?'out of memory'|Failed to CUDA (calloc|malloc))"),
-    Face("CUDA error", DEVICE, r"CUDA (driver )?error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"),
-    Face("HIP error", DEVICE, r"HIP (driver )?error: out of memory|hipErrorOutOfMemory|hipErrorMemoryAllocation"),
-    Face("XPU error", DEVICE, r"(UR_RESULT|PI|ZE_RESULT)_ERROR_(OUT_OF_DEVICE_MEMORY|MEM_OBJECT_ALLOCATION_FAILURE)"),
-    Face("cuBLAS", DEVICE, r"CUBLAS_STATUS_ALLOC_FAILED"),
-    Face("cuSOLVER, cuSPARSE, cuRAND, cuFFT", DEVICE, r"(CUSOLVER|CUSPARSE|CURAND|CUFFT)_(STATUS_)?(ALLOC|ALLOCATION)_FAILED"),
-    Face("ROCm libraries", DEVICE, r"(HIPBLAS|HIPSOLVER|HIPSPARSE)_STATUS_ALLOC_FAILED|miopenStatusAllocFailed"),
+    ("torch.OutOfMemoryError", DEVICE, r"", r"^torch\.(cuda\.|_C\.)*_?OutOfMemoryError$|^OutOfMemoryError$"),
+    ("CUDA out of memory", DEVICE, r"CUDA out of memory"),
+    ("HIP out of memory", DEVICE, r"HIP out of memory"),
+    ("XPU out of memory", DEVICE, r"XPU out of memory"),
+    ("MPS out of memory", DEVICE, r"MPS backend out of memory"),
+    ("NCCL", DEVICE, r"NCCL[^\n]*(\n[^\n]*){0,8}?(Cuda failure (\d+ )?'out of memory'|Failed to CUDA (calloc|malloc))"),
+    ("CUDA error", DEVICE, r"CUDA (driver )?error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"),
+    ("HIP error", DEVICE, r"HIP (driver )?error: out of memory|hipErrorOutOfMemory|hipErrorMemoryAllocation"),
+    ("XPU error", DEVICE, r"(UR_RESULT|PI|ZE_RESULT)_ERROR_(OUT_OF_DEVICE_MEMORY|MEM_OBJECT_ALLOCATION_FAILURE)"),
+    ("cuBLAS", DEVICE, r"CUBLAS_STATUS_ALLOC_FAILED"),
+    ("cuSOLVER, cuSPARSE, cuRAND, cuFFT", DEVICE, r"(CUSOLVER|CUSPARSE|CURAND|CUFFT)_(STATUS_)?(ALLOC|ALLOCATION)_FAILED"),
+    ("ROCm libraries", DEVICE, r"(HIPBLAS|HIPSOLVER|HIPSPARSE)_STATUS_ALLOC_FAILED|miopenStatusAllocFailed"),
     # cuDNN says so, or finds no algorithm whose workspace still fits.
-    Face("cuDNN", DEVICE, r"CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR(_DEVICE_ALLOCATION_FAILED)?)\b"),
-    Face("cuDNN, no engine", DEVICE, r"unable to find an engine to execute this computation"),
-)  # fmt: skip
+    ("cuDNN", DEVICE, r"CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR(_DEVICE_ALLOCATION_FAILED)?)\b"),
+    ("cuDNN, no engine", DEVICE, r"unable to find an engine to execute this computation"),
+))  # fmt: skip
 
 # Errors of Python and of scripts: what they say about memory is their own talk.
 PYTHONS_OWN = re.compile(
@@ -70,35 +70,35 @@ CONSEQUENCE = re.compile(
 )
 
 
-def face_of(type_name: str, message: str) -> Optional[Face]:
+def match_oom(type_name: str, message: str) -> Optional[OomPattern]:
     """The face of an exception, by its qualified name and message; None if it is not about missing memory.
 
     Without a name, `message` is a process's last words (the end of its standard error): the exceptions in it are looked
     at from the last one back, those that only follow from another's fall passed over.
     """
     if not type_name:
-        return _face_in(message)
+        return _match_in(message)
     if PYTHONS_OWN.search(type_name):
         return None
     name = type_name[len("builtins.") :] if type_name.startswith("builtins.") else type_name
-    for face in FACES:
-        if re.search(face.type_pattern, name) and re.search(face.pattern, message, re.MULTILINE):
-            return face
+    for pattern in OOM_PATTERNS:
+        if re.search(pattern.type_pattern, name) and re.search(pattern.pattern, message, re.MULTILINE):
+            return pattern
     return None
 
 
-def _face_in(text: str) -> Optional[Face]:
+def _match_in(text: str) -> Optional[OomPattern]:
     exceptions = _exceptions_in(text)
     for name, message in reversed(exceptions):
-        face = face_of(name, message)
-        if face is not None:
-            return face
+        pattern = match_oom(name, message)
+        if pattern is not None:
+            return pattern
         if not CONSEQUENCE.search(name) and not CONSEQUENCE.search(message):
             return None  # the script fell by itself, whatever it said before
     # No exception, or only consequences: a crash in C++, or a worker that wrote before it died.
-    for face in FACES:
-        if face.pattern and not face.type_pattern and re.search(face.pattern, text):
-            return face
+    for pattern in OOM_PATTERNS:
+        if pattern.pattern and not pattern.type_pattern and re.search(pattern.pattern, text):
+            return pattern
     return None
 
 

@@ -1,29 +1,18 @@
-"""Playing a trace into the allocator: the peaks of each phase."""
+"""The replay of a program in the allocator: the one interpreter of traces."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from brimful_inside.simulator.allocator import AllocatorSettings, CachingAllocator, CardFull
-from brimful_inside.simulator.blocks import Block
-from brimful_inside.simulator.blocks import Pool as BlockPool
-from brimful_inside.simulator.trace import (
-    EmptyCache,
-    EmptyPool,
-    Free,
-    Malloc,
-    Phase,
-    Pool,
-    Ready,
-    ReleasePool,
-    Retire,
-    Row,
-    Settings,
-    Stream,
-)
+from brimful_inside.simulator.allocator import CachingAllocator, CardFull
+from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
+from brimful_inside.simulator.pools import NO_LIMIT, AboveLimit
+from brimful_inside.simulator.program import Event, Program
 
-Code = Union[int, str, None, Tuple[str, Any]]  # one event, as `play_code` takes it
 FIRST_PHASE = "start"  # what comes before the first phase row
+
+#: Called after each event with it, the addresses of all allocations so far, and the allocator.
+Observer = Callable[[Event, List[int], CachingAllocator], None]
 
 
 class Peaks(NamedTuple):
@@ -34,151 +23,131 @@ class Peaks(NamedTuple):
     requested: int = 0
 
 
-class TooMuch(Exception):
-    """More was reserved than whoever asked for the replay wants to know of."""
-
-
-class AllocatorUpTo(CachingAllocator):
-    """Without detailed counts; raises TooMuch as soon as more than `most_reserved` bytes are reserved."""
-
-    def __init__(self, most_reserved: int, capacity_bytes: Optional[int], settings: AllocatorSettings):
-        super().__init__(capacity_bytes, settings, detailed=False)
-        self._most_reserved = most_reserved
-
-    def _new_segment(self, pool: BlockPool, size: int, stream: int) -> Optional[Block]:
-        block = super()._new_segment(pool, size, stream)
-        if self.reserved > self._most_reserved:
-            raise TooMuch
-        return block
-
-
-class Played(NamedTuple):
-    """What a replay showed."""
+class Replayed(NamedTuple):
+    """The peaks of a replay."""
 
     phases: Dict[str, Peaks]  # in the order of their first visit; the worst of a phase's visits
     peak: Peaks  # over all phases
-    full: Optional[CardFull] = None  # the card was full at row `rows_played`, and the replay ended there
-    rows_played: int = 0
+    full: Optional[CardFull] = None  # the card was full, and the replay ended there
+    stopped: bool = False  # more than `stop_above` was reserved, and the replay ended there
 
 
-class Course(NamedTuple):
-    """What a replay gave, birth by birth, for those who ask more of it than the peaks. Bytes."""
+def replay(
+    program: Program,
+    sizes: Sequence[int],
+    allocator: CachingAllocator,
+    stop_above: Optional[int] = None,
+    observe: Optional[Observer] = None,
+) -> Replayed:
+    """Replay the program of one card until it ends, the card is full, or more than `stop_above` bytes are reserved.
 
-    given: List[int]  # of the block that each birth got; 0: it wanted nothing
-    reserved: Dict[int, int]  # after the births, from 0 on, that changed it
-    starts: List[int]  # reserved at the end of each stay in a phase, where the next one starts
-
-
-def worst(one: Optional[Peaks], other: Peaks) -> Peaks:
-    """The higher of each value."""
-    return other if one is None else Peaks(*map(max, one, other))
-
-
-def play(rows: Iterable[Row], allocator: CachingAllocator) -> Played:
-    """Play `rows` into `allocator` until they end or its card is full.
-
-    A free of an id that was not born here is passed over: storages can be older than the trace.
+    `sizes` are the bytes that its allocations ask for, by their numbers; `allocator` is a fresh one.
     """
     malloc, free = allocator.malloc, allocator.free
-    live: Dict[int, int] = {}
-    visits: List[Tuple[str, Peaks]] = []
-    phase, full, played, stream, pool = FIRST_PHASE, None, 0, 0, 0
-    for row in rows:
-        if isinstance(row, Malloc):
-            try:
-                live[row.id] = malloc(row.nbytes, stream, pool)
-            except CardFull as error:
-                full = error
-                break
-        elif isinstance(row, Free):
-            address = live.pop(row.id, 0)
-            if address:
-                free(address)
-        elif isinstance(row, Phase):
-            visits.append(_seen(phase, allocator))
-            phase = row.name
-        elif isinstance(row, EmptyCache):
-            allocator.empty_cache()
-        elif isinstance(row, Settings):
-            allocator.change_settings(row.text)
-        elif isinstance(row, Stream):
-            stream = row.number
-        elif isinstance(row, Pool):
-            pool = row.number
-        elif isinstance(row, (ReleasePool, EmptyPool)):
-            _of_a_pool(allocator, isinstance(row, EmptyPool), row.number)
-        elif isinstance(row, Retire):
-            allocator.retire(live.get(row.id, 0))
-        elif isinstance(row, Ready):
-            allocator.ready(live.pop(row.id, 0))
-        played += 1
-    visits.append(_seen(phase, allocator))
-    return by_phase(visits, full, played)
-
-
-def play_code(code: Sequence[Code], sizes: Sequence[int], allocator: CachingAllocator) -> Played:
-    """As `play`, for a program that is replayed many times: 0 is the next malloc (its bytes from `sizes`, in order), n the
-    free of the n-th malloc (from 1 on), a string the start of a phase, None an emptied cache; ("stream", n) and
-    ("pool", n) make later mallocs stream or private pool n's, ("retire", n) and ("ready", n) are of the n-th malloc (from 1
-    on), ("release_pool", n) and ("empty_pool", n) of pool n; ("settings", text) changes the allocator's.
-    """
-    malloc, free = allocator.malloc, allocator.free
+    allocator.memory.stop_above = NO_LIMIT if stop_above is None else stop_above
+    remaining = iter(sizes)
     addresses: List[int] = []
     visits: List[Tuple[str, Peaks]] = []
-    phase, full, played, stream, pool = FIRST_PHASE, None, 0, 0, 0
-    for what in code:
-        if what == 0:
-            try:
-                addresses.append(malloc(sizes[len(addresses)], stream, pool))
-            except CardFull as error:
-                full = error
-                break
-        elif what is None:
-            allocator.empty_cache()
-        elif isinstance(what, str):
-            visits.append(_seen(phase, allocator))
-            phase = what
-        elif isinstance(what, int):
-            free(addresses[what - 1])
-        elif what[0] == "settings":
-            allocator.change_settings(what[1])
-        elif what[0] == "stream":
-            stream = what[1]
-        elif what[0] == "pool":
-            pool = what[1]
-        elif what[0] == "retire":
-            allocator.retire(addresses[what[1] - 1])
-        elif what[0] == "ready":
-            allocator.ready(addresses[what[1] - 1])
-        else:
-            _of_a_pool(allocator, what[0] == "empty_pool", what[1])
-        played += 1
-    visits.append(_seen(phase, allocator))
-    return by_phase(visits, full, played)
+    phase, stream, pool = FIRST_PHASE, 0, 0
+    full, stopped = None, False
+    try:
+        for event in program.events:
+            kind = event[0]
+            if kind == "malloc":
+                addresses.append(malloc(next(remaining), stream, pool))
+            elif kind == "free":
+                free(addresses[event[1]])
+            elif kind == "phase":
+                visits.append((phase, _peaks(allocator)))
+                allocator.reset_peaks()
+                phase = event[1]
+            elif kind == "stream":
+                stream = event[1]
+            elif kind == "pool":
+                pool = event[1]
+            elif kind != "step":
+                _rare(event, addresses, allocator)
+            if observe is not None:
+                observe(event, addresses, allocator)
+    except CardFull as error:
+        full = error
+    except AboveLimit:
+        stopped = True
+    return _by_phase([*visits, (phase, _peaks(allocator))], full, stopped)
 
 
-def _of_a_pool(allocator: CachingAllocator, emptied: bool, number: int) -> None:
-    if emptied:
-        allocator.empty_pool(number)
+def _rare(event: Event, addresses: List[int], allocator: CachingAllocator) -> None:
+    kind = event[0]
+    if kind == "empty_cache":
+        allocator.empty_cache()
+    elif kind == "retire":
+        allocator.retire(addresses[event[1]])
+    elif kind == "ready":
+        allocator.ready(addresses[event[1]])
+    elif kind == "release_pool":
+        allocator.release_pool(event[1])
+    elif kind == "empty_pool":
+        allocator.empty_pool(event[1])
+    elif kind == "settings":
+        allocator.change_settings(event[1])
     else:
-        allocator.release_pool(number)
+        raise ValueError("no event of one card's program: %r" % (event,))
 
 
-def _seen(phase: str, allocator: CachingAllocator) -> Tuple[str, Peaks]:
-    """The peaks of the stay in `phase` that ends now."""
-    peaks = Peaks(allocator.peak_allocated, allocator.peak_reserved, allocator.peak_requested)
-    allocator.reset_peaks()
-    return phase, peaks
+def _peaks(allocator: CachingAllocator) -> Peaks:
+    return Peaks(allocator.peak_allocated, allocator.peak_reserved, allocator.peak_requested)
 
 
-def by_phase(visits: Sequence[Tuple[str, Peaks]], full: Optional[CardFull], played: int) -> Played:
-    """What a replay showed, from the peaks of each stay in a phase, in order."""
+def _by_phase(visits: Sequence[Tuple[str, Peaks]], full: Optional[CardFull], stopped: bool) -> Replayed:
+    """From the peaks of each stay in a phase, in order."""
     phases: Dict[str, Peaks] = {}
     for phase, peaks in visits:
-        phases[phase] = worst(phases.get(phase), peaks)
+        phases[phase] = _higher(phases.get(phase, peaks), peaks)
     if phases.get(FIRST_PHASE) == Peaks(0, 0, 0):
         del phases[FIRST_PHASE]
     peak = Peaks(0, 0, 0)
-    for seen in phases.values():
-        peak = worst(peak, seen)
-    return Played(phases, peak, full, played)
+    for peaks in phases.values():
+        peak = _higher(peak, peaks)
+    return Replayed(phases, peak, full, stopped)
+
+
+def _higher(one: Peaks, other: Peaks) -> Peaks:
+    return Peaks(*map(max, one, other))
+
+
+def replay_cards(
+    program: Program,
+    sizes: Sequence[int],
+    settings: AllocatorSettings = DEFAULT_SETTINGS,
+    capacity_bytes: Optional[int] = None,
+    stop_above: Optional[int] = None,
+) -> List[Replayed]:
+    """The replay of each card's program; `capacity_bytes`: for segments (None: no limit).
+
+    Cards that do the same are replayed once. As soon as one has more than `stop_above` reserved, the others are left out.
+    """
+    known: Dict[Tuple[int, Tuple[int, ...]], Replayed] = {}
+    replays: List[Replayed] = []
+    first = 0
+    for card in program.cards:
+        own = tuple(sizes[first : first + len(card.sizes)])
+        first += len(own)
+        key = (id(card.events), own)
+        if key not in known:
+            known[key] = replay(card, own, CachingAllocator(capacity_bytes, settings, detailed=False), stop_above)
+        replays.append(known[key])
+        if replays[-1].stopped:
+            break
+    return replays
+
+
+def worst_of(replays: Sequence[Replayed]) -> Replayed:
+    """The highest peaks of any card; full or stopped where one is."""
+    phases: Dict[str, Peaks] = {}
+    peak = Peaks(0, 0, 0)
+    for one in replays:
+        peak = _higher(peak, one.peak)
+        for name, peaks in one.phases.items():
+            phases[name] = _higher(phases.get(name, peaks), peaks)
+    full = next((one.full for one in replays if one.full is not None), None)
+    return Replayed(phases, peak, full, any(one.stopped for one in replays))

@@ -4,26 +4,34 @@ One JSON array a line, after a header object. Sizes are the bytes asked for, bef
 segments and fragmentation are the allocator's business and are done anew at each replay.
 
     {"trace_version": 1, ...}
-    ["malloc", id, nbytes, op]                a storage is born in operation `op`
-    ["malloc", id, nbytes, op, law, [ints]]   the same, its size computed by `workspaces.bytes_of(law, ints)`
-    ["free", id]                              it dies
-    ["stream", n]                             from here on, mallocs are of stream n (0 until the first such row)
-    ["pool", n]                               from here on, mallocs are of private pool n (0: of the general ones)
-    ["release_pool", n]                       its last graph is gone: an emptied cache gives its free segments back as well
-    ["empty_pool", n]                         its free segments are given back now
-    ["retire", id]                            it dies, but another stream may still be using its block (`record_stream`)
-    ["ready", id]                             that stream is done: the retired block returns to its pool
-    ["phase", name]                           from here on, peaks belong to this phase (reset at this moment)
-    ["step", n]                               the n-th optimizer step is complete
-    ["empty_cache"]                           cached segments are given back
-    ["settings", text]                        the allocator has other settings now, as PYTORCH_ALLOC_CONF spells them
+    ["malloc", id, nbytes, op]                  operation `op` allocates a storage
+    ["malloc", id, nbytes, op, name, [ints]]    the same, its size computed by `workspaces.bytes_of(name, ints)`
+    ["free", id]                                the storage is gone
+    ["stream", n]                               from here on, mallocs are of stream n (0 until the first such row)
+    ["pool", n]                                 from here on, mallocs are of private pool n (0: of the general ones)
+    ["release_pool", n]                         its last graph is gone: an emptied cache gives its free segments back as well
+    ["empty_pool", n]                           its free segments are given back now
+    ["retire", id]                              it is gone, but another stream may still be using its block (`record_stream`)
+    ["ready", id]                               that stream is done: the retired block returns to its pool
+    ["phase", name]                             from here on, peaks belong to this phase (reset at this moment)
+    ["step", n]                                 the n-th optimizer step is complete
+    ["empty_cache"]                             cached segments are given back
+    ["settings", text]                          the allocator has other settings now, as PYTORCH_ALLOC_CONF spells them
 
-Between them stand notes (simulator/annotations.py), which no replay needs, and at the end what ran on the card in the last
-complete step, for the clock (simulator/roofline.py has the words):
+`ints` of a workspace are shapes and the like, so that a fit over several traces can compute them at another batch size.
+Between them stand notes, which change nothing in a replay: where in the script and in the model each allocation belongs.
+
+    ["site", n, module, where, during, model]          defines site n
+    ["at", n]                                          from here on, mallocs are at site n
+    ["tag", id, category, module, model, itemsize]     what the allocation `id` is, for its whole life
+    ["backward", 1] and ["backward", 0]                a backward pass begins, ends
+    ["uses", name]                                     the script uses "autocast", "gradient_checkpointing", ...
+
+`module` is a path as `named_modules` of the outermost module calls it ("" for the outermost itself), `model` that module's
+class name ("" outside of any module), `where` a line of the user's, "train.py:12 in main: loss.backward()".
+At the end stands what ran on the card in the last complete step, for the clock (simulator/roofline.py has the words):
 
     ["run", op, kind, flops, bytes, launches, engine, [batch, m, n, k] or []]
-
-`ints` of a law are shapes and the like, so that a fit over several traces can compute them at another batch size.
 """
 
 from __future__ import annotations
@@ -32,27 +40,21 @@ import json
 from itertools import chain, islice
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from brimful_inside.simulator.annotations import (
-    KINDS,
-    At,
-    Backward,
-    Note,
-    Site,
-    Tag,
-    Uses,
-    decode_note,
-    note_parts,
-)
 from brimful_inside.simulator.roofline import Kernel
 
 TRACE_VERSION = 1
+
+PARAMETER, GRADIENT, OPTIMIZER_STATE, BUFFER, INPUT = "parameter", "gradient", "optimizer_state", "buffer", "input"
+
+# What the process was doing: `during` of a site. RECOMPUTATION is a forward pass inside a backward pass (checkpointing).
+FORWARD, BACKWARD, RECOMPUTATION, OPTIMIZER = "forward", "backward", "recomputation", "optimizer"
 
 
 class Malloc(NamedTuple):
     id: int
     nbytes: int
     op: str
-    law: Optional[str] = None
+    workspace: Optional[str] = None  # the formula of its size, in `workspaces.FORMULAS`
     args: Tuple[int, ...] = ()
 
 
@@ -100,17 +102,43 @@ class Settings(NamedTuple):
     text: str
 
 
-Row = Union[Malloc, Free, Phase, Step, EmptyCache, Settings, Stream, Pool, ReleasePool, EmptyPool, Retire, Ready]
+class Site(NamedTuple):
+    number: int
+    module: str
+    where: str
+    during: str = ""
+    model: str = ""
 
-_OF_A_NUMBER: Dict[str, Any] = {
-    "stream": Stream,
-    "pool": Pool,
-    "release_pool": ReleasePool,
-    "empty_pool": EmptyPool,
-    "retire": Retire,
-    "ready": Ready,
-}
-_KIND_OF = {kind: name for name, kind in _OF_A_NUMBER.items()}
+
+class At(NamedTuple):
+    number: int
+
+
+class Tag(NamedTuple):
+    id: int
+    category: str
+    module: str = ""
+    model: str = ""
+    itemsize: int = 0  # bytes of an element; 0: not known
+
+
+class Backward(NamedTuple):
+    begins: bool
+
+
+class Uses(NamedTuple):
+    name: str
+
+
+Row = Union[Malloc, Free, Phase, Step, EmptyCache, Settings, Stream, Pool, ReleasePool, EmptyPool, Retire, Ready]
+Note = Union[Site, At, Tag, Backward, Uses]
+
+_ROWS: Dict[str, Any] = {
+    "malloc": Malloc, "free": Free, "stream": Stream, "pool": Pool, "release_pool": ReleasePool, "empty_pool": EmptyPool,
+    "retire": Retire, "ready": Ready, "phase": Phase, "step": Step, "empty_cache": EmptyCache, "settings": Settings,
+}  # fmt: skip
+_NOTES: Dict[str, Any] = {"site": Site, "at": At, "tag": Tag, "backward": Backward, "uses": Uses}
+KIND_OF: Dict[Any, str] = {row: kind for kind, row in [*_ROWS.items(), *_NOTES.items(), ("run", Kernel)]}
 
 
 class Trace(NamedTuple):
@@ -131,53 +159,26 @@ class CardTrace(NamedTuple):
 
 def encode_row(row: Union[Row, Note, Kernel]) -> str:
     """One line, without the newline."""
-    if isinstance(row, Kernel):
-        return json.dumps(["run", *row], separators=(",", ":"))
-    if isinstance(row, (Site, At, Tag, Backward, Uses)):
-        return json.dumps(note_parts(row), separators=(",", ":"))
-    if isinstance(row, Malloc):
-        parts: List[Any] = ["malloc", row.id, row.nbytes, row.op]
-        if row.law is not None:
-            parts += [row.law, list(row.args)]
-    elif isinstance(row, Free):
-        parts = ["free", row.id]
-    elif type(row) in _KIND_OF:
-        parts = [_KIND_OF[type(row)], *row]
-    elif isinstance(row, Phase):
-        parts = ["phase", row.name]
-    elif isinstance(row, Step):
-        parts = ["step", row.number]
-    elif isinstance(row, Settings):
-        parts = ["settings", row.text]
-    else:
-        parts = ["empty_cache"]
+    parts = [KIND_OF[type(row)], *row]
+    if isinstance(row, Malloc) and row.workspace is None:
+        del parts[4:]
+    elif isinstance(row, Backward):
+        parts[1] = int(row.begins)
     return json.dumps(parts, separators=(",", ":"))
 
 
 def decode_row(parts: List[Any]) -> Row:
     """The row of one line's array. Raises ValueError for a kind of row that is not known."""
     kind = parts[0]
-    if kind == "malloc":
-        return Malloc(
-            parts[1], parts[2], parts[3], parts[4] if len(parts) > 4 else None, tuple(parts[5]) if len(parts) > 5 else ()
-        )
-    if kind == "free":
-        return Free(parts[1])
-    if kind in _OF_A_NUMBER:
-        return _OF_A_NUMBER[kind](parts[1])
-    if kind == "phase":
-        return Phase(parts[1])
-    if kind == "step":
-        return Step(parts[1])
-    if kind == "empty_cache":
-        return EmptyCache()
-    if kind == "settings":
-        return Settings(parts[1])
-    raise ValueError("a trace has no row %r" % (kind,))
+    if kind not in _ROWS:
+        raise ValueError("a trace has no row %r" % (kind,))
+    if len(parts) > 5:
+        parts[5] = tuple(parts[5])  # the args of a workspace
+    return _ROWS[kind](*parts[1:])
 
 
 def decode(lines: Iterable[str]) -> Trace:
-    """The trace in `lines`. A torn last line is left out and told by `whole`; a torn line elsewhere is a ValueError."""
+    """The trace in `lines`. A torn last line is left out and `whole` is False; a torn line elsewhere is a ValueError."""
     rows: List[Row] = []
     notes: List[Tuple[int, Note]] = []
     runs: List[Kernel] = []
@@ -192,8 +193,10 @@ def decode(lines: Iterable[str]) -> Trace:
             if not isinstance(value, dict) or value.get("trace_version") != TRACE_VERSION:
                 raise ValueError("not a trace of version %d: it starts with %r" % (TRACE_VERSION, str(value)[:80]))
             header = value
-        elif kind in KINDS:
-            notes.append((len(rows), decode_note(value)))
+        elif kind == "backward":
+            notes.append((len(rows), Backward(bool(value[1]))))
+        elif kind in _NOTES:
+            notes.append((len(rows), _NOTES[kind](*value[1:])))
         elif kind == "run":
             runs.append(Kernel(*value[1:7], shape=tuple(value[7])))
         else:

@@ -1,18 +1,23 @@
-"""Workspaces: device memory that libraries ask PyTorch's allocator for, beside the tensors a script sees.
+"""Workspaces: device memory that libraries and kernels ask PyTorch's allocator for, beside the tensors a script sees.
 
-Each law computes bytes from whole numbers (shapes, a card's capability, a version), so that a trace can name the law and
-its numbers, and the bytes can be computed anew at another batch size. `LAWS` is the table; it is meant to grow.
+Each formula computes bytes from whole numbers (shapes, a card's capability, a version), so that a trace can name it and its
+numbers, and the bytes can be computed anew at another batch size. `FORMULAS` is the table; cuDNN's are in cudnn_workspaces.py.
 
 PyTorch keeps one cuBLAS workspace for each pair of thread and stream: the autograd engine's thread has one of its own, so a
 training step holds two. From 2.15 on it is allocated for the operation and freed after it, unless caching is asked for.
+
+Temporaries of CUDA's kernels that come, go or change their form at some size are in every trace, with 0 bytes where the kernel
+takes none; their numbers are chosen so that each is affine in the batch size. The files named are PyTorch's
+(aten/src/ATen/native unless said otherwise), releases 2.6 to 2.15.
 """
 
 from __future__ import annotations
 
 import re
+from math import gcd
 from typing import Callable, Dict, Mapping, Optional, Sequence
 
-from brimful_inside.simulator import cudnn_workspaces, kernel_workspaces
+from brimful_inside.simulator import cudnn_workspaces
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -77,16 +82,162 @@ def _truth(text: Optional[str]) -> Optional[bool]:
     return {"1": True, "0": False}.get(text or "")
 
 
-LAWS: Dict[str, Callable[..., int]] = {
+MAX_OFFSET = (1 << 31) - 1  # TensorIteratorBase::can_use_32bit_indexing
+
+
+def up(number: int, multiple: int) -> int:
+    """`number` rounded up to a multiple."""
+    return -(-number // multiple) * multiple
+
+
+def ceil_div(number: int, divisor: int) -> int:
+    return -(-number // divisor)
+
+
+def _last_power_of_2(number: int) -> int:
+    return 1 << (max(1, number).bit_length() - 1)
+
+
+def reduction_bytes(
+    element: int,
+    itemsize: int,
+    inputs: int,
+    outputs: int,
+    run: int,
+    fastest: int,
+    aligned: int,
+    multiprocessors: int,
+    threads: int,
+) -> int:
+    """The staging buffer of a reduction that is split over thread blocks (cuda/Reduce.cuh, setReduceConfig).
+
+    element, itemsize: bytes of the accumulator and of an element of the input; inputs: elements that go into one output; run:
+    length of the output's innermost dimension; fastest: 1 if the input's innermost dimension is summed; aligned: what all
+    strides of the input but the innermost are multiples of (1: it is not read in vectors, which are of 4 elements at most);
+    threads: resident threads of a multiprocessor.
+
+    Summing the rows of a wide matrix, as for the gradient of a bias, takes tens of MiB: each block has room for
+    a value of each of its threads.
+    """
+    if inputs <= 0 or outputs <= 0:
+        return 0
+    while inputs * outputs * itemsize > MAX_OFFSET and (inputs > 1 or outputs > 1):  # done in halves (with_32bit_indexing)
+        inputs, outputs = (ceil_div(inputs, 2), outputs) if inputs >= outputs else (inputs, ceil_div(outputs, 2))
+    vector, vectors = 1, gcd(4, aligned)
+    dim0, dim1 = (inputs, outputs) if fastest else (outputs, inputs)
+    if fastest and vectors > 1 and dim0 >= 128:
+        dim0 //= 4
+    elif not fastest:
+        vector = vectors
+        while run % vector:
+            vector //= 2
+        dim0 //= vector
+    most = 512 // vector
+    width_most = _last_power_of_2(dim0) if dim0 < most else most
+    height_most = _last_power_of_2(dim1) if dim1 < most else most
+    width = min(width_most, 32)
+    height = min(height_most, most // width)
+    width = min(width_most, most // height)
+    step_input, step_output = (width, 1) if fastest else (1, width)
+    if ceil_div(inputs, step_input) < min(height * 16, 256):
+        return 0  # no split over the block's warps, so none over blocks
+    per_thread = ceil_div(inputs, step_input * height)
+    grid = ceil_div(outputs // vector, step_output)
+    target = multiprocessors * (threads // (width * height))
+    if per_thread < 256 or grid > target:
+        return 0
+    blocks = max(ceil_div(per_thread, 256), min(ceil_div(target, grid), ceil_div(per_thread, 16)))
+    if blocks <= 1:
+        return 0
+    return element * outputs * blocks * (1 if fastest else width * vector)
+
+
+def layer_norm_partial_bytes(itemsize: int, rows: int, columns: int, multiprocessors: int, release: int) -> int:
+    """Partial sums of the gradient of a layer norm's weight or bias (cuda/layer_norm_kernel.cu).
+
+    Only since 2.7, and only where there are more than 65536 rows, and too few columns to keep the card busy.
+    """
+    if release < 207 or rows <= 64 * 1024 or columns // 32 >= multiprocessors // 2:
+        return 0
+    blocks = ceil_div(columns, 32)
+    return min(32 * 1024 // blocks, ceil_div(rows, 32)) * columns * itemsize
+
+
+def embedding_sort_bytes(index: int, indices: int, always: int) -> int:
+    """Sorted indices, their places, a range, and cub's other buffers: beyond 3072 indices (cuda/Embedding.cu)."""
+    return index * indices if indices > 3072 or always else 0
+
+
+def embedding_segment_bytes(index: int, indices: int, weights: int, always: int) -> int:
+    """One number for each segment of equal indices (cuda/EmbeddingBackwardKernel.cu)."""
+    return index * min(indices, weights) if indices > 3072 or always else 0
+
+
+def embedding_partial_bytes(width: int, indices: int, weights: int, always: int) -> int:
+    """`width` bytes for each part of a segment, of ten rows each (cuda/EmbeddingBackwardKernel.cu, NROWS_PER_THREAD)."""
+    return width * (indices // 10 + min(indices, weights)) if indices > 3072 or always else 0
+
+
+def foreach_norm_bytes(element: int, tensors: int, largest: int) -> int:
+    """A partial result for each chunk of 65536 elements, as many for each tensor as the largest needs (ForeachReduceOp.cu)."""
+    return element * tensors * ceil_div(largest, 65536)
+
+
+def sort_bytes(width: int, slices: int, length: int, both: int) -> int:
+    """`width` bytes for each element where rows are sorted by radix, not in their place (cuda/SortStable.cu).
+
+    Rows of up to 4096 elements are sorted in their place (cuda/Sort.h, should_use_small_sort). both 0: only where 2 to 127
+    rows are sorted by one sort over all of them, which takes more (segmented_sort_pairs_by_full_sort).
+    """
+    if length <= 4096 or (not both and not 1 < slices < 128):
+        return 0
+    return width * slices * length
+
+
+def topk_bytes(slices: int, length: int) -> int:
+    """Counts of the top k that several blocks look for in one row (cuda/TensorTopK.cu, should_use_multiblock, mbtopk::launch).
+
+    256 counts of 2 bytes for each block; a block takes at least 4 elements a thread.
+    """
+    bounds = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
+    least = next((shortest for most, shortest in bounds if slices <= most), 400)
+    return slices * ceil_div(length, 1024) * 512 if length >= least else 0
+
+
+def efficient_workspace_bytes(
+    batch: int, heads: int, queries: int, keys: int, size: int, value_size: int, rows: int, columns: int, in_registers: int
+) -> int:
+    """The workspace of memory-efficient attention's backward pass (transformers/cuda/mem_eff_attention/kernel_backward.h).
+
+    rows and columns: the kernel's block (kBlockSizeI, kBlockSizeJ). The gradient of the query in float32, in blocks of
+    rows x columns with 16 bytes of bookkeeping; where the gradients of key and value are not kept in registers
+    (in_registers 0) those as well, once for each part into which the keys are split.
+    """
+    words = ceil_div(queries, rows) * ceil_div(size, columns) * (4 + rows * columns)
+    if not in_registers:
+        splits = max(1, min(ceil_div(keys, columns), 200 // max(1, batch * heads)))
+        words += splits * columns * (up(size, rows) + up(value_size, rows))
+    return batch * heads * up(words, 4) * 4
+
+
+FORMULAS: Dict[str, Callable[..., int]] = {
     "cublas": cublas_default_bytes,  # args: major, minor, release
     "cublaslt": cublaslt_default_bytes,  # args: major, minor, release
-    **cudnn_workspaces.LAWS,
-    **kernel_workspaces.LAWS,
+    **cudnn_workspaces.FORMULAS,
+    "reduction": reduction_bytes,
+    "layer_norm_partial": layer_norm_partial_bytes,
+    "embedding_sort": embedding_sort_bytes,
+    "embedding_segment": embedding_segment_bytes,
+    "embedding_partial": embedding_partial_bytes,
+    "foreach_norm": foreach_norm_bytes,
+    "sort": sort_bytes,
+    "topk": topk_bytes,
+    "efficient_workspace": efficient_workspace_bytes,
 }
 
 
-def bytes_of(law: str, args: Sequence[int]) -> int:
-    """The bytes that `law` gives for `args`. Raises KeyError for a law that is not known, naming it."""
-    if law not in LAWS:
-        raise KeyError("no workspace law is called %r" % law)
-    return LAWS[law](*args)
+def bytes_of(name: str, args: Sequence[int]) -> int:
+    """The bytes of the workspace `name` for `args`. Raises KeyError for one that is not known, naming it."""
+    if name not in FORMULAS:
+        raise KeyError("no workspace is called %r" % name)
+    return FORMULAS[name](*args)

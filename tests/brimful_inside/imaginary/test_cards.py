@@ -8,7 +8,8 @@ import torch
 
 from brimful_inside import imaginary
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.replay import play
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.replay import replay
 from brimful_inside.simulator.trace import decode
 from tests.brimful_inside.imaginary.conftest import GIB, card
 
@@ -115,7 +116,8 @@ def test_each_card_that_is_used_leaves_a_trace_of_its_own(three, traces):
     three.step(1)
     three.end_trace()
     assert set(traces) == {2}
-    played = play(decode(traces[2].getvalue().splitlines()).rows, CachingAllocator())
+    program = program_of(decode(traces[2].getvalue().splitlines()))
+    played = replay(program, program.sizes, CachingAllocator())
     assert played.phases["train"].allocated == kept.nbytes
 
 

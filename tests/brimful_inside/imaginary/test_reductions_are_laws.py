@@ -7,9 +7,9 @@ import io
 import pytest
 import torch
 
-from brimful.decide.memory.program import program_of
 from brimful.decide.memory.size_model import fit_size_model
 from brimful_inside import imaginary
+from brimful_inside.simulator.program import program_of
 from tests.brimful_inside.imaginary.conftest import card, rows
 
 

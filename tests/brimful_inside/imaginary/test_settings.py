@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.replay import play
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.replay import replay
 from brimful_inside.simulator.trace import Settings, decode
 
 MIB = 1 << 20
@@ -15,7 +16,8 @@ MIB = 1 << 20
 def played_again(trace_file):
     """The peaks of a replay, on an allocator that starts with PyTorch's settings."""
     trace = decode(trace_file.getvalue().splitlines())
-    return trace, play(trace.rows, CachingAllocator()).peak
+    program = program_of(trace)
+    return trace, replay(program, program.sizes, CachingAllocator()).peak
 
 
 def test_what_a_script_writes_into_its_environment_before_the_card_is_used_is_obeyed(gpu, trace_file, monkeypatch):
@@ -54,7 +56,7 @@ def test_a_fraction_of_the_card_is_a_limit_in_the_replay_as_well(gpu, trace_file
     torch.cuda.set_per_process_memory_fraction(0.5)
     row = next(row for row in decode(trace_file.getvalue().splitlines()).rows if isinstance(row, Settings))
     again = CachingAllocator(40 << 30)
-    play([row], again)
+    again.change_settings(row.text)
     assert again.allowed_bytes == 20 << 30
     with pytest.raises(torch.OutOfMemoryError):
         torch.zeros(21 << 30, dtype=torch.uint8, device="cuda")

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from brimful.decide.memory.program import program_of
 from brimful.decide.memory.size_model import fit_size_model
 from brimful_inside import imaginary
+from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import decode
 from brimful_inside.wire import Card
 

@@ -5,13 +5,8 @@ import sys
 
 import pytest
 
-from brimful_inside.simulator.allocator import (
-    AllocatorSettings,
-    rounded_size,
-    settings_from,
-    settings_in,
-)
-from brimful_inside.simulator.allocator_settings import changed, spelled
+from brimful_inside.simulator.allocator import rounded_size
+from brimful_inside.simulator.allocator_settings import AllocatorSettings, changed, settings_from, settings_in, spelled
 
 MIB = 1 << 20
 

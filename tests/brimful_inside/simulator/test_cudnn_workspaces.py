@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from brimful_inside.simulator.allocator import MIB, CachingAllocator
+from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.cudnn_workspaces import FEW_CHANNELS, PARTIAL_SUMS, partial_sums_bytes
+from brimful_inside.simulator.pools import MIB
 from brimful_inside.simulator.workspaces import bytes_of
 
 
@@ -25,7 +26,7 @@ def test_partial_sums_are_as_much_as_keeps_two_workspaces_from_sharing_a_segment
     allocator = CachingAllocator()
     allocator.free(allocator.malloc(copies))
     allocator.free(allocator.malloc(copies + more))
-    assert allocator.num_device_alloc == segments
+    assert allocator.memory.num_allocs == segments
 
 
 def test_partial_sums_come_with_many_channels_on_both_sides():

@@ -6,9 +6,9 @@ import pytest
 
 from brimful_inside.simulator.oom_patterns import (
     DEVICE,
-    FACES,
     HOST,
-    face_of,
+    OOM_PATTERNS,
+    match_oom,
 )
 
 SEEN = [
@@ -74,32 +74,32 @@ NOT_MEMORY = [
 
 
 @pytest.mark.parametrize(("type_name", "message", "name", "kind"), SEEN)
-def test_out_of_memory_is_recognised_in_this_face(type_name, message, name, kind):
-    face = face_of(type_name, message)
-    assert face is not None
-    assert (face.name, face.kind) == (name, kind)
+def test_out_of_memory_is_recognised(type_name, message, name, kind):
+    found = match_oom(type_name, message)
+    assert found is not None
+    assert (found.name, found.kind) == (name, kind)
 
 
 def test_every_row_of_the_table_has_a_case():
-    assert {face.name for face in FACES} == {name for _, _, name, _ in SEEN}
+    assert {pattern.name for pattern in OOM_PATTERNS} == {name for _, _, name, _ in SEEN}
 
 
 @pytest.mark.parametrize(("type_name", "message"), NOT_MEMORY)
 def test_this_is_not_out_of_memory(type_name, message):
-    assert face_of(type_name, message) is None
+    assert match_oom(type_name, message) is None
 
 
-def test_the_last_words_of_a_process_tell_the_face():
+def test_the_end_of_standard_error_is_searched():
     words = (
         'Traceback (most recent call last):\n  File "train.py", line 3\ntorch.OutOfMemoryError: CUDA out of memory. Tried to'
     )
-    face = face_of("", words)
-    assert face is not None and face.kind == DEVICE
+    found = match_oom("", words)
+    assert found is not None and found.kind == DEVICE
 
 
 def test_a_bare_memory_error_is_seen_in_the_last_words():
-    face = face_of("", "Traceback (most recent call last):\n  File 'x.py', line 1\n    x = [0] * 10**12\nMemoryError\n")
-    assert face is not None and face.kind == HOST
+    found = match_oom("", "Traceback (most recent call last):\n  File 'x.py', line 1\n    x = [0] * 10**12\nMemoryError\n")
+    assert found is not None and found.kind == HOST
 
 
 def test_a_rank_that_only_lost_its_peer_does_not_hide_the_cause():
@@ -108,27 +108,27 @@ def test_a_rank_that_only_lost_its_peer_does_not_hide_the_cause():
         "[rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4000\n"
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain.py FAILED\n"
     )
-    face = face_of("", words)
-    assert face is not None and face.name == "torch.OutOfMemoryError"
+    found = match_oom("", words)
+    assert found is not None and found.name == "torch.OutOfMemoryError"
 
 
-def test_a_script_that_falls_by_itself_after_an_out_of_memory_it_survived_fell_by_itself():
+def test_another_error_after_an_out_of_memory_that_the_script_caught_is_the_cause():
     words = "torch.OutOfMemoryError: CUDA out of memory. (caught, going on)\nTraceback:\nKeyError: 'loss'\n"
-    assert face_of("", words) is None
+    assert match_oom("", words) is None
 
 
 def test_a_crash_in_native_code_is_read_from_its_words():
     words = "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: out of memory\n"
-    face = face_of("", words)
-    assert face is not None and face.kind == DEVICE
+    found = match_oom("", words)
+    assert found is not None and found.kind == DEVICE
 
 
 def test_a_worker_that_wrote_before_it_died_is_understood():
     words = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
-    face = face_of("", words)
-    assert face is not None and face.kind == HOST
+    found = match_oom("", words)
+    assert found is not None and found.kind == HOST
 
 
-def test_ordinary_words_are_no_face():
-    assert face_of("", "epoch 1 loss 2.3\nusing 3 GiB of memory\n") is None
-    assert face_of("", "") is None
+def test_ordinary_output_is_not_out_of_memory():
+    assert match_oom("", "epoch 1 loss 2.3\nusing 3 GiB of memory\n") is None
+    assert match_oom("", "") is None

@@ -1,7 +1,16 @@
 from __future__ import annotations
 
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful_inside.simulator import replay as module
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.replay import Peaks, play, play_code
+from brimful_inside.simulator.allocator_settings import settings_from
+from brimful_inside.simulator.program import joined, program_of
+from brimful_inside.simulator.replay import Peaks, Replayed, replay, replay_cards, worst_of
 from brimful_inside.simulator.trace import (
     EmptyCache,
     EmptyPool,
@@ -12,127 +21,185 @@ from brimful_inside.simulator.trace import (
     Ready,
     ReleasePool,
     Retire,
+    Row,
     Step,
     Stream,
-    decode,
-    encode_row,
+    Trace,
 )
+from tests.brimful_inside.simulator.naive_allocator import NaiveAllocator
+from tests.brimful_inside.simulator.random_programs import PLAIN, program_from, random_program
 
 MIB = 1 << 20
+CONFIGURATIONS = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
+    "roundup_power2_divisions:4",
+]
+SEEDS = st.integers(0, 1 << 40)
+CAPACITIES = st.sampled_from([None, 64 * MIB, 200 * MIB, 1000 * MIB])
+
+
+def replayed(rows: list[Row], capacity: int | None = None) -> Replayed:
+    program = program_of(Trace({}, rows))
+    return replay(program, program.sizes, CachingAllocator(capacity, detailed=False))
+
+
+def comparable(found: Replayed) -> tuple:
+    """With what the exception says in place of the exception."""
+    return *found[:2], list(found.phases), None if found.full is None else vars(found.full), found.stopped
 
 
 def test_a_phase_has_the_peak_of_its_own_stretch():
     rows = [Malloc(1, 30 * MIB, "a"), Phase("train"), Malloc(2, 40 * MIB, "b"), Free(2), EmptyCache(), Phase("eval"), Step(1)]
-    played = play(rows, CachingAllocator())
-    assert played.phases == {
+    found = replayed(rows)
+    assert found.phases == {
         "start": Peaks(30 * MIB, 30 * MIB, 30 * MIB),
         "train": Peaks(70 * MIB, 70 * MIB, 70 * MIB),
         "eval": Peaks(30 * MIB, 30 * MIB, 30 * MIB),
     }
-    assert played.peak.reserved == 70 * MIB
-    assert (played.full, played.rows_played) == (None, 7)
+    assert (found.peak.reserved, found.full, found.stopped) == (70 * MIB, None, False)
 
 
 def test_the_worst_visit_of_a_phase_counts():
-    rows = [
-        Phase("a"),
-        Malloc(1, 10 * MIB, "x"),
-        Free(1),
-        Phase("b"),
-        Phase("a"),
-        Malloc(2, 30 * MIB, "x"),
-        Free(2),
-        Phase("b"),
-    ]
-    played = play(rows, CachingAllocator())
-    assert played.phases["a"].allocated == 30 * MIB
-    assert played.phases["b"].allocated == 0
-    assert list(played.phases) == ["a", "b"]
+    visits = [(Phase("a"), 10), (Phase("b"), 0), (Phase("a"), 30), (Phase("b"), 0)]
+    found = replayed([row for phase, size in visits for row in (phase, Malloc(1, size * MIB, "x"), Free(1))])
+    assert {name: peaks.allocated for name, peaks in found.phases.items()} == {"a": 30 * MIB, "b": 0}
+    assert list(found.phases) == ["a", "b"]
 
 
 def test_a_replay_ends_where_the_card_is_full():
-    rows = [Malloc(1, 30 * MIB, "a"), Malloc(2, 30 * MIB, "b"), Free(1)]
-    played = play(rows, CachingAllocator(40 * MIB))
-    assert played.full is not None and played.full.requested == 30 * MIB
-    assert played.rows_played == 1
-    assert played.peak.allocated == 30 * MIB
+    found = replayed([Malloc(1, 30 * MIB, "a"), Malloc(2, 30 * MIB, "b"), Free(1), Malloc(3, 20 * MIB, "c")], 40 * MIB)
+    assert found.full is not None and found.full.requested == 30 * MIB
+    assert found.peak.allocated == 30 * MIB
 
 
 def test_the_end_of_a_storage_older_than_the_trace_is_passed_over():
-    assert play([Free(99), Malloc(1, 0, "empty"), Free(1)], CachingAllocator()).peak == Peaks(0, 0, 0)
+    assert replayed([Free(99), Malloc(1, 0, "empty"), Free(1)]).peak == Peaks(0, 0, 0)
 
 
-def test_a_program_replayed_as_code_shows_what_its_rows_show():
-    rows = [Malloc(7, 30 * MIB, "a"), Phase("train"), Malloc(9, 3 * MIB, "b"), Free(7), EmptyCache(), Phase("eval")]
-    rows.append(Malloc(7, 1, "c"))
-    by_rows = play(rows, CachingAllocator())
-    by_code = play_code((0, "train", 0, 1, None, "eval", 0), [30 * MIB, 3 * MIB, 1], CachingAllocator(detailed=False))
-    assert by_code == by_rows
-    full = play_code((0, 0), [30 * MIB, 30 * MIB], CachingAllocator(40 * MIB))
-    assert full.full is not None and full.rows_played == 1
+def test_a_request_of_less_than_nothing_is_refused():
+    with pytest.raises(ValueError, match="a request of -5 bytes"):
+        replayed([Malloc(1, -5, "a")])
+
+
+@given(seed=SEEDS, length=st.sampled_from([10, 60, 200]))
+@settings(max_examples=100, deadline=None)
+def test_the_peaks_are_those_of_the_plainest_writing_of_the_rules(seed, length):
+    program, naive = random_program(random.Random(seed), length, PLAIN), NaiveAllocator()
+    number, phase, peaks = 0, "start", {}
+    for event in (*program.events, ("end",)):
+        seen = peaks.setdefault(phase, [0, 0])
+        seen[:] = max(seen[0], naive.allocated), max(seen[1], naive.reserved)
+        if event[0] == "malloc":
+            if program.sizes[number]:
+                naive.malloc(str(number), program.sizes[number])
+            number += 1
+        elif event[0] == "free":
+            naive.free(str(event[1]))
+        elif event[0] == "empty_cache":
+            naive.empty_cache()
+        elif event[0] == "phase":
+            phase = event[1]
+    peaks = {name: tuple(seen) for name, seen in peaks.items() if name != "start" or any(seen)}
+    found = replay(program, program.sizes, CachingAllocator(detailed=False))
+    assert {name: one[:2] for name, one in found.phases.items()} == peaks
+
+
+@pytest.mark.parametrize("conf", CONFIGURATIONS)
+@given(seed=SEEDS, capacity=CAPACITIES, most=st.integers(0, 600 * MIB))
+@settings(max_examples=60, deadline=None)
+def test_a_replay_stops_exactly_where_more_is_reserved_than_was_asked_for(conf, seed, capacity, most):
+    program, chosen = random_program(random.Random(seed), 200), settings_from(conf)
+    whole = replay(program, program.sizes, CachingAllocator(capacity, chosen))
+    for enough in (whole.peak.reserved, whole.peak.reserved + most):
+        again = replay(program, program.sizes, CachingAllocator(capacity, chosen, detailed=False), stop_above=enough)
+        assert comparable(again) == comparable(whole)
+    early = replay(program, program.sizes, CachingAllocator(capacity, chosen), stop_above=most)
+    assert early.stopped == (whole.peak.reserved > most)
+
+
+def test_random_programs_fill_their_cards_empty_their_caches_and_fit_as_well():
+    """The comparisons above say something only where all of these are among their programs."""
+    found = {"full": 0, "fits": 0, "full after the cache was emptied for it": 0}
+    for seed in range(200):
+        program = random_program(random.Random(seed), 200, tuple(kind for kind in PLAIN if kind != "empty_cache"))
+        allocator = CachingAllocator(200 * MIB)
+        found["full" if replay(program, program.sizes, allocator).full else "fits"] += 1
+        found["full after the cache was emptied for it"] += allocator.memory.num_frees > 0
+    assert min(found.values()) > 20, found
+
+
+def test_an_observer_is_called_after_each_event():
+    program = program_from([("malloc", "a", None, 0), ("phase", "train"), ("free", 0), ("step", 1)], [MIB])
+    seen = []
+    replay(program, program.sizes, CachingAllocator(), observe=lambda event, _, card: seen.append((event, card.allocated)))
+    assert seen == list(zip(program.events, [MIB, MIB, 0, 0], strict=True))
 
 
 def test_a_stream_does_not_use_what_another_one_freed():
-    rows = [
-        Stream(1),
-        Malloc(1, 30 * MIB, "a"),
-        Free(1),
-        Stream(0),
-        Malloc(2, 30 * MIB, "b"),
-        Stream(1),
-        Malloc(3, 30 * MIB, "c"),
-    ]
-    played = play(rows, CachingAllocator())
-    assert played.peak.reserved == 60 * MIB
-    code = (("stream", 1), 0, 1, ("stream", 0), 0, ("stream", 1), 0)
-    assert play_code(code, [30 * MIB] * 3, CachingAllocator(detailed=False)) == played
+    one = [Stream(1), Malloc(1, 30 * MIB, "a"), Free(1), Stream(0), Malloc(2, 30 * MIB, "b")]
+    assert replayed([*one, Stream(1), Malloc(3, 30 * MIB, "c")]).peak.reserved == 60 * MIB
 
 
 def test_a_retired_block_is_used_again_only_when_it_is_ready():
     rows = [Malloc(1, 30 * MIB, "a"), Retire(1), Malloc(2, 30 * MIB, "b"), Ready(1), Malloc(3, 30 * MIB, "c")]
-    played = play(rows, CachingAllocator())
-    assert (played.peak.allocated, played.peak.reserved) == (60 * MIB, 60 * MIB)
-    code = (0, ("retire", 1), 0, ("ready", 1), 0)
-    assert play_code(code, [30 * MIB] * 3, CachingAllocator(detailed=False)) == played
-    assert play([rows[0], Free(1), *rows[2:3], *rows[4:]], CachingAllocator()).peak.reserved == 60 * MIB
+    assert replayed(rows).peak[:2] == (60 * MIB, 60 * MIB)
+    assert replayed([rows[0], Free(1), *rows[2:3], *rows[4:]]).peak.reserved == 60 * MIB
 
 
 def test_a_full_card_waits_for_retired_blocks():
     rows = [Malloc(1, 30 * MIB, "a"), Retire(1), Malloc(2, 36 * MIB, "b"), Ready(1), Malloc(3, 1 * MIB, "c")]
-    played = play(rows, CachingAllocator(40 * MIB))
-    assert played.full is None and played.rows_played == 5 and played.peak.reserved == 38 * MIB
-
-
-def test_rows_of_streams_and_pools_are_read_as_they_were_written():
-    rows = [Stream(2), Malloc(1, 30, "a"), Retire(1), Ready(1), Stream(0), Pool(3), Pool(0), ReleasePool(3), EmptyPool(3)]
-    assert decode(['{"trace_version": 1}', *map(encode_row, rows)]).rows == rows
+    found = replayed(rows, 40 * MIB)
+    assert found.full is None and found.peak.reserved == 38 * MIB
 
 
 def test_a_private_pool_is_served_apart_and_kept_while_a_graph_of_it_lives():
     rows = [Pool(1), Malloc(1, 30 * MIB, "a"), Free(1), Malloc(2, 20 * MIB, "b"), Pool(0), Malloc(3, 30 * MIB, "c"), Free(3)]
     rows += [Free(2), EmptyCache(), Phase("then"), ReleasePool(1), Phase("released"), EmptyCache(), Phase("emptied")]
-    played = play(rows, CachingAllocator())
-    assert played.phases["start"].reserved == 60 * MIB
-    assert [played.phases[name].reserved for name in ("then", "released", "emptied")] == [30 * MIB, 30 * MIB, 0]
-    code = (("pool", 1), 0, 1, 0, ("pool", 0), 0, 3, 2, None, "then", ("release_pool", 1), "released", None, "emptied")
-    sizes = [30 * MIB, 20 * MIB, 30 * MIB]
-    assert play_code(code, sizes, CachingAllocator(detailed=False)).phases == played.phases
+    reserved = {name: peaks.reserved for name, peaks in replayed(rows).phases.items()}
+    assert reserved == {"start": 60 * MIB, "then": 30 * MIB, "released": 30 * MIB, "emptied": 0}
 
 
 def test_an_emptied_pool_gives_back_what_is_free_of_it_alone():
     rows = [Pool(1), Malloc(1, 30 * MIB, "a"), Malloc(2, 20 * MIB, "b"), Pool(0), Malloc(3, 5 * MIB, "c"), Free(3), Free(1)]
-    rows += [EmptyPool(1), Phase("then")]
-    played = play(rows, CachingAllocator())
-    assert (played.phases["start"].reserved, played.phases["then"].reserved) == (70 * MIB, 40 * MIB)
-    code = (("pool", 1), 0, 0, ("pool", 0), 0, 3, 1, ("empty_pool", 1), "then")
-    assert play_code(code, [30 * MIB, 20 * MIB, 5 * MIB], CachingAllocator(detailed=False)).phases == played.phases
+    found = replayed([*rows, EmptyPool(1), Phase("then")])
+    assert (found.phases["start"].reserved, found.phases["then"].reserved) == (70 * MIB, 40 * MIB)
 
 
 def test_a_request_of_a_private_pool_has_nothing_given_back_for_it():
     cached = [Malloc(1, 30 * MIB, "a"), Free(1)]
-    assert play([*cached, Malloc(2, 34 * MIB, "b")], CachingAllocator(40 * MIB)).full is None
-    full = play([*cached, Pool(1), Malloc(2, 34 * MIB, "b")], CachingAllocator(40 * MIB)).full
+    assert replayed([*cached, Malloc(2, 34 * MIB, "b")], 40 * MIB).full is None
+    full = replayed([*cached, Pool(1), Malloc(2, 34 * MIB, "b")], 40 * MIB).full
     assert full is not None and (full.free, full.private) == (10 * MIB, 0)
-    held = [Pool(1), *cached, Pool(0), Malloc(2, 34 * MIB, "b")]
-    full = play(held, CachingAllocator(40 * MIB)).full
+    full = replayed([Pool(1), *cached, Pool(0), Malloc(2, 34 * MIB, "b")], 40 * MIB).full
     assert full is not None and (full.reserved, full.private) == (30 * MIB, 30 * MIB)
+
+
+@given(seeds=st.lists(st.integers(0, 3), min_size=1, max_size=4), capacity=CAPACITIES)
+@settings(max_examples=30, deadline=None)
+def test_each_card_of_a_joined_program_shows_what_it_shows_alone(seeds, capacity):
+    cards = [random_program(random.Random(seed), 80) for seed in seeds]
+    program = joined(cards)
+    alone = [replay(card, card.sizes, CachingAllocator(capacity)) for card in cards]
+    found = replay_cards(program, program.sizes, capacity_bytes=capacity)
+    assert list(map(comparable, found)) == list(map(comparable, alone))
+
+
+def test_cards_that_do_the_same_are_replayed_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr(module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2)))
+    program = joined([random_program(random.Random(1), 20)] * 8)
+    assert len(replay_cards(program, program.sizes)) == 8
+    assert len(calls) == 1
+
+
+def test_the_worst_of_each_value_is_kept():
+    one, other = (
+        Replayed({"train": Peaks(1, 9)}, Peaks(1, 9)),
+        Replayed({"train": Peaks(5, 2), "eval": Peaks(0, 1)}, Peaks(5, 2)),
+    )
+    worst = worst_of([one, other])
+    assert worst == Replayed({"train": Peaks(5, 9), "eval": Peaks(0, 1)}, Peaks(5, 9))
+    assert worst_of([one, other._replace(stopped=True)]).stopped

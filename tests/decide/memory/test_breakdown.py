@@ -9,14 +9,23 @@ from programs import MIB, network
 
 from brimful.decide.memory.breakdown import break_down
 from brimful.decide.memory.categories import CATEGORIES, annotate
-from brimful.decide.memory.program import program_of
-from brimful.decide.memory.replay import course_of, visits
 from brimful.decide.memory.size_model import fit_size_model
-from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.allocator_settings import settings_from
-from brimful_inside.simulator.annotations import At, Backward, Site, Tag
-from brimful_inside.simulator.replay import play
-from brimful_inside.simulator.trace import Free, Malloc, Phase, Step, Trace, decode, encode_row
+from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, settings_from
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.replay import replay_cards
+from brimful_inside.simulator.trace import (
+    At,
+    Backward,
+    Free,
+    Malloc,
+    Phase,
+    Site,
+    Step,
+    Tag,
+    Trace,
+    decode,
+    encode_row,
+)
 
 CONTEXT = 500 * MIB
 
@@ -33,6 +42,12 @@ def broken_down(trace, **more):
     return made
 
 
+def replayed(trace, settings=DEFAULT_SETTINGS):
+    program = program_of(trace)
+    (found,) = replay_cards(program, program.sizes, settings)
+    return found
+
+
 def categories(trace):
     return [allocation.category for allocation in annotate(trace).allocations]
 
@@ -40,8 +55,7 @@ def categories(trace):
 @given(st.integers(0, 400), st.integers(1, 500))
 def test_the_parts_add_up_to_the_device_peak_of_the_run_and_of_each_phase(seed, batch_size):
     trace = network(seed).trace(batch_size)
-    played = play(trace.rows, CachingAllocator())
-    made = broken_down(trace)
+    played, made = replayed(trace), broken_down(trace)
     assert sum(made.whole.parts.values()) == played.peak.reserved + CONTEXT
     assert {name: sum(b.parts.values()) for name, b in made.phases.items()} == {
         name: peaks.reserved + CONTEXT for name, peaks in played.phases.items()
@@ -56,28 +70,17 @@ def test_the_parts_add_up_to_the_device_peak_of_the_run_and_of_each_phase(seed, 
 def test_they_add_up_under_other_settings_of_the_allocator(knobs, seed):
     trace, settings = network(seed).trace(64), settings_from(knobs)
     made = broken_down(trace, settings=settings)
-    assert sum(made.whole.parts.values()) == play(trace.rows, CachingAllocator(None, settings)).peak.reserved + CONTEXT
+    assert sum(made.whole.parts.values()) == replayed(trace, settings).peak.reserved + CONTEXT
 
 
 @given(st.integers(0, 100), st.integers(1, 300))
 def test_the_notes_of_one_trace_serve_every_batch_size(seed, batch_size):
     script = network(seed)
     small, asked = script.trace(5), script.trace(batch_size)
-    laws = fit_size_model({5: program_of(small), 12: program_of(script.trace(12))})
-    assert laws is not None
-    by_laws = break_down(laws.program, laws.sizes_at(batch_size), annotate(small), CONTEXT)
-    assert by_laws == broken_down(asked)
-
-
-@given(st.integers(0, 100))
-def test_a_visit_is_as_high_as_the_replay_says(seed):
-    trace = network(seed).trace(30)
-    program = program_of(trace)
-    played = play(trace.rows, CachingAllocator())
-    for name, peaks in played.phases.items():
-        seen = [visit for visit in visits(program.code, course_of(program, program.sizes)) if visit.phase == name]
-        assert max(v.allocated for v in seen) == peaks.allocated
-        assert max(v.reserved for v in seen) == peaks.reserved
+    model = fit_size_model({5: program_of(small), 12: program_of(script.trace(12))})
+    assert model is not None
+    extrapolated = break_down(model.program, model.sizes_at(batch_size), annotate(small), CONTEXT)
+    assert extrapolated == broken_down(asked)
 
 
 def test_annotations_of_another_program_are_refused():
@@ -110,7 +113,7 @@ SETUP = Site(9, "", "train.py:1 in main: net.cuda()")
 WEIGHT = [SETUP, At(9), Malloc(1, MIB, "aten._to_copy.default"), Tag(1, "input"), Tag(1, "parameter", "layers.0", "Net", 4)]
 
 
-def test_each_kind_of_tensor_is_told_by_its_tag_or_by_its_life():
+def test_a_tag_or_its_life_gives_each_allocation_its_category():
     copied = [Malloc(2, MIB, "aten.clone.default")]
     data = [Malloc(3, MIB, "aten._to_copy.default"), Tag(3, "input")]
     library = [Malloc(4, MIB, "cublas", "cublas", (8, 0, 213)), Malloc(5, MIB, "sort (temporary)", "cudnn_like"), Free(5)]
@@ -122,7 +125,7 @@ def test_each_kind_of_tensor_is_told_by_its_tag_or_by_its_life():
 def test_results_that_the_script_collects_are_no_activations():
     steps = [[Malloc(100 + n, 512, "aten.mean.default"), *one_step(n, 10 * n)] for n in (1, 2, 3, 4)]
     found = categories(traced(*WEIGHT, Phase("train"), *(row for step in steps for row in step)))
-    assert [found[1 + 6 * n] for n in range(4)] == ["other", "other", "activations", "activations"], "two steps tell nothing"
+    assert [found[1 + 6 * n] for n in range(4)] == ["other", "other", "activations", "activations"], "two steps show nothing"
 
 
 def test_a_forward_pass_that_is_done_again_makes_activations():
@@ -156,7 +159,7 @@ def test_a_phase_that_never_holds_more_than_it_found_has_its_peak_at_its_beginni
     assert made.phases["train"].moment.op == "" and sum(made.phases["train"].parts.values()) >= 6 * MIB
 
 
-def test_where_the_allocator_grew_last_is_told_where_it_is_another_moment():
+def test_where_the_allocator_grew_last_is_named_if_it_is_another_moment():
     large = [Malloc(2, 30 * MIB, "aten.mm"), Free(2), *[Malloc(n, MIB // 2, "aten.small") for n in range(10, 20)]]
     made = broken_down(traced(Phase("train"), *large))
     assert made.whole.moment.op == "aten.mm"

@@ -7,7 +7,7 @@ from brimful.decide.memory.fit import Card
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.measure.gpus import find_gpu
 from brimful.values import Estimate, Source
-from brimful_inside.simulator.replay import Peaks, Played
+from brimful_inside.simulator.replay import Peaks, Replayed
 
 
 def test_a_convolution_net_brings_cudnn_into_the_context_of_the_card_where_that_was_measured():
@@ -23,7 +23,7 @@ def test_an_assumed_context_widens_the_interval_by_what_is_not_known_of_it():
     assert below > 0 and above > 0
     known = Card(10**10, 10**9, RelativeInterval(-0.01, 0.01, "a bench", Source.MEASURED))
     unknown = Card(10**10, 10**9, known.interval, context_slack_bytes=(below, above))
-    played = Played({}, Peaks(0, 10**9))
+    played = Replayed({}, Peaks(0, 10**9))
     assert unknown.upper(played) == known.upper(played) + above
     assert "assumed" in unknown.estimate(played.peak).interval_basis
     assert "assumed" not in known.estimate(played.peak).interval_basis

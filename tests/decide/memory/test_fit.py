@@ -7,12 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.decide.memory import size_model
-from brimful.decide.memory.fit import ExtrapolatedPeaks, curve_sizes, largest_that
-from brimful.decide.memory.program import program_of
+from brimful.decide.memory.fit import (
+    ExtrapolatedPeaks,
+    curve_sizes,
+    largest_that,
+)
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.values import Source
-from brimful_inside.simulator.allocator import settings_from
-from brimful_inside.simulator.replay import Peaks, Played
+from brimful_inside.simulator.allocator_settings import settings_from
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.replay import Peaks, Replayed
 from tests.decide.programs import GIB, MIB, card, network
 
 
@@ -46,7 +50,7 @@ def test_a_search_without_any_limit_ends():
 
 
 def test_the_upper_end_of_the_interval_decides_whether_it_fits():
-    played = Played({}, Peaks(9 * GIB, 9 * GIB + 524 * MIB))
+    played = Replayed({}, Peaks(9 * GIB, 9 * GIB + 524 * MIB))
     assert card(10 * GIB).fits(played)
     assert not card(10 * GIB, high=0.05).fits(played)
     assert not card(10 * GIB).fits(played, growth=0.05)
@@ -79,7 +83,7 @@ def test_what_is_not_replayed_because_it_holds_too_much_would_not_fit(seed, budg
     script, chosen = network(seed, layers=4), card(budget * GIB, high=high)
     model = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
     assert model is not None
-    assert ExtrapolatedPeaks(model, chosen).fits(size) == chosen.fits(model.play_at(size))
+    assert ExtrapolatedPeaks(model, chosen).fits(size) == chosen.fits(model.replay_at(size))
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
@@ -93,17 +97,17 @@ def test_a_replay_that_ends_early_says_of_what_fits_what_the_whole_one_says(conf
     assert model is not None
     peaks = ExtrapolatedPeaks(model, chosen)
     for size in (1, 20, 80, 300, 1000, 80):
-        assert peaks.fits(size) == chosen.fits(model.play_at(size, chosen.settings, room))
+        assert peaks.fits(size) == chosen.fits(model.replay_at(size, chosen.settings, room))
     for size in (20, 1000):
-        assert peaks.at(size).phases == model.play_at(size, chosen.settings, room).phases, "too large, and whole all the same"
+        assert peaks.at(size).phases == model.replay_at(size, chosen.settings, room).phases, "too large, and whole all the same"
 
 
 @given(budget=st.integers(0, 1 << 45), context=st.integers(0, 1 << 32), high=st.floats(0, 0.5))
 def test_what_may_be_reserved_at_most_fits_and_a_byte_more_does_not(budget, context, high):
     chosen = card(budget, context, high)
     most = chosen.most_reserved_bytes
-    assert not chosen.fits(Played({}, Peaks(0, most + 1)))
-    assert most < 0 or chosen.fits(Played({}, Peaks(0, most)))
+    assert not chosen.fits(Replayed({}, Peaks(0, most + 1)))
+    assert most < 0 or chosen.fits(Replayed({}, Peaks(0, most)))
 
 
 def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
@@ -113,7 +117,7 @@ def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
     peaks = ExtrapolatedPeaks(model, chosen)
     largest = peaks.largest(5, None)
     assert largest is not None and peaks._too_large
-    monkeypatch.setattr(SizeModel, "play_up_to", lambda *args: pytest.fail("replayed"))
+    monkeypatch.setattr(SizeModel, "replay_at", lambda *args, **kwargs: pytest.fail("replayed"))
     assert peaks.largest(5, None) == largest
 
 
@@ -121,7 +125,7 @@ def test_sizes_far_above_the_edge_are_not_replayed(monkeypatch):
     script, chosen = network(3), card(20 * GIB)
     model = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
     assert model is not None
-    monkeypatch.setattr(size_model, "play_cards_up_to", lambda *args: pytest.fail("replayed"))
+    monkeypatch.setattr(size_model, "replay_cards", lambda *args: pytest.fail("replayed"))
     assert not ExtrapolatedPeaks(model, chosen).fits(100_000)
 
 

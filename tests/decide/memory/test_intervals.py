@@ -13,8 +13,8 @@ from brimful.decide.memory.intervals import (
     kind_of,
     read_evidence,
 )
-from brimful.decide.memory.program import Program, program_of
 from brimful.values import Source
+from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.trace import Free, Malloc, Trace
 
 

@@ -10,11 +10,22 @@ from programs import GIB, MIB, card
 from brimful.decide.memory import savings
 from brimful.decide.memory.breakdown import break_down
 from brimful.decide.memory.categories import annotate
-from brimful.decide.memory.program import program_of
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import NoSaving, Saving, Source
-from brimful_inside.simulator.annotations import At, Backward, Site, Tag, Uses
-from brimful_inside.simulator.trace import Free, Malloc, Phase, Ready, Retire, Step
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.trace import (
+    At,
+    Backward,
+    Free,
+    Malloc,
+    Phase,
+    Ready,
+    Retire,
+    Site,
+    Step,
+    Tag,
+    Uses,
+)
 from tests.decide.memory.test_breakdown import CONTEXT, one_step, traced
 
 CARD = card(4 * GIB, context=CONTEXT)

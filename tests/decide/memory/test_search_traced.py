@@ -13,7 +13,7 @@ from tests.decide.programs import GIB, MIB, Script, affine, card, drive, network
 def true_largest(chosen, trace_of, around, upper=None, window=150):
     """By trying every size nearby, each by a trace of its own."""
     sizes = [b for b in range(max(1, around - window), around + window) if upper is None or b <= upper]
-    return max((b for b in sizes if chosen.fits(chosen.play(trace_of(b)))), default=None)
+    return max((b for b in sizes if chosen.fits(chosen.replay(trace_of(b)))), default=None)
 
 
 def with_more(script: Script, *sizes) -> Script:
@@ -30,7 +30,7 @@ def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, bu
     assert largest == true_largest(chosen, script.trace, largest or 1)
     assert found.estimate.exact and found.estimate.method == "extrapolated"
     assert len(asked) <= 4
-    assert not any(chosen.upper(chosen.play(script.trace(b))) > chosen.budget_bytes for b in asked), "none out of memory"
+    assert not any(chosen.upper(chosen.replay(script.trace(b))) > chosen.budget_bytes for b in asked), "none out of memory"
     assert found.estimate.limited_by == "budget"
     assert largest in asked
 
@@ -43,7 +43,7 @@ def test_an_evaluation_set_smaller_than_the_batch_is_a_kink_that_is_found(kink):
     assert largest == true_largest(chosen, script.trace, largest)
     assert found.estimate.exact
     assert len(asked) <= 6
-    assert all(chosen.fits(chosen.play(script.trace(b))) for b in asked), "none out of memory"
+    assert all(chosen.fits(chosen.replay(script.trace(b))) for b in asked), "none out of memory"
 
 
 @pytest.mark.parametrize("weight", [4, 400, 40_000])
@@ -176,7 +176,7 @@ def test_where_the_order_depends_on_the_batch_size_the_answer_is_searched_by_tri
     true = true_largest(chosen, trace_of, largest)
     assert largest is not None and true is not None and 0.98 * true <= largest <= true
     assert len(asked) <= 6
-    assert all(chosen.fits(chosen.play(trace_of(b))) for b in asked)
+    assert all(chosen.fits(chosen.replay(trace_of(b))) for b in asked)
 
 
 def test_rounding_in_the_script_is_noted_and_the_named_size_was_traced():
@@ -184,7 +184,7 @@ def test_rounding_in_the_script_is_noted_and_the_named_size_was_traced():
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
     largest = found.estimate.largest_batch_size
     assert not found.estimate.exact
-    assert largest in asked and chosen.fits(chosen.play(script.trace(largest)))
+    assert largest in asked and chosen.fits(chosen.replay(script.trace(largest)))
     assert largest >= 0.98 * true_largest(chosen, script.trace, largest)
     assert any("no trace confirmed" in note for note in found.notes)
 
@@ -280,7 +280,7 @@ def test_the_conclusion_has_peaks_by_phase_and_a_curve_for_the_page():
     assert found.peak is not None and found.peak.device_interval_bytes[1] <= 20 * GIB
     assert {"train", "eval"} <= found.phases.keys()
     assert max(p.reserved_bytes for p in found.phases.values()) == found.peak.reserved_bytes
-    direct = chosen.play(script.trace(largest))
+    direct = chosen.replay(script.trace(largest))
     assert found.peak.reserved_bytes == direct.peak.reserved
     curve = {point.batch_size: point.value for point in found.estimate.curve}
     assert curve[largest].value == found.peak.device_bytes
@@ -299,16 +299,16 @@ def test_a_small_card_that_its_context_fills_by_half_still_gets_its_third_trace(
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
     largest = found.estimate.largest_batch_size
     assert largest == true_largest(chosen, script.trace, largest)
-    assert all(chosen.fits(chosen.play(script.trace(b))) for b in asked), "none out of memory"
+    assert all(chosen.fits(chosen.replay(script.trace(b))) for b in asked), "none out of memory"
 
 
 def test_a_size_that_ran_out_of_memory_is_not_followed_by_the_next_smaller_one():
     """Beyond 60 the script holds a hundred times as much for each sample, which no small trace can show."""
     script = with_more(network(3), lambda b: 100_000 * b + 40_000_000 * max(0, b - 60))
     chosen = card(20 * GIB, capacity=int(19.5 * GIB))
-    full = lambda b: chosen.play(script.trace(b)).full is not None  # noqa: E731
+    full = lambda b: chosen.replay(script.trace(b)).full is not None  # noqa: E731
     found, asked = drive(search_largest(chosen, Limits()), script.trace, over=full)
     assert sum(map(full, asked)) <= 3
     largest = found.estimate.largest_batch_size
     assert largest >= 60, "the search came back from where the card was full to where there is room"
-    assert chosen.fits(chosen.play(script.trace(largest)))
+    assert chosen.fits(chosen.replay(script.trace(largest)))

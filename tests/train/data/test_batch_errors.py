@@ -28,7 +28,7 @@ from brimful.train.data.epoch_sampler import EpochSampler, Position
 from brimful.train.data.pipeline import DataConfig, DataPipeline
 from brimful.values import Failure
 from brimful_inside.probe.hooks.exceptions import kind_of
-from brimful_inside.simulator.oom_patterns import DEVICE, HOST, face_of
+from brimful_inside.simulator.oom_patterns import DEVICE, HOST, match_oom
 
 CPU = torch.device("cpu")
 ALLOCATOR = (
@@ -162,7 +162,7 @@ def test_from_outside_it_is_known_as_missing_memory_that_a_smaller_batch_may_men
     name = f"{type(caught.value).__module__}.{type(caught.value).__qualname__}"
     told = Failure(kind, name, str(caught.value), "", None, "train", 0, False, False)
     assert not is_final(told)
-    face = face_of("", f"Traceback (most recent call last):\n  File\n{name}: {caught.value}\n")
+    face = match_oom("", f"Traceback (most recent call last):\n  File\n{name}: {caught.value}\n")
     assert face is not None and face.kind == kind
 
 

@@ -11,23 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from brimful.decide.memory.categories import (
-    CACHE,
-    CATEGORIES,
-    CONTEXT,
-    Allocation,
-    Annotated,
-)
-from brimful.decide.memory.program import Program
-from brimful.decide.memory.replay import (
-    Live,
-    Visit,
-    course_of,
-    live_at,
-    visits,
-)
+from brimful.decide.memory.categories import CACHE, CATEGORIES, CONTEXT, Allocation, Annotated
+from brimful.decide.memory.live_blocks import LiveBlocks, Visit
 from brimful.values import Alike, Breakdown, ModuleShare, Moment
-from brimful_inside.simulator.allocator import DEFAULT_SETTINGS, AllocatorSettings
+from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
+from brimful_inside.simulator.program import Program
+from brimful_inside.simulator.replay import replay
 
 TOP_MODULES = 10
 TOP_GROUPS = 5
@@ -49,33 +39,30 @@ def break_down(
     context_bytes: int,
     settings: AllocatorSettings = DEFAULT_SETTINGS,
 ) -> Breakdowns | None:
-    """The breakdowns of a program whose allocations have `sizes` (bytes, by order of birth); None where it has none.
+    """The breakdowns of a program whose allocations have `sizes` (bytes, by their numbers); None where it has none.
 
     `annotated` may be of the same program at another batch size. Raises ValueError where it is of another program.
     """
     if len(annotated.allocations) != len(sizes):
         raise ValueError(f"{len(annotated.allocations)} allocations are annotated, {len(sizes)} have sizes")
-    course = course_of(program, sizes, settings)
-    seen = [visit for visit in visits(program.code, course) if visit.allocated or visit.reserved]
-    if not seen:
+    live = LiveBlocks()
+    replay(program, sizes, CachingAllocator(None, settings, detailed=False), observe=live)
+    visits = [visit for visit in live.visits if visit.allocated or visit.reserved]
+    if not visits:
         return None
-    groups = {name: [visit for visit in seen if visit.phase == name] for name in dict.fromkeys(v.phase for v in seen)}
-    everything = {"": seen, **groups}
-    highest = {name: max(found, key=lambda v: v.allocated) for name, found in everything.items()}
-    largest = {name: max(found, key=lambda v: v.reserved) for name, found in everything.items()}
-    moments = {v.allocated_at for v in highest.values()} | {v.reserved_at for v in largest.values()}
-    live = live_at(program.code, course, moments)
-    made = {name: _breakdown(highest[name], largest[name], live, annotated.allocations, context_bytes) for name in everything}
-    whole = made.pop("")
-    blocks = live[highest[""].allocated_at].blocks
-    return Breakdowns(whole, made, tuple((annotated.allocations[birth], size) for birth, size in blocks.items()))
+    phases = dict.fromkeys(visit.phase for visit in visits)
+    made = {name: _breakdown([v for v in visits if v.phase == name], live, annotated, context_bytes) for name in phases}
+    highest = live.at(max(visits, key=lambda visit: visit.allocated).allocated_at)
+    largest = tuple((annotated.allocations[number], size) for number, size in highest.items())
+    return Breakdowns(_breakdown(visits, live, annotated, context_bytes), made, largest)
 
 
-def _breakdown(
-    highest: Visit, largest: Visit, live: dict[int, Live], allocations: tuple[Allocation, ...], context_bytes: int
-) -> Breakdown:
-    photograph = live[highest.allocated_at]
-    blocks = [(allocations[birth], size) for birth, size in photograph.blocks.items()]
+def _breakdown(visits: Sequence[Visit], live: LiveBlocks, annotated: Annotated, context_bytes: int) -> Breakdown:
+    """Of some stays in phases together."""
+    highest = max(visits, key=lambda visit: visit.allocated)
+    largest = max(visits, key=lambda visit: visit.reserved)
+    allocations = annotated.allocations
+    blocks = [(allocations[number], size) for number, size in live.at(highest.allocated_at).items()]
     parts = dict.fromkeys(CATEGORIES, 0)
     for allocation, size in blocks:
         parts[allocation.category] += size
@@ -88,8 +75,8 @@ def _breakdown(
             own.setdefault(names[allocation.model, allocation.module], Counter())[allocation.category] += size
     shares = [ModuleShare(name, sum(held.values()), _ordered(held)) for name, held in own.items()]
     shares.sort(key=lambda share: -share.bytes)
-    moment = _moment(highest.phase, photograph.birth, allocations, names)
-    grown = _moment(largest.phase, live[largest.reserved_at].birth, allocations, names)
+    moment = _moment(highest.phase, live.allocation_at(highest.allocated_at), allocations, names)
+    grown = _moment(largest.phase, live.allocation_at(largest.reserved_at), allocations, names)
     return Breakdown(
         phase=highest.phase,
         parts=parts,
@@ -116,10 +103,10 @@ def _ordered(held: Counter[str]) -> dict[str, int]:
     return {category: held[category] for category in CATEGORIES if held[category]}
 
 
-def _moment(phase: str, birth: int | None, allocations: tuple[Allocation, ...], names: dict[tuple[str, str], str]) -> Moment:
-    if birth is None:
+def _moment(phase: str, number: int | None, allocations: tuple[Allocation, ...], names: dict[tuple[str, str], str]) -> Moment:
+    if number is None:
         return Moment(phase, "", "", "", "")
-    allocation = allocations[birth]
+    allocation = allocations[number]
     site = allocation.site
     return Moment(phase, allocation.op, names.get((site.model, site.module), ""), site.where, site.during)
 

@@ -1,6 +1,6 @@
 """Each allocation of a trace with its category, its module, and where in the script it was made.
 
-The categories are told apart by tags where a module, an optimizer or a gradient claims an allocation, else by its life:
+Tags give the category where a module, an optimizer or a gradient claims an allocation, else its life does:
 
 - an activation was alive when a backward pass began, or came of a forward pass that was done again within one;
 - what stays alive over the backward passes of more than two steps, or of two where it was made before the training began, is
@@ -14,23 +14,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from brimful_inside.simulator.annotations import (
+from brimful_inside.simulator.trace import (
     RECOMPUTATION,
     At,
     Backward,
-    Site,
-    Tag,
-    Uses,
-)
-from brimful_inside.simulator.trace import (
     Free,
     Malloc,
+    Note,
     Phase,
     Ready,
     Retire,
     Row,
+    Site,
     Step,
+    Tag,
     Trace,
+    Uses,
 )
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS = "parameters", "gradients", "optimizer_state", "activations"
@@ -71,7 +70,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Annotated:
-    """A trace's allocations by order of birth, and what the script uses."""
+    """A trace's allocations in their order, and what the script uses."""
 
     allocations: tuple[Allocation, ...]
     uses: frozenset[str]
@@ -92,8 +91,8 @@ class _Life:
 
 
 def annotate(trace: Trace) -> Annotated:
-    """The allocations of `trace`, by order of birth. Without notes all are temporaries or workspaces."""
-    births: list[tuple[int, _Life]] = []
+    """The allocations of `trace`, in their order. Without notes all are temporaries or workspaces."""
+    made: list[tuple[int, _Life]] = []
     alive: dict[int, _Life] = {}
     sites: dict[int, Site] = {}
     tags: dict[int, Tag] = {}
@@ -102,7 +101,7 @@ def annotate(trace: Trace) -> Annotated:
     for row in _in_order(trace):
         if isinstance(row, Malloc):
             alive[row.id] = life = _Life(row, site, not training, step)
-            births.append((row.id, life))
+            made.append((row.id, life))
         elif isinstance(row, Free | Retire | Ready):
             life = alive.pop(row.id, None)
             if life is not None:
@@ -123,10 +122,10 @@ def annotate(trace: Trace) -> Annotated:
             step = row.number
         elif isinstance(row, Uses):
             uses.add(row.name)
-    return Annotated(tuple(_allocation(life, tags.get(id_)) for id_, life in births), frozenset(uses))
+    return Annotated(tuple(_allocation(life, tags.get(id_)) for id_, life in made), frozenset(uses))
 
 
-def _in_order(trace: Trace) -> Iterator[Row | Site | At | Tag | Backward | Uses]:
+def _in_order(trace: Trace) -> Iterator[Row | Note]:
     """Rows and notes as they were written."""
     notes = iter(trace.notes)
     at, note = next(notes, (len(trace.rows) + 1, None))

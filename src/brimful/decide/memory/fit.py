@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from brimful.decide.memory.intervals import RelativeInterval
-from brimful.decide.memory.program import Program
 from brimful.decide.memory.size_model import SizeModel
-from brimful.decide.replays import play_cards
 from brimful.values import Estimate, PeakEstimate, Point, Source
-from brimful_inside.simulator.allocator import DEFAULT_SETTINGS, AllocatorSettings, CachingAllocator
-from brimful_inside.simulator.replay import Peaks, Played, play
+from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
+from brimful_inside.simulator.program import Program, program_of
+from brimful_inside.simulator.replay import Peaks, Replayed, replay_cards, worst_of
 from brimful_inside.simulator.trace import Trace
 
 WINDOW = 160  # sizes above an edge that are tested one by one, or a tenth of the edge where that is more
@@ -50,13 +49,13 @@ class Card:
         low, high = self.interval.around(device_bytes, growth)
         return max(0, low - self.context_slack_bytes[0]), high + self.context_slack_bytes[1]
 
-    def upper(self, played: Played, growth: float = 0.0) -> float:
+    def upper(self, played: Replayed, growth: float = 0.0) -> float:
         """The upper end of the device peak's interval; infinite where the card was full before the end."""
         if played.full is not None:
             return float("inf")
         return self.around(self.device_bytes(played.peak), growth)[1]
 
-    def fits(self, played: Played, growth: float = 0.0) -> bool:
+    def fits(self, played: Replayed, growth: float = 0.0) -> bool:
         return self.upper(played, growth) <= self.budget_bytes
 
     @cached_property
@@ -81,19 +80,19 @@ class Card:
         source = Source.PREDICTED
         return PeakEstimate(peaks.allocated, peaks.reserved, device, interval, source, basis)
 
-    def point(self, batch_size: int, played: Played, growth: float = 0.0) -> Point:
+    def point(self, batch_size: int, played: Replayed, growth: float = 0.0) -> Point:
         """The device peak at one batch size, for a curve."""
         device = self.device_bytes(played.peak)
         low, high = self.around(device, growth)
         return Point(batch_size, Estimate(device, Source.PREDICTED, low, high, self.interval.basis))
 
-    def play_program(self, program: Program) -> list[Played]:
-        """Replay a program on this card, or on as many as it is of."""
-        return play_cards(program, program.sizes, self.settings, self.capacity_bytes)
+    def replay_program(self, program: Program) -> Replayed:
+        """Replay a program on this card, or on as many as it is of: the worst of them."""
+        return worst_of(replay_cards(program, program.sizes, self.settings, self.capacity_bytes))
 
-    def play(self, trace: Trace) -> Played:
+    def replay(self, trace: Trace) -> Replayed:
         """Replay a trace on this card."""
-        return play(trace.rows, CachingAllocator(self.capacity_bytes, self.settings))
+        return self.replay_program(program_of(trace))
 
 
 @dataclass
@@ -102,20 +101,20 @@ class ExtrapolatedPeaks:
 
     model: SizeModel
     card: Card
-    _played: dict[int, Played] = field(default_factory=dict)
+    _played: dict[int, Replayed] = field(default_factory=dict)
     _too_large: set[int] = field(default_factory=set)  # do not fit; by how much was not worked out
 
-    def at(self, batch_size: int) -> Played:
+    def at(self, batch_size: int) -> Replayed:
         if batch_size not in self._played:
-            self._played[batch_size] = self.model.play_at(batch_size, self.card.settings, self.card.capacity_bytes)
+            self._played[batch_size] = self.model.replay_at(batch_size, self.card.settings, self.card.capacity_bytes)
         return self._played[batch_size]
 
     def fits(self, batch_size: int) -> bool:
         if batch_size not in self._played and batch_size not in self._too_large:
             card = self.card
             most = card.most_reserved_bytes
-            played = self.model.play_up_to(most, batch_size, card.settings, card.capacity_bytes)
-            if played is None:
+            played = self.model.replay_at(batch_size, card.settings, card.capacity_bytes, stop_above=most)
+            if played.stopped:
                 self._too_large.add(batch_size)
             else:
                 self._played[batch_size] = played
@@ -123,7 +122,7 @@ class ExtrapolatedPeaks:
 
     def largest(self, lower: int, upper: int | None) -> int | None:
         """As `largest_that`, with the more tests the shorter the program."""
-        rows = max(1, len(self.model.program.code))
+        rows = max(1, len(self.model.program.events))
         tests = max(FEWEST_TESTS, min(MOST_TESTS, TESTED_ROWS // rows))
         return largest_that(self.fits, lower, upper, tests)
 

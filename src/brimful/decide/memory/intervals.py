@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 
-from brimful.decide.memory.program import Program
 from brimful.values import Source
+from brimful_inside.simulator.program import Program
 
 EVIDENCE_SCHEMA = 1
 
@@ -95,7 +95,7 @@ def kind_of(program: Program) -> str:
     largest = max((size for name, size in zip(names, program.sizes, strict=True) if name.startswith("cudnn_")), default=0)
     if not largest:
         return NO_WORKSPACES
-    return SMALL_WORKSPACES if largest < SMALL * program.most_alive(program.sizes) else WORKSPACES
+    return SMALL_WORKSPACES if largest < SMALL * program.peak_live_bytes(program.sizes) else WORKSPACES
 
 
 def growth(batch_size: float, seen_to: float, per_doubling: float) -> float:

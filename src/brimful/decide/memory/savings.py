@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from brimful.decide.memory.breakdown import Breakdowns, break_down
 from brimful.decide.memory.categories import GRADIENTS, OPTIMIZER_STATE, Allocation, Annotated
 from brimful.decide.memory.fit import Card
-from brimful.decide.memory.program import Program
 from brimful.decide.memory.size_model import SizeModel
 from brimful.values import Breakdown, NoSaving, Saving, Source
-from brimful_inside.simulator.annotations import RECOMPUTATION
+from brimful_inside.simulator.program import Program
+from brimful_inside.simulator.trace import RECOMPUTATION
 
 MIB = 1 << 20
 WORTH_SHARE = 0.001  # of the peak: less is no saving
@@ -129,7 +129,7 @@ def smaller_evaluation(card: Card, model: SizeModel, breakdowns: Breakdowns, bat
     phase = breakdowns.whole.phase
     if phase != "eval" or half < min(model.fitted_at):
         return None
-    evaluated = model.play_at(half, card.settings).phases.get(phase)
+    evaluated = model.replay_at(half, card.settings).phases.get(phase)
     others = [_allocated(one) for name, one in breakdowns.phases.items() if name != phase]
     if evaluated is None or not others:
         return None

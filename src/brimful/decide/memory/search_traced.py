@@ -21,18 +21,23 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from math import isqrt
 
-from brimful.decide.beginnings import common_beginning
-from brimful.decide.cards import joined, worst_of
 from brimful.decide.memory.bracket import Bracket, upper_limit
 from brimful.decide.memory.fit import Card, ExtrapolatedPeaks, curve_sizes, largest_that
 from brimful.decide.memory.intervals import GROWTH_EXTRAPOLATED, GROWTH_PEAKS, growth
 from brimful.decide.memory.peak_curve import fit_peaks
-from brimful.decide.memory.program import Program, program_of
-from brimful.decide.memory.size_model import SizeModel, fit_size_model, needs_another_trace, second_size
-from brimful.decide.trusted_laws import TrustedLaws, best_laws
+from brimful.decide.memory.size_model import (
+    SizeModel,
+    TrustedModel,
+    common_prefix,
+    fit_size_model,
+    most_trusted,
+    needs_another_trace,
+    second_size,
+)
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import Limits, MemoryEstimate, Outcome, PeakEstimate, Point
-from brimful_inside.simulator.replay import Played
+from brimful_inside.simulator.program import Program, joined, program_of
+from brimful_inside.simulator.replay import Replayed
 from brimful_inside.simulator.trace import Trace
 
 MAX_TRACES = 6
@@ -71,7 +76,7 @@ class _Known:
     card: Card
     bracket: Bracket
     programs: dict[int, Program] = field(default_factory=dict)
-    played: dict[int, Played] = field(default_factory=dict)
+    played: dict[int, Replayed] = field(default_factory=dict)
     full: set[int] = field(default_factory=set)  # ran out of device memory
     steps: set[int | None] = field(default_factory=set)  # samples that went into a step, over all traces
     predicted: dict[tuple, ExtrapolatedPeaks] = field(default_factory=dict)
@@ -98,7 +103,7 @@ class _Known:
         else:
             self.steps.add(traced.samples_per_step)
             program = self.programs[size] = joined([program_of(trace) for trace in traced.traces])
-            played = self.played[size] = worst_of(self.card.play_program(program))
+            played = self.played[size] = self.card.replay_program(program)
             (bracket.fitting if self.card.fits(played) else bracket.too_large).add(size)
 
     @property
@@ -173,7 +178,7 @@ def _second_size(known: _Known, first: int) -> int | None:
 
 def _next_size(known: _Known) -> int | None:
     """The next batch size to trace; None when the search is over."""
-    bracket, model = known.bracket, best_laws(known.programs, known.frontier)
+    bracket, model = known.bracket, most_trusted(known.programs, known.frontier)
     candidate = _candidate(known, model)
     if candidate is None:
         return None if bracket.lowest in bracket.tried or (model is not None and model.verified) else bracket.lowest
@@ -181,7 +186,7 @@ def _next_size(known: _Known) -> int | None:
         return candidate
     if candidate == bracket.upper and candidate in bracket.fitting:
         return None  # its own trace is the proof
-    if model is not None and model.laws.exact and not model.verified and not _proves_the_limit(known, candidate):
+    if model is not None and model.size_model.exact and not model.verified and not _proves_the_limit(known, candidate):
         smaller = range(candidate - 1, bracket.lowest - 1, -1)  # below the answer, since it must be safe
         return next((size for size in smaller if size not in bracket.tried), None)
     return None
@@ -195,7 +200,7 @@ def _proves_the_limit(known: _Known, size: int) -> bool:
     below = [smaller for smaller in sorted(known.programs) if smaller < size]
     for count in range(2, min(3, len(below)) + 1):
         model = fit_size_model({smaller: known.programs[smaller] for smaller in below[:count]})
-        prefix = common_beginning(model, known.programs[size], size) if model is not None else None
+        prefix = common_prefix(model, known.programs[size], size) if model is not None else None
         if prefix is None or not prefix.exact or prefix.constant:
             continue
         if known.peaks_of(prefix).largest(size, bracket.upper) == size:
@@ -203,13 +208,13 @@ def _proves_the_limit(known: _Known, size: int) -> bool:
     return False
 
 
-def _candidate(known: _Known, model: TrustedLaws | None) -> int | None:
+def _candidate(known: _Known, model: TrustedModel | None) -> int | None:
     """The largest size predicted to fit, by the model or by the peaks; None if none does."""
     most, by_memory = known.bracket.largest_without_error, _candidate_by_memory(known, model)
     return by_memory if most is None or by_memory is None else min(by_memory, most)
 
 
-def _candidate_by_memory(known: _Known, model: TrustedLaws | None) -> int | None:
+def _candidate_by_memory(known: _Known, model: TrustedModel | None) -> int | None:
     """As `_candidate`, whether or not the script itself would fail there.
 
     A model may hold near the edge alone, so it is asked from the largest traced size that fits upwards.
@@ -222,17 +227,17 @@ def _candidate_by_memory(known: _Known, model: TrustedLaws | None) -> int | None
         return low
     if model is None:
         found = _candidate_by_peaks(known, low or bracket.lowest, upper)
-    elif model.laws.constant:
+    elif model.size_model.constant:
         # Any size is as good as any other: without a limit, name none that was not traced.
-        found = upper if upper is not None and known.peaks_of(model.laws).fits(upper) else None
+        found = upper if upper is not None and known.peaks_of(model.size_model).fits(upper) else None
     else:
-        found = known.peaks_of(model.laws).largest(low or bracket.lowest, upper)
+        found = known.peaks_of(model.size_model).largest(low or bracket.lowest, upper)
     return found if low is None or found is not None else low
 
 
-def _still_predicted_to_fit(known: _Known, model: TrustedLaws | None, size: int) -> bool:
+def _still_predicted_to_fit(known: _Known, model: TrustedModel | None, size: int) -> bool:
     """Whether the model still says that `size` fits, or is not to be trusted with an answer."""
-    return model is None or not model.verified or known.peaks_of(model.laws).fits(size)
+    return model is None or not model.verified or known.peaks_of(model.size_model).fits(size)
 
 
 def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | None:
@@ -252,7 +257,7 @@ def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | 
 
 def _conclude(known: _Known) -> MemoryConclusion:
     bracket, card = known.bracket, known.card
-    trusted = best_laws(known.programs, known.frontier) if known.programs else None
+    trusted = most_trusted(known.programs, known.frontier) if known.programs else None
     verified = trusted is not None and trusted.verified and bracket.failed is None
     proven = not verified and bracket.failed is None and bracket.low is not None and _proves_the_limit(known, bracket.low)
     largest = bracket.low
@@ -260,7 +265,7 @@ def _conclude(known: _Known) -> MemoryConclusion:
     if verified and bracket.script_error_above(largest) is None:
         candidate = _candidate(known, trusted)
         largest = candidate if candidate is not None else largest
-    model = trusted.laws if trusted is not None else None
+    model = trusted.size_model if trusted is not None else None
     constant = model is not None and model.constant and len(known.programs) > 1
     played = None
     if largest is not None:
@@ -295,7 +300,7 @@ def _in_samples(model: SizeModel, multiple_of: int) -> SizeModel:
     return replace(model, per=multiple_of, fitted_at=tuple(size * multiple_of for size in model.fitted_at))
 
 
-def _limited_by(known: _Known, model: TrustedLaws | None, largest: int | None, constant: bool) -> str | None:
+def _limited_by(known: _Known, model: TrustedModel | None, largest: int | None, constant: bool) -> str | None:
     bracket = known.bracket
     if largest is not None and largest == bracket.upper:
         return upper_limit(bracket.limits)[1]
@@ -310,20 +315,20 @@ def _limited_by(known: _Known, model: TrustedLaws | None, largest: int | None, c
 def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
     """Predicted peaks for a picture: at each size by the model that holds at the nearest traced size."""
     bracket, sizes = known.bracket, sorted(known.programs)
-    models = [best_laws(known.programs, frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
+    models = [most_trusted(known.programs, frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
     found = [model for model in models if model is not None]
-    points, rows = [], max((len(model.laws.program.events) for model in found), default=0)
+    points, rows = [], max((len(model.size_model.program.events) for model in found), default=0)
     for size in curve_sizes(largest, bracket.lowest, bracket.upper, rows) if found else []:
         model = min(found, key=lambda m, size=size: min(abs(size - seen) for seen in m.reproduced))
-        played = known.played.get(size) or known.peaks_of(model.laws).at(size)
+        played = known.played.get(size) or known.peaks_of(model.size_model).at(size)
         if played.full is not None:
-            played = model.laws.play_at(size, known.card.settings)  # what it would take on a card without limit
+            played = model.size_model.replay_at(size, known.card.settings)  # what it would take on a card without limit
         widened = 0.0 if model.verified else growth(size, sizes[-1], GROWTH_EXTRAPOLATED)
         points.append(known.card.point(bracket.samples(size), played, widened))
     return tuple(points)
 
 
-def _notes(known: _Known, model: TrustedLaws | None, proven: bool) -> list[str]:
+def _notes(known: _Known, model: TrustedModel | None, proven: bool) -> list[str]:
     notes: list[str] = []
     if model is None and len(known.programs) > 1:
         sizes = sorted(known.programs)
@@ -336,9 +341,9 @@ def _notes(known: _Known, model: TrustedLaws | None, proven: bool) -> list[str]:
     return notes
 
 
-def _difference(known: _Known, model: TrustedLaws) -> str:
+def _difference(known: _Known, model: TrustedModel) -> str:
     for size in sorted(known.programs):
-        seen = model.laws.reproduces(known.programs[size], size)
+        seen = model.size_model.reproduces(known.programs[size], size)
         if not seen.exact:
             return f"at batch size {known.bracket.samples(size)}, {seen.differs_at}"
-    return "no trace was left to confirm them" if model.laws.exact else "the script rounds sizes"
+    return "no trace was left to confirm them" if model.size_model.exact else "the script rounds sizes"

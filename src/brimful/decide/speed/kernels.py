@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from brimful.decide.memory.size_model import Law, law_through
+from brimful.decide.memory.size_model import Polynomial, fit_polynomial
 from brimful_inside.simulator.roofline import Kernel
 
 
@@ -26,7 +26,7 @@ class KernelLaws:
     """Kernels whose numbers are laws of the batch size."""
 
     places: tuple[Kernel, ...]  # the different kernels, with the numbers of the smallest trace
-    laws: tuple[tuple[Law, ...], ...]  # of each: flops, bytes, launches, then its lengths
+    laws: tuple[tuple[Polynomial, ...], ...]  # of each: flops, bytes, launches, then its lengths
     order: tuple[int, ...]
     fitted_at: tuple[int, ...]  # batch sizes
     exact: bool = True  # the same kernels ran at all sizes
@@ -44,7 +44,7 @@ class ScaledKernels:
     """Kernels of several traces that did not run the same ones, and the totals of each kind as laws."""
 
     traced: Mapping[int, StepKernels]
-    totals: Mapping[str, tuple[Law, Law]]  # kind: flops, bytes
+    totals: Mapping[str, tuple[Polynomial, Polynomial]]  # kind: flops, bytes
     exact: bool = False
 
     @property
@@ -62,7 +62,7 @@ class ScaledKernels:
         )
 
 
-def _growth(laws: tuple[Law, Law], old: int, new: int) -> tuple[float, float]:
+def _growth(laws: tuple[Polynomial, Polynomial], old: int, new: int) -> tuple[float, float]:
     before, after = [law.at(old) for law in laws], [law.at(new) for law in laws]
     flops, nbytes = (max(0.0, b / a) if a > 0 else 1.0 for a, b in zip(before, after, strict=True))
     return flops, nbytes
@@ -91,7 +91,7 @@ def fit_kernels(steps: Mapping[int, Sequence[Kernel]], alike: bool = True) -> Ke
     points = [chosen[0], *([chosen[len(chosen) // 2]] if len(chosen) > 2 else []), chosen[-1]] if len(chosen) > 1 else chosen
     numbers: dict[tuple, int] = {}
     places: list[Kernel] = []
-    laws: list[tuple[Law, ...]] = []
+    laws: list[tuple[Polynomial, ...]] = []
     order: list[int] = []
     for kernels in zip(*(steps[size] for size in points), strict=True):
         key = (kernels[0][:2], kernels[0].engine, tuple(_numbers(kernel) for kernel in kernels))
@@ -99,7 +99,7 @@ def fit_kernels(steps: Mapping[int, Sequence[Kernel]], alike: bool = True) -> Ke
             numbers[key] = len(places)
             places.append(kernels[0])
             columns = zip(*(_numbers(kernel) for kernel in kernels), strict=True)
-            laws.append(tuple(law_through(list(zip(points, column, strict=True))) for column in columns))
+            laws.append(tuple(fit_polynomial(list(zip(points, column, strict=True))) for column in columns))
         order.append(numbers[key])
     return KernelLaws(tuple(places), tuple(laws), tuple(order), tuple(points), exact=len(chosen) == len(steps))
 
@@ -122,12 +122,12 @@ def _distinct(kernels: Sequence[Kernel]) -> StepKernels:
     return StepKernels(tuple(numbers), order)
 
 
-def _totals(steps: Mapping[int, Sequence[Kernel]]) -> dict[str, tuple[Law, Law]]:
+def _totals(steps: Mapping[int, Sequence[Kernel]]) -> dict[str, tuple[Polynomial, Polynomial]]:
     sizes = sorted(steps)
     ends = [sizes[0], sizes[-1]]
     kinds = {kernel.kind for size in ends for kernel in steps[size]}
 
-    def law(kind: str, field: str) -> Law:
-        return law_through([(size, sum(getattr(k, field) for k in steps[size] if k.kind == kind)) for size in ends])
+    def law(kind: str, field: str) -> Polynomial:
+        return fit_polynomial([(size, sum(getattr(k, field) for k in steps[size] if k.kind == kind)) for size in ends])
 
     return {kind: (law(kind, "flops"), law(kind, "bytes")) for kind in kinds}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
-from brimful_inside.simulator.oom_patterns import HOST, Face, face_of
+from brimful_inside.simulator.oom_patterns import HOST, OomPattern, match_oom
 
 __all__ = ["BatchMemoryError", "BatchNotMade", "WorkerDied", "batches_are_made", "dead_worker"]
 
@@ -95,11 +95,11 @@ def _missing_memory(error: Exception) -> BatchNotMade | None:
     )
 
 
-def _face(error: Exception) -> Face | None:
+def _face(error: Exception) -> OomPattern | None:
     kind, message = type(error), str(error)
-    face = face_of(f"{kind.__module__}.{kind.__qualname__}", message)
+    face = match_oom(f"{kind.__module__}.{kind.__qualname__}", message)
     if face is None and kind is RuntimeError and _CAUGHT.match(message):
-        return face_of("", message)  # of a type that could not be made again here, such as numpy's: its traceback has the name
+        return match_oom("", message)  # of a type that could not be made again here, such as numpy's: the traceback has it
     return face
 
 

@@ -12,7 +12,7 @@ import torch
 
 from brimful.errors import BrimfulError, DoesNotFit
 from brimful.train.data.batch_errors import dead_worker
-from brimful_inside.simulator.oom_patterns import face_of
+from brimful_inside.simulator.oom_patterns import match_oom
 
 __all__ = [
     "Missing",
@@ -54,7 +54,7 @@ def attempt(work: Callable[[], object]) -> Missing | None:
             raise dead from error
         kind = type(error)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        face = face_of(name, str(error))
+        face = match_oom(name, str(error))
         if face is None:
             raise
         words = str(error).strip().splitlines()

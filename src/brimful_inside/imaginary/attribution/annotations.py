@@ -1,4 +1,4 @@
-"""All that the imaginary GPU notes beside the allocations (simulator/annotations.py), put in place and taken away together."""
+"""All that the imaginary GPU notes beside the allocations (simulator/trace.py), put in place and taken away together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brimful_inside.imaginary.attribution.modules import ModuleCalls
 from brimful_inside.imaginary.attribution.what_if import WHAT_IFS, patch_what_if
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.simulator.annotations import Uses
+from brimful_inside.simulator.trace import Uses
 
 __all__ = ["Notes"]
 

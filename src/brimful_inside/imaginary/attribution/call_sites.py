@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 import brimful_inside
 from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.simulator.annotations import (
+from brimful_inside.simulator.trace import (
     BACKWARD,
     FORWARD,
     OPTIMIZER,

@@ -20,7 +20,7 @@ from brimful_inside.imaginary.state.tensors import (
     is_meta,
     plain_parts,
 )
-from brimful_inside.simulator.annotations import (
+from brimful_inside.simulator.trace import (
     BUFFER,
     GRADIENT,
     INPUT,

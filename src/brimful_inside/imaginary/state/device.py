@@ -21,8 +21,8 @@ from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
 from brimful_inside.imaginary.state.tensors import CUDA, META, Pinned, is_meta, plain_parts, tensors_in, zeros_on_host
-from brimful_inside.simulator.allocator import CachingAllocator, settings_in
-from brimful_inside.simulator.allocator_settings import conf_in
+from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.allocator_settings import conf_in, settings_in
 from brimful_inside.simulator.trace import TRACE_VERSION
 from brimful_inside.wire import Card
 

@@ -15,11 +15,11 @@ import torch
 
 from brimful_inside.imaginary.state.errors import out_of_memory
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull
-from brimful_inside.simulator.annotations import Note
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import (
     EmptyCache,
     EmptyPool,
+    Note,
     Phase,
     Pool,
     Ready,

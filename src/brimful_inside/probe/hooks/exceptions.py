@@ -13,7 +13,7 @@ from typing import Any, Callable, List, Optional
 import brimful_inside
 from brimful_inside.probe.context import guarded
 from brimful_inside.probe.unsupported import is_ours, lacking
-from brimful_inside.simulator.oom_patterns import face_of
+from brimful_inside.simulator.oom_patterns import match_oom
 from brimful_inside.wire import Failure
 
 UNSUPPORTED, CRASHED = "unsupported", "crashed"
@@ -23,7 +23,7 @@ def kind_of(error: BaseException) -> str:
     """Out of device memory, out of host memory, a call the imaginary card lacks, or a crash of the script's own."""
     if any(is_ours(one) for one in (error, error.__cause__) if one is not None):
         return UNSUPPORTED
-    face = face_of(qualified_name(type(error)), _message(error))
+    face = match_oom(qualified_name(type(error)), _message(error))
     return face.kind if face is not None else CRASHED
 
 

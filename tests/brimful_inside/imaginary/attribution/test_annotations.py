@@ -14,13 +14,15 @@ import torch.utils.checkpoint
 from torch import nn
 
 from brimful_inside.imaginary import enter
-from brimful_inside.simulator.annotations import (
+from brimful_inside.simulator.trace import (
     At,
     Backward,
+    Free,
+    Malloc,
     Site,
     Tag,
+    decode,
 )
-from brimful_inside.simulator.trace import Free, Malloc, decode
 from tests.brimful_inside.imaginary.conftest import card
 
 optimizer_module = sys.modules[torch.optim.Optimizer.__module__]

@@ -12,8 +12,7 @@ from torch import nn
 
 from brimful_inside.imaginary import enter
 from brimful_inside.imaginary.attribution.what_if import blocks_that_repeat, lower_precision
-from brimful_inside.simulator.annotations import RECOMPUTATION, Site, Uses
-from brimful_inside.simulator.trace import Malloc, decode
+from brimful_inside.simulator.trace import RECOMPUTATION, Malloc, Site, Uses, decode
 from tests.brimful_inside.imaginary.conftest import card
 
 

@@ -8,7 +8,8 @@ from torch import nn
 
 from brimful_inside.imaginary import Unsupported
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.replay import play
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.replay import replay
 from brimful_inside.simulator.roofline import BY_GRAPH
 from brimful_inside.simulator.trace import EmptyPool, Pool, ReleasePool
 from brimful_inside.wire import Card
@@ -65,7 +66,8 @@ def test_a_whole_training_step_is_captured_as_the_documentation_has_it(gpu, trac
     assert reserved() == kept, "what the graph needs at each replay stays, used or not"
     assert kept > 3 * 2048 * 4096 * 4 / MIB, "activations and gradients of the hidden layer"
     gpu.flush()
-    assert play(rows(trace_file).rows, CachingAllocator()).peak.reserved == torch.cuda.max_memory_reserved()
+    program = program_of(rows(trace_file))
+    assert replay(program, program.sizes, CachingAllocator()).peak.reserved == torch.cuda.max_memory_reserved()
     del loss, graph
 
 
@@ -208,7 +210,8 @@ def test_a_memory_pool_of_the_script_is_kept_apart_and_emptied_at_its_end(gpu, t
     assert reserved() == 50
     gpu.flush()
     assert [type(row) for row in rows(trace_file).rows if isinstance(row, (ReleasePool, EmptyPool))] == [ReleasePool, EmptyPool]
-    assert play(rows(trace_file).rows, CachingAllocator()).peak.reserved == 150 * MIB
+    program = program_of(rows(trace_file))
+    assert replay(program, program.sizes, CachingAllocator()).peak.reserved == 150 * MIB
     del outside
     with pytest.raises(Unsupported, match=r"cannot run torch\.cuda\.MemPool at test_graphs\.py:\d+ in test_a_memory"):
         torch.cuda.MemPool(use_on_oom=True)

@@ -6,7 +6,8 @@ torch = pytest.importorskip("torch")
 
 from brimful_inside.imaginary.state import ledger  # noqa: E402
 from brimful_inside.simulator.allocator import CachingAllocator  # noqa: E402
-from brimful_inside.simulator.replay import play  # noqa: E402
+from brimful_inside.simulator.program import program_of  # noqa: E402
+from brimful_inside.simulator.replay import replay  # noqa: E402
 from brimful_inside.simulator.trace import Ready, Retire, Stream  # noqa: E402
 from tests.brimful_inside.imaginary.conftest import rows  # noqa: E402
 
@@ -40,7 +41,8 @@ def test_a_replay_of_a_trace_with_streams_shows_the_live_peaks(gpu, trace_file):
         (tensor.float() * 2).sum().item()
         del tensor
     gpu.flush()
-    played = play(rows(trace_file).rows, CachingAllocator())
+    program = program_of(rows(trace_file))
+    played = replay(program, program.sizes, CachingAllocator())
     assert played.peak.reserved == torch.cuda.max_memory_reserved() > 0
     assert played.peak.allocated == torch.cuda.max_memory_allocated()
 

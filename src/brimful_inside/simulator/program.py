@@ -1,0 +1,160 @@
+"""A trace as a program: what happens in which order, apart from how many bytes each allocation takes.
+
+Two traces at different batch sizes are comparable when their programs have the same events; allocations are numbered in their
+order for that, from 0 on for each card.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from brimful_inside.simulator import workspaces
+from brimful_inside.simulator.trace import KIND_OF, Free, Malloc, Ready, Retire, Trace
+
+# What happens at one row, without bytes: ("malloc", op, workspace, number of its args), ("free", n), ("retire", n) and
+# ("ready", n) of the n-th allocation, and as in the trace all other rows (simulator/trace.py).
+# ("card", number) stands between the programs of two cards.
+Event = Tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The events, and the numbers that may depend on the batch size."""
+
+    events: Tuple[Event, ...]
+    sizes: Tuple[int, ...]  # bytes asked for by each allocation
+    args: Tuple[Tuple[int, ...], ...]  # of each allocation's workspace; () without one
+
+    @cached_property
+    def digest(self) -> int:
+        return hash(self.events)
+
+    def same_events(self, other: Program) -> bool:
+        return self.digest == other.digest and self.events == other.events
+
+    def difference(self, other: Program) -> Optional[str]:
+        """Where the events of two programs part, as a sentence; None if they do not."""
+        for number, (mine, theirs) in enumerate(zip(self.events, other.events)):
+            if mine != theirs:
+                return "row %d: %s against %s" % (number, _words(mine), _words(theirs))
+        if len(self.events) != len(other.events):
+            return "%d rows against %d" % (len(self.events), len(other.events))
+        return None
+
+    def first(self, rows: int) -> Program:
+        """The program as far as its first so many events."""
+        events = self.events[:rows]
+        count = sum(event[0] == "malloc" for event in events)
+        return Program(events, self.sizes[:count], self.args[:count])
+
+    @cached_property
+    def allocations(self) -> Tuple[Event, ...]:
+        """The event of each allocation."""
+        return tuple(event for event in self.events if event[0] == "malloc")
+
+    @cached_property
+    def cards(self) -> Tuple[Program, ...]:
+        """The program of each card; those of cards that do the same, as most ranks do, share their events."""
+        ends = [at for at, event in enumerate(self.events) if event[0] == "card"] + [len(self.events)]
+        if len(ends) == 1:
+            return (self,)
+        shared: Dict[Tuple[Event, ...], Tuple[Event, ...]] = {}
+        cards, start, first = [], 0, 0
+        for end in ends:
+            events = self.events[start:end]
+            events = shared.setdefault(events, events)
+            last = first + sum(event[0] == "malloc" for event in events)
+            cards.append(Program(events, self.sizes[first:last], self.args[first:last]))
+            start, first = end + 1, last
+        return tuple(cards)
+
+    def largest_live_set(self, sizes: Sequence[int]) -> List[int]:
+        """The allocations that are alive when most bytes are, on the card that holds most, if they have `sizes`."""
+        most, first, largest = 0, 0, []
+        for card in self.cards:
+            moment, highest = card._highest_moment(sizes[first:])
+            if highest > most:
+                most, largest = highest, [first + number for number in card._alive_after(moment)]
+            first += len(card.sizes)
+        return largest
+
+    def peak_live_bytes(self, sizes: Sequence[int]) -> int:
+        """The bytes that are alive at that moment."""
+        return sum(sizes[number] for number in self.largest_live_set(sizes))
+
+    def _highest_moment(self, sizes: Sequence[int]) -> Tuple[int, int]:
+        """The event after which most bytes are alive, and how many; what is retired is alive until it is ready."""
+        moment = highest = alive = number = 0
+        for at, event in enumerate(self.events):
+            kind = event[0]
+            if kind == "malloc":
+                alive += sizes[number]
+                number += 1
+                if alive > highest:
+                    moment, highest = at, alive
+            elif kind == "free" or kind == "ready":
+                alive -= sizes[event[1]]
+        return moment, highest
+
+    def _alive_after(self, moment: int) -> List[int]:
+        events = self.events[: moment + 1]
+        ended = {event[1] for event in events if event[0] in ("free", "ready")}
+        return [number for number in range(sum(event[0] == "malloc" for event in events)) if number not in ended]
+
+
+NOTHING = Program((), (), ())
+
+
+def joined(programs: Sequence[Program]) -> Program:
+    """The programs of several cards one after another (`Program.cards`); that of one is itself."""
+    if len(programs) == 1:
+        return programs[0]
+    events: List[Event] = []
+    for number, program in enumerate(programs):
+        events += [("card", number), *program.events] if number else program.events
+    sizes = tuple(size for program in programs for size in program.sizes)
+    return Program(tuple(events), sizes, tuple(args for program in programs for args in program.args))
+
+
+def program_of(trace: Trace) -> Program:
+    """Take a trace apart. Ends of storages older than the trace are left out, as they free nothing in a replay."""
+    events: List[Event] = []
+    sizes: List[int] = []
+    args: List[Tuple[int, ...]] = []
+    numbers: Dict[int, int] = {}  # of what is alive, by identifier
+    seen: Dict[Event, Event] = {}  # the same few allocations come again and again: one object for each
+    for row in trace.rows:
+        kind = KIND_OF[type(row)]
+        if isinstance(row, Malloc):
+            numbers[row.id] = len(sizes)
+            workspace = row.workspace if _is_known(row) else None
+            own = row.args if workspace is not None else ()
+            sizes.append(row.nbytes)
+            args.append(own)
+            event: Event = (kind, row.op, workspace, len(own))
+            events.append(seen.setdefault(event, event))
+        elif isinstance(row, (Free, Ready, Retire)):
+            number = numbers.get(row.id) if isinstance(row, Retire) else numbers.pop(row.id, None)
+            if number is not None:
+                events.append(_end(kind, number))
+        else:
+            events.append((kind, *row))
+    return Program(tuple(events), tuple(sizes), tuple(args))
+
+
+@cache
+def _end(kind: str, number: int) -> Event:
+    """The end of an allocation: one object for the programs of all batch sizes."""
+    return kind, number
+
+
+def _is_known(row: Malloc) -> bool:
+    """A workspace that this version computes otherwise, or not at all, is no help: its bytes are then fitted as they are."""
+    name = row.workspace
+    return name is not None and name in workspaces.FORMULAS and workspaces.bytes_of(name, row.args) == row.nbytes
+
+
+def _words(event: Event) -> str:
+    return " ".join(str(part) for part in event if part not in (None, 0))
