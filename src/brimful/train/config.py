@@ -179,7 +179,7 @@ class ScalingConfig:
 class CheckpointConfig:
     """How often a checkpoint is written, how many stay, and where a training goes on from.
 
-    None switches an interval off; where several are given, each one asks for a checkpoint by itself.
+    None switches an interval off; where several are given, each one asks for checkpoints.
     """
 
     every_epochs: Annotated[float | None, Parameter(name="--checkpoint-every-epochs")] = 1

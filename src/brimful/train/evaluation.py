@@ -71,7 +71,7 @@ class Evaluation:
         """One batch of the evaluation's size before the training: what does not fit shows now, not after an epoch. Where
         samples have sizes, the worst batches that these allow.
 
-        Adopts a smaller batch where it must. Raises UsageError when the measures lack the one that tells the best checkpoint.
+        Adopts a smaller batch where it must. Raises UsageError when the measures lack the one of task.best.
         """
         seen = self._tried()
         name = self._task.best[0]
@@ -79,7 +79,7 @@ class Evaluation:
         if names and name not in names:
             raise UsageError(
                 f"task.best names the measure {name!r}, and the evaluation gives {', '.join(names)}",
-                "The best checkpoint could not be told.",
+                "Checkpoints are compared by it.",
                 "Name one of them in task.best.",
             )
 

@@ -145,5 +145,5 @@ def _overlap_row(config: Config, ranks: Ranks) -> Effective:
     if ranks.size == 1:
         return Effective("overlap", True, False, "one process has no gradients to sum")
     if config.parallel == "fsdp2":
-        return Effective("overlap", True, True, "FSDP2 communicates during the backward pass by itself")
+        return Effective("overlap", True, True, "FSDP2 communicates during the backward pass anyway")
     return Effective("overlap", True, True, f"once {OVERLAP_AFTER} updates in a row had enough memory")

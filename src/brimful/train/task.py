@@ -38,7 +38,7 @@ class Task:
     measure(model, batch): for evaluation, named sums, each reported as total / count. None: the loss alone, as "loss".
     prepare(batch): what is done to a batch once it is on the device, before loss and measure (uint8 images to floats).
     decomposes: False says that the loss is no mean over samples (all pairs in a batch): its batch cannot be split without
-        another result, so that after an out-of-memory error the effective batch is made smaller, and that is said.
+        another result, so that after an out-of-memory error the engine makes the effective batch smaller, and the log shows it.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Task:
     train_data: Dataset
     eval_data: Dataset | None = None
     measure: Callable[[nn.Module, Batch], Mapping[str, Sum]] | None = None
-    best: tuple[str, str] = ("loss", "min")  # the measure that tells the best checkpoint, and whether "min" or "max" is best
+    best: tuple[str, str] = ("loss", "min")  # the measure by which checkpoints are compared, and whether "min" or "max" is best
     prepare: Callable[[Batch], Batch] | None = None
     decomposes: bool = True
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 from brimful.errors import CheckpointDamaged, NewerCheckpoint
 from brimful.train.checkpoints import checkpoint as whole
 from brimful.train.checkpoints.checkpoint import Disk
-from tests.train.checkpoints.states import STATES, same, training_state
+from tests.train.checkpoints.states import STATES, same, sealed, training_state
 
 FILES = ["model.safetensors", "state.safetensors", "state.json"]
 
@@ -23,11 +22,6 @@ def written(folder, state=None, **facts):
         Disk(), folder, training_state(3) if state is None else state, **{"step": 3, "score": 0.5, "best": "min", **facts}
     )
     return folder
-
-
-def sealed(body: bytes) -> bytes:
-    """An index with a right checksum, whatever stands in it."""
-    return body[:-1] + b',"crc32":"%08x"}\n' % zlib.crc32(body[:-1])
 
 
 @settings(max_examples=60, deadline=None)

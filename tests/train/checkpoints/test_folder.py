@@ -13,8 +13,7 @@ from brimful.train.checkpoints import checkpoint as whole
 from brimful.train.checkpoints.checkpoint import Disk
 from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.config import CheckpointConfig
-from tests.train.checkpoints.states import same, training_state
-from tests.train.checkpoints.test_checkpoint import sealed
+from tests.train.checkpoints.states import same, sealed, training_state
 
 
 def of(folder, warn=pytest.fail, disk=None, **config):

@@ -19,7 +19,7 @@ from brimful.train.data.arrays import Arrays
 from brimful.train.data.epoch_sampler import EpochSampler, Position, worst_micro_batches
 from brimful.train.data.pipeline import DataPipeline
 from brimful.train.step.batching import Split
-from tests.train.data.test_pipeline import ALONE, CPU, Noisy, Texts
+from tests.train.data.datasets import ALONE, CPU, Noisy, Texts
 
 SETTINGS = st.fixed_dictionaries(
     {"micro_batch": st.integers(1, 9), "accumulation": st.integers(1, 4), "ranks": st.integers(1, 5)}

@@ -9,45 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
 from brimful.errors import UsageError
 from brimful.train import BatchingConfig, Config, Task, fit
+from brimful.train.config import DataConfig
 from brimful.train.data.arrays import Arrays
 from brimful.train.data.epoch_sampler import EpochSampler, Position
-from brimful.train.data.pipeline import DataConfig, DataPipeline
-
-CPU = torch.device("cpu")
-ALONE = DataConfig(workers=0)
-
-
-class Noisy(Dataset):
-    """Each sample is its index and a number drawn for it."""
-
-    def __init__(self, length, fails_at=None):
-        self.length = length
-        self.fails_at = fails_at
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        if index == self.fails_at:
-            raise ValueError("a broken image")
-        return torch.tensor(index), torch.rand(())
-
-
-class Texts(Dataset):
-    sizes = numpy.array([3, 1, 4, 1, 5, 9, 2, 6])
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return torch.full((int(self.sizes[index]),), index)
-
-    def collate(self, samples):
-        return {"tokens": torch.nn.utils.rnn.pad_sequence(samples, batch_first=True, padding_value=-1)}
+from brimful.train.data.pipeline import DataPipeline
+from tests.train.data.datasets import ALONE, CPU, Noisy, Texts
 
 
 def sampler(length, micro_batch=4, accumulation=2, **more):

@@ -79,7 +79,7 @@ def captchas(key: Key, folder: Path, processes: int, say: Say) -> Captchas:
 
 
 def _whole(path: Path, key: Key, say: Say) -> np.ndarray | None:
-    """The array, if the file is there with its full length. None otherwise: what is damaged is drawn anew, and said."""
+    """The array, if the file is there with its full length. None otherwise: what is damaged is drawn anew, with a message."""
     expected = _header(key)
     try:
         size = path.stat().st_size
@@ -123,15 +123,15 @@ class _Lock:
         self._lock = FileLock(f"{path}.lock")
 
     def __enter__(self) -> None:
-        said = False
+        waits = False
         while True:
             try:
                 self._lock.acquire(timeout=POLL_EVERY_S)
                 return
             except Timeout:
-                if not said:
+                if not waits:
                     self._say(f"Another process is drawing {self._path.name}: waiting for it.")
-                said = True
+                waits = True
             except OSError as error:
                 raise _unwritable(self._path.parent, error) from error
 
@@ -227,7 +227,7 @@ def images_of(options: ImageOptions, say: Say) -> tuple[Captchas, Captchas]:
 
 
 def held_out(train: Captchas, valid: Captchas, say: Say) -> Captchas:
-    """`valid` without the images that are among the training images as well, each left out and said.
+    """`valid` without the images that are among the training images as well, which are counted in a message.
 
     Seeds alone do not promise it: of tiny images of one character the same may be drawn twice.
     """

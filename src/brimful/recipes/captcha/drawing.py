@@ -27,7 +27,7 @@ def draw_parts(
     """(start, pixels) of each part of `part` images that begins at one of `starts`, as they are finished."""
     if not starts:
         return
-    Painter(key.look)  # what is missing (package, font) is said here, once
+    Painter(key.look)  # what is missing (package, font) is reported here, once
     shown = texts(key.seed, key.count, key.look)
     jobs = {start: shown[start : start + part] for start in starts}
     total = sum(map(len, jobs.values()))

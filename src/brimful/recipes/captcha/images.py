@@ -70,7 +70,7 @@ class ImageOptions:
     eval_samples: int = 5_000
     """Held-out images, none of which is among the training images."""
     alphabet: str | None = None
-    """The characters shown; digits and capital letters if it is not said."""
+    """The characters shown; digits and capital letters without it."""
     digits: Annotated[bool, Parameter(negative="")] = False
     """Digits alone."""
     length: int = 4
@@ -88,7 +88,7 @@ class ImageOptions:
     cache: Path | None = None
     """Where drawn images are kept; else brimful/captcha in XDG_CACHE_HOME (~/.cache)."""
     draw_processes: int | None = None
-    """Processes that draw; one for each core if it is not said."""
+    """Processes that draw; one for each core without it."""
 
     def __post_init__(self) -> None:
         if self.digits and self.alphabet not in (None, DIGITS):

@@ -39,7 +39,7 @@ class Reading:
 
 
 def read_images(paths: Sequence[Path], checkpoint: Path, batch_size: int, device_name: str) -> Iterator[Reading]:
-    """Reads files, and folders of them in the order of their names. What is no image, or is not there, is said of it.
+    """Reads files, and folders of them in the order of their names. A file that is no image, or is not there, gives a note.
 
     Raises UsageError where there is nothing to read at all.
     """

@@ -66,7 +66,7 @@ def write(
     files = {}
     for file, tensors in packed.tensors.items():
         path = folder / f"{file}.safetensors"
-        # "pt" is what libraries expect of PyTorch's tensors; a tied weight's other names are told as safetensors' own do.
+        # "pt" is what libraries expect of PyTorch's tensors; its metadata hold a tied weight's other names.
         disk.write_tensors(path, tensors, {**(packed.tied if file == MODEL else {}), "format": "pt"})
         disk.sync(path)
         files[path.name] = (path.stat().st_size, _checksum(path))

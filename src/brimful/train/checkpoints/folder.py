@@ -329,9 +329,9 @@ def _facts_or_none(path: Path) -> whole.Facts | None:
 
 @dataclass(frozen=True)
 class Kept:
-    """A checkpoint on the disk. `save` counts the checkpoints ever written into the folder: it tells which one is newer.
+    """A checkpoint on the disk. `save` counts the checkpoints ever written into the folder: the larger is the newer.
 
-    The step cannot tell that: who goes on from an older checkpoint writes smaller steps later.
+    The step does not show that: who goes on from an older checkpoint writes smaller steps later.
     """
 
     save: int

@@ -1,4 +1,4 @@
-"""A training that is told to end finishes its step and writes a checkpoint first."""
+"""A training that a signal ends finishes its step and writes a checkpoint first."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Arrays(Dataset):
             raise UsageError(
                 "the arrays differ in their first dimension: " + ", ".join(f"{k} has {v:,}" for k, v in lengths.items()),
                 "a sample is one row of each",
-                "look at how they are made",
+                "check how they are made",
             )
 
 
@@ -112,7 +112,7 @@ def _from_numpy(array: numpy.ndarray, name: str) -> torch.Tensor:
 
 
 def local_ranks() -> int:
-    """Ranks on this machine, as torchrun tells them."""
+    """Ranks on this machine, by torchrun."""
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
 
 
@@ -123,29 +123,29 @@ def decide_residence(data: Any, device: torch.device, config: DataConfig) -> Eff
     """
     asked = None if config.residence == "auto" else config.residence
 
-    def told(effective: str, why: str) -> Effective:
+    def row(effective: str, why: str) -> Effective:
         return Effective("residence", asked, effective, why)
 
     if not isinstance(data, Arrays):
-        return told("loader", f"{type(data).__name__} is no `Arrays`: its samples are made one by one")
+        return row("loader", f"{type(data).__name__} is no `Arrays`: its samples are made one by one")
     if asked == "loader":
-        return told("loader", "as asked")
+        return row("loader", "as asked")
     if device.type != "cuda":
-        return told("host", f"the training is on {device.type}, where the data is as it is")
+        return row("host", f"the training is on {device.type}, where the data is as it is")
     if asked == "host":
-        return told("host", "as asked")
-    return _on_a_card(data, device, config, told)
+        return row("host", "as asked")
+    return _on_a_card(data, device, config, row)
 
 
-def _on_a_card(data: Arrays, device: torch.device, config: DataConfig, told: Any) -> Effective:
+def _on_a_card(data: Arrays, device: torch.device, config: DataConfig, row: Any) -> Effective:
     size, copies = data.bytes, local_ranks()
     if all(tensor.device == device for tensor in data.tensors):
-        return told("device", "the arrays are on the device already")
+        return row("device", "the arrays are on the device already")
     free = torch.cuda.mem_get_info(device)[0]
     allowed = free if config.residence == "device" else int(config.memory_share * free)
     card = f"the data is {format_bytes(size)}, and {_share(config, 'device')}{format_bytes(free)} free on the device"
     if config.residence in ("auto", "device") and size <= allowed:
-        return told("device", f"{card} hold it")
+        return row("device", f"{card} hold it")
     if config.residence == "device":
         raise DoesNotFit(f"{card} do not hold it", "the data cannot live on the device", 'set config.data.residence to "auto"')
     free = host.free_bytes()
@@ -155,14 +155,14 @@ def _on_a_card(data: Arrays, device: torch.device, config: DataConfig, told: Any
         ram += f" (a copy for each of {copies} ranks)"
     begin = "" if config.residence == "pinned" else f"{card} do not hold it; "
     if size * copies <= allowed:
-        return told("pinned", f"{begin}{ram} hold it")
+        return row("pinned", f"{begin}{ram} hold it")
     if config.residence == "pinned":
         raise DoesNotFit(
             f"the data is {format_bytes(size)}, and {ram} do not hold it",
             "memory is pinned only where it is there",
             'set config.data.residence to "auto"',
         )
-    return told("host", f"{begin}neither do {ram}: rows are read from where they are")
+    return row("host", f"{begin}neither do {ram}: rows are read from where they are")
 
 
 def _share(config: DataConfig, residence: str) -> str:

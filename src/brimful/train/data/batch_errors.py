@@ -32,7 +32,7 @@ class BatchNotMade(DoesNotFit):
 
 
 class BatchMemoryError(BatchNotMade):
-    """It was the host's memory. By this name (``…MemoryError``) those who look at a training from outside know it as such."""
+    """It was the host's memory. By this name (``…MemoryError``) a probe of brimful recognises it."""
 
 
 class WorkerDied(CommandFailed):
@@ -61,10 +61,10 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
     if not isinstance(error, RuntimeError):
         return None
     # The loader's own error follows from that of the signal handler, which says more.
-    said = [one for one in map(str, (error.__cause__, error)) if _DEAD.search(one)]
-    if not said:
+    messages = [one for one in map(str, (error.__cause__, error)) if _DEAD.search(one)]
+    if not messages:
         return None
-    words = _first_line(said[0])
+    words = _first_line(messages[0])
     if _FOR_MEMORY.search(words):
         return BatchMemoryError(
             f"Memory ran out while a batch was being made on the host: {words}",

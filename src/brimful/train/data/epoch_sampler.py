@@ -151,14 +151,14 @@ class EpochSampler:
 
     def _check(self) -> None:
         if self.length <= 0:
-            raise UsageError("the data set has 0 samples", "there is nothing to train on", "look at how it is made")
+            raise UsageError("the data set has 0 samples", "there is nothing to train on", "check how it is made")
         for name in ("micro_batch", "accumulation", "ranks"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} = {getattr(self, name)}", "it must be 1 or more", f"set {name} to 1 or more")
         if self.seed < 0:
             raise UsageError(f"seed = {self.seed}", "a seed is 0 or more", "choose another seed")
         if not 0 <= self.rank < self.ranks:
-            raise UsageError(f"rank {self.rank} of {self.ranks} ranks", "ranks count from 0", "look at how ranks are started")
+            raise UsageError(f"rank {self.rank} of {self.ranks} ranks", "ranks count from 0", "check how ranks are started")
         if self.drop_last and self.length < self.step_samples:
             raise UsageError(
                 f"a step of {self.step_samples:,} samples is more than the {self.length:,} samples of the data set",
@@ -180,7 +180,7 @@ class EpochSampler:
             raise UsageError(
                 f"sizes of shape {self.sizes.shape} and type {self.sizes.dtype} for {self.length:,} samples",
                 "there must be one whole number of 1 or more for each sample",
-                "look at how the data set makes its `sizes`",
+                "check how the data set makes its `sizes`",
             )
         worst = int(self.sizes.argmax())
         if self.max_tokens is not None and self.sizes[worst] > self.max_tokens:

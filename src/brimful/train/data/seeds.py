@@ -72,7 +72,7 @@ class SeededSamples(Dataset):
         """Of the data set too: a file that a copy opens at its first use is not open in the original."""
         try:
             data = copy.copy(self.data)
-        except Exception:  # one that cannot be copied (a __getattr__ that looks for itself) serves as it is
+        except Exception:  # one that cannot be copied (a __getattr__ that recurses) serves as it is
             data = self.data
         copied = SeededSamples(data, self._seed)
         copied._epoch = self._epoch

@@ -16,7 +16,7 @@ __all__ = ["bytes_in", "cut", "samples_in", "to_device"]
 
 def samples_in(batch: Any) -> int | None:
     """The first dimension that all tensors of the batch share (single numbers aside); else its length where it is an object
-    that has one; None where the batch does not tell."""
+    that has one; None where it cannot be known."""
     if _cuts_itself(batch):
         return len(batch)
     firsts = {leaf.shape[0] for leaf in _leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0}

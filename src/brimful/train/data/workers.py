@@ -114,10 +114,10 @@ def choose(rates: Rates) -> tuple[int, str]:
     wins = rates.making_s - rates.receiving_s
     loses = rates.between_s[chosen] + rates.receiving_s - rates.making_s
     tried = ", ".join(f"{format_duration(between_s)} with {n}" for n, between_s in sorted(rates.between_s.items()))
-    told = f"{made}, {format_duration(rates.receiving_s)} to receive from a worker, and one comes every {tried}"
+    reason = f"{made}, {format_duration(rates.receiving_s)} to receive from a worker, and one comes every {tried}"
     if loses >= wins:
-        return 0, f"{told}: workers could cost more than they save"
-    return chosen, f"{told}: the fewest within {_GAIN:.0%} of the fastest"
+        return 0, f"{reason}: workers could cost more than they save"
+    return chosen, f"{reason}: the fewest within {_GAIN:.0%} of the fastest"
 
 
 def measure(loader: Callable[[int], DataLoader], making_s: float, most: int) -> Rates:
@@ -157,7 +157,7 @@ class Making:
 
 
 def make_here(make: Callable[[list[int]], Any], indices: list[int]) -> Making:
-    """Makes 1, 2, 4, … of these samples into a batch until that takes long enough to tell."""
+    """Makes 1, 2, 4, … of these samples into a batch until that takes long enough to measure."""
     make(indices[:1])  # opens files, imports
     count = 1
     while True:
@@ -192,13 +192,13 @@ def decide_workers(
 ) -> Effective:
     """The workers of one rank for `data`, whose batches are of the indices in ``lists()``; `kept` batches make a step."""
 
-    def told(effective: int, why: str) -> Effective:
+    def row(effective: int, why: str) -> Effective:
         return Effective("workers", config.workers, effective, why)
 
     if config.workers == 0:
-        return told(0, "as asked")
+        return row(0, "as asked")
     if is_imaginary():
-        return told(config.workers or 0, "a trial on an imaginary card makes its batches itself")
+        return row(config.workers or 0, "a trial on an imaginary card makes its batches itself")
     first = [int(index) for index in next(iter(lists()))]
     epoch = sum(1 for _ in itertools.islice(lists(), 2 * machine.cores))  # beyond that it bounds nothing
     looked_at = copy.copy(data)  # a file that it opens at its first use is not handed to the workers
@@ -208,9 +208,9 @@ def decide_workers(
     need = Need(int(made.batch_bytes * whole), config.prefetch, kept, epoch)
     most, why = bound(machine, need, config.workers)
     if config.workers is not None:
-        return told(min(config.workers, most), "as asked" if config.workers <= most else f"{why}: more would not have room")
+        return row(min(config.workers, most), "as asked" if config.workers <= most else f"{why}: more would not have room")
     if most == 0:
-        return told(0, f"{why}: there is room for no worker")
+        return row(0, f"{why}: there is room for no worker")
 
     def loader(count: int) -> DataLoader:
         batches: Any = _endless(lists, made.samples)
@@ -222,7 +222,7 @@ def decide_workers(
 
     rates = measure(loader, made.seconds, most)
     chosen, reason = choose(_scaled(rates, whole))
-    return told(chosen, reason + (f" (at most {most}: {why})" if chosen == most else ""))
+    return row(chosen, reason + (f" (at most {most}: {why})" if chosen == most else ""))
 
 
 def samples_of(data: Any, indices: list[int]) -> list[Any]:

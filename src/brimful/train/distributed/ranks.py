@@ -43,7 +43,7 @@ class Vote(NamedTuple):
 
 
 class RankFailed(BrimfulError):
-    """Another rank met an error that ends the training; its own words stand in its own output."""
+    """Another rank met an error that ends the training; its own output shows it."""
 
     code = "rank-failed"
 

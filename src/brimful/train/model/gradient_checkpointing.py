@@ -1,7 +1,9 @@
 """Gradient checkpointing of any model: its repeated blocks keep their input alone, and are computed once more for the backward.
 
 Chen et al. 2016, arXiv 1604.06174. The blocks' class is changed in place (as FSDP2 does it): names of parameters, keys of
-state dicts and hooks stay as they are, and a wrapper put on later (DDP, FSDP2) finds the model that it knows.
+state dicts and hooks stay as they are, and a wrapper put on later (DDP, FSDP2) finds the model that it knows. PyTorch's
+apply_activation_checkpointing puts a wrapper module around each block instead, and batch normalization moves its statistics
+twice under it (seen in torch 2.13): a training with it does not end in the weights of one without.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
     if longest is None:
         return []
     found = dict.fromkeys(_block_children(longest))
-    kinds = {type(block) for block in found} - {nn.Sequential}  # which tells nothing: any Sequential would be one
+    kinds = {type(block) for block in found} - {nn.Sequential}  # any Sequential would be one
     for container in containers:
         found.update(dict.fromkeys(child for child in _block_children(container) if type(child) in kinds))
     within = {id(inner) for block in found for inner in block.modules() if inner is not block}

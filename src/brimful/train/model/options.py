@@ -96,7 +96,7 @@ def _compile(model: nn.Module, device: torch.device, shapes_alike: bool, graphs:
     plain = getattr(type(model), _PLAIN, type(model))  # what it was before a training before this one
     model.__class__ = _compiled(plain, False if shapes_alike else None, "reduce-overhead" if graphs else None)
     why = "compiled at the first batch; " + (
-        "each further batch size is compiled by itself" if shapes_alike else "sizes that vary become variables"
+        "each further batch size is compiled anew" if shapes_alike else "sizes that vary become variables"
     )
     return (
         Effective("cuda_graphs", True, True, f"{why}; replayed as CUDA graphs")

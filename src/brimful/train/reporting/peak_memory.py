@@ -1,7 +1,7 @@
 """Memory by phase: each phase's peak is its own, reset at its start and read at its end.
 
 On a card: what PyTorch's allocator had allocated and reserved. On a CPU: the process's own resident memory, whose high-water
-mark Linux resets on request (proc_pid_clear_refs(5), value 5); elsewhere it is sampled, and said so.
+mark Linux resets on request (proc_pid_clear_refs(5), value 5); elsewhere it is sampled.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Peaks:
         self._open.append(name)
         self._meter.reset()
         try:
-            # What watches this process from outside is told of the phases that it cannot see by itself.
-            with script.phase(name, cached) if name not in (TRAIN, EVAL) else contextlib.nullcontext() as told:
+            # A probe around this process learns of the phases that it cannot see.
+            with script.phase(name, cached) if name not in (TRAIN, EVAL) else contextlib.nullcontext() as noted:
                 yield visit
-                if told is not None:
-                    told.cached = visit.cached
+                if noted is not None:
+                    noted.cached = visit.cached
         finally:
             self._fold(visit.cached)
             self._open.pop()

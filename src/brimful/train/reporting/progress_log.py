@@ -1,7 +1,7 @@
-"""What a training says: lines for people on stderr, a line of JSON per event in log.jsonl, TensorBoard by an extra.
+"""What a training logs: lines for people on stderr, a line of JSON per event in log.jsonl, TensorBoard by an extra.
 
-Only rank 0 writes files; other ranks speak up for what happened to them alone. A full disk ends none of it: that
-is said once, and each file goes on when there is room again.
+Only rank 0 writes files; other ranks speak up for what happened to them alone. A full disk ends none of it: the
+log says so once, and each file goes on when there is room again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Log:
     def say(self, sentence: str) -> None:
         """Something a person ought to know, from whichever rank met it."""
         self._show(sentence)
-        self.event("said", sentence=sentence)
+        self.event("message", sentence=sentence)
 
     def line(self, text: str) -> None:
         """Progress, once for all ranks."""
@@ -58,7 +58,7 @@ class Log:
 
     @contextlib.contextmanager
     def outliving_a_full_disk(self, path: Path) -> Iterator[None]:
-        """Around writing `path`: where there is no room for it, that is said once, and said again when there is some."""
+        """Around writing `path`: reports once that there is no room for it, and once that there is some again."""
         try:
             yield
         except OSError as error:
@@ -177,7 +177,7 @@ def settings_table(rows: Iterable[Effective]) -> list[str]:
 
 
 def finite_or_none(tree: Any) -> Any:
-    """`tree` with None for NaN and infinities, which JSON has no words for: strict readers refuse what Python writes."""
+    """`tree` with None for NaN and infinities, which JSON lacks: strict readers refuse what Python writes."""
     if isinstance(tree, Mapping):
         return {name: finite_or_none(value) for name, value in tree.items()}
     if isinstance(tree, (list, tuple)):

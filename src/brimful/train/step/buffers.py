@@ -15,7 +15,7 @@ __all__ = ["Buffers", "layers_that_depend_on_the_cut", "running_statistics"]
 class Buffers:
     """Copies of the buffers as they were at the start of a step.
 
-    A buffer that no step changes (a mask, a table of positions) is copied once: version counters tell. Batch normalization
+    A buffer that no step changes (a mask, a table of positions) is copied once: version counters show it. Batch normalization
     raises none (seen in torch 2.13): the running statistics of PyTorch's layers are copied each time, and so is any other
     buffer that the first step is seen to have changed without a new version. `always` copies all each time, for models whose
     forward is replayed from a CUDA graph, which raises none either.
@@ -32,7 +32,7 @@ class Buffers:
         self._steps += 1
         if self._steps == 2 and not is_imaginary():  # whose buffers have no values to compare
             for slot in self._slots:
-                slot.look_for_a_change_without_a_version()
+                slot.find_change_without_version()
         on_device = [slot.pair() for slot in self._slots if slot.may_have_changed() and not slot.copied_on_the_host()]
         if on_device:
             with torch.no_grad():
@@ -94,7 +94,7 @@ class _Slot:
         self._holder[self._name] = self.tensor
         self._version = -1 if self.tensor is None else self.tensor._version
 
-    def look_for_a_change_without_a_version(self) -> None:
+    def find_change_without_version(self) -> None:
         tensor, copy = self._holder.get(self._name), self._copy
         if tensor is None or copy is None or tensor is not self.tensor:
             return

@@ -125,6 +125,6 @@ def does_not_fit(message: str) -> DoesNotFit:
 def no_room_after_backward(message: str) -> DoesNotFit:
     return DoesNotFit(
         f"Between the backward pass and the update not even the few bytes of its sums fit into memory, twice: {message}",
-        "The model, its gradients and the optimizer's state fill it by themselves. The last checkpoint stays as it is.",
+        "The model, its gradients and the optimizer's state fill it. The last checkpoint stays as it is.",
         "Free memory on the device, choose an optimizer with less state (sgd, adafactor) or a smaller model.",
     )

@@ -4,7 +4,7 @@ Its state is allocated before the first step, and fused kernels allocate nothing
 been changed is undone and done again in smaller pieces, so that each weight is updated once, as if nothing had failed.
 
 Two ways to undo. A fused kernel changes all of its parameters or none; only their step counters may have been raised before it,
-which a tensor's version counter tells. Anything else is copied before it is changed, some 64 MiB at a time.
+which a tensor's version counter shows. Anything else is copied before it is changed, some 64 MiB at a time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Update(Optimizer):
         self._on_missing = on_missing
         self._pieces = list(_pieces_of(inner))
         self._fused = all(group.get("fused") for group in inner.param_groups)
-        # This object's own step tells hooks and profiler once; each call of the wrapped one would tell them again.
+        # This object's own step calls hooks and profiler once; each call of the wrapped one would call them again.
         step = type(inner).step
         self._raw_step = getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
         self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)

@@ -85,7 +85,7 @@ def _some(names: list[str]) -> str:
 
 
 def shard(module: nn.Module, ranks: Ranks) -> Effective:
-    """FSDP2, in place: each repeated block by itself, then the rest."""
+    """FSDP2, in place: each repeated block, then the rest."""
     if ranks.size == 1:
         return Effective("parallel", "fsdp2", "one process", "there is nobody to share the parameters with")
     blocks = [child for holder in module.modules() if isinstance(holder, (nn.ModuleList, nn.Sequential)) for child in holder]

@@ -83,7 +83,7 @@ class Randomness:
         return self._with(random.getstate(), np.random.get_state(legacy=False))  # type: ignore[arg-type]
 
     def take_again(self) -> RandomState:
-        """As `take`, for every step. Python's and NumPy's states are taken anew only where a look at their memory says that
+        """As `take`, for every step. Python's and NumPy's states are taken anew only where their memory shows that
         they have changed.
 
         Of NumPy's, that memory is all of the state but the second half of a pair of normal numbers; while none is kept, none

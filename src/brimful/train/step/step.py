@@ -341,7 +341,7 @@ class Stepper:
         self.counts.updates += 1
         self.counts.samples += samples
         lr = lr_at(self.counts.samples)
-        by_scaler = self._precision.scales  # a scaler skips steps of infinite gradients by itself
+        by_scaler = self._precision.scales  # a scaler skips steps of infinite gradients
         if by_scaler:
             self._twice(lambda: self._precision.unscale(self._update))
         limit = self._clip_norm
