@@ -60,7 +60,7 @@ def test_what_is_no_batch_size_is_quoted_and_nothing_is_run(capsys, tmp_path, wo
 
 
 @pytest.mark.parametrize(
-    ("budget", "said"),
+    ("budget", "expected"),
     [
         ("0%", "no share"),
         ("101%", "no share"),
@@ -71,13 +71,13 @@ def test_what_is_no_batch_size_is_quoted_and_nothing_is_run(capsys, tmp_path, wo
         ("100TiB", "more than a100-40gb's 39.4 GiB"),
     ],
 )
-def test_what_is_no_budget_is_told(capsys, budget, said):
+def test_what_is_no_budget_is_reported(capsys, budget, expected):
     code, _, err = typed(capsys, "predict", "--gpu", "a100-40gb", f"--budget={budget}", *TRAIN, "8")
     assert code == 2
-    assert said in err
+    assert expected in err
 
 
-def test_a_budget_over_the_memory_of_this_machine_is_told(capsys):
+def test_a_budget_over_the_memory_of_this_machine_is_reported(capsys):
     code, _, err = typed(capsys, "tune", "--device", "cpu", "--budget", "900TiB", *TRAIN, "8")
     assert code == 2
     assert "more than this machine's" in err
@@ -91,7 +91,7 @@ def test_an_unknown_card_is_answered_with_the_nearest_names(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["predict", *TRAIN, "8"], "no card was named"),
         (["predict", "--gpu", "t4", "--gpu-memory", "4GiB", *TRAIN, "8"], "two different cards"),
@@ -114,10 +114,10 @@ def test_an_unknown_card_is_answered_with_the_nearest_names(capsys):
         (["report", "nothere"], "no record 'nothere'"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error_with_a_sentence(capsys, words, said):
+def test_what_cannot_be_meant_is_a_usage_error_with_a_sentence(capsys, words, expected):
     code, out, err = typed(capsys, *words)
     assert code == 2
-    assert said in err
+    assert expected in err
     assert err.startswith("error: ") or "\nerror: " in err
     assert out == ""
 
@@ -144,11 +144,11 @@ def test_no_such_command_is_a_sentence_and_the_record_is_closed_with_it(capsys, 
 
 def test_errors_are_data_with_json_and_talk_stays_on_standard_error(capsys):
     code, out, err = typed(capsys, "predict", "--gpu", "a100-41gb", "--json", *TRAIN, "8")
-    told = json.loads(out)
-    assert code == told["error"]["exit_code"] == 4
-    assert told["error"]["code"] == "no-such-device"
-    assert told["schema"] == 2
-    assert told["error"]["problem"] in err
+    shown = json.loads(out)
+    assert code == shown["error"]["exit_code"] == 4
+    assert shown["error"]["code"] == "no-such-device"
+    assert shown["schema"] == 2
+    assert shown["error"]["problem"] in err
 
 
 def test_a_sentence_off_a_terminal_is_one_line(capsys):
@@ -181,7 +181,7 @@ def test_a_reader_that_has_gone_is_no_error(words):
 def test_a_reader_that_has_gone_leaves_an_error_its_words_and_its_exit_code():
     process = brimful("report", "nothing-of-that-name", "--json")
     process.stdout.close()
-    assert b"Traceback" not in (said := process.stderr.read()) and b"no record" in said.lower()
+    assert b"Traceback" not in (expected := process.stderr.read()) and b"no record" in expected.lower()
     assert process.wait(60) == 2
 
 
@@ -258,7 +258,7 @@ def test_an_ascii_terminal_is_no_reason_to_fail(tmp_path):
     assert process.returncode == 0
 
 
-def test_a_record_of_a_newer_brimful_or_without_a_beginning_is_told_by_report(capsys, tmp_path):
+def test_a_record_of_a_newer_brimful_or_without_a_beginning_is_reported_by_report(capsys, tmp_path):
     typed(capsys, "audit", "--device", "cpu", "--", "pythn", "train.py")
     (path,) = tmp_path.glob("home/*/record.jsonl")
     whole = path.read_text()

@@ -1,4 +1,4 @@
-"""`brimful run` as it is typed: wrong words are told before anything is started, and exit codes say how it ended."""
+"""`brimful run` as it is typed: wrong words are shown before anything is started, and exit codes say how it ended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def typed(capfd, *words: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("run", "--gpu", "h100", "--", "train"), "computes nothing"),
         (("run", "--gpu-memory", "20GiB", "--", "train"), "computes nothing"),
@@ -52,10 +52,10 @@ def typed(capfd, *words: str) -> tuple[int, str, str]:
         (("run", "--device", "tpu", "--", "train"), "tpu"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(capfd, tmp_path, words, said):
+def test_what_cannot_be_meant_is_a_usage_error(capfd, tmp_path, words, expected):
     code, out, err = typed(capfd, *words)
     assert (code, out) == (2, "")
-    assert said in err
+    assert expected in err
     assert not (tmp_path / "home").exists()
 
 
@@ -71,7 +71,7 @@ def test_a_plan_that_does_not_belong_ends_with_6_and_what_to_do(capfd, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "said"),
+    ("script", "code", "expected"),
     [
         ("print('data')", 0, "ended well"),
         ("import sys; sys.exit(3)", 5, "exit code 3"),
@@ -79,12 +79,12 @@ def test_a_plan_that_does_not_belong_ends_with_6_and_what_to_do(capfd, tmp_path)
         ("raise MemoryError", 3, "no {batch_size}"),
     ],
 )
-def test_the_exit_code_says_how_it_ended_and_standard_output_is_the_commands_own(tmp_path, script, code, said):
+def test_the_exit_code_says_how_it_ended_and_standard_output_is_the_commands_own(tmp_path, script, code, expected):
     words = [sys.executable, "-m", "brimful", *RUN, "--", sys.executable, "-c", script]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert done.stdout == ("data\n" if code == 0 else "")
-    assert said in " ".join(done.stderr.split())
+    assert expected in " ".join(done.stderr.split())
 
 
 def test_what_is_piped_into_brimful_reaches_the_command(tmp_path):

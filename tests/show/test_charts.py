@@ -106,10 +106,10 @@ def test_the_bars_of_a_breakdown_have_names_and_colours_for_light_and_dark() -> 
 
 
 @pytest.mark.parametrize("points", [0, 1, 2])
-def test_beliefs_with_hardly_a_point_are_still_drawn(points: int) -> None:
+def test_estimates_with_hardly_a_point_are_still_drawn(points: int) -> None:
     some = tuple(Point(2**i, Estimate(1e9 * (i + 1), Source.MEASURED)) for i in range(points))
-    belief = MemoryEstimate("device", "peaks", False, None, None, None, some, some, None, None)
-    ElementTree.fromstring(memory_chart(belief, None, None, 300).replace("xlink:", ""))
+    estimate = MemoryEstimate("device", "peaks", False, None, None, None, some, some, None, None)
+    ElementTree.fromstring(memory_chart(estimate, None, None, 300).replace("xlink:", ""))
     if points:
         speed = SpeedEstimate(some, some[0].batch_size, some[0].batch_size, None, 0.03)
         assert "1 fastest" in labels(speed_chart(speed, None, 300))

@@ -59,7 +59,7 @@ def test_off_a_terminal_each_trial_has_a_line_at_its_start_and_one_at_its_end() 
     ]
 
 
-def test_a_trial_on_an_imaginary_card_is_told_with_what_it_reserved() -> None:
+def test_a_trial_on_an_imaginary_card_is_reported_with_what_it_reserved() -> None:
     sample = result(64, TrialKind.TRACE)
     assert sample.peak is not None
     peak = replace(sample.peak, reserved_bytes=3 << 30, device_bytes=5 << 30)
@@ -103,8 +103,8 @@ def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(monkeypatch: pyt
     with Progress(stream, is_terminal=True, clock=clock) as progress:
         progress.trial_started(sample.trial, 1, 2)
         progress.trial_progress(beat(3))
-        assert progress._status.live is not None
-        progress._status.live.refresh()
+        assert progress._live is not None
+        progress._live.refresh()
         progress.trial_ended(sample)
     written = stream.getvalue()
     assert "\x1b[" in written
@@ -213,17 +213,17 @@ def test_elsewhere_lines_come_ever_more_seldom_without_carriage_returns_or_colou
     now = [0.0]
     shown, out, err = run_progress(live=False, clock=lambda: now[0])
     shown.attempt_started(1, (PlannedSetting("batch_size", 8, 64, "why", Source.MEASURED),))
-    told = []
+    times = []
     for second in range(1, 8 * 3600):
         now[0] = float(second)
         before = len(err.text)
         shown.heartbeat(BEAT)
-        told += [second] if len(err.text) > before else []
-    gaps = [later - earlier for earlier, later in itertools.pairwise(told)]
-    assert told[0] == FIRST_S
+        times += [second] if len(err.text) > before else []
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert times[0] == FIRST_S
     assert gaps == sorted(gaps)
     assert gaps[-1] <= LONGEST_S + 1
-    assert len(told) < 150
+    assert len(times) < 150
     assert "batch_size 64" in err.text
     assert "\r" not in err.text and "\x1b" not in err.text
     assert out.getvalue() == b""
@@ -237,7 +237,7 @@ def test_bytes_pass_as_they_are_to_the_stream_they_came_on():
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError("gone"), ValueError("closed")])
-def test_a_reader_that_has_gone_is_told_once_and_ends_nothing(error):
+def test_a_reader_that_has_gone_is_reported_once_and_ends_nothing(error):
     class Gone(io.BytesIO):
         def write(self, data):
             raise error

@@ -34,15 +34,15 @@ HEIGHT = 250
 LABEL_SHARE = 0.08
 
 
-def memory_chart(belief: MemoryEstimate, budget: Budget | None, chosen: int | None, width: int, name: str = "chosen") -> str:
+def memory_chart(estimate: MemoryEstimate, budget: Budget | None, chosen: int | None, width: int, name: str = "chosen") -> str:
     """The memory curve: fit with its interval, what trials showed, the budget and what the device has, the sizes that matter.
 
-    `chosen` is the batch size of the plan or of the question, and `name` what its label says.
+    `chosen` is the batch size of the plan or of the question, and `name` its label.
     Returns SVG text, `width` pixels wide and the axis.
     """
     alt = altair()
-    top, right = _memory_domain(belief, budget, chosen)
-    curve = [_memory_row(p, "fit") for p in _within(belief.curve, right)]
+    top, right = _memory_domain(estimate, budget, chosen)
+    curve = [_memory_row(p, "fit") for p in _within(estimate.curve, right)]
     layers = []
     if any(row["low"] is not None for row in curve):
         layers.append(
@@ -51,37 +51,32 @@ def memory_chart(belief: MemoryEstimate, budget: Budget | None, chosen: int | No
     if len(curve) > 1:
         layers.append(_layer(alt, curve).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
     layers += _limit_lines(alt, budget, top)
-    layers += _memory_probes(alt, belief, right)
-    layers += _memory_marks(alt, belief, budget, chosen, name if width < 400 else name + ", the largest")
+    layers += _memory_probes(alt, estimate, right)
+    layers += _memory_marks(alt, estimate, budget, chosen, name if width < 400 else name + ", the largest")
     x = alt.X("x:Q", title="batch size", scale=alt.Scale(domain=[0, right], nice=False), axis=alt.Axis(tickCount=width // 80))
-    y = alt.Y("y:Q", title=f"peak {belief.memory} memory, GiB", scale=alt.Scale(domain=[0, top], nice=False))
-    return _draw(alt, _invisible(alt, x, y), layers, width, f"Peak {belief.memory} memory against batch size")
+    y = alt.Y("y:Q", title=f"peak {estimate.memory} memory, GiB", scale=alt.Scale(domain=[0, top], nice=False))
+    return _draw(alt, _invisible(alt, x, y), layers, width, f"Peak {estimate.memory} memory against batch size")
 
 
-def speed_chart(belief: SpeedEstimate, baseline: tuple[int, Estimate] | None, width: int) -> str:
+def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, width: int) -> str:
     """Throughput with its intervals, the band within the tolerance of the best, the knee, and the user's own settings.
 
     `baseline` is the user's batch size and its measured samples per second. Returns SVG text.
     """
     alt = altair()
-    rows = [_speed_row(p.batch_size, p.value, "") for p in belief.points]
+    rows = [_speed_row(p.batch_size, p.value, "") for p in estimate.points]
     values = [row["high"] or row["value"] for row in rows] + ([baseline[1].value] if baseline else [])
     top = max([*values, 1e-9]) * 1.18
-    sizes = [row["x"] for row in rows] + ([baseline[0]] if baseline else [])
-    x = alt.X(
-        "x:Q",
-        title="batch size",
-        scale=alt.Scale(type="log", base=2, domain=[min(sizes) / 1.25, max(sizes) * 1.6], nice=False),
-        axis=alt.Axis(values=_ticks(sorted(set(sizes)), width), format=",d"),
-    )
-    y = alt.Y("y:Q", title="samples per second", scale=alt.Scale(domain=[0, top], nice=False))
-    layers = _speed_band(alt, belief.points, belief.best_batch_size, belief.tolerance)
+    own = [baseline[0]] if baseline else []
+    sizes: list[int] = sorted({*(p.batch_size for p in estimate.points), *own})
+    axes = _speed_axes(alt, sizes, _ticks(sizes, width), "samples per second", top)
+    layers = _speed_band(alt, estimate.points, estimate.best_batch_size, estimate.tolerance)
     layers.append(_layer(alt, rows).mark_line(color=PALETTE["fit"], strokeWidth=1.2, opacity=0.65).encode(y="value:Q"))
     if any(row["low"] is not None for row in rows):
         layers.append(_layer(alt, rows).mark_rule(color=PALETTE["fit"], strokeWidth=1.5).encode(y="low:Q", y2="high:Q"))
-    layers.append(_points(alt, rows, PALETTE["fit"], filled=all(p.value.source is Source.MEASURED for p in belief.points)))
-    layers += _speed_marks(alt, belief, rows, baseline)
-    return _draw(alt, _invisible(alt, x, y), layers, width, "Samples per second against batch size")
+    layers.append(_points(alt, rows, PALETTE["fit"], filled=all(p.value.source is Source.MEASURED for p in estimate.points)))
+    layers += _speed_marks(alt, estimate, rows, baseline)
+    return _draw(alt, axes, layers, width, "Samples per second against batch size")
 
 
 def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int) -> str:
@@ -96,19 +91,14 @@ def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int
     for row in rows:
         row["high"] = min(row["high"] or row["value"], top)
     sizes = [row["x"] for row in rows]
-    x = alt.X(
-        "x:Q",
-        title="batch size",
-        scale=alt.Scale(type="log", base=2, domain=[min(sizes) / 1.25, max(sizes) * 1.6], nice=False),
-        axis=alt.Axis(values=_ticks([size for size in sizes if size & (size - 1) == 0], width), format=",d"),
-    )
-    y = alt.Y("y:Q", title="samples per second, predicted", scale=alt.Scale(domain=[0, top], nice=False))
+    powers = [size for size in sizes if size & (size - 1) == 0]
+    axes = _speed_axes(alt, sizes, _ticks(powers, width), "samples per second, predicted", top)
     layers = [_layer(alt, rows).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q")]
     layers += _speed_band(alt, speed.curve, speed.best_batch_size, speed.tolerance)
     layers.append(_layer(alt, rows).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
     layers.append(_points(alt, rows, PALETTE["fit"], filled=False, size=24))
     layers += _predicted_marks(alt, speed, largest)
-    return _draw(alt, _invisible(alt, x, y), layers, width, "Predicted samples per second against batch size")
+    return _draw(alt, axes, layers, width, "Predicted samples per second against batch size")
 
 
 def _predicted_marks(alt: Any, speed: PredictedSpeed, largest: int | None) -> list[Any]:
@@ -135,6 +125,13 @@ def altair() -> Any:
 
 def _layer(alt: Any, rows: list[dict[str, Any]]) -> Any:
     return alt.Chart(alt.Data(values=rows)).encode(x="x:Q")
+
+
+def _speed_axes(alt: Any, sizes: list[int], labelled: list[int], title: str, top: float) -> Any:
+    """Batch sizes on a logarithmic axis, a speed on the other."""
+    scale = alt.Scale(type="log", base=2, domain=[min(sizes) / 1.25, max(sizes) * 1.6], nice=False)
+    x = alt.X("x:Q", title="batch size", scale=scale, axis=alt.Axis(values=labelled, format=",d"))
+    return _invisible(alt, x, alt.Y("y:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False)))
 
 
 def _invisible(alt: Any, x: Any, y: Any) -> Any:
@@ -165,15 +162,15 @@ def _label(alt: Any, row: dict[str, Any], color: str, dx: int, dy: int, align: s
     return [layer.encode(y="value:Q", text="label:N") for layer in (halo, text)]
 
 
-def _memory_domain(belief: MemoryEstimate, budget: Budget | None, chosen: int | None) -> tuple[float, float]:
+def _memory_domain(estimate: MemoryEstimate, budget: Budget | None, chosen: int | None) -> tuple[float, float]:
     """(top of the y axis in GiB, right end of the x axis)."""
-    marks = [n for n in (belief.largest_batch_size, chosen) if n]
-    probes = [p.batch_size for p in belief.probes]
-    sizes = [p.batch_size for p in belief.curve] + probes + marks
+    marks = [n for n in (estimate.largest_batch_size, chosen) if n]
+    probes = [p.batch_size for p in estimate.probes]
+    sizes = [p.batch_size for p in estimate.curve] + probes + marks
     right = float(max([*sizes, 1]))
     if marks or probes:  # room at the right for a label, and no further than what was asked about
         right = max(max([*marks, *probes]) * 1.45, 2.0)
-    seen = [p.value.high or p.value.value for p in (*belief.probes, *_within(belief.curve, right))]
+    seen = [p.value.high or p.value.value for p in (*estimate.probes, *_within(estimate.curve, right))]
     limits = [budget.total_bytes, budget.bytes] if budget else []
     top = max([*limits, *[v for v in seen if not limits or v <= 1.3 * max(limits)], 1.0])
     return top / GIB * 1.08, right
@@ -223,9 +220,9 @@ def _rule(alt: Any, y: float, color: str, dash: list[int]) -> Any:
     )
 
 
-def _memory_probes(alt: Any, belief: MemoryEstimate, right: float) -> list[Any]:
+def _memory_probes(alt: Any, estimate: MemoryEstimate, right: float) -> list[Any]:
     layers = []
-    probes = [p for p in belief.probes if p.batch_size <= right]
+    probes = [p for p in estimate.probes if p.batch_size <= right]
     for measured in (True, False):
         rows = [_memory_row(p, "") for p in probes if (p.value.source is Source.MEASURED) == measured]
         if rows:
@@ -233,12 +230,12 @@ def _memory_probes(alt: Any, belief: MemoryEstimate, right: float) -> list[Any]:
     return layers
 
 
-def _memory_marks(alt: Any, belief: MemoryEstimate, budget: Budget | None, chosen: int | None, name: str) -> list[Any]:
+def _memory_marks(alt: Any, estimate: MemoryEstimate, budget: Budget | None, chosen: int | None, name: str) -> list[Any]:
     layers = []
-    largest = belief.largest_batch_size
+    largest = estimate.largest_batch_size
     sizes = {largest: "largest", chosen: name if chosen == largest else name.removesuffix(", the largest")}
     for size, what in sizes.items():
-        value = _interpolate((*belief.curve, *belief.probes), size) if size else None
+        value = _interpolate((*estimate.curve, *estimate.probes), size) if size else None
         if value is None:
             continue
         over = budget is not None and value > budget.bytes
@@ -277,15 +274,15 @@ def _speed_band(alt: Any, points: tuple[Point, ...], best_size: int | None, tole
 
 
 def _speed_marks(
-    alt: Any, belief: SpeedEstimate, rows: list[dict[str, Any]], baseline: tuple[int, Estimate] | None
+    alt: Any, estimate: SpeedEstimate, rows: list[dict[str, Any]], baseline: tuple[int, Estimate] | None
 ) -> list[Any]:
     layers = []
     by_size = {row["x"]: row for row in rows}
-    best, knee = by_size.get(belief.best_batch_size), by_size.get(belief.knee_batch_size)
+    best, knee = by_size.get(estimate.best_batch_size), by_size.get(estimate.knee_batch_size)
     if best and best is not knee:
         layers += _label(alt, {**best, "label": f"{best['x']:,} fastest"}, PALETTE["ink"], 0, -15, "center")
     if knee:
-        within = "fastest" if knee is best else f"within {share_text(belief.tolerance)}"
+        within = "fastest" if knee is best else f"within {share_text(estimate.tolerance)}"
         layers.append(_points(alt, [knee], PALETTE["chosen"], filled=True, size=80))
         layers += _label(alt, {**knee, "label": f"{knee['x']:,} {within}"}, PALETTE["chosen"], -4, 17, "left")
     if baseline:
@@ -310,7 +307,7 @@ def _draw(alt: Any, axes: Any, layers: list[Any], width: int, summary: str) -> s
 
 
 def drawn(chart: Any, summary: str) -> str:
-    """The SVG text of a chart, in the page's manner; `summary` is what it says to those who cannot see it."""
+    """The SVG text of a chart, in the page's manner; `summary` describes it to those who cannot see it."""
     import vl_convert
 
     chart = chart.properties(description=summary)

@@ -37,37 +37,23 @@ FIRST_S, SHARE, LONGEST_S = 5.0, 0.05, 600.0
 REDRAWS_PER_S = 4
 
 
-class _Status:
-    """One line that rich redraws below everything else on a terminal; nothing elsewhere."""
+def _live_line(stream: TextIO, line: Callable[[], str]) -> Live:
+    """One line that rich redraws below everything else on a terminal."""
+    spinner = Spinner("dots")
 
-    def __init__(self, stream: TextIO, is_terminal: bool, line: Callable[[], str]) -> None:
-        self._line = line
-        self._spinner = Spinner("dots")
-        self.live: Live | None = None
-        if is_terminal:
-            self.live = Live(
-                get_renderable=self._draw,
-                console=make_console(stream, is_terminal=True),
-                refresh_per_second=REDRAWS_PER_S,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
+    def draw() -> Text | Spinner:
+        text = line()
+        spinner.update(text=Text(text, overflow="ellipsis", no_wrap=True))
+        return spinner if text else Text("")
 
-    def start(self) -> None:
-        if self.live is not None:
-            self.live.start(refresh=True)
-
-    def stop(self) -> None:
-        if self.live is not None:
-            self.live.stop()
-
-    def _draw(self) -> Text | Spinner:
-        text = self._line()
-        if not text:
-            return Text("")
-        self._spinner.update(text=Text(text, overflow="ellipsis", no_wrap=True))
-        return self._spinner
+    return Live(
+        get_renderable=draw,
+        console=make_console(stream, is_terminal=True),
+        refresh_per_second=REDRAWS_PER_S,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 class Progress:
@@ -86,28 +72,30 @@ class Progress:
         self._started = self._last_line = clock()
         self._newest: wire.Progress | None = None
         self._durations: list[float] = []
-        self._status = _Status(stream, is_terminal, self.line)
+        self._live = _live_line(stream, self.line) if is_terminal else None
 
     def __enter__(self) -> Progress:
-        self._status.start()
+        if self._live is not None:
+            self._live.start(refresh=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         self._trial = None
-        self._status.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None:
         """Trial `number` (from 1) starts; `expected_total` is a guess of how many there will be, or None."""
         self._trial, self._number, self._expected, self._newest = trial, number, expected_total, None
         self._started = self._clock()
-        if self._status.live is None:
+        if self._live is None:
             self._write(self.line())
 
     def trial_progress(self, seen: wire.Progress | None) -> None:
         """The trial is alive; `seen` is the newest report of its process, or None. May be called as often as one likes."""
         self._newest = seen or self._newest
         due = self._clock() - self._last_line >= PLAIN_EVERY_S
-        if self._status.live is None and self._trial is not None and due:
+        if self._live is None and self._trial is not None and due:
             self._write(self.line())
 
     def trial_ended(self, sample: TrialResult) -> None:
@@ -118,10 +106,10 @@ class Progress:
 
     def message(self, text: str) -> None:
         """A sentence that stays."""
-        if self._status.live is None:
+        if self._live is None:
             self._write(text)
         else:
-            self._status.live.console.print(Text(text), soft_wrap=True)
+            self._live.console.print(Text(text), soft_wrap=True)
 
     def line(self) -> str:
         """The present trial in one line; "" between trials."""
@@ -173,7 +161,7 @@ class RunProgress:
         self._line = ""
         self._at_line_start = True
         self._began = self._last_line = clock()
-        self._status = _Status(err, live, lambda: self._line)
+        self._live = _live_line(err, lambda: self._line) if live else None
         self.terminals = terminals
 
     def __enter__(self) -> RunProgress:
@@ -181,7 +169,7 @@ class RunProgress:
 
     def __exit__(self, *_: object) -> None:
         self._line = ""
-        self._status.stop()
+        self._clear()
 
     def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None:
         self._attempt = number
@@ -191,16 +179,16 @@ class RunProgress:
 
     def output(self, stream: str, data: bytes) -> None:
         """The command wrote `data`. The status line returns with the next heartbeat, once the cursor is at a line's start."""
-        self._status.stop()
+        self._clear()
         self._write(stream, data)
         self._at_line_start = data.endswith(b"\n")
 
     def heartbeat(self, seen: Heartbeat) -> None:
         self._line = heartbeat_line(self._attempt, seen)
         now = self._clock()
-        if self._status.live is not None:
+        if self._live is not None:
             if self._at_line_start:  # a progress bar of the command's own keeps the line that it is on
-                self._status.start()
+                self._live.start(refresh=True)
         elif now - self._last_line >= max(FIRST_S, min(SHARE * (now - self._began), LONGEST_S)):
             self._last_line = now
             self.message(self._line)
@@ -211,14 +199,18 @@ class RunProgress:
 
     def message(self, text: str) -> None:
         """A sentence of brimful's that stays."""
-        self._status.stop()
-        start = "" if self._at_line_start or self._status.live is None else "\n"
+        self._clear()
+        start = "" if self._at_line_start or self._live is None else "\n"
         self._write("stderr", f"{start}brimful: {text}\n".encode(errors="backslashreplace"))
         self._at_line_start = True
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...  # a run has no trials
     def trial_progress(self, seen: wire.Progress | None) -> None: ...
     def trial_ended(self, sample: TrialResult) -> None: ...
+
+    def _clear(self) -> None:
+        if self._live is not None:
+            self._live.stop()
 
     def _write(self, stream: str, data: bytes) -> None:
         """A reader that has gone ends no training: the record keeps what it would have read."""
