@@ -69,7 +69,7 @@ def _values(command: Command, given: dict[str, Setting]) -> dict[str, Setting]:
         if name not in values:
             raise UsageError(
                 problem=f"the command leaves {{{name}}} open",
-                explanation="an audit looks at the values that you use",
+                explanation="an audit needs the values that you use",
                 suggestion=f"write the value in the command, or give it: --set {name}=64",
             )
     return values

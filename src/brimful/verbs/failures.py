@@ -46,7 +46,7 @@ def require_steps_or_memory(session: Session, sample: TrialResult) -> TrialResul
 
 
 def error_of(session: Session, sample: TrialResult) -> BrimfulError:
-    """The error that says why `sample` is of no use."""
+    """The error that explains why `sample` is of no use."""
     text = session.failure_text(sample).strip()
     logs = f"its output is in {session.folder / sample.folder}"
     if sample.outcome is Outcome.PROBE_NOT_LOADED:
@@ -75,7 +75,7 @@ def error_of(session: Session, sample: TrialResult) -> BrimfulError:
     if sample.outcome is Outcome.KILLED:
         return TrialFailed(
             problem=f"the command was {sample.notes[0] if sample.notes else 'killed'}",
-            explanation="no counter of the kernel says who did it",
+            explanation="no counter of the kernel shows who did it",
             suggestion="look at the system's log, and try a smaller batch size",
             traceback=text,
         )
@@ -132,7 +132,7 @@ def _crashed(sample: TrialResult, text: str, logs: str) -> CommandFailed:
     elif sample.failure is not None and "invalid device ordinal" in sample.failure.message:
         suggestion = "name as many cards as the command's processes use: --gpu NAME:2"
     else:
-        suggestion = "run the command by itself first: brimful changes nothing in it but the settings"
+        suggestion = "run the command without brimful first: brimful changes nothing in it but the settings"
     problem = f"the script raised an error{code}{_settings_of(sample)}: {_in_its_words(sample, text)}"
     return CommandFailed(problem=problem, explanation=logs, suggestion=suggestion, traceback=text)
 

@@ -118,7 +118,7 @@ def _by_search(tracer: Tracer, asked: int | None) -> Answer:
 
 
 def _as_it_stands(tracer: Tracer) -> Answer:
-    """A command with no place for a batch size: it is run as it is, and nothing is said about others."""
+    """A command with no place for a batch size: it is run as it is, and others are not predicted."""
     sample = tracer.sample(None)
     card = replace(tracer.card, capacity_bytes=None)  # how much it needs, where that is more than there is
     if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY:

@@ -1,4 +1,4 @@
-"""What the traces taken for memory say about speed on an imaginary card, and which batch size a plan names for it."""
+"""What the traces taken for memory show about speed on an imaginary card, and which batch size a plan names for it."""
 
 from __future__ import annotations
 

@@ -225,11 +225,11 @@ def _attempt(going: _Going, passing: Passing) -> Attempt:
         host_limit_bytes=going.started.host_limit_bytes,
     )
     going.watcher.attempt_started(number, going.rows)
-    wall = MemoryPressure()
+    pressure = MemoryPressure()
 
     def heartbeat(seen: Heartbeat) -> None:
         going.watcher.heartbeat(seen)
-        for advice in wall.tell(seen):
+        for advice in pressure.warnings(seen):
             going.note(advice)
 
     folder = going.session.writer.attempt_folder(number)

@@ -69,7 +69,7 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
     if name == Objective.FASTEST and not has_clock:
         raise UsageError(
             problem="--objective fastest on a card of which only the memory is known",
-            explanation="it has no clock: nothing can be said about speed there",
+            explanation="its rates are not known, so brimful cannot predict speed there",
             suggestion="name a card of the catalogue (see `brimful gpus`), leave the objective out, or tune on a real card",
         )
     return Objective(name)

@@ -99,7 +99,7 @@ def test_a_planned_size_that_ran_in_a_trial_loses_a_quarter_and_an_unknown_one_h
     assert unknown is not None and (unknown.batch_size, "half" in unknown.why) == (48, True)
 
 
-def test_a_belief_that_nothing_fits_is_no_size_to_go_to():
+def test_a_estimate_that_nothing_fits_is_no_size_to_go_to():
     found = next_smaller(64, Known(largest=0), 64)
     assert found is not None and (found.batch_size, found.accumulation) == (32, 2)
 
@@ -122,8 +122,8 @@ def sample(size: int, outcome: Outcome, peak: int) -> TrialResult:
 
 def test_only_sizes_that_ran_within_the_budget_count_as_known():
     budget = Budget(100, 200, 150, "host", "")
-    belief = MemoryEstimate("host", "peaks", False, None, None, None, (), (), 80, "budget")
+    estimate = MemoryEstimate("host", "peaks", False, None, None, None, (), (), 80, "budget")
     samples = [sample(8, Outcome.COMPLETED, 50), sample(16, Outcome.COMPLETED, 101), sample(32, Outcome.OUT_OF_HOST_MEMORY, 90)]
-    assert known_from(samples, budget, belief) == Known((8,), 80)
+    assert known_from(samples, budget, estimate) == Known((8,), 80)
     assert known_from(samples, None, None) == Known((8, 16))
-    assert known_from(samples, budget, belief, "eval_batch_size") == Known()
+    assert known_from(samples, budget, estimate, "eval_batch_size") == Known()

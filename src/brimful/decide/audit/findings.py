@@ -46,7 +46,7 @@ class _Seen:
 
     @property
     def given(self) -> int | None:
-        """The largest batch that the loader gave, else what it says of itself."""
+        """The largest batch that the loader gave, else its own batch_size."""
         if self.loader is None:
             return None
         return max((b.samples for b in self.loader.batches if b.samples is not None), default=self.loader.batch_size)
@@ -92,7 +92,7 @@ def hidden_cap(seen: _Seen) -> _Texts:
     return (
         f"You asked for a batch size of {asked:,}, and the loader gives batches of {given:,}.",
         f"Something between the flag and the loader caps or replaces it; memory and speed are those of {given:,}.",
-        f"Look for min(), max() or a fixed number where the DataLoader is made, or ask for {given:,} to say what happens.",
+        f"Look for min(), max() or a fixed number where the DataLoader is made, or ask for {given:,}.",
     )
 
 
@@ -108,7 +108,7 @@ def hidden_accumulation(seen: _Seen) -> _Texts:
         return None
     effective = seen.sample.samples_per_step
     whole = f" ({effective:,} samples)" if effective else ""
-    said = f"you asked for {asked}" if "accumulation" in seen.requested else "no flag sets that"
+    flag = f"you asked for {asked}" if "accumulation" in seen.requested else "no flag sets that"
     if got > asked and seen.asked is not None and effective == seen.asked:
         explanation = (
             f"A step sees the {seen.asked:,} samples asked for, but memory and speed are those of a batch of {seen.given:,}."
@@ -121,7 +121,7 @@ def hidden_accumulation(seen: _Seen) -> _Texts:
         else "Make it a flag"
     )
     return (
-        f"{got} {'batches' if seen.loader else 'backward passes'} go into each optimizer step{whole}, and {said}.",
+        f"{got} {'batches' if seen.loader else 'backward passes'} go into each optimizer step{whole}, and {flag}.",
         explanation,
         f"{suggestion}; when the batch size grows, divide the accumulation by the same factor to keep the effective one.",
     )

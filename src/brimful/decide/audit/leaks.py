@@ -21,11 +21,11 @@ def memory_that_grows(
     budget_bytes: int | None = None,
     evaluation_samples: int | None = None,
 ) -> list[Diagnostic]:
-    """Warnings about what piles up; [] where it is not worth telling.
+    """Warnings about what piles up; [] where it is too little to matter.
 
     `growth`: as `Report.growth` has it. `peak_bytes`: device peak of the same trial. With `evaluation_bytes` (what the
-    evaluation holds on the card at most, as predicted) and `budget_bytes` it is told where it does not fit in the end; with
-    `evaluation_samples`, how many there are, where what is kept of them may be compared with each other.
+    evaluation holds on the card at most, as predicted) and `budget_bytes` the warning shows where it does not fit in the end;
+    with `evaluation_samples`, how many there are, where what is kept of them may be compared with each other.
     """
     found = []
     per_step = growth.get("train", 0)
@@ -34,7 +34,7 @@ def memory_that_grows(
             Diagnostic(
                 "memory-grows",
                 f"each step leaves {format_bytes(per_step)} more on the card",
-                f"the peak told here is of the first steps; after {MANY:,} it is about {format_bytes(MANY * per_step)} more",
+                f"the predicted peak is of the first steps; after {MANY:,} it is about {format_bytes(MANY * per_step)} more",
                 "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()",
             )
         )
@@ -57,7 +57,7 @@ def _evaluation(
     of = "" if length is None else f" of {length:,}"
     when = f"after {MANY:,} more of them" if length is None else "at its end"
     explanation = (
-        f"{when} the evaluation holds about {format_bytes(total)} more than the peak told here knows of, "
+        f"{when} the evaluation holds about {format_bytes(total)} more than the predicted peak holds, "
         "and what is joined (torch.cat) takes as much again"
     )
     if evaluation_bytes is not None and budget_bytes is not None and evaluation_bytes + total > budget_bytes:
@@ -85,6 +85,6 @@ def _collected(growth: Mapping[str, int], peak_bytes: int, samples: int | None) 
         "evaluation-collects",
         f"the evaluation keeps {format_bytes(per_batch)} of each batch on the card; the trial saw {seen:,} of {length:,}",
         f"what is made of all batches at its end was made of {seen:,}: where each of the {samples:,} samples meets each, as in "
-        f"a matrix of similarities, that takes {format_bytes(pairs_bytes)}, which is not in the peak told here",
+        f"a matrix of similarities, that takes {format_bytes(pairs_bytes)}, which is not in the predicted peak",
         "compare them in parts, or on the host: .cpu()",
     )

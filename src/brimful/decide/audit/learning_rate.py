@@ -35,11 +35,11 @@ def scaled_learning_rate(rate: float, before: int, after: int, optimizer: str) -
     """
     if before <= 0 or after <= 0:
         raise ValueError(f"batch sizes are 1 or more, not {before} and {after}")
-    family = _family(optimizer)
-    if family is None:
+    kind = _kind(optimizer)
+    if kind is None:
         return None
     ratio = after / before
-    return (rate * ratio, "linear") if family == "sgd" else (rate * math.sqrt(ratio), "square root")
+    return (rate * ratio, "linear") if kind == "sgd" else (rate * math.sqrt(ratio), "square root")
 
 
 def learning_rate_advice(rate: float | None, before: int | None, after: int | None, optimizer: str | None) -> Diagnostic | None:
@@ -65,7 +65,7 @@ def learning_rate_advice(rate: float | None, before: int | None, after: int | No
     return Diagnostic("learning-rate-scaling", problem, explanation, suggestion)
 
 
-def _family(optimizer: str) -> str | None:
+def _kind(optimizer: str) -> str | None:
     """By the class name: FusedAdam, AdamW8bit, PagedAdamW32bit, DeepSpeedCPUAdam are all Adam."""
     name = optimizer.lower()
     if any(one in name for one in _ADAPTIVE):

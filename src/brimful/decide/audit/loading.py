@@ -27,7 +27,7 @@ class Loading:
     @property
     def curable(self) -> bool:
         """Whether workers alone can cure it here: there is a core for each. (Where loading is waiting, for a disk or a
-        network, more workers than cores would do as well, but that cannot be told from here.)"""
+        network, more workers than cores would do as well, but that cannot be seen from here.)"""
         return self.needed is not None and (self.cores is None or self.needed <= self.cores or self.needed <= self.workers)
 
 

@@ -1,4 +1,4 @@
-"""How far a prediction of device memory may be off: from committed bench results, or assumed and said so.
+"""How far a prediction of device memory may be off: from committed bench results, or assumed and labelled so.
 
 Each file of ``evidence/`` is one bench's result: errors of the predicted device peak, (measured - predicted) / predicted,
 over many runs on a real card. A bench writes it with `evidence_from`; a prediction uses the one for its kind of network.
@@ -86,7 +86,7 @@ def interval_for(kind: str, evidence: Iterable[Evidence] | None = None) -> Relat
 def kind_of(program: Program) -> str:
     """The kind of network by what a trace of a small batch allocates.
 
-    Predictions err by what cuDNN's workspaces hold, for its law is the least certain of all: what counts is the largest of
+    Predictions err by what cuDNN's workspaces hold, for its model is the least certain of all: what counts is the largest of
     them, as a share of the most bytes alive at once.
     """
     names = [str(event[1]) for event in program.events if event[0] == "malloc"]

@@ -44,7 +44,7 @@ class Size:
 
 
 def known_from(
-    samples: Iterable[TrialResult], budget: Budget | None, belief: MemoryEstimate | None, name: str = "batch_size"
+    samples: Iterable[TrialResult], budget: Budget | None, estimate: MemoryEstimate | None, name: str = "batch_size"
 ) -> Known:
     """What the record of a plan knows of sizes of the setting `name`."""
     sizes = set()
@@ -53,7 +53,7 @@ def known_from(
         fits = fits_budget(sample, budget) if budget is not None else sample.outcome is Outcome.COMPLETED
         if isinstance(size, int) and fits:
             sizes.add(size)
-    largest = belief.largest_batch_size if belief is not None and name == "batch_size" else None
+    largest = estimate.largest_batch_size if estimate is not None and name == "batch_size" else None
     return Known(tuple(sorted(sizes)), largest)
 
 

@@ -44,14 +44,14 @@ def _row(
         return PlannedSetting(name, given[name], given[name], f"given with --set{over}", Source.MEASURED)
     if name not in opened and asked is not None:
         passed = f"; the plan's {planned.effective} has no place in it" if planned and planned.effective != asked else ""
-        return PlannedSetting(name, asked, asked, f"as the command says{passed}", Source.MEASURED)
+        return PlannedSetting(name, asked, asked, f"as in the command{passed}", Source.MEASURED)
     if planned is not None and planned.effective is not None:
         reach = "" if name in opened else f"; the command has no {{{name}}}, so that only brimful.setting({name!r}) meets it"
         return PlannedSetting(name, asked, planned.effective, f"by the plan {plan_name}: {planned.why}{reach}", planned.source)
     if asked is not None:
-        return PlannedSetting(name, asked, asked, "as the command says", Source.MEASURED)
+        return PlannedSetting(name, asked, asked, "as in the command", Source.MEASURED)
     if name == ACCUMULATION:
-        return PlannedSetting(name, None, 1, "one batch an update, as nothing else was said", Source.ASSUMED)
+        return PlannedSetting(name, None, 1, "one batch an update, by default", Source.ASSUMED)
     return None  # an open placeholder that nobody sets: filling it in says so
 
 
