@@ -196,9 +196,20 @@ class CachingAllocator:
         if self._statistics is not None:
             self._statistics.add(pool.small, allocated_bytes=-size, allocation=-1)
             self._count_return(self._statistics, pool, address, size, nbytes)
-        block = pool.put(address, size, free)
+        # As `pool.put`, written out: a replay spends a third of its time here.
+        end = address + size
+        if end in pool.starts:
+            other = pool.starts.pop(end)
+            del free[bisect_left(free, other)]
+            end += other >> SIZE_AT
+        if address in pool.ends:
+            other = pool.ends.pop(address)
+            del free[bisect_left(free, other)]
+            address = other & ADDRESS
+        pool.starts[address] = pool.ends[end] = block = (end - address) << SIZE_AT | address
+        insort(free, block)
         if not self._best_fit_always_serves:
-            pool.born[block & ADDRESS] = pool.searches
+            pool.born[address] = pool.searches
 
     def retire(self, address: int) -> None:
         """The block at `address` is allocated no more, but waits for another stream before it can be used again."""

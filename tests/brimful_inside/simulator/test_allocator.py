@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-from bisect import insort
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from brimful_inside.simulator import allocator as module
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull, rounded_size, segment_size
 from brimful_inside.simulator.allocator_settings import settings_from
-from brimful_inside.simulator.pools import SIZE_AT, Pool
 from tests.brimful_inside.simulator.naive_allocator import NaiveAllocator
 
 MIB = 1 << 20
@@ -263,16 +261,10 @@ def test_what_is_not_modelled_is_refused():
         CachingAllocator(settings=settings_from("backend:cudaMallocAsync"))
 
 
-def _put_without_merging(pool: Pool, address: int, size: int, free: list[int]) -> int:
-    pool.starts[address] = pool.ends[address + size] = block = size << SIZE_AT | address
-    insort(free, block)
-    return block
-
-
 BUGS = {
     "a tail is lost": (module, "insort", lambda free, block: None),
     "rounding to 256": (module, "rounded_size", lambda nbytes, settings=None: -(-nbytes // 256) * 256),
-    "neighbours never merge": (Pool, "put", _put_without_merging),
+    "any free block is taken": (module, "bisect_left", lambda free, block: 0),
 }
 
 
