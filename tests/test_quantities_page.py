@@ -25,8 +25,10 @@ def test_the_table_is_what_the_allocator_does():
         if asked > 0:
             addresses[event] = allocator.malloc(asked)
         else:
-            born = {"the output dies": "the output is computed", "the output's gradient dies": "its gradient"}[event]
-            allocator.free(addresses.pop(born))
+            allocation = {"the output is freed": "the output is computed", "the output's gradient is freed": "its gradient"}[
+                event
+            ]
+            allocator.free(addresses.pop(allocation))
         assert (event, allocator.allocated, allocator.reserved) == (event, allocated, reserved)
 
 
