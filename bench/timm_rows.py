@@ -89,7 +89,7 @@ def trace(model: str, batch_size: int, card: Card) -> Program:
     import torch
 
     from brimful_inside import imaginary
-    from brimful_inside.imaginary.operators.libraries.workspaces import Workspaces
+    from brimful_inside.imaginary.operators.cublas import Workspaces
 
     argv, file = sys.argv, io.StringIO()
     sys.argv = [str(SCRIPT), "--model", model, "--batch-size", str(batch_size), "--steps", str(STEPS)]

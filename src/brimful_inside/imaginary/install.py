@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Optional
 
 from brimful_inside.imaginary.attribution.annotations import Notes
 from brimful_inside.imaginary.cuda_api import devices
@@ -16,22 +16,14 @@ from brimful_inside.imaginary.dispatch import autograd_in_place, dispatch_mode
 from brimful_inside.imaginary.dispatch.function_mode import Functions, let_bodies_run
 from brimful_inside.imaginary.dispatch.threads import Modes, follow_threads
 from brimful_inside.imaginary.distributed import patch_distributed
-from brimful_inside.imaginary.operators import (
-    composites,
-    data_dependent,
-    fast_meta_kernels,
-    host_reads,
-    meta_kernels,
-    spectral,
-)
+from brimful_inside.imaginary.operators import host_reads, recurrent, tables
+from brimful_inside.imaginary.operators.avoid_sympy import avoid_sympy_import
+from brimful_inside.imaginary.operators.convolutions import Plans
+from brimful_inside.imaginary.operators.cublas import Workspaces
+from brimful_inside.imaginary.operators.data_dependent import refuse_nested_tensors
 from brimful_inside.imaginary.operators.flops import Classes
-from brimful_inside.imaginary.operators.grouping import group_by_card
-from brimful_inside.imaginary.operators.libraries import attention, convolutions, rnn, whole_kernels
-from brimful_inside.imaginary.operators.libraries.cudnn import Plans
-from brimful_inside.imaginary.operators.libraries.workspaces import Workspaces
-from brimful_inside.imaginary.operators.nested import refuse_nested_tensors
-from brimful_inside.imaginary.operators.sparse import with_sparse_products
-from brimful_inside.imaginary.operators.symbols import avoid_sympy_import
+from brimful_inside.imaginary.operators.foreach_groups import group_by_card
+from brimful_inside.imaginary.operators.fused_kernels import MetaKernels
 from brimful_inside.imaginary.operators.temporaries import Machine
 from brimful_inside.imaginary.state.device import ImaginaryGpu, OpenTrace
 from brimful_inside.wire import Card
@@ -69,8 +61,9 @@ def _equip(gpu: ImaginaryGpu) -> None:
     capability = (gpu.card.capability[0], gpu.card.capability[1])
     gpu.machine, gpu.classes = Machine.of(gpu.card), Classes(capability)
     gpu.workspaces, gpu.plans, gpu.casts = Workspaces(gpu), Plans(gpu), Casts()
-    gpu.operation_handlers = _operation_handlers()
-    gpu.function_handlers = _function_handlers()
+    operations = {**tables.operation_handlers(), **dispatch_mode.handlers()}
+    gpu.operation_handlers = autograd_in_place.in_its_place(operations)
+    gpu.function_handlers = handlers_under_autocast({**devices.handlers(), **tables.function_handlers()})
 
     def operate(func: Any, *args: Any, **kwargs: Any) -> Any:
         with dispatch_mode.Operations(gpu):
@@ -80,32 +73,13 @@ def _equip(gpu: ImaginaryGpu) -> None:
     gpu.functions = lambda: Functions(gpu, devices.call_on)
 
 
-def _operation_handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {
-        **fast_meta_kernels.handlers(),
-        **meta_kernels.handlers(),
-        **convolutions.handlers(),
-        **dispatch_mode.handlers(),
-        **data_dependent.handlers(),
-        **whole_kernels.operation_handlers(),
-    }
-    return autograd_in_place.in_its_place(with_sparse_products(table))
-
-
-def _function_handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {}
-    for module in (devices, host_reads, composites, attention, rnn, spectral):
-        table.update(module.handlers())
-    return handlers_under_autocast({**table, **whole_kernels.function_handlers()})
-
-
 def _patch(gpu: ImaginaryGpu) -> None:
     """torch answers for the cards, in the current thread and in every thread started later, until `gpu.leave()`."""
     patches = gpu.patches
     autograd_in_place.measure_owners()
-    kernels = whole_kernels.WholeKernels()
+    kernels = MetaKernels()
     patches.undo_by(kernels.leave)
-    kernels.put_in_place()
+    kernels.register()
     patch_cuda(gpu, patches)
     patch_transfers(gpu, patches)
     if gpu.notes is not None:
@@ -115,7 +89,7 @@ def _patch(gpu: ImaginaryGpu) -> None:
     patch_storages(gpu, patches)
     host_reads.patch_values(gpu, patches)
     patch_cache(gpu.casts, patches)
-    rnn.flatten_weights_as_on_cuda(patches)
+    recurrent.flatten_weights_as_on_cuda(patches)
     group_by_card(gpu, patches)
     let_bodies_run(patches)
     leave_uncompiled(gpu, patches)

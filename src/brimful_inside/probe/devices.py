@@ -35,7 +35,7 @@ def device_for(context: ProcessContext) -> Any:
 
 def _enter_imaginary(context: ProcessContext) -> ImaginaryDevice:
     from brimful_inside.imaginary import enter
-    from brimful_inside.imaginary.operators.libraries.triton_kernels import CLASSES, pass_over
+    from brimful_inside.imaginary.operators.compiled_kernels import TRITON_LAUNCHERS, pass_over
 
     config = context.config
     if config.card is None:
@@ -49,7 +49,7 @@ def _enter_imaginary(context: ProcessContext) -> ImaginaryDevice:
     count = visible(config.cards, os.environ)
     trace = None if not config.trace else open_trace(0) if count == 1 else open_trace
     gpu = enter(config.card, config.capacity_bytes, trace, config.what_if, count)
-    for module in CLASSES:
+    for module in TRITON_LAUNCHERS:
         waiting.wait_for(module, functools.partial(pass_over, gpu))
     return ImaginaryDevice(gpu, config.card.context_bytes, SharedPeaks.of("cuda"), files)
 

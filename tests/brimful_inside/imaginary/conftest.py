@@ -76,3 +76,12 @@ def allocated() -> Callable[[], list[int]]:
 
 def rows(trace_file: io.StringIO) -> Trace:
     return decode(trace_file.getvalue().splitlines())
+
+
+def peak_of(function: Callable[[], object]) -> int:
+    """The bytes that `function` takes at its worst, beyond what is there before."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = function()
+    del result
+    return torch.cuda.max_memory_allocated() - before

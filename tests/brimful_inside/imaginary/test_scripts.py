@@ -216,3 +216,48 @@ def test_entered_for_the_life_of_a_process_and_never_left(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["False", "_Dynamo", "module", "True"]  # the settings are the script's own
     assert trace.read_text().count('["step",') == 3
+
+
+@pytest.mark.parametrize("script_first", [True, False])
+def test_a_scripted_module_trains_wherever_it_was_scripted(gpu, script_first):
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Dropout(0.1))
+    scripted = torch.jit.script(model).cuda() if script_first else torch.jit.script(model.cuda())
+    optimizer = torch.optim.SGD(scripted.parameters(), 0.1)
+    for _ in range(3):
+        scripted(torch.randn(2, 8, device="cuda")).sum().backward()
+        optimizer.step()
+    assert all(parameter.is_cuda and parameter.grad is not None for parameter in scripted.parameters())
+
+
+def test_activations_can_be_kept_on_the_host(gpu):
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)).cuda()
+    inputs = torch.randn(512, 256, device="cuda")
+    held = {}
+    for kept in (False, True):
+        before = torch.cuda.memory_allocated()
+        with (
+            torch.autograd.graph.save_on_cpu(pin_memory=True)
+            if kept
+            else torch.autograd.graph.saved_tensors_hooks(*[lambda t: t] * 2)
+        ):
+            loss = model(inputs).sum()
+        held[kept] = torch.cuda.memory_allocated() - before
+        loss.backward()
+        model.zero_grad()
+        del loss
+    assert held[True] < held[False]
+    assert torch.empty(3, pin_memory=True).is_pinned()
+
+
+def test_the_default_type_may_be_the_cards(gpu):
+    try:
+        torch.set_default_tensor_type("torch.cuda.FloatTensor")
+        assert torch.zeros(2).is_cuda and nn.Linear(2, 2).weight.is_cuda
+    finally:
+        torch.set_default_tensor_type("torch.FloatTensor")
+    assert not torch.zeros(2).is_cuda
+
+
+def test_nvtx_marks_may_be_asked_for(gpu):
+    with torch.autograd.profiler.emit_nvtx():
+        assert torch.randn(2, device="cuda").is_cuda

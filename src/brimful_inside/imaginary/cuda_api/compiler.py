@@ -16,7 +16,7 @@ from typing import Any, List, Optional
 
 import torch
 
-from brimful_inside.imaginary.operators.libraries.flex import WRAPPER, flex_kernel
+from brimful_inside.imaginary.operators.compiled_kernels import WRAPPER, flex_kernel
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 

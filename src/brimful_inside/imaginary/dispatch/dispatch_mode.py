@@ -10,26 +10,17 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful_inside.imaginary.operators import detection, sparse
+from brimful_inside.imaginary.operators.cublas import uses_cublas
+from brimful_inside.imaginary.operators.data_dependent import handlers_by_name
 from brimful_inside.imaginary.operators.flops import cost_of, is_free, kernels_of
 from brimful_inside.imaginary.operators.meta_kernels import itself
-from brimful_inside.imaginary.operators.temporaries import (
-    TEMPORARIES,
-    Held,
-    Passing,
-    uses_cublas,
-)
+from brimful_inside.imaginary.operators.tables import TEMPORARIES
+from brimful_inside.imaginary.operators.temporaries import Held, Transient
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
 from brimful_inside.imaginary.state.known_values import RULES, follows
 from brimful_inside.imaginary.state.ledger import Ledger
-from brimful_inside.imaginary.state.tensors import (
-    META,
-    SPARSE,
-    C,
-    is_meta,
-    tensors_in,
-)
+from brimful_inside.imaginary.state.tensors import META, C, is_meta, tensors_in
 from brimful_inside.simulator.workspaces import bytes_of
 
 __all__ = ["Operations", "handlers"]
@@ -76,7 +67,7 @@ class _Facts:
         overload = schema + "." + func._overloadname
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
         self.bounds = func in RULES
-        self.handler = handlers.get(func) or detection.by_name().get(schema)
+        self.handler = handlers.get(func) or handlers_by_name().get(schema)
         self.follows = follows(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
         self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
@@ -222,8 +213,6 @@ class Operations(TorchDispatchMode):
         """The memory that the operation holds while it runs."""
         taken: List[Tuple[int, int]] = []
         try:
-            if facts.blas and any(isinstance(arg, Tensor) and arg.layout != torch.strided for arg in args):
-                return taken  # cuSPARSE's part (sparse.py)
             if facts.blas:
                 taken += self.gpu.workspaces.for_product(facts.short, args)
             if facts.temporaries is not None:
@@ -241,7 +230,7 @@ class Operations(TorchDispatchMode):
         if isinstance(held, int):
             if held:
                 taken.append(ledger.reserve(held, name))
-        elif isinstance(held, Passing):
+        elif isinstance(held, Transient):
             passing: List[Tuple[int, int]] = []
             try:
                 for item in held.items:
@@ -291,8 +280,10 @@ class Operations(TorchDispatchMode):
 
 
 def _see(tensor: Tensor, op: str, ledger: Ledger) -> None:
-    if not is_meta(tensor) or tensor.layout != torch.strided:  # a sparse tensor's parts were seen by themselves
+    if not is_meta(tensor):
         return
+    if tensor.layout != torch.strided:
+        raise Unsupported(op, "sparse tensors are not modelled")
     storage = tensor.untyped_storage()
     entry = ledger.storages.get(storage._cdata)
     if entry is None or entry() is None:
@@ -307,8 +298,6 @@ def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
         gpu.host_waits()
     if device is not None and device.type != "meta" and is_meta(args[0]):
         return gpu.read(args[0], kwargs.get("dtype"))
-    if args[0].layout in SPARSE and device is not None and device.type == "meta" and not is_meta(args[0]):
-        return sparse.to_card(gpu, args[0], kwargs.get("dtype"))
     if not is_meta(args[0]) and not kwargs.get("pin_memory"):
         return func(*args, **{**kwargs, "non_blocking": False})
     return func(*args, **kwargs)

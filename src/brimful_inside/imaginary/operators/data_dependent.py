@@ -1,20 +1,31 @@
-"""Operations whose result's shape depends on data that does not exist: their upper bound stands in, and is counted."""
+"""Operations whose result's shape depends on data that does not exist: their upper bound stands in, and is counted.
+
+Of torchvision's non-maximum suppression (torchvision/csrc/ops/cuda/nms_kernel.cu: boxes sorted by score, and a bit for each
+pair of boxes) all boxes are left, at most. Where there are very many boxes, torchvision goes through them class by class
+(ops/boxes.py, _batched_nms_vanilla); how many classes those have is data as well, and a loop over as many as there are boxes
+would never end, so one is taken.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.operators.detection import goes_class_by_class
 from brimful_inside.imaginary.operators.fast_meta_kernels import broadcast
 from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.errors import Unsupported
+from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, is_meta
 
-__all__ = ["handlers"]
+__all__ = ["handlers", "handlers_by_name", "refuse_nested_tensors"]
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
+_BITS = 64  # of a word of the suppression kernel's mask
+_LOOP = "_batched_nms_vanilla"
+_DEPTH = 16  # frames, in which torchvision's loop is looked for
 
 
 def _indices(*shape: int) -> Tensor:
@@ -34,23 +45,31 @@ def _masked_select(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
     return args[0].new_empty(shape.numel())
 
 
+def _goes_class_by_class() -> bool:
+    """Whether torchvision's loop over classes is among the callers."""
+    frame: Any = sys._getframe(1)
+    for _ in range(_DEPTH):
+        if frame is None or frame.f_code.co_name == _LOOP:
+            return frame is not None
+        frame = frame.f_back
+    return False
+
+
 def _unique(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, ...]:
     """_unique, _unique2, unique_consecutive (flattened): every element may be another."""
     gpu.approximate("unique")
     values = args[0]
-    if goes_class_by_class():
+    if _goes_class_by_class():
         return (values.new_empty(1), _indices(0), _indices(0))[: len(func._schema.returns)]
     options = dict(zip([a.name for a in func._schema.arguments], args))
     options.update(kwargs)
-    inverse = _indices(*values.shape) if options.get("return_inverse") else _indices(0)
-    counts = _indices(values.numel()) if options.get("return_counts") else _indices(0)
     dim = options.get("dim")
-    if dim is not None:
-        length = values.shape[dim]
-        inverse = _indices(length) if options.get("return_inverse", True) else _indices(0)
-        counts = _indices(length) if options.get("return_counts") else _indices(0)
-        return torch.empty_like(values, memory_format=torch.contiguous_format), inverse, counts
-    return (values.new_empty(values.numel()), inverse, counts)[: len(func._schema.returns)]
+    length = values.numel() if dim is None else values.shape[dim]
+    places = values.shape if dim is None else (length,)
+    inverse = _indices(*places) if options.get("return_inverse", dim is not None) else _indices(0)
+    counts = _indices(length) if options.get("return_counts") else _indices(0)
+    found = values.new_empty(length) if dim is None else torch.empty_like(values, memory_format=torch.contiguous_format)
+    return (found, inverse, counts)[: len(func._schema.returns)]
 
 
 def _bincount(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -74,7 +93,7 @@ def _repeat_interleave(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[s
     return _indices(args[0].numel())
 
 
-def _without_masks(gpu: ImaginaryGpu, tensor: Tensor, indices: List[Optional[Tensor]]) -> List[Optional[Tensor]]:
+def _without_masks(gpu: ImaginaryGpu, indices: List[Optional[Tensor]]) -> List[Optional[Tensor]]:
     """Boolean indices as the integer indices they would become (expandTensors), at their upper bound."""
     plain: List[Optional[Tensor]] = []
     for index in indices:
@@ -92,7 +111,7 @@ def _has_masks(indices: Any) -> bool:
 
 def _index(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     tensor, indices = args
-    indices = _on_card(_without_masks(gpu, tensor, indices) if _has_masks(indices) else indices)
+    indices = _on_card(_without_masks(gpu, indices) if _has_masks(indices) else indices)
     return func(tensor, indices)
 
 
@@ -107,24 +126,50 @@ def _index_put_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
         return tensor  # a masked fill: on CUDA the scalar stays on the host (canDispatchToMaskedFill)
     if not _has_masks(indices):
         return func(tensor, _on_card(indices), values, *args[3:], **kwargs)
-    _without_masks(gpu, tensor, indices)
+    _without_masks(gpu, indices)
     return tensor if func is not aten.index_put.default else tensor.clone()
+
+
+def _nms(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    boxes = args[0]
+    count = boxes.shape[0]
+    gpu.approximate("non-maximum suppression")
+    kept = _indices(count)
+    gpu.ledger.born(kept.untyped_storage(), "torchvision.nms")
+    pairs = 0 if _goes_class_by_class() else count * -(-count // _BITS) * 8
+    gpu.ledger.pass_by((count * 8, boxes.nbytes, pairs), "torchvision.nms (temporary)")
+    return kept
 
 
 def handlers() -> Dict[Any, Callable]:
     return {
         aten.nonzero.default: _nonzero,
         aten.masked_select.default: _masked_select,
-        aten._unique2.default: _unique,
-        aten._unique.default: _unique,
-        aten.unique_dim.default: _unique,
-        aten.unique_consecutive.default: _unique,
-        aten.unique_dim_consecutive.default: _unique,
+        **dict.fromkeys((aten._unique.default, aten._unique2.default, aten.unique_dim.default), _unique),
+        **dict.fromkeys((aten.unique_consecutive.default, aten.unique_dim_consecutive.default), _unique),
         aten.bincount.default: _bincount,
         aten.repeat_interleave.Tensor: _repeat_interleave,
-        aten.index.Tensor: _index,
-        aten._unsafe_index.Tensor: _index,
-        aten.index_put_.default: _index_put_,
-        aten.index_put.default: _index_put_,
-        aten._index_put_impl_.default: _index_put_,
+        **dict.fromkeys((aten.index.Tensor, aten._unsafe_index.Tensor), _index),
+        **dict.fromkeys((aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default), _index_put_),
     }
+
+
+def handlers_by_name() -> Dict[str, Callable]:
+    """Handlers of operations that are there once their library is imported, by the names of their schemas."""
+    return {"torchvision::nms": _nms}
+
+
+def refuse_nested_tensors(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """Where they are made: their operations have no meta kernels, and the errors would come late."""
+    for name in ("nested_tensor", "as_nested_tensor"):
+        patches.set(torch.nested, name, _refusing(gpu, name, getattr(torch.nested, name)))
+
+
+def _refusing(gpu: ImaginaryGpu, name: str, original: Any) -> Any:
+    def make(ts: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [ts] if isinstance(ts, Tensor) else [t for t in ts if isinstance(t, Tensor)]
+        if gpu.devices.is_card(kwargs.get("device")) or any(gpu.holds(tensor) for tensor in tensors):
+            raise Unsupported("torch.nested.%s" % name, "the sizes of a nested tensor's parts are data, which is not there")
+        return original(ts, *args, **kwargs)
+
+    return make

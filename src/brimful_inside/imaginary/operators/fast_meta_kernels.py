@@ -1,7 +1,7 @@
-"""Shapes said directly for more operations whose meta kernel is slow Python, in their plain case: contiguous, nothing unusual.
+"""Shapes of operations in their plain case: contiguous, nothing unusual. All other cases go to PyTorch's own meta kernels.
 
-PyTorch's own meta kernels serve all other cases. The first of them that runs imports sympy, a quarter of a second of a
-processor's time; a network of the usual layers never calls one.
+Those are slow Python, and the first of them that runs imports sympy, a quarter of a second of a processor's time; a network of
+the usual layers never calls one. The operations that are answered in every case are in meta_kernels.py.
 """
 
 from __future__ import annotations
@@ -47,6 +47,18 @@ def keeps_order(tensor: Tensor) -> bool:
     return all(outer >= inner for outer, inner in zip(steps, steps[1:]))
 
 
+def in_its_order(tensor: Tensor) -> Tensor:
+    """torch.empty_like of a tensor without repeated elements: dense, its dimensions in the order of their strides."""
+    strides, step = [0] * tensor.dim(), 1
+    for dim in sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), -dim)):
+        strides[dim] = step
+        step *= tensor.shape[dim]
+    given = tensor.stride()
+    if all(mine == theirs for mine, theirs, size in zip(strides, given, tensor.shape) if size != 1):
+        strides = list(given)  # dense itself: also what dimensions of one element say of their step
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=META)
+
+
 def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.empty(tuple(shape), dtype=dtype, device=META)
 
@@ -61,7 +73,7 @@ def _are_floating(*tensors: Any) -> bool:
 
 
 def _or_pytorch(shaped: Shaped) -> Callable:
-    """`shaped` answers for a plain call and gives None for any other, which goes to PyTorch's meta kernel."""
+    """`shaped` gives the result of a plain call, and None for any other, which goes to PyTorch's meta kernel."""
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Args, kwargs: Kwargs) -> Any:
         if not kwargs:
@@ -73,22 +85,34 @@ def _or_pytorch(shaped: Shaped) -> Callable:
     return handler
 
 
-def _like_first(first: Any, *_: Any) -> Optional[Tensor]:
-    return _empty(first.shape, first.dtype) if _is_plain(first) else None
+def _like(at: int, *also: int) -> Shaped:
+    """Of the shape and dtype of argument `at`, which the arguments `also` share (gradients and their inputs)."""
+
+    def shaped(*args: Any) -> Optional[Tensor]:
+        tensor = args[at]
+        if not _is_plain(tensor):
+            return None
+        for other in [args[place] for place in also]:
+            if not _is_plain(other) or other.shape != tensor.shape or other.dtype != tensor.dtype:
+                return None
+        return _empty(tensor.shape, tensor.dtype)
+
+    return shaped
+
+
+_like_first = _like(0)
+
+
+def _itself(first: Any, *_: Any) -> Optional[Tensor]:
+    return first if _is_plain(first) else None
 
 
 def _triangle(first: Any, *_: Any) -> Optional[Tensor]:
     return _like_first(first) if first.dim() > 1 else None
 
 
-def _like_both(first: Any, second: Any, *_: Any) -> Optional[Tensor]:
-    """Gradients: of the shape and dtype that the gradient and the input share."""
-    same = _is_plain(first, second) and first.shape == second.shape and first.dtype == second.dtype
-    return _empty(first.shape, first.dtype) if same else None
-
-
-def _itself(first: Any, *_: Any) -> Optional[Tensor]:
-    return first if _is_plain(first) else None
+def _from_number(tensor: Any, number: Any, *_: Any) -> Optional[Tensor]:
+    return _like_first(tensor) if type(number) in (int, float) else None
 
 
 def _softmax(tensor: Any, dim: int, to_float: bool) -> Optional[Tensor]:
@@ -102,14 +126,9 @@ def _softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> O
 
 
 def _compare(first: Any, second: Any) -> Optional[Tensor]:
-    if isinstance(second, Tensor):
-        same = is_meta(second) and second.is_contiguous() and first.shape == second.shape
-        return _empty(first.shape, torch.bool) if same and is_meta(first) and first.is_contiguous() else None
+    if isinstance(second, Tensor) and not (is_meta(second) and second.is_contiguous() and first.shape == second.shape):
+        return None
     return _empty(first.shape, torch.bool) if is_meta(first) and first.is_contiguous() else None
-
-
-def _from_number(tensor: Any, number: Any, *_: Any) -> Optional[Tensor]:
-    return _like_first(tensor) if type(number) in (int, float) else None
 
 
 def _where(condition: Any, first: Any, second: Any) -> Optional[Tensor]:
@@ -124,22 +143,10 @@ def _nll_loss(tensor: Any, target: Any, weight: Any, reduction: int, ignore: int
     return _empty(() if reduction else target.shape, tensor.dtype), _empty((), tensor.dtype)
 
 
-def _nll_loss_backward(grad: Any, tensor: Any, *_: Any) -> Optional[Tensor]:
-    return _like_first(tensor)
-
-
 def _loss(first: Any, second: Any, reduction: int = 1, *_: Any) -> Optional[Tensor]:
     if not _is_plain(first, second) or first.shape != second.shape or first.dtype != second.dtype:
         return None
     return _empty(() if reduction else first.shape, first.dtype)
-
-
-def _loss_backward(grad: Any, first: Any, second: Any, *_: Any) -> Optional[Tensor]:
-    return _like_both(first, second)
-
-
-def _elu_backward(grad: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, tensor: Any) -> Optional[Tensor]:
-    return _like_both(grad, tensor)
 
 
 def _cat(tensors: Any, dim: int = 0) -> Optional[Tensor]:
@@ -181,10 +188,6 @@ def _max_pool(tensor: Any, kernel: Any, stride: Any = (), padding: Any = 0, dila
 
 def _at(value: Any, place: int) -> int:
     return value if isinstance(value, int) else value[place if len(value) > 1 else 0]
-
-
-def _max_pool_backward(grad: Any, tensor: Any, *_: Any) -> Optional[Tensor]:
-    return _like_first(tensor)
 
 
 def _group_norm(tensor: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float) -> Any:
@@ -231,66 +234,33 @@ def _mv(matrix: Any, vector: Any) -> Optional[Tensor]:
     return _empty(matrix.shape[:1], matrix.dtype) if fits and matrix.dtype == vector.dtype else None
 
 
-_LIKE_FIRST = (
-    *("hardtanh", "elu", "leaky_relu", "softplus", "clamp", "clamp_min", "clamp_max", "sgn", "softshrink"),
-    *("hardshrink", "celu"),
-)
-_LIKE_BOTH = (
-    *(
-        "hardtanh_backward",
-        "leaky_relu_backward",
-        "softplus_backward",
-        "hardswish_backward",
-        "sigmoid_backward",
-    ),
-    *("hardsigmoid_backward", "tanh_backward", "log_sigmoid_backward"),
-)
-_IN_PLACE = ("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_")
 _SHAPED: Dict[str, Shaped] = {
-    "_softmax": _softmax,
-    "_log_softmax": _softmax,
-    "_softmax_backward_data": _softmax_backward,
-    "_log_softmax_backward_data": _softmax_backward,
-    "where.self": _where,
-    "nll_loss_forward": _nll_loss,
-    "nll_loss2d_forward": _nll_loss,
-    "nll_loss_backward": _nll_loss_backward,
-    "nll_loss2d_backward": _nll_loss_backward,
-    "mse_loss": _loss,
-    "mse_loss_backward": _loss_backward,
-    "smooth_l1_loss": _loss,
-    "smooth_l1_loss_backward": _loss_backward,
-    "cat": _cat,
+    **dict.fromkeys(("hardtanh", "elu", "leaky_relu", "softplus", "clamp", "clamp_min", "clamp_max", "sgn"), _like_first),
+    **dict.fromkeys(("softshrink", "hardshrink", "celu"), _like_first),
+    **dict.fromkeys(("hardtanh_backward", "leaky_relu_backward", "softplus_backward", "hardswish_backward"), _like(0, 1)),
+    **dict.fromkeys(("sigmoid_backward", "hardsigmoid_backward", "tanh_backward", "log_sigmoid_backward"), _like(0, 1)),
+    "elu_backward": _like(0, 5),
+    **dict.fromkeys(("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_"), _itself),
+    **dict.fromkeys(("tril", "triu"), _triangle),
     "rsub.Scalar": _from_number,
-    "tril": _triangle,
-    "triu": _triangle,
+    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
+    **{"%s.%s" % (name, kind): _compare for name in ("eq", "ne", "gt", "ge", "lt", "le") for kind in ("Scalar", "Tensor")},
+    "where.self": _where,
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _nll_loss),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward", "max_pool2d_with_indices_backward"), _like(1)),
+    **dict.fromkeys(("mse_loss", "smooth_l1_loss"), _loss),
+    **dict.fromkeys(("mse_loss_backward", "smooth_l1_loss_backward"), _like(1, 2)),
+    "cat": _cat,
     "stack": _stack,
     "max_pool2d_with_indices": _max_pool,
-    "max_pool2d_with_indices_backward": _max_pool_backward,
     "native_group_norm": _group_norm,
     "native_group_norm_backward": _group_norm_backward,
     "upsample_bilinear2d": _bilinear,
     "upsample_bilinear2d_backward": _bilinear_backward,
     "linalg_vector_norm": _vector_norm,
     "mv": _mv,
-    "elu_backward": _elu_backward,
-    **dict.fromkeys(_LIKE_FIRST, _like_first),
-    **dict.fromkeys(_LIKE_BOTH, _like_both),
-    **dict.fromkeys(_IN_PLACE, _itself),
-    **{"%s.%s" % (name, kind): _compare for name in ("eq", "ne", "gt", "ge", "lt", "le") for kind in ("Scalar", "Tensor")},
 }
-
-
-def in_its_order(tensor: Tensor) -> Tensor:
-    """torch.empty_like of a tensor without repeated elements: dense, its dimensions in the order of their strides."""
-    strides, step = [0] * tensor.dim(), 1
-    for dim in sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), -dim)):
-        strides[dim] = step
-        step *= tensor.shape[dim]
-    given = tensor.stride()
-    if all(mine == theirs for mine, theirs, size in zip(strides, given, tensor.shape) if size != 1):
-        strides = list(given)  # dense itself: also what dimensions of one element say of their step
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=META)
 
 
 def _flash(gpu: ImaginaryGpu, func: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -11,8 +11,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from brimful_inside.imaginary.operators.temporaries.convolutions import layout_of
-from brimful_inside.imaginary.state.tensors import is_meta, sparse_parts
+from brimful_inside.imaginary.operators.convolutions import layout_of
+from brimful_inside.imaginary.state.tensors import is_meta
 from brimful_inside.simulator.roofline import MEMORY, TENSOR_CORES
 
 __all__ = ["COSTS", "Classes", "Cost", "cost_of", "is_free", "kernels_of", "plain"]
@@ -20,7 +20,6 @@ __all__ = ["COSTS", "Classes", "Cost", "cost_of", "is_free", "kernels_of", "plai
 Tensor = torch.Tensor
 Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape; a grouped convolution's kind says so
 Cost = Callable[[Sequence[Any], Dict[str, Any], Any, "Classes"], List[Part]]
-
 FREE = frozenset(
     [
         *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "_unsafe_view"),
@@ -38,9 +37,7 @@ def is_free(func: Any, short: str) -> bool:
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Of an expanded tensor the bytes that are there; of a sparse one its numbers and their places."""
-    if tensor.layout != torch.strided:
-        return sum(part.nbytes for part in sparse_parts(tensor))
+    """Of an expanded tensor the bytes that are there."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
@@ -99,7 +96,7 @@ def allows_tf32(convolution: bool) -> bool:
         return (backends.cudnn.conv if convolution else backends.cuda.matmul).fp32_precision == "tf32"
 
 
-# --- products ---------------------------------------------------------------------------------------------------------
+# --- products -----------------------------------------------------------------------------------------------------------
 
 
 def _product(kind: str, batch: int, m: int, n: int, k: int, nbytes: int, launches: int = 1) -> Part:
@@ -184,44 +181,28 @@ def _attention(backward: bool) -> Cost:
     return cost
 
 
-# --- what reads more, or less, than its arguments -------------------------------------------------------------------------
+# --- what reads more, or less, than its arguments -----------------------------------------------------------------------
 
 
-def _passes(reads: int, launches: int, at: int = 0, also: Optional[int] = None) -> Cost:
-    """Reads argument `at` (and `also`) `reads` times, writes its results."""
-
-    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-        nbytes = reads * (_nbytes(args[at]) + (_nbytes(args[also]) if also is not None else 0)) + total(out)
-        return [("memory", 0, nbytes, launches, ())]
-
-    return cost
+def _memory(nbytes: Callable[[Sequence[Any], Any], int], launches: int = 1) -> Cost:
+    """Moves `nbytes` of the arguments and the result, and computes nothing to speak of."""
+    return lambda args, kwargs, out, classes: [("memory", 0, nbytes(args, out), launches, ())]
 
 
-def _writes(launches: int = 1) -> Cost:
-    """Writes its result and reads nothing: fill_, zeros, random numbers."""
-
-    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-        return [("memory", 0, total(out), launches, ())]
-
-    return cost
+def _passes(reads: int, launches: int, *places: int) -> Cost:
+    """Reads the arguments at `places` (the first by default) `reads` times, writes its results."""
+    return _memory(lambda args, out: reads * sum([_nbytes(args[at]) for at in places or (0,)]) + total(out), launches)
 
 
 def _gathers(launches: int = 1) -> Cost:
     """Reads of the first argument as much as it gives: embedding, index, gather."""
-
-    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-        return [("memory", 0, 2 * total(out) + total(args[1:]), launches, ())]
-
-    return cost
+    return _memory(lambda args, out: 2 * total(out) + total(args[1:]), launches)
 
 
-def _scatters(launches: int) -> Cost:
-    """Adds its last tensor to places of the first: read, and the places read and written."""
-
-    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-        return [("memory", 0, 3 * total(args[1:]), launches, ())]
-
-    return cost
+def _sort(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    """A radix sort goes over keys and values once for each eight bits (CUB, DeviceRadixSort)."""
+    passes = args[0].element_size()
+    return [("memory", 0, 2 * passes * total(out), 2 + passes, ())]
 
 
 def _embedding_backward(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
@@ -247,13 +228,6 @@ def _copies(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Clas
 def _waits(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
     """A value goes to the host, which waits for it."""
     return [("link", 0, 8, 1, ()), ("sync", 0, 0, 0, ())]
-
-
-def _sorted(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-    """A radix sort goes over keys and values once for each eight bits (CUB, DeviceRadixSort)."""
-    tensor = args[0]
-    passes = tensor.element_size()
-    return [("memory", 0, 2 * passes * total(out), 2 + passes, ())]
 
 
 # --- lists of tensors ---------------------------------------------------------------------------------------------------
@@ -314,44 +288,45 @@ def _norms(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Class
 
 
 _LISTS = _lists()
+_WRITES = _memory(lambda args, out: total(out))  # reads nothing: fill_, zeros, random numbers
+_SCATTERS = _memory(lambda args, out: 3 * total(args[1:]), 2)  # the places are read and written, what comes to them is read
+_BLAS = ("mm", "bmm", "mv", "dot", "vdot", "_scaled_mm", "_int_mm", "linear")
+_ATTENTION = ["_scaled_dot_product_%s_attention" % name for name in ("flash", "efficient", "cudnn")]
 COSTS: Dict[str, Cost] = {
-    **{name: _matmul(0) for name in ("mm", "bmm", "mv", "dot", "vdot", "_scaled_mm", "_int_mm", "linear")},
-    **{name: _matmul(1) for name in ("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation")},
+    **dict.fromkeys(_BLAS, _matmul(0)),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation"), _matmul(1)),
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
-    **{"_scaled_dot_product_%s_attention" % name: _attention(False) for name in ("flash", "efficient", "cudnn")},
-    **{"_scaled_dot_product_%s_attention_backward" % name: _attention(True) for name in ("flash", "efficient", "cudnn")},
+    **dict.fromkeys(_ATTENTION, _attention(False)),
+    **dict.fromkeys([name + "_backward" for name in _ATTENTION], _attention(True)),
     # Statistics first, then the normalized output (cuda/Normalization.cuh, cuda/group_norm_kernel.cu).
-    **{name: _passes(2, 3) for name in ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm")},
-    **{name: _passes(2, 3) for name in ("_batch_norm_with_update", "native_group_norm")},
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), _passes(2, 3)),
+    **dict.fromkeys(("_batch_norm_with_update", "native_group_norm"), _passes(2, 3)),
     "_native_batch_norm_legit_functional": _passes(2, 3),
-    **{name: _passes(2, 3, 0, 1) for name in ("native_batch_norm_backward", "native_group_norm_backward")},
-    **{name: _passes(2, 3, 0, 1) for name in ("native_layer_norm_backward", "_fused_rms_norm_backward", "batch_norm_backward")},
+    **dict.fromkeys(("native_batch_norm_backward", "native_group_norm_backward"), _passes(2, 3, 0, 1)),
+    **dict.fromkeys(("native_layer_norm_backward", "_fused_rms_norm_backward"), _passes(2, 3, 0, 1)),
+    "batch_norm_backward": _passes(2, 3, 0, 1),
     "cudnn_batch_norm_backward": _passes(2, 2, 0, 1),
-    **{name: _writes() for name in ("zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like")},
-    **{name: _writes() for name in ("new_zeros", "new_ones", "new_full", "arange", "linspace", "eye", "scalar_tensor")},
-    **{
-        name: _writes() for name in ("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "rand", "randn", "randint")
-    },
-    **{name: _writes() for name in ("rand_like", "randn_like", "randint_like", "log_normal_", "cauchy_", "geometric_")},
-    "randperm": _writes(8),
-    **{name: _gathers() for name in ("embedding", "index", "_unsafe_index", "gather", "index_select", "take")},
+    **dict.fromkeys(("zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like"), _WRITES),
+    **dict.fromkeys(("new_zeros", "new_ones", "new_full", "arange", "linspace", "eye", "scalar_tensor"), _WRITES),
+    **dict.fromkeys(("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "rand", "randn", "randint"), _WRITES),
+    **dict.fromkeys(("rand_like", "randn_like", "randint_like", "log_normal_", "cauchy_", "geometric_"), _WRITES),
+    "randperm": _memory(lambda args, out: total(out), 8),
+    **dict.fromkeys(("embedding", "index", "_unsafe_index", "gather", "index_select", "take"), _gathers()),
     "masked_select": _gathers(6),
     "nonzero": _passes(2, 5),
     "embedding_dense_backward": _embedding_backward,
-    **{name: _scatters(2) for name in ("index_add_", "index_add", "scatter_add_", "scatter_add", "scatter_", "scatter")},
-    **{name: _scatters(2) for name in ("index_put_", "index_put", "_index_put_impl_", "_unsafe_index_put", "index_copy_")},
+    **dict.fromkeys(("index_add_", "index_add", "scatter_add_", "scatter_add", "scatter_", "scatter"), _SCATTERS),
+    **dict.fromkeys(("index_put_", "index_put", "_index_put_impl_", "_unsafe_index_put", "index_copy_"), _SCATTERS),
     **dict.fromkeys(("copy_", "_to_copy", "copy"), _copies),
     **dict.fromkeys(("_local_scalar_dense", "equal"), _waits),
-    **dict.fromkeys(("sort", "argsort", "msort", "unique", "_unique2", "unique_consecutive"), _sorted),
+    **dict.fromkeys(("sort", "argsort", "msort", "unique", "_unique2", "unique_consecutive"), _sort),
     "topk": _passes(4, 5),
-    **{name: _passes(2, 3) for name in ("cumsum", "cumprod", "logcumsumexp")},
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), _passes(2, 3)),
     "nll_loss2d_backward": _passes(1, 2, 1),
-    "_fused_adam_": _fused(3),
-    "_fused_adamw_": _fused(3),
-    "_fused_sgd_": _fused(2),
-    "_fused_adagrad_": _fused(2),
-    "_foreach_copy_": _lists(),
+    **dict.fromkeys(("_fused_adam_", "_fused_adamw_"), _fused(3)),
+    **dict.fromkeys(("_fused_sgd_", "_fused_adagrad_"), _fused(2)),
+    "_foreach_copy_": _LISTS,
     "_foreach_norm": _norms,
     "_amp_foreach_non_finite_check_and_unscale_": _lists(1),
 }

@@ -1,6 +1,7 @@
-"""Frequent operations whose meta kernel is slow Python: their shapes, said directly.
+"""Shapes of frequent operations whose meta kernel is slow Python, in every case that CUDA has.
 
-PyTorch's own meta kernels serve all the rest. Some of those here would import sympy and torch._dynamo at their first call.
+PyTorch's own meta kernels serve all the rest; some of those here would import sympy and torch._dynamo at their first call.
+Operations that are answered in their plain case alone are in fast_meta_kernels.py.
 """
 
 from __future__ import annotations
@@ -11,12 +12,7 @@ import torch
 
 from brimful_inside.imaginary.operators.fast_meta_kernels import broadcast, keeps_order
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.tensors import (
-    META,
-    C,
-    is_meta,
-    like,
-)
+from brimful_inside.imaginary.state.tensors import META, C, is_meta, like
 
 __all__ = ["handlers", "itself"]
 
@@ -35,10 +31,11 @@ def _nothing(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 
 def _like(at: int) -> Shaped:
-    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-        return like(args[at])
+    return lambda gpu, func, args, kwargs: like(args[at])
 
-    return handler
+
+def _empty(shape: Any, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=META)
 
 
 def _factory(default: Optional[torch.dtype], at: int = 0) -> Shaped:
@@ -58,16 +55,14 @@ def _statistics_dtype(tensor: Tensor) -> torch.dtype:
 def _batch_norm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, ...]:
     """cuda/Normalization.cu, cudnn/BatchNorm.cpp: mean and inverse deviation of each channel are kept in training alone."""
     tensor, training = args[0], args[5]
-    channels = tensor.shape[1] if training else 0
-    dtype = _statistics_dtype(tensor)
-    statistics = [torch.empty(channels, dtype=dtype, device=META) for _ in range(2)]
-    return like(tensor), statistics[0], statistics[1]
+    channels, dtype = tensor.shape[1] if training else 0, _statistics_dtype(tensor)
+    return like(tensor), _empty(channels, dtype), _empty(channels, dtype)
 
 
 def _batch_norm_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
     tensor, weight, mask = args[1], args[2], args[9]
     dtype = weight.dtype if weight is not None else tensor.dtype
-    of_weight = [torch.empty(tensor.shape[1], dtype=dtype, device=META) if wanted else None for wanted in mask[1:]]
+    of_weight = [_empty(tensor.shape[1], dtype) if wanted else None for wanted in mask[1:]]
     return (like(tensor) if mask[0] else None, *of_weight)
 
 
@@ -78,14 +73,13 @@ def _layer_norm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
         return func(*args, **kwargs)  # raises in PyTorch's words
     rows = (*tensor.shape[:-inner], *[1] * inner)
     dtype = _statistics_dtype(tensor)
-    out = torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
-    return out, torch.empty(rows, dtype=dtype, device=META), torch.empty(rows, dtype=dtype, device=META)
+    return _empty(tensor.shape, tensor.dtype), _empty(rows, dtype), _empty(rows, dtype)
 
 
 def _layer_norm_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
     tensor, weight, bias, mask = args[1], args[5], args[6], args[7]
     grads = [like(p) if wanted and p is not None else None for p, wanted in zip((weight, bias), mask[1:])]
-    return (torch.empty(tensor.shape, dtype=tensor.dtype, device=META) if mask[0] else None, *grads)
+    return (_empty(tensor.shape, tensor.dtype) if mask[0] else None, *grads)
 
 
 def _native_dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
@@ -107,12 +101,12 @@ def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     if not first.is_floating_point() or not is_meta(first) or not keeps_order(first):
         return func(*args, **kwargs)
     if type(second) in (int, float):
-        return torch.empty(first.shape, dtype=first.dtype, device=META)
+        return _empty(first.shape, first.dtype)
     if not isinstance(second, Tensor) or not second.is_floating_point() or not is_meta(second) or not keeps_order(second):
         return func(*args, **kwargs)
     dtype = first.dtype if first.dtype == second.dtype else torch.result_type(first, second)
     shape = first.shape if first.shape == second.shape else broadcast(first.shape, second.shape)
-    return torch.empty(shape, dtype=dtype, device=META)
+    return _empty(shape, dtype)
 
 
 def _in_place(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -126,7 +120,7 @@ def _addmm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
     plain = first.dim() == second.dim() == 2 and first.shape[1] == second.shape[0] and bias.shape == second.shape[1:]
     if not plain or not bias.dtype == first.dtype == second.dtype:
         return func(*args, **kwargs)  # raises in PyTorch's words, or broadcasts
-    return torch.empty((first.shape[0], second.shape[1]), dtype=first.dtype, device=META)
+    return _empty((first.shape[0], second.shape[1]), first.dtype)
 
 
 def _reduction(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -144,7 +138,7 @@ def _reduction(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
     if not tensor.is_contiguous() and tensor.dim() - len(reduced) > 1:
         return func(*args, **kwargs)  # the result would follow the order of the input's strides
     shape = [1 if at in reduced else size for at, size in enumerate(tensor.shape) if keeps or at not in reduced]
-    return torch.empty(shape, dtype=dtype, device=META)
+    return _empty(shape, dtype)
 
 
 def _each(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -171,47 +165,35 @@ _UNARY = (
     *("hardswish", "hardsigmoid", "mish", "log_sigmoid"),
 )
 _BINARY = ("add", "sub", "mul", "div")
-_LIKE = ("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like", "clone")
+_OF_DEFAULT: Dict[str, Shaped] = {
+    "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm_backward,
+    "native_layer_norm": _layer_norm,
+    "native_layer_norm_backward": _layer_norm_backward,
+    "native_dropout": _native_dropout,
+    **dict.fromkeys(("native_dropout_backward", "threshold_backward", "gelu", "gelu_backward", "silu_backward"), _like(0)),
+    "_sample_dirichlet": _like(0),
+    "addmm": _addmm,
+    **dict.fromkeys(("randn", "rand"), _factory(None)),
+    **dict.fromkeys(("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like", "clone"), _like_options),
+    **dict.fromkeys(("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_"), itself),
+}
 
 
 def handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {
-        aten.native_batch_norm.default: _batch_norm,
-        aten.native_batch_norm_backward.default: _batch_norm_backward,
-        aten.native_layer_norm.default: _layer_norm,
-        aten.native_layer_norm_backward.default: _layer_norm_backward,
-        aten.native_dropout.default: _native_dropout,
-        aten.native_dropout_backward.default: _like(0),
-        aten.threshold_backward.default: _like(0),
-        aten.gelu.default: _like(0),
-        aten.gelu_backward.default: _like(0),
-        aten.silu_backward.default: _like(0),
-        aten._sample_dirichlet.default: _like(0),
-        aten.addmm.default: _addmm,
-        aten.sum.default: _reduction,
-        aten.sum.dim_IntList: _reduction,
-        aten.mean.default: _reduction,
-        aten.mean.dim: _reduction,
-        aten.randn.default: _factory(None),
-        aten.rand.default: _factory(None),
-        aten.randint.default: _factory(torch.int64, 1),
-        aten.randint.low: _factory(torch.int64, 2),
-    }
-    for names, overloads, handler in (
-        (_UNARY, ("default",), _unary),
-        (_BINARY, ("Tensor", "Scalar"), _binary),
-        (_LIKE, ("default",), _like_options),
-        ([name + "_" for name in _BINARY], ("Tensor", "Scalar"), _in_place),
+    table: Dict[Any, Callable] = {getattr(aten, name).default: handler for name, handler in _OF_DEFAULT.items()}
+    for packet, overloads, handler in (
+        (aten.sum, ("default", "dim_IntList"), _reduction),
+        (aten.mean, ("default", "dim"), _reduction),
+        (aten.randint, ("default",), _factory(torch.int64, 1)),
+        (aten.randint, ("low",), _factory(torch.int64, 2)),
+        (aten.random_, ("default", "from", "to"), itself),
+        (aten.bernoulli_, ("float", "Tensor"), itself),
+        *((getattr(aten, name), ("default",), _unary) for name in _UNARY),
+        *((getattr(aten, name), ("Tensor", "Scalar"), _binary) for name in _BINARY),
+        *((getattr(aten, name + "_"), ("Tensor", "Scalar"), _in_place) for name in _BINARY),
     ):
-        for name in names:
-            packet = getattr(aten, name)
-            table.update({getattr(packet, overload): handler for overload in overloads if hasattr(packet, overload)})
-    for name in ("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_"):
-        table[getattr(aten, name).default] = itself
-    for name in ("default", "from", "to"):
-        table[getattr(aten.random_, name)] = itself
-    for name in ("float", "Tensor"):
-        table[getattr(aten.bernoulli_, name)] = itself
+        table.update({getattr(packet, name): handler for name in overloads if hasattr(packet, name)})
     for name in dir(C._VariableFunctions):
         if name.startswith("_foreach_") and name not in _LISTS_OF_THEIR_OWN:
             packet = getattr(aten, name)

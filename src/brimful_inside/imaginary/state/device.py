@@ -90,8 +90,8 @@ class ImaginaryGpu:
     # What handlers keep for themselves; `install` sets it.
     machine: Any  # operators.temporaries.Machine
     classes: Any  # operators.flops.Classes
-    workspaces: Any  # operators.libraries.workspaces.Workspaces
-    plans: Any  # operators.libraries.cudnn.Plans
+    workspaces: Any  # operators.cublas.Workspaces
+    plans: Any  # operators.convolutions.Plans
     casts: Any  # cuda_api.autocast.Casts
     notes: Any = None  # attribution.annotations.Notes, where a trace is to say who asks for memory
     functions: Callable[[], ContextManager[Any]]  # torch functions are seen again: one handler in terms of others

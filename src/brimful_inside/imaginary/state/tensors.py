@@ -11,7 +11,6 @@ import torch
 __all__ = [
     "CUDA",
     "META",
-    "SPARSE",
     "C",
     "Pinned",
     "TensorBase",
@@ -19,7 +18,6 @@ __all__ = [
     "is_meta",
     "like",
     "plain_parts",
-    "sparse_parts",
     "tensors_in",
     "zeros_on_host",
 ]
@@ -44,8 +42,7 @@ def like(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
 
 
 def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensors that have storages: the tensor itself, or the parts of one that is made of others (a DTensor's share, the
-    places and numbers of a sparse tensor).
+    """The tensors that have storages: the tensor itself, or the parts of one that is made of others (a DTensor's share).
 
     A fake tensor has none.
     """
@@ -55,22 +52,8 @@ def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
             part = getattr(tensor, name)
             if isinstance(part, Tensor):
                 yield from plain_parts(part)
-    elif tensor.layout in SPARSE:
-        yield from sparse_parts(tensor)
     elif not kind.__module__.startswith("torch._subclasses"):
         yield tensor
-
-
-SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-
-
-def sparse_parts(tensor: Tensor) -> Tuple[Tensor, ...]:
-    """Of a sparse tensor the places and the numbers, which have the storages."""
-    if tensor.layout == torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    by_rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
-    places = (tensor.crow_indices(), tensor.col_indices()) if by_rows else (tensor.ccol_indices(), tensor.row_indices())
-    return (*places, tensor.values())
 
 
 def tensors_in(args: Tuple, kwargs: Dict[str, Any]) -> Iterator[Tensor]:

@@ -1,8 +1,11 @@
-"""Shapes that depend on data: the upper bound stands in, and it is told."""
+"""Shapes that depend on data: the upper bound stands in, and is counted. What cannot be bounded is refused."""
 
 from __future__ import annotations
 
+import pytest
 import torch
+
+from brimful_inside.imaginary import Unsupported
 
 
 def test_a_boolean_mask_selects_everything_at_most(gpu):
@@ -38,3 +41,18 @@ def test_writing_through_a_mask_is_no_approximation_where_a_number_is_written(gp
 def test_the_host_keeps_its_real_shapes(gpu):
     host = torch.tensor([1.0, 0.0, 2.0])
     assert host[host > 0].tolist() == [1, 2] and host.nonzero().shape == (2, 1) and not gpu.approximations
+
+
+@pytest.mark.parametrize("make", ["nested_tensor", "as_nested_tensor"])
+def test_nested_tensors_are_refused_where_they_are_made(gpu, make):
+    parts = [torch.zeros(2, 3), torch.zeros(4, 3)]
+    assert getattr(torch.nested, make)(parts).is_nested
+    with pytest.raises(Unsupported, match=rf"cannot run torch\.nested\.{make} at test_data_dependent\.py:\d+"):
+        getattr(torch.nested, make)(parts, device="cuda")
+
+
+def test_sparse_tensors_are_refused_where_they_come_to_the_card(gpu):
+    sparse = torch.eye(3).to_sparse()
+    for make in (sparse.cuda, sparse.to_sparse_csr().cuda, lambda: torch.eye(3, device="cuda").to_sparse()):
+        with pytest.raises(Unsupported, match=r"at test_data_dependent\.py:\d+"):
+            make()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from brimful_inside.imaginary.operators.libraries.workspaces import Workspaces
+from brimful_inside.imaginary.operators.cublas import Workspaces
 from brimful_inside.imaginary.state.errors import format_size
 
 GIB = 1 << 30

@@ -6,6 +6,7 @@ number lives no longer than the operation that takes it, and cuBLAS's workspaces
 
 from __future__ import annotations
 
+import io
 import json
 from typing import NamedTuple
 
@@ -13,6 +14,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from brimful.decide.memory.size_model import fit_size_model
+from brimful_inside import imaginary
+from brimful_inside.simulator.program import program_of
+from tests.brimful_inside.imaginary.conftest import card, peak_of, rows
 
 N = 64 * 1024 * 4  # bytes of a float32 tensor of 64 x 1024
 HALF = N // 2
@@ -178,3 +184,103 @@ def test_an_operation_asks_for_what_its_cuda_kernel_asks_for(gpu, trace_file, na
         middle = len(lines())
         out.backward(gradient)
         assert requests(lines()[middle:]) == row.backward, row.source
+
+
+def test_batch_norm_keeps_two_numbers_a_channel_in_float32(gpu):
+    norm = nn.BatchNorm2d(512).to("cuda")
+    card = torch.randn(4, 512, 8, 8, device="cuda", dtype=torch.half)
+    before = torch.cuda.memory_allocated()
+    out = norm(card)
+    assert torch.cuda.memory_allocated() - before == out.numel() * 2 + 2 * 512 * 4
+    assert out.dtype == torch.half
+
+
+def test_the_norm_of_gradients_takes_partial_results(gpu):
+    tensors = [torch.zeros(1 << 20, device="cuda") for _ in range(4)]
+    assert peak_of(lambda: torch._foreach_norm(tensors)) == 4 * 512 + 512
+
+
+def test_foreach_is_the_default_of_optimizers_and_its_temporaries_count(gpu):
+    parameters = [nn.Parameter(torch.randn(1 << 20, device="cuda")) for _ in range(4)]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    peaks = []
+    for options in ({}, {"foreach": False}, {"fused": True}):
+        optimizer = torch.optim.Adam(parameters, **options)
+        optimizer.step()
+        peaks.append(peak_of(optimizer.step))
+    assert peaks[0] >= 4 * 4 * (1 << 20) and peaks[1] <= 3 * 4 * (1 << 20) and peaks[2] == 0
+
+
+def test_the_gradient_of_softmax_takes_gradient_times_output(gpu):
+    weights = torch.empty(4096, 1024, device="cuda")  # 16 MiB
+    alone = peak_of(lambda: torch.ops.aten._softmax_backward_data(weights, weights, -1, torch.float32))
+    of_logarithms = peak_of(lambda: torch.ops.aten._log_softmax_backward_data(weights, weights, -1, torch.float32))
+    assert (alone, of_logarithms) == (32 * (1 << 20), 16 * (1 << 20))
+    turned = torch.empty(1024, 4096, device="cuda").T
+    assert peak_of(lambda: torch.ops.aten._softmax_backward_data(turned, weights, -1, torch.float32)) == 48 * (1 << 20)
+
+
+LENGTH, WIDTH, WORDS = 1024, 64, 500
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        parts = self.qkv(self.norms[0](x)).view(*x.shape[:2], 3, 2, WIDTH // 2).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+        return x + self.narrow(F.gelu(self.wide(self.norms[1](x))))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks, self.norm, self.head = nn.Sequential(Block(), Block()), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens):
+        x = self.words(tokens) + self.places(torch.arange(LENGTH, device=tokens.device))
+        return self.head(self.norm(self.blocks(x)))
+
+
+def program(batch_size, lower):
+    """Two steps of a small language model; the card and the tokens are imaginary, so that any batch size is as quick."""
+    file = io.StringIO()
+    gpu = imaginary.enter(card(total_bytes=80 << 30), None, file)
+    try:
+        model = Net().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for step in range(2):
+            tokens = torch.zeros(batch_size, LENGTH, dtype=torch.long, device="cuda")
+            with torch.autocast("cuda", torch.bfloat16, enabled=lower):
+                loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            del loss
+            gpu.step(step)
+    finally:
+        gpu.leave()
+    return program_of(rows(file))
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_sizes_extrapolated_from_small_batches_match_beyond_every_threshold(lower):
+    """2 and 4 samples have less than 3072 tokens and more; 80 have more than 65536 rows for the layer norms' gradients."""
+    small, large = {size: program(size, lower) for size in (2, 4)}, program(80, lower)
+    model = fit_size_model(small)
+    assert model is not None, small[2].difference(small[4])
+    found = model.reproduces(large, 80)
+    assert found.exact, found.differs_at
+    mallocs = [event for event in large.events if event[0] == "malloc"]
+    partial = [at for at, event in enumerate(mallocs) if event[2] == "layer_norm_partial"]
+    sorts = [at for at, event in enumerate(mallocs) if event[2] == "embedding_sort"]
+    assert partial and all(small[4].sizes[at] == 0 < large.sizes[at] for at in partial)
+    assert sorts and any(small[2].sizes[at] == 0 < small[4].sizes[at] for at in sorts)

@@ -1,7 +1,6 @@
-"""No symbols: PyTorch's shape functions in Python ask whether a size is a symbol, and so import sympy, a quarter of a second of
-a processor's time in each process. On an imaginary card each size is a plain number, of which there is little to ask.
+"""PyTorch's shape functions without sympy, which they import to ask whether a size is a symbol: a quarter of a second.
 
-What they ask is answered here for plain numbers. Anything else brings the real module, and is answered by that.
+On an imaginary card each size is a plain number, for which the functions here answer. Anything else brings the real module.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SYMPY = types.SimpleNamespace(Basic=type("Basic", (), {}))  # in which nothing 
 
 
 def avoid_sympy_import(patches: Patches) -> None:
-    """Puts stand-ins in place, unless the real modules are there already."""
+    """Installs stand-ins, unless the real modules are there already."""
     from torch import _prims_common
 
     check: Callable[..., None] = torch._check_with
@@ -60,14 +59,6 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _all(*values: Any) -> bool:
-    return all(values)
-
-
-def _any(*values: Any) -> bool:
-    return any(values)
-
-
 def _equal(first: Any, second: Any) -> bool:
     return first == second if isinstance(first, int) else list(first) == list(second)
 
@@ -81,29 +72,19 @@ def _no_symbols(shape: Any) -> Any:
 _OF_TRUTHS: Dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious", "guard_bool"), _itself),
     **dict.fromkeys(("statically_known_true", "expect_true"), _itself),
-    "sym_and": _all,
-    "sym_or": _any,
+    "sym_and": lambda *values: all(values),
+    "sym_or": lambda *values: any(values),
 }
 _OF_NUMBERS: Dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("guard_int", "guarding_hint_or_throw"), _itself),
     **dict.fromkeys(("has_guarding_hint", "has_static_value"), lambda value: True),
     "is_nested_int": lambda value: False,
 }
-
-
 _OF_SHAPES: Dict[str, Callable[..., Any]] = {
     "sym_eq": _equal,
     **dict.fromkeys(("free_symbols", "free_unbacked_symbols"), _no_symbols),
     **dict.fromkeys(("has_free_symbols", "has_free_unbacked_symbols"), lambda shape: False),
 }
-
-
-def _is_truth(value: Any) -> bool:
-    return type(value) is bool
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is int
 
 
 def _is_shape(value: Any) -> bool:
@@ -127,7 +108,11 @@ class _Shapes(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        for table, is_plain in ((_OF_TRUTHS, _is_truth), (_OF_NUMBERS, _is_number), (_OF_SHAPES, _is_shape)):
+        for table, is_plain in (
+            (_OF_TRUTHS, lambda value: type(value) is bool),
+            (_OF_NUMBERS, lambda value: type(value) is int),
+            (_OF_SHAPES, _is_shape),
+        ):
             if name in table:
                 function = self.__dict__[name] = _for_plain(name, table[name], is_plain)
                 return function

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from brimful_inside.simulator.cudnn_workspaces import FEW_CHANNELS, PARTIAL_SUMS
-from brimful_inside.simulator.trace import EmptyCache, Malloc, decode
+from brimful_inside.simulator.trace import EmptyCache, Malloc
+from tests.brimful_inside.imaginary.conftest import peak_of, rows
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +28,19 @@ def train(layer: nn.Module, dtype: torch.dtype = torch.float32, layout: torch.me
 
 def workspaces(gpu, trace_file) -> dict[str, int]:
     """Bytes by law, of convolutions alone."""
+    mallocs = mallocs_of(gpu, trace_file)
+    return {row.law: row.nbytes for row in mallocs if row.law and row.law.startswith("cudnn")}
+
+
+def mallocs_of(gpu, trace_file) -> list[Malloc]:
     gpu.flush()
-    rows = decode(trace_file.getvalue().splitlines()).rows
-    return {row.law: row.nbytes for row in rows if isinstance(row, Malloc) and row.law and row.law.startswith("cudnn")}
+    return [row for row in rows(trace_file).rows if isinstance(row, Malloc)]
 
 
 def emptied(gpu, trace_file) -> int:
     """How often the cache was given back so far."""
     gpu.flush()
-    return sum(isinstance(row, EmptyCache) for row in decode(trace_file.getvalue().splitlines()).rows)
+    return sum(isinstance(row, EmptyCache) for row in rows(trace_file).rows)
 
 
 def test_workspaces_hold_what_is_converted(gpu, trace_file):
@@ -95,17 +100,6 @@ def test_kernels_of_one_element_are_converted_where_rows_of_a_map_are_not_aligne
     assert workspaces(gpu, trace_file) == (expected if converts else {})
 
 
-@pytest.mark.parametrize("layer", [nn.Conv2d(64, 64, 1, groups=2), nn.ConvTranspose2d(64, 64, 1)])
-def test_groups_and_transposed_convolutions_of_one_element_are_left_as_they_are(gpu, trace_file, layer):
-    layer.to("cuda")(torch.randn(4, 64, 7, 7, device="cuda", requires_grad=True)).sum().backward()
-    assert workspaces(gpu, trace_file) == {}
-
-
-def test_a_map_of_one_place_is_the_same_in_both_layouts(gpu, trace_file):
-    nn.Conv2d(64, 48, 1).to("cuda")(torch.randn(4, 64, 1, 1, device="cuda", requires_grad=True)).sum().backward()
-    assert workspaces(gpu, trace_file) == {}
-
-
 def test_each_new_convolution_gives_the_cache_back_once_for_each_of_its_operations(gpu, trace_file):
     layer = nn.Conv2d(16, 32, 3)
     train(layer)
@@ -159,33 +153,6 @@ def test_without_benchmark_as_much_is_assumed_and_counted(gpu, trace_file):
     assert gpu.approximations == {"cudnn workspace without benchmark": 3}
 
 
-def test_without_cudnn_there_are_none(gpu, trace_file):
-    torch.backends.cudnn.enabled = False
-    try:
-        train(nn.Conv2d(16, 32, 3))
-    finally:
-        torch.backends.cudnn.enabled = True
-    assert workspaces(gpu, trace_file) == {}
-
-
-NONE = {
-    "1x1": lambda: nn.Conv2d(16, 32, 1),
-    "depthwise": lambda: nn.Conv2d(16, 16, 3, groups=16),
-    "patches": lambda: nn.Conv2d(16, 32, 4, stride=4),
-}
-
-
-@pytest.mark.parametrize("kind", NONE)
-def test_kernels_of_one_element_of_one_channel_or_that_never_overlap_take_none(gpu, trace_file, kind):
-    train(NONE[kind]())
-    assert workspaces(gpu, trace_file) == {}
-
-
-def test_groups_and_transposed_convolutions_take_theirs(gpu, trace_file):
-    train(nn.Conv2d(16, 32, 3, groups=4, bias=False))
-    assert set(workspaces(gpu, trace_file)) == {"cudnn_forward", "cudnn_backward_data", "cudnn_backward_filter"}
-
-
 def test_a_transposed_convolution_is_the_gradient_of_another_one(gpu, trace_file):
     train(nn.ConvTranspose2d(16, 8, 3, bias=False))
     inputs, outputs, weights = 4 * (4 * 16 * 32 * 32), 4 * (4 * 8 * 34 * 34), 4 * (16 * 8 * 9)
@@ -194,11 +161,6 @@ def test_a_transposed_convolution_is_the_gradient_of_another_one(gpu, trace_file
         "cudnn_forward": outputs + weights,
         "cudnn_backward_filter": inputs + outputs + weights,
     }
-
-
-def test_what_is_channels_last_already_takes_none(gpu, trace_file):
-    train(nn.Conv2d(16, 32, 3), torch.half, torch.channels_last)
-    assert workspaces(gpu, trace_file) == {}
 
 
 def test_in_float32_the_gradients_of_large_depthwise_kernels_in_channels_last_take_theirs(gpu, trace_file):
@@ -231,9 +193,7 @@ def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, 
     """PyTorch takes it after cuDNN's two gradients: channels last holds a buffer as wide as a linear layer's bias does."""
 
     def sums() -> list[int]:
-        gpu.flush()
-        rows = decode(trace_file.getvalue().splitlines()).rows
-        return [row.nbytes for row in rows if isinstance(row, Malloc) and row.law == "reduction"]
+        return [row.nbytes for row in mallocs_of(gpu, trace_file) if row.law == "reduction"]
 
     images = torch.randn(64, 32, 28, 28, device="cuda").to(memory_format=torch.channels_last)
     for bias in (False, True):
@@ -249,7 +209,45 @@ def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, 
         del out, grad
         layer.zero_grad(set_to_none=True)
     assert torch.cuda.memory_allocated() <= sum(t.nbytes + 512 for t in (images, *layer.parameters()))  # no buffer is left
-    gpu.flush()
-    rows = [row for row in decode(trace_file.getvalue().splitlines()).rows if isinstance(row, Malloc)]
-    (at,) = [n for n, row in enumerate(rows) if row.law == "reduction" and "convolution_backward" in rows[n - 1].op]
-    assert rows[at - 1].nbytes == 4 * 128  # the bias's gradient, into which the sum goes
+    taken = mallocs_of(gpu, trace_file)
+    (at,) = [n for n, row in enumerate(taken) if row.law == "reduction" and "convolution_backward" in taken[n - 1].op]
+    assert taken[at - 1].nbytes == 4 * 128  # the bias's gradient, into which the sum goes
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "dtype", "layout"),
+    [
+        (lambda: nn.Conv2d(16, 32, 1), (16, 32, 32), torch.float32, torch.contiguous_format),
+        (lambda: nn.Conv2d(16, 16, 3, groups=16), (16, 32, 32), torch.float32, torch.contiguous_format),
+        (lambda: nn.Conv2d(16, 32, 4, stride=4), (16, 32, 32), torch.float32, torch.contiguous_format),
+        (lambda: nn.Conv2d(64, 64, 1, groups=2), (64, 7, 7), torch.float32, torch.contiguous_format),
+        (lambda: nn.ConvTranspose2d(64, 64, 1), (64, 7, 7), torch.float32, torch.contiguous_format),
+        (lambda: nn.Conv2d(64, 48, 1), (64, 1, 1), torch.float32, torch.contiguous_format),
+        (lambda: nn.Conv2d(16, 32, 3), (16, 32, 32), torch.half, torch.channels_last),
+    ],
+    ids=["one element", "depthwise", "patches", "groups of one element", "transposed", "one place", "channels last"],
+)
+def test_what_needs_no_conversion_takes_no_workspace(gpu, trace_file, layer, shape, dtype, layout):
+    card = torch.randn(4, *shape, device="cuda", dtype=dtype).to(memory_format=layout).requires_grad_()
+    layer().to("cuda", dtype)(card).sum().backward()
+    assert workspaces(gpu, trace_file) == {}
+
+
+def test_without_cudnn_there_is_no_workspace(gpu, trace_file, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    train(nn.Conv2d(16, 32, 3))
+    assert workspaces(gpu, trace_file) == {}
+
+
+def test_channels_last_stays_so_and_a_mixture_is_copied(gpu):
+    convolution = nn.Conv2d(16, 32, 3).to("cuda", memory_format=torch.channels_last)
+    last = torch.randn(2, 16, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+    assert convolution(last).is_contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        plain = torch.randn(2, 16, 64, 64, device="cuda")
+        assert peak_of(lambda: convolution(plain)) - peak_of(lambda: convolution(last)) == plain.numel() * 4
+
+
+def test_wrong_channels_are_refused_in_pytorchs_words(gpu):
+    with pytest.raises(RuntimeError, match=r"expected input\[1, 5, 8, 8\] to have 3 channels, but got 5 channels instead"):
+        nn.Conv2d(3, 4, 3).cuda()(torch.randn(1, 5, 8, 8, device="cuda"))

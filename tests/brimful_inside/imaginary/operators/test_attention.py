@@ -7,21 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from brimful_inside.imaginary.operators.libraries.attention import (
-    CUDNN,
-    EFFICIENT,
-    FLASH,
-    MATH,
-    _Call,
-    choose,
-)
+from brimful_inside.imaginary.operators.attention import CUDNN, EFFICIENT, FLASH, MATH, Call, choose
 
 A100, T4, H100, RTX3090 = (8, 0), (7, 5), (9, 0), (8, 6)
 
 
 def call(dtype=torch.half, shape=(2, 4, 64, 64), grad=True, **options):
     query, key, value = (torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad) for _ in range(3))
-    return _Call(query, key, value, **options)
+    return Call(query, key, value, **options)
 
 
 def test_half_goes_to_flash_and_float_to_the_efficient_kernel():
@@ -134,9 +127,9 @@ def test_groups_of_heads_are_for_the_efficient_kernel_since_the_release_that_has
     query = torch.empty((2, 8, 64, 64), device="meta")
     key = torch.empty((2, 2, 64, 64), device="meta")
     newer = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 15)
-    assert choose(_Call(query, key, key, enable_gqa=True), A100) == (EFFICIENT if newer else MATH)
+    assert choose(Call(query, key, key, enable_gqa=True), A100) == (EFFICIENT if newer else MATH)
     single = key[:, :1]
-    assert choose(_Call(query, single, single), A100) == (EFFICIENT if newer else MATH)
+    assert choose(Call(query, single, single), A100) == (EFFICIENT if newer else MATH)
 
 
 def test_a_boolean_mask_becomes_one_of_the_querys_dtype_at_once(gpu):

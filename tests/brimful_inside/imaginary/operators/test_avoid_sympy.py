@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.fx.experimental import symbolic_shapes as real
 
-from brimful_inside.imaginary.operators import symbols
+from brimful_inside.imaginary.operators import avoid_sympy
 
-TRUTHS = sorted(symbols._OF_TRUTHS)
-NUMBERS = sorted(symbols._OF_NUMBERS)
-SHAPES = sorted(set(symbols._OF_SHAPES) - {"sym_eq"})
-STAND_IN = symbols._Shapes("torch.fx.experimental.symbolic_shapes")
+TRUTHS = sorted(avoid_sympy._OF_TRUTHS)
+NUMBERS = sorted(avoid_sympy._OF_NUMBERS)
+SHAPES = sorted(set(avoid_sympy._OF_SHAPES) - {"sym_eq"})
+STAND_IN = avoid_sympy._Shapes("torch.fx.experimental.symbolic_shapes")
 
 
 def of_both(name: str) -> tuple:

@@ -1,4 +1,4 @@
-"""A reduction's buffer is a law of the batch size also where the batch decides how the input is read."""
+"""A reduction's buffer can be extrapolated also where the batch decides how the input is read."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def program_at(batch_size, work):
         lambda batch_size: torch.empty(batch_size, 64, 30, device="cuda").sum((0, 2)),
     ],
 )
-def test_laws_of_two_or_three_small_batches_hold_at_any(work):
-    laws = fit_size_model({size: program_at(size, work) for size in (5, 12, 20)})
-    assert laws is not None
+def test_sizes_extrapolated_from_three_small_batches_match_at_any(work):
+    model = fit_size_model({size: program_at(size, work) for size in (5, 12, 20)})
+    assert model is not None
     for size in (64, 1001, 4096):
-        assert laws.reproduces(program_at(size, work), size).exact
+        assert model.reproduces(program_at(size, work), size).exact

@@ -1,4 +1,4 @@
-"""Launches of Triton kernels are passed over while the imaginary GPU is there, and come back with the real ones."""
+"""Kernels that a compiler would make: Triton's launches are passed over, flex_attention keeps what is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import types
 
 import torch
 
-from brimful_inside.imaginary.operators.libraries.triton_kernels import CLASSES, pass_over
+from brimful_inside.imaginary.operators.compiled_kernels import TRITON_LAUNCHERS, pass_over
 
 
 def launcher(name: str, monkeypatch) -> types.ModuleType:
@@ -17,7 +17,11 @@ def launcher(name: str, monkeypatch) -> types.ModuleType:
         raise RuntimeError("0 active drivers")
 
     module = types.ModuleType(name)
-    setattr(module, CLASSES[name], type(CLASSES[name], (), {"run": run, "__getitem__": lambda self, grid: self.run}))
+    setattr(
+        module,
+        TRITON_LAUNCHERS[name],
+        type(TRITON_LAUNCHERS[name], (), {"run": run, "__getitem__": lambda self, grid: self.run}),
+    )
     monkeypatch.setitem(sys.modules, name, module)
     return module
 
@@ -39,3 +43,17 @@ def test_after_the_card_has_gone_kernels_are_launched_as_before(gpu, monkeypatch
     gpu.leave()
     pass_over(gpu, late)
     assert first.JITFunction.run is real and late.Autotuner.run.__name__ == "run" and not gpu.approximations
+
+
+def test_flex_attention_writes_no_scores(gpu):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    shape = (2, 4, 1024, 64)
+    query, key, value = (torch.randn(shape, device="cuda", requires_grad=True) for _ in range(3))
+    mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 1024, 1024, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = torch.compile(flex_attention)(query, key, value, block_mask=mask, score_mod=lambda s, b, h, i, j: s + (i - j))
+    assert out.shape == shape and torch.cuda.max_memory_allocated() - before < 1024 * 1024 * 4 * 8
+    out.sum().backward()
+    assert query.grad.shape == key.grad.shape == shape

@@ -1,11 +1,11 @@
-"""Lists of tensors are grouped by device and dtype before operations over lists take them.
+"""Lists of tensors, grouped by card and dtype before operations over lists (``torch._foreach_...``) take them.
 
 PyTorch's Python asks of each group's device whether it has such operations: the meta device has none, the card has.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import torch
 
@@ -21,25 +21,21 @@ Groups = Dict[Tuple[torch.device, torch.dtype], Tuple[Lists, List[int]]]
 
 
 def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """torch._C._group_tensors_by_device_and_dtype, which torch.utils._foreach_utils calls, says the card."""
+    """torch._C._group_tensors_by_device_and_dtype, which torch.utils._foreach_utils calls, names the card."""
     group = C._group_tensors_by_device_and_dtype
 
     def by_card(lists: Lists, with_indices: bool = False) -> Groups:
         groups: Groups = {}
         for (device, dtype), (members, indices) in group(lists, with_indices).items():
-            if device.type != "meta" or not gpu.holds(_first(members)):
+            if device.type != "meta" or not gpu.holds(members[0][0]):
                 groups[device, dtype] = (members, indices)
             elif gpu.count == 1:
-                groups[gpu.device_of(_first(members)), dtype] = (members, indices)
+                groups[gpu.device_of(members[0][0]), dtype] = (members, indices)
             else:
                 _split(gpu, dtype, members, indices, groups)
         return groups
 
     patches.set(C, "_group_tensors_by_device_and_dtype", by_card)
-
-
-def _first(members: Lists) -> Any:
-    return members[0][0]
 
 
 def _split(gpu: ImaginaryGpu, dtype: torch.dtype, members: Lists, indices: List[int], groups: Groups) -> None:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from brimful_inside.imaginary.operators.temporaries.held import (
-    Held,
-    Kernel,
-    Law,
-    Machine,
-    Tensor,
-)
+from brimful_inside.imaginary.operators.temporaries import Formula, Held, Kernel, Machine, Tensor
 
-__all__ = ["KERNELS", "accumulator", "reduction"]
+__all__ = ["TEMPORARIES", "accumulator", "reduction"]
 
 Dimensions = List[Tuple[int, int]]  # (length, stride), innermost first
 
 
-def reduction(machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], element: int) -> List[Law]:
+def reduction(machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], element: int) -> List[Formula]:
     """The buffer for a reduction of `tensor` over `dims` (None or none: all of them); `element`: bytes of what is summed up."""
     count = tensor.dim()
     wanted = {dim % count for dim in dims} if dims and count else set(range(count))
@@ -34,23 +28,13 @@ def reduction(machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], e
     fastest = not kept or (bool(summed) and summed[0][1] < kept[0][1])
     inner = summed if fastest else kept
     in_vectors = inner and inner[0][1] == 1 and not (fastest and len(summed) > 1)
-    # A stride as it is, and not what vectors it allows: that is no law of the batch size.
+    # A stride as it is, and not what vectors it allows: that is no formula of the batch size.
     aligned = 4 if in_vectors else 1
     if in_vectors and not fastest:
         aligned = gcd(*(step for _, step in [*summed, *kept[1:]])) or 4
     run = kept[0][0] if kept else 1
-    args = (
-        element,
-        tensor.element_size(),
-        inputs,
-        outputs,
-        run,
-        int(fastest),
-        aligned,
-        machine.multiprocessors,
-        machine.threads,
-    )
-    return [Law("reduction", args)]
+    of_tensor = tensor.element_size(), inputs, outputs, run, int(fastest), aligned
+    return [Formula("reduction", (element, *of_tensor, machine.multiprocessors, machine.threads))]
 
 
 def _joined(dimensions: Dimensions) -> Dimensions:
@@ -69,54 +53,34 @@ def accumulator(tensor: Tensor) -> int:
     return max(4, tensor.element_size()) if tensor.is_floating_point() or tensor.is_complex() else 8
 
 
-def _itself(tensor: Tensor) -> int:
-    return tensor.element_size()
-
-
-def _with_place(tensor: Tensor) -> int:
-    """A value and where it was found, padded to 8 bytes (pair of value and int64)."""
-    return 16
-
-
-def _welford(tensor: Tensor) -> int:
-    """Mean, sum of squares, and two counts (WelfordData)."""
-    return 32 if tensor.element_size() == 8 else 16
-
-
-def _over(at: int, element: Any) -> Kernel:
-    """A reduction whose dimension is argument number `at`."""
+def _over(at: int, element: Callable[[Tensor], int]) -> Kernel:
+    """A reduction whose dimension is argument number `at`; `element`: bytes of what is summed up."""
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> Sequence[Held]:
         dims = args[at] if len(args) > at else kwargs.get("dim")
-        if dims is None or isinstance(dims, bool):
+        if isinstance(dims, bool):
             dims = None
         elif isinstance(dims, int):
             dims = [dims]
-        tensor = args[0]
         dtype = kwargs.get("dtype")
-        size = element(tensor) if dtype is None else max(4, torch.empty((), dtype=dtype, device="cpu").element_size())
-        return reduction(machine, tensor, dims, size)
+        size = element(args[0]) if dtype is None else max(4, torch.empty((), dtype=dtype, device="cpu").element_size())
+        return reduction(machine, args[0], dims, size)
 
     return kernel
 
 
-KERNELS: Dict[str, Kernel] = {
-    "sum": _over(1, accumulator),
-    "mean": _over(1, accumulator),
-    "nansum": _over(1, accumulator),
-    "prod": _over(1, accumulator),
-    "amax": _over(1, _itself),
-    "amin": _over(1, _itself),
-    "max": _over(1, _with_place),
-    "min": _over(1, _with_place),
-    "argmax": _over(1, _with_place),
-    "argmin": _over(1, _with_place),
-    "linalg_vector_norm": _over(2, accumulator),
-    "norm": _over(2, accumulator),
-    "var": _over(1, _welford),
-    "std": _over(1, _welford),
-    "var_mean": _over(1, _welford),
-    "std_mean": _over(1, _welford),
-    "any": _over(1, lambda tensor: 1),
-    "all": _over(1, lambda tensor: 1),
+_sum = _over(1, accumulator)
+_norm = _over(2, accumulator)
+_itself = _over(1, Tensor.element_size)
+_with_place = _over(1, lambda tensor: 16)  # a value and its index, padded to 8 bytes (pair of value and int64)
+_welford = _over(1, lambda tensor: 32 if tensor.element_size() == 8 else 16)  # mean, squares, two counts (WelfordData)
+_truth = _over(1, lambda tensor: 1)
+
+TEMPORARIES: Dict[str, Kernel] = {
+    **dict.fromkeys(("sum", "mean", "nansum", "prod"), _sum),
+    **dict.fromkeys(("linalg_vector_norm", "norm"), _norm),
+    **dict.fromkeys(("amax", "amin"), _itself),
+    **dict.fromkeys(("max", "min", "argmax", "argmin"), _with_place),
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean"), _welford),
+    **dict.fromkeys(("any", "all"), _truth),
 }

@@ -1,4 +1,4 @@
-"""Scaled dot product attention by the back-end that the card would pick.
+"""Scaled dot product attention by the back-end that the card would pick, and the temporaries of each back-end.
 
 The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; each back-end saves other tensors for the backward
 pass, which is where the difference in memory lies.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
 
+from brimful_inside.imaginary.operators.temporaries import Formula, Held, Kernel, Machine, Transient, bytes_of_tensor
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, C, is_meta
 from brimful_inside.simulator.workspaces import torch_release
 
-__all__ = ["choose", "handlers"]
+__all__ = ["TEMPORARIES", "Call", "choose", "handlers"]
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -28,7 +29,9 @@ MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # torch.nn.attention.SDPBackend
 SINGLE_HEAD_SINCE = 215
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
+    """The arguments of torch.nn.functional.scaled_dot_product_attention."""
+
     query: Tensor
     key: Tensor
     value: Tensor
@@ -43,11 +46,10 @@ class _Call(NamedTuple):
         return torch.is_grad_enabled() and any(t.requires_grad for t in self[:3])
 
 
-def choose(call: _Call, capability: Tuple[int, int]) -> int:
+def choose(call: Call, capability: Tuple[int, int]) -> int:
     """The back-end for `call` on a card of `capability` (select_sdp_backend). Raises RuntimeError where none is allowed."""
-    fits = {CUDNN: _cudnn_fits, FLASH: _flash_fits, EFFICIENT: _efficient_fits, MATH: _math_fits}
     for backend in _priority(capability):
-        if backend in fits and fits[backend](call, capability):
+        if backend in _FITS and _FITS[backend](call, capability):
             return backend
     raise RuntimeError("No available kernel. Aborting execution.")
 
@@ -68,7 +70,7 @@ def _release() -> int:
     return torch_release(torch.__version__)
 
 
-def _dense(call: _Call, takes_groups: bool = True) -> bool:
+def _dense(call: Call, takes_groups: bool = True) -> bool:
     """Four dimensions each, the same batch, heads that go together, nothing empty.
 
     takes_groups: whether one head of key and value may serve several of the query (check_batch_size_and_num_heads_dense).
@@ -86,7 +88,7 @@ def _dense(call: _Call, takes_groups: bool = True) -> bool:
     return heads[0] == heads[1] == heads[2]
 
 
-def _last_dim_is_dense(call: _Call, ignore_singleton: bool) -> bool:
+def _last_dim_is_dense(call: Call, ignore_singleton: bool) -> bool:
     tensors = [t for t in call[:3] if not (ignore_singleton and t.shape[-1] == 1)]
     mask = call.attn_mask
     if mask is not None and not (ignore_singleton and mask.shape[-1] == 1) and mask.stride(-1) != 1:
@@ -94,16 +96,12 @@ def _last_dim_is_dense(call: _Call, ignore_singleton: bool) -> bool:
     return all(t.stride(-1) == 1 for t in tensors)
 
 
-def _low_precision(call: _Call, capability: Tuple[int, int]) -> bool:
+def _low_precision(call: Call, capability: Tuple[int, int]) -> bool:
     dtypes = HALVES if capability[0] >= 8 else (torch.float16,)
     return call.query.dtype == call.key.dtype == call.value.dtype and call.query.dtype in dtypes
 
 
-def _math_fits(call: _Call, capability: Tuple[int, int]) -> bool:
-    return torch._C._get_math_sdp_enabled()
-
-
-def _flash_fits(call: _Call, capability: Tuple[int, int]) -> bool:
+def _flash_fits(call: Call, capability: Tuple[int, int]) -> bool:
     if not torch._C._get_flash_sdp_enabled() or capability < (8, 0) or call.attn_mask is not None:
         return False
     if not _low_precision(call, capability) or not _dense(call) or not _last_dim_is_dense(call, ignore_singleton=True):
@@ -117,7 +115,7 @@ def _flash_fits(call: _Call, capability: Tuple[int, int]) -> bool:
     return not (call.needs_grad and small_cache and size > 192 and (call.dropout_p > 0 or size <= 224))
 
 
-def _alignment(call: _Call, capability: Tuple[int, int]) -> int:
+def _alignment(call: Call, capability: Tuple[int, int]) -> int:
     """minimum_gemm_alignment: elements."""
     half = call.query.dtype in HALVES
     tensor_cores = capability[0] >= 8 or (capability[0] == 7 and half)
@@ -125,7 +123,7 @@ def _alignment(call: _Call, capability: Tuple[int, int]) -> int:
     return max(alignment, 128 // (16 if half else 32)) if tensor_cores else alignment
 
 
-def _efficient_fits(call: _Call, capability: Tuple[int, int]) -> bool:
+def _efficient_fits(call: Call, capability: Tuple[int, int]) -> bool:
     if not torch._C._get_mem_efficient_sdp_enabled() or capability < (5, 0):
         return False
     if not _dense(call, _release() >= SINGLE_HEAD_SINCE) or not _last_dim_is_dense(call, ignore_singleton=False):
@@ -138,7 +136,7 @@ def _efficient_fits(call: _Call, capability: Tuple[int, int]) -> bool:
     return size == call.key.shape[-1] and size % alignment == 0 and call.value.shape[-1] % alignment == 0 and size > 0
 
 
-def _cudnn_fits(call: _Call, capability: Tuple[int, int]) -> bool:
+def _cudnn_fits(call: Call, capability: Tuple[int, int]) -> bool:
     if not torch._C._get_cudnn_sdp_enabled() or capability < (8, 0) or torch.are_deterministic_algorithms_enabled():
         return False
     if not _low_precision(call, capability) or not _dense(call) or not _last_dim_is_dense(call, ignore_singleton=True):
@@ -150,17 +148,26 @@ def _cudnn_fits(call: _Call, capability: Tuple[int, int]) -> bool:
     return all(t.shape[-1] <= 128 and t.shape[-1] % 8 == 0 for t in (call.query, call.value))
 
 
+_FITS: Dict[int, Callable[[Call, Tuple[int, int]], bool]] = {
+    CUDNN: _cudnn_fits,
+    FLASH: _flash_fits,
+    EFFICIENT: _efficient_fits,
+    MATH: lambda call, capability: torch._C._get_math_sdp_enabled(),
+}
+
+
+# --- what each back-end keeps -------------------------------------------------------------------------------------------
+
+
 def _attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    call = _Call(*args, **kwargs)
+    call = Call(*args, **kwargs)
     if not is_meta(call.query):
         return func(*args, **kwargs)
     _validate(call)
-    backend = choose(call, (gpu.card.capability[0], gpu.card.capability[1]))
-    run = {MATH: _math, FLASH: _flash, EFFICIENT: _efficient, CUDNN: _cudnn}[backend]
-    return run(call)
+    return _RUN[choose(call, gpu.machine.capability)](call)
 
 
-def _validate(call: _Call) -> None:
+def _validate(call: Call) -> None:
     query, key, value = call[:3]
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
@@ -171,7 +178,7 @@ def _validate(call: _Call) -> None:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
 
 
-def _float_mask(call: _Call) -> Optional[Tensor]:
+def _float_mask(call: Call) -> Optional[Tensor]:
     """A boolean mask becomes one that is added (convert_boolean_attn_mask)."""
     mask = call.attn_mask
     if mask is None or mask.dtype != torch.bool:
@@ -186,11 +193,11 @@ def _padded(tensor: Tensor, multiple: int) -> Tensor:
     return F.pad(tensor, (0, rest)) if rest else tensor
 
 
-def _scale(call: _Call) -> float:
+def _scale(call: Call) -> float:
     return call.scale if call.scale is not None else 1.0 / math.sqrt(call.query.shape[-1])
 
 
-def _flash(call: _Call) -> Tensor:
+def _flash(call: Call) -> Tensor:
     size = call.query.shape[-1]
     query, key, value = (_padded(t, 8) for t in call[:3])
     out = aten._scaled_dot_product_flash_attention(
@@ -199,27 +206,26 @@ def _flash(call: _Call) -> Tensor:
     return out[..., :size] if query.shape[-1] != size else out
 
 
-def _efficient(call: _Call) -> Tensor:
+def _efficient(call: Call) -> Tensor:
     query, key, value = call[:3]
     mask = _float_mask(call)
     if mask is not None:
         if mask.shape[-1] % 8 or any(stride % 8 for stride in mask.stride()[:-1]):
             mask = _padded(mask, 8)[..., : mask.shape[-1]]
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    keeps_sums = call.needs_grad
     return aten._scaled_dot_product_efficient_attention(
-        query, key, value, mask, keeps_sums, call.dropout_p, call.is_causal, scale=call.scale
+        query, key, value, mask, call.needs_grad, call.dropout_p, call.is_causal, scale=call.scale
     )[0]
 
 
-def _cudnn(call: _Call) -> Tensor:
+def _cudnn(call: Call) -> Tensor:
     query, key, value = call[:3]
     return aten._scaled_dot_product_cudnn_attention(
         query, key, value, _float_mask(call), call.needs_grad, call.dropout_p, call.is_causal, False, scale=call.scale
     )[0]
 
 
-def _math(call: _Call) -> Tensor:
+def _math(call: Call) -> Tensor:
     """_scaled_dot_product_attention_math: in float32 for half types, unless the script allowed otherwise."""
     query, key, value = call[:3]
     dtype, mask = query.dtype, _float_mask(call)
@@ -245,5 +251,97 @@ def _math(call: _Call) -> Tensor:
     return torch.matmul(weights, value).to(dtype)
 
 
+_RUN: Dict[int, Callable[[Call], Tensor]] = {MATH: _math, FLASH: _flash, EFFICIENT: _efficient, CUDNN: _cudnn}
+
+
 def handlers() -> Dict[Any, Callable]:
     return {C._nn.scaled_dot_product_attention: _attention}
+
+
+# --- what each back-end takes while it runs -----------------------------------------------------------------------------
+
+
+def _copied_by_row(*tensors: Tensor) -> List[Held]:
+    """Gradient and output are wanted as (batch, length, heads, size); transposed as the layers give them they are."""
+    return [bytes_of_tensor(tensor) for tensor in tensors if not tensor.transpose(1, 2).is_contiguous()]
+
+
+def _row_sums(batch: int, heads: int, length: int) -> int:
+    return batch * heads * length * 4
+
+
+def _flash_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """flash_api.cpp, mha_bwd: the gradient of the query is summed in float32; row sums of the softmax's gradient.
+
+    args: grad_out, query, key, value, out, ...; shapes (batch, heads, length, head size). What cuDNN's takes is not published:
+    the same is assumed.
+    """
+    query, key = args[1], args[2]
+    batch, heads, length, size = query.shape
+    rounded = -(-length // 128) * 128
+    width = -(-size // 32) * 32 if size <= 192 else 256
+    held = _copied_by_row(args[0], args[4])
+    held += [_row_sums(batch, heads, rounded), batch * rounded * heads * width * 4]
+    if key.shape[1] != heads:  # grouped queries: the gradients of key and value for every head
+        held += [batch * key.shape[2] * heads * size * key.element_size()] * 2
+    return held
+
+
+def _efficient_forward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """kernel_forward.h: heads larger than 128 are summed in float32 beside the output, where that is a half type."""
+    query, value = args[0], args[2]
+    if query.element_size() == 4 or value.shape[3] <= 128:
+        return []
+    return [query.shape[:3].numel() * value.shape[3] * 4]
+
+
+def _efficient_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """transformers/cuda/attention_backward.cu: row sums, in float32 by way of a product, and the kernel's workspace."""
+    query, key, value = args[1:4]
+    batch, heads, queries, size = query.shape
+    value_size = value.shape[3]
+    held = _copied_by_row(args[0])
+    if key.shape[1] != heads:  # grouped queries: the gradients of key and value for every head, before they are summed
+        held += [batch * key.shape[2] * heads * width * key.element_size() for width in (size, value_size)]
+    half = query.element_size() == 2
+    if not half:  # (grad * out).sum(-1), then laid out by head; half types do it in the kernel
+        held.append(Transient([batch * heads * queries * value_size * 4, _row_sums(batch, heads, queries)]))
+    held.append(_row_sums(batch, heads, queries))
+    if machine.capability >= (7, 0) or half:
+        block = _block(machine, half, max(size, value_size))
+        in_registers = int(half and max(size, value_size) <= block[2])
+        if not half:
+            in_registers = 1  # the results are float32 themselves: nothing to sum beside them
+        held.append(
+            Formula("efficient_workspace", (batch, heads, queries, key.shape[2], size, value_size, *block[:2], in_registers))
+        )
+    return held
+
+
+def _block(machine: Machine, half: bool, size: int) -> Sequence[int]:
+    """Rows and columns of the kernel's block, and the head size up to which it keeps results in registers (cutlassB.h)."""
+    if not half or size <= 64:
+        return 64, 64, 64
+    wide = machine.capability in ((7, 0), (7, 2), (8, 0), (8, 7)) or machine.capability[0] in (9, 10, 11)
+    if not wide and size <= 96 and machine.capability in ((8, 6), (8, 9)):
+        return 128, 64, 96
+    if not wide:  # less shared memory on a multiprocessor
+        return 64, 64, 64
+    if size <= 128:
+        return (128, 128, 128) if machine.capability[0] >= 8 else (128, 64, 128)
+    return 128, 64, 128
+
+
+def _safe_softmax(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """attention.cpp, _safe_softmax: the plain softmax, where its input is -inf, and whole rows of that."""
+    tensor = args[0]
+    return [bytes_of_tensor(tensor), tensor.numel(), tensor.numel() // max(1, tensor.shape[-1])]
+
+
+TEMPORARIES: Dict[str, Kernel] = {
+    "_scaled_dot_product_flash_attention_backward": _flash_backward,
+    "_scaled_dot_product_cudnn_attention_backward": _flash_backward,
+    "_scaled_dot_product_efficient_attention": _efficient_forward,
+    "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
+    "_safe_softmax": _safe_softmax,
+}

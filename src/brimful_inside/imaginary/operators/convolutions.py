@@ -1,0 +1,277 @@
+"""Convolutions and their gradients: shapes, copies of operands, and when cuDNN takes a workspace.
+
+How large cuDNN's workspaces are: simulator/cudnn_workspaces.py. Rules of layouts: aten/src/ATen/native/ConvUtils.h
+(cudnn_conv_suggest_memory_format) and Convolution.cpp.
+
+With ``torch.backends.cudnn.benchmark`` PyTorch tries plans the first time it runs a convolution (operation, shapes, layout,
+dtype, strides, ...) and gives all cached memory back before it runs the best one (aten/src/ATen/native/cudnn/Conv_v8.cpp,
+run_single_conv). So the segments of a first step are given back again and again, and a later step starts with few. What the
+tried plans ask for meanwhile is not known, and not counted. Without ``benchmark`` cuDNN's heuristics choose the plan. The
+measured runs all had it on; that the same tensors are converted without it is assumed, as tensor cores want them so either
+way, and each use is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import torch
+
+from brimful_inside.imaginary.operators.reductions import accumulator, reduction
+from brimful_inside.imaginary.operators.temporaries import Formula, Held, Kernel, Machine, bytes_of_tensor
+from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.tensors import META
+from brimful_inside.simulator.cudnn_workspaces import partial_sums_bytes
+from brimful_inside.simulator.workspaces import bytes_of
+
+__all__ = ["TEMPORARIES", "Plans", "handlers", "layout_of"]
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+FORWARD, BACKWARD_DATA, BACKWARD_FILTER = "cudnn_forward", "cudnn_backward_data", "cudnn_backward_filter"
+UNMEASURED = "cudnn workspace without benchmark"
+LOADED_AT_ONCE = 16  # bytes: the largest load of a thread (CUDA C++ Programming Guide, vector types)
+LARGEST_DEPTHWISE = 5  # assumed: between the 3 x 3 and the 7 x 7 that were measured
+_HALVES = (torch.float16, torch.bfloat16)
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _is_last(tensor: Tensor) -> bool:
+    """Whether `tensor` is channels last and not contiguous as well (suggest_memory_format)."""
+    layout = _LAST.get(tensor.dim())
+    return layout is not None and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous()
+
+
+def layout_of(tensor: Tensor, weight: Tensor) -> torch.memory_format:
+    """The layout in which cuDNN computes a convolution."""
+    if tensor.dtype == torch.float64 or not torch.backends.cudnn.enabled:
+        return torch.contiguous_format
+    return _LAST[tensor.dim()] if _is_last(tensor) or _is_last(weight) else torch.contiguous_format
+
+
+def _copied(layout: torch.memory_format, *tensors: Tensor) -> List[Held]:
+    return [bytes_of_tensor(tensor) for tensor in tensors if not tensor.is_contiguous(memory_format=layout)]
+
+
+def _forward_copies(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """The input and the weight once more, where they are laid out otherwise than the algorithm wants."""
+    tensor, weight = args[:2]
+    return _copied(layout_of(tensor, weight), tensor, weight) if tensor.dim() > 2 else []
+
+
+def _backward_copies(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    grad, tensor, weight = args[:3]
+    return _copied(layout_of(tensor, weight), grad, tensor, weight) if tensor.dim() > 2 else []
+
+
+TEMPORARIES: Dict[str, Kernel] = {"convolution": _forward_copies, "convolution_backward": _backward_copies}
+
+
+def _per_dimension(values: Sequence[int], count: int) -> List[int]:
+    return list(values) * count if len(values) == 1 else list(values)
+
+
+def output_shape(args: Tuple) -> Optional[List[int]]:
+    """The shape of a convolution's output; None where PyTorch itself has to say what is wrong."""
+    tensor, weight, _, stride, padding, dilation, transposed, output_padding, groups = args[:9]
+    count = tensor.dim() - 2
+    if (
+        count < 1
+        or weight.dim() != tensor.dim()
+        or tensor.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups)
+    ):
+        return None
+    per = [_per_dimension(values, count) for values in (stride, padding, dilation, output_padding)]
+    shape = [tensor.shape[0], weight.shape[1] * groups if transposed else weight.shape[0]]
+    for size, kernel, step, pad, spread, extra in zip(tensor.shape[2:], weight.shape[2:], *per):
+        if transposed:
+            shape.append((size - 1) * step - 2 * pad + spread * (kernel - 1) + extra + 1)
+        else:
+            shape.append((size + 2 * pad - spread * (kernel - 1) - 1) // step + 1)
+    return shape if all(size > 0 for size in shape[2:]) else None
+
+
+class Convolution(NamedTuple):
+    """A convolution or one of its gradients. `output` is the shape of what the convolution gives."""
+
+    operation: str
+    tensor: Tensor
+    weight: Tensor
+    output: Sequence[int]
+    layout: torch.memory_format
+    stride: Tuple[int, ...]
+    padding: Tuple[int, ...]
+    dilation: Tuple[int, ...]
+    transposed: bool
+    groups: int
+
+    @classmethod
+    def of(cls, operation: str, tensor: Tensor, weight: Tensor, output: Sequence[int], given: Sequence[Any]) -> Convolution:
+        """`given`: stride, padding, dilation, transposed, the output's padding, groups."""
+        stride, padding, dilation, transposed, _, groups = given
+        sizes = tuple(stride), tuple(padding), tuple(dilation)
+        return cls(operation, tensor, weight, output, layout_of(tensor, weight), *sizes, bool(transposed), int(groups))
+
+
+def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    shape = output_shape(args)
+    tensor, weight, bias = args[:3]
+    transposed, groups = args[6], args[8]
+    wanted = weight.shape[0] if transposed else weight.shape[1] * groups
+    if tensor.shape[1] != wanted:
+        raise RuntimeError(
+            "Given groups=%d, weight of size %s, expected input%s to have %d channels, but got %d channels instead"
+            % (groups, list(weight.shape), list(tensor.shape), wanted, tensor.shape[1])
+        )
+    if shape is None or tensor.dtype != weight.dtype or (bias is not None and bias.dtype != tensor.dtype):
+        return func(*args, **kwargs)
+    convolution = Convolution.of(FORWARD, tensor, weight, shape, args[3:9])
+    made = torch.empty(shape, dtype=tensor.dtype, device=META, memory_format=convolution.layout)
+    gpu.ledger.born(made.untyped_storage(), str(func))
+    gpu.plans.run(convolution)
+    return made
+
+
+def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
+    grad, tensor, weight, _, _, _, _, transposed, _, groups, mask = args[:11]
+    outs: List[Optional[Tensor]] = [None, None, None]
+    for place, (like, operation) in enumerate(((tensor, BACKWARD_DATA), (weight, BACKWARD_FILTER))):
+        if mask[place]:
+            convolution = Convolution.of(operation, tensor, weight, grad.shape, args[4:10])
+            made = outs[place] = torch.empty(like.shape, dtype=like.dtype, device=META, memory_format=convolution.layout)
+            gpu.ledger.born(made.untyped_storage(), str(func))
+            gpu.plans.run(convolution)
+    if mask[2]:
+        channels = weight.shape[1] * groups if transposed else weight.shape[0]
+        made = outs[2] = torch.empty(channels, dtype=grad.dtype, device=META)
+        gpu.ledger.born(made.untyped_storage(), str(func))
+        for name, numbers in _bias_gradient(gpu.machine, grad):
+            gpu.ledger.release(*gpu.ledger.reserve(bytes_of(name, numbers), name, name, numbers))
+    return outs[0], outs[1], outs[2]
+
+
+def _bias_gradient(machine: Machine, grad: Tensor) -> List[Formula]:
+    """The sum of the output's gradient over all but the channels, which PyTorch takes after cuDNN's two gradients."""
+    return reduction(machine, grad, [dim for dim in range(grad.dim()) if dim != 1], accumulator(grad))
+
+
+def handlers() -> Dict[Any, Callable]:
+    return {aten.convolution.default: _convolution, aten.convolution_backward.default: _convolution_backward}
+
+
+class Plans:
+    """The plans that cuDNN has found, by thread and card: PyTorch keeps them for each thread apart."""
+
+    def __init__(self, gpu: ImaginaryGpu):
+        self.gpu = gpu
+        self._found: Set[Tuple[Any, ...]] = set()
+
+    def run(self, convolution: Convolution) -> None:
+        """The search for a plan the first time, then the workspace, allocated and freed."""
+        cudnn = torch.backends.cudnn
+        if not cudnn.enabled or _is_pytorchs_own(convolution):
+            return
+        if cudnn.benchmark:
+            self._search(convolution)
+        first = convolution.layout == torch.contiguous_format
+        if (_converts if first else _converts_channels_last)(self.gpu, convolution):
+            if not cudnn.benchmark:
+                self.gpu.approximate(UNMEASURED)
+            formula, args = _workspace(convolution)
+            ledger = self.gpu.ledger
+            ledger.release(*ledger.reserve(bytes_of(formula, args), formula, formula, args))
+
+    def _search(self, convolution: Convolution) -> None:
+        thread = 0 if torch._C._current_graph_task_id() != -1 else threading.get_ident()
+        operation, tensor, weight, _, *rest = convolution
+        shapes = tuple(tensor.shape), tuple(weight.shape), tensor.dtype
+        key = (thread, self.gpu.ledger.index, operation, *shapes, *rest)
+        if key not in self._found:
+            self._found.add(key)
+            self.gpu.ledger.empty_cache()
+
+
+def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
+    """The formula of simulator/cudnn_workspaces.py and its arguments."""
+    operation, tensor, weight, output, layout, stride, _, _, transposed, groups = convolution
+    outputs = _product(output)
+    args = [tensor.element_size(), tensor.numel(), outputs, weight.numel()]
+    if operation == BACKWARD_FILTER:
+        if layout != torch.contiguous_format or transposed:  # groups and strides were measured with channels first alone
+            args.append(partial_sums_bytes(tensor.shape[1], output[1]))
+        else:
+            args[-1] *= groups
+            args.append(partial_sums_bytes(tensor.shape[1], output[1], groups, max(stride)))
+        return BACKWARD_FILTER, args
+    if operation == FORWARD and transposed:  # a transposed convolution's forward is the gradient of another one's input
+        return BACKWARD_DATA, args
+    if operation == BACKWARD_DATA and not transposed:
+        return BACKWARD_DATA, args
+    del args[1 if transposed else 2]
+    return FORWARD, args
+
+
+def _product(sizes: Sequence[int]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+def _is_pytorchs_own(convolution: Convolution) -> bool:
+    """Whether PyTorch has a kernel of its own for it: a group for each channel (Convolution.cpp, use_cudnn_depthwise)."""
+    _, tensor, weight, _, layout, stride, _, dilation, transposed, groups = convolution
+    if transposed or groups == 1 or tensor.shape[1] != groups or weight.shape[0] % groups:
+        return False
+    if layout != torch.contiguous_format:
+        return False
+    plain = tensor.dim() == 4 and len(set(stride)) == 1 and set(dilation) == {1} and groups >= 32
+    return not (tensor.dtype in _HALVES and plain)
+
+
+def _converts(gpu: ImaginaryGpu, convolution: Convolution) -> bool:
+    """Whether channels first go to tensor cores, with conversions on the way. Measured rows show: not for those that never
+    overlap (they cut patches), not for images of up to four channels, not for one channel a group, for kernels of one element
+    only where rows of a map are not aligned; volumes were not measured."""
+    tensor, transposed, groups = convolution.tensor, convolution.transposed, convolution.groups
+    if tensor.shape[1] <= 4 or (not transposed and groups > 1 and tensor.shape[1] == groups):
+        return False
+    half = tensor.dtype in _HALVES and tuple(gpu.card.capability) >= (7, 0)
+    return (_overlaps(convolution) or _is_unaligned(convolution)) and (half or _as_tf32(gpu, tensor))
+
+
+def _converts_channels_last(gpu: ImaginaryGpu, convolution: Convolution) -> bool:
+    """Gradients in float32 take as much in channels last: measured on networks with depthwise convolutions of 7 x 7 in that
+    layout, for which cuDNN seems to have no kernels of its own, and not on one of 3 x 3. Half types have them."""
+    operation, tensor, weight = convolution[:3]
+    depthwise = convolution.groups > 1 and tensor.shape[1] == convolution.groups
+    if depthwise and max(weight.shape[2:]) <= LARGEST_DEPTHWISE:
+        return False
+    return operation != FORWARD and _overlaps(convolution) and _as_tf32(gpu, tensor)
+
+
+def _is_unaligned(convolution: Convolution) -> bool:
+    """A kernel of one element whose product cannot read or write channels first as they stand.
+
+    It is a product of matrices with a row for each channel, as long as the map has places. Kernels for tensor cores load and
+    store 16 bytes at a time, so that each row has to begin at a multiple of these: a map of 14 x 14 in float32 does, one of
+    7 x 7 does not. With a single place both layouts are the same.
+    """
+    _, tensor, weight, output, _, _, _, _, transposed, groups = convolution
+    places = _product(output[2:])
+    plain = not transposed and groups == 1 and tensor.dim() <= 4 and set(weight.shape[2:]) == {1}
+    return plain and places > 1 and places * tensor.element_size() % LOADED_AT_ONCE != 0
+
+
+def _overlaps(convolution: Convolution) -> bool:
+    """A kernel in at most two dimensions that reads an element more than once."""
+    kernel = tuple(convolution.weight.shape[2:])
+    cuts = not convolution.transposed and kernel == convolution.stride and not any(convolution.padding)
+    return convolution.tensor.dim() <= 4 and set(kernel) != {1} and not cuts
+
+
+def _as_tf32(gpu: ImaginaryGpu, tensor: Tensor) -> bool:
+    if tensor.dtype != torch.float32 or tuple(gpu.card.capability) < (8, 0):
+        return False
+    return torch.backends.cudnn.allow_tf32

@@ -1,0 +1,180 @@
+"""Matrix products: which go through cuBLAS and cuBLASLt, when their workspaces are taken, which operands are copied.
+
+cuBLAS takes a workspace at the first matrix product of each thread and stream, and keeps it. The autograd engine runs the
+backward pass of CUDA tensors in a thread of its own, so a training step has two. Since PyTorch 2.15 they are taken for the
+operation alone. How large they are: simulator/workspaces.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Machine, Tensor, Transient, bytes_of_tensor
+from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.simulator import workspaces as sizes
+
+__all__ = ["TEMPORARIES", "Workspaces", "uses_cublas"]
+
+_BLAS = frozenset(
+    [
+        *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "_addmm_activation", "_scaled_mm", "addr"),
+        *("_euclidean_dist", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_trilinear"),
+        *("triangular_solve", "linalg_solve_triangular", "linalg_lu_factor_ex", "linalg_inv_ex", "_linalg_solve_ex"),
+    ]
+)
+
+
+def uses_cublas(short: str) -> bool:
+    """Whether an operation asks for a cuBLAS handle, which brings its workspace (cuda/CublasHandlePool.cpp)."""
+    return short in _BLAS
+
+
+def _uses_cublaslt(short: str, args: Tuple) -> bool:
+    """addmm with a bias of one dimension goes through cuBLASLt, to add the bias in the same kernel (cuda/Blas.cpp)."""
+    if short != "addmm":
+        return False
+    bias, second = args[0], args[2]
+    return bias.dim() == 1 and bias.shape[0] == second.shape[1] and bias.is_contiguous() and min(second.shape) > 1
+
+
+def _operand(matrix: Tensor) -> List[Held]:
+    """A copy, unless rows or columns lie one after another (cuda/cuBlasCommonArgs.h, prepare_matrix_for_cublas; cuda/Blas.cpp,
+    prepare_batch_matrix_for_cublas). The gradient of a plain sum, one number seen many times, is copied."""
+    if matrix.is_contiguous():
+        return []
+    rows, columns = matrix.shape[-2:]
+    row, column = matrix.stride()[-2:]
+    if (column == 1 and row >= max(1, columns)) or (row == 1 and column >= max(1, rows)):
+        return []
+    return [bytes_of_tensor(matrix)]
+
+
+def _operands(first: int) -> Kernel:
+    """The factors are arguments `first` and `first` + 1."""
+
+    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+        return _operand(args[first]) + _operand(args[first + 1])
+
+    return kernel
+
+
+def _euclidean_dist(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """Distance.cpp: both with their norms and ones beside them, so that one product gives all squares of distances."""
+    held: List[Held] = []
+    for tensor in args[:2]:
+        rows = tensor.numel() // max(1, tensor.shape[-1])
+        held.append((tensor.numel() + 2 * rows) * tensor.element_size())
+    return [*held, Transient([bytes_of_tensor(args[0])])]
+
+
+def _inverse(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """linalg/BatchLinearAlgebra.cpp: the factors and the pivots. What cuSOLVER takes beside them is not published."""
+    matrix = args[0]
+    return [bytes_of_tensor(matrix), matrix.numel() // max(1, matrix.shape[-1]) * 4]
+
+
+TEMPORARIES: Dict[str, Kernel] = {
+    "_euclidean_dist": _euclidean_dist,
+    "linalg_inv_ex": _inverse,
+    **dict.fromkeys(("mm", "bmm"), _operands(0)),
+    **dict.fromkeys(("addmm", "baddbmm", "_addmm_activation"), _operands(1)),
+}
+
+
+class Workspaces:
+    """The workspaces that are held, by handle, card and stream. Handle 0 stands for the autograd engine's."""
+
+    def __init__(self, gpu: ImaginaryGpu, release: Optional[int] = None):
+        """`release`: of PyTorch, 2.13 as 213; by default the one that runs."""
+        capability = gpu.card.capability
+        self.gpu = gpu
+        self.release = sizes.torch_release(torch.__version__) if release is None else release
+        self._args = (capability[0], capability[1], self.release)
+        self._cublas = sizes.cublas_bytes(capability, self.release, os.environ)
+        self._cublaslt = sizes.cublaslt_bytes(capability, self.release, os.environ)
+        self._by_default = self._cublas == sizes.bytes_of("cublas", self._args)
+        self._handles = Handles()
+        self._held: Dict[Tuple[int, int, int], Any] = {}
+
+    def for_product(self, short: str, args: Tuple) -> List[Any]:
+        """What a matrix product takes for itself, to be released after it; what stays is kept here."""
+        taken: List[Any] = []
+        if self.release >= sizes.PER_OPERATION_SINCE:
+            taken += self._reserve("cublas", self._cublas)
+        else:
+            engine = torch._C._current_graph_task_id() != -1
+            index = self.gpu.ledger.index
+            key = (0 if engine else self._handles.of_thread(index), index, self.gpu.streams.current)
+            if key not in self._held:
+                self._held[key] = self._reserve("cublas", self._cublas)
+        if self._cublaslt and _uses_cublaslt(short, args):
+            try:
+                taken += self._reserve("cublaslt", self._cublaslt)
+            except torch.OutOfMemoryError:
+                for number, address in taken:
+                    self.gpu.ledger.release(number, address)
+                raise
+        return taken
+
+    def clear(self) -> None:
+        """torch._C._cuda_clearCublasWorkspaces."""
+        held, self._held = self._held, {}
+        for (_, index, _), reserved in held.items():
+            for number, address in reserved:
+                self.gpu.ledgers[index].release(number, address)
+
+    def _reserve(self, formula: str, nbytes: int) -> List[Any]:
+        if not nbytes:
+            return []
+        if self._by_default:
+            return [self.gpu.ledger.reserve(nbytes, formula, formula, self._args)]
+        return [self.gpu.ledger.reserve(nbytes, formula)]
+
+
+class Handles:
+    """Numbers of library handles from 1 on, by card; a thread gets the lowest that is free, and gives it back when it ends.
+
+    As CUDA's DeviceThreadHandlePool (aten/src/ATen/cuda/detail/DeviceThreadHandles.h). cuBLAS's workspaces belong to handles,
+    not to threads.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+        self._free: Dict[int, List[int]] = {}
+        self._made: Dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def of_thread(self, index: int) -> int:
+        """The handle that this thread has on card `index`."""
+        held: Dict[Any, _Borrowed] = self._thread.__dict__
+        borrowed = held.get(index)
+        if borrowed is None:
+            borrowed = held[index] = self._borrow(index)
+        return borrowed.number
+
+    def _borrow(self, index: int) -> _Borrowed:
+        with self._lock:
+            free = self._free.setdefault(index, [])
+            if free:
+                number = min(free)
+                free.remove(number)
+            else:
+                number = self._made[index] = self._made.get(index, 0) + 1
+        return _Borrowed(number, free)
+
+
+class _Borrowed:
+    """A handle while its thread lives."""
+
+    __slots__ = ("_free", "number")
+
+    def __init__(self, number: int, free: List[int]):
+        self.number = number
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free.append(self.number)

@@ -1,0 +1,327 @@
+"""Functions and operations that CUDA runs by other kernels than the CPU or the meta device: fused, or not there at all.
+
+Functions: where PyTorch decides by the device above autograd. Operations: those that are one kernel on CUDA. PyTorch takes
+some of these apart before anybody below autograd can see them, as the meta device has no kernel for them: they get one for as
+long as the imaginary GPU is there. The files named are PyTorch's, under aten/src/ATen/native.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Machine, Transient, bytes_of_tensor
+from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.tensors import META, C, autocast_on, is_meta, like
+
+__all__ = ["TEMPORARIES", "MetaKernels", "function_handlers", "operation_handlers"]
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+
+# --- functions ----------------------------------------------------------------------------------------------------------
+
+
+def _bound(names: Tuple[str, ...], args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    values = {**dict(zip(names, args)), **kwargs}
+    return tuple(values.get(name) for name in names)
+
+
+def _dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """Fused on CUDA, with a mask of one byte an element (is_fused_kernel_acceptable in Dropout.cpp)."""
+    tensor, p, train = _bound(("input", "p", "train"), args, kwargs)
+    if is_meta(tensor) and train and 0 < p < 1 and tensor.numel():
+        return torch.native_dropout(tensor, p, True)[0]
+    return func(*args, **kwargs)
+
+
+def _softmax(fused: Callable[..., Tensor]) -> Callable:
+    """float16 in and float32 out is one kernel on CUDA: no copy in float32 is made of the input (SoftMax.cpp)."""
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+        tensor, dim, dtype = _bound(("input", "dim", "dtype"), args, kwargs)
+        if is_meta(tensor) and tensor.dtype == torch.float16 and dtype == torch.float32 and isinstance(dim, int):
+            return fused(tensor, dim, True)
+        return func(*args, **kwargs)
+
+    return handler
+
+
+def _cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """cross_entropy_loss (LossNLL.cpp) in its parts, since autocast acts on them: log_softmax keeps the dtype of its input,
+    and nll_loss wants float32."""
+    names = ("self", "target", "weight", "reduction", "ignore_index", "label_smoothing")
+    logits, target, weight, reduction, ignore, smoothing = _bound(names, args, kwargs)
+    logits = kwargs.get("input", logits)
+    if not is_meta(logits) or not autocast_on() or logits.shape == target.shape:
+        return func(*args, **kwargs)
+    with gpu.functions():
+        dim = 0 if logits.dim() == 1 else 1
+        logs = torch.log_softmax(logits, dim, dtype=logits.dtype)
+        ignore, reduction = -100 if ignore is None else ignore, 1 if reduction is None else reduction
+        loss = C._nn.nll_loss_nd(logs, target, weight, reduction, ignore)
+        if not smoothing:
+            return loss
+        return _smoothed(logs, target, weight, reduction, ignore, smoothing, loss, dim)
+
+
+def _smoothed(
+    logs: Tensor,
+    target: Tensor,
+    weight: Optional[Tensor],
+    reduction: int,
+    ignore: int,
+    smoothing: float,
+    loss: Tensor,
+    dim: int,
+) -> Tensor:
+    """cross_entropy_loss_label_smoothing."""
+    classes = logs.shape[dim]
+    if weight is not None:
+        shape = [1] * logs.dim()
+        shape[dim] = weight.shape[0]
+        smooth = -(logs * weight.view(shape)).sum(dim)
+    else:
+        smooth = -logs.sum(dim)
+    ignored = target == ignore
+    smooth.masked_fill_(ignored, 0.0)
+    if reduction == 1:
+        smooth = smooth.sum() / (~ignored).sum()
+    elif reduction == 2:
+        smooth = smooth.sum()
+    return (1 - smoothing) * loss + smooth * (smoothing / classes)
+
+
+def _linear(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """Linear.cpp: a product to which the bias is added in its place, where the input is not flat and not contiguous.
+
+    While a mode listens below autograd PyTorch makes another tensor of the sum, as for a subclass (isTensorSubclassLike).
+    """
+    tensor, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)
+    if bias is None or not is_meta(tensor) or tensor.dim() == 2 or tensor.is_contiguous() or weight.dim() != 2:
+        return func(*args, **kwargs)
+    return torch.matmul(tensor, weight.t()).add_(bias)
+
+
+def _never_left_aligned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
+    """Whether padding can be left out depends on the mask's values; the upper bound is that it cannot."""
+    if not is_meta(args[0]):
+        return func(*args, **kwargs)
+    gpu.approximate("nested tensors in TransformerEncoder")
+    return False
+
+
+def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """The lengths are read by the host; those that are on the card count as the longest there can be."""
+    log_probs, targets = args[:2]
+    if not is_meta(log_probs):
+        return func(*args, **kwargs)
+    batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
+    longest = targets.shape[-1] if targets.dim() == 2 else targets.numel() // batch
+    lengths = []
+    for given, upper in ((args[2], log_probs.shape[0]), (args[3], longest)):
+        if isinstance(given, Tensor):
+            given = [upper] * batch if is_meta(given) else given.flatten().tolist()
+        lengths.append(given)
+    return func(log_probs, targets, *lengths, *args[4:], **kwargs)
+
+
+_ISTFT = (
+    "input",
+    "n_fft",
+    "hop_length",
+    "win_length",
+    "window",
+    "center",
+    "normalized",
+    "onesided",
+    "length",
+    "return_complex",
+)
+
+
+def _istft(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """SpectralOps.cpp, istft, without reading the window's values: frames, times the window, added where they overlap,
+    divided by the windows' squares."""
+    given = {**dict(zip(_ISTFT, args)), **kwargs}
+    spectrum, n_fft = given["input"], given["n_fft"]
+    if not is_meta(spectrum) or given.get("return_complex") or given.get("onesided") is False:
+        return func(*args, **kwargs)
+    hop = given.get("hop_length") or n_fft // 4
+    length, center = given.get("length"), given.get("center", True)
+    with gpu.functions():
+        batched = spectrum if spectrum.dim() == 3 else spectrum.unsqueeze(0)
+        frames = torch.fft.irfft(batched.transpose(1, 2), n=n_fft, dim=-1)
+        count, whole = frames.shape[1], n_fft + hop * (frames.shape[1] - 1)
+        window = given.get("window")
+        window = torch.ones(n_fft, dtype=frames.dtype, device=spectrum.device) if window is None else window
+        padding = n_fft - window.shape[0]
+        if padding:
+            window = torch.nn.functional.pad(window, (padding // 2, padding - padding // 2))
+        unfold = torch.ops.aten.unfold_backward.default
+        signal = unfold(frames * window.view(1, 1, -1), [frames.shape[0], whole], 1, n_fft, hop)
+        weights = unfold(window.square().expand(1, count, n_fft), [1, whole], 1, n_fft, hop)
+        start = n_fft // 2 if center else 0
+        end = start + length if length is not None else whole - start
+        signal = signal[:, start : min(end, whole)] / weights[:, start : min(end, whole)]
+        if end > whole:
+            signal = torch.nn.functional.pad(signal, (0, end - whole))
+        return signal if spectrum.dim() == 3 else signal.squeeze(0)
+
+
+def function_handlers() -> Dict[Any, Callable]:
+    table: Dict[Any, Callable] = {
+        torch.dropout: _dropout,
+        C._nn.linear: _linear,
+        torch.ctc_loss: _ctc_loss,
+        torch._nested_tensor_from_mask_left_aligned: _never_left_aligned,
+        C._nn.cross_entropy_loss: _cross_entropy,
+    }
+    for owner in (torch, Tensor):
+        table[owner.softmax] = _softmax(torch._softmax)
+        table[owner.log_softmax] = _softmax(torch._log_softmax)
+        table[owner.istft] = _istft
+    return table
+
+
+# --- operations ---------------------------------------------------------------------------------------------------------
+
+
+def _contiguous_like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
+
+
+def _rms_norm(tensor: Tensor, shape: Sequence[int], weight: Optional[Tensor], eps: Optional[float]) -> Tuple[Tensor, Tensor]:
+    """cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda: one inverse root a row, in float32 for half types."""
+    rows = (*tensor.shape[: tensor.dim() - len(shape)], *[1] * len(shape))
+    dtype = torch.float32 if tensor.element_size() == 2 else tensor.dtype
+    return _contiguous_like(tensor), torch.empty(rows, dtype=dtype, device=META)
+
+
+def _rms_norm_backward(
+    grad: Tensor, tensor: Tensor, shape: Sequence[int], rstd: Tensor, weight: Optional[Tensor], mask: Sequence[bool]
+) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+    of_weight = _contiguous_like(weight) if mask[1] and weight is not None else None
+    return _contiguous_like(tensor) if mask[0] else None, of_weight
+
+
+# By ATen's name: taken apart in C++ unless the meta device has a kernel for them. Not all are in every release.
+_TAKEN_APART: Dict[str, Callable[..., Any]] = {
+    "mish_backward": lambda grad, tensor: like(grad),
+    "_fused_rms_norm": _rms_norm,
+    "_fused_rms_norm_backward": _rms_norm_backward,
+}
+
+
+class MetaKernels:
+    """Kernels of the meta device for `_TAKEN_APART`, as long as the imaginary GPU is there."""
+
+    def __init__(self) -> None:
+        self._library: Any = None
+
+    def register(self) -> None:
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+        missing = [name for name in _TAKEN_APART if hasattr(aten, name) and not has_kernel("aten::" + name, "Meta")]
+        if missing:
+            # torch.library.Library would refuse: to it, what can be taken apart needs no kernel.
+            self._library = torch._C._dispatch_library("IMPL", "aten", "Meta")
+            for name in missing:
+                self._library.impl(name, "Meta", _TAKEN_APART[name], False)
+
+    def leave(self) -> None:
+        if self._library is not None:
+            self._library.reset()
+            self._library = None
+
+
+def _log_sigmoid_forward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+    """Activation.cpp: CUDA needs no buffer for the backward pass."""
+    return like(args[0]), torch.empty(0, dtype=args[0].dtype, device=META)
+
+
+def _binary_cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """cuda/Loss.cu: the reduced loss is written into the tensor that had the loss of each element, and keeps its memory."""
+    out = func(*args, **kwargs)
+    if out.dim() or args[0].dim() == 0:
+        return out
+    return like(args[0]).resize_(())
+
+
+def _like_argument(at: int) -> Callable:
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+        return _contiguous_like(args[at])
+
+    return handler
+
+
+def _nothing(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
+    """What writes into its arguments alone."""
+
+
+def _native_attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+    """transformers/cuda/attention.cu, native_multi_head_attention_cuda: the output, and the weights where they are wanted."""
+    query, heads = args[0], args[4]
+    given = {**dict(zip(("need_weights", "average_attn_weights"), args[10:12])), **kwargs}
+    wanted, averaged = given.get("need_weights", True), given.get("average_attn_weights", True)
+    batch, length = query.shape[:2]
+    shape = (0,) if not wanted else (batch, length, length) if averaged else (batch, heads, length, length)
+    return _contiguous_like(query), torch.empty(shape, dtype=query.dtype, device=META)
+
+
+# Of the fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention: 2.6 has no shapes for them.
+_FAST_PATH: Dict[str, Callable] = {
+    "_transformer_encoder_layer_fwd": _like_argument(0),
+    "_native_multi_head_attention": _native_attention,
+}
+
+
+def _in_projection(tensor: Tensor, width: int, heads: int, masked: bool) -> List[Held]:
+    """transformers/cuda/attention.cu, native_multi_head_attention_cuda: queries, keys and values as one and as three."""
+    batch, length = tensor.shape[:2]
+    sizes = [3 * batch * length * width * tensor.element_size()] * 2
+    return [Transient([*sizes, *([batch * heads * length * length * tensor.element_size()] if masked else [])])]
+
+
+def _native_attention_holds(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    mask = args[9] if len(args) > 9 else kwargs.get("mask")
+    return _in_projection(args[0], args[3], args[4], mask is not None)
+
+
+def _encoder_layer_holds(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """transformers/transformer.cpp, transformer_encoder_layer_forward: attention, then the wide layer. In evaluation alone."""
+    tensor, width, heads, wide = args[0], args[1], args[2], args[14]
+    mask = args[18] if len(args) > 18 else kwargs.get("mask")
+    held = _in_projection(tensor, width, heads, mask is not None)
+    return [*held, bytes_of_tensor(tensor), tensor.shape[:-1].numel() * wide.shape[0] * tensor.element_size()]
+
+
+TEMPORARIES: Dict[str, Kernel] = {
+    "_native_multi_head_attention": _native_attention_holds,
+    "_transformer_encoder_layer_fwd": _encoder_layer_holds,
+}
+
+
+def operation_handlers() -> Dict[Any, Callable]:
+    table: Dict[Any, Callable] = {
+        aten.log_sigmoid_forward.default: _log_sigmoid_forward,
+        aten.binary_cross_entropy.default: _binary_cross_entropy,
+        aten.multi_margin_loss_backward.default: _like_argument(1),
+        aten.multilabel_margin_loss_backward.default: _like_argument(1),
+    }
+    for name in ("_standard_gamma_grad", "_dirichlet_grad", "_masked_softmax", "_masked_softmax_backward"):
+        table[getattr(aten, name).default] = _like_argument(0)
+    for name in ("_cummax_helper", "_cummin_helper"):
+        table[getattr(aten, name).default] = _nothing
+    for name, handler in _FAST_PATH.items():
+        if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::" + name, "Meta"):
+            table[getattr(aten, name).default] = handler
+    for name, kernel in _TAKEN_APART.items():
+        if hasattr(aten, name):
+            table[getattr(aten, name).default] = _calling(kernel)
+    return table
+
+
+def _calling(kernel: Callable[..., Any]) -> Callable:
+    return lambda gpu, func, args, kwargs: kernel(*args, **kwargs)

@@ -1,0 +1,255 @@
+"""LSTM, GRU and plain RNN as cuDNN runs them, and their cells as CUDA's fused kernels.
+
+cuDNN runs a network as one operation, with flat weights and a reserve space for the backward pass (cudnn/RNN.cpp).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+import torch.backends.cudnn.rnn
+
+from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import META, autocast_on, is_meta
+
+__all__ = ["flatten_weights_as_on_cuda", "function_handlers", "operation_handlers"]
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+# What a cell keeps for each hidden unit and time step, for its backward pass: the gates, and the cell's and hidden state.
+# cuDNN does not document the size of its reserve space; assumed.
+KEPT = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
+
+
+class _Plan(NamedTuple):
+    """What a network's kernels need to know beside the tensors. Shapes are those of cuDNN's products."""
+
+    gpu: ImaginaryGpu
+    dtype: torch.dtype
+    rows: int  # samples x time steps
+    length: int  # time steps
+    width: int  # of the input
+    hidden: int
+    gates: int
+    layers: int
+    directions: int
+    output_shape: Tuple[int, ...]
+    reserve_bytes: int
+    flat: bool  # the weights lie in one buffer
+    batch_first: bool
+
+    def count(self, backward: bool) -> None:
+        """For the clock: each layer has one product over all rows for what comes in, and one a time step for what comes from
+        the step before; backward each has its gradient for data and for weights."""
+        rows, hidden, gates, clock = self.rows, self.hidden, self.gates, self.gpu.clock
+        kind, size = self.gpu.classes.of(self.dtype, convolution=True), self.dtype.itemsize
+        a_step = max(1, rows // self.length)
+        for layer in range(self.layers):
+            inner = self.width if layer == 0 else hidden * self.directions
+            moved = size * (rows * (inner + gates) + inner * gates)
+            again = size * (rows * (hidden + gates) + hidden * gates)
+            both = inner + hidden
+            for _ in range(self.directions):
+                clock.add("cudnn_rnn", kind, 2 * rows * inner * gates, moved, 1, (1, rows, gates, inner))
+                clock.add("cudnn_rnn", kind, 2 * rows * hidden * gates, again, self.length, (1, a_step, gates, hidden))
+                if backward:
+                    clock.add("cudnn_rnn", kind, 2 * rows * both * gates, moved + again, 1, (1, gates, both, rows))
+
+
+class _CudnnRnn(torch.autograd.Function):
+    """_cudnn_rnn and _cudnn_rnn_backward as far as memory goes."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, data: Tensor, hidden: Tensor, cell: Optional[Tensor], *weights: Tensor) -> Any:
+        by_time = data.new_empty(data.shape) if plan.batch_first else None  # cuDNN wants time first: a copy while it runs
+        output = data.new_empty(plan.output_shape)
+        last_hidden = torch.empty_like(hidden)
+        last_cell = torch.empty_like(cell) if cell is not None else None
+        reserve = torch.empty(plan.reserve_bytes, dtype=torch.uint8, device=META)
+        flat = weights if plan.flat else [data.new_empty(sum(w.numel() for w in weights))]
+        ctx.plan, ctx.count = plan, len(weights)
+        plan.count(backward=False)
+        del by_time
+        ctx.save_for_backward(data, hidden, cell, output, reserve, *flat, *weights)
+        return (output, last_hidden) if last_cell is None else (output, last_hidden, last_cell)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        saved = ctx.saved_tensors
+        data, hidden, cell = saved[:3]
+        ctx.plan.count(backward=True)
+        weights = saved[len(saved) - ctx.count :]
+        shapes = (data.shape, ctx.plan.output_shape) if ctx.plan.batch_first else ()
+        by_time = [data.new_empty(shape) for shape in shapes]  # the input and the output's gradient
+        grad_data, grad_hidden = torch.empty_like(data), torch.empty_like(hidden)
+        grad_cell = torch.empty_like(cell) if cell is not None else None
+        flat = data.new_empty(sum(weight.numel() for weight in weights))
+        grad_weights, start = [], 0
+        for weight in weights:
+            grad_weights.append(flat[start : start + weight.numel()].view(weight.shape))
+            start += weight.numel()
+        del by_time
+        return (None, grad_data, grad_hidden, grad_cell, *grad_weights)
+
+
+def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
+    data, hx, weights = options["data"], options["hx"], list(options["weights"])
+    hidden, cell = hx if kind == "lstm" else (hx, None)
+    flat = len({w.untyped_storage()._cdata for w in weights}) == 1
+    if autocast_on():
+        lower = torch.get_autocast_dtype("cuda")
+        data, hidden = data.to(lower), hidden.to(lower)
+        cell = cell.to(lower) if cell is not None else None
+        weights, flat = list(_Flatten.apply(lower, *weights)), True
+    layers, directions = options["num_layers"], 2 if options["bidirectional"] else 1
+    width = hidden.shape[-1] * directions
+    units = (cell if cell is not None else hidden).shape[-1]
+    rows = data.shape[:-1].numel()
+    reserve = KEPT[kind] * rows * units * directions * layers * data.element_size()
+    if options["dropout"] and options["train"]:
+        _hold_dropout_states(gpu)
+        reserve += rows * width * (layers - 1)
+    lengths, batch_first = options.get("batch_sizes"), bool(options.get("batch_first"))
+    length = len(lengths) if lengths is not None else data.shape[1 if batch_first else 0]
+    sizes = data.shape[-1], hidden.shape[-1], GATES[kind] * units, layers, directions
+    reserve_bytes = reserve if options["train"] else 0
+    shape = (*data.shape[:-1], width)
+    plan = _Plan(gpu, data.dtype, rows, max(1, length), *sizes, shape, reserve_bytes, flat, batch_first)
+    gpu.approximate("cudnn rnn reserve space")
+    return _CudnnRnn.apply(plan, data, hidden, cell, *weights)
+
+
+def _hold_dropout_states(gpu: ImaginaryGpu) -> None:
+    """The generator's states, made at the first use and kept (RNN.cpp, dropout_state_cache).
+
+    Of 48 bytes each for 1024 threads of each multiprocessor: cuDNN does not document how many; assumed.
+    """
+    held = gpu.__dict__.setdefault("dropout_states", {})
+    index = gpu.ledger.index
+    if index not in held:
+        held[index] = gpu.ledger.reserve(gpu.card.multiprocessors * 1024 * 48, "cudnn dropout states")
+
+
+class _Flatten(torch.autograd.Function):
+    """_cudnn_rnn_cast_reflatten: the weights in the lower precision, one after another in one buffer."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Any:
+        ctx.dtypes = [weight.dtype for weight in weights]
+        flat = torch.empty(sum(w.numel() for w in weights), dtype=dtype, device=META)
+        views, start = [], 0
+        for weight in weights:
+            views.append(flat.as_strided(weight.shape, weight.contiguous().stride(), start))
+            start += weight.numel()
+        return tuple(views)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (None, *(grad.to(dtype) for grad, dtype in zip(grads, ctx.dtypes)))
+
+
+def _handler(kind: str) -> Callable:
+    padded = ("data", "hx", "weights", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
+    packed = ("data", "batch_sizes", "hx", "weights", "has_biases", "num_layers", "dropout", "train", "bidirectional")
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if not is_meta(args[0]) or not torch.backends.cudnn.enabled:
+            return func(*args, **kwargs)
+        names = packed if isinstance(args[2], Tensor) or isinstance(args[3], (list, tuple)) else padded
+        return _run(gpu, kind, dict(zip(names, args)))
+
+    return handler
+
+
+def _flatten_weight(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """torch._cudnn_rnn_flatten_weight: the weights become views of one buffer."""
+    weights = args[0]
+    if not is_meta(weights[0]):
+        return func(*args, **kwargs)
+    flat = weights[0].new_empty(sum(weight.numel() for weight in weights))
+    start = 0
+    for weight in weights:
+        stride = torch.empty(weight.shape, device=META).stride()
+        weight.data = flat.as_strided(weight.shape, stride, start)
+        start += weight.numel()
+    return flat
+
+
+def flatten_weights_as_on_cuda(patches: Patches) -> None:
+    """nn.RNNBase.flatten_parameters asks whether cuDNN is there, and for its number of the kind of cell."""
+    patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
+    patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", lambda mode: 0)
+
+
+# --- cells --------------------------------------------------------------------------------------------------------------
+
+
+def _empty(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    return torch.empty(tuple(shape), dtype=tensor.dtype, device=META)
+
+
+def _fused_lstm_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor, Tensor]:
+    """cuda/RNN.cu: hidden and cell state, and the gates as the backward pass needs them."""
+    gates, _, cell = args[:3]
+    return _empty(cell, cell.shape), _empty(cell, cell.shape), _empty(gates, gates.shape)
+
+
+def _fused_lstm_cell_backward(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Optional[Tensor], ...]:
+    _, _, cell, _, gates, has_bias = args
+    return _empty(gates, gates.shape), _empty(cell, cell.shape), _empty(gates, gates.shape[1:]) if has_bias else None
+
+
+def _fused_gru_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+    """cuda/RNN.cu: five numbers for each unit are kept (GRU_WORKSPACE_MULTIPLIER)."""
+    hidden = args[2]
+    return _empty(hidden, hidden.shape), _empty(hidden, (hidden.shape[0], 5 * hidden.shape[1]))
+
+
+def _fused_gru_cell_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
+    grad, kept, has_bias = args
+    gates = (kept.shape[0], kept.shape[1] * 3 // 5)
+    biases = [_empty(kept, gates[1:]) if has_bias else None for _ in range(2)]
+    return (_empty(kept, gates), _empty(kept, gates), _empty(grad, grad.shape), *biases)
+
+
+def _gates(tensor: Tensor, hidden: Tensor, weights: Sequence[Tensor]) -> List[Tensor]:
+    return [torch.nn.functional.linear(tensor, weights[0]), torch.nn.functional.linear(hidden, weights[1])]
+
+
+def _lstm_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """RNN.cpp, LSTMCell: two products, and all the rest in one kernel that keeps its gates."""
+    tensor, (hidden, cell), *weights = args
+    if not is_meta(tensor) or kwargs:
+        return func(*args, **kwargs)
+    return aten._thnn_fused_lstm_cell(*_gates(tensor, hidden, weights), cell, *weights[2:])[:2]
+
+
+def _gru_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    tensor, hidden, *weights = args
+    if not is_meta(tensor) or kwargs:
+        return func(*args, **kwargs)
+    return aten._thnn_fused_gru_cell(*_gates(tensor, hidden, weights), hidden, *weights[2:])[0]
+
+
+def operation_handlers() -> Dict[Any, Callable]:
+    return {
+        aten._thnn_fused_lstm_cell.default: _fused_lstm_cell,
+        aten._thnn_fused_lstm_cell_backward_impl.default: _fused_lstm_cell_backward,
+        aten._thnn_fused_gru_cell.default: _fused_gru_cell,
+        aten._thnn_fused_gru_cell_backward.default: _fused_gru_cell_backward,
+    }
+
+
+def function_handlers() -> Dict[Any, Callable]:
+    table: Dict[Any, Callable] = {getattr(torch, kind): _handler(kind) for kind in GATES}
+    return {
+        **table,
+        torch._cudnn_rnn_flatten_weight: _flatten_weight,
+        torch.lstm_cell: _lstm_cell,
+        torch.gru_cell: _gru_cell,
+    }

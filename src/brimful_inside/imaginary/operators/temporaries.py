@@ -1,0 +1,329 @@
+"""Memory that CUDA's kernels take while they run, beside the tensors that come out: the meta kernels have none of it.
+
+`TEMPORARIES` maps the name of an operation to a function of the card and the call that gives what is held from the
+operation's start to its end. This file has norms, losses, indexing and element-wise operations; reductions, matrix products
+(cublas.py), convolutions, attention and recurrent networks have files of their own, and tables.py joins them all. The files
+named here are PyTorch's, under aten/src/ATen/native unless stated otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
+
+import torch
+
+from brimful_inside.imaginary.operators.fast_meta_kernels import broadcast
+from brimful_inside.simulator.workspaces import torch_release
+from brimful_inside.wire import Card
+
+__all__ = ["TEMPORARIES", "Formula", "Held", "Kernel", "Machine", "Tensor", "Transient", "bytes_of_tensor", "copies"]
+
+Tensor = torch.Tensor
+
+
+class Machine(NamedTuple):
+    """What a kernel's temporaries depend on beside its arguments."""
+
+    capability: Tuple[int, int]
+    multiprocessors: int
+    release: int  # of PyTorch: 2.13 is 213
+
+    @classmethod
+    def of(cls, card: Card) -> Machine:
+        capability = (card.capability[0], card.capability[1])
+        return cls(capability, card.multiprocessors, torch_release(torch.__version__))
+
+    @property
+    def threads(self) -> int:
+        """Resident threads of a multiprocessor (CUDA's programming guide, technical specifications per capability)."""
+        major, minor = self.capability
+        if (major, minor) == (7, 5):
+            return 1024
+        return 1536 if (major == 8 and minor) or major == 12 else 2048
+
+
+class Formula(NamedTuple):
+    """A temporary whose bytes simulator/workspaces.py computes; it is in the trace even where they are 0."""
+
+    name: str
+    args: Tuple[int, ...]
+
+
+class Transient(NamedTuple):
+    """Temporaries that are there together, and gone before the results are made."""
+
+    items: Sequence[Union[int, Formula]]
+
+
+Held = Union[int, Formula, Transient]
+Kernel = Callable[[Machine, Sequence[Any], Dict[str, Any]], Sequence[Held]]
+
+
+def bytes_of_tensor(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def copies(*tensors: Any) -> List[Held]:
+    """``tensor.contiguous()``: once more, those that are laid out in another way. What is no tensor is passed over."""
+    return [bytes_of_tensor(each) for each in tensors if isinstance(each, Tensor) and not each.is_contiguous()]
+
+
+def _contiguous(*places: int) -> Kernel:
+    """Kernels that begin with ``.contiguous()`` of these arguments."""
+
+    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+        return copies(*[args[at] for at in places])
+
+    return kernel
+
+
+def _dense(*places: int) -> Kernel:
+    """The same, channels last being as good as channels first (suggest_memory_format)."""
+
+    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+        return [bytes_of_tensor(args[at]) for at in places if not _is_dense(args[at])]
+
+    return kernel
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    if tensor.is_contiguous():
+        return True
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    return layout is not None and tensor.is_contiguous(memory_format=layout)
+
+
+def _softmax_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """cuda/SoftMax.cu, softmax_backward_cuda_out: gradient times output, as a tensor of its own, laid out as the gradient is;
+    then that and the output are made contiguous."""
+    grad, output = args[:2]
+    product = broadcast(grad.shape, output.shape).numel() * grad.element_size()
+    held: List[Held] = [product] if grad.is_contiguous() else [product, product]
+    return held if output.is_contiguous() else [*held, bytes_of_tensor(output)]
+
+
+def _foreach_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """cuda/ForeachReduceOp.cu: partial results in float32, and the norms of all tensors as one."""
+    tensors = args[0]
+    if not tensors:
+        return []
+    largest = max(tensor.numel() for tensor in tensors)
+    return [Formula("foreach_norm", (max(4, tensors[0].element_size()), len(tensors), largest))]
+
+
+# --- losses -------------------------------------------------------------------------------------------------------------
+
+
+def _broadcast_bytes(first: Tensor, second: Tensor) -> int:
+    return broadcast(first.shape, second.shape).numel() * first.element_size()
+
+
+def _unreduced(at: int) -> Kernel:
+    """The loss of each element is written out before it is summed (Loss.cpp: mse_loss_out, smooth_l1_loss_out, ...)."""
+
+    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+        reduction = args[at] if len(args) > at else kwargs.get("reduction", 1)
+        return [_broadcast_bytes(args[0], args[1])] if reduction else []
+
+    return kernel
+
+
+def _bce_with_logits(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """log_sigmoid of the input, the factors of pos_weight, the loss of each element (Loss.cpp)."""
+    size = _broadcast_bytes(args[0], args[1])
+    pos_weight = args[3] if len(args) > 3 else kwargs.get("pos_weight")
+    reduction = args[4] if len(args) > 4 else kwargs.get("reduction", 1)
+    held: List[Held] = [bytes_of_tensor(args[0])]
+    return held + [size] * ((pos_weight is not None) + bool(reduction))
+
+
+# --- normalization ------------------------------------------------------------------------------------------------------
+
+
+def _layer_norm_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    tensor, mask = args[1], args[7]
+    held = copies(args[0], tensor)
+    weights = [arg for arg, wanted in zip(args[5:7], mask[1:]) if wanted and arg is not None]
+    return held + _layer_norm_partials(machine, tensor, args[2], weights)
+
+
+def _layer_norm_partials(machine: Machine, tensor: Tensor, shape: Sequence[int], weights: Sequence[Tensor]) -> List[Held]:
+    """Partial sums of the gradient of each of `weights`, where there are many rows (cuda/layer_norm_kernel.cu)."""
+    columns = 1
+    for size in shape:
+        columns *= size
+    rows = tensor.numel() // columns if columns else 0
+    args = (rows, columns, machine.multiprocessors, machine.release)
+    return [Formula("layer_norm_partial", (weight.element_size(), *args)) for weight in weights]
+
+
+def _rms_norm_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    weights = [args[4]] if args[5][1] and args[4] is not None else []
+    return copies(args[0], args[1]) + _layer_norm_partials(machine, args[1], args[2], weights)
+
+
+def _group_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """A factor and a summand in float32 for each sample and channel (group_norm_kernel.cu, GroupNormKernelImplInternal)."""
+    tensor, weight, bias, batch, channels, pixels = args[:6]
+    held = _copied(tensor)
+    if pixels == 1 or (weight is None and bias is None):
+        return held
+    return held + [batch * channels * max(4, tensor.element_size())] * 2
+
+
+def _group_norm_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """Two sums for each sample and channel, two factors for each group, one for each channel (group_norm_kernel.cu)."""
+    grad, tensor, weight = args[0], args[1], args[4]
+    batch, channels, pixels, groups = args[5:9]
+    mask = args[9]
+    each = max(4, tensor.element_size())
+    held = copies(grad) + _copied(tensor)
+    if pixels > 1:
+        held += [batch * channels * each] * 2
+    if mask[0]:
+        held += [batch * groups * each] * 2
+        if pixels > 1 and weight is not None:
+            held.append(batch * channels * each)
+    return held
+
+
+def _copied(tensor: Tensor) -> List[Held]:
+    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return [] if last else copies(tensor)
+
+
+def _batch_norm_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """The gradient in the layout of the input (cudnn/BatchNorm.cpp); an expanded one, of a sum, is copied."""
+    grad, tensor = args[:2]
+    layout = torch.channels_last if tensor.dim() == 4 and not tensor.is_contiguous() else torch.contiguous_format
+    if layout is torch.channels_last and not tensor.is_contiguous(memory_format=layout):
+        return []
+    return [] if grad.is_contiguous(memory_format=layout) else [bytes_of_tensor(grad)]
+
+
+# --- lookups, sorts and what is found by sorting -----------------------------------------------------------------------
+
+
+def _embedding_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """Beyond 3072 indices they are sorted, and equal ones summed in parts (cuda/Embedding.cu, EmbeddingBackwardKernel.cu)."""
+    grad, indices, weights, _, scale_by_freq = args[:5]
+    return copies(grad, indices) + _summed_by_index(grad.shape[-1], grad, indices, weights, bool(scale_by_freq))
+
+
+def _embedding_bag_backward(weights: int) -> Kernel:
+    """The same for bags, however few the indices (cuda/EmbeddingBag.cu); of the greatest elements nothing is sorted.
+
+    weights: the place of the number of weights among the arguments; the mode is two places on.
+    """
+
+    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+        grad, indices = args[:2]
+        if args[weights + 2] == 2:
+            return []
+        return _summed_by_index(grad.shape[-1], grad, indices, args[weights], always=True)
+
+    return kernel
+
+
+def _summed_by_index(features: int, grad: Tensor, indices: Tensor, weights: int, always: bool) -> List[Held]:
+    index, count, always_ = indices.element_size(), indices.numel(), int(always)
+    each = Formula("embedding_sort", (index, count, always_))
+    twice = Formula("embedding_sort", (2 * index, count, always_))  # cub's other buffers for keys and values
+    segment = Formula("embedding_segment", (index, count, weights, always_))
+    width = max(4, grad.element_size()) * features
+    parts = [Formula("embedding_partial", (per_part, count, weights, always_)) for per_part in (index, width)]
+    return [each, each, Transient([each, twice]), each, segment, segment, *parts]
+
+
+def _embedding_renorm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """The indices sorted, and each of them once (cuda/Embedding.cu, embedding_renorm_cuda_)."""
+    size = bytes_of_tensor(args[1])
+    return [size, size, Transient([size, 2 * size])]
+
+
+def _index_put(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """Accumulating writes are sorted by place (cuda/Indexing.cu, index_put_with_sort_kernel)."""
+    accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    if not accumulate:
+        return []
+    shapes = [index.shape for index in args[1] if index is not None]
+    count = broadcast(*shapes).numel() if shapes else 0
+    return [*copies(args[2]), count * 8, count * 8, count * 8, Transient([count * 8, count * 16])]
+
+
+def _sort(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """The places of the unsorted, cub's other buffers, and more where few rows are sorted by one sort (cuda/SortStable.cu)."""
+    tensor = args[0]
+    dim = _dimension(args, kwargs)
+    length = tensor.shape[dim] if tensor.dim() else 1
+    slices = tensor.numel() // length if length else 0
+    held: List[Held] = []
+    if tensor.dim() > 1 and tensor.stride(dim) != 1:  # rearranged, and the results as well (cuda/Sort.cpp)
+        held += [_sorting(width, slices, length) for width in (tensor.element_size(), tensor.element_size(), 8)]
+    few = [_sorting(width, slices, length, both=0) for width in (8, tensor.element_size())]
+    return [*held, _sorting(8, slices, length), *few, _sorting(8 + tensor.element_size(), slices, length)]
+
+
+def _sorting(width: int, slices: int, length: int, both: int = 1) -> Formula:
+    return Formula("sort", (width, slices, length, both))
+
+
+def _dimension(args: Sequence[Any], kwargs: Dict[str, Any]) -> int:
+    """The dimension of sort(self, dim, descending) and of sort(self, *, stable, dim, descending)."""
+    dim = kwargs.get("dim", -1)
+    for arg in args[1:]:
+        if isinstance(arg, int) and not isinstance(arg, bool):
+            dim = arg
+    return dim
+
+
+def _topk(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    tensor = args[0]
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
+    length = tensor.shape[dim] if tensor.dim() else 1
+    return [*copies(tensor), Formula("topk", (tensor.numel() // length if length else 0, length))]
+
+
+def _multinomial(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """Without replacement: an exponential variate for each weight (Distributions.cpp); with it: sums along the row."""
+    return [bytes_of_tensor(args[0])]
+
+
+def _unique(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """The elements sorted, with their places where the script asks for them (cuda/Unique.cu, UniqueCub.cu)."""
+    tensor = args[0]
+    size, places = bytes_of_tensor(tensor), tensor.numel() * 8
+    return [size, places, Transient([size + places])]
+
+
+TEMPORARIES: Dict[str, Kernel] = {
+    **dict.fromkeys(("_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "mode"), _contiguous(0)),
+    **dict.fromkeys(("native_layer_norm", "_fused_rms_norm"), _contiguous(0)),
+    **dict.fromkeys(("_log_softmax_backward_data", "_cdist_forward"), _contiguous(0, 1)),
+    # Copies of what is laid out in another way, an expanded weight included (cuda/NLLLoss.cu, cuda/NLLLoss2d.cu).
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _contiguous(0, 1, 2)),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _contiguous(2, 3)),
+    **dict.fromkeys(("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d"), _dense(0)),
+    **dict.fromkeys(("upsample_nearest2d", "upsample_bilinear2d", "_upsample_bicubic2d_aa", "pixel_shuffle"), _dense(0)),
+    **dict.fromkeys(("reflection_pad2d", "im2col", "col2im", "upsample_nearest2d_backward"), _dense(0)),
+    **dict.fromkeys(("max_pool2d_with_indices_backward", "avg_pool2d_backward"), _dense(0, 1)),
+    "_adaptive_avg_pool2d_backward": _dense(0, 1),
+    "_softmax_backward_data": _softmax_backward,
+    "_foreach_norm": _foreach_norm,
+    **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"), _unreduced(2)),
+    "binary_cross_entropy_with_logits": _bce_with_logits,
+    "native_layer_norm_backward": _layer_norm_backward,
+    "_fused_rms_norm_backward": _rms_norm_backward,
+    "native_group_norm": _group_norm,
+    "native_group_norm_backward": _group_norm_backward,
+    "native_batch_norm_backward": _batch_norm_backward,
+    "embedding_dense_backward": _embedding_backward,
+    "embedding_renorm_": _embedding_renorm,
+    "_embedding_bag_backward": _embedding_bag_backward(6),
+    "_embedding_bag_dense_backward": _embedding_bag_backward(5),
+    **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _index_put),
+    **dict.fromkeys(("sort", "argsort"), _sort),
+    "topk": _topk,
+    "multinomial": _multinomial,
+    **dict.fromkeys(("_unique", "_unique2"), _unique),
+}

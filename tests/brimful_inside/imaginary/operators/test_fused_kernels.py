@@ -1,0 +1,71 @@
+"""What is one kernel on CUDA is one while the imaginary GPU is there, and PyTorch is as before afterwards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from brimful_inside.imaginary.operators.fused_kernels import _FAST_PATH
+
+
+def has_meta_kernel(name):
+    return torch._C._dispatch_has_kernel_for_dispatch_key("aten::" + name, "Meta")
+
+
+def test_the_meta_devices_kernels_are_gone_when_the_card_is(enter):
+    assert not has_meta_kernel("mish_backward")
+    gpu = enter()
+    assert has_meta_kernel("mish_backward")
+    gpu.leave()
+    assert not has_meta_kernel("mish_backward")
+
+
+def test_a_script_with_meta_tensors_of_its_own_gets_gradients_of_mish_too(gpu):
+    own = torch.empty(3, 4, device="meta", requires_grad=True)
+    F.mish(own).sum().backward()
+    assert own.grad.shape == (3, 4) and own.grad.device.type == "meta"
+
+
+@pytest.mark.skipif(not has_meta_kernel("_native_multi_head_attention"), reason="this release of PyTorch has no shapes for it")
+@pytest.mark.parametrize("weights", [(), (False,), (True, True), (True, False)])
+def test_the_fast_path_has_the_shapes_that_later_releases_give_it(weights):
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True).to("meta"), torch.empty(3, 5, 8, device="meta")
+    projections = layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias
+    given = (x, x, x, 8, 2, *projections, None, *weights)
+    with torch.no_grad():
+        theirs = torch._native_multi_head_attention(*given)
+        ours = _FAST_PATH["_native_multi_head_attention"](None, None, given, {})
+    assert [t.shape for t in ours] == [t.shape for t in theirs]
+
+
+def test_a_transformers_layer_evaluates_by_the_fast_path(gpu):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).cuda().eval()
+    with torch.no_grad():
+        assert layer(torch.zeros(3, 5, 16, device="cuda")).shape == (3, 5, 16)
+
+
+def test_dropout_keeps_a_mask_of_one_byte_an_element(gpu):
+    card = torch.randn(1000, 1024, device="cuda", requires_grad=True)
+    before = torch.cuda.memory_allocated()
+    dropped = F.dropout(card, 0.5)
+    assert torch.cuda.memory_allocated() - before == 1000 * 1024 * (4 + 1)
+    dropped.sum().backward()
+    assert F.dropout(card, 0.5, training=False) is card
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"length": 15_000}, {"length": 17_000}, {"center": False}, {"win_length": 320}, {"hop_length": 200}]
+)
+def test_an_inverse_short_time_transform_has_the_shape_it_has_on_the_cpu(gpu, options):
+    def there_and_back(device):
+        window = torch.ones(options.get("win_length", 400), device=device)
+        given = {"n_fft": 400, "window": window, "center": True, "hop_length": 160, "win_length": len(window), **options}
+        length = given.pop("length", None)
+        spectrum = torch.stft(torch.randn(2, 16_000, device=device), return_complex=True, **given).requires_grad_()
+        back = torch.istft(spectrum, length=length, **given)
+        back.sum().backward()
+        return back.shape, torch.istft(spectrum[0], length=length, **given).shape
+
+    assert there_and_back("cuda") == there_and_back("cpu")

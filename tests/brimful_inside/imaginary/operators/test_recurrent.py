@@ -1,0 +1,46 @@
+"""Recurrent networks run as cuDNN runs them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.brimful_inside.imaginary.conftest import peak_of
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrent_network_runs_as_cudnn_would(gpu, kind):
+    model = kind(8, 16, 2, batch_first=True, bidirectional=True, dropout=0.1).to("cuda")
+    assert len({weight.untyped_storage()._cdata for weight in model.parameters()}) == 1, "cuDNN wants its weights in one buffer"
+    out, _ = model(torch.randn(4, 10, 8, device="cuda"))
+    assert out.shape == (4, 10, 32)
+    out.sum().backward()
+    assert model.weight_ih_l0.grad.shape == model.weight_ih_l0.shape
+    with torch.autocast("cuda"):
+        out, _ = model(torch.randn(4, 10, 8, device="cuda"))
+    assert out.dtype == torch.half
+    packed = nn.utils.rnn.pack_padded_sequence(
+        torch.randn(4, 10, 8, device="cuda"), torch.tensor([10, 9, 5, 2]), batch_first=True
+    )
+    out, _ = model(packed)
+    nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum().backward()
+    assert gpu.approximations["cudnn rnn reserve space"] == 3
+
+
+def test_the_dropout_of_a_recurrent_network_keeps_its_generators_states(gpu):
+    """cuDNN's, for 1024 threads of each of 108 multiprocessors; made once, however many networks there are."""
+    models = [nn.LSTM(8, 16, 2, dropout=0.5).to("cuda") for _ in range(2)]
+    data = torch.randn(10, 4, 8, device="cuda")
+    before = torch.cuda.memory_allocated()
+    with torch.no_grad():
+        for model in models:
+            model(data)
+    assert torch.cuda.memory_allocated() - before == 108 * 1024 * 48
+
+
+def test_a_recurrent_network_with_the_batch_first_copies_its_input_while_it_runs(gpu):
+    data = torch.randn(64, 64, 256, device="cuda")
+    first, second = (nn.GRU(256, 8, batch_first=order).to("cuda").eval() for order in (True, False))
+    with torch.no_grad():
+        assert peak_of(lambda: first(data)) - peak_of(lambda: second(data)) == data.numel() * 4
