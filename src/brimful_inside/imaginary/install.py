@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Optional
 
-from brimful_inside.imaginary.attribution.annotations import Notes
+from brimful_inside.imaginary.attribution.annotations import Annotations
 from brimful_inside.imaginary.cuda_api import devices
 from brimful_inside.imaginary.cuda_api.autocast import Casts, handlers_under_autocast, patch_cache
 from brimful_inside.imaginary.cuda_api.compiler import leave_uncompiled
@@ -23,7 +23,7 @@ from brimful_inside.imaginary.operators.cublas import Workspaces
 from brimful_inside.imaginary.operators.data_dependent import refuse_nested_tensors
 from brimful_inside.imaginary.operators.flops import Classes
 from brimful_inside.imaginary.operators.foreach_groups import group_by_card
-from brimful_inside.imaginary.operators.fused_kernels import MetaKernels
+from brimful_inside.imaginary.operators.fused_kernels import register_meta_kernels
 from brimful_inside.imaginary.operators.temporaries import Machine
 from brimful_inside.imaginary.state.device import ImaginaryGpu, OpenTrace
 from brimful_inside.wire import Card
@@ -37,7 +37,7 @@ def enter(
     trace: OpenTrace = None,
     what_if: Optional[str] = None,
     count: int = 1,
-    notes: bool = True,
+    annotations: bool = True,
 ) -> ImaginaryGpu:
     """From here on this process has `count` cards like `card`. Call it in the main thread, once torch is imported.
 
@@ -47,10 +47,10 @@ def enter(
     leaves none). `what_if` does one thing otherwise than the script (`attribution/what_if.py`).
     """
     gpu = ImaginaryGpu(card, count, capacity_bytes, trace)
-    if trace is not None and notes:
-        gpu.notes = Notes(gpu, what_if)
+    if trace is not None and annotations:
+        gpu.annotations = Annotations(gpu, what_if)
     elif what_if is not None:
-        raise ValueError("a what-if needs a trace with notes")
+        raise ValueError("a what-if needs a trace with annotations")
     _equip(gpu)
     _patch(gpu)
     return gpu
@@ -77,14 +77,11 @@ def _patch(gpu: ImaginaryGpu) -> None:
     """torch answers for the cards, in the current thread and in every thread started later, until `gpu.leave()`."""
     patches = gpu.patches
     autograd_in_place.measure_owners()
-    kernels = MetaKernels()
-    patches.undo_by(kernels.leave)
-    kernels.register()
+    register_meta_kernels(patches)
     patch_cuda(gpu, patches)
     patch_transfers(gpu, patches)
-    if gpu.notes is not None:
-        patches.undo_by(gpu.notes.leave)
-        gpu.notes.put_in_place(patches)
+    if gpu.annotations is not None:
+        gpu.annotations.patch(patches)
     devices.patch_devices(gpu, patches)
     patch_storages(gpu, patches)
     host_reads.patch_values(gpu, patches)

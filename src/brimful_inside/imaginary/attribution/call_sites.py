@@ -18,15 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 import brimful_inside
 from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.simulator.trace import (
-    BACKWARD,
-    FORWARD,
-    OPTIMIZER,
-    RECOMPUTATION,
-    Site,
-)
+from brimful_inside.simulator.trace import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTATION, Site
 
-__all__ = ["Sites"]
+__all__ = ["CallSites"]
 
 LONGEST_LINE = 100
 
@@ -36,7 +30,7 @@ _STANDARD = sysconfig.get_paths()["stdlib"]
 _HIDDEN, _LIBRARY, _USER = 0, 1, 2
 
 
-class Sites:
+class CallSites:
     """Numbers the places where memory is asked for."""
 
     def __init__(self, calls: ModuleCalls) -> None:
@@ -46,19 +40,11 @@ class Sites:
         self._kinds: Dict[int, int] = {}  # by the id of a code object: to hash one takes longer than all the rest
         self._codes: List[Any] = []  # kept, so that no other gets the id of one
         self._in_step = 0
-        self._handles: List[Any] = []
 
-    def put_in_place(self, patches: Patches) -> None:
-        self.calls.put_in_place(patches)
-        self._handles = [
-            register_optimizer_step_pre_hook(self._step_begins),
-            register_optimizer_step_post_hook(self._step_ends),
-        ]
-
-    def leave(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+    def patch(self, patches: Patches) -> None:
+        self.calls.patch(patches)
+        patches.undo_by(register_optimizer_step_pre_hook(self._step_begins).remove)
+        patches.undo_by(register_optimizer_step_post_hook(self._step_ends).remove)
 
     def current(self) -> int:
         """The number of the site that the current thread is at."""
@@ -68,7 +54,7 @@ class Sites:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.known)
-            self.known.append(Site(number, place.path, _words(code, line), during, place.model))
+            self.known.append(Site(number, place.path, _text_of(code, line), during, place.model))
         return number
 
     def _doing(self) -> Tuple[Place, str]:
@@ -85,7 +71,7 @@ class Sites:
     def _line(self) -> Tuple[Any, int]:
         """The user's line. Outside of a module's call it is the same for all that happens inside, and kept for that long."""
         kinds, lines, call = self._kinds, self.calls.thread.lines, self.calls.code
-        frame: Any = sys._getframe(5)  # those before are of the books
+        frame: Any = sys._getframe(5)  # those before are of the ledger
         library: Any = None
         level = 0
         while frame is not None:
@@ -128,7 +114,7 @@ def _kind_of(file: str) -> int:
     return _HIDDEN if file.startswith(_STANDARD) else _USER
 
 
-def _words(code: Optional[Any], line: int) -> str:
+def _text_of(code: Optional[Any], line: int) -> str:
     """ "train.py:57 in main: loss.backward()"."""
     if code is None:
         return ""

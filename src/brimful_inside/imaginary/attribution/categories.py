@@ -1,75 +1,57 @@
 """What an allocation is: a parameter or buffer of a module, a gradient, a state of an optimizer, a copy from the host.
 
-Told once for each allocation, for its whole life, as soon as it is known: modules say it of their parameters and buffers at
-the first outermost call, gradients are seen after each backward pass, states after the first steps of an optimizer.
+Written once for each allocation, for its whole life, as soon as it is known: parameters and buffers at the first outermost
+call of their module, gradients after each backward pass, states after the first steps of an optimizer.
 """
 
 from __future__ import annotations
 
 import json
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
-from brimful_inside.imaginary.state.tensors import (
-    C,
-    TensorBase,
-    is_meta,
-    plain_parts,
-)
-from brimful_inside.simulator.trace import (
-    BUFFER,
-    GRADIENT,
-    INPUT,
-    OPTIMIZER_STATE,
-    PARAMETER,
-    Backward,
-)
+from brimful_inside.imaginary.state.ledger import Ledger
+from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import C, TensorBase, is_meta, plain_parts
+from brimful_inside.simulator.trace import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, Backward
 
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.state.ledger import Ledger
+__all__ = ["Categories"]
 
-__all__ = ["Tags"]
-
-FIRST_STEPS = 2  # of an optimizer, after which its states are looked at; later ones are the same allocations
+FIRST_STEPS = 2  # of an optimizer, after which its states are recorded; later ones are the same allocations
 
 _grad_of = TensorBase.grad.__get__
 Owned = Tuple[Any, str, Place]
 
 
-class Tags:
-    """Writes tags into the traces. The owner of a tensor is found among the modules that were called."""
+class Categories:
+    """Writes categories into the traces. The owner of a tensor is found among the modules that were called."""
 
-    def __init__(self, ledgers: Callable[[], List[Ledger]], calls: ModuleCalls) -> None:
+    def __init__(self, ledgers: List[Ledger], calls: ModuleCalls) -> None:
         self._ledgers = ledgers
         self._calls = calls
-        self._told: Dict[Tuple[int, int], str] = {}  # by card and allocation
-        self._roots_told = 0
+        self._written: Dict[Tuple[int, int], str] = {}  # by card and allocation
+        self._roots_written = 0
         self._rows: Dict[Place, str] = {}  # its part of a row
         self._modules: List[Tuple[Any, Place]] = []
         self._strange: Any = weakref.WeakKeyDictionary()  # whether an optimizer has parameters that no module has
         self._steps: Any = weakref.WeakKeyDictionary()  # of each optimizer
-        self._handles: List[Any] = []
         calls.on_backward.append(self._backward)
         calls.on_outermost.append(self._outermost)
 
-    def put_in_place(self) -> None:
-        self._handles = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
-
-    def leave(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+    def patch(self, patches: Patches) -> None:
+        patches.undo_by(register_optimizer_step_pre_hook(self._before).remove)
+        patches.undo_by(register_optimizer_step_post_hook(self._after).remove)
 
     def copied(self, tensor: torch.Tensor) -> None:
         """`tensor` was filled from the host."""
-        self._tell([(tensor, INPUT, NOWHERE)])
+        self._write([(tensor, INPUT, NOWHERE)])
 
     def buckets(self, entries: Iterable[Any]) -> None:
-        """The books' `entries` are buckets in which DistributedDataParallel gathers gradients, of 4 bytes an element."""
+        """The ledger's `entries` are buckets in which DistributedDataParallel gathers gradients, of 4 bytes an element."""
         lines: Dict[Ledger, List[str]] = {}
         for entry in entries:
             if entry.id:
@@ -78,38 +60,38 @@ class Tags:
             ledger.note_lines(rows)
 
     def _outermost(self, module: torch.nn.Module, begins: bool) -> None:
-        if self._calls.roots_seen != self._roots_told:
-            self._roots_told = self._calls.roots_seen
+        if self._calls.roots_seen != self._roots_written:
+            self._roots_written = self._calls.roots_seen
             self._modules = []
-            self._tell(self._owned())
+            self._write(self._owned())
 
     def _backward(self, begins: bool) -> None:
-        for ledger in self._ledgers():
+        for ledger in self._ledgers:
             ledger.note(Backward(begins))
         if not begins:
-            self._tell((_grad_of(t), GRADIENT, place) for t, category, place in self._owned() if category == PARAMETER)
+            self._write((_grad_of(t), GRADIENT, place) for t, category, place in self._owned() if category == PARAMETER)
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Of functional models no module tells."""
+        """Parameters of functional models, which no module owns."""
         if self._steps.get(optimizer, 0) < FIRST_STEPS:
             places = self._places()
             self._strange[optimizer] = any(id(parameter) not in places for parameter in _parameters(optimizer))
         if self._strange.get(optimizer, False):
             places = self._places()
             strange = [parameter for parameter in _parameters(optimizer) if id(parameter) not in places]
-            self._tell((parameter, PARAMETER, NOWHERE) for parameter in strange)
-            self._tell((_grad_of(parameter), GRADIENT, NOWHERE) for parameter in strange)
+            self._write((parameter, PARAMETER, NOWHERE) for parameter in strange)
+            self._write((_grad_of(parameter), GRADIENT, NOWHERE) for parameter in strange)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         steps = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         if steps > FIRST_STEPS:
             return
         self._modules = []  # some may have come since
-        self._tell(self._owned())
+        self._write(self._owned())
         places = self._places()
         for parameter, state in list(getattr(optimizer, "state", {}).items()):
             place = places.get(id(parameter), NOWHERE)
-            self._tell((tensor, OPTIMIZER_STATE, place) for tensor in _tensors(state))
+            self._write((tensor, OPTIMIZER_STATE, place) for tensor in _tensors(state))
 
     def _places(self) -> Dict[int, Place]:
         """The place of each parameter: of the first module that has it, where several share it."""
@@ -140,7 +122,7 @@ class Tags:
             ]
         return self._modules
 
-    def _tell(self, owned: Iterable[Owned]) -> None:
+    def _write(self, owned: Iterable[Owned]) -> None:
         lines: Dict[Ledger, List[str]] = {}
         with torch._C.DisableTorchFunction():
             for one in owned:
@@ -149,7 +131,7 @@ class Tags:
             ledger.note_lines(rows)
 
     def _add(self, lines: Dict[Ledger, List[str]], tensor: Any, category: str, place: Place) -> None:
-        """The row that tells what `tensor` is, where that is to be told."""
+        """The row that gives the category of `tensor`, where it is not written yet."""
         if not isinstance(tensor, torch.Tensor):
             return
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
@@ -158,17 +140,17 @@ class Tags:
             return
         if tensor.layout != torch.strided or C._functorch.is_functorch_wrapped_tensor(tensor):
             return
-        entry = self._ledgers()[0].storages.get(tensor.untyped_storage()._cdata)
+        entry = self._ledgers[0].storages.get(tensor.untyped_storage()._cdata)
         if entry is None or not entry.id:
             return
         self._add_entry(lines, entry, category, place, tensor.element_size())
 
     def _add_entry(self, lines: Dict[Ledger, List[str]], entry: Any, category: str, place: Place, element_bytes: int) -> None:
         key = (entry.ledger.index, entry.id)
-        before = self._told.get(key)
+        before = self._written.get(key)
         if before is not None and (before != INPUT or category == INPUT):
             return
-        self._told[key] = category
+        self._written[key] = category
         of_place = self._rows.get(place)
         if of_place is None:
             of_place = self._rows[place] = json.dumps([place.path, place.model])[1:-1]

@@ -1,7 +1,7 @@
 """Which module is at work: a stack of module calls for each thread, and the forward module of each backward operation.
 
 Autograd numbers its nodes in the order in which a thread makes them (`_sequence_nr`). The number that is next is noted
-whenever a module's call begins or ends, so that a node's number tells the module whose call was going on when it was made.
+whenever a module's call begins or ends, so that a node's number gives the module whose call was going on when it was made.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ModuleCalls:
     """Watches `torch.nn.Module.__call__` and the autograd engine.
 
     `around(module, call, args, kwargs)` may stand in for a call (None: nothing does). `on_outermost(module, begins)` and
-    `on_backward(begins)` are told of the outermost calls and passes.
+    `on_backward(begins)` are called at the outermost calls and passes.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class ModuleCalls:
         self._known: Dict[int, Tuple[Any, Place]] = {}  # by id: a weak reference to the module, and its place
         self._names: Dict[str, int] = {}
 
-    def put_in_place(self, patches: Patches) -> None:
+    def patch(self, patches: Patches) -> None:
         call = self._wrapped(torch.nn.Module.__call__)
         self.code = call.__code__
         patches.set(torch.nn.Module, "__call__", call)
@@ -105,8 +105,8 @@ class ModuleCalls:
                 calls._mark(stack[-1] if stack else NOWHERE)
                 if not stack:
                     thread.root = None
-                    for told in calls.on_outermost:
-                        told(self, False)
+                    for callback in calls.on_outermost:
+                        callback(self, False)
 
         return __call__
 
@@ -115,15 +115,15 @@ class ModuleCalls:
         thread.backward += 1
         if thread.backward == 1:
             thread.base = len(thread.stack)
-            for told in self.on_backward:
-                told(True)
+            for callback in self.on_backward:
+                callback(True)
 
     def backward_ends(self) -> None:
         thread = self.thread
         thread.backward -= 1
         if not thread.backward:
-            for told in self.on_backward:
-                told(False)
+            for callback in self.on_backward:
+                callback(False)
 
     def of_backward(self) -> Place:
         """The forward module of the backward operation that runs in this thread."""
@@ -155,16 +155,16 @@ class ModuleCalls:
     def _outermost(self, module: torch.nn.Module) -> Place:
         self.thread.root = module
         if self._place_of(module) is None:
-            self._learn(module, self._name(module))
-        for told in self.on_outermost:
-            told(module, True)
+            self._register(module, self._name(module))
+        for callback in self.on_outermost:
+            callback(module, True)
         return self._place_of(module) or NOWHERE
 
     def _place(self, module: torch.nn.Module) -> Place:
-        """Of a module that was not met before: it may have come since its outermost one was looked through."""
+        """Of a module that was not called before: it may have come since its outermost one was registered."""
         thread = self.thread
         if thread.root is not None:
-            self._learn(thread.root, thread.stack[0].model, thread.stack[0].path)
+            self._register(thread.root, thread.stack[0].model, thread.stack[0].path)
         place = self._place_of(module)
         if place is None:  # no child of any: it works for whoever called it
             place = thread.stack[-1]
@@ -175,13 +175,13 @@ class ModuleCalls:
         known = self._known.get(id(module))
         return known[1] if known is not None and known[0]() is module else None
 
-    def _learn(self, root: torch.nn.Module, name: str, prefix: str = "") -> None:
+    def _register(self, root: torch.nn.Module, name: str, prefix: str = "") -> None:
         dot = prefix + "." if prefix else ""
         for path, module in root.named_modules():
             self._known[id(module)] = (weakref.ref(module), Place(name, dot + path if path else prefix))
 
     def _name(self, root: torch.nn.Module) -> str:
-        """The class name; a second model of the same class is told apart, a loss that is made anew at each step is not."""
+        """The class name; a second model of the same class gets a number, a loss that is made anew at each step is not."""
         name = type(root).__name__
         if any(True for _ in root.parameters()):
             count = self._names[name] = self._names.get(name, 0) + 1

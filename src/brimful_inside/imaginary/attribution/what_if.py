@@ -2,43 +2,37 @@
 
 autocast        the forward passes, and what follows up to the backward pass (the loss), run under torch.autocast
 checkpointing   blocks that repeat are run under torch.utils.checkpoint in training
-foreach_off     optimizers are built with foreach=False
-zero_grad       gradients are dropped right after each optimizer step
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 import torch
 import torch.utils.checkpoint
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from brimful_inside.imaginary.attribution.modules import ModuleCalls
 from brimful_inside.imaginary.state.patches import Patches
-
-if TYPE_CHECKING:
-    from brimful_inside.imaginary.attribution.annotations import Notes
-    from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 __all__ = ["WHAT_IFS", "blocks_that_repeat", "patch_what_if"]
 
-WHAT_IFS = ("autocast", "checkpointing", "foreach_off", "zero_grad")
+WHAT_IFS = ("autocast", "checkpointing")
 
 Module = torch.nn.Module
 Call = Callable[..., Any]
+Uses = Callable[[str], None]  # writes what is used into the trace
 
 
-def patch_what_if(gpu: ImaginaryGpu, notes: Notes, name: str, patches: Patches) -> List[Any]:
-    """Switches `name` on, one of WHAT_IFS. Gives handles of hooks, to be removed."""
+def patch_what_if(name: str, capability: Any, calls: ModuleCalls, uses: Uses, patches: Patches) -> None:
+    """Switches `name` on, one of WHAT_IFS, on a card of `capability`."""
     if name == "autocast":
-        return Autocast(notes, lower_precision(gpu.card.capability)).put_in_place()
-    if name == "checkpointing":
-        return Checkpointing(notes).put_in_place()
-    if name == "foreach_off":
-        return _without_foreach(patches)
-    return [register_optimizer_step_post_hook(lambda optimizer, args, kwargs: optimizer.zero_grad(set_to_none=True))]
+        autocast = Autocast(calls, lower_precision(capability))
+        patches.undo_by(register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: autocast.close()).remove)
+    else:
+        Checkpointing(calls, uses)
 
 
 def lower_precision(capability: Any) -> torch.dtype:
@@ -49,16 +43,13 @@ def lower_precision(capability: Any) -> torch.dtype:
 class Autocast:
     """As a script would write it: model and loss under autocast, the backward pass outside. Not where it is on already."""
 
-    def __init__(self, notes: Notes, dtype: torch.dtype):
-        self._calls = notes.calls
+    def __init__(self, calls: ModuleCalls, dtype: torch.dtype):
+        self._calls = calls
         self._dtype = dtype
         self._open = threading.local()
-
-    def put_in_place(self) -> List[Any]:
-        self._calls.on_outermost.append(self._outermost)
-        self._calls.on_backward.append(self._backward)
-        self._calls.around = self._around
-        return [register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._close())]
+        calls.on_outermost.append(self._outermost)
+        calls.on_backward.append(self._backward)
+        calls.around = self._around
 
     def _outermost(self, module: Module, begins: bool) -> None:
         if begins and torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda"):
@@ -67,9 +58,9 @@ class Autocast:
 
     def _backward(self, begins: bool) -> None:
         if begins:
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         context = getattr(self._open, "context", None)
         if context is not None:
             self._open.context = None
@@ -98,17 +89,14 @@ def _in_float32(value: Any, dtype: torch.dtype) -> Any:
 class Checkpointing:
     """A model's own gradient checkpointing where it has one (Hugging Face's, timm's), else its blocks that repeat."""
 
-    def __init__(self, notes: Notes):
-        self._notes = notes
-        self._calls = notes.calls
+    def __init__(self, calls: ModuleCalls, uses: Uses):
+        self._calls = calls
+        self._uses = uses
         self._seen: Set[int] = set()
         self._blocks: Dict[int, Module] = {}
         self._inside = threading.local()
-
-    def put_in_place(self) -> List[Any]:
-        self._calls.on_outermost.append(self._outermost)
-        self._calls.around = self._around
-        return []
+        calls.on_outermost.append(self._outermost)
+        calls.around = self._around
 
     def _outermost(self, module: Module, begins: bool) -> None:
         if not begins or id(module) in self._seen or not module.training or not torch.is_grad_enabled():
@@ -118,11 +106,11 @@ class Checkpointing:
         self._seen.add(id(module))
         call = _switch_of_its_own(module)
         if call:
-            self._notes.uses("what_if: own %s" % call)
+            self._uses("what_if: own %s" % call)
             return
         for path, children in blocks_that_repeat(module):
             self._blocks.update((id(child), child) for child in children)
-            self._notes.uses("what_if: %d blocks of %s" % (len(children), path or type(module).__name__))
+            self._uses("what_if: %d blocks of %s" % (len(children), path or type(module).__name__))
 
     def _around(self, module: Module, call: Call, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         if self._blocks.get(id(module)) is not module or not module.training or not torch.is_grad_enabled():
@@ -171,15 +159,3 @@ def blocks_that_repeat(root: Module) -> Iterator[Tuple[str, List[Module]]]:
         prefix = path + "." if path else ""
         if not any(other != path and other.startswith(prefix) for other, _ in found):
             yield path, blocks
-
-
-def _without_foreach(patches: Patches) -> List[Any]:
-    original: Any = Optimizer.__init__
-
-    def __init__(self: Any, params: Any, defaults: Dict[str, Any]) -> None:
-        if "foreach" in defaults and not defaults.get("fused"):
-            defaults["foreach"] = False
-        original(self, params, defaults)
-
-    patches.set(Optimizer, "__init__", __init__)
-    return []

@@ -205,8 +205,8 @@ class Operations(TorchDispatchMode):
         finally:
             for number, address in taken:
                 ledger.release(number, address)
-        if facts.handler is _to_copy and gpu.notes is not None and not is_meta(args[0]):
-            gpu.notes.copied(out)
+        if facts.handler is _to_copy and gpu.annotations is not None and not is_meta(args[0]):
+            gpu.annotations.copied(out)
         return out
 
     def _take(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> List[Tuple[int, int]]:
@@ -314,8 +314,8 @@ def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
         return func(*args, **kwargs)
     if not is_meta(args[1]):  # the copy from the host takes no memory on the card unless the dtype changes there
         torch.broadcast_shapes(args[0].shape, args[1].shape)
-        if gpu.notes is not None:
-            gpu.notes.copied(args[0])
+        if gpu.annotations is not None:
+            gpu.annotations.copied(args[0])
         return args[0]
     return func(*args, **kwargs)
 

@@ -140,8 +140,8 @@ def _noting_buckets(gpu: ImaginaryGpu, function: Callable) -> Callable:
     def noting(*args: Any, **kwargs: Any) -> Any:
         before = set(gpu.storages)
         result = function(*args, **kwargs)
-        if gpu.notes is not None:
-            gpu.notes.tags.buckets([entry for key, entry in list(gpu.storages.items()) if key not in before])
+        if gpu.annotations is not None:
+            gpu.annotations.categories.buckets([entry for key, entry in list(gpu.storages.items()) if key not in before])
         return result
 
     return noting

@@ -13,9 +13,10 @@ import torch
 
 from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Machine, Transient, bytes_of_tensor
 from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, C, autocast_on, is_meta, like
 
-__all__ = ["TEMPORARIES", "MetaKernels", "function_handlers", "operation_handlers"]
+__all__ = ["TEMPORARIES", "function_handlers", "operation_handlers", "register_meta_kernels"]
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -215,25 +216,16 @@ _TAKEN_APART: Dict[str, Callable[..., Any]] = {
 }
 
 
-class MetaKernels:
-    """Kernels of the meta device for `_TAKEN_APART`, as long as the imaginary GPU is there."""
-
-    def __init__(self) -> None:
-        self._library: Any = None
-
-    def register(self) -> None:
-        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-        missing = [name for name in _TAKEN_APART if hasattr(aten, name) and not has_kernel("aten::" + name, "Meta")]
-        if missing:
-            # torch.library.Library would refuse: to it, what can be taken apart needs no kernel.
-            self._library = torch._C._dispatch_library("IMPL", "aten", "Meta")
-            for name in missing:
-                self._library.impl(name, "Meta", _TAKEN_APART[name], False)
-
-    def leave(self) -> None:
-        if self._library is not None:
-            self._library.reset()
-            self._library = None
+def register_meta_kernels(patches: Patches) -> None:
+    """The meta device has kernels for what would be taken apart, until `patches` are undone."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    missing = [name for name in _TAKEN_APART if hasattr(aten, name) and not has_kernel("aten::" + name, "Meta")]
+    if missing:
+        # torch.library.Library would refuse: to it, what can be taken apart needs no kernel.
+        library: Any = torch._C._dispatch_library("IMPL", "aten", "Meta")
+        for name in missing:
+            library.impl(name, "Meta", _TAKEN_APART[name], False)
+        patches.undo_by(library.reset)
 
 
 def _log_sigmoid_forward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:

@@ -93,7 +93,7 @@ class ImaginaryGpu:
     workspaces: Any  # operators.cublas.Workspaces
     plans: Any  # operators.convolutions.Plans
     casts: Any  # cuda_api.autocast.Casts
-    notes: Any = None  # attribution.annotations.Notes, where a trace is to say who asks for memory
+    annotations: Any = None  # attribution.annotations.Annotations, where a trace says who asks for memory
     functions: Callable[[], ContextManager[Any]]  # torch functions are seen again: one handler in terms of others
     operate: Callable[..., Any]  # runs an ATen operation as if the script had called it, so that its storages are seen
 
@@ -311,8 +311,8 @@ class ImaginaryGpu:
             entry = self.storages.get(storage._cdata)
             if entry is None or entry() is None:
                 self.ledger.add(storage, getattr(func, "__name__", "unknown"))
-                if self.notes is not None:
-                    self.notes.made(made, func)
+                if self.annotations is not None:
+                    self.annotations.made(made, func)
         return made
 
     def wants_user_meta(self) -> bool:

@@ -75,7 +75,7 @@ class Ledger:
         self._last_pool = self._next_pool = 0
         self._waiting: List[Tuple[int, int, Set[int], int]] = []  # number, address, streams, launches when it was retired
         self._trace = trace
-        self.sites: Any = None  # who asks for memory (attribution.call_sites.Sites), where the trace is to say it
+        self.sites: Any = None  # who asks for memory (attribution.call_sites.CallSites), where the trace is to say it
         self._site = -1  # of the trace's malloc before
         self._sites_written: Set[int] = set()
         self._lock = threading.Lock()

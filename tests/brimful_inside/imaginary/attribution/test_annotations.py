@@ -1,4 +1,4 @@
-"""What a trace notes of each allocation: module, line, forward or backward, and what it is. Peaks do not change by it."""
+"""What a trace says of each allocation: module, line, forward or backward, and what it is. Peaks do not change by it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 from brimful_inside.imaginary import enter
-from brimful_inside.simulator.trace import (
-    At,
-    Backward,
-    Free,
-    Malloc,
-    Site,
-    Tag,
-    decode,
-)
+from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Site, Tag, decode
 from tests.brimful_inside.imaginary.conftest import card
 
 optimizer_module = sys.modules[torch.optim.Optimizer.__module__]
@@ -61,10 +53,10 @@ def train(net, steps=2, optimizer=torch.optim.AdamW):
         optimizer.zero_grad()
 
 
-def traced(work, notes=True):
+def traced(work, annotations=True):
     """The trace of `work(gpu)`."""
     file = io.StringIO()
-    gpu = enter(card(), None, file, notes=notes)
+    gpu = enter(card(), None, file, annotations=annotations)
     try:
         work(gpu)
     finally:
@@ -113,7 +105,7 @@ def test_each_operation_belongs_to_a_module_by_its_path_forward_and_backward():
 def test_the_line_is_the_users_own_with_its_text():
     read = Read(traced(lambda gpu: train(Net(), steps=1)))
     lines = {site.during: site.where for row, site in read.allocations if "gelu" in row.op}
-    assert lines["forward"].startswith("test_notes.py:") and lines["forward"].endswith(
+    assert lines["forward"].startswith("test_annotations.py:") and lines["forward"].endswith(
         " in forward: return data + self.second(F.gelu(self.first(data)))"
     )
     assert lines["backward"].endswith(" in train: loss.backward()")
@@ -121,7 +113,7 @@ def test_the_line_is_the_users_own_with_its_text():
     assert len(steps) == 1 and steps.pop().endswith(" in train: optimizer.step()")
 
 
-def test_what_an_allocation_is_is_told_with_the_module_that_owns_it():
+def test_an_allocation_has_a_category_and_the_module_that_owns_it():
     read = Read(traced(lambda gpu: train(Net())))
     owners = [f"layers.{i}.{name}" for i in range(3) for name in ("first", "second")] + ["norm", "head"]
     assert read.tagged("parameter") == [owner for owner in owners for _ in ("weight", "bias")]
@@ -142,7 +134,7 @@ def test_frozen_weights_are_parameters_without_gradient_or_state():
     assert set(read.tagged("gradient")) == set(read.tagged("optimizer_state")) == {"norm", "head"}
 
 
-def test_tied_weights_count_once_and_a_copy_of_a_model_is_claimed_by_nobody():
+def test_tied_weights_count_once_and_a_copy_of_a_model_has_no_category():
     def work(gpu):
         net = Net()
         net.layers[1] = net.layers[0]
@@ -158,7 +150,7 @@ def test_tied_weights_count_once_and_a_copy_of_a_model_is_claimed_by_nobody():
     assert copies and not set(copies) & set(read.tags)
 
 
-def test_two_models_are_told_apart():
+def test_two_models_of_one_class_get_names_of_their_own():
     def work(gpu):
         one, other = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda(), nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
         other(one(torch.zeros(4, 8, device="cuda"))).sum().backward()
@@ -170,14 +162,14 @@ def test_two_models_are_told_apart():
     assert backward == relus[::-1]
 
 
-def test_a_forward_pass_that_is_done_again_is_told_from_the_first():
+def test_recomputation_is_not_counted_as_forward():
     read = Read(traced(lambda gpu: train(Net(checkpoints=True), steps=1)))
     layers = [f"layers.{i}" for i in range(3)]
     assert read.where("gelu.default", "forward") == layers
     assert read.where("gelu.default", "recomputation") == layers[::-1]
 
 
-def test_the_notes_of_backward_passes_come_in_pairs():
+def test_each_backward_pass_has_a_begin_and_an_end():
     trace = traced(lambda gpu: train(Net()))
     assert [note.begins for _, note in trace.notes if isinstance(note, Backward)] == [True, False] * 2
 
@@ -189,14 +181,14 @@ def moments(trace):
 
 
 @pytest.mark.parametrize("checkpoints", [False, True])
-def test_the_program_is_the_same_without_notes(checkpoints):
+def test_the_program_is_the_same_without_annotations(checkpoints):
     def work(gpu):
         torch.manual_seed(0)
         train(Net(checkpoints))
 
-    with_notes, without = traced(work), traced(work, notes=False)
-    assert moments(with_notes) == moments(without)
-    assert with_notes.notes and not without.notes
+    annotated, without = traced(work), traced(work, annotations=False)
+    assert moments(annotated) == moments(without)
+    assert annotated.notes and not without.notes
 
 
 def test_an_exception_leaves_no_module_behind():

@@ -121,8 +121,3 @@ def test_a_generation_that_watches_its_length_ends(gpu):
         unfinished = unfinished & ~ended
         assert length <= 5
     assert length == 5
-
-
-def test_sparse_tensors_are_left_alone(gpu):
-    identity = torch.eye(3).to_sparse().to("cuda")
-    assert gpu.known.values(identity) is None and identity.is_sparse
