@@ -163,11 +163,6 @@ def _attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
     call = Call(*args, **kwargs)
     if not is_meta(call.query):
         return func(*args, **kwargs)
-    _validate(call)
-    return _RUN[choose(call, gpu.machine.capability)](call)
-
-
-def _validate(call: Call) -> None:
     query, key, value = call[:3]
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
@@ -176,6 +171,7 @@ def _validate(call: Call) -> None:
         )
     if call.attn_mask is not None and call.is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
+    return _RUN[choose(call, gpu.machine.capability)](call)
 
 
 def _float_mask(call: Call) -> Optional[Tensor]:
@@ -266,10 +262,6 @@ def _copied_by_row(*tensors: Tensor) -> List[Held]:
     return [bytes_of_tensor(tensor) for tensor in tensors if not tensor.transpose(1, 2).is_contiguous()]
 
 
-def _row_sums(batch: int, heads: int, length: int) -> int:
-    return batch * heads * length * 4
-
-
 def _flash_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """flash_api.cpp, mha_bwd: the gradient of the query is summed in float32; row sums of the softmax's gradient.
 
@@ -281,7 +273,7 @@ def _flash_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any
     rounded = -(-length // 128) * 128
     width = -(-size // 32) * 32 if size <= 192 else 256
     held = _copied_by_row(args[0], args[4])
-    held += [_row_sums(batch, heads, rounded), batch * rounded * heads * width * 4]
+    held += [batch * heads * rounded * 4, batch * rounded * heads * width * 4]
     if key.shape[1] != heads:  # grouped queries: the gradients of key and value for every head
         held += [batch * key.shape[2] * heads * size * key.element_size()] * 2
     return held
@@ -299,14 +291,14 @@ def _efficient_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str,
     """transformers/cuda/attention_backward.cu: row sums, in float32 by way of a product, and the kernel's workspace."""
     query, key, value = args[1:4]
     batch, heads, queries, size = query.shape
-    value_size = value.shape[3]
+    value_size, row_sums = value.shape[3], batch * heads * queries * 4
     held = _copied_by_row(args[0])
     if key.shape[1] != heads:  # grouped queries: the gradients of key and value for every head, before they are summed
         held += [batch * key.shape[2] * heads * width * key.element_size() for width in (size, value_size)]
     half = query.element_size() == 2
     if not half:  # (grad * out).sum(-1), then laid out by head; half types do it in the kernel
-        held.append(Transient([batch * heads * queries * value_size * 4, _row_sums(batch, heads, queries)]))
-    held.append(_row_sums(batch, heads, queries))
+        held.append(Transient([row_sums * value_size, row_sums]))
+    held.append(row_sums)
     if machine.capability >= (7, 0) or half:
         block = _block(machine, half, max(size, value_size))
         in_registers = int(half and max(size, value_size) <= block[2])

@@ -272,6 +272,4 @@ def _overlaps(convolution: Convolution) -> bool:
 
 
 def _as_tf32(gpu: ImaginaryGpu, tensor: Tensor) -> bool:
-    if tensor.dtype != torch.float32 or tuple(gpu.card.capability) < (8, 0):
-        return False
-    return torch.backends.cudnn.allow_tf32
+    return gpu.classes.of(tensor.dtype, convolution=True) == "tf32"

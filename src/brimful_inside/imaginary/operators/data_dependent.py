@@ -9,6 +9,7 @@ would never end, so one is taken.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
@@ -161,15 +162,12 @@ def handlers_by_name() -> Dict[str, Callable]:
 
 def refuse_nested_tensors(gpu: ImaginaryGpu, patches: Patches) -> None:
     """Where they are made: their operations have no meta kernels, and the errors would come late."""
-    for name in ("nested_tensor", "as_nested_tensor"):
-        patches.set(torch.nested, name, _refusing(gpu, name, getattr(torch.nested, name)))
 
-
-def _refusing(gpu: ImaginaryGpu, name: str, original: Any) -> Any:
-    def make(ts: Any, *args: Any, **kwargs: Any) -> Any:
-        tensors = [ts] if isinstance(ts, Tensor) else [t for t in ts if isinstance(t, Tensor)]
+    def refuse(name: str, original: Callable[..., Any], parts: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [parts] if isinstance(parts, Tensor) else [part for part in parts if isinstance(part, Tensor)]
         if gpu.devices.is_card(kwargs.get("device")) or any(gpu.holds(tensor) for tensor in tensors):
             raise Unsupported("torch.nested.%s" % name, "the sizes of a nested tensor's parts are data, which is not there")
-        return original(ts, *args, **kwargs)
+        return original(parts, *args, **kwargs)
 
-    return make
+    for name in ("nested_tensor", "as_nested_tensor"):
+        patches.set(torch.nested, name, partial(refuse, name, getattr(torch.nested, name)))

@@ -88,15 +88,14 @@ def _rebuild(shape: Any, stride: Any, dtype: torch.dtype, needs_grad: bool) -> T
 def patch_values(gpu: ImaginaryGpu, patches: Patches) -> None:
     """Printing, copying and pickling of tensors that have no data, and checks of values that nobody has."""
     patches.set(torch.distributions.Distribution, "_validate_args", False)
-    _put_printing_in_place(gpu, patches)
+    _patch_printing(gpu, patches)
 
     def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
         if not gpu.holds(self):
             return reduce_ex[isinstance(self, torch.nn.Parameter)](self, protocol)
-        arguments = (tuple(self.shape), self.stride(), self.dtype, self.requires_grad)
         if type(self) is torch.nn.Parameter:
             return _rebuild_parameter, (self.data, self.requires_grad, {})
-        return _rebuild, arguments
+        return _rebuild, (tuple(self.shape), self.stride(), self.dtype, self.requires_grad)
 
     def __deepcopy__(self: Tensor, memo: Dict[int, Any]) -> Any:
         if not gpu.holds(self):
@@ -105,10 +104,9 @@ def patch_values(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     reduce_ex: Any = Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__
     deepcopy: Any = Tensor.__deepcopy__, torch.nn.Parameter.__deepcopy__
-    patches.set(Tensor, "__reduce_ex__", __reduce_ex__)
-    patches.set(Tensor, "__deepcopy__", __deepcopy__)
-    patches.set(torch.nn.Parameter, "__deepcopy__", __deepcopy__)
-    patches.set(torch.nn.Parameter, "__reduce_ex__", __reduce_ex__)
+    for owner in (Tensor, torch.nn.Parameter):
+        patches.set(owner, "__reduce_ex__", __reduce_ex__)
+        patches.set(owner, "__deepcopy__", __deepcopy__)
     if _rebuild not in torch.serialization.get_safe_globals():
         torch.serialization.add_safe_globals([_rebuild])
         patches.undo_by(lambda: _weights_only_unpickler._remove_safe_globals([_rebuild]))
@@ -134,9 +132,8 @@ def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:
         copied.set_(whole.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
     if type(tensor) is torch.nn.Parameter:
         copied = torch.nn.Parameter(copied, tensor.requires_grad)
-    elif type(tensor) is not Tensor:
-        copied = copied.as_subclass(type(tensor)).requires_grad_(tensor.requires_grad)
     else:
+        copied = copied if type(tensor) is Tensor else copied.as_subclass(type(tensor))
         copied.requires_grad_(tensor.requires_grad)
     if tensor.grad is not None:
         copied.grad = copy.deepcopy(tensor.grad, memo)
@@ -145,7 +142,7 @@ def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:
     return copied
 
 
-def _put_printing_in_place(gpu: ImaginaryGpu, patches: Patches) -> None:
+def _patch_printing(gpu: ImaginaryGpu, patches: Patches) -> None:
     module: Any = sys.modules["torch._tensor_str"]
     real = module._str
 

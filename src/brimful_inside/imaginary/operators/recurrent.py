@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import torch
 import torch.backends.cudnn.rnn
+import torch.nn.functional as F
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
@@ -86,13 +87,19 @@ class _CudnnRnn(torch.autograd.Function):
         by_time = [data.new_empty(shape) for shape in shapes]  # the input and the output's gradient
         grad_data, grad_hidden = torch.empty_like(data), torch.empty_like(hidden)
         grad_cell = torch.empty_like(cell) if cell is not None else None
-        flat = data.new_empty(sum(weight.numel() for weight in weights))
-        grad_weights, start = [], 0
-        for weight in weights:
-            grad_weights.append(flat[start : start + weight.numel()].view(weight.shape))
-            start += weight.numel()
+        grad_weights = _in_one_buffer(weights, data.dtype)
         del by_time
         return (None, grad_data, grad_hidden, grad_cell, *grad_weights)
+
+
+def _in_one_buffer(weights: Sequence[Tensor], dtype: torch.dtype) -> List[Tensor]:
+    """Contiguous tensors like `weights`, one after another."""
+    flat = torch.empty(sum(weight.numel() for weight in weights), dtype=dtype, device=META)
+    views, start = [], 0
+    for weight in weights:
+        views.append(flat[start : start + weight.numel()].view(weight.shape))
+        start += weight.numel()
+    return views
 
 
 def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
@@ -139,12 +146,7 @@ class _Flatten(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Any:
         ctx.dtypes = [weight.dtype for weight in weights]
-        flat = torch.empty(sum(w.numel() for w in weights), dtype=dtype, device=META)
-        views, start = [], 0
-        for weight in weights:
-            views.append(flat.as_strided(weight.shape, weight.contiguous().stride(), start))
-            start += weight.numel()
-        return tuple(views)
+        return tuple(_in_one_buffer(weights, dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -217,23 +219,21 @@ def _fused_gru_cell_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: 
     return (_empty(kept, gates), _empty(kept, gates), _empty(grad, grad.shape), *biases)
 
 
-def _gates(tensor: Tensor, hidden: Tensor, weights: Sequence[Tensor]) -> List[Tensor]:
-    return [torch.nn.functional.linear(tensor, weights[0]), torch.nn.functional.linear(hidden, weights[1])]
-
-
 def _lstm_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """RNN.cpp, LSTMCell: two products, and all the rest in one kernel that keeps its gates."""
     tensor, (hidden, cell), *weights = args
     if not is_meta(tensor) or kwargs:
         return func(*args, **kwargs)
-    return aten._thnn_fused_lstm_cell(*_gates(tensor, hidden, weights), cell, *weights[2:])[:2]
+    gates = F.linear(tensor, weights[0]), F.linear(hidden, weights[1])
+    return aten._thnn_fused_lstm_cell(*gates, cell, *weights[2:])[:2]
 
 
 def _gru_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     tensor, hidden, *weights = args
     if not is_meta(tensor) or kwargs:
         return func(*args, **kwargs)
-    return aten._thnn_fused_gru_cell(*_gates(tensor, hidden, weights), hidden, *weights[2:])[0]
+    gates = F.linear(tensor, weights[0]), F.linear(hidden, weights[1])
+    return aten._thnn_fused_gru_cell(*gates, hidden, *weights[2:])[0]
 
 
 def operation_handlers() -> Dict[Any, Callable]:

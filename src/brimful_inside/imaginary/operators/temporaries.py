@@ -140,26 +140,22 @@ def _bce_with_logits(machine: Machine, args: Sequence[Any], kwargs: Dict[str, An
 # --- normalization ------------------------------------------------------------------------------------------------------
 
 
-def _layer_norm_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    tensor, mask = args[1], args[7]
-    held = copies(args[0], tensor)
-    weights = [arg for arg, wanted in zip(args[5:7], mask[1:]) if wanted and arg is not None]
-    return held + _layer_norm_partials(machine, tensor, args[2], weights)
+def _norm_backward(weights: int, mask: int) -> Kernel:
+    """Of layer and RMS norm: weight (and bias) begin at argument `weights`; argument `mask` says whose gradient is wanted."""
+
+    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+        wanted = [arg for arg, is_wanted in zip(args[weights:mask], args[mask][1:]) if is_wanted and arg is not None]
+        return copies(args[0], args[1]) + _layer_norm_partials(machine, args[1], args[2], wanted)
+
+    return kernel
 
 
 def _layer_norm_partials(machine: Machine, tensor: Tensor, shape: Sequence[int], weights: Sequence[Tensor]) -> List[Held]:
     """Partial sums of the gradient of each of `weights`, where there are many rows (cuda/layer_norm_kernel.cu)."""
-    columns = 1
-    for size in shape:
-        columns *= size
+    columns = torch.Size(shape).numel()
     rows = tensor.numel() // columns if columns else 0
     args = (rows, columns, machine.multiprocessors, machine.release)
     return [Formula("layer_norm_partial", (weight.element_size(), *args)) for weight in weights]
-
-
-def _rms_norm_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    weights = [args[4]] if args[5][1] and args[4] is not None else []
-    return copies(args[0], args[1]) + _layer_norm_partials(machine, args[1], args[2], weights)
 
 
 def _group_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
@@ -312,8 +308,8 @@ TEMPORARIES: Dict[str, Kernel] = {
     "_foreach_norm": _foreach_norm,
     **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"), _unreduced(2)),
     "binary_cross_entropy_with_logits": _bce_with_logits,
-    "native_layer_norm_backward": _layer_norm_backward,
-    "_fused_rms_norm_backward": _rms_norm_backward,
+    "native_layer_norm_backward": _norm_backward(5, 7),
+    "_fused_rms_norm_backward": _norm_backward(4, 5),
     "native_group_norm": _group_norm,
     "native_group_norm_backward": _group_norm_backward,
     "native_batch_norm_backward": _batch_norm_backward,
