@@ -25,6 +25,7 @@ FIRST_STEPS = 2  # of an optimizer, after which its states are recorded; later o
 
 _grad_of = TensorBase.grad.__get__
 Owned = Tuple[Any, str, Place]
+Lines = Dict[Ledger, List[str]]
 
 
 class Categories:
@@ -52,12 +53,11 @@ class Categories:
 
     def buckets(self, entries: Iterable[Any]) -> None:
         """The ledger's `entries` are buckets in which DistributedDataParallel gathers gradients, of 4 bytes an element."""
-        lines: Dict[Ledger, List[str]] = {}
+        lines: Lines = {}
         for entry in entries:
             if entry.id:
                 self._add_entry(lines, entry, GRADIENT, NOWHERE, 4)
-        for ledger, rows in lines.items():
-            ledger.note_lines(rows)
+        _flush(lines)
 
     def _outermost(self, module: torch.nn.Module, begins: bool) -> None:
         if self._calls.roots_seen != self._roots_written:
@@ -104,12 +104,10 @@ class Categories:
         for reference, place in self._owners():
             module = reference()
             if module is not None:
-                for tensor in module._parameters.values():
-                    if tensor is not None:
-                        yield tensor, PARAMETER, place
-                for tensor in module._buffers.values():
-                    if tensor is not None:
-                        yield tensor, BUFFER, place
+                for tensors, category in ((module._parameters, PARAMETER), (module._buffers, BUFFER)):
+                    for tensor in tensors.values():
+                        if tensor is not None:
+                            yield tensor, category, place
 
     def _owners(self) -> List[Tuple[Any, Place]]:
         """The modules that have parameters or buffers of their own."""
@@ -123,14 +121,13 @@ class Categories:
         return self._modules
 
     def _write(self, owned: Iterable[Owned]) -> None:
-        lines: Dict[Ledger, List[str]] = {}
+        lines: Lines = {}
         with torch._C.DisableTorchFunction():
             for one in owned:
                 self._add(lines, *one)
-        for ledger, rows in lines.items():
-            ledger.note_lines(rows)
+        _flush(lines)
 
-    def _add(self, lines: Dict[Ledger, List[str]], tensor: Any, category: str, place: Place) -> None:
+    def _add(self, lines: Lines, tensor: Any, category: str, place: Place) -> None:
         """The row that gives the category of `tensor`, where it is not written yet."""
         if not isinstance(tensor, torch.Tensor):
             return
@@ -145,7 +142,7 @@ class Categories:
             return
         self._add_entry(lines, entry, category, place, tensor.element_size())
 
-    def _add_entry(self, lines: Dict[Ledger, List[str]], entry: Any, category: str, place: Place, element_bytes: int) -> None:
+    def _add_entry(self, lines: Lines, entry: Any, category: str, place: Place, element_bytes: int) -> None:
         key = (entry.ledger.index, entry.id)
         before = self._written.get(key)
         if before is not None and (before != INPUT or category == INPUT):
@@ -156,6 +153,11 @@ class Categories:
             of_place = self._rows[place] = json.dumps([place.path, place.model])[1:-1]
         row = '["tag",%d,"%s",%s,%d]\n' % (entry.id, category, of_place, element_bytes)
         lines.setdefault(entry.ledger, []).append(row)
+
+
+def _flush(lines: Lines) -> None:
+    for ledger, rows in lines.items():
+        ledger.note_lines(rows)
 
 
 def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:

@@ -128,7 +128,7 @@ def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, An
         return func(*args, **kwargs)
     convolution = Convolution.of(FORWARD, tensor, weight, shape, args[3:9])
     made = torch.empty(shape, dtype=tensor.dtype, device=META, memory_format=convolution.layout)
-    gpu.ledger.born(made.untyped_storage(), str(func))
+    gpu.ledger.add(made.untyped_storage(), str(func))
     gpu.plans.run(convolution)
     return made
 
@@ -140,12 +140,12 @@ def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dic
         if mask[place]:
             convolution = Convolution.of(operation, tensor, weight, grad.shape, args[4:10])
             made = outs[place] = torch.empty(like.shape, dtype=like.dtype, device=META, memory_format=convolution.layout)
-            gpu.ledger.born(made.untyped_storage(), str(func))
+            gpu.ledger.add(made.untyped_storage(), str(func))
             gpu.plans.run(convolution)
     if mask[2]:
         channels = weight.shape[1] * groups if transposed else weight.shape[0]
         made = outs[2] = torch.empty(channels, dtype=grad.dtype, device=META)
-        gpu.ledger.born(made.untyped_storage(), str(func))
+        gpu.ledger.add(made.untyped_storage(), str(func))
         for name, numbers in _bias_gradient(gpu.machine, grad):
             gpu.ledger.release(*gpu.ledger.reserve(bytes_of(name, numbers), name, name, numbers))
     return outs[0], outs[1], outs[2]

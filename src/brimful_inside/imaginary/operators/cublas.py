@@ -55,11 +55,7 @@ def _operand(matrix: Tensor) -> List[Held]:
 
 def _operands(first: int) -> Kernel:
     """The factors are arguments `first` and `first` + 1."""
-
-    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-        return _operand(args[first]) + _operand(args[first + 1])
-
-    return kernel
+    return lambda machine, args, kwargs: _operand(args[first]) + _operand(args[first + 1])
 
 
 def _euclidean_dist(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:

@@ -136,7 +136,7 @@ def _nms(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> T
     count = boxes.shape[0]
     gpu.approximate("non-maximum suppression")
     kept = _indices(count)
-    gpu.ledger.born(kept.untyped_storage(), "torchvision.nms")
+    gpu.ledger.add(kept.untyped_storage(), "torchvision.nms")
     pairs = 0 if _goes_class_by_class() else count * -(-count // _BITS) * 8
     gpu.ledger.pass_by((count * 8, boxes.nbytes, pairs), "torchvision.nms (temporary)")
     return kept

@@ -103,18 +103,6 @@ def _like(at: int, *also: int) -> Shaped:
 _like_first = _like(0)
 
 
-def _itself(first: Any, *_: Any) -> Optional[Tensor]:
-    return first if _is_plain(first) else None
-
-
-def _triangle(first: Any, *_: Any) -> Optional[Tensor]:
-    return _like_first(first) if first.dim() > 1 else None
-
-
-def _from_number(tensor: Any, number: Any, *_: Any) -> Optional[Tensor]:
-    return _like_first(tensor) if type(number) in (int, float) else None
-
-
 def _softmax(tensor: Any, dim: int, to_float: bool) -> Optional[Tensor]:
     if not _is_plain(tensor) or not -tensor.dim() <= dim < tensor.dim():
         return None
@@ -240,9 +228,12 @@ _SHAPED: Dict[str, Shaped] = {
     **dict.fromkeys(("hardtanh_backward", "leaky_relu_backward", "softplus_backward", "hardswish_backward"), _like(0, 1)),
     **dict.fromkeys(("sigmoid_backward", "hardsigmoid_backward", "tanh_backward", "log_sigmoid_backward"), _like(0, 1)),
     "elu_backward": _like(0, 5),
-    **dict.fromkeys(("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_"), _itself),
-    **dict.fromkeys(("tril", "triu"), _triangle),
-    "rsub.Scalar": _from_number,
+    **dict.fromkeys(
+        ("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_"),
+        lambda first, *_: first if _is_plain(first) else None,
+    ),
+    **dict.fromkeys(("tril", "triu"), lambda first, *_: _like_first(first) if first.dim() > 1 else None),
+    "rsub.Scalar": lambda first, number, *_: _like_first(first) if type(number) in (int, float) else None,
     **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
     **{"%s.%s" % (name, kind): _compare for name in ("eq", "ne", "gt", "ge", "lt", "le") for kind in ("Scalar", "Tensor")},

@@ -242,14 +242,7 @@ def _binary_cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dic
 
 
 def _like_argument(at: int) -> Callable:
-    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-        return _contiguous_like(args[at])
-
-    return handler
-
-
-def _nothing(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
-    """What writes into its arguments alone."""
+    return lambda gpu, func, args, kwargs: _contiguous_like(args[at])
 
 
 def _native_attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
@@ -305,7 +298,7 @@ def operation_handlers() -> Dict[Any, Callable]:
     for name in ("_standard_gamma_grad", "_dirichlet_grad", "_masked_softmax", "_masked_softmax_backward"):
         table[getattr(aten, name).default] = _like_argument(0)
     for name in ("_cummax_helper", "_cummin_helper"):
-        table[getattr(aten, name).default] = _nothing
+        table[getattr(aten, name).default] = lambda gpu, func, args, kwargs: None  # writes into its arguments alone
     for name, handler in _FAST_PATH.items():
         if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::" + name, "Meta"):
             table[getattr(aten, name).default] = handler

@@ -26,10 +26,6 @@ def itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
     return args[0]
 
 
-def _nothing(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
-    return None
-
-
 def _like(at: int) -> Shaped:
     return lambda gpu, func, args, kwargs: like(args[at])
 
@@ -40,11 +36,7 @@ def _empty(shape: Any, dtype: torch.dtype) -> Tensor:
 
 def _factory(default: Optional[torch.dtype], at: int = 0) -> Shaped:
     """torch.randn and its kin: the size is argument number `at`."""
-
-    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-        return torch.empty(args[at], dtype=kwargs.get("dtype") or default or torch.get_default_dtype(), device=META)
-
-    return handler
+    return lambda gpu, func, args, kwargs: _empty(args[at], kwargs.get("dtype") or default or torch.get_default_dtype())
 
 
 def _statistics_dtype(tensor: Tensor) -> torch.dtype:
@@ -197,6 +189,6 @@ def handlers() -> Dict[Any, Callable]:
     for name in dir(C._VariableFunctions):
         if name.startswith("_foreach_") and name not in _LISTS_OF_THEIR_OWN:
             packet = getattr(aten, name)
-            handler = _nothing if name.endswith("_") else _each
+            handler = (lambda gpu, func, args, kwargs: None) if name.endswith("_") else _each
             table.update({getattr(packet, overload): handler for overload in packet.overloads() if overload != "out"})
     return table

@@ -70,20 +70,12 @@ def copies(*tensors: Any) -> List[Held]:
 
 def _contiguous(*places: int) -> Kernel:
     """Kernels that begin with ``.contiguous()`` of these arguments."""
-
-    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-        return copies(*[args[at] for at in places])
-
-    return kernel
+    return lambda machine, args, kwargs: copies(*[args[at] for at in places])
 
 
 def _dense(*places: int) -> Kernel:
     """The same, channels last being as good as channels first (suggest_memory_format)."""
-
-    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-        return [bytes_of_tensor(args[at]) for at in places if not _is_dense(args[at])]
-
-    return kernel
+    return lambda machine, args, kwargs: [bytes_of_tensor(args[at]) for at in places if not _is_dense(args[at])]
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -213,10 +205,8 @@ def _embedding_bag_backward(weights: int) -> Kernel:
     """
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-        grad, indices = args[:2]
-        if args[weights + 2] == 2:
-            return []
-        return _summed_by_index(grad.shape[-1], grad, indices, args[weights], always=True)
+        greatest = args[weights + 2] == 2
+        return [] if greatest else _summed_by_index(args[0].shape[-1], args[0], args[1], args[weights], always=True)
 
     return kernel
 
@@ -280,11 +270,6 @@ def _topk(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List
     return [*copies(tensor), Formula("topk", (tensor.numel() // length if length else 0, length))]
 
 
-def _multinomial(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """Without replacement: an exponential variate for each weight (Distributions.cpp); with it: sums along the row."""
-    return [bytes_of_tensor(args[0])]
-
-
 def _unique(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """The elements sorted, with their places where the script asks for them (cuda/Unique.cu, UniqueCub.cu)."""
     tensor = args[0]
@@ -320,6 +305,7 @@ TEMPORARIES: Dict[str, Kernel] = {
     **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _index_put),
     **dict.fromkeys(("sort", "argsort"), _sort),
     "topk": _topk,
-    "multinomial": _multinomial,
+    # Without replacement an exponential variate for each weight (Distributions.cpp); with it sums along the row.
+    "multinomial": lambda machine, args, kwargs: [bytes_of_tensor(args[0])],
     **dict.fromkeys(("_unique", "_unique2"), _unique),
 }
