@@ -176,5 +176,5 @@ def run(t: Training, batch_size: int, capacity_bytes: int | None = None) -> Trac
 def trace(t: Training, batch_size: int) -> Trace:
     """Of a run on a card that is as large as it needs to be."""
     traced = run(t, batch_size)
-    assert traced.outcome is Outcome.COMPLETED and traced.trace is not None
-    return traced.trace
+    assert traced.outcome is Outcome.COMPLETED and len(traced.traces) == 1
+    return traced.traces[0]
