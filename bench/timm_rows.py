@@ -3,10 +3,10 @@
     python -m bench.timm_rows <folder with timm_a100_40gb.csv> [--models 60] [--seed 0]
 
 Needs torch, torchvision and timm in one environment, and brimful's src on its path. Each model's ordinary CUDA script
-(bench/scripts/timm_train.py) runs on the imaginary card at two small batch sizes, in this process; the laws of its allocations,
-replayed, predict all its rows. Where the order of allocations differs between the sizes, each row is traced by itself.
+(bench/scripts/timm_train.py) runs on the imaginary card at two small batch sizes, in this process; the sizes fitted through
+them, replayed, predict all its rows. Where the order of allocations differs between the sizes, each row is traced by itself.
 The measurements hold a CUDA context that depends on the driver: one constant is fitted, on the models of timm_seen.txt, whose
-errors were looked at while the laws were sought. All other models judge; what intervals rest on are the errors of all.
+errors were looked at while the formulas were sought. All other models judge; what intervals rest on are the errors of all.
 The whole takes an hour on two cores; `--models 60` a quarter of that.
 """
 
@@ -113,16 +113,17 @@ def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Pro
     """A prediction for each measured batch size of a model; `take` gives the program at a batch size."""
     begun = time.perf_counter()
     programs = {size: take(model, size) for size in SIZES}
-    laws = fit_size_model(programs)
+    fitted = fit_size_model(programs)
     reserved: dict[int, int] = {}
     for batch_size in measured:
-        of = laws or fit_size_model({batch_size: take(model, batch_size)})
+        of = fitted or fit_size_model({batch_size: take(model, batch_size)})
         assert of is not None
         reserved[batch_size] = of.replay_at(batch_size).peak.reserved
     seconds = (time.perf_counter() - begun) / len(measured)
     kind = kind_of(programs[SIZES[0]])
     return [
-        Row(model, kind, size, peak, reserved[size], round(seconds, 3), laws is None) for size, peak in sorted(measured.items())
+        Row(model, kind, size, peak, reserved[size], round(seconds, 3), fitted is None)
+        for size, peak in sorted(measured.items())
     ]
 
 

@@ -1,1 +1,1 @@
-"""Pure laws, standard library only: the caching allocator, traces of it, workspaces, the faces of out-of-memory."""
+"""Arithmetic, standard library only: the caching allocator, traces and their replay, workspaces, out-of-memory patterns."""

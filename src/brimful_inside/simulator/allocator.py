@@ -209,7 +209,7 @@ class CachingAllocator:
         pool.starts[address] = pool.ends[end] = block = (end - address) << SIZE_AT | address
         insort(free, block)
         if not self._best_fit_always_serves:
-            pool.born[address] = pool.searches
+            pool.freed_at[address] = pool.searches
 
     def retire(self, address: int) -> None:
         """The block at `address` is allocated no more, but waits for another stream before it can be used again."""
@@ -230,7 +230,7 @@ class CachingAllocator:
         self.requested -= nbytes
         if self._statistics is not None:
             self._count_return(self._statistics, pool, address, size, nbytes, retired=True)
-        pool.born[pool.put(address, size, free) & ADDRESS] = pool.searches
+        pool.freed_at[pool.put(address, size, free) & ADDRESS] = pool.searches
 
     def size_of(self, address: int) -> int:
         """The size of the live block at `address`; 0 for address 0."""

@@ -8,7 +8,7 @@ and `nchwToNhwcKernel` and `nhwcToNchwKernel` run before and after them. So a wo
 - gradient of the weight: input and gradient of the output on the way in, the gradient of the weight on the way out, and where
   the sum over all places is split between multiprocessors, partial sums.
 
-How much the partial sums take nobody has told; what matters is that the workspace is then larger than the one before it, so
+How much the partial sums take is not documented; what matters is that the workspace is then larger than the one before it, so
 that the allocator cannot give it the same segment again: with 2, 4 and 8 MiB the figures are the same, so that it is no fitted
 number. Where channels come in groups the gradient of the weight is counted as if they did not: assumed, as blocks of a tensor
 core's product go across groups. A kernel of one element is a product of matrices without any conversion, unless its rows are

@@ -1,4 +1,4 @@
-"""The faces of out-of-memory: one table, by which an exception or a crash's last words are recognised.
+"""Out-of-memory patterns: one table, by which an exception or the end of a standard error is recognised.
 
 Not among them: limits of a kernel launch ("invalid configuration argument", Triton's "out of resource: shared memory"),
 illegal memory access, CUDNN_STATUS_NOT_SUPPORTED, and Python's own errors that merely mention memory.
@@ -22,7 +22,7 @@ class OomPattern(NamedTuple):
     type_pattern: str = ""  # over the exception's qualified name; empty: any that is not plainly Python's own
 
 
-# The order matters: the first that fits names the face. Host rows that share words with device rows come first.
+# The order matters: the first that fits is the answer. Host rows that share words with device rows come first.
 OOM_PATTERNS: Tuple[OomPattern, ...] = tuple(OomPattern(*row) for row in (
     # Host memory. The first two are c10/core/impl/alloc_cpu.cpp on Linux and on Windows.
     ("DefaultCPUAllocator", HOST, r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"),
@@ -71,7 +71,7 @@ CONSEQUENCE = re.compile(
 
 
 def match_oom(type_name: str, message: str) -> Optional[OomPattern]:
-    """The face of an exception, by its qualified name and message; None if it is not about missing memory.
+    """The pattern of an exception, by its qualified name and message; None if it is not about missing memory.
 
     Without a name, `message` is a process's last words (the end of its standard error): the exceptions in it are looked
     at from the last one back, those that only follow from another's fall passed over.
@@ -94,7 +94,7 @@ def _match_in(text: str) -> Optional[OomPattern]:
         if pattern is not None:
             return pattern
         if not CONSEQUENCE.search(name) and not CONSEQUENCE.search(message):
-            return None  # the script fell by itself, whatever it said before
+            return None  # the script raised another error, whatever it printed before
     # No exception, or only consequences: a crash in C++, or a worker that wrote before it died.
     for pattern in OOM_PATTERNS:
         if pattern.pattern and not pattern.type_pattern and re.search(pattern.pattern, text):

@@ -94,7 +94,7 @@ class Pool:
     """
 
     __slots__ = (
-        "born", "ends", "expandable", "free", "max_split", "min_rest", "owner", "searches", "segments", "small", "starts",
+        "ends", "expandable", "free", "freed_at", "max_split", "min_rest", "owner", "searches", "segments", "small", "starts",
         "unmapped",
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ class Pool:
         self.expandable: List[ExpandableSegment] = []
         self.unmapped: Dict[int, int] = {}  # stretches of expandable segments without memory: size by address
         self.searches = 0  # the clock of the garbage collector
-        self.born: Dict[int, int] = {}  # `searches` when the free block at an address became free
+        self.freed_at: Dict[int, int] = {}  # `searches` when the free block at an address became free
 
     def put(self, address: int, size: int, free: List[int]) -> int:
         """A block becomes free and merges with its free neighbours: the number of what it is now (free_block)."""

@@ -67,7 +67,7 @@ def collect_garbage(memory: DeviceMemory, pool: Pool, threshold_bytes: int) -> N
     target = memory.reserved - threshold_bytes
     candidates = [block for block in pool.free_blocks() if pool.is_segment(*block[:2])]
     while target > 0 and candidates:
-        ages = [pool.searches - pool.born.get(address, 0) for address, _, _ in candidates]
+        ages = [pool.searches - pool.freed_at.get(address, 0) for address, _, _ in candidates]
         mean_age = sum(ages) / len(ages)
         for (address, size, _), age in zip(candidates, ages):
             if age >= mean_age:

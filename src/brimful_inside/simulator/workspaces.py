@@ -33,7 +33,7 @@ PER_OPERATION_SINCE = 215
 
 
 def torch_release(version: str) -> int:
-    """``"2.13.0+cpu"`` as 213, which is how the laws take it. Raises ValueError for what is no version."""
+    """``"2.13.0+cpu"`` as 213, as the formulas take it. Raises ValueError for what is no version."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None:
         raise ValueError("%r is not a version of PyTorch" % version)

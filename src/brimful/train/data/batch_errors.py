@@ -80,13 +80,13 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
 
 
 def _missing_memory(error: Exception) -> BatchNotMade | None:
-    face = _face(error)
-    if face is None:
+    pattern = _pattern_of(error)
+    if pattern is None:
         return None
     explanation = (
         f"It is not the step that lacks it: to put fewer samples through the model at once makes no batch smaller. {_KEPT}"
     )
-    if face.kind == HOST:
+    if pattern.kind == HOST:
         return BatchMemoryError(f"Memory ran out while a batch was being made on the host: {_words(error)}", explanation, _LESS)
     return BatchNotMade(
         f"The device's memory ran out while a batch was being made: {_words(error)}",
@@ -95,12 +95,12 @@ def _missing_memory(error: Exception) -> BatchNotMade | None:
     )
 
 
-def _face(error: Exception) -> OomPattern | None:
+def _pattern_of(error: Exception) -> OomPattern | None:
     kind, message = type(error), str(error)
-    face = match_oom(f"{kind.__module__}.{kind.__qualname__}", message)
-    if face is None and kind is RuntimeError and _CAUGHT.match(message):
+    pattern = match_oom(f"{kind.__module__}.{kind.__qualname__}", message)
+    if pattern is None and kind is RuntimeError and _CAUGHT.match(message):
         return match_oom("", message)  # of a type that could not be made again here, such as numpy's: the traceback has it
-    return face
+    return pattern
 
 
 def _words(error: Exception) -> str:
