@@ -29,7 +29,7 @@ def train(layer: nn.Module, dtype: torch.dtype = torch.float32, layout: torch.me
 def workspaces(gpu, trace_file) -> dict[str, int]:
     """Bytes by law, of convolutions alone."""
     mallocs = mallocs_of(gpu, trace_file)
-    return {row.law: row.nbytes for row in mallocs if row.law and row.law.startswith("cudnn")}
+    return {row.workspace: row.nbytes for row in mallocs if row.workspace and row.workspace.startswith("cudnn")}
 
 
 def mallocs_of(gpu, trace_file) -> list[Malloc]:
@@ -193,7 +193,7 @@ def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, 
     """PyTorch takes it after cuDNN's two gradients: channels last holds a buffer as wide as a linear layer's bias does."""
 
     def sums() -> list[int]:
-        return [row.nbytes for row in mallocs_of(gpu, trace_file) if row.law == "reduction"]
+        return [row.nbytes for row in mallocs_of(gpu, trace_file) if row.workspace == "reduction"]
 
     images = torch.randn(64, 32, 28, 28, device="cuda").to(memory_format=torch.channels_last)
     for bias in (False, True):
@@ -210,7 +210,7 @@ def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, 
         layer.zero_grad(set_to_none=True)
     assert torch.cuda.memory_allocated() <= sum(t.nbytes + 512 for t in (images, *layer.parameters()))  # no buffer is left
     taken = mallocs_of(gpu, trace_file)
-    (at,) = [n for n, row in enumerate(taken) if row.law == "reduction" and "convolution_backward" in taken[n - 1].op]
+    (at,) = [n for n, row in enumerate(taken) if row.workspace == "reduction" and "convolution_backward" in taken[n - 1].op]
     assert taken[at - 1].nbytes == 4 * 128  # the bias's gradient, into which the sum goes
 
 
