@@ -15,7 +15,7 @@ _SPEC.loader.exec_module(helper)
 
 @pytest.fixture
 def run_trial(tmp_path):
-    """run_trial(script or arguments, **orders and options) -> Told."""
+    """run_trial(script or arguments, **orders and options) -> Trial."""
     return functools.partial(helper.run_trial, tmp_path)
 
 

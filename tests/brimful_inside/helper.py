@@ -19,7 +19,7 @@ BOOTSTRAP = Path(brimful_inside.__file__).resolve().parent / "bootstrap"
 
 
 @dataclass(frozen=True)
-class Told:
+class Trial:
     """What came back of one trial."""
 
     exit_code: int
@@ -32,7 +32,7 @@ class Told:
         return [fields for events in self.events.values() for kind, fields in events if kind == name]
 
     @property
-    def hellos(self) -> list[dict]:
+    def processes(self) -> list[dict]:
         return self.all("process_started")
 
     @property
@@ -63,7 +63,7 @@ def run_trial(
     timeout_s: float = 240,
     python: tuple[str, ...] = (sys.executable,),
     **config,
-) -> Told:
+) -> Trial:
     """Runs `script` (source text, or a command's arguments after python) as one trial; `orders`: fields of TrialConfig."""
     folder = tmp_path / "trial"
     folder.mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def run_trial(
         [*python, *through, *script, *argv], cwd=work, env=variables, capture_output=True, text=True, timeout=timeout_s
     )
     events = {int(p.stem.split("-")[1]): _events(p) for p in sorted(folder.glob("wire-*.jsonl"))}
-    return Told(done.returncode, done.stdout, done.stderr, folder, events)
+    return Trial(done.returncode, done.stdout, done.stderr, folder, events)
 
 
 def run_plainly(tmp_path: Path, script: str, *argv: str) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Pea
 from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.data import pipeline
 from brimful.train.reporting.progress_log import finite_or_none
-from brimful_inside.probe import context as process_context
+from brimful_inside.probe import context as context_module
 from brimful_inside.probe.hooks.exceptions import Failures
 from tests.train.ledger import (
     Faults,
@@ -396,7 +396,7 @@ def test_an_error_of_the_script_keeps_its_traceback():
 def test_who_looks_on_hears_of_the_error_as_of_one_that_nobody_caught(monkeypatch):
     told = []
     probe = SimpleNamespace(failures=Failures(told.append, lambda: ("train", 4, False)))
-    monkeypatch.setattr(process_context, "context", SimpleNamespace(probe=probe))
+    monkeypatch.setattr(context_module, "_current", SimpleNamespace(probe=probe))
     with pytest.raises(SystemExit), exit_codes():
         raise DoesNotFit("too large", "it is", "make it smaller")
     (failure,) = told

@@ -18,7 +18,7 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_TRIAL_CONFIG" in os.environ
     import sys
     import time
 
-    from brimful_inside.probe.hooks.import_hooks import waiting
+    from brimful_inside.probe.hooks.import_hooks import import_hooks
 
     seconds, inside = 0.0, False
     folder, pid = os.environ["BRIMFUL_BENCH_SHARES"], os.getpid()
@@ -49,11 +49,12 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_TRIAL_CONFIG" in os.environ
     def watch_what_comes_later():
         from torch.utils.data._utils import fetch
 
-        from brimful_inside.probe.worst_case.synthetic_batches import OwnBatches
+        from brimful_inside.probe.worst_case.worst_batches import SyntheticBatches
 
         builtins.__import__ = timed(builtins.__import__, lambda: not is_for_brimful())
         importlib.import_module = timed(importlib.import_module, lambda: not is_for_brimful())
-        OwnBatches._batch = timed(OwnBatches._batch)  # batches that stand for the script's own, made as its loader makes them
+        # These batches stand for the script's own, made as its loader makes them.
+        SyntheticBatches._batch = timed(SyntheticBatches._batch)
         for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             fetcher.fetch = timed(fetcher.fetch)
 
@@ -66,7 +67,7 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_TRIAL_CONFIG" in os.environ
         from brimful_inside.imaginary import ImaginaryGpu
         from brimful_inside.probe.probe import Probe
 
-        read_settings, tell_end = ImaginaryGpu._read_settings, Probe.tell_end
+        read_settings, report_end = ImaginaryGpu._read_settings, Probe.report_end
 
         def first_asked(self):  # the first thing that a card does when it is asked for something
             ImaginaryGpu._read_settings = read_settings
@@ -75,9 +76,9 @@ if "BRIMFUL_BENCH_SHARES" in os.environ and "BRIMFUL_TRIAL_CONFIG" in os.environ
 
         def result(self, *args, **kwargs):
             write()
-            return tell_end(self, *args, **kwargs)
+            return report_end(self, *args, **kwargs)
 
-        ImaginaryGpu._read_settings, Probe.tell_end = first_asked, result
+        ImaginaryGpu._read_settings, Probe.report_end = first_asked, result
 
-    waiting.wait_for("torch", watch)  # after the probe's own
+    import_hooks.when_imported("torch", watch)  # after the probe's own
     atexit.register(write)

@@ -1,15 +1,15 @@
-"""The bootstrap: Python runs this by itself at the start of every process that has this folder on its path.
+"""The bootstrap: Python runs this file at the start of every process that has this folder on its path.
 
-It brings in the package this folder lies in, by its place in the file system and not by `sys.path`, on which nothing of ours
-is left; then it runs the `sitecustomize` that it hides, if there is one. It does nothing when no orders were given.
-Written for any Python, as it must be read by whatever interpreter the command starts.
+It loads the package that this folder lies in by its place in the file system, so nothing of ours stays on `sys.path`; then it
+runs the `sitecustomize` that it hides, if there is one. It does nothing without a trial config.
+Written for any Python, since whatever interpreter the command starts reads it.
 """
 
 import os
 import sys
 
 
-def _open():
+def _start_probe():
     import importlib.util
 
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -22,25 +22,25 @@ def _open():
         package = importlib.util.module_from_spec(spec)
         sys.modules["brimful_inside"] = package
         spec.loader.exec_module(package)
-    from brimful_inside.probe.entry import open_door
+    from brimful_inside.probe.entry import start
 
-    open_door()
+    start()
 
 
-def _say_that_it_did_not_open(orders_path):
-    """No import of ours works: the reason goes beside the orders, where the parent looks for it."""
+def _write_error(config_path):
+    """No import of ours works: the reason goes beside the trial config, where the parent looks for it."""
     import traceback
 
     try:
-        path = os.path.join(os.path.dirname(orders_path), "probe-error-%d.txt" % os.getpid())
+        path = os.path.join(os.path.dirname(config_path), "probe-error-%d.txt" % os.getpid())
         with open(path, "w") as file:
             file.write("%s\n%s" % (sys.version, traceback.format_exc()))
     except Exception:
         pass
 
 
-def _run_the_hidden_one():
-    """The sitecustomize that would have been found without us (Debian's Python has one) takes our place."""
+def _run_hidden_sitecustomize():
+    """The sitecustomize that Python would find without us (Debian's Python has one) takes our place."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
@@ -56,7 +56,7 @@ def _run_the_hidden_one():
 
 if os.environ.get("BRIMFUL_TRIAL_CONFIG"):
     try:
-        _open()
+        _start_probe()
     except Exception:
-        _say_that_it_did_not_open(os.environ["BRIMFUL_TRIAL_CONFIG"])
-_run_the_hidden_one()
+        _write_error(os.environ["BRIMFUL_TRIAL_CONFIG"])
+_run_hidden_sitecustomize()

@@ -1,5 +1,5 @@
-"""The probe: what a training does, watched from the inside of its process.
+"""The probe: watches a training from the inside of its process.
 
-`entry` reports each process; `install` puts the hooks in once torch is there; `probe` ties them together.
-Nothing here may disturb the script: errors of ours become notes (`context.guarded`), and nothing draws from its random states.
+`entry` reports each process and installs the hooks once torch is there; `probe` ties them together; `report` is what it sends.
+The probe never disturbs the script: its own errors become notes (`context.guarded`), and it draws from no random state.
 """

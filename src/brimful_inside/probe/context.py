@@ -1,4 +1,4 @@
-"""What one process has of brimful: its orders, its wire, its notes, and the probe once torch is there. No torch here."""
+"""What this process is (launcher, rank or worker) and what it holds of brimful: trial config, wire, notes, probe. No torch."""
 
 from __future__ import annotations
 
@@ -7,97 +7,105 @@ import os
 import sys
 import time
 import traceback
-from typing import Any, Callable, List, Optional, TypeVar
+from typing import Any, Callable, List, Optional, Tuple, TypeVar
 
 from brimful_inside.wire import ProcessStarted, TrialConfig, Writer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_NOTES = 64
+# Modules and programs that start training processes and do not train themselves.
+LAUNCHER_MODULES = (
+    *("torch.distributed.run", "torch.distributed.launch", "lightning.fabric.cli"),
+    *("accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+    *("deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+)
+LAUNCHER_PROGRAMS = (
+    *("torchrun", "torchrun.exe", "accelerate", "accelerate-launch"),
+    *("deepspeed", "composer", "horovodrun", "fabric"),
+)
 
 
 class ProcessContext:
-    """One a process. `probe` is None until torch is imported, and in forked children until they step an optimizer."""
+    """One a process. `probe` is None until torch is imported, and in a forked child until it steps an optimizer."""
 
     def __init__(self, config: TrialConfig, role: str):
         self.config = config
         self.role = role
         self.probe: Any = None
-        self.overlay: Any = None  # where writes are kept out
-        self.asleep = False  # a forked child that has not shown itself to be a rank
+        self.overlay: Any = None  # of the sandbox, where there is one
+        self.forked = False  # a forked child that has not shown itself to be a rank
         self.notes: List[str] = []
         self.started_unix_s = time.time()
         self._writer: Optional[Writer] = None
 
-    def emit(self, event: Any) -> None:
-        """One line on the wire. A full disk or a vanished folder is not the script's business."""
+    def emit(self, event: Any, replaces: bool = False) -> None:
+        """One line on the wire. With `replaces` it takes the place of the latest event of its kind, so that the files of a
+        whole run do not grow. A full disk or a vanished folder is not the script's business."""
         try:
             if self._writer is None:
                 self._writer = Writer(self.config.folder)
-            self._writer.write(event)
+            (self._writer.replace if replaces else self._writer.write)(event)
         except OSError:
             pass
 
-    def keep_latest(self, event: Any) -> None:
-        """The latest event of its kind, in place of the one before (a whole run would fill the disk with them)."""
-        try:
-            if self._writer is None:
-                self._writer = Writer(self.config.folder)
-            self._writer.replace(event)
-        except OSError:
-            pass
-
-    def say_hello(self) -> None:
-        argv = list(getattr(sys, "orig_argv", None) or getattr(sys, "argv", None) or [])
+    def report_process(self) -> None:
         self.emit(
             ProcessStarted(
                 pid=os.getpid(),
                 ppid=os.getppid(),
                 role=self.role,
-                rank=number_of("RANK"),
-                world_size=number_of("WORLD_SIZE", 1),
-                argv=argv,
+                rank=environment_number("RANK"),
+                world_size=environment_number("WORLD_SIZE", 1),
+                argv=list(getattr(sys, "orig_argv", None) or getattr(sys, "argv", None) or []),
                 executable=sys.executable or "",
                 python_version=sys.version.split()[0],
                 started_unix_s=self.started_unix_s,
             )
         )
 
-    def say_that_it_did_not_open(self) -> None:
-        """Called where the probe cannot be put in place: the reason goes beside the orders, as the bootstrap itself does it."""
-        try:
-            with open(os.path.join(self.config.folder, "probe-error-%d.txt" % os.getpid()), "w", encoding="utf-8") as file:
-                file.write("%s\n%s" % (sys.version, traceback.format_exc()))
-        except OSError:
-            pass
-
     def note(self, sentence: str) -> None:
         """A sentence for the report, once."""
         if sentence not in self.notes and len(self.notes) < MAX_NOTES:
             self.notes.append(sentence)
 
-    def tell_no_probe(self, trace: str) -> None:
-        """There is no report to put a note into: the reason goes beside the orders, as the bootstrap's own errors do."""
+    def write_error(self) -> None:
+        """The exception being handled goes beside the trial config, as the bootstrap's own do: no report can hold it."""
         try:
             with open(os.path.join(self.config.folder, "probe-error-%d.txt" % os.getpid()), "a", encoding="utf-8") as file:
-                file.write(trace + "\n")
+                file.write("%s\n%s" % (sys.version, traceback.format_exc()))
         except OSError:
             pass
 
     def after_fork(self) -> None:
-        """In a forked child: the parent's wire is not ours, and nothing is reported unless this turns out to be a rank."""
+        """In a forked child: the parent's wire file is not ours, and only a rank reports."""
         self._writer = None
         self.probe = None
-        self.asleep = True
+        self.forked = True
         self.role = "worker"
         self.notes = []
         self.started_unix_s = time.time()
 
 
-context: Optional[ProcessContext] = None
+_current: Optional[ProcessContext] = None
 
 
-def number_of(variable: str, default: int = 0) -> int:
+def set_context(context: Optional[ProcessContext]) -> None:
+    global _current
+    _current = context
+
+
+def current_context() -> Optional[ProcessContext]:
+    """None where this process runs without brimful."""
+    return _current
+
+
+def current_probe() -> Any:
+    """The probe of this process; None without brimful, before torch is imported, and in workers."""
+    return _current.probe if _current is not None else None
+
+
+def environment_number(variable: str, default: int = 0) -> int:
     """The integer in an environment variable, or `default` where there is none."""
     try:
         return int(os.environ[variable])
@@ -105,25 +113,84 @@ def number_of(variable: str, default: int = 0) -> int:
         return default
 
 
-def tell_own_error(where: str) -> None:
-    """An error of ours becomes a note; the script goes on."""
-    if context is not None:
-        last = traceback.format_exc().strip().splitlines()
-        place = next((line.strip() for line in reversed(last) if line.strip().startswith("File ")), "")
-        if context.probe is None:
-            context.tell_no_probe("\n".join(last))
-        context.note("an error of brimful's own in %s: %s (%s)" % (where, last[-1] if last else "?", place))
+def note_own_error(where: str) -> None:
+    """The exception being handled is ours: it becomes a note, and the script continues."""
+    if _current is not None:
+        lines = traceback.format_exc().strip().splitlines()
+        place = next((line.strip() for line in reversed(lines) if line.strip().startswith("File ")), "")
+        if _current.probe is None:
+            _current.write_error()
+        _current.note("an error of brimful's own in %s: %s (%s)" % (where, lines[-1] if lines else "?", place))
 
 
 def guarded(function: Function) -> Function:
-    """`function`, but an exception of it becomes a note and None. For everything that runs inside the script's calls."""
+    """`function`, but its exceptions become notes and it returns None. For everything that runs inside the script's calls."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except Exception:
-            tell_own_error(function.__qualname__)
+            note_own_error(function.__qualname__)
             return None
 
     return call  # type: ignore[return-value]
+
+
+def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """``owner.name`` becomes ``make(original)``, with the original's name and documentation. Nothing where it is missing.
+
+    The one way in which the probe's hooks replace functions and methods; it takes none back, since the process ends first.
+    """
+    original = getattr(owner, name, None)
+    if original is not None:
+        setattr(owner, name, functools.update_wrapper(make(original), original))
+
+
+# --- roles ------------------------------------------------------------------------------------------------------------
+
+
+def role_of(argv: List[str]) -> str:
+    """ "launcher", "rank" or "worker", by the process's own argv (interpreter included).
+
+    A process that multiprocessing starts counts as a worker until it steps an optimizer (`entry.probe_of_rank`).
+    """
+    rest = argv[1:]
+    if "--multiprocessing-fork" in rest or any("multiprocessing.resource_tracker" in a or "forkserver" in a for a in rest):
+        return "worker"
+    module, program = _module_and_program(rest)
+    if module in LAUNCHER_MODULES or os.path.basename(program) in LAUNCHER_PROGRAMS:
+        return "launcher"
+    return "worker" if any("torch/_inductor/compile_worker" in a.replace(os.sep, "/") for a in rest) else "rank"
+
+
+def script_of(argv: List[str]) -> str:
+    """The script in a process's argv, or "" for ``-m`` and ``-c``."""
+    return _module_and_program(argv[1:])[1]
+
+
+def _module_and_program(rest: List[str]) -> Tuple[str, str]:
+    """What follows ``-m``, and the first argument that is no option of the interpreter: one of them, the other is ""."""
+    words = iter(rest)
+    for word in words:
+        if word == "-m":
+            return next(words, ""), ""
+        if word == "-c":
+            return "", ""
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            next(words, "")
+        elif not word.startswith("-"):
+            return "", word
+    return "", ""
+
+
+def own_argv() -> List[str]:
+    """This process's argv with the interpreter: `sys.orig_argv` (3.10 and later), else from Linux's /proc."""
+    original = getattr(sys, "orig_argv", None)
+    if original:
+        return list(original)
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return [os.fsdecode(part) for part in file.read().split(b"\0")[:-1]]
+    except OSError:
+        return [sys.executable, *getattr(sys, "argv", [])]

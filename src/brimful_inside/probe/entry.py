@@ -1,64 +1,219 @@
-"""What happens when the bootstrap opens: orders are read, hello is said, and the probe waits for torch. No torch here."""
+"""How the probe gets into a process: it reads the trial config, reports the process, waits for torch, and installs its hooks.
+
+No torch is imported here: the hooks come in when the script has imported it.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import signal
 import sys
-from typing import Any
+from typing import Any, Optional
 
-from brimful_inside.probe import context as process_context
-from brimful_inside.probe.context import ProcessContext
-from brimful_inside.probe.hooks.import_hooks import waiting
-from brimful_inside.probe.parent import end_with
-from brimful_inside.probe.process.roles import own_argv, role_of
+from brimful_inside.probe.context import (
+    ProcessContext,
+    current_context,
+    current_probe,
+    note_own_error,
+    own_argv,
+    patch,
+    role_of,
+    set_context,
+)
+from brimful_inside.probe.hooks.import_hooks import import_hooks
 from brimful_inside.wire import TRIAL_CONFIG_VARIABLE, TorchImported, read_config
 
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
-def open_door() -> None:
-    """Called once, at the start of a process that was given orders. Raises OSError or ValueError where they cannot be read."""
+
+def start() -> None:
+    """Called once, at the start of a process. Raises OSError or ValueError where the trial config cannot be read."""
     config = read_config(os.environ[TRIAL_CONFIG_VARIABLE])
-    context = ProcessContext(config, role_of(own_argv(), os.environ))
-    process_context.context = context
-    context.say_hello()
-    end_with(config.parent_pid, signal.SIGKILL if config.cut else signal.SIGTERM)
+    context = ProcessContext(config, role_of(own_argv()))
+    set_context(context)
+    context.report_process()
+    _end_with_parent(config.parent_pid, signal.SIGKILL if config.cut else signal.SIGTERM)
     if context.role == "launcher":
-        return  # it trains nothing, and what it writes are logs of its own; its children come through the bootstrap themselves
+        return  # it does not train, and writes only its own logs; the bootstrap enters each of its children
     if config.keep_out:
-        from brimful_inside.probe.keep_out import keep_out
+        from brimful_inside.probe.sandbox.native_files import keep_writes_out
 
-        keep_out(context)
+        keep_writes_out(context)
     if config.measure_host_memory:
         from brimful_inside.probe.memory.host_memory import give_freed_memory_back
 
         give_freed_memory_back(context)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_in_forked_child)
-    # Of torch nothing can be on the card yet; the imaginary one sets aside what there is a moment later.
-    waiting.load_quietly("torch", sets_aside=config.device == "imaginary")
-    waiting.load_quietly("torch._dynamo")  # by the first optimizer
-    waiting.wait_for("torch", _torch_is_here)
+    # The objects of torch are on no card yet: an imaginary card may keep the garbage collector away from them for good.
+    import_hooks.load_quietly("torch", freeze=config.device == "imaginary")
+    import_hooks.load_quietly("torch._dynamo")  # by the first optimizer
+    import_hooks.when_imported("torch", _torch_imported)
 
 
-def _torch_is_here(torch: Any) -> None:
-    context = process_context.context
+def _end_with_parent(parent_pid: Optional[int], number: int = signal.SIGKILL) -> None:
+    """Asks Linux to send this process a signal when its parent dies, if the parent is brimful itself: a trial does not outlive
+    a brimful that was killed.
+
+    A whole run gets SIGTERM, so that the script may write its checkpoint. Other processes of the trial end with their own
+    parents; elsewhere than on Linux nothing is done.
+    """
+    if parent_pid is None or os.getppid() != parent_pid or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
+    except (OSError, AttributeError):
+        return
+    if os.getppid() != parent_pid:  # it died in between
+        os.kill(os.getpid(), number)
+
+
+def _torch_imported(torch: Any) -> None:
+    context = current_context()
     if context is None:
         return
     context.emit(TorchImported(torch_version=str(torch.__version__), cuda_build=torch.version.cuda))
     try:
-        from brimful_inside.probe.install import install
-
-        install(context)
+        _install(context)
     except Exception:
-        context.say_that_it_did_not_open()
+        context.write_error()
         raise
 
 
 def _in_forked_child() -> None:
-    context = process_context.context
+    context = current_context()
     if context is not None:
         try:
             context.after_fork()
-            context.say_hello()
+            context.report_process()
         except Exception as error:  # a fork must succeed whatever we do
             sys.stderr.write("brimful: %r\n" % (error,))
+
+
+def _install(context: ProcessContext) -> None:
+    """The hooks into torch's base classes, and the probe that they call. Runs when `import torch` is complete."""
+    from brimful_inside.probe.hooks.data_loaders import patch_loaders
+    from brimful_inside.probe.hooks.exceptions import watch_exceptions
+    from brimful_inside.probe.hooks.forward_backward import patch_backward, patch_compile
+    from brimful_inside.probe.hooks.frameworks import patch_frameworks
+    from brimful_inside.probe.hooks.optimizer_steps import patch_graphs
+    from brimful_inside.probe.process.exit import patch_spawn
+    from brimful_inside.probe.worst_case.worst_batches import patch_samplers
+
+    context.probe = _new_probe(context)
+    _watch_optimizers()
+    _patch_scaler_and_modes()
+    patch_loaders(probe_of_rank)
+    patch_samplers()
+    patch_frameworks(context)
+    patch_graphs()
+    patch_backward(functools.partial(_call, "backward_begins"))
+    if context.config.device != "imaginary":  # an imaginary card compiles nothing, so a hook breaks no graph there
+        patch_compile(functools.partial(_call, "compilation_begins"))
+    watch_exceptions(functools.partial(_call, "left_the_script"), functools.partial(_call, "left_a_thread"))
+    patch_spawn(functools.partial(_call, "left_the_script"))
+    atexit.register(_at_exit)
+
+
+def _new_probe(context: ProcessContext) -> Any:
+    from brimful_inside.probe.memory.device_memory import meter_for
+    from brimful_inside.probe.memory.host_memory import HostMeter
+    from brimful_inside.probe.probe import Probe
+    from brimful_inside.probe.worst_case.scan_cache import ScanCache
+    from brimful_inside.probe.worst_case.worst_batches import WorstBatches
+
+    config, worst = context.config, None
+    if config.worst_batch:
+        worst = WorstBatches(config.device == "imaginary", ScanCache(config.folder, config.scans))
+    return Probe(context, meter_for(context), HostMeter(context), worst)
+
+
+def _call(name: str, *args: Any) -> None:
+    """A method of the probe, where there is one."""
+    probe = current_probe()
+    if probe is not None:
+        getattr(probe, name)(*args)
+
+
+def probe_of_rank() -> Any:
+    """The probe. A worker that trains, or iterates a loader, turns out to be a rank; a forked one gets its own probe here."""
+    context = current_context()
+    if context is None or context.role == "rank":
+        return current_probe()
+    context.role = "rank"
+    context.report_process()
+    if context.probe is None and context.forked:
+        context.forked = False
+        context.probe = _new_probe(context)
+    from brimful_inside.probe.process.exit import watch_end_of_child
+
+    watch_end_of_child(functools.partial(_call, "left_the_script"), _at_exit)
+    return context.probe
+
+
+def _watch_optimizers() -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        try:
+            probe = probe_of_rank()
+            if probe is not None:
+                probe.steps.before(optimizer, args, kwargs, sys._getframe(1))
+        except Exception:
+            note_own_error("the hook before a step")
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        try:
+            probe = current_probe()
+            if probe is not None:
+                probe.steps.after(optimizer)
+        except Exception:
+            note_own_error("the hook after a step")
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
+
+
+def _patch_scaler_and_modes() -> None:
+    """GradScaler.step calls the optimizer's step, or skips it; Module.eval and .train show what comes next."""
+    import torch
+
+    def scaler_step(original: Any) -> Any:
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            probe = current_probe()
+            before = probe.steps.hooks_run if probe is not None else 0
+            result = original(self, optimizer, *args, **kwargs)
+            if probe is not None and probe.steps.hooks_run == before:
+                probe.scaler_skipped(optimizer)
+            return result
+
+        return step
+
+    def module_eval(original: Any) -> Any:
+        def eval(self: Any) -> Any:
+            _call("eval_called", self)
+            return original(self)
+
+        return eval
+
+    def module_train(original: Any) -> Any:
+        def train(self: Any, mode: bool = True) -> Any:
+            if mode:
+                _call("train_called")
+            return original(self, mode)
+
+        return train
+
+    patch(torch.amp.GradScaler, "step", scaler_step)
+    patch(torch.nn.Module, "eval", module_eval)
+    patch(torch.nn.Module, "train", module_train)
+
+
+def _at_exit() -> None:
+    context = current_context()
+    if context is not None and context.role == "rank":
+        _call("report_end")

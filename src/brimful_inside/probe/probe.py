@@ -1,34 +1,25 @@
-"""The probe of one rank: ties the watchers together and decides which phase the script is in."""
+"""The probe of one rank: ties the hooks together and decides which phase the script is in."""
 
 from __future__ import annotations
 
 import threading
 import time
 import weakref
-from typing import Any, Optional
+from typing import Any, List, Optional, Tuple
 
 import torch
 
 from brimful_inside.probe import report
-from brimful_inside.probe.context import ProcessContext, guarded, tell_own_error
-from brimful_inside.probe.hooks.backward import Losses
-from brimful_inside.probe.hooks.cuda_graphs import Captures
-from brimful_inside.probe.hooks.data_loaders import Loaders
+from brimful_inside.probe.context import ProcessContext, guarded, note_own_error
+from brimful_inside.probe.hooks.data_loaders import EVAL, KEPT_STEPS, TRAIN, Loaders, Pass
 from brimful_inside.probe.hooks.exceptions import Failures
-from brimful_inside.probe.hooks.forward import ForwardWatch, trained_in, trains_now
-from brimful_inside.probe.hooks.loader_passes import (
-    EVAL,
-    KEPT_STEPS,
-    TRAIN,
-    Iteration,
-)
-from brimful_inside.probe.hooks.optimizer_steps import Steps
-from brimful_inside.probe.memory.leaks import Growth
-from brimful_inside.probe.memory.phases import Phases, Visit
+from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, trained_in, trains_now
+from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
+from brimful_inside.probe.memory.leaks import Leaks
+from brimful_inside.probe.memory.phases import Phases
 from brimful_inside.probe.process import exit
-from brimful_inside.probe.process.early_stop import Ending
-from brimful_inside.probe.timing.run_counters import Counting
-from brimful_inside.probe.timing.step_times import StepTimes, clock_for
+from brimful_inside.probe.process.early_stop import EarlyStop
+from brimful_inside.probe.timing import RunCounter, StepTimes, clock_for
 from brimful_inside.wire import Progress, RunCounters
 
 PROGRESS_S = 0.5
@@ -39,7 +30,7 @@ REPORT_PAUSE = 500  # and this many times as long after the last one as that too
 
 
 class Probe:
-    """Everything that is seen of one rank. Its methods run inside the script's own calls and never raise."""
+    """All that is measured of one rank. Its methods run inside the script's own calls and never raise."""
 
     def __init__(self, context: ProcessContext, device: Any, host: Any, worst: Any = None):
         config = context.config
@@ -47,47 +38,40 @@ class Probe:
         self.context = context
         self.config = config
         self.device = device
+        self.worst = worst
         self.phases = Phases(device, host)
         self.times = StepTimes(clock_for(config.device), config.warmup_steps, config.steps if config.cut else None)
-        self.loading_s: list = []
-        self.backwards = 0
-        self.losses = Losses(imaginary, not config.cut)
-        self.counting = None if config.cut else Counting(device.held)
+        self.losses = Losses(imaginary, config.cut)
+        self.counter = None if config.cut else RunCounter(device.held)
         self.loaders = Loaders(config.checksums, imaginary)
-        self.worst = worst
         self.steps = Steps(self.step_begins, self.step_made, self.step_skipped)
-        self.ending = Ending(config)
-        self.growth = Growth(device.alive_bytes, config.steps)
-        self.captures = Captures(self.steps, self.step_captured, self.loaders.consumption.worked_on)
+        self.captured = CapturedSteps(self.steps, self.step_captured, self.loaders.consumption.worked_on)
+        self.ending = EarlyStop(config)
+        self.leaks = Leaks(device.alive_bytes, config.steps)
+        self.forward = ForwardWatch(self.forward_begins)
+        self.failures = Failures(context.emit, lambda: (self._failing_phase(), self.steps.count, self.ending.complete))
+        device.on_out_of_memory(self.failures.out_of_memory)
+        self.loading_s: List[float] = []
         self.warmup_steps = config.warmup_steps
         self.first_step_unix_s: Optional[float] = None
-        self.failures = Failures(context.emit, lambda: (self._failing_phase(), self.steps.count, self.ending.had_its_own))
-        device.on_out_of_memory(self.failures.out_of_memory)
-        self.forward = ForwardWatch(self.forward_begins)
-        self._put_in_eval: Any = None  # the module whose eval() was called since the last sign of training
-        self._put_in_training = False  # train() was called during the evaluation that goes on, after its last eval()
-        self._left_by: Any = None  # the traceback of what nobody caught
-        self._evaluates: Optional[Iteration] = None  # the pass whose batch began the evaluation that goes on
-        self.batch_since_step = False  # a training batch came since the last step
-        self.inputs: list = []  # samples of each step by the model's input, for scripts without a DataLoader
-        self.first_dimension: Optional[int] = None
-        self._next_progress = time.monotonic()
-        self._next_report = self._started = time.monotonic()
+        self.inputs: List[Tuple[int, Optional[int]]] = []  # (backward passes, samples) by step, without a DataLoader
         self.reported_end = False
-        self._telling = threading.RLock()
+        self._backwards = 0  # since the last step
+        self._first_dimension: Optional[int] = None  # of the model's input, in this step
+        self._batch_since_step = False  # a training batch came since the last step
+        self._set_to_eval: Any = None  # the module whose eval() was called since the last sign of training
+        self._set_to_train = False  # train() was called during the current evaluation, after its last eval()
+        self._evaluates: Optional[Pass] = None  # the pass whose batch began the current evaluation
+        self._trace_left: Any = None  # the traceback of what nobody caught
+        self._next_progress = self._next_report = self._started = time.monotonic()
+        self._reporting = threading.RLock()
 
     # --- phases -------------------------------------------------------------------------------------------------------
 
-    def enter_named_phase(self, name: str) -> Visit:
-        return self.phases.enter(name)
-
-    def leave_named_phase(self, visit: Visit, cached: bool) -> None:
-        self.phases.leave(visit, cached)
-
     def _train(self) -> None:
         """A sign of training."""
-        self._put_in_eval = None
-        self._put_in_training = False
+        self._set_to_eval = None
+        self._set_to_train = False
         self.ending.training_resumes()
         self._leave_if_over()
         self._to_train()
@@ -97,117 +81,119 @@ class Probe:
         self.phases.to(TRAIN, closing_as)
         if resumed:
             self.times.begin()
-            if self.counting is not None:
-                self.counting.begin()
+            if self.counter is not None:
+                self.counter.begin()
 
-    def _evaluate(self, iteration: Optional[Iteration]) -> None:
+    def _evaluate(self, one: Optional[Pass]) -> None:
         if self.phases.to(EVAL):
-            self._evaluates = iteration
-            self._put_in_training = False
+            self._evaluates = one
+            self._set_to_train = False
             self.ending.evaluation_begins(self.steps.count)
-            self._progress()
+            self._report_progress()
 
     def _failing_phase(self) -> str:
-        """Where the first forward pass after an evaluation was not seen to begin (torch.compile), the stack tells of it."""
-        trains = self.phases.current == EVAL and (trains_now() or (self._put_in_training and trained_in(self._left_by)))
+        """Where no hook saw the first forward pass after an evaluation begin (torch.compile), the stack shows it."""
+        trains = self.phases.current == EVAL and (trains_now() or (self._set_to_train and trained_in(self._trace_left)))
         return TRAIN if trains else self.phases.current
 
     def left_the_script(self, error: BaseException) -> None:
-        """An exception that nobody caught: by now its calls have been left, and only its traceback holds them."""
-        self._left_by = error.__traceback__
+        """An exception that nobody caught: its calls have returned by now, and only its traceback holds them."""
+        self._trace_left = error.__traceback__
         self.failures.left_the_script(error)
+
+    def left_a_thread(self, error: BaseException) -> None:
+        self.failures.left_a_thread(error)
 
     # --- loaders ------------------------------------------------------------------------------------------------------
 
     @guarded
-    def before_iteration(self, loader: Any) -> Any:
-        """A pass over a loader is about to begin. Gives the iterator to use in place of the loader's own, or None."""
-        if self.worst is None:
-            return None
-        return self.worst.before_iteration(loader)
+    def before_pass(self, loader: Any) -> Any:
+        """A pass over a loader is about to begin. Returns the iterator to use in place of the loader's own, or None."""
+        return None if self.worst is None else self.worst.before_pass(loader)
 
     @guarded
-    def stops(self, iteration: Iteration) -> bool:
+    def stops(self, one: Pass) -> bool:
         """Whether this pass ends before its next batch."""
-        ends = self._ends(iteration)
-        self.growth.batch(iteration, ends)
+        ends = self._ends(one)
+        self.leaks.batch(one, ends)
         return ends
 
-    def _ends(self, iteration: Iteration) -> bool:
-        if self.phases.named:
-            return False
-        role = self._role_now(iteration)
+    def _ends(self, one: Pass) -> bool:
+        role = None if self.phases.named else self._role_now(one)
         if role == EVAL:
-            return self.ending.stops_evaluation(iteration.given, self.steps.count)
+            return self.ending.stops_evaluation(one.given, self.steps.count)
         if role != TRAIN:
             return False
         self._train()
-        stops = self.ending.stops_training(iteration.given)
+        stops = self.ending.stops_training(one.given)
         self._leave_if_over()
         return stops
 
-    def _role_now(self, iteration: Iteration) -> Optional[str]:
-        if iteration.role is not None:
-            return iteration.role
+    def _role_now(self, one: Pass) -> Optional[str]:
+        if one.role is not None:
+            return one.role
         if not torch.is_grad_enabled() or self._in_eval_mode():
             return EVAL
-        return iteration.expected_role
+        return one.expected_role
 
     def eval_called(self, module: Any) -> None:
         """Module.eval() outside of a step. Most evaluations begin so."""
         if not self.steps.stepping:
-            self._put_in_eval = weakref.ref(module)
-            self._put_in_training = False
+            self._set_to_eval = weakref.ref(module)
+            self._set_to_train = False
 
     def train_called(self) -> None:
         """Module.train(). After an evaluation the next forward pass may be of training: its peak is not the evaluation's."""
-        if self.phases.current == EVAL and not self._put_in_training:
-            self._put_in_training = True
+        if self.phases.current == EVAL and not self._set_to_train:
+            self._set_to_train = True
             self.forward.arm()
 
     def _in_eval_mode(self) -> bool:
-        """Before the first step it may be a copy for averages that was put there for good: the forward pass will tell."""
-        module = self._put_in_eval() if self._put_in_eval is not None and self.steps.count else None
+        """Before the first step it may be a copy for averages that stays in that mode: the forward pass will show."""
+        module = self._set_to_eval() if self._set_to_eval is not None and self.steps.count else None
         return module is not None and not module.training
 
     @guarded
-    def batch_given(self, iteration: Iteration, iterator: Any, batch: Any, waited_s: float) -> None:
-        self.failures.script_goes_on()
-        self.loaders.gave(iteration, iterator, batch, waited_s)
-        role = self._role_now(iteration)
+    def batch_given(self, one: Pass, iterator: Any, batch: Any, waited_s: float) -> None:
+        self.failures.script_continues()
+        self.loaders.gave(one, iterator, batch, waited_s)
+        role = self._role_now(one)
         if role == TRAIN:
-            self.batch_since_step = True
+            self._batch_since_step = True
             self._to_train()
         elif role == EVAL:
-            if iteration.role is None:
-                self.loaders.decide(iteration, EVAL)
+            if one.role is None:
+                self.loaders.decide(one, EVAL)
                 self.forward.arm()  # a model in training mode, with gradients, would show that this was a mistake
             if not self.steps.stepping:
-                self._evaluate(iteration)
+                self._evaluate(one)
         else:
-            if self._put_in_training and torch.is_grad_enabled():
+            if self._set_to_train and torch.is_grad_enabled():
                 self._to_train()  # a first pass over this loader
             self.forward.arm()
-        self._progress()
+        self._report_progress()
 
     # --- work ---------------------------------------------------------------------------------------------------------
+
+    def compilation_begins(self) -> None:
+        self.forward.disarm()
 
     @guarded
     def forward_begins(self, module: Any, args: Any) -> None:
         """The first forward pass of a module since a step, or since a batch whose use is not known."""
         self.loaders.consumption.worked_on()
-        if self.first_dimension is None and not self.loaders.any:
-            self.first_dimension = _samples_in(args, self.config.settings.get("batch_size"))
+        if self._first_dimension is None and not self.loaders.any:
+            self._first_dimension = _samples_in(args, self.config.settings.get("batch_size"))
         if torch.is_grad_enabled() and module.training:
             self._trains_forward()
             return
-        if not self.steps.stepping and not self.batch_since_step and self.steps.trains(module):
+        if not self.steps.stepping and not self._batch_since_step and self.steps.trains(module):
             latest = self.loaders.latest
             if latest is not None and latest.role is None:
                 self.loaders.decide(latest, EVAL)
             self._evaluate(latest)
-        if self.phases.current == EVAL and not torch.is_grad_enabled() and (module.training or self._put_in_training):
-            self.forward.arm(with_gradients=True)  # no call of train() has to come before training goes on
+        if self.phases.current == EVAL and not torch.is_grad_enabled() and (module.training or self._set_to_train):
+            self.forward.arm(with_gradients=True)  # training may resume without a call of train()
 
     def _trains_forward(self) -> None:
         latest = self.loaders.latest
@@ -217,21 +203,21 @@ class Probe:
             self._was_training(latest)
         self._train()
 
-    def _was_training(self, iteration: Iteration) -> None:
+    def _was_training(self, one: Pass) -> None:
         """What looked like an evaluation was a part of training, and its peak belongs there."""
-        if iteration.role != TRAIN:
-            iteration.watched.role = None
-            self.loaders.decide(iteration, TRAIN)
-        if self.phases.current == EVAL and self._evaluates is iteration:
+        if one.role != TRAIN:
+            one.loader.role = None
+            self.loaders.decide(one, TRAIN)
+        if self.phases.current == EVAL and self._evaluates is one:
             self.ending.evaluation_was_none()
             self._to_train(closing_as=TRAIN)
 
     @guarded
     def backward_begins(self, tensors: Any) -> None:
-        self.failures.script_goes_on()
+        self.failures.script_continues()
         self.loaders.consumption.worked_on()
-        self.backwards += 1
-        self.losses.problem(tensors)
+        self._backwards += 1
+        self.losses.backward(tensors)
         self._sign_of_training()
 
     def _sign_of_training(self) -> None:
@@ -244,7 +230,7 @@ class Probe:
         if self.first_step_unix_s is None:
             self.first_step_unix_s = time.time()
             exit.world()  # the process group may be gone when the report is written
-        self.failures.script_goes_on()
+        self.failures.script_continues()
         self._sign_of_training()
 
     def step_made(self, number: int) -> None:
@@ -254,33 +240,40 @@ class Probe:
         waited_s = self.loaders.take_waited_s()
         if measured and self.config.device != "imaginary":
             self.loading_s.append(waited_s)
-        self.loaders.consumption.step()
-        samples = self.loaders.consumption.latest
-        if not self.loaders.any_trained:
-            samples = None if self.first_dimension is None else self.first_dimension * max(1, self.backwards)
-            if len(self.inputs) < KEPT_STEPS:
-                self.inputs.append((self.backwards, samples))
+        samples = self._samples_of_step()
         self.losses.step()
-        if self.counting is not None:
-            self.counting.step(samples, waited_s)
-        self.first_dimension = None
-        self.backwards = 0
-        self.batch_since_step = False
+        if self.counter is not None:
+            self.counter.step(samples, waited_s)
+        self._first_dimension, self._backwards, self._batch_since_step = None, 0, False
         self.device.step(number)
         if number >= self.warmup_steps:
-            self.growth.step(self.loaders.latest)
+            self.leaks.step(self.loaders.latest)
         self.forward.arm()
-        self._progress()
+        self._report_progress()
         self._decide_end()
+
+    def _samples_of_step(self) -> Optional[int]:
+        """By what the loaders gave; else by the model's input at each backward pass."""
+        self.loaders.consumption.step()
+        if self.loaders.any_trained:
+            return self.loaders.consumption.latest
+        samples = None if self._first_dimension is None else self._first_dimension * max(1, self._backwards)
+        if len(self.inputs) < KEPT_STEPS:
+            self.inputs.append((self._backwards, samples))
+        return samples
 
     def step_captured(self) -> None:
         """A CUDA graph holds a whole step: the steps before it were its warm-up, and its replays are those that count."""
         self.warmup_steps = self.steps.count + self.config.warmup_steps
-        self.times.begin_anew(self.warmup_steps)
-        self.ending.begins_anew(self.steps.count)
+        self.times.restart(self.warmup_steps)
+        self.ending.restart(self.steps.count)
         self.loading_s.clear()
-        self.growth.begin_anew()
-        self.first_dimension, self.backwards = None, 0
+        self.leaks.restart()
+        self._first_dimension, self._backwards = None, 0
+
+    @guarded
+    def scaler_skipped(self, optimizer: Any) -> None:
+        self.steps.skipped(optimizer)
 
     def step_skipped(self) -> None:
         self._decide_end()
@@ -296,44 +289,45 @@ class Probe:
         if self.ending.over:
             exit.leave(self)
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------------------------------------
 
-    def _progress(self) -> None:
+    def _report_progress(self) -> None:
         now = time.monotonic()
-        tell = self.context.emit if self.config.cut else self.context.keep_latest
+        replaces = not self.config.cut
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_S
-            tell(Progress(self.phases.current, self.steps.count, time.time(), self.counters(), exit.world()[0]))
+            rank = exit.world()[0]
+            self.context.emit(Progress(self.phases.current, self.steps.count, time.time(), self.counters(), rank), replaces)
         if now >= self._next_report:
-            tell(report.report_of(self, "running"))
+            self.context.emit(report.report_of(self, "running"), replaces)
             after = time.monotonic()
             pause = max(REPORT_S, REPORT_SHARE * (after - self._started), REPORT_PAUSE * (after - now))
             self._next_report = after + (pause if self.config.cut else min(pause, RUN_REPORT_S))
 
     def counters(self) -> Optional[RunCounters]:
         """Of a whole run; None of a trial."""
-        return None if self.counting is None else self.counting.read(self.losses.latest)
+        return None if self.counter is None else self.counter.read(self.losses.latest)
 
     @guarded
-    def tell_end(self, ended: Optional[str] = None, waits: bool = True) -> None:
-        """The last report: once, however the process ends. Without `waits` it has what can be had without the device."""
-        with self._telling:  # a thread that comes second goes on, perhaps to end the process, when all is told
+    def report_end(self, ended: Optional[str] = None, waits: bool = True) -> None:
+        """The last report: once, however the process ends. Without `waits` it reads nothing that waits for the device."""
+        with self._reporting:  # a second thread continues, perhaps to end the process, when the report is written
             if self.reported_end:
                 return
             self.reported_end = True
-            self.failures.script_goes_on()
+            self.failures.script_continues()
             self.device.flush()
             how = ended or report.how_it_ended(self)
             try:
                 self.context.emit(report.report_of(self, how, waits))
             except Exception:
-                tell_own_error("the last report")
-                self.context.emit(report.bare_report(self, how))
+                note_own_error("the last report")
+                self.context.emit(report.minimal_report(self, how))
 
 
-def _samples_in(args: Any, asked: Any = None) -> Optional[int]:
+def _samples_in(args: Any, batch_size: Any = None) -> Optional[int]:
     """The first dimension of the model's input; the second where that is the batch size asked for (recurrent networks)."""
     first = next((a for a in args if isinstance(a, torch.Tensor)), None) if isinstance(args, tuple) else None
     if first is None or first.dim() == 0:
         return None
-    return int(asked if asked in tuple(first.shape[:2]) else first.shape[0])
+    return int(batch_size if batch_size in tuple(first.shape[:2]) else first.shape[0])

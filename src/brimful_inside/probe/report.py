@@ -1,4 +1,4 @@
-"""What one rank saw, as an event of the wire."""
+"""The report of one rank, as an event of the wire."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.probe.accelerator import accelerator_type, is_started
-from brimful_inside.probe.context import number_of
+from brimful_inside.probe.context import environment_number
+from brimful_inside.probe.memory.device_memory import accelerator_type, is_started
 from brimful_inside.probe.process.exit import world
 from brimful_inside.wire import Report
 
 
 def how_it_ended(probe: Any) -> str:
-    """ "steps_done", "script_ended", "out_of_memory" or "crashed", when brimful did not end the trial itself."""
+    """ "steps_done", "script_ended", "out_of_memory" or "crashed", when brimful did not end the trial."""
     last = probe.failures.last
-    if last is not None and not last.caught and last.kind.startswith("out_of"):
-        return "out_of_memory"
-    if last is not None and not last.caught and not last.after_measured:
-        return "crashed"
-    return "steps_done" if probe.ending.measured or (last is not None and probe.ending.lent) else "script_ended"
+    if last is not None and not last.caught:
+        if last.kind.startswith("out_of"):
+            return "out_of_memory"
+        if not last.after_measured:
+            return "crashed"
+    return "steps_done" if probe.ending.measured or (last is not None and probe.ending.extended) else "script_ended"
 
 
 def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
@@ -29,12 +30,13 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
     waits = over and waits
     rank, size = world()
     name, total = device_facts(probe)
-    micro, samples = probe.loaders.consumption.by_step()
-    if not any(micro) and probe.inputs:
-        micro, samples = [count for count, _ in probe.inputs], [samples for _, samples in probe.inputs]
+    batches, samples = probe.loaders.consumption.by_step()
+    if not any(batches) and probe.inputs:
+        batches, samples = [count for count, _ in probe.inputs], [samples for _, samples in probe.inputs]
+    device, overlay = probe.device, probe.context.overlay
     return Report(
         rank=rank,
-        local_rank=number_of("LOCAL_RANK"),
+        local_rank=environment_number("LOCAL_RANK"),
         world_size=size,
         device=device_label(probe),
         device_name=name,
@@ -45,7 +47,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         warmup_steps=probe.warmup_steps,
         step_s=probe.times.read(wait=waits),
         loading_s=list(probe.loading_s),
-        micro_batches_per_step=micro,
+        micro_batches_per_step=batches,
         samples_per_step=samples,
         optimizers=probe.steps.read(waits),
         loaders=probe.loaders.read(),
@@ -53,43 +55,33 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         losses=probe.losses.read(waits) if over else [],
         worst_batch=probe.worst.report(probe.loaders.is_trained) if probe.worst is not None else None,
         peak_unphased=probe.phases.whole(),
-        context_bytes=probe.device.context_bytes,
-        trace_file=probe.device.trace_file,
-        approximations=probe.device.approximations,
+        context_bytes=device.context_bytes,
+        trace_file=device.trace_file,
+        approximations=dict(device.approximations),
         notes=[*probe.context.notes, *(_notes(probe) if over else [])],
-        wrote=_wrote(probe),
+        wrote=overlay.wrote() if overlay is not None else [],
         first_step_unix_s=probe.first_step_unix_s,
-        cards=probe.device.cards,
-        communicators=probe.device.communicators,
-        split_over=probe.device.split_over,
-        growth=probe.growth.read(),
+        cards=device.cards,
+        communicators=device.communicators,
+        split_over=device.split_over,
+        growth=probe.leaks.read(),
         counters=probe.counters(),
     )
 
 
-def bare_report(probe: Any, ended: str) -> Report:
+def minimal_report(probe: Any, ended: str) -> Report:
     """How far the script came and our notes: for when something else cannot be read."""
-    rank, size = world()
+    (rank, size), config = world(), probe.config
     return Report(
-        rank=rank, local_rank=number_of("LOCAL_RANK"), world_size=size, device=probe.config.device, device_name=None,
-        device_total_bytes=None, torch_version=str(torch.__version__), ended=ended, steps=probe.steps.count,
-        warmup_steps=probe.config.warmup_steps, step_s=[], loading_s=[], micro_batches_per_step=[], samples_per_step=[],
-        optimizers=[], loaders=[], phases={}, losses=[], worst_batch=None, peak_unphased=None, context_bytes=None,
-        trace_file=probe.device.trace_file, approximations={}, notes=list(probe.context.notes), wrote=[],
+        rank, environment_number("LOCAL_RANK"), size, config.device, None, None, str(torch.__version__), ended,
+        probe.steps.count, config.warmup_steps, trace_file=probe.device.trace_file, notes=list(probe.context.notes),
     )  # fmt: skip
-
-
-def _wrote(probe: Any) -> List[str]:
-    overlay = probe.context.overlay
-    return overlay.wrote() if overlay is not None else []
 
 
 def device_label(probe: Any) -> str:
     if probe.config.device != "accelerator":
         return probe.config.device
-    if not is_started():
-        return "cpu"
-    return "%s:%d" % (accelerator_type(), _device_index(probe))
+    return "%s:%d" % (accelerator_type(), _device_index(probe)) if is_started() else "cpu"
 
 
 def _device_index(probe: Any) -> int:
@@ -113,8 +105,8 @@ def device_facts(probe: Any) -> Tuple[Optional[str], Optional[int]]:
 
 def _notes(probe: Any) -> List[str]:
     """Sentences about what was not as usual."""
-    steps, notes = probe.steps, []
-    if probe.config.device == "accelerator" and not is_started():
+    steps, config, overlay, notes = probe.steps, probe.config, probe.context.overlay, []
+    if config.device == "accelerator" and not is_started():
         notes.append("the script used no accelerator")
     if steps.count == 0:
         notes.append("no optimizer stepped")
@@ -132,12 +124,11 @@ def _notes(probe: Any) -> List[str]:
         notes.append("%d optimizers stepped (%s); the first one sets the pace" % (steps.optimizers, kinds))
     if any(seen.uses_closure for seen in steps.read()):
         notes.append("the optimizer is given a closure: forward and backward passes run inside its step")
-    overlay = probe.context.overlay
     for path in overlay.resumed_from() if overlay is not None else []:
-        notes.append("the script went on from its own checkpoint %s: the trial saw the rest of that training" % path)
-    target = probe.warmup_steps + probe.config.steps
-    if 0 < steps.count < target and probe.config.cut:
+        notes.append("the script resumed from its own checkpoint %s: the trial shows the rest of that training" % path)
+    target = probe.warmup_steps + config.steps
+    if 0 < steps.count < target and config.cut:
         notes.append("the script ended after %d of the %d steps of the trial" % (steps.count, target))
-    if probe.config.cut and probe.config.see_eval and probe.ending.measured and "eval" not in probe.phases.read():
+    if config.cut and config.see_eval and probe.ending.measured and "eval" not in probe.phases.read():
         notes.append("no evaluation was seen")
     return notes

@@ -23,22 +23,22 @@ CARD = {"name": "A card", "total_bytes": 8 << 30, "context_bytes": 0, "capabilit
 IMAGINARY = {"device": "imaginary", "card": CARD}
 
 
-def roles(told):
-    return [hello["role"] for hello in told.hellos]
+def roles(trial):
+    return [process["role"] for process in trial.processes]
 
 
 def test_a_script_says_hello_and_that_torch_was_seen_and_reports(run_trial):
-    told = run_trial(STEPS)
-    (events,) = told.events.values()
+    trial = run_trial(STEPS)
+    (events,) = trial.events.values()
     assert [name for name, _ in events][:2] == ["process_started", "torch_imported"]
-    assert told.hellos[0]["role"] == "rank" and told.hellos[0]["argv"][-1] == "script.py"
-    assert told.report["steps"] == 2 and told.report["ended"] == "script_ended"
+    assert trial.processes[0]["role"] == "rank" and trial.processes[0]["argv"][-1] == "script.py"
+    assert trial.report["steps"] == 2 and trial.report["ended"] == "script_ended"
 
 
 def test_a_script_without_torch_says_hello_and_nothing_else(run_trial):
-    told = run_trial("print('no torch here')")
-    assert told.exit_code == 0
-    assert [[name for name, _ in events] for events in told.events.values()] == [["process_started"]]
+    trial = run_trial("print('no torch here')")
+    assert trial.exit_code == 0
+    assert [[name for name, _ in events] for events in trial.events.values()] == [["process_started"]]
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_the_door_opens_under_pytest(run_trial, tmp_path):
     (tmp_path / "work").mkdir()
     body = "".join(f"    {line}\n" for line in STEPS.splitlines() if line)
     (tmp_path / "work" / "test_it.py").write_text("def test_training():\n" + body)
-    told = run_trial(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"], **IMAGINARY)
-    assert told.exit_code == 0 and told.report["steps"] == 2
+    trial = run_trial(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"], **IMAGINARY)
+    assert trial.exit_code == 0 and trial.report["steps"] == 2
 
 
 def test_nothing_is_written_under_dash_i(run_trial):
-    told = run_trial(STEPS, python=(sys.executable, "-I"))
-    assert told.exit_code == 0 and told.events == {}
+    trial = run_trial(STEPS, python=(sys.executable, "-I"))
+    assert trial.exit_code == 0 and trial.events == {}
 
 
 def test_without_orders_the_door_does_nothing(bootstrap):
@@ -92,9 +92,9 @@ def test_without_orders_the_door_does_nothing(bootstrap):
 
 def test_nothing_of_ours_is_left_on_the_path(run_trial, tmp_path):
     source = str(os.path.dirname(os.path.dirname(brimful_inside.__file__)))
-    told = run_trial("import sys, json; print(json.dumps(sys.path))", python=(sys.executable, "-S"))
+    trial = run_trial("import sys, json; print(json.dumps(sys.path))", python=(sys.executable, "-S"))
     # -S leaves out site, and with it the bootstrap: what is on the path then is the user's own
-    assert told.events == {}
+    assert trial.events == {}
     (tmp_path / "second").mkdir()
     seen = json.loads(run_trial.func(tmp_path / "second", "import sys, json; print(json.dumps(sys.path))").stdout)
     added = [
@@ -109,30 +109,30 @@ def test_nothing_of_ours_is_left_on_the_path(run_trial, tmp_path):
 def test_a_hidden_sitecustomize_runs_as_it_would_without_us(run_trial, tmp_path, bootstrap):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "sitecustomize.py").write_text("import builtins; builtins.theirs = 'was here'")
-    told = run_trial(
+    trial = run_trial(
         "import sitecustomize; print(theirs, sitecustomize.__file__)",
         env={"PYTHONPATH": f"{bootstrap}{os.pathsep}{tmp_path / 'theirs'}"},
     )
-    assert told.stdout.split() == ["was", "here", str(tmp_path / "theirs" / "sitecustomize.py")]
-    assert roles(told) == ["rank"]
+    assert trial.stdout.split() == ["was", "here", str(tmp_path / "theirs" / "sitecustomize.py")]
+    assert roles(trial) == ["rank"]
 
 
 def test_orders_that_cannot_be_read_leave_a_reason_and_the_script_alone(run_trial):
-    told = run_trial("print('fine')", version=99)
-    assert told.stdout == "fine\n" and told.exit_code == 0
-    (reason,) = told.folder.glob("probe-error-*.txt")
+    trial = run_trial("print('fine')", version=99)
+    assert trial.stdout == "fine\n" and trial.exit_code == 0
+    (reason,) = trial.folder.glob("probe-error-*.txt")
     assert "wire version 99" in reason.read_text()
 
 
 def test_an_error_of_ours_while_installing_leaves_a_reason_and_the_script_alone(run_trial):
-    told = run_trial("import sys\nsys.modules['brimful_inside.probe.install'] = None\n" + STEPS + "print('fine')")
-    assert told.stdout == "fine\n" and told.exit_code == 0
-    (reason,) = told.folder.glob("probe-error-*.txt")
-    assert "brimful_inside.probe.install" in reason.read_text()
+    trial = run_trial("import sys\nsys.modules['brimful_inside.probe.probe'] = None\n" + STEPS + "print('fine')")
+    assert trial.stdout == "fine\n" and trial.exit_code == 0
+    (reason,) = trial.folder.glob("probe-error-*.txt")
+    assert "brimful_inside.probe.probe" in reason.read_text()
 
 
 def test_workers_of_a_loader_forked_and_spawned_say_that_they_are_workers(run_trial):
-    told = run_trial(
+    trial = run_trial(
         """
         import torch
         from torch.utils.data import DataLoader, TensorDataset
@@ -143,22 +143,22 @@ def test_workers_of_a_loader_forked_and_spawned_say_that_they_are_workers(run_tr
                     pass
         """
     )
-    assert told.exit_code == 0
-    assert sorted(r for r in roles(told)) == ["rank", "worker", "worker", "worker"]  # the third is spawn's resource tracker
-    assert [r["ended"] for r in told.reports] == ["script_ended"]
+    assert trial.exit_code == 0
+    assert sorted(r for r in roles(trial)) == ["rank", "worker", "worker", "worker"]  # the third is spawn's resource tracker
+    assert [r["ended"] for r in trial.reports] == ["script_ended"]
 
 
 @pytest.mark.heavy
 def test_torchrun_is_a_launcher_and_its_children_are_ranks(run_trial):
-    told = run_trial(STEPS, through=("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29641"))
-    assert told.exit_code == 0
-    assert sorted(roles(told)) == ["launcher", "rank", "rank"]
-    assert [(r["rank"], r["world_size"], r["steps"]) for r in told.reports] == [(0, 2, 2), (1, 2, 2)]
+    trial = run_trial(STEPS, through=("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29641"))
+    assert trial.exit_code == 0
+    assert sorted(roles(trial)) == ["launcher", "rank", "rank"]
+    assert [(r["rank"], r["world_size"], r["steps"]) for r in trial.reports] == [(0, 2, 2), (1, 2, 2)]
 
 
 @pytest.mark.heavy
 def test_accelerate_launch_is_a_launcher(run_trial):
-    told = run_trial(STEPS, through=("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"))
-    assert told.exit_code == 0
-    assert sorted(roles(told)) == ["launcher", "rank"]
-    assert told.report["steps"] == 2
+    trial = run_trial(STEPS, through=("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"))
+    assert trial.exit_code == 0
+    assert sorted(roles(trial)) == ["launcher", "rank"]
+    assert trial.report["steps"] == 2

@@ -5,13 +5,12 @@ import types
 import pytest
 import torch
 
-from brimful_inside.probe import accelerator, report
+from brimful_inside.probe import report, timing
 from brimful_inside.probe.context import ProcessContext
 from brimful_inside.probe.memory import device_memory
-from brimful_inside.probe.memory.device_memory import AcceleratorDevice, NoDevice
+from brimful_inside.probe.memory.device_memory import AcceleratorMeter, DeviceMeter
 from brimful_inside.probe.probe import Probe
-from brimful_inside.probe.timing import step_times
-from brimful_inside.probe.timing.step_times import EventClock, StepTimes
+from brimful_inside.probe.timing import EventClock, StepTimes
 from brimful_inside.wire import TrialConfig
 
 
@@ -43,9 +42,9 @@ def card(monkeypatch):
     monkeypatch.setattr(Event, "now_ms", 0.0)
     monkeypatch.setattr(Event, "reached", True)
     monkeypatch.setattr(Event, "waited", 0)
-    for module in (step_times, device_memory, accelerator):
+    for module in (timing, device_memory):
         monkeypatch.setattr(module, "is_started", lambda: True)
-    monkeypatch.setattr(step_times, "accelerator_type", lambda: "cuda")
+    monkeypatch.setattr(timing, "accelerator_type", lambda: "cuda")
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return monkeypatch
@@ -130,9 +129,11 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(card, tmp_pa
         clone = detach
 
     config = TrialConfig(folder=str(tmp_path), device="accelerator", steps=1, warmup_steps=0)
-    probe = Probe(ProcessContext(config, "rank"), NoDevice(), types.SimpleNamespace(reset=int, peak_bytes=int, is_true=False))
-    told = []
-    card.setattr(probe.context, "emit", told.append)
+    probe = Probe(
+        ProcessContext(config, "rank"), DeviceMeter(), types.SimpleNamespace(reset=int, peak_bytes=int, is_true=False)
+    )
+    events = []
+    card.setattr(probe.context, "emit", lambda event, replaces=False: events.append(event))
     probe.times.begin()
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
     optimizer.param_groups[0]["lr"] = OnTheDevice()
@@ -141,8 +142,8 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(card, tmp_pa
     Event.reached = False
     probe.steps.after(optimizer)
     assert not probe.times.reached()
-    probe.tell_end("steps_done", waits)
-    last = [event for event in told if hasattr(event, "losses")][-1]
+    probe.report_end("steps_done", waits)
+    last = [event for event in events if hasattr(event, "losses")][-1]
     assert (Event.waited, len(last.step_s)) == ((1, 1) if waits else (0, 0))
     assert last.losses == last.optimizers[0].learning_rates == rates and last.steps == 1
 
@@ -152,7 +153,7 @@ def test_of_several_cards_the_fullest_counts_and_the_context_is_added(card):
     card.setattr(torch.accelerator, "device_count", lambda: 2)
     card.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 5000) if device == 1 else pytest.fail("the other card"))
     card.setattr(torch.cuda, "memory_reserved", lambda device: 500)
-    device = AcceleratorDevice(peaks)
+    device = AcceleratorMeter(peaks)
     device.start("train")
     assert resets == [0, 1]
     assert device.peaks() == (300, 350, 350 + 3500) and device.context_bytes == 3500
@@ -169,7 +170,7 @@ def test_a_kind_of_device_whose_memory_torch_does_not_tell_is_unknown_and_not_ze
 
     card.setattr(torch.accelerator, "device_count", lambda: 1)
     for begins in (True, False):
-        device = AcceleratorDevice(types.SimpleNamespace(known=True, peaks=raises, reset_on=raises))
+        device = AcceleratorMeter(types.SimpleNamespace(known=True, peaks=raises, reset_on=raises))
         if begins:
             device.start("train")
         assert device.peaks() == (None, None, None)
@@ -179,7 +180,7 @@ def test_memory_that_runs_out_is_heard_of_by_the_allocators_observer(card):
     observers, heard = [], []
     card.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
     card.setattr(torch.accelerator, "device_count", lambda: 1)
-    device = AcceleratorDevice(types.SimpleNamespace(known=True, peaks=lambda d: (0, 0), reset_on=lambda d: None))
+    device = AcceleratorMeter(types.SimpleNamespace(known=True, peaks=lambda d: (0, 0), reset_on=lambda d: None))
     device.on_out_of_memory(lambda error, message: heard.append((error, message)))
     device.start("train")
     device.start("eval")
@@ -189,11 +190,11 @@ def test_memory_that_runs_out_is_heard_of_by_the_allocators_observer(card):
 
 
 def test_before_the_script_has_used_a_card_nothing_starts_one(monkeypatch):
-    for module in (step_times, device_memory):
+    for module in (timing, device_memory):
         monkeypatch.setattr(module, "is_started", lambda: False)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: pytest.fail("asked"))
     monkeypatch.setattr(torch.cuda, "Event", None)
-    device = AcceleratorDevice(types.SimpleNamespace(known=True))
+    device = AcceleratorMeter(types.SimpleNamespace(known=True, reset_on=None, peaks=None))
     device.start("setup")
     assert device.peaks() == (0, 0, 0)
     assert isinstance(EventClock().mark(), float)
@@ -201,4 +202,4 @@ def test_before_the_script_has_used_a_card_nothing_starts_one(monkeypatch):
 
 def test_a_cpu_build_has_no_accelerator():
     if torch.accelerator.current_accelerator() is None:
-        assert accelerator.accelerator_type() is None and not accelerator.is_started()
+        assert device_memory.accelerator_type() is None and not device_memory.is_started()

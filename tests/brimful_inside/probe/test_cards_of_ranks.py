@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from brimful_inside.probe.devices import _open_trace, visible
+from brimful_inside.probe.memory.device_memory import _open_trace, visible_cards
 from brimful_inside.probe.process import exit
 from brimful_inside.wire import ALONE_VARIABLE
 
@@ -18,7 +18,7 @@ from brimful_inside.wire import ALONE_VARIABLE
     ("named", "seen"), [(None, 4), ("0", 1), ("2,3", 2), ("0,1,2,3,4,5", 4), ("", 1), ("GPU-1f2e", 1)]
 )  # fmt: skip
 def test_the_environment_leaves_some_of_the_cards(named, seen):
-    assert visible(4, {} if named is None else {"CUDA_VISIBLE_DEVICES": named}) == seen
+    assert visible_cards(4, {} if named is None else {"CUDA_VISIBLE_DEVICES": named}) == seen
 
 
 def test_a_ranks_first_card_has_the_ranks_trace_and_others_say_which(tmp_path, monkeypatch):

@@ -18,6 +18,6 @@ for _ in range(6):
 
 @pytest.mark.parametrize(("settings", "counted"), [({"batch_size": 4}, 4), ({}, 7), ({"batch_size": 5}, 7)])
 def test_the_second_dimension_counts_where_it_is_the_batch_size_that_was_asked_for(run_trial, settings, counted):
-    told = run_trial(SCRIPT, argv=("4",), settings=settings)
-    assert set(told.report["samples_per_step"][1:]) == {counted}, "the first step is over before anybody looks"
-    assert any("counted by the model's input" in note for note in told.report["notes"])
+    trial = run_trial(SCRIPT, argv=("4",), settings=settings)
+    assert set(trial.report["samples_per_step"][1:]) == {counted}, "the first step is over before anybody looks"
+    assert any("counted by the model's input" in note for note in trial.report["notes"])

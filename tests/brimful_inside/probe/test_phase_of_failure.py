@@ -1,4 +1,4 @@
-"""Memory that runs out in a training forward is told as training, also right after an evaluation."""
+"""Memory that runs out in a training forward is trial as training, also right after an evaluation."""
 
 import pytest
 
@@ -57,9 +57,9 @@ AFTER_AN_EVALUATION = {
 
 @pytest.mark.parametrize("script", AFTER_AN_EVALUATION.values(), ids=AFTER_AN_EVALUATION.keys())
 def test_a_training_forward_after_an_evaluation_fails_as_training(run_trial, script):
-    told = run_trial(HEAD + script, steps=20)
-    assert [(failure["kind"], failure["phase"]) for failure in told.failures] == [("out_of_device_memory", "train")]
-    assert "eval" in told.report["phases"]
+    trial = run_trial(HEAD + script, steps=20)
+    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [("out_of_device_memory", "train")]
+    assert "eval" in trial.report["phases"]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_a_training_forward_after_an_evaluation_fails_as_training(run_trial, scr
     ],
 )
 def test_an_evaluation_that_fails_does_so_as_one(run_trial, script):
-    told = run_trial(HEAD + script, steps=20)
-    assert [(failure["kind"], failure["phase"]) for failure in told.failures] == [("out_of_device_memory", "eval")]
+    trial = run_trial(HEAD + script, steps=20)
+    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [("out_of_device_memory", "eval")]
 
 
 COMPILED = """
@@ -99,5 +99,5 @@ Net.out = True
 )
 def test_host_memory_that_runs_out_in_a_compiled_model_right_after_an_evaluation_is_of_its_mode(run_trial, ends, phase):
     """No hook sees the forward pass of a compiled model begin, and none is called where the host's memory runs out."""
-    told = run_trial(HEAD + COMPILED + ends, steps=20)
-    assert [(failure["kind"], failure["phase"]) for failure in told.failures] == [("out_of_host_memory", phase)]
+    trial = run_trial(HEAD + COMPILED + ends, steps=20)
+    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [("out_of_host_memory", phase)]

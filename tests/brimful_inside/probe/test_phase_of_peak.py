@@ -39,9 +39,9 @@ def peaks(folder, evaluated: int, trained: int, gives: bool = True) -> tuple[int
     script = SCRIPT.format(evaluated=evaluated, trained=trained, gives=gives)
     place = folder / f"{evaluated}-{trained}"
     place.mkdir()
-    told = run_trial(place, script, device="imaginary", card=CARD, steps=20)
-    assert told.exit_code == 0, told.stderr
-    phases = told.report["phases"]
+    trial = run_trial(place, script, device="imaginary", card=CARD, steps=20)
+    assert trial.exit_code == 0, trial.stderr
+    phases = trial.report["phases"]
     return phases["train"]["allocated_bytes"], phases["eval"]["allocated_bytes"]
 
 

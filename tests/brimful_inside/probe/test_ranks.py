@@ -43,21 +43,21 @@ if __name__ == "__main__":
 """
 
 
-def trained(told):
-    return [report for report in told.reports if report["steps"]]
+def trained(trial):
+    return [report for report in trial.reports if report["steps"]]
 
 
-def check(told):
-    assert told.exit_code == 0 and told.failures == [], told.stderr
-    assert [(r["rank"], r["world_size"], r["steps"], r["ended"]) for r in trained(told)] == [
+def check(trial):
+    assert trial.exit_code == 0 and trial.failures == [], trial.stderr
+    assert [(r["rank"], r["world_size"], r["steps"], r["ended"]) for r in trained(trial)] == [
         (0, 2, 4, "steps_done"),
         (1, 2, 4, "steps_done"),
     ]
-    for report in trained(told):
+    for report in trained(trial):
         (optimizer,) = report["optimizers"]
         assert (optimizer["name"], optimizer["wrapped_by"], optimizer["steps"]) == ("AdamW", "ZeroRedundancyOptimizer", 4)
         assert report["samples_per_step"] == [16] * 4
-    assert "eval" in trained(told)[0]["phases"]  # rank 0 evaluates alone, and is waited for
+    assert "eval" in trained(trial)[0]["phases"]  # rank 0 evaluates alone, and is waited for
 
 
 def test_under_torchrun(run_trial):
@@ -66,20 +66,20 @@ def test_under_torchrun(run_trial):
 
 @pytest.mark.parametrize(("method", "port"), [("spawn", 29652), ("fork", 29653)])
 def test_under_torch_multiprocessing(run_trial, method, port):
-    told = run_trial(SCRIPT, argv=(method, str(port)))
-    check(told)
-    ranks = [[f["role"] for name, f in events if name == "process_started"] for events in told.events.values()]
+    trial = run_trial(SCRIPT, argv=(method, str(port)))
+    check(trial)
+    ranks = [[f["role"] for name, f in events if name == "process_started"] for events in trial.events.values()]
     assert ranks.count(["worker", "rank"]) == 2  # what multiprocessing starts is a worker until it steps
 
 
 def test_what_a_spawned_rank_raises_is_told(run_trial):
-    told = run_trial(SCRIPT, argv=("spawn", "29654", "fail"))
-    assert told.exit_code == 1
-    assert "ValueError" in [failure["type"] for failure in told.failures]
+    trial = run_trial(SCRIPT, argv=("spawn", "29654", "fail"))
+    assert trial.exit_code == 1
+    assert "ValueError" in [failure["type"] for failure in trial.failures]
 
 
 def test_what_a_forked_child_raises_is_told_once_it_has_stepped(run_trial):
-    told = run_trial(
+    trial = run_trial(
         """
         import multiprocessing, torch
         def train():
@@ -89,23 +89,23 @@ def test_what_a_forked_child_raises_is_told_once_it_has_stepped(run_trial):
         process = multiprocessing.get_context("fork").Process(target=train); process.start(); process.join()
         """
     )
-    assert [failure["type"] for failure in told.failures] == ["KeyError"]
-    assert told.report["steps"] == 1 and told.report["ended"] == "crashed"
+    assert [failure["type"] for failure in trial.failures] == ["KeyError"]
+    assert trial.report["steps"] == 1 and trial.report["ended"] == "crashed"
 
 
 class Busy:
     """A device on which memory is taken three times, and then no more."""
 
     def __init__(self) -> None:
-        self._births = iter([1, 2, 3, 3, 3])
+        self._allocations = iter([1, 2, 3, 3, 3])
 
     @property
-    def births(self) -> int:
-        return next(self._births)
+    def allocations(self) -> int:
+        return next(self._allocations)
 
 
 def test_a_rank_of_imaginary_cards_that_is_at_work_does_not_follow_another_out(monkeypatch):
-    seconds = iter([0, 0, 1, 1, 2, 2, 3, 5])  # read once more where births are new
+    seconds = iter([0, 0, 1, 1, 2, 2, 3, 5])  # read once more where allocations are new
     monkeypatch.setattr(exit.time, "monotonic", lambda: float(next(seconds)))
     monkeypatch.setattr(exit, "IDLE_S", 0.5)
     idle = exit._Idle(types.SimpleNamespace(device=Busy()))

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from brimful_inside import script
-from brimful_inside.probe import context as process_context
+from brimful_inside.probe import context as context_module
 from brimful_inside.probe.context import ProcessContext
 from brimful_inside.wire import TrialConfig
 
@@ -15,12 +15,12 @@ from brimful_inside.wire import TrialConfig
 def planned(monkeypatch, tmp_path):
     settings = {"batch_size": 96, "lr": "0.01", "amp": "off", "name": 5, "workers": "4", "odd": "x", "half": 2.5}
     context = ProcessContext(TrialConfig(folder=str(tmp_path), device="cpu", settings=settings), "rank")
-    monkeypatch.setattr(process_context, "context", context)
+    monkeypatch.setattr(context_module, "_current", context)
     return context
 
 
 def test_without_brimful_the_default_is_given_and_a_phase_is_nothing(monkeypatch):
-    monkeypatch.setattr(process_context, "context", None)
+    monkeypatch.setattr(context_module, "_current", None)
     assert script.setting("batch_size", 64) == 64
     with script.phase("encoding") as phase:
         phase.cached = True
@@ -28,19 +28,19 @@ def test_without_brimful_the_default_is_given_and_a_phase_is_nothing(monkeypatch
 
 @pytest.mark.parametrize(("device", "imaginary"), [("cpu", False), ("accelerator", False), ("imaginary", True)])
 def test_a_script_may_know_that_its_card_is_imaginary(monkeypatch, tmp_path, device, imaginary):
-    monkeypatch.setattr(process_context, "context", ProcessContext(TrialConfig(folder=str(tmp_path), device=device), "rank"))
+    monkeypatch.setattr(context_module, "_current", ProcessContext(TrialConfig(folder=str(tmp_path), device=device), "rank"))
     assert script.is_imaginary() is imaginary
-    monkeypatch.setattr(process_context, "context", None)
+    monkeypatch.setattr(context_module, "_current", None)
     assert not script.is_imaginary()
 
 
 @pytest.mark.parametrize("keep_out", [False, True])
 def test_a_script_may_know_that_its_writes_are_kept_out(monkeypatch, tmp_path, keep_out):
     monkeypatch.setattr(
-        process_context, "context", ProcessContext(TrialConfig(folder=str(tmp_path), device="cpu", keep_out=keep_out), "rank")
+        context_module, "_current", ProcessContext(TrialConfig(folder=str(tmp_path), device="cpu", keep_out=keep_out), "rank")
     )
     assert script.keeps_writes_out() is keep_out
-    monkeypatch.setattr(process_context, "context", None)
+    monkeypatch.setattr(context_module, "_current", None)
     assert not script.keeps_writes_out()
 
 

@@ -28,12 +28,12 @@ def evaluate():
 """
 
 
-def loader_of(told, role):
-    return next(seen for seen in told.report["loaders"] if seen["role"] == role)
+def loader_of(trial, role):
+    return next(seen for seen in trial.report["loaders"] if seen["role"] == role)
 
 
 def test_a_plain_training_is_seen_in_full_and_cut(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 for epoch in range(50):
@@ -43,13 +43,13 @@ for epoch in range(50):
     print("epoch", epoch, flush=True)
 """
     )
-    report = told.report
-    assert told.exit_code == 0 and told.stdout == "epoch 0\n" and told.failures == []
+    report = trial.report
+    assert trial.exit_code == 0 and trial.stdout == "epoch 0\n" and trial.failures == []
     assert report["ended"] == "steps_done" and report["steps"] == 4
     assert len(report["step_s"]) == len(report["loading_s"]) == 3 and all(s > 0 for s in report["step_s"])
     assert report["micro_batches_per_step"] == [1, 1, 1, 1] and report["samples_per_step"] == [16, 16, 16, 16]
     assert len(report["losses"]) == 4
-    train, evaluation = loader_of(told, "train"), loader_of(told, "eval")
+    train, evaluation = loader_of(trial, "train"), loader_of(trial, "eval")
     assert (train["batches_seen"], train["samples_seen"], train["sampler"]) == (4, 64, "RandomSampler")
     assert train["batches"][0] == {"samples": 16, "shapes": [[16, 8], [16]], "checksum": None}
     assert (evaluation["batches_seen"], evaluation["length"]) == (2, 8)
@@ -59,7 +59,7 @@ for epoch in range(50):
 
 
 def test_a_loop_with_workers_steps_on_after_the_cut_with_one_batch_an_epoch(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 for epoch in range(6):
@@ -72,23 +72,23 @@ step(*data[:16])
 print("never")
 """
     )
-    assert told.stdout.splitlines() == ["4 True"] + ["1 True"] * 5
-    assert told.report["ended"] == "steps_done" and "eval" in told.report["phases"] and told.failures == []
+    assert trial.stdout.splitlines() == ["4 True"] + ["1 True"] * 5
+    assert trial.report["ended"] == "steps_done" and "eval" in trial.report["phases"] and trial.failures == []
 
 
 def test_with_no_interest_in_evaluation_the_trial_ends_with_its_steps(run_trial):
-    told = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\n    print('step', flush=True)\n", see_eval=False, steps=2)
-    assert told.stdout.count("step") == 2 and told.report["steps"] == 3 and told.report["ended"] == "steps_done"
+    trial = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\n    print('step', flush=True)\n", see_eval=False, steps=2)
+    assert trial.stdout.count("step") == 2 and trial.report["steps"] == 3 and trial.report["ended"] == "steps_done"
 
 
 def test_a_whole_run_is_not_cut(run_trial):
-    told = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\nevaluate()\nprint('end')\n", cut=False)
-    assert told.stdout == "end\n" and told.report["steps"] == 10 and len(told.report["step_s"]) == 9
-    assert loader_of(told, "eval")["batches_seen"] == 8
+    trial = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\nevaluate()\nprint('end')\n", cut=False)
+    assert trial.stdout == "end\n" and trial.report["steps"] == 10 and len(trial.report["step_s"]) == 9
+    assert loader_of(trial, "eval")["batches_seen"] == 8
 
 
 def test_a_script_without_a_loader_is_counted_by_its_models_input(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 x, y = data.tensors
@@ -97,14 +97,14 @@ for i in range(10_000):
 print("never")
 """
     )
-    report = told.report
-    assert told.stdout == "" and report["ended"] == "steps_done" and report["steps"] == 4 + 200
+    report = trial.report
+    assert trial.stdout == "" and report["ended"] == "steps_done" and report["steps"] == 4 + 200
     assert report["samples_per_step"][1:4] == [32, 32, 32] and report["loaders"] == []
     assert "no DataLoader was used" in report["notes"] and "no evaluation was seen" in report["notes"]
 
 
 def test_a_script_without_a_loader_ends_after_its_own_evaluation(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 x, y = data.tensors
@@ -115,46 +115,46 @@ for i in range(10_000):
             model(x)
 """
     )
-    assert told.report["steps"] == 11 and list(told.report["phases"]) == ["setup", "train", "eval"]
+    assert trial.report["steps"] == 11 and list(trial.report["phases"]) == ["setup", "train", "eval"]
 
 
 def test_a_script_that_never_steps_says_so(run_trial):
-    told = run_trial(HEAD + "for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n")
-    assert told.exit_code == 0 and told.report["ended"] == "script_ended" and told.report["steps"] == 0
-    assert "no optimizer stepped" in told.report["notes"] and loader_of(told, "train")["batches_seen"] == 10
+    trial = run_trial(HEAD + "for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n")
+    assert trial.exit_code == 0 and trial.report["ended"] == "script_ended" and trial.report["steps"] == 0
+    assert "no optimizer stepped" in trial.report["notes"] and loader_of(trial, "train")["batches_seen"] == 10
 
 
 def test_a_script_that_ends_before_the_trial_says_so(run_trial):
-    told = run_trial(HEAD + "for x, y in list(loader)[:2]:\n    step(x, y)\nsys.exit(3)\n")
-    assert told.exit_code == 3 and told.report["ended"] == "script_ended" and told.report["steps"] == 2
-    assert "the script ended after 2 of the 4 steps of the trial" in told.report["notes"] and told.failures == []
+    trial = run_trial(HEAD + "for x, y in list(loader)[:2]:\n    step(x, y)\nsys.exit(3)\n")
+    assert trial.exit_code == 3 and trial.report["ended"] == "script_ended" and trial.report["steps"] == 2
+    assert "the script ended after 2 of the 4 steps of the trial" in trial.report["notes"] and trial.failures == []
 
 
 def test_a_script_that_raises_is_told_with_its_own_place(run_trial):
-    told = run_trial(HEAD + "def train():\n    for x, y in loader:\n        step(x[:, :5], y)\ntrain()\n")
-    (failure,) = told.failures
-    assert told.exit_code == 1 and "mat1 and mat2" in told.stderr and told.report["ended"] == "crashed"
+    trial = run_trial(HEAD + "def train():\n    for x, y in loader:\n        step(x[:, :5], y)\ntrain()\n")
+    (failure,) = trial.failures
+    assert trial.exit_code == 1 and "mat1 and mat2" in trial.stderr and trial.report["ended"] == "crashed"
     assert failure["kind"] == "crashed" and failure["type"] == "RuntimeError" and "mat1 and mat2" in failure["traceback"]
     assert failure["where"].endswith("in step") and not failure["caught"] and not failure["after_measured"]
 
 
 def test_an_exception_after_the_measured_steps_may_be_ours_and_is_told_as_such(run_trial):
-    told = run_trial(HEAD + "n = 0\nfor x, y in loader:\n    step(x, y); n += 1\nassert n == 10, n\n")
-    (failure,) = told.failures
-    assert failure["after_measured"] and failure["type"] == "AssertionError" and told.report["ended"] == "steps_done"
+    trial = run_trial(HEAD + "n = 0\nfor x, y in loader:\n    step(x, y); n += 1\nassert n == 10, n\n")
+    (failure,) = trial.failures
+    assert failure["after_measured"] and failure["type"] == "AssertionError" and trial.report["ended"] == "steps_done"
 
 
-def test_an_exception_in_a_thread_is_told_and_the_script_goes_on(run_trial):
-    told = run_trial(
+def test_an_exception_in_a_thread_is_told_and_the_script_continues(run_trial):
+    trial = run_trial(
         HEAD + "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()\n"
         "for x, y in list(loader)[:2]:\n    step(x, y)\n"
     )
-    (failure,) = told.failures
-    assert failure["caught"] and failure["type"] == "ZeroDivisionError" and told.report["ended"] == "script_ended"
+    (failure,) = trial.failures
+    assert failure["caught"] and failure["type"] == "ZeroDivisionError" and trial.report["ended"] == "script_ended"
 
 
 def test_two_optimizers_of_a_gan_are_counted_each(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 critic = nn.Linear(8, 1); maker = nn.Linear(4, 8)
@@ -166,15 +166,15 @@ for x, _ in loader:
     of_maker.zero_grad(); (-critic(maker(torch.randn(len(x), 4))).mean()).backward(); of_maker.step()
 """
     )
-    report = told.report
+    report = trial.report
     assert [(o["name"], o["steps"]) for o in report["optimizers"]] == [("Adam", 4), ("RMSprop", 4)]
     assert report["micro_batches_per_step"] == [1] * 4
-    assert loader_of(told, "train")["batches_seen"] == 4 and "eval" not in report["phases"]
+    assert loader_of(trial, "train")["batches_seen"] == 4 and "eval" not in report["phases"]
     assert any("2 optimizers stepped" in note for note in report["notes"])
 
 
 def test_a_closure_is_one_step(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
@@ -185,12 +185,12 @@ for x, y in loader:
     optimizer.step(closure)
 """
     )
-    assert told.report["steps"] == 4 and told.report["samples_per_step"] == [16] * 4
-    assert told.report["optimizers"][0]["uses_closure"] and len(told.report["losses"]) > 4
+    assert trial.report["steps"] == 4 and trial.report["samples_per_step"] == [16] * 4
+    assert trial.report["optimizers"][0]["uses_closure"] and len(trial.report["losses"]) > 4
 
 
 def test_steps_that_a_scaler_skips_are_told(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
@@ -201,14 +201,14 @@ for i, (x, y) in enumerate(loader):
     scaler.step(optimizer); scaler.update()
 """
     )
-    report = told.report
+    report = trial.report
     assert report["steps"] == 4 and report["optimizers"][0]["skipped_steps"] == 2
     assert "steps skipped by the GradScaler: 2" in report["notes"]
     assert report["micro_batches_per_step"] == [1, 3, 1, 1]
 
 
 def test_a_teachers_forward_pass_is_no_evaluation(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 teacher = nn.Linear(8, 3).eval()
@@ -219,12 +219,12 @@ for epoch in range(3):
         optimizer.zero_grad(); (model(x) - wanted).square().mean().backward(); optimizer.step()
 """
     )
-    assert list(told.report["phases"]) == ["setup", "train"]
-    assert [seen["role"] for seen in told.report["loaders"]] == ["train"]
+    assert list(trial.report["phases"]) == ["setup", "train"]
+    assert [seen["role"] for seen in trial.report["loaders"]] == ["train"]
 
 
 def test_a_pass_over_the_data_before_training_is_whole(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 mean = sum(x.sum(0) for x, _ in loader) / 160
@@ -235,11 +235,11 @@ for x, y in loader:
     step(x - mean, y)
 """
     )
-    assert told.failures == [] and told.report["steps"] == 4
+    assert trial.failures == [] and trial.report["steps"] == 4
 
 
 def test_phases_that_the_script_names_have_peaks_of_their_own(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 from brimful_inside.script import phase, setting
@@ -254,27 +254,27 @@ for x, y in loader:
 """,
         settings={"batch_size": 48},
     )
-    phases = told.report["phases"]
+    phases = trial.report["phases"]
     assert phases["encoding"]["host_bytes"] > 0 and not phases["encoding"]["cached"]
     assert phases["indexing"]["cached"] and phases["indexing"]["host_bytes"] is None
-    assert "eval" not in phases and told.failures == []
+    assert "eval" not in phases and trial.failures == []
 
 
 def test_checksums_tell_equal_batches(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + "for x, y in DataLoader(TensorDataset(torch.ones(64, 8), torch.zeros(64).long()), batch_size=16):\n    step(x, y)\n"
         "for x, y in loader:\n    step(x, y)\n",
         checksums=True,
         steps=7,
     )
-    first, second = ([batch["checksum"] for batch in seen["batches"]] for seen in told.report["loaders"])
+    first, second = ([batch["checksum"] for batch in seen["batches"]] for seen in trial.report["loaders"])
     assert len(first) == len(second) == 4 and len(set(first)) == 1 and len(set(second)) == 4
 
 
 @pytest.mark.heavy
 def test_host_memory_by_phase_is_true_in_a_memory_trial(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 def touch(mib):
@@ -289,15 +289,15 @@ with torch.no_grad():
 """,
         measure_host_memory=True,
     )
-    phases = {name: peak["host_bytes"] / 2**20 for name, peak in told.report["phases"].items()}
-    assert all(peak["host_is_true"] for peak in told.report["phases"].values())
+    phases = {name: peak["host_bytes"] / 2**20 for name, peak in trial.report["phases"].items()}
+    assert all(peak["host_is_true"] for peak in trial.report["phases"].values())
     assert phases["setup"] - phases["train"] == pytest.approx(236, abs=25)
     assert phases["eval"] - phases["train"] == pytest.approx(64, abs=15)
 
 
 def test_the_same_script_is_not_true_about_host_memory_in_other_trials(run_trial):
-    told = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\n")
-    assert not told.report["phases"]["train"]["host_is_true"]
+    trial = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\n")
+    assert not trial.report["phases"]["train"]["host_is_true"]
 
 
 CARD = {"name": "A100", "total_bytes": 40 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108}
@@ -312,20 +312,20 @@ def step(x, times):
 
 
 def test_memory_that_runs_out_on_an_imaginary_card_is_told(run_trial):
-    told = run_trial(
+    trial = run_trial(
         ON_CARD + "for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):\n    step(x, 10 if i < 2 else 100_000)\n",
         device="imaginary",
         card=CARD,
         capacity_bytes=1 << 30,
     )
-    (failure,) = told.failures
-    assert told.exit_code == 1 and told.report["ended"] == "out_of_memory" and told.report["steps"] == 2
+    (failure,) = trial.failures
+    assert trial.exit_code == 1 and trial.report["ended"] == "out_of_memory" and trial.report["steps"] == 2
     assert failure["kind"] == "out_of_device_memory" and not failure["caught"] and failure["phase"] == "train"
     assert "script.py" in failure["where"] and failure["step"] == 2
 
 
 def test_a_script_that_catches_it_and_goes_on_is_told_as_well(run_trial):
-    told = run_trial(
+    trial = run_trial(
         ON_CARD
         + """
 for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):
@@ -338,13 +338,13 @@ for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):
         card=CARD,
         capacity_bytes=1 << 30,
     )
-    (failure,) = told.failures
-    assert told.stdout == "caught\n" and failure["caught"] and failure["kind"] == "out_of_device_memory"
-    assert told.report["ended"] == "steps_done" and told.report["steps"] == 4
+    (failure,) = trial.failures
+    assert trial.stdout == "caught\n" and failure["caught"] and failure["kind"] == "out_of_device_memory"
+    assert trial.report["ended"] == "steps_done" and trial.report["steps"] == 4
 
 
 def test_the_scripts_own_peak_on_the_card_reads_as_without_brimful(run_trial):
-    told = run_trial(
+    trial = run_trial(
         ON_CARD
         + """
 for x in DataLoader(torch.ones(64, 1024), 8):
@@ -360,14 +360,14 @@ print(torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated())
         device="imaginary",
         card=CARD,
     )
-    phases = told.report["phases"]
-    assert told.stdout == "True\nTrue\n", told.stderr
+    phases = trial.report["phases"]
+    assert trial.stdout == "True\nTrue\n", trial.stderr
     assert phases["eval"]["allocated_bytes"] < phases["train"]["allocated_bytes"]
     assert phases["train"]["device_bytes"] == phases["train"]["reserved_bytes"] + (500 << 20)
 
 
 def test_a_copy_for_averages_in_eval_mode_makes_no_evaluation_of_the_first_batch(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 import copy
@@ -377,5 +377,5 @@ for x, y in loader:
     average.load_state_dict(model.state_dict())
 """
     )
-    assert list(told.report["phases"]) == ["setup", "train"] and told.failures == []
-    assert told.report["phases"]["train"]["visits"] == 1
+    assert list(trial.report["phases"]) == ["setup", "train"] and trial.failures == []
+    assert trial.report["phases"]["train"]["visits"] == 1

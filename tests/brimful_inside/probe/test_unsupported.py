@@ -1,10 +1,10 @@
-"""What needs a real card is told as such, with the user's line, whatever words PyTorch and others have for it."""
+"""What needs a real card is trial as such, with the user's line, whatever words PyTorch and others have for it."""
 
 from __future__ import annotations
 
 import pytest
 
-from brimful_inside.probe.unsupported import lacking
+from brimful_inside.probe.hooks.exceptions import needs_real_card
 
 HEAD = """
 import torch
@@ -22,15 +22,15 @@ CARD = {"name": "x", "total_bytes": 1 << 34, "context_bytes": 0, "capability": [
 @pytest.mark.parametrize("line", ["torch.utils.dlpack.to_dlpack(y.detach())"])
 def test_a_call_that_reads_what_is_not_there_is_unsupported_and_its_line_is_named(run_trial, line):
     text = HEAD + f"import torch.utils.dlpack\ndef special(y):\n    return {line}\nstep(special)\n"
-    told = run_trial(text, device="imaginary", card=CARD)
-    (failure,) = told.failures
+    trial = run_trial(text, device="imaginary", card=CARD)
+    (failure,) = trial.failures
     assert failure["kind"] == "unsupported" and failure["where"].endswith("in special")
     assert f"`return {line}`: it needs what the card's tensors hold" in failure["message"]
 
 
 def test_on_the_cpu_such_words_are_the_scripts_own(run_trial):
-    told = run_trial("import torch\ntorch.empty((), device='meta').item()\n")
-    (failure,) = told.failures
+    trial = run_trial("import torch\ntorch.empty((), device='meta').item()\n")
+    (failure,) = trial.failures
     assert failure["kind"] == "crashed" and "meta" in failure["message"].lower()
 
 
@@ -42,17 +42,19 @@ def raised(error: BaseException) -> BaseException:
 
 
 def test_a_missing_driver_is_a_missing_card():
-    found = lacking(raised(AssertionError("libcuda.so cannot found!\nPlease make sure GPU is set up")), lambda path: True)
-    assert found == "`raise error`: it asks for NVIDIA's driver, past PyTorch (AssertionError: libcuda.so cannot found!)"
+    found = needs_real_card(
+        raised(AssertionError("libcuda.so cannot found!\nPlease make sure GPU is set up")), lambda path: True
+    )
+    assert found == "`raise error`: it calls NVIDIA's driver, past PyTorch (AssertionError: libcuda.so cannot found!)"
 
 
 def test_a_missing_key_of_that_name_is_the_scripts_own():
-    assert lacking(raised(KeyError("meta")), lambda path: True) is None
+    assert needs_real_card(raised(KeyError("meta")), lambda path: True) is None
 
 
 @pytest.mark.parametrize("text", ["", "No module named 'flash_attn'", "metadata of the file is broken", "metal is not here"])
 def test_errors_of_another_kind_are_none_of_ours(text):
-    assert lacking(raised(RuntimeError(text)), lambda path: True) is None
+    assert needs_real_card(raised(RuntimeError(text)), lambda path: True) is None
 
 
 def test_building_a_cuda_extension_is_named_by_the_line_that_builds_it(tmp_path):
@@ -65,5 +67,5 @@ def test_building_a_cuda_extension_is_named_by_the_line_that_builds_it(tmp_path)
     try:
         space["load"]()
     except OSError as error:
-        found = lacking(error, lambda file: file == __file__)
+        found = needs_real_card(error, lambda file: file == __file__)
     assert found.startswith('`space["load"]()`: it builds a CUDA extension') and "CUDA_HOME" in found

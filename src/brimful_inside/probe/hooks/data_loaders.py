@@ -1,150 +1,301 @@
-"""Watches DataLoaders through the base classes that all of them use, and ends their passes when the trial says so."""
+"""DataLoaders and the passes over them: patched in the base classes that all of them use, and ended when the trial says so.
+
+Also which batches went into which step (`Consumption`).
+"""
 
 from __future__ import annotations
 
-import functools
 import time
+import weakref
 from collections import deque
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
+from torch.utils.data import IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
-from brimful_inside.probe import context as process_context
-from brimful_inside.probe.context import guarded
-from brimful_inside.probe.hooks.loader_passes import (
-    ATTRIBUTE,
-    EVAL,
-    INDICES,
-    KEPT_BATCHES,
-    TRAIN,
-    Consumption,
-    Iteration,
-    Watched,
-    samples_in,
-    seen_of,
-)
-from brimful_inside.wire import LoaderSeen
+from brimful_inside.probe.context import current_probe, guarded, patch
+from brimful_inside.probe.worst_case import batch_tensors
+from brimful_inside.wire import BatchSeen, LoaderSeen
 
 MAX_LOADERS = 64
+KEPT_BATCHES = 64
+KEPT_STEPS = 2000  # of a run without an end
+TRAIN, EVAL = "train", "eval"
+# What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has asked for and not returned yet.
+ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
+
+
+class Loader:
+    """One DataLoader, over all passes."""
+
+    def __init__(self, loader: Any):
+        self.loader = weakref.ref(loader)
+        self.role: Optional[str] = None
+        self.passes = 0
+        self.batches_seen = 0
+        self.samples_seen: Optional[int] = 0
+        self.wait_s = 0.0
+        self.first: List[BatchSeen] = []
+        self.facts = _facts(loader)
+        self._dataset_type = type(loader.dataset)
+
+    def is_same(self, other: Loader) -> bool:
+        """Whether `other` may be made anew over the same data set (whose length is among the facts)."""
+        return self._dataset_type is other._dataset_type and self.facts == other.facts
+
+    def count(self, samples: Optional[int], waited_s: float) -> None:
+        self.batches_seen += 1
+        self.samples_seen = None if samples is None or self.samples_seen is None else self.samples_seen + samples
+        self.wait_s += waited_s
+
+    def read(self, imaginary: bool) -> LoaderSeen:
+        return LoaderSeen(
+            role=self.role or EVAL,
+            batches_seen=self.batches_seen,
+            samples_seen=self.samples_seen,
+            wait_s=None if imaginary else self.wait_s,
+            batches=list(self.first),
+            iterations=self.passes,
+            **self.facts,
+        )
+
+
+class Pass:
+    """One pass over a loader. Its role is not known before the script works on its first batch."""
+
+    def __init__(self, loader: Loader, serial: int):
+        self.loader = loader
+        self.serial = serial
+        self.role: Optional[str] = None
+        self.given = 0  # batches
+        self.ended = False
+        loader.passes += 1
+
+    @property
+    def expected_role(self) -> Optional[str]:
+        """The role of this pass, else the one that the loader had before."""
+        return self.role or self.loader.role
+
+
+def samples_in(index: Any, batch: Any, iterable: bool) -> Optional[int]:
+    """Samples of one batch: by the sampler's indices, else by the first dimension.
+
+    An iterable data set has no indices: its batch size is an upper bound, which the last batch may not reach.
+    """
+    asked = len(index) if hasattr(index, "__len__") else None
+    if not iterable:
+        return asked if asked is not None else 1
+    got = batch_tensors.first_dimension(batch)
+    if asked is None or got is None:
+        return got if got is not None else asked
+    return got if 0 < got < asked else asked
+
+
+def _facts(loader: Any) -> Dict[str, Any]:
+    """The loader's settings, as in `LoaderSeen`."""
+    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    plain = type(sampler).__name__ == "BatchSampler"
+    inner = loader.sampler if plain else sampler
+    iterable = is_iterable_style(loader)
+    return {
+        "batch_size": loader.batch_size if loader.batch_size is not None else getattr(sampler, "batch_size", None),
+        "dataset_length": None if iterable else _length(loader.dataset),
+        "length": _length_of_iterable(loader) if iterable else _length(sampler),
+        "sampler": type(inner).__name__,
+        "sampler_samples": _length(inner) if not iterable and (plain or loader.batch_sampler is None) else None,
+        "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
+        "workers": int(loader.num_workers),
+        "pin_memory": bool(loader.pin_memory),
+    }
+
+
+def is_iterable_style(loader: Any) -> bool:
+    return isinstance(loader.dataset, IterableDataset)
+
+
+def _length(thing: Any) -> Optional[int]:
+    try:
+        return len(thing)
+    except Exception:
+        return None
+
+
+def _length_of_iterable(loader: Any) -> Optional[int]:
+    """Batches of an iterable data set that knows its length. Not by len(loader), which remembers that it was asked."""
+    samples = _length(loader.dataset)
+    if samples is None or loader.batch_size is None:
+        return samples
+    return samples // loader.batch_size if loader.drop_last else -(-samples // loader.batch_size)
+
+
+class Consumption:
+    """Which batches went into which step.
+
+    A loader may be asked for more than a step uses: accelerate draws one batch ahead to know the last one. What is drawn
+    before the first forward pass beyond what later steps draw is that lookahead, and every count is moved back by it.
+    """
+
+    def __init__(self) -> None:
+        self._given: Dict[int, List[Optional[int]]] = {}  # pass -> samples of each batch it gave
+        self._marks: List[List[Tuple[int, int, bool]]] = []  # by step: (pass, batches given so far, whether it had ended)
+        self._fresh: Deque[Tuple[Pass, Optional[int]]] = deque()
+        self._ahead: Dict[int, int] = {}  # pass -> batches given when its first batch was worked on
+        self._active: Dict[int, Pass] = {}  # those that the last steps drew from
+        self.latest: Optional[int] = None  # samples that were drawn for the latest step (or ahead of it)
+
+    def given(self, one: Pass, samples: Optional[int]) -> None:
+        self._fresh.append((one, samples))
+
+    def worked_on(self) -> None:
+        """A forward or backward pass began: what was given until now came before it."""
+        for one in {id(p): p for p, _ in self._fresh}.values():
+            self._ahead.setdefault(one.serial, one.given)
+
+    def step(self) -> None:
+        """A step is complete: what training loaders gave belongs to it or is ahead of it."""
+        drawn = [(one, samples) for one, samples in self._fresh if one.role != EVAL]
+        known = [samples for _, samples in drawn if samples is not None]
+        self.latest = sum(known) if drawn and len(known) == len(drawn) else None
+        self._fresh.clear()
+        if len(self._marks) >= KEPT_STEPS:
+            return
+        for one, samples in drawn:
+            self._given.setdefault(one.serial, []).append(samples)
+            self._active[one.serial] = one
+        self._marks.append([(serial, len(self._given[serial]), one.ended) for serial, one in self._active.items()])
+        self._active = {serial: one for serial, one in self._active.items() if not one.ended}
+
+    def _lookahead(self, serial: int) -> int:
+        counts = [given for marks in self._marks for s, given, _ in marks if s == serial]
+        if len(counts) < 2 or counts[1] == counts[0] or self._ahead.get(serial) != counts[0]:
+            return 0
+        return max(0, counts[0] - (counts[1] - counts[0]))
+
+    def by_step(self) -> Tuple[List[int], List[Optional[int]]]:
+        """(batches, samples) of each step. Of several loaders drawn side by side, the most batches and all samples count."""
+        used: Dict[int, int] = {}
+        batches: List[int] = []
+        samples: List[Optional[int]] = []
+        ahead = {serial: self._lookahead(serial) for serial in self._given}
+        for marks in self._marks:
+            taken_by_pass = []
+            for serial, given, ended in marks:
+                end = given - (0 if ended else ahead[serial])
+                taken_by_pass.append(self._given[serial][used.get(serial, 0) : end])
+                used[serial] = max(end, used.get(serial, 0))
+            counts = [count for taken in taken_by_pass for count in taken]
+            known = [count for count in counts if count is not None]
+            batches.append(max(map(len, taken_by_pass), default=0))
+            samples.append(sum(known) if marks and len(known) == len(counts) else None)
+        return batches, samples
 
 
 class Loaders:
-    """All loaders of the process, and the waiting time of the step that goes on."""
+    """All loaders of the process, and the waiting time of the current step."""
 
     def __init__(self, checksums: bool, imaginary: bool):
         self._checksums = checksums
         self._imaginary = imaginary
-        self._all: List[Watched] = []
+        self._all: List[Loader] = []
         self._serial = 0
         self.consumption = Consumption()
-        self.latest: Optional[Iteration] = None  # the pass that gave the latest batch
-        self.recent: List[Iteration] = []  # those that gave a batch since the last backward pass or step
-        self.waited_s = 0.0  # for training data, since the last step
+        self.latest: Optional[Pass] = None  # the pass that gave the latest batch
+        self.recent: List[Pass] = []  # those that gave a batch since the last backward pass or step
+        self._waited_s = 0.0  # for training data, since the last step
 
     @property
     def any_trained(self) -> bool:
-        return any(watched.role == TRAIN for watched in self._all)
+        return any(known.role == TRAIN for known in self._all)
 
     @property
     def any(self) -> bool:
         return bool(self._all)
 
-    def begin(self, loader: Any) -> Iteration:
-        watched = next((w for w in self._all if w.loader() is loader), None)
-        if watched is None:
-            watched = self._made_anew(loader)
+    def begin(self, loader: Any) -> Pass:
         self._serial += 1
-        return Iteration(watched, self._serial)
+        return Pass(self._known(loader), self._serial)
 
-    def _made_anew(self, loader: Any) -> Watched:
-        """A loader not seen before: its successor where a script makes the same one for each epoch, else one more."""
-        new = Watched(loader, len(self._all))
-        for watched in self._all:
-            if watched.loader() is None and watched.facts == new.facts and watched.dataset_is(loader.dataset):
-                watched.loader = new.loader
-                return watched
+    def _known(self, loader: Any) -> Loader:
+        """A loader not seen before takes the place of a dead one that was the same (scripts make one an epoch), or is new."""
+        for known in self._all:
+            if known.loader() is loader:
+                return known
+        new = Loader(loader)
+        for known in self._all:
+            if known.loader() is None and known.is_same(new):
+                known.loader = new.loader
+                return known
         self._all.append(new)
         return new
 
     def is_trained(self, loader: Any) -> bool:
-        return any(w.role == TRAIN and w.loader() is loader for w in self._all)
+        return any(known.role == TRAIN and known.loader() is loader for known in self._all)
 
-    def gave(self, iteration: Iteration, iterator: Any, batch: Any, waited_s: float) -> None:
+    def gave(self, one: Pass, iterator: Any, batch: Any, waited_s: float) -> None:
         pending = iterator.__dict__.get(INDICES)
         index = pending.popleft() if pending else None
-        samples = samples_in(index, batch, _is_iterable(iterator))
-        watched = iteration.watched
-        iteration.given += 1
-        watched.counted(samples)
-        watched.wait_s += waited_s
-        if iteration.expected_role != EVAL:
-            self.waited_s += waited_s
-        if len(watched.first) < KEPT_BATCHES:
-            watched.first.append(seen_of(batch, samples, self._checksums))
-        self.consumption.given(iteration, samples)
-        self.latest = iteration
-        if iteration not in self.recent:
-            self.recent.append(iteration)
+        samples = samples_in(index, batch, iterator._dataset_kind == torch_dataloader._DatasetKind.Iterable)
+        one.given += 1
+        one.loader.count(samples, waited_s)
+        if one.expected_role != EVAL:
+            self._waited_s += waited_s
+        if len(one.loader.first) < KEPT_BATCHES:
+            checksum = batch_tensors.checksum_of(batch) if self._checksums else None
+            one.loader.first.append(BatchSeen(samples, batch_tensors.shapes_of(batch), checksum))
+        self.consumption.given(one, samples)
+        self.latest = one
+        if one not in self.recent:
+            self.recent.append(one)
 
-    def decide(self, iteration: Iteration, role: str) -> None:
+    def decide(self, one: Pass, role: str) -> None:
         """A loader that was trained on once is a training loader, even where an accuracy over it is computed as well."""
-        iteration.role = role
-        if iteration.watched.role is None or role == TRAIN:
-            iteration.watched.role = role
+        one.role = role
+        if one.loader.role is None or role == TRAIN:
+            one.loader.role = role
 
-    def trained(self) -> Optional[Iteration]:
+    def trained(self) -> Optional[Pass]:
         """A backward pass or a step happened: the batches since the last one were for training.
 
-        Gives back a pass that had been taken for an evaluation and was not one: a teacher's or a generator's forward pass
-        under no_grad comes before the student's.
+        Returns a pass that was taken for an evaluation and was none: a teacher's or a generator's forward pass under no_grad
+        comes before the student's.
         """
         mistaken = None
-        for iteration in reversed(self.recent):
-            if iteration.role == TRAIN:
-                break
-            if iteration.role is None:
-                self.decide(iteration, TRAIN)
+        for one in reversed(self.recent):
+            if one.role is None:
+                self.decide(one, TRAIN)
                 continue
-            if iteration is self.latest and iteration.given == 1 and not iteration.ended:
-                mistaken = iteration
+            if one.role != TRAIN and one is self.latest and one.given == 1 and not one.ended:
+                mistaken = one
             break
         del self.recent[:]
         return mistaken
 
     def take_waited_s(self) -> float:
-        waited, self.waited_s = self.waited_s, 0.0
+        waited, self._waited_s = self._waited_s, 0.0
         return waited
 
     def read(self) -> List[LoaderSeen]:
-        seen = [w for w in self._all if w.batches_seen or w.iterations]
-        return [w.read(self._imaginary) for w in seen[:MAX_LOADERS]]
+        return [known.read(self._imaginary) for known in self._all[:MAX_LOADERS]]
 
 
-def _is_iterable(iterator: Any) -> bool:
-    return iterator._dataset_kind == torch_dataloader._DatasetKind.Iterable
+def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
+    """Into the base classes: once a process, whatever number of probes it has. `probe_of_rank()` is the probe."""
+    patch(torch_dataloader.DataLoader, "__iter__", lambda original: _iter(original, guarded(probe_of_rank)))
+    patch(torch_dataloader._BaseDataLoaderIter, "__next__", _next)
+    patch(torch_dataloader._BaseDataLoaderIter, "_next_index", _next_index)
+    patch(torch_dataloader._BaseDataLoaderIter, "_reset", _reset)
 
 
-def watch_loaders(awake: Callable[[], Any]) -> None:
-    """Puts the watch into the base classes: once a process, whatever number of probes it sees. `awake()` gives the probe."""
-    base = torch_dataloader._BaseDataLoaderIter
-    _wrap_iter(torch_dataloader.DataLoader, guarded(awake))
-    _wrap_next(base)
-    _wrap_indices(base)
-
-
-def _wrap_iter(cls: Any, awake: Callable[[], Any]) -> None:
-    original = cls.__iter__
-
-    @functools.wraps(original)
+def _iter(original: Any, probe_of_rank: Callable[[], Any]) -> Any:
     def __iter__(self: Any) -> Any:
-        probe = awake()
-        own = probe.before_iteration(self) if probe is not None else None
+        probe = probe_of_rank()
+        own = probe.before_pass(self) if probe is not None else None
         iterator = own if own is not None else original(self)
         if probe is not None:
             _attach(probe, self, iterator)
         return iterator
 
-    cls.__iter__ = __iter__
+    return __iter__
 
 
 @guarded
@@ -153,49 +304,38 @@ def _attach(probe: Any, loader: Any, iterator: Any) -> None:
         iterator.__dict__[ATTRIBUTE] = probe.loaders.begin(loader)
 
 
-def _wrap_next(cls: Any) -> None:
-    original = cls.__next__
-
-    @functools.wraps(original)
+def _next(original: Any) -> Any:
     def __next__(self: Any) -> Any:
-        iteration = self.__dict__.get(ATTRIBUTE)
-        context = process_context.context
-        probe = context.probe if context is not None else None
-        if iteration is None or probe is None:
+        one, probe = self.__dict__.get(ATTRIBUTE), current_probe()
+        if one is None or probe is None:
             return original(self)
-        if probe.stops(iteration):
-            iteration.ended = True
+        if probe.stops(one):
+            one.ended = True
             raise StopIteration
         before = time.perf_counter()
         try:
             batch = original(self)
         except StopIteration:
-            iteration.ended = True
+            one.ended = True
             raise
-        probe.batch_given(iteration, self, batch, time.perf_counter() - before)
+        probe.batch_given(one, self, batch, time.perf_counter() - before)
         return batch
 
-    cls.__next__ = __next__
+    return __next__
 
 
-def _wrap_indices(cls: Any) -> None:
-    original = cls._next_index
-
-    @functools.wraps(original)
+def _next_index(original: Any) -> Any:
     def _next_index(self: Any) -> Any:
         index = original(self)
-        indices = self.__dict__.get(INDICES)
-        if indices is None:
-            indices = self.__dict__[INDICES] = deque()
-        indices.append(index)
+        self.__dict__.setdefault(INDICES, deque()).append(index)
         return index
 
-    cls._next_index = _next_index
-    reset = cls._reset
+    return _next_index
 
-    @functools.wraps(reset)
+
+def _reset(original: Any) -> Any:
     def _reset(self: Any, *args: Any, **kwargs: Any) -> Any:
         self.__dict__.pop(INDICES, None)  # of a pass that was left before its end, with workers that persist
-        return reset(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
-    cls._reset = _reset
+    return _reset

@@ -1,9 +1,11 @@
-"""Exceptions that leave the script, and out-of-memory wherever it is raised."""
+"""Exceptions that end the script, out of memory wherever it is raised, and errors that mean: this script needs a real card."""
 
 from __future__ import annotations
 
 import dataclasses
+import linecache
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -12,19 +14,33 @@ from typing import Any, Callable, List, Optional
 
 import brimful_inside
 from brimful_inside.probe.context import guarded
-from brimful_inside.probe.unsupported import is_ours, lacking
 from brimful_inside.simulator.oom_patterns import match_oom
 from brimful_inside.wire import Failure
 
 UNSUPPORTED, CRASHED = "unsupported", "crashed"
+_INTERRUPTS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+# How PyTorch and others say that a tensor has no data; "meta" is the imaginary card (imaginary/cuda_api/devices.py).
+_NO_DATA = re.compile(r"\bmeta\b|Meta[A-Z]\w*Type|data is not allocated yet|Cannot access data pointer", re.IGNORECASE)
+_DRIVER = re.compile(r"libcuda|libcudart|libnvrtc|NVIDIA driver|cudaGetDeviceCount|CUDA driver|active drivers")
+_BUILDS = re.compile(r"torch[/\\]utils[/\\]cpp_extension\.py$")
+
+_LIBRARIES = tuple(
+    os.path.normcase(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
+)
+_OURS = os.path.normcase(os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))) + os.sep
 
 
 def kind_of(error: BaseException) -> str:
-    """Out of device memory, out of host memory, a call the imaginary card lacks, or a crash of the script's own."""
-    if any(is_ours(one) for one in (error, error.__cause__) if one is not None):
+    """Out of device memory, out of host memory, a call that the imaginary card lacks, or a crash of the script's own."""
+    if any(_raised_by_imaginary_gpu(one) for one in (error, error.__cause__) if one is not None):
         return UNSUPPORTED
-    face = match_oom(qualified_name(type(error)), _message(error))
-    return face.kind if face is not None else CRASHED
+    pattern = match_oom(qualified_name(type(error)), _message(error))
+    return pattern.kind if pattern is not None else CRASHED
+
+
+def _raised_by_imaginary_gpu(error: BaseException) -> bool:
+    return any(c.__name__ == "Unsupported" and c.__module__.startswith("brimful_inside.imaginary") for c in type(error).__mro__)
 
 
 def qualified_name(cls: type) -> str:
@@ -38,87 +54,99 @@ def _message(error: BaseException) -> str:
         return repr(type(error))
 
 
+def is_users(path: str) -> bool:
+    """Whether a file is neither an installed package's, nor Python's, nor ours."""
+    if path.startswith("<"):
+        return path.startswith(("<stdin>", "<string>"))
+    normal = os.path.normcase(os.path.abspath(path))
+    return not ("site-packages" in normal or "dist-packages" in normal or normal.startswith((_OURS, *_LIBRARIES)))
+
+
 def where_in_users_code(trace: Any) -> Optional[str]:
-    """ "file.py:12 in train": the innermost frame that is neither an installed package's, nor Python's, nor ours."""
+    """ "file.py:12 in train": the innermost frame in the user's code."""
     found = None
     for frame, line in traceback.walk_tb(trace):
-        path = frame.f_code.co_filename
-        if is_users(path):
-            found = "%s:%d in %s" % (path, line, frame.f_code.co_name)
+        if is_users(frame.f_code.co_filename):
+            found = "%s:%d in %s" % (frame.f_code.co_filename, line, frame.f_code.co_name)
     return found
 
 
-_LIBRARIES = tuple(
-    os.path.normcase(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
-)
-_OURS = os.path.normcase(os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))) + os.sep
-
-
-def is_users(path: str) -> bool:
-    if path.startswith("<") and not path.startswith(("<stdin>", "<string>")):
-        return False
-    normal = os.path.normcase(os.path.abspath(path)) if not path.startswith("<") else path
-    if "site-packages" in normal or "dist-packages" in normal:
-        return False
-    return not normal.startswith(_OURS) and not normal.startswith(_LIBRARIES)
+def needs_real_card(error: BaseException, is_users: Callable[[str], bool] = is_users) -> Optional[str]:
+    """The user's line that needed a real card, and why, in one sentence; None where the error means nothing of the kind."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    text = _message(error)
+    if any(_BUILDS.search(frame.f_code.co_filename) for frame, _ in frames):
+        why = "it builds a CUDA extension, and an imaginary card cannot run that"
+    elif _DRIVER.search(text):
+        why = "it calls NVIDIA's driver, past PyTorch"
+    elif isinstance(error, (RuntimeError, BufferError)) and _NO_DATA.search(text):  # a KeyError of "meta" is the script's own
+        why = "it needs what the card's tensors hold"
+    else:
+        return None
+    of_user = [(frame.f_code.co_filename, line) for frame, line in frames if is_users(frame.f_code.co_filename)]
+    line = linecache.getline(*of_user[-1]).strip()[:120] if of_user else ""
+    first_line = text.strip().splitlines()[0][:120] if text.strip() else ""
+    return "%s%s (%s: %s)" % (line and "`%s`: " % line, why, type(error).__name__, first_line)
 
 
 class Failures:
-    """Tells each failure once. `now()` gives (phase, step, whether the measured steps are complete)."""
+    """Reports each failure once. `now()` gives (phase, step, whether the measured steps are complete)."""
 
     def __init__(self, emit: Callable[[Any], None], now: Callable[[], Any]):
         self._emit = emit
         self._now = now
         self._pending: Optional[Failure] = None  # out of memory, and not known yet whether the script catches it
-        self._told: List[int] = []
+        self._reported: List[int] = []
         self.last: Optional[Failure] = None
 
     @guarded
     def left_the_script(self, error: BaseException) -> None:
         """An exception that nobody caught. The same one may come by several ways (a spawned rank's wrapper, the hook)."""
-        if id(error) in self._told or isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        if id(error) in self._reported or isinstance(error, _INTERRUPTS):
             return
-        self._told.append(id(error))
+        self._reported.append(id(error))
         pending, self._pending = self._pending, None
-        self.last = self._failure(error, caught=False)
-        if pending is not None and pending.kind == self.last.kind:  # of where memory ran out: that call has been left by now
-            self.last = dataclasses.replace(self.last, phase=pending.phase)
-        self._emit(self.last)
+        failure = self._failure(error, caught=False)
+        if pending is not None and pending.kind == failure.kind:  # the phase where memory ran out, which the script has left
+            failure = dataclasses.replace(failure, phase=pending.phase)
+        self._report(failure)
 
     @guarded
     def left_a_thread(self, error: BaseException) -> None:
-        """An exception that ended a thread of the script, which itself goes on."""
-        if not isinstance(error, (KeyboardInterrupt, SystemExit)):
-            self.last = self._failure(error, caught=True)
-            self._emit(self.last)
+        """An exception that ended a thread of the script, which itself continues."""
+        if not isinstance(error, _INTERRUPTS):
+            self._report(self._failure(error, caught=True))
 
     @guarded
     def out_of_memory(self, error: Optional[BaseException] = None, message: str = "") -> None:
-        """Memory ran out. Told as caught once the script is seen to go on, else by the exception that leaves it."""
+        """Memory ran out. Reported as caught once the script continues, else with the exception that leaves it."""
         if error is not None:
             self._pending = self._failure(error, caught=True)
             return
         phase, step, after = self._now()
-        stack = traceback.format_stack(sys._getframe(1))
-        self._pending = Failure(
-            "out_of_device_memory", "torch.OutOfMemoryError", message, "".join(stack), None, phase, step, True, after
-        )
+        stack = "".join(traceback.format_stack(sys._getframe(1)))
+        name = "torch.OutOfMemoryError"
+        self._pending = Failure("out_of_device_memory", name, message, stack, None, phase, step, True, after)
 
-    def script_goes_on(self) -> None:
+    def script_continues(self) -> None:
         """A batch, a backward pass or a step came after memory ran out: the script caught the error."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            self.last = pending
-            self._emit(pending)
+            self._report(pending)
+
+    def _report(self, failure: Failure) -> None:
+        self.last = failure
+        self._emit(failure)
 
     def _failure(self, error: BaseException, caught: bool) -> Failure:
         phase, step, after = self._now()
-        kind, message = kind_of(error), _message(error)
-        lacks = lacking(error, is_users) if kind == CRASHED and self._imaginary() else None
+        kind = kind_of(error)
+        imaginary = "brimful_inside.imaginary.state.device" in sys.modules  # where there is an imaginary card, and only there
+        needs = needs_real_card(error) if kind == CRASHED and imaginary else None
         return Failure(
-            kind=kind if lacks is None else UNSUPPORTED,
+            kind=kind if needs is None else UNSUPPORTED,
             type=qualified_name(type(error)),
-            message=message if lacks is None else lacks,
+            message=_message(error) if needs is None else needs,
             traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
             where=where_in_users_code(error.__traceback__),
             phase=phase,
@@ -127,29 +155,20 @@ class Failures:
             after_measured=after,
         )
 
-    @staticmethod
-    def _imaginary() -> bool:
-        return (
-            "brimful_inside.imaginary.state.device" in sys.modules
-        )  # imported where there is an imaginary card, and only there
-
 
 def watch_exceptions(uncaught: Callable[[BaseException], None], in_thread: Callable[[BaseException], None]) -> None:
     """`uncaught(error)` before Python's own hook prints it, and `in_thread(error)` for other threads than the main one."""
-    before = sys.excepthook
+    before, before_in_threads = sys.excepthook, threading.excepthook
 
     def excepthook(kind: Any, error: Any, trace: Any) -> None:
         if isinstance(error, BaseException):
             uncaught(error)
         before(kind, error, trace)
 
-    sys.excepthook = excepthook
-    before_in_threads = threading.excepthook
-
     def thread_excepthook(args: Any) -> None:
-        error = args.exc_value
-        if isinstance(error, BaseException):
-            in_thread(error)
+        if isinstance(args.exc_value, BaseException):
+            in_thread(args.exc_value)
         before_in_threads(args)
 
+    sys.excepthook = excepthook
     threading.excepthook = thread_excepthook

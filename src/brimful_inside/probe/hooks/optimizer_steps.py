@@ -1,30 +1,30 @@
-"""Optimizer steps: each update counted once, however its optimizer is wrapped; steps that a GradScaler skips."""
+"""Optimizer steps: each update counted once, however its optimizer is wrapped; skipped ones, and those in CUDA graphs."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
+import torch
+
+from brimful_inside.probe.context import current_probe, note_own_error, patch
 from brimful_inside.wire import OptimizerSeen
 
-MAX_OPTIMIZERS = 16  # told of by name; a script with one optimizer a parameter (backward-fused updates) has hundreds
+MAX_OPTIMIZERS = 16  # reported one by one; a script with one optimizer a parameter (backward-fused updates) has hundreds
 
 
-class _Call:
+class _Call(NamedTuple):
     """One call of step() that is under way."""
 
-    __slots__ = ("frame", "optimizer", "seen")
-
-    def __init__(self, optimizer: Any, frame: Any, seen: Optional[Seen]):
-        self.optimizer = optimizer
-        self.frame = frame
-        self.seen = seen
+    optimizer: Any
+    frame: Any
+    seen: Optional[Seen]  # None inside another optimizer's step
 
 
 class Seen:
-    """One optimizer that stepped by itself, not inside another's step."""
+    """One optimizer that stepped, not inside another's step."""
 
     def __init__(self, optimizer: Any, on_death: Callable[[Any], Any]):
         self.optimizer = weakref.ref(optimizer, on_death)
@@ -38,6 +38,17 @@ class Seen:
         self.first_rates: Optional[List[Any]] = None
         self.rates: List[Any] = []
         self.scheduled: List[Dict[str, Any]] = []  # what schedulers wrote into the groups
+
+    def begin_step(self, optimizer: Any, uses_closure: bool) -> None:
+        self.uses_closure = self.uses_closure or uses_closure
+        groups = optimizer.param_groups
+        rates = [_kept(group.get("lr")) for group in groups]
+        self.rates = [rate for rate in rates if rate is not None]
+        if self.first_rates is None:
+            self.first_rates = self.rates
+            self.scheduled = [{k: g[k] for k in ("initial_lr", "max_lr") if k in g} for g in groups]
+            self.device = next((p.device for group in groups for p in group["params"]), None)
+            self.parameters = sum(p.numel() for group in groups for p in group["params"])
 
     def read(self, waits: bool) -> OptimizerSeen:
         """With `waits`, rates that lie on a device are read too, which waits for it."""
@@ -57,17 +68,18 @@ class Seen:
 
 
 class Steps:
-    """Counts steps. `on_begin()` runs before an outermost step, `on_step(number)` after each one of the pace-setter."""
+    """Counts steps. `on_begin()` runs before an outermost step, `on_step(number)` after each one of the pace-setter, which is
+    the optimizer that stepped first."""
 
     def __init__(self, on_begin: Callable[[], None], on_step: Callable[[int], None], on_skip: Callable[[], None]):
         self._on_begin = on_begin
         self._on_step = on_step
         self._on_skip = on_skip
         self._all: List[Seen] = []
-        self._alive: Dict[int, Seen] = {}  # by the optimizer's id, until it dies: a script's memory is not held on to
+        self._alive: Dict[int, Seen] = {}  # by the optimizer's id, until it dies: the script's memory is not kept alive
         self._trained: Any = weakref.WeakKeyDictionary()  # module -> whether an optimizer holds a parameter of it
         self._calls = threading.local()
-        self.captured: Optional[List[Seen]] = None  # steps of the capture of a CUDA graph that is under way: none is made
+        self.captured: Optional[List[Seen]] = None  # steps of the CUDA graph whose capture is under way: none is made
         self.pace: Optional[Seen] = None
         self.hooks_run = 0
 
@@ -87,29 +99,19 @@ class Steps:
         return bool(getattr(self._calls, "stack", None))
 
     def before(self, optimizer: Any, args: Any, kwargs: Any, frame: Any) -> None:
-        """`frame` is that of the call: by it, one that an exception ended is told from one that goes on around this one."""
+        """`frame` is that of the call: it distinguishes a call that an exception ended from one around this one."""
         stack = self._stack()
         if stack and not _is_running(stack[-1].frame):
             del stack[:]  # an exception left that step, and its post-hook never came
         if stack:
-            outer = stack[0].seen
-            if outer is not None and optimizer is not stack[0].optimizer:
-                name = type(optimizer).__name__
-                if name not in outer.inner:
-                    outer.inner.append(name)
+            outer, name = stack[0].seen, type(optimizer).__name__
+            if outer is not None and optimizer is not stack[0].optimizer and name not in outer.inner:
+                outer.inner.append(name)
             stack.append(_Call(optimizer, frame, None))
             return
         seen = self._of(optimizer)
         stack.append(_Call(optimizer, frame, seen))
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        seen.uses_closure = seen.uses_closure or callable(closure)
-        rates = [_kept(group.get("lr")) for group in optimizer.param_groups]
-        seen.rates = [rate for rate in rates if rate is not None]
-        if seen.first_rates is None:
-            seen.first_rates = seen.rates
-            seen.scheduled = [{k: g[k] for k in ("initial_lr", "max_lr") if k in g} for g in optimizer.param_groups]
-            seen.device = next((p.device for group in optimizer.param_groups for p in group["params"]), None)
-            seen.parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        seen.begin_step(optimizer, callable(args[1] if len(args) > 1 else kwargs.get("closure")))
         self._on_begin()
 
     def after(self, optimizer: Any) -> None:
@@ -125,8 +127,8 @@ class Steps:
             return
         if self.captured is not None:
             self.captured.append(call.seen)
-            return
-        self._made(call.seen)
+        else:
+            self._made(call.seen)
 
     def made_again(self, seen: Seen) -> None:
         """A replay of a CUDA graph makes a step that was captured."""
@@ -172,26 +174,20 @@ class Steps:
         key = id(optimizer)
         seen = self._alive.get(key)
         if seen is None:
-            seen = Seen(optimizer, lambda _, key=key: self._alive.pop(key, None))
-            self._alive[key] = seen
+            seen = self._alive[key] = Seen(optimizer, lambda _, key=key: self._alive.pop(key, None))
             self._all.append(seen)
             self._trained.clear()
         return seen
 
     def _stack(self) -> List[_Call]:
-        stack = getattr(self._calls, "stack", None)
-        if stack is None:
-            stack = self._calls.stack = []
-        return stack
+        return self._calls.__dict__.setdefault("stack", [])
 
 
 def _is_running(frame: Any) -> bool:
     here: Any = sys._getframe(1)
-    while here is not None:
-        if here is frame:
-            return True
+    while here is not None and here is not frame:
         here = here.f_back
-    return False
+    return here is not None
 
 
 def _numbers(rates: List[Any], waits: bool) -> List[float]:
@@ -200,6 +196,63 @@ def _numbers(rates: List[Any], waits: bool) -> List[float]:
 
 def _kept(rate: Any) -> Any:
     """A learning rate as it is now: a tensor changes in place later, so it is copied (its value is read at the end)."""
-    if rate is None:
-        return None
     return rate.detach().clone() if hasattr(rate, "detach") else rate
+
+
+class CapturedSteps:
+    """CUDA graphs: a step that was captured is made at every replay, and not when it was captured."""
+
+    def __init__(self, steps: Steps, on_capture: Callable[[], None], on_replay: Callable[[], None]):
+        self._steps = steps
+        self._on_capture = on_capture
+        self._on_replay = on_replay
+        self._taken: Any = weakref.WeakKeyDictionary()  # graph -> the optimizers whose steps it holds
+
+    def capture_begin(self, graph: Any) -> None:
+        self._steps.captured = []
+
+    def capture_end(self, graph: Any) -> None:
+        taken, self._steps.captured = self._steps.captured, None
+        if taken:
+            self._taken[graph] = taken
+            self._on_capture()
+
+    def capture_failed(self, graph: Any) -> None:
+        """The capture came to nothing: steps count as they are made."""
+        self._steps.captured = None
+
+    def replay(self, graph: Any) -> None:
+        taken: List[Seen] = self._taken.get(graph) or []
+        if taken:
+            self._on_replay()
+            for seen in taken:
+                self._steps.made_again(seen)
+
+
+def patch_graphs() -> None:
+    """Into the methods of torch.cuda.CUDAGraph, PyTorch's own or an imaginary card's."""
+    for name in ("capture_begin", "capture_end", "replay"):
+        patch(torch.cuda.CUDAGraph, name, lambda original, name=name: _graph_method(original, name))
+
+
+def _graph_method(original: Any, name: str) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            if name == "capture_end":
+                _notify("capture_failed", self)
+            raise
+        _notify(name, self)
+        return result
+
+    return method
+
+
+def _notify(name: str, graph: Any) -> None:
+    probe = current_probe()
+    if probe is not None:
+        try:
+            getattr(probe.captured, name)(graph)
+        except Exception:
+            note_own_error("a CUDA graph (%s)" % name)

@@ -1,78 +1,117 @@
-"""Device memory by phase: none on a CPU, the imaginary card's, or a real card's."""
+"""Device memory by phase: three meters behind one interface, for a CPU, an imaginary card and real cards.
+
+Also `SharedPeaks`: the allocator keeps one set of peaks a device, and both the script and the probe reset it.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+import functools
+import os
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 
-from brimful_inside.probe.accelerator import accelerator_type, is_started
-from brimful_inside.probe.context import guarded
-from brimful_inside.probe.memory.peak_stats import SharedPeaks
-from brimful_inside.probe.timing.run_counters import Held
+from brimful_inside.probe.context import ProcessContext, environment_number, guarded
+from brimful_inside.probe.hooks.import_hooks import import_hooks
 from brimful_inside.wire import CardSeen, PhasePeak
 
 Peaks = Tuple[Optional[int], Optional[int], Optional[int]]  # allocated, reserved, device; bytes
+Tree = Dict[str, Any]
 
 
-class NoDevice:
-    """A CPU has no device memory."""
+class Held(NamedTuple):
+    """What the caching allocators of a process hold now, and how often they had to free their cache and try again."""
 
-    context_bytes: Optional[int] = None
+    allocated_bytes: int  # of the fullest card
+    reserved_bytes: int
+    retries: int  # of all cards
+
+
+class DeviceMeter:
+    """What the probe asks of a device. As it stands here it is that of a CPU, which has no device memory."""
+
+    context_bytes: Optional[int] = None  # outside PyTorch's allocator
     trace_file: Optional[str] = None
-    approximations: Dict[str, int] = {}  # noqa: RUF012
+    approximations: Mapping[str, int] = {}
     cards: List[CardSeen] = []  # noqa: RUF012
     communicators: List[int] = []  # noqa: RUF012
     split_over = 1
+    allocations: Optional[int] = None  # how many were made so far; None: the device itself shows whether it works
 
-    def start(self, name: str) -> None:
-        pass
+    def start(self, phase: str) -> None:
+        """Resets the peaks, at the start of a phase."""
 
     def step(self, number: int) -> None:
-        pass
+        """A step is complete."""
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
+        """Of the fullest card, now; None where nobody knows. With `settle` garbage is collected first."""
         return None
 
     def peaks(self) -> Peaks:
+        """Of the fullest card, since `start`."""
         return None, None, None
 
     def held(self) -> Optional[Held]:
         return None
 
     def flush(self) -> None:
-        pass
+        """Writes what is not on the disk yet, before the process ends."""
 
-    def on_out_of_memory(self, callback: Any) -> None:
-        pass
+    def on_out_of_memory(self, callback: Callable[..., None]) -> None:
+        """`callback(error, message)` whenever memory runs out, with the exception or with a message alone."""
 
 
-class ImaginaryDevice:
-    """The imaginary cards, which keep the books themselves and write the traces. Of several the fullest counts."""
+class ImaginaryMeter(DeviceMeter):
+    """The imaginary cards, which count for themselves and write the traces. Of several the fullest counts."""
 
     def __init__(self, gpu: Any, context_bytes: int, peaks: SharedPeaks, trace_files: Dict[int, str]):
         self._gpu = gpu
         self._peaks = peaks
         self._trace_files = trace_files  # by card, as they are opened
         self._highest: Dict[int, Tuple[int, int]] = {}  # (allocated, reserved) of each card until the last phase began
-        self.context_bytes: Optional[int] = context_bytes
+        self.context_bytes: int = context_bytes
+        self.on_out_of_memory = gpu.on_out_of_memory
+
+    def start(self, phase: str) -> None:
+        for index in range(1, self._gpu.count):
+            self._keep(index)
+            self._peaks.reset_by_probe(index, lambda: None)
+        self._keep(0)
+        self._peaks.reset_by_probe(0, lambda: self._gpu.phase(phase))
+
+    def _keep(self, index: int) -> None:
+        before, now = self._highest.get(index, (0, 0)), self._peaks.peaks(index)
+        self._highest[index] = (max(before[0], now[0]), max(before[1], now[1]))
+
+    def step(self, number: int) -> None:
+        self._gpu.step(number)
+
+    def alive_bytes(self, settle: bool) -> Optional[int]:
+        if settle:
+            self._gpu.garbage.poll()
+        return max(ledger.allocator.allocated for ledger in self._gpu.ledgers)
+
+    def peaks(self) -> Peaks:
+        allocated, reserved = _fullest([self._peaks.peaks(index) for index in range(self._gpu.count)])
+        return allocated, reserved, reserved + self.context_bytes
+
+    def held(self) -> Optional[Held]:
+        cards = [ledger.allocator for ledger in self._gpu.ledgers]
+        return Held(*_fullest([(c.allocated, c.reserved) for c in cards]), sum(c.num_alloc_retries for c in cards))
+
+    @guarded
+    def flush(self) -> None:
+        self._gpu.end_trace()
 
     @property
     def trace_file(self) -> Optional[str]:
         """Of the card that was used first."""
         return next(iter(self._trace_files.values()), None)
 
-    def start(self, name: str) -> None:
-        for index in range(1, self._gpu.count):
-            self._keep(index)
-            self._peaks.reset_by_probe(index, lambda: None)
-        self._keep(0)
-        self._peaks.reset_by_probe(0, lambda: self._gpu.phase(name))
-
-    def _keep(self, index: int) -> None:
-        before = self._highest.get(index, (0, 0))
-        now = self._peaks.peaks(index)
-        self._highest[index] = (max(before[0], now[0]), max(before[1], now[1]))
+    @property
+    def approximations(self) -> Mapping[str, int]:
+        return {str(name): int(count) for name, count in self._gpu.approximations.items()}
 
     @property
     def cards(self) -> List[CardSeen]:
@@ -82,142 +121,83 @@ class ImaginaryDevice:
             self._keep(index)
             allocated, reserved = self._highest[index]
             if reserved:
-                peak = PhasePeak(allocated, reserved, reserved + (self.context_bytes or 0), None)
+                peak = PhasePeak(allocated, reserved, reserved + self.context_bytes, None)
                 seen.append(CardSeen(index, peak, self._trace_files.get(index)))
         return seen
+
+    @property
+    def communicators(self) -> List[int]:
+        return sorted(self._gpu.communicators.values())
 
     @property
     def split_over(self) -> int:
         return self._gpu.split_over
 
     @property
-    def communicators(self) -> List[int]:
-        return sorted(self._gpu.communicators.values())
-
-    def step(self, number: int) -> None:
-        self._gpu.step(number)
-
-    @property
-    def births(self) -> Optional[int]:
-        """How often memory was taken on the cards: while it changes, the process is at work."""
+    def allocations(self) -> Optional[int]:
         return sum(ledger.allocations for ledger in self._gpu.ledgers)
 
-    def alive_bytes(self, settle: bool) -> Optional[int]:
-        """Of the fullest card, now. With `settle` garbage is collected first, where brimful has the collector wait."""
-        if settle:
-            self._gpu.garbage.poll()
-        return max(ledger.allocator.allocated for ledger in self._gpu.ledgers)
 
-    def peaks(self) -> Peaks:
-        of_cards = [self._peaks.peaks(index) for index in range(self._gpu.count)]
-        allocated, reserved = (max(values) for values in zip(*of_cards))
-        return allocated, reserved, reserved + (self.context_bytes or 0)
-
-    def held(self) -> Optional[Held]:
-        cards = [ledger.allocator for ledger in self._gpu.ledgers]
-        retries = sum(card.num_alloc_retries for card in cards)
-        return Held(max(card.allocated for card in cards), max(card.reserved for card in cards), retries)
-
-    @guarded
-    def flush(self) -> None:
-        self._gpu.end_trace()
-
-    def on_out_of_memory(self, callback: Any) -> None:
-        self._gpu.on_out_of_memory(callback)
-
-    @property
-    def approximations(self) -> Dict[str, int]:
-        return {str(name): int(count) for name, count in self._gpu.approximations.items()}
-
-
-class AcceleratorDevice:
+class AcceleratorMeter(DeviceMeter):
     """Real cards, through torch. Of several that one process uses, the fullest counts."""
-
-    trace_file: Optional[str] = None
-    approximations: Dict[str, int] = {}  # noqa: RUF012
-    cards: List[CardSeen] = []  # noqa: RUF012
-    communicators: List[int] = []  # noqa: RUF012
-    split_over = 1
 
     def __init__(self, peaks: SharedPeaks):
         self._peaks = peaks
-        self._untold = False  # this torch has the functions, and not for this kind of device (MPS, in some versions)
-        self._watches_memory = False
+        self._unknown = not peaks.known  # this torch has no statistics of this kind of device (MPS, in some versions)
+        self._observes_memory = False
         self._on_out_of_memory: Any = None
 
-    def _devices(self) -> List[int]:
-        """The cards, once torch has started them: nothing of ours may start one (the script may still fork)."""
-        if self._untold or not self._peaks.known or not is_started():
+    def _read(self, of_card: Callable[[int], Any]) -> List[Any]:
+        """`of_card` of each card, once torch has started them: the probe starts none (the script may still fork). Else []."""
+        if self._unknown or not is_started():
             return []
-        self._watch_memory()
-        return list(range(torch.accelerator.device_count()))
-
-    def start(self, name: str) -> None:
+        self._observe_memory()
         try:
-            for device in self._devices():
-                self._peaks.reset_on(device)
+            return [of_card(index) for index in range(torch.accelerator.device_count())]
         except RuntimeError:  # NotImplementedError is one
-            self._untold = True
+            self._unknown = True
+            return []
 
-    def step(self, number: int) -> None:
-        pass
-
-    def alive_bytes(self, settle: bool) -> Optional[int]:
-        return None
+    def start(self, phase: str) -> None:
+        self._read(self._peaks.reset_on)
 
     def peaks(self) -> Peaks:
-        read = self._read()
-        if not read:
-            return (None, None, None) if self._untold or not self._peaks.known else (0, 0, 0)
-        allocated, reserved = max(peak[0] for peak in read), max(peak[1] for peak in read)
+        cards = self._read(self._peaks.peaks)
+        if not cards:
+            return (None, None, None) if self._unknown else (0, 0, 0)
+        allocated, reserved = _fullest(cards)
         context = self.context_bytes
         return allocated, reserved, None if context is None else reserved + context
 
-    def _read(self) -> List[Tuple[int, int]]:
-        """(allocated, reserved) of each card; [] where none was started or torch does not tell."""
-        try:
-            return [self._peaks.peaks(device) for device in self._devices()]
-        except RuntimeError:
-            self._untold = True
-            return []
-
     def held(self) -> Optional[Held]:
-        """None where no card was started, or torch does not tell."""
-        try:
-            cards = [self._peaks.now(device) for device in self._devices()]
-        except RuntimeError:
-            self._untold = True
-            return None
-        return Held(max(c[0] for c in cards), max(c[1] for c in cards), sum(c[2] for c in cards)) if cards else None
+        cards = self._read(self._peaks.now)
+        return Held(*_fullest([card[:2] for card in cards]), sum(card[2] for card in cards)) if cards else None
 
     @property
     def context_bytes(self) -> Optional[int]:
         """What the fullest card holds outside PyTorch's allocator: the context, and other processes if there are any."""
-        read = self._read()
+        cards = self._read(self._peaks.peaks)
         module: Any = getattr(torch, accelerator_type() or "cuda")
-        if not read or not hasattr(module, "mem_get_info"):
+        if not cards or not hasattr(module, "mem_get_info"):
             return None
-        device = max(range(len(read)), key=lambda index: read[index][1])
-        if not _has_context(device):
+        fullest = max(range(len(cards)), key=lambda index: cards[index][1])
+        if not _has_context(fullest):
             return None
         try:
-            free, total = module.mem_get_info(device)
-            return max(0, total - free - module.memory_reserved(device))
+            free, total = module.mem_get_info(fullest)
+            return max(0, total - free - module.memory_reserved(fullest))
         except RuntimeError:  # the device is in an error state
             return None
 
-    def flush(self) -> None:
-        pass
-
-    def on_out_of_memory(self, callback: Any) -> None:
+    def on_out_of_memory(self, callback: Callable[..., None]) -> None:
         self._on_out_of_memory = callback
 
-    def _watch_memory(self) -> None:
-        """The allocator's own observer: it speaks before the exception is raised, and can be set once CUDA runs."""
+    def _observe_memory(self) -> None:
+        """The allocator's own observer runs before the exception is raised, and can be set once CUDA is initialized."""
         attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-        if self._watches_memory or attach is None or self._on_out_of_memory is None:
+        if self._observes_memory or attach is None or self._on_out_of_memory is None:
             return
-        self._watches_memory = True
+        self._observes_memory = True
 
         def observer(device: int, wanted: int, device_total: int, device_free: int) -> None:
             message = "CUDA out of memory. Tried to allocate %d bytes on cuda:%d, of whose %d bytes %d are free"
@@ -226,7 +206,186 @@ class AcceleratorDevice:
         attach(observer)
 
 
+def _fullest(cards: List[Tuple[int, int]]) -> Tuple[int, int]:
+    """The most of any card, by column."""
+    return max(card[0] for card in cards), max(card[1] for card in cards)
+
+
 def _has_context(device: int) -> bool:
     """Asking a card for its memory makes a context on it: not on one that the script does not use."""
-    asks = getattr(torch._C, "_cuda_hasPrimaryContext", None)
-    return asks is None or bool(asks(device))
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    return has_context is None or bool(has_context(device))
+
+
+def accelerator_type() -> Optional[str]:
+    """ "cuda" (ROCm included), "xpu", "mps", ...: what this torch was built for, present or not; None on a CPU build."""
+    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    return current.type if current is not None else None
+
+
+def is_started() -> bool:
+    """Whether the script has used the accelerator: before that there is nothing to measure. Does not start it."""
+    kind = accelerator_type()
+    if kind is None:
+        return False
+    is_initialized: Any = getattr(getattr(torch, kind, None), "is_initialized", None)
+    return bool(is_initialized()) if is_initialized is not None else torch.accelerator.is_available()
+
+
+# --- the meter of a trial ---------------------------------------------------------------------------------------------
+
+_imaginary: Optional[ImaginaryMeter] = None  # one a process: a forked rank keeps its parent's
+
+
+def meter_for(context: ProcessContext) -> DeviceMeter:
+    """Prepares the device of the trial: an imaginary card is there from here on."""
+    global _imaginary
+    if context.config.device == "imaginary":
+        _imaginary = _imaginary or _enter_imaginary(context)
+        return _imaginary
+    kind = accelerator_type()
+    if context.config.device == "accelerator" and kind is not None:
+        return AcceleratorMeter(SharedPeaks.of(kind))
+    if context.config.device == "accelerator":
+        context.note("this torch (%s) knows no accelerator: the script ran on the CPU" % torch.__version__)
+    return DeviceMeter()
+
+
+def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
+    from brimful_inside.imaginary import enter
+    from brimful_inside.imaginary.operators.compiled_kernels import TRITON_LAUNCHERS, pass_over
+
+    config = context.config
+    if config.card is None:
+        raise ValueError("the trial config names an imaginary device and no card")
+    files: Dict[int, str] = {}
+
+    def open_trace(index: int) -> Any:
+        file, files[index] = _open_trace(context, index if files else None)
+        return file
+
+    count = visible_cards(config.cards, os.environ)
+    trace = None if not config.trace else open_trace(0) if count == 1 else open_trace
+    gpu = enter(config.card, config.capacity_bytes, trace, config.what_if, count)
+    for module in TRITON_LAUNCHERS:
+        import_hooks.when_imported(module, functools.partial(pass_over, gpu))
+    return ImaginaryMeter(gpu, config.card.context_bytes, SharedPeaks.of("cuda"), files)
+
+
+def visible_cards(cards: int, environment: Mapping[str, str]) -> int:
+    """How many of the cards CUDA_VISIBLE_DEVICES leaves, one at least: scripts and launchers set it for a card of their own."""
+    names = environment.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return cards
+    return max(1, min(cards, len([name for name in names.split(",") if name.strip()])))
+
+
+def _open_trace(context: ProcessContext, index: Optional[int]) -> Tuple[Any, str]:
+    """A rank's trace is trace-<rank>.jsonl, of its first card; of another card `index` it is trace-<rank>-cuda<index>.jsonl.
+
+    Another process with that rank (a helper of the script) gets a name of its own.
+    """
+    stem = "trace-%d%s" % (environment_number("RANK"), "" if index is None else "-cuda%d" % index)
+    own = "%s-%d.jsonl" % (stem, os.getpid())
+    for name in (stem + ".jsonl", own) if context.role == "rank" else (own,):
+        try:
+            return open(os.path.join(context.config.folder, name), "x", encoding="utf-8", buffering=1 << 20), name
+        except FileExistsError:
+            continue
+    raise FileExistsError(own)
+
+
+# --- peaks that two read ----------------------------------------------------------------------------------------------
+
+# The functions of torch._C behind torch.cuda, torch.xpu and torch.accelerator: (reads the statistics, resets the peaks).
+_OF_ALL = ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats")
+FUNCTIONS = {
+    "cuda": [("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"), _OF_ALL],
+    "xpu": [("_xpu_memoryStats", "_xpu_resetPeakMemoryStats"), _OF_ALL],
+}
+
+
+class SharedPeaks:
+    """The peaks of all devices of one kind, between torch and torch._C: whoever resets, the other keeps what the peaks were.
+
+    So the script's max_memory_allocated() reads as it would without brimful, and a phase keeps its peak when the script
+    resets. Made once a process by `of`.
+    """
+
+    _made: Dict[str, SharedPeaks] = {}  # noqa: RUF012
+
+    def __init__(self, kind: str):
+        self._script: Dict[int, Tree] = {}  # device -> what the script's peaks were when the probe last reset
+        self._probe: Dict[int, Tree] = {}
+        self._stats: Any = None
+        self._reset: Any = None
+        for stats_name, reset_name in FUNCTIONS.get(kind, [_OF_ALL]):
+            if hasattr(torch._C, stats_name) and hasattr(torch._C, reset_name):
+                self._patch(stats_name, reset_name)
+
+    @classmethod
+    def of(cls, kind: str) -> SharedPeaks:
+        if kind not in cls._made:
+            cls._made[kind] = cls(kind)
+        return cls._made[kind]
+
+    @property
+    def known(self) -> bool:
+        """Whether this torch has peaks of that kind of device at all."""
+        return self._stats is not None
+
+    def _patch(self, stats_name: str, reset_name: str) -> None:
+        stats, reset = getattr(torch._C, stats_name), getattr(torch._C, reset_name)
+        if self._stats is None:
+            self._stats, self._reset = stats, reset
+
+        def stats_for_script(device: int) -> Tree:
+            return _with_peaks(stats(device), self._script.get(device))
+
+        def reset_by_script(device: int) -> Any:
+            self._keep(self._probe, device)
+            self._script.pop(device, None)
+            return reset(device)
+
+        setattr(torch._C, stats_name, stats_for_script)
+        setattr(torch._C, reset_name, reset_by_script)
+
+    def _keep(self, view: Dict[int, Tree], device: int) -> None:
+        view[device] = _with_peaks(self._stats(device), view.get(device))
+
+    def reset_by_probe(self, device: int, reset: Callable[[], Any]) -> None:
+        """`reset` sets the peaks back; the script's view keeps them."""
+        self._keep(self._script, device)
+        self._probe.pop(device, None)
+        reset()
+
+    def reset_on(self, device: int) -> None:
+        self.reset_by_probe(device, lambda: self._reset(device))
+
+    def now(self, device: int) -> Tuple[int, int, int]:
+        """(allocated bytes, reserved bytes, how often the allocator freed its cache and tried again)."""
+        stats = self._stats(device)
+        return (*_bytes(stats, "current"), int(stats.get("num_alloc_retries", 0)))
+
+    def peaks(self, device: int) -> Tuple[int, int]:
+        """(allocated, reserved) bytes, since the probe's last reset."""
+        return _bytes(_with_peaks(self._stats(device), self._probe.get(device)), "peak")
+
+
+def _bytes(stats: Tree, which: str) -> Tuple[int, int]:
+    """(allocated, reserved): "current" or "peak" of all pools."""
+    allocated, reserved = (stats.get(name, {}).get("all", {}) for name in ("allocated_bytes", "reserved_bytes"))
+    return int(allocated.get(which, 0)), int(reserved.get(which, 0))
+
+
+def _with_peaks(now: Tree, kept: Any) -> Tree:
+    """`now` with each "peak" raised to the one that was kept."""
+    if not kept:
+        return now
+    raised: Tree = {}
+    for key, value in now.items():
+        if isinstance(value, dict):
+            raised[key] = _with_peaks(value, kept.get(key))
+        else:
+            raised[key] = max(value, kept.get(key, value)) if key == "peak" else value
+    return raised

@@ -1,6 +1,6 @@
 """The resident memory of this process: its high-water mark by phase. Standard library alone.
 
-Resident memory says little by default, as glibc keeps what is freed. With the two thresholds of `give_freed_memory_back` it
+Resident memory means little by default, as glibc keeps freed memory. With the two thresholds of `give_freed_memory_back` it
 is right within some 0.2 %, and steps are 1.25 to 2.7 times slower: for memory trials, never for timed ones.
 """
 
@@ -21,7 +21,7 @@ _gives_back = False
 
 
 def give_freed_memory_back(context: Any) -> bool:
-    """Sets malloc so that freed memory leaves the process at once. False, with a note, where that cannot be had."""
+    """Sets malloc so that freed memory leaves the process at once. False, with a note, where that is not possible."""
     global _gives_back
     try:
         if sys.platform != "linux" or not os.confstr("CS_GNU_LIBC_VERSION"):
@@ -33,7 +33,7 @@ def give_freed_memory_back(context: Any) -> bool:
         _gives_back = True
     except (OSError, ValueError, AttributeError) as error:
         context.note(
-            "host memory is what the process holds, not what it uses: malloc could not be told to give back (%s)" % error
+            "host memory is what the process holds, not what it uses: malloc cannot be set to return freed memory (%s)" % error
         )
     return _gives_back
 
@@ -41,13 +41,10 @@ def give_freed_memory_back(context: Any) -> bool:
 def _status_bytes(key: bytes) -> Optional[int]:
     """A value of /proc/self/status, in bytes; None where there is no such file or line."""
     try:
-        descriptor = os.open("/proc/self/status", os.O_RDONLY)
+        with open("/proc/self/status", "rb", buffering=0) as file:
+            text = file.read(8192) or b""
     except OSError:
         return None
-    try:
-        text = os.read(descriptor, 8192)
-    finally:
-        os.close(descriptor)
     at = text.find(b"\n" + key + b":")
     return int(text[at:].split(None, 2)[1]) * 1024 if at >= 0 else None
 
@@ -55,16 +52,11 @@ def _status_bytes(key: bytes) -> Optional[int]:
 def _reset_high_water_mark() -> bool:
     """proc(5): writing 5 to clear_refs resets VmHWM to what is resident now."""
     try:
-        descriptor = os.open("/proc/self/clear_refs", os.O_WRONLY)
-    except OSError:
-        return False
-    try:
-        os.write(descriptor, b"5")
+        with open("/proc/self/clear_refs", "wb", buffering=0) as file:
+            file.write(b"5")
         return True
     except OSError:
         return False
-    finally:
-        os.close(descriptor)
 
 
 class HostMeter:
@@ -80,7 +72,6 @@ class HostMeter:
                 "the kernel's high-water mark cannot be reset here: host memory is sampled every 5 ms and may miss a peak"
             )
             self._sampler = _Sampler()
-        self._can_reset = self._sampler is not None or _status_bytes(b"VmHWM") is not None
 
     def reset(self) -> None:
         if self._sampler is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Dict, List, Optional
 
 from brimful_inside.wire import PhasePeak
@@ -10,9 +11,9 @@ SETUP, TRAIN, EVAL = "setup", "train", "eval"
 
 
 class Visit:
-    """One stay in a phase."""
+    """One stay in a phase that the script named."""
 
-    def __init__(self, name: str, returns_to: Optional[str] = None):
+    def __init__(self, name: str, returns_to: str):
         self.name = name
         self.returns_to = returns_to
 
@@ -32,7 +33,7 @@ class Phases:
     def to(self, name: str, closing_as: Optional[str] = None) -> bool:
         """Goes to a phase that was seen, not named: inside a named phase nothing changes. True if there was a change.
 
-        With `closing_as` the visit that ends is counted for another phase than it was taken for.
+        With `closing_as` the visit that ends counts for another phase than it was taken for.
         """
         if self._named or name == self.current:
             return False
@@ -52,11 +53,10 @@ class Phases:
         return visit
 
     def leave(self, visit: Visit, cached: bool) -> None:
-        if visit not in self._named:
-            return
-        del self._named[self._named.index(visit) :]
-        self._close(visit.name, cached)
-        self._start(visit.returns_to or TRAIN)
+        if visit in self._named:
+            del self._named[self._named.index(visit) :]
+            self._close(visit.name, cached)
+            self._start(visit.returns_to)
 
     def _start(self, name: str) -> None:
         self.current = name
@@ -65,25 +65,19 @@ class Phases:
 
     def _reading(self, cached: bool = False) -> PhasePeak:
         allocated, reserved, on_device = self._device.peaks()
-        return PhasePeak(
-            allocated_bytes=allocated,
-            reserved_bytes=reserved,
-            device_bytes=on_device,
-            host_bytes=self._host.peak_bytes(),
-            cached=cached,
-            host_is_true=self._host.is_true,
-        )
+        host = self._host.peak_bytes()
+        return PhasePeak(allocated, reserved, on_device, host, cached=cached, host_is_true=self._host.is_true)
 
     def _close(self, name: str, cached: bool = False) -> None:
         reading = self._reading(cached)
-        self._peaks[name] = _counting(self._peaks.get(name), reading)
+        self._peaks[name] = _with_visit(self._peaks.get(name), reading)
         self._unphased = _worst(self._unphased, reading)
 
     def read(self) -> Dict[str, PhasePeak]:
-        """All phases so far, the one that goes on included."""
-        peaks = dict(self._peaks)
-        peaks[self.current] = _counting(peaks.get(self.current), self._reading())
-        return {name: _without_numbers(peak) if peak.cached else peak for name, peak in peaks.items()}
+        """All phases so far, the current one included."""
+        peaks = {**self._peaks, self.current: _with_visit(self._peaks.get(self.current), self._reading())}
+        none = {"allocated_bytes": None, "reserved_bytes": None, "device_bytes": None, "host_bytes": None}
+        return {name: replace(peak, **none, host_is_true=False) if peak.cached else peak for name, peak in peaks.items()}
 
     def whole(self) -> PhasePeak:
         """The peak over the whole process."""
@@ -96,7 +90,7 @@ def _most(a: Optional[int], b: Optional[int]) -> Optional[int]:
 
 def _worst(a: Optional[PhasePeak], b: PhasePeak) -> PhasePeak:
     if a is None:
-        return PhasePeak(b.allocated_bytes, b.reserved_bytes, b.device_bytes, b.host_bytes, 1, False, b.host_is_true)
+        return replace(b, visits=1, cached=False)
     return PhasePeak(
         allocated_bytes=_most(a.allocated_bytes, b.allocated_bytes),
         reserved_bytes=_most(a.reserved_bytes, b.reserved_bytes),
@@ -107,21 +101,12 @@ def _worst(a: Optional[PhasePeak], b: PhasePeak) -> PhasePeak:
     )
 
 
-def _counting(a: Optional[PhasePeak], b: PhasePeak) -> PhasePeak:
-    """One more visit. A cached visit says nothing about a phase's memory, so one that was not cached wins over it."""
-    if a is None:
-        return b
-    if a.cached != b.cached:
-        chosen = b if a.cached else a
-    elif a.cached:
-        chosen = a
+def _with_visit(before: Optional[PhasePeak], visit: PhasePeak) -> PhasePeak:
+    """One more visit. A cached one has no numbers of its own, so one that was not cached wins over it."""
+    if before is None:
+        return visit
+    if before.cached == visit.cached:
+        peak = before if before.cached else _worst(before, visit)
     else:
-        chosen = _worst(a, b)
-    return PhasePeak(
-        chosen.allocated_bytes, chosen.reserved_bytes, chosen.device_bytes, chosen.host_bytes,
-        a.visits + 1, chosen.cached, chosen.host_is_true,
-    )  # fmt: skip
-
-
-def _without_numbers(peak: PhasePeak) -> PhasePeak:
-    return PhasePeak(None, None, None, None, peak.visits, True, False)
+        peak = visit if before.cached else before
+    return replace(peak, visits=before.visits + 1)

@@ -1,4 +1,4 @@
-"""How a trial ends: the training loader runs dry, the script goes on to its own evaluation, and training again is the end."""
+"""When a trial stops early: the training loader ends, the script continues to its evaluation, and training again is the end."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no
 MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
 
 
-class Ending:
-    """The state of a trial that is cut. `over` says that the process has to end now."""
+class EarlyStop:
+    """The state of a trial (`cut`). `over`: the process has to end now."""
 
     def __init__(self, config: TrialConfig):
-        self._orders = config
+        self._config = config
         self._traced = config.device == "imaginary"
         self._target = config.warmup_steps + config.steps
         self.measured = False  # all steps that were asked for are made
-        self.lent = False  # batches were given beyond the script's own epochs: what fails now may be for that
+        self.extended = False  # batches were given beyond the script's own epochs: what fails now may be for that
         self.evaluated = False  # an evaluation was seen since training began
         self.over = False
         self._evaluated_before = False
@@ -34,29 +34,29 @@ class Ending:
         self._empty_since: Optional[float] = None
 
     @property
-    def had_its_own(self) -> bool:
-        """All that the script itself would have done was seen, or all steps asked for."""
-        return self.measured or self.lent
+    def complete(self) -> bool:
+        """All steps that were asked for are made, or all that the script itself would have made."""
+        return self.measured or self.extended
 
     @property
     def _elapsed_s(self) -> float:
         return 0.0 if self._since is None else time.monotonic() - self._since
 
-    def begins_anew(self, steps: int) -> None:
+    def restart(self, steps: int) -> None:
         """All steps so far were the warm-up of a CUDA graph: those that count are its replays."""
-        self._target = steps + self._orders.warmup_steps + self._orders.steps
+        self._target = steps + self._config.warmup_steps + self._config.steps
         self.measured, self._extra_steps = False, 0
 
     def stepped(self, steps: int, attempts: int, has_loader: bool) -> None:
         """After each step of the one that sets the pace, and after each that a GradScaler skipped."""
-        if not self._orders.cut:
+        if not self._config.cut:
             return
         if not self.measured:
             if steps < self._target and attempts < self._target + MAX_SKIPPED:
                 return
             self.measured = True
             self._since = time.monotonic()
-            self.over = not self._orders.see_eval or self.evaluated
+            self.over = not self._config.see_eval or self.evaluated
             return
         self._extra_steps += 1
         self.over = self.over or self.evaluated or self._too_many(has_loader)
@@ -78,12 +78,12 @@ class Ending:
 
     def training_resumes(self) -> None:
         """The script trains again: after the measured steps and an evaluation, that is the end."""
-        if self._orders.cut and self.measured and self.evaluated:
+        if self._config.cut and self.measured and self.evaluated:
             self.over = True
 
     def stops_training(self, given: int) -> bool:
         """Whether a pass over a training loader ends here, `given` batches after its start."""
-        if not (self._orders.cut and self.measured):
+        if not (self._config.cut and self.measured):
             return False
         if given > 0:
             return True
@@ -100,4 +100,4 @@ class Ending:
 
     def stops_evaluation(self, given: int, steps: int) -> bool:
         """Whether an evaluation's pass ends here. Before the first step it may be an encoding whose results are needed."""
-        return self._orders.cut and steps > 0 and given >= self._orders.eval_batches
+        return self._config.cut and steps > 0 and given >= self._config.eval_batches

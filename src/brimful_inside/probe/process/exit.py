@@ -1,4 +1,4 @@
-"""The end of a trial that brimful decides: report, flush, and out, on all ranks at once so that none waits for another."""
+"""How a process of a trial ends: when brimful decides it, on all ranks at once; and as multiprocessing ends its children."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any
+from typing import Any, Callable, Optional, Tuple
 
-from brimful_inside.probe.context import guarded
+from brimful_inside.probe.context import environment_number, guarded, patch
 from brimful_inside.wire import ALONE_VARIABLE
 
 OTHERS_S = 5.0
@@ -29,8 +29,8 @@ def leave(probe: Any) -> None:
     alone = others() == 0
     if not alone:
         _wait_for_the_measured_steps(probe)
-    probe.tell_end("steps_done", waits=alone)
-    _say_and_wait_for_others(probe)
+    probe.report_end("steps_done", waits=alone)
+    _wait_for_others(probe)
     _end_daemons()
     _remove_temporary_folders()
     for stream in (sys.stdout, sys.stderr):
@@ -41,24 +41,19 @@ def leave(probe: Any) -> None:
     os._exit(0)
 
 
-_last_world: tuple[int, int] | None = None  # as the process group said it; scripts destroy that at their end
+_last_world: Optional[Tuple[int, int]] = None  # of the process group, which scripts destroy at their end
 
 
-def world() -> tuple[int, int]:
-    """(rank, world size) as the process group says, or said while it was there, else as the environment does."""
+def world() -> Tuple[int, int]:
+    """(rank, world size) of the process group, also after its end; without one, those in the environment."""
     global _last_world
-    torch = sys.modules.get("torch")
-    distributed = getattr(torch, "distributed", None)
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             _last_world = int(distributed.get_rank()), int(distributed.get_world_size())
     except Exception:
         pass
-    if _last_world is not None:
-        return _last_world
-    from brimful_inside.probe.context import number_of
-
-    return number_of("RANK"), number_of("WORLD_SIZE", 1)
+    return _last_world or (environment_number("RANK"), environment_number("WORLD_SIZE", 1))
 
 
 def others() -> int:
@@ -66,18 +61,21 @@ def others() -> int:
     return 0 if os.environ.get(ALONE_VARIABLE) else world()[1] - 1
 
 
-def _flag(folder: str, rank: int) -> str:
-    return os.path.join(folder, "left-%d" % rank)
+def _wait_for_the_measured_steps(probe: Any) -> None:
+    """All ranks take part in these, so the device completes them."""
+    deadline = time.monotonic() + REACHED_S
+    while not probe.times.reached() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 @guarded
-def _say_and_wait_for_others(probe: Any) -> None:
-    """A rank that vanishes breaks the others' collectives: so each says that it is leaving, and waits until all have."""
+def _wait_for_others(probe: Any) -> None:
+    """A rank that vanishes breaks the others' collectives: so each writes a file when it leaves, and waits until all have."""
     rank, size = world()
     if others() == 0:
         return
     folder = probe.config.folder
-    with open(_flag(folder, rank), "w"):
+    with open(os.path.join(folder, "left-%d" % rank), "w"):
         pass
     deadline = time.monotonic() + OTHERS_S
     while time.monotonic() < deadline and len(glob.glob(os.path.join(folder, "left-*"))) < size:
@@ -95,7 +93,7 @@ def _end_daemons() -> None:
 
 @guarded
 def _remove_temporary_folders() -> None:
-    """Those that Python removes when a process ends by itself: multiprocessing's, and each tempfile.TemporaryDirectory."""
+    """Those that Python removes when a process exits as usual: multiprocessing's, and each tempfile.TemporaryDirectory."""
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None:
         own = multiprocessing.current_process()._config.get("tempdir")  # of children it is their parent's
@@ -110,42 +108,19 @@ def _remove_temporary_folders() -> None:
 def follow_others(probe: Any) -> None:
     """Leaves when another rank has left and this one has measured its steps: it may be waiting for that rank for ever.
 
-    On an imaginary card collectives wait for nobody, so a rank that still takes memory goes on to its own end: cut off
-    anywhere, its trace would be of another length each time.
+    On an imaginary card collectives wait for nobody, so a rank that still allocates continues to its own end: stopped
+    anywhere, its trace would have another length each time.
     """
 
     def watch() -> None:
         idle = _Idle(probe)
         while not probe.reported_end:
             time.sleep(WATCH_S)
-            if probe.ending.measured and probe.phases.current != "eval" and _another_left(probe) and idle.long_enough():
+            left = probe.ending.measured and probe.phases.current != "eval" and _another_left(probe)
+            if left and idle.long_enough():
                 leave(probe)
 
     threading.Thread(target=watch, name="brimful-ranks", daemon=True).start()
-
-
-class _Idle:
-    """Whether this rank may be waiting for another: always on a real device, else after a time without anything new."""
-
-    def __init__(self, probe: Any):
-        self._births_of = lambda: getattr(probe.device, "births", None)
-        self._births: Any = None
-        self._since = 0.0
-
-    def long_enough(self) -> bool:
-        births = self._births_of()
-        if births is None:
-            return True
-        if births != self._births:
-            self._births, self._since = births, time.monotonic()
-        return time.monotonic() - self._since > IDLE_S
-
-
-def _wait_for_the_measured_steps(probe: Any) -> None:
-    """All ranks take part in these, so the device comes to their end."""
-    deadline = time.monotonic() + REACHED_S
-    while not probe.times.reached() and time.monotonic() < deadline:
-        time.sleep(0.02)
 
 
 def _another_left(probe: Any) -> bool:
@@ -153,3 +128,58 @@ def _another_left(probe: Any) -> bool:
         return bool(glob.glob(os.path.join(probe.config.folder, "left-*")))
     except OSError:
         return False
+
+
+class _Idle:
+    """Whether this rank may be waiting for another: always on a real device, else after a time without an allocation."""
+
+    def __init__(self, probe: Any):
+        self._device = probe.device
+        self._allocations: Optional[int] = None
+        self._since = 0.0
+
+    def long_enough(self) -> bool:
+        allocations = self._device.allocations
+        if allocations is None:
+            return True
+        if allocations != self._allocations:
+            self._allocations, self._since = allocations, time.monotonic()
+        return time.monotonic() - self._since > IDLE_S
+
+
+def watch_end_of_child(uncaught: Callable[[BaseException], None], at_exit: Callable[[], None]) -> None:
+    """In a child of multiprocessing, called while it runs: forked children leave by os._exit, which skips atexit.
+
+    An exception that ends such a child is printed by multiprocessing itself and never reaches sys.excepthook; its finalizers
+    run while the exception is on its way.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    if util is None:
+        return
+
+    def end() -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, Exception):
+            uncaught(error)
+        at_exit()
+
+    util.Finalize(None, end, exitpriority=-1000)
+
+
+def patch_spawn(uncaught: Callable[[BaseException], None]) -> None:
+    """torch.multiprocessing.spawn catches what its function raises and sends it to the parent as text."""
+
+    def wrap(original: Any) -> Any:
+        def _wrap(fn: Any, i: int, args: Any, error_file: Any) -> Any:
+            def watched(*arguments: Any) -> Any:
+                try:
+                    return fn(*arguments)
+                except Exception as error:
+                    uncaught(error)
+                    raise
+
+            return original(watched, i, args, error_file)
+
+        return _wrap
+
+    patch(sys.modules.get("torch.multiprocessing.spawn"), "_wrap", wrap)  # as an attribute, that name is a function

@@ -1,16 +1,34 @@
-"""Libraries that open files in C++ or Rust, past Python: the paths they are given are redirected as they arrive."""
+"""The sandbox of a trial: writes stay out of the user's files, and its numbers out of the user's experiment trackers.
+
+`python_files` patches what Python writes. Here are the libraries that open files in C++ or Rust, past Python: their functions
+are patched when they are imported, so that the paths they get are redirected.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+import sys
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from brimful_inside.probe.context import guarded
-from brimful_inside.probe.hooks.import_hooks import waiting
+from brimful_inside.probe.context import ProcessContext, guarded, patch
+from brimful_inside.probe.hooks.import_hooks import import_hooks
 from brimful_inside.probe.sandbox.overlay import Overlay
-from brimful_inside.probe.sandbox.python_files import redirected
+from brimful_inside.probe.sandbox.python_files import patch_python_files, path_for
+
+# Experiment trackers are off in a trial: its numbers are not the user's. Each switch as its makers document it.
+TRACKERS_OFF = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",  # 3.43 and later
+    "COMET_AUTO_LOG_DISABLE": "1",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+    "SWANLAB_MODE": "disabled",
+    "DISABLE_MLFLOW_INTEGRATION": "TRUE",  # transformers' callback
+    "CODECARBON_SAVE_TO_FILE": "false",
+    "DO_NOT_TRACK": "1",
+}
 
 
 class Call(NamedTuple):
@@ -21,8 +39,8 @@ class Call(NamedTuple):
     position: int  # and its place, self included
     writes: bool
     keeps: bool = False  # what is in the file already stays
-    mode: Optional[Tuple[str, int]] = None  # the parameter that says whether it writes, and its place: "r" does not
-    told: bool = False  # what it reads may be a checkpoint that the script resumes from
+    mode: Optional[Tuple[str, int]] = None  # the parameter that holds the mode, and its place: "r" does not write
+    resumes: bool = False  # what it reads may be a checkpoint that the script resumes from
     folder: bool = False  # the path is a folder, and the names of the files in it are the library's
 
 
@@ -30,13 +48,13 @@ class Call(NamedTuple):
 CALLS: Dict[str, List[Call]] = {
     "torch": [
         Call("save", "f", 1, True),
-        Call("load", "f", 0, False, told=True),
+        Call("load", "f", 0, False, resumes=True),
         Call("jit.save", "f", 1, True),
         Call("jit.load", "f", 0, False),
         Call("jit.ScriptModule.save", "f", 1, True),
         Call("export.save", "f", 1, True),
     ],
-    "torch.serialization": [Call("save", "f", 1, True), Call("load", "f", 0, False, told=True)],
+    "torch.serialization": [Call("save", "f", 1, True), Call("load", "f", 0, False, resumes=True)],
     "torch.onnx": [Call("export", "f", 2, True)],
     "safetensors": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
     "safetensors.torch": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
@@ -64,18 +82,34 @@ CALLS: Dict[str, List[Call]] = {
 }
 
 
-def redirect_writers(context: Any) -> None:
+def keep_writes_out(context: ProcessContext) -> None:
+    """Called before the script's first line."""
+    _switch_off_trackers(context.config.folder)
+    overlay = context.overlay = Overlay(context.config.folder)
+    patch_python_files(overlay)
     for module in CALLS:
-        waiting.wait_for(module, functools.partial(_arrived, context, CALLS[module]))
-    waiting.wait_for("subprocess", functools.partial(_tell_of_programs, context))
-    waiting.wait_for("huggingface_hub.hf_api", functools.partial(_no_uploads, context))
-    waiting.wait_for("datasets", functools.partial(_no_cached_maps, context))
-    waiting.wait_for("tensorboard.compat", _no_tensorflow)
+        import_hooks.when_imported(module, functools.partial(_redirect_all, overlay, CALLS[module]))
+    import_hooks.when_imported("subprocess", functools.partial(_note_programs, context))
+    import_hooks.when_imported("huggingface_hub.hf_api", functools.partial(_drop_uploads, context))
+    if context.config.device == "imaginary":
+        import_hooks.when_imported("datasets", _no_cached_maps)
+    import_hooks.when_imported("tensorboard.compat", _no_tensorflow)
 
 
-def _arrived(context: Any, calls: List[Call], module: Any) -> None:
+def _switch_off_trackers(folder: str) -> None:
+    """By environment, so that child processes obey as well. MLflow has no switch: it writes to the trial's folder.
+
+    No byte code is written beside the user's modules either.
+    """
+    os.environ.update(TRACKERS_OFF)
+    os.environ["MLFLOW_TRACKING_URI"] = "file:" + os.path.join(folder, "kept_out", "mlruns")
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+
+
+def _redirect_all(overlay: Overlay, calls: List[Call], module: Any) -> None:
     for call in calls:
-        _redirect(context.overlay, module, call)
+        _redirect(overlay, module, call)
 
 
 @guarded
@@ -86,10 +120,7 @@ def _redirect(overlay: Overlay, module: Any, call: Call) -> None:
     original = getattr(holder, names[-1], None)
     if original is None or getattr(original, "_brimful_redirects", False):
         return
-    setattr(holder, names[-1], _function(overlay, original, call))
 
-
-def _function(overlay: Overlay, original: Callable[..., Any], call: Call) -> Callable[..., Any]:
     def redirecting(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = _redirected_arguments(overlay, call, args, kwargs)
         return original(*args, **kwargs)
@@ -97,7 +128,7 @@ def _function(overlay: Overlay, original: Callable[..., Any], call: Call) -> Cal
     with contextlib.suppress(AttributeError, TypeError):
         functools.update_wrapper(redirecting, original)
     redirecting._brimful_redirects = True  # type: ignore[attr-defined]
-    return redirecting
+    setattr(holder, names[-1], redirecting)
 
 
 def _redirected_arguments(overlay: Overlay, call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
@@ -122,12 +153,12 @@ def _redirected(overlay: Overlay, call: Call, path: Any, writes: bool) -> Any:
         return [_redirected(overlay, call, one, writes) for one in path]
     if not isinstance(path, (str, bytes, os.PathLike)) or str(path).startswith((":memory:", "file:")):
         return path
-    absolute = overlay.covered(path) if call.told else None
+    absolute = overlay.covered(path) if call.resumes else None
     if absolute is not None and overlay.where(absolute) == absolute:
         overlay.loaded(absolute)
     if call.folder:
         return _folder(overlay, path)
-    return redirected(overlay, path, writes, call.keeps)
+    return path_for(overlay, path, writes, call.keeps)
 
 
 def _folder(overlay: Overlay, path: Any) -> Any:
@@ -136,11 +167,11 @@ def _folder(overlay: Overlay, path: Any) -> Any:
     if absolute is None:
         return path
     if overlay.make_parent(os.path.join(absolute, "any")):
-        overlay.tell(absolute)
+        overlay.list_written(absolute)
     return overlay.upper(absolute)
 
 
-# Programs that libraries start to learn something; they write nothing.
+# Programs that libraries start to read something; they write nothing.
 READERS = {
     *("git", "openssl", "uname", "ldconfig", "lscpu", "nvidia-smi", "which"),
     *("hostname", "id", "ls", "cat", "file", "nproc", "sysctl"),
@@ -148,20 +179,21 @@ READERS = {
 COMPILERS = {"gcc", "g++", "cc", "c++", "clang", "clang++", "ld", "as", "nvcc", "ninja", "ptxas", "objdump", "readelf"}
 
 
-def _tell_of_programs(context: Any, module: Any) -> None:
-    """Programs that are not Python write where they like: that cannot be helped from here, and is told."""
-    original = module.Popen.__init__
+def _note_programs(context: ProcessContext, module: Any) -> None:
+    """Programs that are not Python write where they like: the probe cannot prevent that, and a note warns of it."""
 
-    @functools.wraps(original)
-    def __init__(self: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
-        _tell_of_program(context, args)
-        original(self, args, *rest, **kwargs)
+    def make(original: Any) -> Any:
+        def __init__(self: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
+            _note_program(context, args)
+            original(self, args, *rest, **kwargs)
 
-    module.Popen.__init__ = __init__
+        return __init__
+
+    patch(module.Popen, "__init__", make)
 
 
 @guarded
-def _tell_of_program(context: Any, args: Any) -> None:
+def _note_program(context: ProcessContext, args: Any) -> None:
     first = args if isinstance(args, (str, bytes, os.PathLike)) else next(iter(args), "")
     words = os.fsdecode(first).split()
     name = os.path.basename(words[0]) if words else ""
@@ -169,33 +201,29 @@ def _tell_of_program(context: Any, args: Any) -> None:
         context.note("the script started the program %r: what other programs write is not kept out of the user's files" % name)
 
 
-def _no_uploads(context: Any, module: Any) -> None:
-    """A trial publishes nothing: what would have gone to the Hub is told and dropped."""
-    api = getattr(module, "HfApi", None)
+def _drop_uploads(context: ProcessContext, module: Any) -> None:
+    """A trial publishes nothing: it drops what would have gone to the Hub, with a note."""
     for name in ("upload_file", "upload_folder", "upload_large_folder", "create_commit", "create_branch", "create_tag",
                  "delete_file", "delete_folder", "delete_repo", "create_repo"):  # fmt: skip
-        if hasattr(api, name):
-            setattr(api, name, _dropping(context, module, name, getattr(api, name)))
+        patch(getattr(module, "HfApi", None), name, lambda _, name=name: _dropping(context, module, name))
 
 
-def _dropping(context: Any, module: Any, name: str, original: Any) -> Any:
-    @functools.wraps(original)
+def _dropping(context: ProcessContext, module: Any, name: str) -> Any:
     def drop(self: Any, *args: Any, **kwargs: Any) -> Any:
         context.note("the script's %s to the Hugging Face Hub was left out" % name)
         if name == "create_repo":
-            repository = kwargs.get("repo_id") or (args[0] if args else "brimful/left-out")
-            return module.RepoUrl("https://huggingface.co/%s" % repository)
+            return module.RepoUrl("https://huggingface.co/%s" % (kwargs.get("repo_id") or (*args, "brimful/left-out")[0]))
         return None
 
     return drop
 
 
-def _no_cached_maps(context: Any, module: Any) -> None:
+def _no_cached_maps(module: Any) -> None:
     """On an imaginary card a mapped data set may hold what a model computed, so zeros: it must not stay in the user's cache."""
-    if context.config.device == "imaginary" and hasattr(module, "disable_caching"):
+    if hasattr(module, "disable_caching"):
         module.disable_caching()
 
 
 def _no_tensorflow(module: Any) -> None:
-    """TensorBoard writes by TensorFlow's C++ where that is installed, else by Python: its compat/__init__.py looks for notf."""
+    """TensorBoard writes by TensorFlow's C++ where that is installed, else by Python: its compat/__init__.py imports notf."""
     module.notf = True

@@ -1,7 +1,7 @@
 """A layer over the file system: what a trial writes lies in the trial's folder, and is read from there in its place.
 
 `kept_out/<absolute path>` holds what was written, `kept_out/.gone/<absolute path>` marks what was removed. All processes of a
-trial see the same layer, as its state is in these files alone. Standard library alone; `files` puts it under Python's calls.
+trial see the same layer, as its state is in these files alone. Standard library alone; `python_files` patches Python's calls.
 """
 
 from __future__ import annotations
@@ -14,28 +14,23 @@ import shutil
 import sys
 import tempfile
 import time
+from stat import S_ISDIR
 from typing import Any, List, Optional, Set, Tuple
 
-# Python's own functions, kept before `files` replaces them in the os module.
-_lstat, _stat, _listdir, _mkdir, _unlink, _rmdir, _rename = (
-    os.lstat,
-    os.stat,
-    os.listdir,
-    os.mkdir,
-    os.unlink,
-    os.rmdir,
-    os.rename,
-)
-_open, _close, _readlink, _symlink, _rmtree = os.open, os.close, os.readlink, os.symlink, shutil.rmtree
+from brimful_inside.probe.context import own_argv, script_of
+
+# Python's own functions, kept before `python_files` replaces them in the os module.
+_lstat, _stat, _listdir, _mkdir, _unlink, _rmdir = os.lstat, os.stat, os.listdir, os.mkdir, os.unlink, os.rmdir
+_open, _close, _readlink = os.open, os.close, os.readlink
 
 MAX_COPIED_BYTES = 4 << 30
-LOOK_EVERY_S = 0.05
-MAX_TOLD = 200
-# Below a temporary folder: what Python's tempfile, multiprocessing and compilers call their files.
+POLL_S = 0.05
+MAX_LISTED = 200
 CACHES = (
     *("HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_MODULES_CACHE", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR"),
     *("TRITON_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "NLTK_DATA"),
 )
+# Below a temporary folder: what Python's tempfile, multiprocessing and compilers call their files.
 TEMPORARY = re.compile(r"(tmp|pymp-|torch|triton|cuda|nvidia|\.)")
 
 
@@ -46,27 +41,14 @@ class Overlay:
         self.folder = os.path.realpath(folder)
         self.root = os.path.join(self.folder, "kept_out")
         self._gone = os.path.join(self.root, ".gone")
-        self._passing = self._passing_folders()
+        self._passing = _passing_folders(self.folder)
         self._temporary = tuple({_below(os.path.realpath(p)) for p in (tempfile.gettempdir(), "/tmp", "/var/tmp")})
         self._work = tuple({_below(os.path.abspath(p)) for p in (os.getcwd(), *_script_folder())})
         self._made_by_tempfile: Set[str] = set()
-        self._told: List[str] = []
+        self._written: List[str] = []
         self._loaded: Set[str] = set()
         self._is_used = False
-        self._next_look = 0.0
-
-    def _passing_folders(self) -> Tuple[str, ...]:
-        """The trial's own folder, the kernel's, and caches of downloads and of compiled code: none is the user's work."""
-        home = os.path.expanduser("~")
-        cache = os.environ.get("XDG_CACHE_HOME", os.path.join(home, ".cache"))
-        hugging_face = os.environ.get("HF_HOME", os.path.join(cache, "huggingface"))
-        folders = [self.folder, "/dev", "/proc", "/sys", hugging_face]
-        folders += [os.environ[name] for name in CACHES if os.environ.get(name)]
-        folders += [
-            os.path.join(cache, name) for name in ("torch", "torch_extensions", "matplotlib", "pip", "triton", "kagglehub")
-        ]
-        folders += [os.path.join(home, name) for name in (".triton", ".nv", ".config/matplotlib", "nltk_data")]
-        return tuple(_below(os.path.abspath(path)) for path in folders)
+        self._next_poll = 0.0
 
     # --- which paths --------------------------------------------------------------------------------------------------
 
@@ -77,7 +59,7 @@ class Overlay:
         try:
             text = os.fsdecode(path)
         except TypeError:
-            return None  # not a path: the real function shall say so
+            return None  # not a path: the real function shall raise its own error
         if dir_fd is not None and not os.path.isabs(text):
             text = os.path.join(_readlink("/proc/self/fd/%d" % dir_fd), text)
         absolute = os.path.abspath(text)
@@ -104,9 +86,9 @@ class Overlay:
 
     @property
     def is_used(self) -> bool:
-        """Whether anything was kept out yet, by this process or another one (which is looked for now and then)."""
-        if not self._is_used and time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + LOOK_EVERY_S
+        """Whether anything was written yet, by this process or another one (for which this polls now and then)."""
+        if not self._is_used and time.monotonic() >= self._next_poll:
+            self._next_poll = time.monotonic() + POLL_S
             self._is_used = _exists(self.root)
         return self._is_used
 
@@ -118,16 +100,18 @@ class Overlay:
 
     def is_hidden(self, absolute: str) -> bool:
         """Whether the user's file was removed as far as the trial is concerned, by itself or with a folder above it."""
-        if not _exists(self._gone):
+        if not self.any_hidden:
             return False
-        path = absolute
-        while True:
-            if _exists(self._mark(path)):
-                return True
-            above = os.path.dirname(path)
-            if above == path:
+        while not _exists(self._mark(absolute)):
+            above = os.path.dirname(absolute)
+            if above == absolute:
                 return False
-            path = above
+            absolute = above
+        return True
+
+    @property
+    def any_hidden(self) -> bool:
+        return _exists(self._gone)
 
     def lies_below(self, absolute: str) -> bool:
         """Whether the user's own file or folder is there and not removed. os.path cannot tell: it sees the layer as well."""
@@ -162,7 +146,7 @@ class Overlay:
         upper = self.upper(absolute)
         if not self.make_parent(absolute):
             return upper
-        self.tell(absolute)
+        self.list_written(absolute)
         if keeps_content and not _exists(upper) and not self.is_hidden(absolute) and _exists(absolute):
             self.copy_up(absolute)
         return upper
@@ -209,40 +193,45 @@ class Overlay:
         elif _exists(upper):
             _unlink(upper)
 
-    def tell(self, absolute: str) -> None:
-        if absolute not in self._told and len(self._told) < MAX_TOLD:
-            self._told.append(absolute)
+    def list_written(self, absolute: str) -> None:
+        if absolute not in self._written and len(self._written) < MAX_LISTED:
+            self._written.append(absolute)
 
     def loaded(self, absolute: str) -> None:
-        """torch.load was asked for a file of the user's."""
-        if len(self._loaded) < MAX_TOLD:
+        """torch.load read a file of the user's."""
+        if len(self._loaded) < MAX_LISTED:
             self._loaded.add(absolute)
 
     def resumed_from(self) -> List[str]:
-        """Files that the script loads as it found them and writes as well: it goes on from where they were written."""
-        return sorted(self._loaded.intersection(self._told))
+        """Files that the script loads as it found them and writes as well: it resumes from where they were written."""
+        return sorted(self._loaded.intersection(self._written))
 
     def wrote(self) -> List[str]:
         """What the script wanted to write, as it named it, in this process."""
-        return list(self._told)
+        return list(self._written)
 
 
 def _below(folder: str) -> str:
     return folder.rstrip(os.sep) + os.sep
 
 
+def _passing_folders(trial: str) -> Tuple[str, ...]:
+    """The trial's own folder, the kernel's, and caches of downloads and of compiled code: none is the user's work."""
+    home = os.path.expanduser("~")
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.join(home, ".cache"))
+    folders = [trial, "/dev", "/proc", "/sys", os.environ.get("HF_HOME", os.path.join(cache, "huggingface"))]
+    folders += [os.environ[name] for name in CACHES if os.environ.get(name)]
+    folders += [os.path.join(cache, name) for name in ("torch", "torch_extensions", "matplotlib", "pip", "triton", "kagglehub")]
+    folders += [os.path.join(home, name) for name in (".triton", ".nv", ".config/matplotlib", "nltk_data")]
+    return tuple(_below(os.path.abspath(path)) for path in folders)
+
+
 def _script_folder() -> List[str]:
     """The folder of the script that this process runs, if it runs one. sys.argv is not there yet at this point."""
-    from brimful_inside.probe.process.roles import own_argv, script_of
-
     script = script_of(own_argv())
-    return (
-        [os.path.dirname(os.path.abspath(script))] if script and "site-packages" not in script and _has_script(script) else []
-    )
-
-
-def _has_script(script: str) -> bool:
-    return script.endswith(".py") and not os.path.abspath(script).startswith(_below(sys.prefix))
+    path = os.path.abspath(script)
+    is_users = script.endswith(".py") and "site-packages" not in script and not path.startswith(_below(sys.prefix))
+    return [os.path.dirname(path)] if is_users else []
 
 
 def _exists(path: str) -> bool:
@@ -254,36 +243,15 @@ def _exists(path: str) -> bool:
 
 
 def _is_folder(path: str) -> bool:
-    import stat
-
     try:
-        return stat.S_ISDIR(_stat(path).st_mode)
+        return S_ISDIR(_stat(path).st_mode)
     except (OSError, ValueError):
         return False
 
 
 def _copy(source: str, target: str) -> None:
-    """Bytes, mode and times."""
-    facts = _stat(source)
-    reading = _open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        writing = _open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, facts.st_mode & 0o777 | 0o200)
-        try:
-            while _copy_some(reading, writing):
-                pass
-        finally:
-            _close(writing)
-    finally:
-        _close(reading)
-    _utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-
-
-_utime = os.utime
-
-
-def _copy_some(reading: int, writing: int) -> int:
-    block = os.read(reading, 1 << 20)
-    done = 0
-    while done < len(block):
-        done += os.write(writing, block[done:])
-    return done
+    """Bytes, mode and times. A copy can be written, even where the original cannot."""
+    shutil.copy2(source, target)
+    mode = _stat(target).st_mode
+    if not mode & 0o200:
+        os.chmod(target, mode | 0o200)

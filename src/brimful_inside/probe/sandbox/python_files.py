@@ -1,7 +1,11 @@
-"""Puts the overlay under Python's own file calls: open, and what the os and shutil modules do with paths.
+"""Patches Python's own file calls, so that they go through the overlay: open, and the functions of os and shutil with paths.
 
 Each replacement asks the overlay for the path to use and calls the real function with it. Paths that the overlay does not
 cover, open descriptors and things that are no paths go to the real function as they are.
+
+Not patched, as no training is known to need them: extended attributes, flags (chflags, lchmod) and special files (mkfifo,
+mknod) act on the user's paths as they do outside a trial. A file that only the layer holds does not exist for them, so
+shutil copies no extended attributes.
 """
 
 from __future__ import annotations
@@ -13,15 +17,12 @@ import io
 import os
 import shutil
 import sys
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
-from brimful_inside.probe.sandbox.listing import listdir_over, scandir_over
 from brimful_inside.probe.sandbox.overlay import Overlay
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SETS = ("supports_dir_fd", "supports_follow_symlinks", "supports_fd", "supports_effective_ids")
-
-
 # Modules of Python's that may have taken functions of os before they were replaced.
 _HOLDERS = ("pathlib", "pathlib._local", "pathlib._abc", "pathlib._os", "glob", "shutil", "tempfile", "tarfile", "zipfile")
 
@@ -46,19 +47,17 @@ class Replacement:
         return repr(self.__wrapped__)
 
 
-def put_under_python(overlay: Overlay) -> None:
-    """From here on, in this process and those forked from it, files are seen and written through `overlay`."""
-    taken = {id(io.open): _put_open(overlay)}
-    for name in ("stat", "lstat", "access", "readlink", "getxattr", "listxattr", "statvfs"):
-        taken.update(_replace(name, functools.partial(_reader, overlay)))
-    for name in ("chmod", "utime", "truncate", "chown", "lchown", "setxattr", "removexattr", "lchmod", "chflags"):
-        taken.update(_replace(name, functools.partial(_changer, overlay)))
-    for name in ("mkfifo", "mknod"):
-        taken.update(_replace(name, functools.partial(_maker, overlay)))
-    for name, make in _MAKERS.items():
-        taken.update(_replace(name, functools.partial(make, overlay)))
+def patch_python_files(overlay: Overlay) -> None:
+    """From here on, this process and those forked from it see and write files through `overlay`."""
+    original = builtins.open
+    replacement = Replacement(_open(overlay, original), original, "io")
+    builtins.open = io.open = replacement  # type: ignore[assignment]
+    replaced: Dict[int, Any] = {id(original): replacement}
+    for name, make in _REPLACEMENTS.items():
+        replaced.update(_replace(name, functools.partial(make, overlay)))
     shutil.rmtree = _rmtree(overlay, shutil.rmtree)
-    _hand_out(taken)
+    shutil._copyxattr = lambda *args, **kwargs: None  # type: ignore[attr-defined]
+    _replace_in_holders(replaced)
 
 
 def _replace(name: str, make: Callable[[Any], Any]) -> Dict[int, Any]:
@@ -67,89 +66,79 @@ def _replace(name: str, make: Callable[[Any], Any]) -> Dict[int, Any]:
         return {}
     replacement = Replacement(make(original), original, "os")
     for known in _SETS:
-        members = getattr(os, known, None)
-        if members is not None and original in members:
+        members = getattr(os, known, set())
+        if original in members:
             members.add(replacement)
     setattr(os, name, replacement)
     return {id(original): replacement}
 
 
-def _hand_out(taken: Dict[int, Any]) -> None:
-    """Gives the replacements to those who hold the originals."""
+def _replace_in_holders(replaced: Dict[int, Any]) -> None:
+    """In the modules and classes that hold an original."""
     for module in filter(None, map(sys.modules.get, _HOLDERS)):
         classes = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
         for holder in (module, *classes):
             for name, value in list(vars(holder).items()):
                 held = value.__func__ if isinstance(value, staticmethod) else value
-                if id(held) in taken:
-                    setattr(holder, name, taken[id(held)])
+                if id(held) in replaced:
+                    setattr(holder, name, replaced[id(held)])
 
 
-def _put_open(overlay: Overlay) -> Any:
-    original = builtins.open
-
-    def open(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(mode, str):
-            file = redirected(overlay, file, any(letter in mode for letter in "wax+"), "w" not in mode, "x" in mode)
-        return original(file, mode, *args, **kwargs)
-
-    replacement = Replacement(open, original, "io")
-    builtins.open = replacement  # type: ignore[assignment]
-    io.open = replacement  # type: ignore[assignment]
-    return replacement
-
-
-def _os_open(overlay: Overlay, original: Any) -> Any:
-    def open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Optional[int] = None) -> int:
-        writes = bool(flags & WRITING)
-        if writes and sys._getframe(2).f_globals.get("__name__") == "tempfile":
-            overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
-        exclusive = bool(flags & os.O_EXCL and flags & os.O_CREAT)
-        creates = bool(flags & os.O_CREAT)
-        other = redirected(overlay, path, writes, not flags & os.O_TRUNC, exclusive, dir_fd, creates)
-        return original(path, flags, mode, dir_fd=dir_fd) if other is path else original(other, flags, mode)
-
-    return open
-
-
-def redirected(
-    overlay: Overlay,
-    path: Any,
-    writes: bool,
-    keeps: bool,
-    exclusive: bool = False,
-    dir_fd: Optional[int] = None,
-    creates: bool = True,
-) -> Any:
-    """The path to open in place of `path`, which is given back itself where the overlay has no say."""
+def path_for(
+    overlay: Overlay, path: Any, writes: bool, keeps: bool = False, exclusive: bool = False,
+    dir_fd: Optional[int] = None, creates: bool = True,
+) -> Any:  # fmt: skip
+    """The path to open in place of `path`; `path` itself where the overlay does not cover it."""
     if not writes and not overlay.is_used:
         return path
     absolute = overlay.covered(path, dir_fd)
     if absolute is None:
         return path
     seen = overlay.where(absolute)
-    if not writes or _is_dir(seen):
+    if not writes or os.path.isdir(seen):
         return seen if seen != absolute else path
     if exclusive and overlay.is_visible(absolute):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        raise _error(FileExistsError, errno.EEXIST, path)
     if not creates and not overlay.is_visible(absolute):
         return seen
     return overlay.to_write(absolute, keeps)
 
 
-def _is_dir(path: str) -> bool:
-    return os.path.isdir(path)
+def _error(kind: Callable[..., OSError], number: int, path: Any) -> OSError:
+    return kind(number, os.strerror(number), path)
 
 
-def _reader(overlay: Overlay, original: Any) -> Any:
+def _from_tempfile() -> bool:
+    """Whether the replaced function that calls this was called by Python's tempfile."""
+    return sys._getframe(3).f_globals.get("__name__") == "tempfile"
+
+
+def _open(overlay: Overlay, original: Any) -> Any:
+    def open(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(mode, str):
+            file = path_for(overlay, file, any(letter in mode for letter in "wax+"), "w" not in mode, "x" in mode)
+        return original(file, mode, *args, **kwargs)
+
+    return open
+
+
+def _os_open(overlay: Overlay, original: Any) -> Any:
+    def open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Optional[int] = None) -> int:
+        writes, creates = bool(flags & WRITING), bool(flags & os.O_CREAT)
+        if writes and _from_tempfile():
+            overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
+        exclusive = bool(flags & os.O_EXCL) and creates
+        other = path_for(overlay, path, writes, not flags & os.O_TRUNC, exclusive, dir_fd, creates)
+        return original(path, flags, mode, dir_fd=dir_fd) if other is path else original(other, flags, mode)
+
+    return open
+
+
+def _reads(overlay: Overlay, original: Any) -> Any:
     def read(path: Any, *args: Any, **kwargs: Any) -> Any:
-        if not overlay.is_used:
-            return original(path, *args, **kwargs)
-        absolute = overlay.covered(path, kwargs.get("dir_fd"))
-        if absolute is None:
-            return original(path, *args, **kwargs)
-        where = overlay.where(absolute)
-        if where == absolute:
+        absolute = overlay.covered(path, kwargs.get("dir_fd")) if overlay.is_used else None
+        where = None if absolute is None else overlay.where(absolute)
+        if where is None or where == absolute:
             return original(path, *args, **kwargs)
         kwargs.pop("dir_fd", None)
         return original(where, *args, **kwargs)
@@ -157,7 +146,7 @@ def _reader(overlay: Overlay, original: Any) -> Any:
     return read
 
 
-def _changer(overlay: Overlay, original: Any) -> Any:
+def _changes(overlay: Overlay, original: Any) -> Any:
     """Changes what is there: the user's file is copied into the layer first."""
 
     def change(path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -165,30 +154,21 @@ def _changer(overlay: Overlay, original: Any) -> Any:
         if absolute is None:
             return original(path, *args, **kwargs)
         kwargs.pop("dir_fd", None)
-        if not overlay.is_visible(absolute):
-            return original(overlay.upper(absolute), *args, **kwargs)
-        return original(overlay.to_write(absolute, keeps_content=True), *args, **kwargs)
+        visible = overlay.is_visible(absolute)
+        return original(overlay.to_write(absolute, True) if visible else overlay.upper(absolute), *args, **kwargs)
 
     return change
 
 
-def _maker(overlay: Overlay, original: Any) -> Any:
-    def make(path: Any, *args: Any, **kwargs: Any) -> Any:
-        absolute = overlay.covered(path, kwargs.pop("dir_fd", None))
-        return original(path if absolute is None else _new(overlay, absolute, path), *args, **kwargs)
-
-    return make
-
-
 def _new(overlay: Overlay, absolute: str, path: Any) -> str:
     if overlay.is_visible(absolute):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        raise _error(FileExistsError, errno.EEXIST, path)
     return overlay.to_write(absolute, keeps_content=False)
 
 
 def _mkdir(overlay: Overlay, original: Any) -> Any:
     def mkdir(path: Any, mode: int = 0o777, *, dir_fd: Optional[int] = None) -> None:
-        if sys._getframe(2).f_globals.get("__name__") == "tempfile":
+        if _from_tempfile():
             overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
         absolute = overlay.covered(path, dir_fd)
         if absolute is None:
@@ -203,10 +183,9 @@ def _unlink(overlay: Overlay, original: Any) -> Any:
         absolute = overlay.covered(path, dir_fd)
         if absolute is None:
             return original(path, dir_fd=dir_fd)
-        upper = overlay.upper(absolute)
-        lower = overlay.lies_below(absolute)
+        upper, lower = overlay.upper(absolute), overlay.lies_below(absolute)
         if os.path.isdir(overlay.where(absolute)) and not os.path.islink(overlay.where(absolute)):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            raise _error(IsADirectoryError, errno.EISDIR, path)
         if os.path.lexists(upper) or not lower:
             original(upper)
         if lower:
@@ -221,18 +200,27 @@ def _rmdir(overlay: Overlay, original: Any) -> Any:
         absolute = overlay.covered(path, dir_fd)
         if absolute is None:
             return original(path, dir_fd=dir_fd)
-        where = overlay.where(absolute)
-        if not os.path.isdir(where):
-            return original(where)
+        if not os.path.isdir(overlay.where(absolute)):
+            return original(overlay.where(absolute))
         if overlay.names(absolute)[0]:
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-        _take_away(overlay, absolute)
-        return None
+            raise _error(OSError, errno.ENOTEMPTY, path)
+        return _remove(overlay, absolute)
 
     return rmdir
 
 
-def _take_away(overlay: Overlay, absolute: str) -> None:
+def _rmtree(overlay: Overlay, original: Any) -> Any:
+    @functools.wraps(original)
+    def rmtree(path: Any, *args: Any, **kwargs: Any) -> Any:
+        absolute = overlay.covered(path, kwargs.get("dir_fd"))
+        if absolute is None or not os.path.isdir(overlay.where(absolute)):
+            return original(path, *args, **kwargs)
+        return _remove(overlay, absolute)
+
+    return rmtree
+
+
+def _remove(overlay: Overlay, absolute: str) -> None:
     lower = overlay.lies_below(absolute)
     overlay.remove_upper(absolute)
     if lower:
@@ -248,13 +236,18 @@ def _rename(overlay: Overlay, original: Any) -> Any:
             return original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         if source is not None:
             if not overlay.is_visible(source):
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), src)
+                raise _error(FileNotFoundError, errno.ENOENT, src)
             overlay.to_write(source, keeps_content=True)
             if os.path.isdir(overlay.where(source)) and overlay.lies_below(source):
                 overlay.copy_up(source)
-        taken = os.fspath(src) if source is None else overlay.upper(source)
-        put = os.fspath(dst) if target is None else _place(overlay, target, os.path.isdir(taken))
-        _move(original, taken, put)
+        from_path = os.fspath(src) if source is None else overlay.upper(source)
+        to_path = os.fspath(dst) if target is None else _free_place(overlay, target, os.path.isdir(from_path))
+        try:
+            original(from_path, to_path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            shutil.move(from_path, to_path)  # the trial's folder is on another file system
         if source is not None and overlay.lies_below(source):
             overlay.hide(source)
         return None
@@ -262,23 +255,14 @@ def _rename(overlay: Overlay, original: Any) -> Any:
     return rename
 
 
-def _place(overlay: Overlay, target: str, is_folder: bool) -> str:
-    """Where a file or folder that takes the name `target` is put; a folder of that name below is not to shine through."""
-    put = overlay.to_write(target, keeps_content=False)
+def _free_place(overlay: Overlay, target: str, is_folder: bool) -> str:
+    """Where a file or folder that takes the name `target` is put; the user's folder of that name may not show through it."""
+    place = overlay.to_write(target, keeps_content=False)
     if is_folder and not overlay.is_hidden(target) and os.path.isdir(target):
         if overlay.names(target)[0]:
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+            raise _error(OSError, errno.ENOTEMPTY, target)
         overlay.hide(target)
-    return put
-
-
-def _move(original: Any, taken: Any, put: Any) -> None:
-    try:
-        original(taken, put)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        shutil.move(taken, put)  # the trial's folder is on another file system
+    return place
 
 
 def _symlink(overlay: Overlay, original: Any) -> Any:
@@ -298,8 +282,8 @@ def _link(overlay: Overlay, original: Any) -> Any:
         source, target = overlay.covered(src, kwargs.get("src_dir_fd")), overlay.covered(dst, kwargs.get("dst_dir_fd"))
         if source is None and target is None:
             return original(src, dst, **kwargs)
-        put = os.fspath(dst) if target is None else _new(overlay, target, dst)
-        shutil.copy2(os.fspath(src) if source is None else overlay.where(source), put)  # a link would let writes through
+        place = os.fspath(dst) if target is None else _new(overlay, target, dst)
+        shutil.copy2(os.fspath(src) if source is None else overlay.where(source), place)  # a link would let writes through
         return None
 
     return link
@@ -315,27 +299,86 @@ def _chdir(overlay: Overlay, original: Any) -> Any:
     return chdir
 
 
-def _rmtree(overlay: Overlay, original: Any) -> Any:
-    @functools.wraps(original)
-    def rmtree(path: Any, *args: Any, **kwargs: Any) -> Any:
-        absolute = overlay.covered(path, kwargs.get("dir_fd"))
+def _listdir(overlay: Overlay, original: Any) -> Any:
+    def listdir(path: Any = None) -> Any:
+        absolute = overlay.covered("." if path is None else path) if overlay.is_used else None
         if absolute is None or not os.path.isdir(overlay.where(absolute)):
-            return original(path, *args, **kwargs)
-        return _take_away(overlay, absolute)
+            return original(path)
+        names = overlay.names(absolute)[0]
+        return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
-    return rmtree
+    return listdir
 
 
-_MAKERS = {
+class _Entry:
+    """A directory entry of the layer under the user's path."""
+
+    def __init__(self, entry: Any, path: Any):
+        self._entry = entry
+        self.name = entry.name
+        self.path = path
+
+    def __fspath__(self) -> Any:
+        return self.path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+
+class _Scan:
+    """What os.scandir returns: an iterator that can be closed."""
+
+    def __init__(self, entries: Any):
+        self._entries = iter(entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._entries
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> _Scan:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._entries = iter(())
+
+
+def _scandir(overlay: Overlay, original: Any) -> Any:
+    def scandir(path: Any = None) -> Any:
+        absolute = overlay.covered("." if path is None else path) if overlay.is_used else None
+        where = None if absolute is None else overlay.where(absolute)
+        if absolute is None or where is None or (where == absolute and not overlay.any_hidden):
+            return original(path)
+        if not os.path.isdir(where):
+            return original(where)
+        names, written = overlay.names(absolute)
+        shown = "." if path is None else os.fspath(path)
+        entries = []
+        if written:
+            with original(overlay.upper(absolute)) as above:
+                entries += [_Entry(e, os.path.join(os.fsdecode(shown), e.name)) for e in above if e.name in written]
+        if set(names) - written:
+            with original(path) as below:
+                entries += [e for e in below if os.fsdecode(e.name) in names and os.fsdecode(e.name) not in written]
+        return _Scan(entries)
+
+    return scandir
+
+
+_REPLACEMENTS: Dict[str, Callable[[Overlay, Any], Any]] = {
+    **dict.fromkeys(("stat", "lstat", "access", "readlink", "statvfs"), _reads),
+    **dict.fromkeys(("chmod", "utime", "truncate", "chown", "lchown"), _changes),
+    **dict.fromkeys(("unlink", "remove"), _unlink),
+    **dict.fromkeys(("rename", "replace"), _rename),
     "open": _os_open,
     "mkdir": _mkdir,
     "rmdir": _rmdir,
-    "unlink": _unlink,
-    "remove": _unlink,
-    "rename": _rename,
-    "replace": _rename,
-    "listdir": listdir_over,
-    "scandir": scandir_over,
+    "listdir": _listdir,
+    "scandir": _scandir,
     "symlink": _symlink,
     "link": _link,
     "chdir": _chdir,

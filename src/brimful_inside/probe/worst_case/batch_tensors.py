@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import zlib
 from collections.abc import Mapping
 from typing import Any, Iterator, List, Optional
@@ -9,7 +10,7 @@ from typing import Any, Iterator, List, Optional
 import torch
 
 CHECKED_VALUES = 1024  # of each tensor, strided: some 5 µs, where a checksum of all of it takes milliseconds
-MAX_PARTS = 64  # tensors and strings looked at in a batch
+MAX_PARTS = 64  # tensors and strings of a batch that count
 MAX_DEPTH = 6
 
 
@@ -18,18 +19,15 @@ def parts_of(batch: Any, depth: int = 0) -> Iterator[Any]:
     if isinstance(batch, (torch.Tensor, str, bytes, int, float)) or hasattr(batch, "__array_interface__"):
         yield batch
     elif depth < MAX_DEPTH:
-        holder: Any = batch
-        inner: Any = ()
-        if isinstance(batch, Mapping):
-            inner = holder.values()
-        elif isinstance(batch, (list, tuple)):
-            inner = batch
-        elif hasattr(batch, "to_dict") and callable(batch.to_dict):  # graphs of torch_geometric
-            inner = holder.to_dict().values()
-        elif hasattr(batch, "__dict__"):
-            inner = vars(batch).values()
-        for part in inner:
+        for part in batch if isinstance(batch, (list, tuple)) else fields_of(batch).values():
             yield from parts_of(part, depth + 1)
+
+
+def fields_of(holder: Any) -> Mapping[Any, Any]:
+    """Of a mapping, a graph of torch_geometric, or any object with attributes; else {}."""
+    if isinstance(holder, Mapping):
+        return holder
+    return holder.to_dict() if callable(getattr(holder, "to_dict", None)) else getattr(holder, "__dict__", {})
 
 
 def tensors_of(batch: Any) -> List[Any]:
@@ -59,16 +57,16 @@ def first_dimension(batch: Any) -> Optional[int]:
 
 def checksum_of(batch: Any) -> Optional[str]:
     """A checksum over strided values of each tensor and over strings; None where the values are on a device."""
-    crc, looked_at = 0, 0
+    crc, parts = 0, 0
     for part in parts_of(batch):
         data = _bytes_of(part)
         if data is None:
             return None
         crc = zlib.crc32(data, crc)
-        looked_at += 1
-        if looked_at == MAX_PARTS:
+        parts += 1
+        if parts == MAX_PARTS:
             break
-    return "%08x" % crc if looked_at else None
+    return "%08x" % crc if parts else None
 
 
 def _bytes_of(part: Any) -> Optional[bytes]:
@@ -89,25 +87,4 @@ def _strided(tensor: torch.Tensor) -> bytes:
     flat = tensor.reshape(-1)
     step = max(1, flat.shape[0] // CHECKED_VALUES)
     values = flat[::step][:CHECKED_VALUES].contiguous()
-    if values.is_complex() or values.dtype is torch.bool or values.element_size() == 0:
-        values = torch.view_as_real(values) if values.is_complex() else values.to(torch.uint8)
-    return bytes(values.reshape(-1).view(torch.uint8).numpy(force=True).tobytes()) if _has_numpy() else _without_numpy(values)
-
-
-_numpy_there: Optional[bool] = None
-
-
-def _has_numpy() -> bool:
-    global _numpy_there
-    if _numpy_there is None:
-        try:
-            import numpy  # noqa: F401
-
-            _numpy_there = True
-        except ImportError:
-            _numpy_there = False
-    return _numpy_there
-
-
-def _without_numpy(values: torch.Tensor) -> bytes:
-    return repr(values.reshape(-1).tolist()).encode()
+    return ctypes.string_at(values.data_ptr(), values.numel() * values.element_size())

@@ -1,16 +1,24 @@
-"""Looks at the samples of a data set: which of their dimensions vary, and which samples are the largest."""
+"""Measures the samples of a data set: which of their dimensions vary, and which samples are the largest."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import heapq
 import json
+import math
+import random
+import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-FIRST = 32  # samples that are looked at whatever it takes; where they are as an earlier scan saw them, no more are
-FIRST_S = 1.0  # assumed: nobody minds waiting so long for a first trial
+import torch
+
+from brimful_inside.probe.worst_case.batch_tensors import fields_of
+
+FIRST = 32  # samples that are measured however long it takes; where they match an earlier scan, no more are
+FIRST_S = 1.0  # assumed: an acceptable wait in a first trial
 ALL_S = 30.0  # when something varies; assumed
 KEPT_LARGEST = 65_536
 MAX_DEPTH = 5
@@ -19,15 +27,15 @@ Dims = Dict[str, int]  # "input_ids.0" -> 317
 
 
 class Scan(NamedTuple):
-    """What was seen. `extremes` has, for each dimension that varies, (smallest, largest, the sample that has the largest)."""
+    """The result. `extremes` has, for each dimension that varies, (smallest, largest, the sample that has the largest)."""
 
     scanned: int
     length: int
     extremes: Dict[str, Tuple[int, int, int]]
     largest: List[int]  # indices, largest total first
-    totals: Dict[int, int]  # of each sample looked at, in that order; {} where they are not known any more
+    totals: Dict[int, int]  # of each sample measured, in that order; {} where they are not known any more
     first: List[str]  # of the first `FIRST` samples: a digest of dimensions and total
-    trial: Optional[str] = None  # the earlier trial that looked, where now only the first samples were looked at
+    trial: Optional[str] = None  # the earlier trial that scanned, where now only the first samples were measured
 
     @property
     def varies(self) -> bool:
@@ -41,7 +49,7 @@ def order_of(length: int) -> Iterator[int]:
     ends = [0] if length == 1 else [0, length - 1]
     yield from ends
     step = max(1, int(length * 0.6180339887498949))
-    while _common_divisor(step, length) != 1:
+    while math.gcd(step, length) != 1:
         step += 1
     position = 0
     for _ in range(length):
@@ -50,17 +58,11 @@ def order_of(length: int) -> Iterator[int]:
             yield position
 
 
-def _common_divisor(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return a
-
-
 def scan(dataset: Any, length: int, first_s: float = FIRST_S, all_s: float = ALL_S, earlier: Sequence[Scan] = ()) -> Scan:
-    """Looks at samples for `first_s` seconds, at `FIRST` at least; for up to `all_s` once something varies.
+    """Measures samples for `first_s` seconds, `FIRST` of them at least; for up to `all_s` once something varies.
 
-    Of `earlier` scans of this data set, the first is taken whose first samples were as they are now, which are looked at in
-    any case, and whose largest are where they were. Raises what the data set raises.
+    Returns the first of the `earlier` scans whose first samples were as they are now, which are measured in any case, and
+    whose largest are where they were. Raises what the data set raises.
     """
     started = time.monotonic()
     low: Dims = {}
@@ -92,17 +94,17 @@ def _digest(dims: Dims, total: int) -> str:
 
 
 def _still_holds(earlier: Scan, dataset: Any, until_s: float) -> bool:
-    """Whether the samples that are the largest in some dimension still are as large, as far as a scan's own time allows.
+    """Whether the samples that were the largest in some dimension are as large now, as far as a scan's own time allows.
 
     Of a data set that is split or drawn at random the first samples may agree and the one that counts be another.
     """
-    looked: Dict[int, Dims] = {}
+    measured: Dict[int, Dims] = {}
     for name, (_, most, at) in sorted(earlier.extremes.items(), key=lambda entry: -entry[1][1]):
-        if at not in looked:
-            if len(looked) == FIRST or time.monotonic() > until_s:
+        if at not in measured:
+            if len(measured) == FIRST or time.monotonic() > until_s:
                 break
-            looked[at] = measure(dataset[at])[0]
-        if looked[at].get(name, 0) != most:
+            measured[at] = measure(dataset[at])[0]
+        if measured[at].get(name, 0) != most:
             return False
     return True
 
@@ -143,14 +145,11 @@ def _measure(part: Any, name: str, dims: Dims, depth: int) -> int:
         return elements
     if depth >= MAX_DEPTH or part is None or isinstance(part, (int, float, complex, bool)):
         return 1
-    if isinstance(part, Mapping):
-        return sum(_measure(value, _under(name, key), dims, depth + 1) for key, value in part.items())
-    if isinstance(part, tuple):
-        return sum(_measure(value, _under(name, number), dims, depth + 1) for number, value in enumerate(part))
     if isinstance(part, list):
         return _measure_list(part, name, dims, depth)
-    inner = part.to_dict() if callable(getattr(part, "to_dict", None)) else getattr(part, "__dict__", {})
-    return sum(_measure(value, _under(name, key), dims, depth + 1) for key, value in dict(inner).items()) or 1
+    fields = enumerate(part) if isinstance(part, tuple) else dict(fields_of(part)).items()
+    total = sum(_measure(value, _under(name, key), dims, depth + 1) for key, value in fields)
+    return total if isinstance(part, (tuple, Mapping)) else total or 1
 
 
 def _measure_list(part: List[Any], name: str, dims: Dims, depth: int) -> int:
@@ -179,3 +178,33 @@ def _shape_of(part: Any) -> Optional[Tuple[int, ...]]:
     if isinstance(size, tuple) and all(isinstance(side, int) for side in size):
         return size
     return None
+
+
+@contextlib.contextmanager
+def random_state_kept(*holders: Any) -> Iterator[None]:
+    """Python's, numpy's and torch's global states, and generators that are attributes of `holders`, are as before after it:
+    reading a script's data must not change what the script draws afterwards."""
+    restore: List[Callable[[], Any]] = []
+
+    def keep(get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
+        state = get()
+        restore.append(lambda: put(state))
+
+    keep(random.getstate, random.setstate)
+    keep(torch.random.get_rng_state, torch.random.set_rng_state)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        keep(numpy.random.get_state, numpy.random.set_state)
+    for generator in [one for holder in holders for one in (holder, *getattr(holder, "__dict__", {}).values())]:
+        if isinstance(generator, torch.Generator):
+            keep(generator.get_state, generator.set_state)
+        elif isinstance(generator, random.Random):
+            keep(generator.getstate, generator.setstate)
+        elif hasattr(generator, "bit_generator"):
+            bits: Any = generator.bit_generator
+            keep(lambda bits=bits: bits.state, lambda state, bits=bits: setattr(bits, "state", state))
+    try:
+        yield
+    finally:
+        for put_back in restore:
+            put_back()

@@ -1,9 +1,9 @@
-"""What a trial's scans saw, kept for the later trials of one session, which then look at a few samples alone.
+"""The scans of a trial, kept for the later trials of one session, which then measure a few samples alone.
 
-Each process writes `scans-<pid>.jsonl` in its trial's folder: one scan a line, as JSON, so that ranks do not meet in one file
-and a process that is killed leaves at most one torn line, which counts as none. A scan is taken over where it is of the same
-rank, of the same loader (the n-th over a data set of that type, part and length), and its first and its largest samples have
-the sizes that are seen now; else the data set is scanned anew. Standard library alone.
+Each process writes `scans-<pid>.jsonl` in its trial's folder: one scan a line, as JSON, so that ranks do not share a file and a
+process that is killed leaves at most one torn line, which counts as none. A scan is reused where it is of the same rank, of
+the same loader (the n-th over a data set of that type, part and length), and its first and its largest samples have the sizes
+that they have now; else the data set is scanned anew.
 """
 
 from __future__ import annotations
@@ -13,22 +13,16 @@ import os
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from brimful_inside.probe.process.exit import world
-from brimful_inside.probe.worst_case.scan import (
-    FIRST,
-    KEPT_LARGEST,
-    Scan,
-    order_of,
-    scan,
-)
+from brimful_inside.probe.worst_case.scan import FIRST, KEPT_LARGEST, Scan, order_of, scan
 from brimful_inside.wire import SCANS_FILE
 
-MAX_TOTALS = 200_000  # assumed: some 1 MB of text; beyond, a scan is of use to loaders with a plain batch sampler alone
+MAX_TOTALS = 200_000  # assumed: some 1 MB of text; beyond, only loaders with a plain batch sampler can use a scan
 MAX_FILE_BYTES = 16 << 20  # assumed: 20 loaders of many samples each
 
 Key = Tuple[int, int, str, int]  # rank, which of its kind, the data set's type, its length
 
 
-class Scans:
+class ScanCache:
     """The scans of this process, and those of earlier trials (`files`, the newest last)."""
 
     def __init__(self, folder: str, files: Sequence[str] = ()):
@@ -37,17 +31,17 @@ class Scans:
         self._earlier: Optional[Dict[Key, List[Scan]]] = None  # read when first asked for
         self._loaders: Dict[Tuple[str, int], int] = {}  # by type and length of the data set: how many so far
 
-    def look(self, dataset: Any, length: int, totals_needed: bool) -> Scan:
-        """What is known of the data set of one more loader: by a scan now, or by that of an earlier trial if it still holds.
+    def scan(self, dataset: Any, length: int, totals_needed: bool) -> Scan:
+        """Of the data set of one more loader: that of an earlier trial if it still holds, else a new one.
 
         `totals_needed`: the size of each sample is asked for, not only which are the largest. Raises what the data set raises.
         """
         key = self._key(dataset, length)
         earlier = [one for one in self._of_earlier_trials(key) if one.totals or not totals_needed]
-        seen = scan(dataset, length, earlier=earlier)
-        if seen.trial is None:
-            self._keep(key, seen, totals_needed)
-        return seen
+        found = scan(dataset, length, earlier=earlier)
+        if found.trial is None:
+            self._keep(key, found, totals_needed)
+        return found
 
     def _key(self, dataset: Any, length: int) -> Key:
         kind = _kind_of(dataset)
@@ -64,19 +58,15 @@ class Scans:
                     self._earlier.setdefault(its, []).insert(0, found)
         return self._earlier.get(key, [])
 
-    def _keep(self, key: Key, seen: Scan, totals_needed: bool) -> None:
+    def _keep(self, key: Key, found: Scan, totals_needed: bool) -> None:
         """By one write call, so that no two lines are torn. A full disk or a vanished folder is not the script's business."""
-        if totals_needed and len(seen.totals) > MAX_TOTALS:
+        if totals_needed and len(found.totals) > MAX_TOTALS:
             return
-        line = encode(key, seen, totals_needed)
+        line = encode(key, found, totals_needed)
         try:
-            path = os.path.join(self._folder, SCANS_FILE % os.getpid())
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
-            try:
-                if os.fstat(descriptor).st_size + len(line) <= MAX_FILE_BYTES:
-                    os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
+            with open(os.path.join(self._folder, SCANS_FILE % os.getpid()), "ab", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size + len(line) <= MAX_FILE_BYTES:
+                    file.write(line)
         except OSError:
             pass
 
@@ -95,21 +85,21 @@ def _kind_of(dataset: Any) -> str:
         return kind
 
 
-def encode(key: Key, seen: Scan, with_totals: bool) -> bytes:
-    """One line. Totals stand in the order in which samples are looked at, which the length alone decides."""
+def encode(key: Key, found: Scan, with_totals: bool) -> bytes:
+    """One line. Totals stand in the order in which samples are measured, which the length alone decides."""
     row = {
         "key": key,
-        "scanned": seen.scanned,
-        "extremes": seen.extremes,
-        "largest": seen.largest,
-        "first": seen.first,
-        "totals": list(seen.totals.values()) if with_totals else None,
+        "scanned": found.scanned,
+        "extremes": found.extremes,
+        "largest": found.largest,
+        "first": found.first,
+        "totals": list(found.totals.values()) if with_totals else None,
     }
     return (json.dumps(row, separators=(",", ":")) + "\n").encode()
 
 
 def read(path: str) -> Iterator[Tuple[Key, Scan]]:
-    """The whole lines of one file. What cannot be read, or is not what a scan can have seen, is as if it were not there."""
+    """The whole lines of one file. What cannot be read, or is no scan, is as if it were not there."""
     try:
         with open(path, "rb") as file:
             lines = file.read(MAX_FILE_BYTES).splitlines()
@@ -125,27 +115,21 @@ def read(path: str) -> Iterator[Tuple[Key, Scan]]:
 
 
 def _decoded(row: Dict[str, Any], trial: str) -> Tuple[Key, Scan]:
+    """Raises ValueError where numbers are missing or indices lie beyond the data set."""
     rank, number, kind, length = row["key"]
-    scanned, totals = row["scanned"], row["totals"]
+    scanned, largest, totals = row["scanned"], row["largest"], row["totals"]
     extremes = {str(name): (low, high, at) for name, (low, high, at) in row["extremes"].items()}
     first = [str(one) for one in row["first"]]
-    indices = [*row["largest"], *(at for _, _, at in extremes.values())]
-    _require(_are_whole((rank, number, length, scanned)) and isinstance(kind, str))
-    _require(0 < scanned <= length and len(first) == min(FIRST, scanned))
-    _require(len(row["largest"]) == min(scanned, KEPT_LARGEST))
-    _require(_are_whole(indices) and max(indices) < length)
-    _require(all(_are_whole((low, high)) for low, high, _ in extremes.values()))
-    by_index: Dict[int, int] = {}
-    if totals is not None:
-        _require(len(totals) == scanned and _are_whole(totals))
-        by_index = dict(zip(order_of(length), totals))
-    return (rank, number, kind, length), Scan(scanned, length, extremes, row["largest"], by_index, first, trial)
-
-
-def _are_whole(numbers: Sequence[Any]) -> bool:
-    return all(type(number) is int and number >= 0 for number in numbers)
-
-
-def _require(holds: bool) -> None:
-    if not holds:
+    indices = [*largest, *(at for _, _, at in extremes.values())]
+    numbers = [rank, number, length, scanned, *indices, *(totals or [])]
+    numbers += [size for low, high, _ in extremes.values() for size in (low, high)]
+    counts_agree = len(first) == min(FIRST, scanned) and len(largest) == min(scanned, KEPT_LARGEST)
+    counts_agree = counts_agree and (totals is None or len(totals) == scanned) and 0 < scanned <= length
+    if not (counts_agree and isinstance(kind, str) and max(indices) < length and all(map(_is_natural, numbers))):
         raise ValueError("not a scan")
+    by_index = {} if totals is None else dict(zip(order_of(length), totals))
+    return (rank, number, kind, length), Scan(scanned, length, extremes, largest, by_index, first, trial)
+
+
+def _is_natural(number: Any) -> bool:
+    return type(number) is int and number >= 0

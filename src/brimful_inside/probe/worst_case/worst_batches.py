@@ -1,33 +1,38 @@
-"""The worst batch: a trial's batches are made of the largest samples, so that its peak is the peak of the whole run."""
+"""The worst batch: a trial's batches are made of the largest samples, so that its peak is the peak of the whole run.
+
+On an imaginary card they are made here, of a few samples, without workers and at any batch size; else by the loader's workers.
+"""
 
 from __future__ import annotations
 
 import copy
 import weakref
 from dataclasses import replace
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
+import torch
 from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
-from brimful_inside.probe import context as process_context
-from brimful_inside.probe.context import guarded
-from brimful_inside.probe.hooks.loader_passes import is_iterable_style
-from brimful_inside.probe.worst_case.rng_state import untouched
-from brimful_inside.probe.worst_case.scan import Scan
-from brimful_inside.probe.worst_case.scan_cache import Scans
-from brimful_inside.probe.worst_case.synthetic_batches import OwnBatches
+from brimful_inside.probe.context import current_context, current_probe, guarded
+from brimful_inside.probe.hooks.data_loaders import ATTRIBUTE, INDICES, TRAIN, is_iterable_style
+from brimful_inside.probe.worst_case.batch_tensors import tensors_of
+from brimful_inside.probe.worst_case.scan import Scan, random_state_kept
+from brimful_inside.probe.worst_case.scan_cache import ScanCache
 from brimful_inside.wire import WorstBatch
 
 MAX_DRAWN = 2000  # batches of a custom batch sampler that are compared
-TOLD_INDICES = 64
+REPORTED_INDICES = 64
+DISTINCT = 256  # samples that are fetched for a batch made here; a larger batch repeats them
+MAX_PASSES = 64  # over the sampler, for a script whose epochs are shorter than the trial
+LARGE_BYTES = 256 << 20  # batches beyond are views of a small one: the card's tensors have no data, so the host's need none
 
 
 class Plan:
-    """What is done with one loader. Without `indices` it is left alone."""
+    """What is done with one loader, with the sentence that reports it. Without `indices` it is left alone."""
 
-    def __init__(self, told: WorstBatch, indices: Optional[List[int]] = None, whole_batch: bool = False):
-        self.told = told
+    def __init__(self, reported: WorstBatch, indices: Optional[List[int]] = None, whole_batch: bool = False):
+        self.reported = reported
         self.indices = indices or []
         self.whole_batch = whole_batch  # the indices are one batch of the script's own batch sampler
 
@@ -41,113 +46,119 @@ class Plan:
 
 
 class WorstBatches:
-    """Plans by loader. On an imaginary card the batches are made here, without workers; else through the loader's sampler."""
+    """Plans by loader."""
 
-    def __init__(self, imaginary: bool, scans: Scans):
+    def __init__(self, imaginary: bool, scans: ScanCache):
         self._imaginary = imaginary
         self._scans = scans
         self._plans: Any = weakref.WeakKeyDictionary()
-        self._told: List[Any] = []  # (loader, what was done)
+        self._reported: List[Tuple[Any, WorstBatch]] = []  # (weak reference to a loader, its plan's report)
 
-    def before_iteration(self, loader: Any) -> Any:
-        """Plans a loader when it is first iterated. Gives an iterator to use in place of its own, or None."""
+    def before_pass(self, loader: Any) -> Any:
+        """Plans a loader when it is first iterated. Returns an iterator to use in place of its own, or None."""
         plan = self._plans.get(loader)
         if plan is None:
             plan = self._plans[loader] = self._plan(loader)
-            self._told.append((weakref.ref(loader), plan.told))
+            self._reported.append((weakref.ref(loader), plan.reported))
         if not (self._imaginary and plan.indices):
             return None
-        return _own_iterator(loader, plan)
+        try:
+            return SyntheticBatches(loader, plan)
+        except Exception as error:
+            context = current_context()
+            if context is not None:
+                context.note("batches were made by the loader's own workers (%s)" % _short(error))
+            return None
 
     def sampler_for(self, loader: Any, sampler: Any) -> Any:
         plan = self._plans.get(loader)
-        if plan is None or not plan.indices or not plan.told.varies:
+        if plan is None or not plan.indices or not plan.reported.varies:
             return sampler
         return _Sampler(sampler, plan)
 
     def report(self, trained: Callable[[Any], bool]) -> Optional[WorstBatch]:
         """Of a training loader (`trained` knows them) before others, and of one that varies before one that does not."""
-        ranked = sorted(self._told, key=lambda entry: (not trained(entry[0]()), not entry[1].varies))
+        ranked = sorted(self._reported, key=lambda entry: (not trained(entry[0]()), not entry[1].varies))
         return ranked[0][1] if ranked else None
 
     def _plan(self, loader: Any) -> Plan:
-        if is_iterable_style(loader):
-            return Plan(
-                WorstBatch(0, None, False, "not scanned: an iterable data set gives its samples in an order of its own")
-            )
+        length, why = None, "an iterable data set gives its samples in an order of its own"
+        if not is_iterable_style(loader):
+            try:
+                length, why = len(loader.dataset), "the data set is empty"
+            except TypeError:
+                why = "the data set has no length"
+        if not length:
+            return Plan(WorstBatch(0, length, False, "not scanned: " + why))
         try:
-            length = len(loader.dataset)
-        except TypeError:
-            return Plan(WorstBatch(0, None, False, "not scanned: the data set does not tell its length"))
-        if length == 0:
-            return Plan(WorstBatch(0, 0, False, "not scanned: the data set is empty"))
-        return self._plan_map_style(loader, length)
-
-    def _plan_map_style(self, loader: Any, length: int) -> Plan:
-        dataset = loader.dataset
-        try:
-            with untouched(dataset, loader.generator, loader.sampler, getattr(loader.sampler, "generator", None)):
-                seen = self._scans.look(_shallow(dataset), length, totals_needed=_has_its_own_batches(loader))
-                chosen = _batch_of_custom_sampler(loader, seen)
+            kept = (loader.dataset, loader.generator, loader.sampler, getattr(loader.sampler, "generator", None))
+            with random_state_kept(*kept):
+                scan = self._scans.scan(_shallow(loader.dataset), length, totals_needed=_has_custom_batches(loader))
+                chosen = _batch_of_custom_sampler(loader, scan)
         except Exception as error:
-            reason = "%s: %s" % (type(error).__name__, str(error)[:200])
-            return Plan(
-                WorstBatch(0, length, False, "not scanned: the data set gave an error when asked for samples (%s)" % reason)
-            )
-        told = WorstBatch(seen.scanned, length, seen.varies or chosen is not None, "", scanned_in=seen.trial)
+            why = "the data set gave an error when asked for samples (%s)" % _short(error)
+            return Plan(WorstBatch(0, length, False, "not scanned: " + why))
+        return self._plan_of(scan, chosen)
+
+    def _plan_of(self, scan: Scan, chosen: Optional[List[int]]) -> Plan:
+        indices = worst_indices(scan)
         if chosen is not None:
             what = "the batch sampler's batches differ: every batch is the largest of those it gave (%d samples)" % len(chosen)
-            return Plan(_saying(told, what, chosen), chosen, whole_batch=True)
-        indices = worst_indices(seen)
-        if not seen.varies:
-            what = "nothing but the batch size varies in %d of %d samples" % (seen.scanned, length)
-            return Plan(_saying(told, what, []), indices if self._imaginary else None)
-        return Plan(_saying(told, _sentence(seen), indices), indices)
+            indices = chosen
+        elif scan.varies:
+            what = _sentence(scan)
+        else:
+            what = "nothing but the batch size varies in %d of %d samples" % (scan.scanned, scan.length)
+        varies = scan.varies or chosen is not None
+        reported = WorstBatch(scan.scanned, scan.length, varies, what, scanned_in=scan.trial)
+        if varies:
+            reported = replace(reported, indices=[int(i) for i in indices[:REPORTED_INDICES]])
+        return Plan(reported, indices if varies or self._imaginary else None, whole_batch=chosen is not None)
 
 
-def worst_indices(seen: Scan) -> List[int]:
+def _short(error: Exception) -> str:
+    return "%s: %s" % (type(error).__name__, str(error)[:200])
+
+
+def worst_indices(scan: Scan) -> List[int]:
     """For each dimension that varies the sample that has most of it, then the samples largest in total."""
-    first = dict.fromkeys(at for _, _, at in sorted(seen.extremes.values(), key=lambda e: -e[1]))
-    return [*first, *(index for index in seen.largest if index not in first)]
+    first = dict.fromkeys(at for _, _, at in sorted(scan.extremes.values(), key=lambda e: -e[1]))
+    return [*first, *(index for index in scan.largest if index not in first)]
 
 
-def _saying(told: WorstBatch, what: str, indices: List[int]) -> WorstBatch:
-    return replace(told, what=what, indices=[int(i) for i in indices[:TOLD_INDICES]])
-
-
-def _sentence(seen: Scan) -> str:
-    parts = ["%s from %d to %d" % (name, low, high) for name, (low, high, _) in sorted(seen.extremes.items())]
+def _sentence(scan: Scan) -> str:
+    parts = ["%s from %d to %d" % (name, low, high) for name, (low, high, _) in sorted(scan.extremes.items())]
     more = "" if len(parts) <= 4 else " and %d more" % (len(parts) - 4)
-    looked = "all %d samples" % seen.length if seen.scanned == seen.length else "%d of %d samples" % (seen.scanned, seen.length)
-    return "samples vary (%s%s, in %s): every batch is made of the largest" % (", ".join(parts[:4]), more, looked)
+    of = "all %d samples" % scan.length if scan.scanned == scan.length else "%d of %d samples" % (scan.scanned, scan.length)
+    return "samples vary (%s%s, in %s): every batch is made of the largest" % (", ".join(parts[:4]), more, of)
 
 
 def _shallow(dataset: Any) -> Any:
-    """A copy for looking: a data set that opens its file at first use must open it in its workers, not here."""
+    """A copy to read: a data set that opens its file at first use must open it in its workers, not here."""
     try:
         return copy.copy(dataset)
     except Exception:
         return dataset
 
 
-def _has_its_own_batches(loader: Any) -> bool:
+def _has_custom_batches(loader: Any) -> bool:
     return loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler
 
 
-def _batch_of_custom_sampler(loader: Any, seen: Scan) -> Optional[List[int]]:
+def _batch_of_custom_sampler(loader: Any, scan: Scan) -> Optional[List[int]]:
     """The largest batch of a batch sampler whose batches differ in length (by a budget of tokens, say); else None."""
-    if not _has_its_own_batches(loader):
+    if not _has_custom_batches(loader):
         return None
     sampler, drawn = loader.batch_sampler, []
-    with untouched(sampler, *vars(sampler).values()):
+    with random_state_kept(sampler, *vars(sampler).values()):
         for index in sampler:
             drawn.append([int(i) for i in index])
             if len(drawn) == MAX_DRAWN:
                 break
     if len({len(index) for index in drawn[:-1]}) <= 1:
         return None
-    known = max(seen.totals.values(), default=1)
-    return max(drawn, key=lambda index: (len(index) * max(seen.totals.get(i, known) for i in index), len(index)))
+    known = max(scan.totals.values(), default=1)
+    return max(drawn, key=lambda index: (len(index) * max(scan.totals.get(i, known) for i in index), len(index)))
 
 
 class _Sampler:
@@ -168,32 +179,136 @@ class _Sampler:
         return getattr(self._sampler, name)
 
 
-def _own_iterator(loader: Any, plan: Plan) -> Any:
-    try:
-        return OwnBatches(loader, plan)
-    except Exception as error:
-        context = process_context.context
-        if context is not None:
-            context.note("batches were made by the loader's own workers (%s: %s)" % (type(error).__name__, str(error)[:200]))
-        return None
-
-
-def watch_samplers() -> None:
+def patch_samplers() -> None:
     """Loaders take their indices from `_index_sampler`, a property of the base class."""
     cls: Any = torch_dataloader.DataLoader
     original = cls._index_sampler.fget
 
     def _index_sampler(self: Any) -> Any:
         sampler = original(self)
-        chosen = _for(self, sampler)
+        chosen = _sampler_of_probe(self, sampler)
         return sampler if chosen is None else chosen  # not `or`: an endless sampler has no length to be true by
 
     cls._index_sampler = property(_index_sampler)
 
 
 @guarded
-def _for(loader: Any, sampler: Any) -> Any:
-    context = process_context.context
-    probe = context.probe if context is not None else None
+def _sampler_of_probe(loader: Any, sampler: Any) -> Any:
+    probe = current_probe()
     worst = probe.worst if probe is not None else None
     return worst.sampler_for(loader, sampler) if worst is not None else None
+
+
+class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-defined]
+    """A pass over a loader as it would be, with batches of the planned samples; a last batch is as large as the first.
+
+    A training pass continues until the trial has its steps, so that a trial is the same at every batch size, also where the
+    whole data set is one batch.
+    """
+
+    def __init__(self, loader: Any, plan: Any):
+        self._dataset_kind = loader._dataset_kind
+        self._dataset = loader.dataset
+        self._num_workers = 0
+        self._num_yielded = 0
+        self._index_sampler = loader._index_sampler
+        self._auto_collation = loader._auto_collation
+        self._collate = loader.collate_fn
+        self._plan = plan
+        self._samples: Dict[int, Any] = {}
+        self._first: Optional[int] = None
+        self._sampler_iter = iter(self._index_sampler)
+        self._profile_name = "enumerate(DataLoader)#brimful.__next__"
+        self._IterableDataset_len_called = None
+        self._passes = 1
+        self._sample(plan.indices[0])
+
+    def _next_data(self) -> Any:
+        try:
+            index = self._next_index()
+        except StopIteration:
+            if not self._continues():
+                raise
+            self._passes += 1
+            self._sampler_iter = iter(self._index_sampler)
+            index = self._next_index()
+        if not self._auto_collation:
+            return self._collate(self._sample(self._plan.indices[0]))
+        if self._first is None:
+            self._first = len(index)
+        indices = self._plan.batch_like(range(self._first) if len(index) < self._first else index)
+        self.__dict__[INDICES][-1] = indices  # what is counted is what is given
+        return self._batch([indices[n % DISTINCT] for n in range(len(indices))])
+
+    def _continues(self) -> bool:
+        """Whether this pass is of training and the trial still needs steps."""
+        probe, one = current_probe(), self.__dict__.get(ATTRIBUTE)
+        if probe is None or one is None or self._passes >= MAX_PASSES:
+            return False
+        continues = bool(one.given and one.expected_role == TRAIN and probe.config.cut and not probe.ending.measured)
+        probe.ending.extended = probe.ending.extended or continues
+        return continues
+
+    def _sample(self, index: int) -> Any:
+        if index not in self._samples:
+            self._samples[index] = self._dataset[index]
+        sample = self._samples[index]
+        return copy.copy(sample) if isinstance(sample, (dict, list)) else sample
+
+    def _batch(self, indices: List[int]) -> Any:
+        size = len(indices)
+        if size > 3:
+            three = self._collate([self._sample(i) for i in indices[:3]])
+            if _bytes_of(three) / 3 * size > LARGE_BYTES:
+                wide = _widened(self._collate([self._sample(i) for i in indices[:2]]), three, size)
+                if wide is not None:
+                    return wide
+        return self._collate([self._sample(i) for i in indices])
+
+    def __len__(self) -> int:
+        return len(self._index_sampler)
+
+
+def _bytes_of(batch: Any) -> int:
+    return sum(part.numel() * part.element_size() for part in tensors_of(batch) if isinstance(part, torch.Tensor))
+
+
+def _widened(two: Any, three: Any, size: int) -> Any:
+    """A batch of `size` out of those of two and of three samples: along the dimension that grew by one. None if unclear."""
+    if isinstance(three, torch.Tensor) and isinstance(two, torch.Tensor):
+        return _widened_tensor(two, three, size)
+    if isinstance(three, dict) and isinstance(two, dict) and two.keys() == three.keys():
+        parts = {key: _widened(two[key], three[key], size) for key in three}
+        return None if any(part is None for part in parts.values()) else _like(three, parts)
+    if isinstance(three, (list, tuple)) and type(two) is type(three):
+        if len(two) == len(three):
+            items = [_widened(a, b, size) for a, b in zip(two, three)]
+            if any(item is None for item in items):
+                return None
+            return type(three)(*items) if hasattr(three, "_fields") else type(three)(items)
+        if len(two) == 2 and len(three) == 3 and all(isinstance(item, (str, int, float)) for item in three):
+            return type(three)([three[n % 3] for n in range(size)])
+    return None
+
+
+def _like(mapping: Any, parts: Dict[Any, Any]) -> Any:
+    if type(mapping) is dict:
+        return parts
+    same = copy.copy(mapping)
+    for key, part in parts.items():
+        same[key] = part
+    return same
+
+
+def _widened_tensor(two: torch.Tensor, three: torch.Tensor, size: int) -> Optional[torch.Tensor]:
+    if two.dim() != three.dim():
+        return None
+    grown = [axis for axis in range(three.dim()) if two.shape[axis] != three.shape[axis]]
+    if not grown:
+        return three
+    if len(grown) > 1 or (two.shape[grown[0]], three.shape[grown[0]]) != (2, 3):
+        return None
+    axis = grown[0]
+    shape = list(three.shape)
+    shape[axis] = size
+    return three.narrow(axis, 0, 1).expand(shape)

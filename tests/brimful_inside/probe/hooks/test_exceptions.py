@@ -11,7 +11,7 @@ from brimful_inside.probe.hooks.exceptions import (
     kind_of,
     where_in_users_code,
 )
-from brimful_inside.probe.hooks.forward import trained_in, trains_now
+from brimful_inside.probe.hooks.forward_backward import trained_in, trains_now
 
 
 @pytest.mark.parametrize(
@@ -45,36 +45,36 @@ def test_the_users_frame_is_the_innermost_that_is_neither_a_packages_nor_pythons
         assert where_in_users_code(error.__traceback__).endswith("in fails")
 
 
-def test_memory_that_ran_out_is_told_as_caught_once_the_script_goes_on():
-    told = []
-    failures = Failures(told.append, lambda: ("train", 3, False))
+def test_memory_that_ran_out_is_told_as_caught_once_the_script_continues():
+    trial = []
+    failures = Failures(trial.append, lambda: ("train", 3, False))
     failures.out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert told == []
-    failures.script_goes_on()
-    failures.script_goes_on()
-    (failure,) = told
+    assert trial == []
+    failures.script_continues()
+    failures.script_continues()
+    (failure,) = trial
     assert failure.caught and failure.kind == "out_of_device_memory" and failure.phase == "train" and failure.step == 3
 
 
 def test_memory_that_ran_out_and_left_the_script_is_told_once_and_not_as_caught():
-    told = []
-    failures = Failures(told.append, lambda: ("train", 3, True))
+    trial = []
+    failures = Failures(trial.append, lambda: ("train", 3, True))
     error = torch.OutOfMemoryError("CUDA out of memory")
     failures.out_of_memory(error)
     failures.left_the_script(error)
     failures.left_the_script(error)
-    failures.script_goes_on()
-    (failure,) = told
+    failures.script_continues()
+    (failure,) = trial
     assert not failure.caught and failure.after_measured and failure.type == "torch.OutOfMemoryError"
 
 
 def test_the_phase_is_that_of_the_place_where_memory_ran_out():
-    told, phases = [], iter(["train", "eval", "eval"])
-    failures = Failures(told.append, lambda: (next(phases), 0, False))
+    trial, phases = [], iter(["train", "eval", "eval"])
+    failures = Failures(trial.append, lambda: (next(phases), 0, False))
     failures.out_of_memory(None, "CUDA out of memory")
     for error in (torch.OutOfMemoryError("CUDA out of memory"), ValueError("another")):
         failures.left_the_script(error)
-    assert [failure.phase for failure in told] == ["train", "eval"]
+    assert [failure.phase for failure in trial] == ["train", "eval"]
 
 
 class Looks(torch.nn.Module):
@@ -98,11 +98,11 @@ def test_the_stack_tells_a_training_forward_by_gradients_and_the_outermost_modul
 
 
 def test_an_interrupt_is_no_failure():
-    told = []
-    failures = Failures(told.append, lambda: ("train", 0, False))
+    trial = []
+    failures = Failures(trial.append, lambda: ("train", 0, False))
     for error in (KeyboardInterrupt(), SystemExit(3)):
         failures.left_the_script(error)
-    assert told == []
+    assert trial == []
 
 
 class Fails(torch.nn.Module):

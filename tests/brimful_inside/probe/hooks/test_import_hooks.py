@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from brimful_inside.probe.hooks.import_hooks import Waiting
+from brimful_inside.probe.hooks.import_hooks import ImportHooks
 
 
 @pytest.fixture
@@ -17,10 +17,10 @@ def wait(tmp_path, monkeypatch):
     def run(source="", quietly=True):
         (tmp_path / f"{name}.py").write_text("import gc\nduring = gc.isenabled()\n" + source)
         seen = {}
-        waiting = Waiting()
+        waiting = ImportHooks()
         if quietly:
             waiting.load_quietly(name)
-        waiting.wait_for(name, lambda module: seen.update(during=module.during, called=gc.isenabled()))
+        waiting.when_imported(name, lambda module: seen.update(during=module.during, called=gc.isenabled()))
         try:
             importlib.import_module(name)
         finally:
@@ -60,7 +60,7 @@ def test_what_a_module_made_is_set_aside_only_where_that_was_asked_for(tmp_path,
     try:
         for name, sets_aside in (("looked_through_by_a_test", False), ("set_aside_by_a_test", True)):
             (tmp_path / f"{name}.py").write_text("made = [[] for _ in range(1000)]\n")
-            waiting = Waiting()
+            waiting = ImportHooks()
             waiting.load_quietly(name, sets_aside)
             importlib.import_module(name)
             sys.meta_path.remove(waiting)

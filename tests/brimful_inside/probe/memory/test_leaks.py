@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brimful_inside.probe.memory.leaks import Reading, kept
+from brimful_inside.probe.memory.leaks import Reading, bytes_kept
 
 CARD = {
     "name": "A card", "total_bytes": 8 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108,
@@ -47,18 +47,18 @@ def readings(*alive, shapes=None):
     ("alive", "found"), [((10, 13, 16, 20), 3), ((10, 10, 10), 0), ((10, 13, 12, 15), 0), ((10, 13), 0), ((10,), 0), ((), 0)]
 )
 def test_growth_is_the_smallest_of_differences_that_are_all_growth(alive, found):
-    assert kept(readings(*alive), 2) == found
+    assert bytes_kept(readings(*alive), 2) == found
 
 
 def test_a_later_batch_that_is_larger_tells_nothing_of_growth():
     lengths = [[[8, 10]], [[8, 20]], [[8, 30]], [[8, 40]]]
-    assert kept(readings(10, 20, 30, 40, shapes=lengths), 2) == 0
-    assert kept(readings(40, 45, 47, 49, shapes=lengths[::-1]), 2) == 2, "smaller batches, and more is alive: it is kept"
+    assert bytes_kept(readings(10, 20, 30, 40, shapes=lengths), 2) == 0
+    assert bytes_kept(readings(40, 45, 47, 49, shapes=lengths[::-1]), 2) == 2, "smaller batches, and more is alive: it is kept"
 
 
 def test_without_shapes_only_equal_differences_are_growth():
-    assert kept(readings(10, 14, 18, shapes=[None] * 3), 2) == 4
-    assert kept(readings(10, 14, 19, shapes=[None] * 3), 2) == 0
+    assert bytes_kept(readings(10, 14, 18, shapes=[None] * 3), 2) == 4
+    assert bytes_kept(readings(10, 14, 19, shapes=[None] * 3), 2) == 0
 
 
 @pytest.mark.parametrize(

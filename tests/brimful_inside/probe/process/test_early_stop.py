@@ -1,12 +1,12 @@
 """How a trial ends, without a clock that matters."""
 
 from brimful_inside.probe.process import early_stop as ending_module
-from brimful_inside.probe.process.early_stop import Ending
+from brimful_inside.probe.process.early_stop import EarlyStop
 from brimful_inside.wire import TrialConfig
 
 
 def ending(**config):
-    return Ending(TrialConfig(folder="", **{"device": "cpu", "steps": 2, "warmup_steps": 1, **config}))
+    return EarlyStop(TrialConfig(folder="", **{"device": "cpu", "steps": 2, "warmup_steps": 1, **config}))
 
 
 def make_steps(end, count, has_loader=True, first=1):

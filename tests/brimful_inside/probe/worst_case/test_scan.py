@@ -1,13 +1,16 @@
 """Which samples are the largest."""
 
 import itertools
+import random
+import types
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful_inside.probe.worst_case.scan import measure, order_of, scan
+from brimful_inside.probe.worst_case.scan import measure, order_of, random_state_kept, scan
 from brimful_inside.probe.worst_case.worst_batches import worst_indices
 
 
@@ -68,3 +71,22 @@ def test_without_time_the_first_samples_are_looked_at_and_no_more():
 def test_each_dimension_brings_its_own_largest_sample_and_totals_fill_the_rest():
     samples = [torch.zeros(2, 2), torch.zeros(50, 1), torch.zeros(1, 60), torch.zeros(9, 9), torch.zeros(8, 8)]
     assert worst_indices(scan(samples, 5)) == [2, 1, 3, 4, 0]
+
+
+def test_looking_at_data_leaves_every_random_state_as_it_was():
+    data = types.SimpleNamespace(a=np.random.default_rng(1), b=torch.Generator().manual_seed(2), c=random.Random(3))
+
+    def draw():
+        globally = random.random(), np.random.rand(), torch.rand(()).item()
+        return *globally, data.a.random(), torch.rand((), generator=data.b).item(), data.c.random()
+
+    def seed():
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+
+    seed()
+    with random_state_kept(data):
+        first = draw()
+        draw()
+    assert draw() == first

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brimful_inside.probe.worst_case import scan_cache as scans_module
+from brimful_inside.probe.worst_case import scan_cache as scan_cache_module
 from brimful_inside.probe.worst_case.scan import FIRST, order_of, scan
 from brimful_inside.probe.worst_case.scan_cache import (
     MAX_TOTALS,
-    Scans,
+    ScanCache,
     encode,
     read,
 )
@@ -33,7 +33,7 @@ class Counted:
         return "x" * self.lengths[index]
 
     def look(self, scans, totals_needed=True):
-        return scans.look(self, len(self.lengths), totals_needed)
+        return scans.scan(self, len(self.lengths), totals_needed)
 
 
 class OtherKind(Counted):
@@ -64,10 +64,10 @@ def test_a_later_trial_knows_what_a_scan_of_its_own_would_show_and_looks_at_the_
     trial, lengths, totals
 ):
     first = trial()
-    own = Counted(lengths).look(Scans(str(first)), totals)
+    own = Counted(lengths).look(ScanCache(str(first)), totals)
     data = Counted(lengths)
     later = trial()
-    seen = data.look(Scans(str(later), [file_in(first)]), totals)
+    seen = data.look(ScanCache(str(later), [file_in(first)]), totals)
     assert seen == own._replace(trial=first.name, totals=own.totals if totals else {})
     assert list(seen.totals) == list(own.totals)[: len(seen.totals)]
     assert data.asked == [*list(order_of(len(lengths)))[:FIRST], *(at for _, _, at in own.extremes.values())]
@@ -78,15 +78,15 @@ def test_a_later_trial_knows_what_a_scan_of_its_own_would_show_and_looks_at_the_
 @given(lengths_of_samples, st.data())
 def test_a_data_set_of_which_any_of_the_first_samples_changed_is_scanned_anew(trial, lengths, data):
     first, later = trial(), trial()
-    Counted(lengths).look(Scans(str(first)))
+    Counted(lengths).look(ScanCache(str(first)))
     changed = list(lengths)
     place = data.draw(st.sampled_from(list(order_of(len(lengths)))[:FIRST]))
     changed[place] += 1
     now = Counted(changed)
-    seen = now.look(Scans(str(later), [file_in(first)]))
+    seen = now.look(ScanCache(str(later), [file_in(first)]))
     assert seen == scan(Counted(changed), len(changed)) and seen.trial is None
     assert now.asked == list(order_of(len(changed))), "samples that were looked at are not asked for twice"
-    assert [one._replace(trial=None) for _, one in read(file_in(later))] == [seen], "the trial after this one is told"
+    assert [one._replace(trial=None) for _, one in read(file_in(later))] == [seen], "the trial after this one is trial"
 
 
 @in_one_folder
@@ -97,8 +97,8 @@ def test_a_data_set_whose_largest_sample_is_another_now_is_scanned_anew(trial, c
     before, now = Counted([4] * count), Counted([4] * count)
     before.lengths[data.draw(places)] = 90
     now.lengths[data.draw(places)] = data.draw(st.sampled_from([90, 95]))
-    before.look(Scans(str(first)))
-    seen = now.look(Scans(str(trial()), [file_in(first)]))
+    before.look(ScanCache(str(first)))
+    seen = now.look(ScanCache(str(trial()), [file_in(first)]))
     assert seen._replace(trial=None) == scan(Counted(now.lengths), count)
     assert (seen.trial == first.name) == (before.lengths == now.lengths)
 
@@ -110,8 +110,8 @@ def test_of_very_many_dimensions_a_few_are_compared(trial):
             return {f"n{index}": "x" * 9}
 
     first, data = trial(), Tagged([0] * 500)
-    Tagged([0] * 500).look(Scans(str(first)))
-    assert data.look(Scans(str(trial()), [file_in(first)])).trial == first.name and len(data.asked) == 2 * FIRST
+    Tagged([0] * 500).look(ScanCache(str(first)))
+    assert data.look(ScanCache(str(trial()), [file_in(first)])).trial == first.name and len(data.asked) == 2 * FIRST
 
 
 def test_samples_made_at_random_are_scanned_anew_in_each_trial(trial):
@@ -123,24 +123,24 @@ def test_samples_made_at_random_are_scanned_anew_in_each_trial(trial):
             return "x" * source.randint(1, 500)
 
     first = trial()
-    Made([0] * 300).look(Scans(str(first)))
+    Made([0] * 300).look(ScanCache(str(first)))
     made = Made([0] * 300)
-    assert made.look(Scans(str(trial()), [file_in(first)])).trial is None and len(made.asked) == 300
+    assert made.look(ScanCache(str(trial()), [file_in(first)])).trial is None and len(made.asked) == 300
 
 
 def test_a_scan_that_time_ended_is_taken_over_too(trial, monkeypatch):
     first = trial()
-    monkeypatch.setattr(scans_module, "scan", lambda *args, **more: scan(*args, first_s=0.0, **more))
-    own = Counted([7] * 5000).look(Scans(str(first)))
+    monkeypatch.setattr(scan_cache_module, "scan", lambda *args, **more: scan(*args, first_s=0.0, **more))
+    own = Counted([7] * 5000).look(ScanCache(str(first)))
     monkeypatch.undo()
-    seen = Counted([7] * 5000).look(Scans(str(trial()), [file_in(first)]))
+    seen = Counted([7] * 5000).look(ScanCache(str(trial()), [file_in(first)]))
     assert own.scanned == FIRST and seen._replace(trial=None) == own
 
 
 def test_looking_again_never_takes_more_samples_than_a_scan_without_time(trial):
     """Where samples take a second each a scan looks at the first ones whatever it takes, and a comparison at the same."""
     first = trial()
-    Counted(range(1000)).look(Scans(str(first)))
+    Counted(range(1000)).look(ScanCache(str(first)))
     ((_, known),) = read(file_in(first))
     alone, same, other = Counted(range(1000)), Counted(range(1000)), Counted(range(1, 1001))
     for data, earlier in ((alone, ()), (same, [known]), (other, [known])):
@@ -154,8 +154,8 @@ def test_looking_again_never_takes_more_samples_than_a_scan_without_time(trial):
 @pytest.mark.parametrize("other", ["length", "type", "rank", "place"])
 def test_a_scan_is_of_one_loader_of_one_rank(trial, monkeypatch, other):
     first = trial()
-    Counted([3] * 100).look(Scans(str(first)))
-    later = Scans(str(trial()), [file_in(first)])
+    Counted([3] * 100).look(ScanCache(str(first)))
+    later = ScanCache(str(trial()), [file_in(first)])
     data = (OtherKind if other == "type" else Counted)([3] * (101 if other == "length" else 100))
     if other == "rank":
         monkeypatch.setenv("RANK", "1")
@@ -167,12 +167,12 @@ def test_a_scan_is_of_one_loader_of_one_rank(trial, monkeypatch, other):
 
 def test_loaders_over_data_sets_of_one_type_and_length_are_told_apart_by_their_order(trial):
     first = trial()
-    scans = Scans(str(first))
+    scans = ScanCache(str(first))
     training, evaluation = [4] * 500, [4] * 500
     training[313], evaluation[77] = 90, 95
     for lengths in (training, evaluation):
         Counted(lengths).look(scans)
-    later = Scans(str(trial()), [file_in(first)])
+    later = ScanCache(str(trial()), [file_in(first)])
     for lengths, largest in ((training, 313), (evaluation, 77)):
         seen = Counted(lengths).look(later)
         assert seen.trial == first.name and seen.largest[0] == largest
@@ -188,7 +188,7 @@ def test_a_scan_that_failed_counts_in_the_order_of_loaders(trial):
             return super().__getitem__(index)
 
     first = trial()
-    scans, broken = Scans(str(first)), MayFail(range(100))
+    scans, broken = ScanCache(str(first)), MayFail(range(100))
     broken.fails = True
     with pytest.raises(OSError, match="image"):
         broken.look(scans)
@@ -203,31 +203,31 @@ def test_of_several_earlier_scans_the_newest_that_agrees_is_taken(trial):
     lengths[2][77] = 95
     lengths[3][0] = 5
     for folder, one in zip(folders, lengths, strict=True):
-        Counted(one).look(Scans(str(folder)))
+        Counted(one).look(ScanCache(str(folder)))
     files = [file_in(folder) for folder in folders]
     for wanted, found in ((0, 1), (1, 1), (2, 2), (3, 3)):
-        assert Counted(lengths[wanted]).look(Scans(str(trial()), files)).trial == folders[found].name
+        assert Counted(lengths[wanted]).look(ScanCache(str(trial()), files)).trial == folders[found].name
 
 
 def test_more_totals_than_can_be_passed_on_are_known_to_plain_loaders_by_the_largest_alone(trial, monkeypatch):
-    monkeypatch.setattr(scans_module, "MAX_TOTALS", 99)
+    monkeypatch.setattr(scan_cache_module, "MAX_TOTALS", 99)
     assert MAX_TOTALS == 200_000
     for_batches, plain = trial(), trial()
-    Counted(range(100)).look(Scans(str(for_batches)), totals_needed=True)
+    Counted(range(100)).look(ScanCache(str(for_batches)), totals_needed=True)
     assert list(for_batches.iterdir()) == []
-    Counted(range(100)).look(Scans(str(plain)), totals_needed=False)
+    Counted(range(100)).look(ScanCache(str(plain)), totals_needed=False)
     again, needy = Counted(range(100)), Counted(range(100))  # of 0 to 99 letters: the last one is looked at as the largest
-    assert again.look(Scans(str(trial()), [file_in(plain)]), totals_needed=False).largest == list(range(99, -1, -1))
+    assert again.look(ScanCache(str(trial()), [file_in(plain)]), totals_needed=False).largest == list(range(99, -1, -1))
     assert len(again.asked) == FIRST + 1
-    assert needy.look(Scans(str(trial()), [file_in(plain)]), totals_needed=True).totals == {n: n for n in range(100)}
+    assert needy.look(ScanCache(str(trial()), [file_in(plain)]), totals_needed=True).totals == {n: n for n in range(100)}
 
 
 def test_a_file_does_not_grow_beyond_its_bound(trial, monkeypatch):
     folder = trial()
-    scans = Scans(str(folder))
+    scans = ScanCache(str(folder))
     Counted(range(100)).look(scans)
     size = os.path.getsize(file_in(folder))
-    monkeypatch.setattr(scans_module, "MAX_FILE_BYTES", 3 * size)
+    monkeypatch.setattr(scan_cache_module, "MAX_FILE_BYTES", 3 * size)
     for _ in range(10):
         Counted(range(100)).look(scans)
     assert os.path.getsize(file_in(folder)) == 3 * size
@@ -235,7 +235,7 @@ def test_a_file_does_not_grow_beyond_its_bound(trial, monkeypatch):
 
 
 def test_without_a_folder_to_write_to_the_scan_goes_on(tmp_path):
-    assert Counted(range(50)).look(Scans(str(tmp_path / "gone"))).scanned == 50
+    assert Counted(range(50)).look(ScanCache(str(tmp_path / "gone"))).scanned == 50
 
 
 def lines(count):
@@ -318,7 +318,7 @@ def test_a_scan_with_indices_beyond_the_data_set_or_too_few_numbers_is_none(tmp_
 
 def test_a_file_that_is_not_there_or_is_a_folder_is_as_none(tmp_path):
     assert list(read(str(tmp_path))) == list(read(str(tmp_path / "gone"))) == []
-    assert Counted(range(40)).look(Scans(str(tmp_path), [str(tmp_path), str(tmp_path / "gone")])).scanned == 40
+    assert Counted(range(40)).look(ScanCache(str(tmp_path), [str(tmp_path), str(tmp_path / "gone")])).scanned == 40
 
 
 def test_another_part_of_the_same_data_is_scanned_anew():

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful_inside.probe.memory.peak_stats import SharedPeaks
+from brimful_inside.probe.memory.device_memory import SharedPeaks
 
 
 class Allocator:

@@ -1,15 +1,20 @@
-"""The time of each step: by device events on an accelerator, read at the end; by the host's clock on a CPU."""
+"""The time of each step, by device events on an accelerator, else by the host's clock; and the counters of a whole run."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.probe.accelerator import accelerator_type, is_started
+from brimful_inside.probe.hooks.data_loaders import KEPT_STEPS
+from brimful_inside.probe.memory.device_memory import Held, accelerator_type, is_started
+from brimful_inside.wire import RunCounters
 
-KEPT_STEPS = 2000  # steps whose times are kept in a run without an end, as many as `iterations` counts batches of
+KEPT_EVENTS = 64  # pairs, before the device is asked which of them it has reached
+# Reading the allocator's statistics takes some 20 µs (assumed, from the size of the dictionary that is built): so at most a
+# two-thousandth of the time. Of longer steps each is polled.
+POLL_S = 0.05
 
 
 class HostClock:
@@ -23,7 +28,7 @@ class HostClock:
 
 
 class NoClock:
-    """An imaginary card computes nothing, so its steps take no time that could be told."""
+    """An imaginary card computes nothing, so its steps have no duration."""
 
     device: Any = None
 
@@ -48,12 +53,12 @@ class EventClock:
         event: Any = torch.cuda.Event(enable_timing=True) if kind == "cuda" else torch.Event(kind, enable_timing=True)
         if self.device is None:
             event.record()
-        else:  # a script that says "cuda:1" may leave cuda:0 the current one, on which nothing goes on
+        else:  # a script that uses "cuda:1" may leave cuda:0 the current one, on which nothing runs
             event.record((torch.cuda if kind == "cuda" else torch.accelerator).current_stream(self.device))
         return (event, time.perf_counter())
 
     def seconds(self, begin: Any, end: Any, wait: bool) -> Optional[float]:
-        """None while the device has not reached `end`, unless `wait`. Where an event is missing, the host's clock speaks."""
+        """None while the device has not reached `end`, unless `wait`. Where an event is missing, the host's clock counts."""
         if not (isinstance(begin, tuple) and isinstance(end, tuple)):
             return _host_time(end) - _host_time(begin)
         try:
@@ -70,6 +75,10 @@ def _host_time(mark: Any) -> float:
     return mark[1] if isinstance(mark, tuple) else mark
 
 
+def clock_for(device: str) -> Any:
+    return {"imaginary": NoClock, "accelerator": EventClock}.get(device, HostClock)()
+
+
 class StepTimes:
     """Begins and ends of the measured steps. A step begins where the one before it ended, or where training resumed."""
 
@@ -81,8 +90,8 @@ class StepTimes:
         self._open: List[Tuple[Any, Any]] = []
         self._seconds: List[float] = []
 
-    def begin_anew(self, warmup_steps: int) -> None:
-        """What was measured so far does not count: steps after the first `warmup_steps` do."""
+    def restart(self, warmup_steps: int) -> None:
+        """The times so far do not count: steps after the first `warmup_steps` do."""
         self._last += warmup_steps + 1 - self._first
         self._first = warmup_steps + 1
         self._begin, self._open, self._seconds = None, [], []
@@ -104,18 +113,17 @@ class StepTimes:
         if number < self._first or begin is None:
             return number >= self._first
         self._open.append((begin, self._begin))
-        if len(self._open) > 64:
+        if len(self._open) > KEPT_EVENTS:
             self._collect(wait=False)
         return True
 
     def _collect(self, wait: bool) -> None:
         while self._open:
             seconds = self._clock.seconds(*self._open[0], wait)
-            if seconds is None:
-                if not wait:
-                    return
-            else:
+            if seconds is not None:
                 self._seconds.append(seconds)
+            elif not wait:
+                return
             self._open.pop(0)
 
     def reached(self) -> bool:
@@ -124,12 +132,55 @@ class StepTimes:
         return not self._open
 
     def read(self, wait: bool) -> List[float]:
-        """Seconds of each measured step. With `wait`, the device is waited for: at the end of a trial alone."""
+        """Seconds of each measured step. With `wait` this waits for the device: at the end of a trial alone."""
         self._collect(wait)
         return list(self._seconds)
 
 
-def clock_for(device: str) -> Any:
-    if device == "imaginary":
-        return NoClock()
-    return EventClock() if device == "accelerator" else HostClock()
+class RunCounter:
+    """Counts what a rank of a whole run has done, to its end: for a display, for warnings, and for the run's record.
+
+    `held()` gives what the allocators hold, None on a CPU. Times are the host's: over many steps they are the device's.
+    """
+
+    def __init__(self, held: Callable[[], Optional[Held]], clock: Callable[[], float] = time.perf_counter):
+        self._held = held
+        self._clock = clock
+        self._began: Optional[float] = None
+        self._polled: Optional[float] = None
+        self._retries: Optional[int] = None  # at the last poll
+        self._streak = self._longest = 0
+        self._samples: Optional[int] = 0
+        self._train_s = self._loading_s = 0.0
+
+    def begin(self) -> None:
+        """Training starts, or resumes after an evaluation."""
+        self._began = self._clock()
+
+    def step(self, samples: Optional[int], loading_s: float) -> None:
+        """A step is complete, of `samples` samples (None: not known), which waited `loading_s` for data."""
+        now = self._clock()
+        if self._began is not None:
+            self._train_s += now - self._began
+            self._loading_s += loading_s
+            self._samples = None if samples is None or self._samples is None else self._samples + samples
+        self._began = now
+        if self._polled is None or now - self._polled >= POLL_S:
+            self._polled = now
+            self._poll()
+
+    def _poll(self) -> None:
+        held = self._held()
+        if held is not None:
+            grown = self._retries is not None and held.retries > self._retries
+            self._retries = held.retries
+            self._streak = self._streak + 1 if grown else 0
+            self._longest = max(self._longest, self._streak)
+
+    def read(self, loss: Optional[float]) -> RunCounters:
+        """`loss`: of the latest step, or None."""
+        held = self._held()
+        allocated, reserved, retries = (None, None, None) if held is None else held
+        return RunCounters(
+            self._samples, self._train_s, self._loading_s, loss, allocated, reserved, retries, retry_streak=self._longest
+        )

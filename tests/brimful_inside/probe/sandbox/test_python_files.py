@@ -93,19 +93,19 @@ def work(tmp_path):
 
 def test_everything_a_script_writes_lies_in_the_trials_folder_and_is_read_from_there(run_trial, work, contents):
     before = contents(work)
-    told = run_trial(["script.py"], keep_out=True, cut=False)
-    assert told.stdout == "all as it should be disabled\n", told.stderr
+    trial = run_trial(["script.py"], keep_out=True, cut=False)
+    assert trial.stdout == "all as it should be disabled\n", trial.stderr
     assert contents(work) == before
-    wrote = {os.path.relpath(path, work) for path in told.report["wrote"]}
+    wrote = {os.path.relpath(path, work) for path in trial.report["wrote"]}
     assert {"best.pt", "ck/last.pt", "log.csv", "weights.safetensors", "a.npy"} <= wrote
-    assert (told.folder / "kept_out" / str(work).lstrip("/") / "ck" / "last.pt").exists()
+    assert (trial.folder / "kept_out" / str(work).lstrip("/") / "ck" / "last.pt").exists()
 
 
 def test_without_keeping_out_the_same_script_changes_its_folder(run_trial, work, contents):
     """The guard above can fail: the files it compares are the ones that change."""
     before = contents(work)
-    told = run_trial(["script.py"], keep_out=False, cut=False, env={"WANDB_MODE": "disabled"})
-    assert told.exit_code == 0, told.stderr
+    trial = run_trial(["script.py"], keep_out=False, cut=False, env={"WANDB_MODE": "disabled"})
+    assert trial.exit_code == 0, trial.stderr
     assert contents(work) != before and contents(work)["best.pt"] != before["best.pt"]
 
 
@@ -138,15 +138,15 @@ def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, tm
     )
     before = contents(work)
     card = {"name": "A100", "total_bytes": 40 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108}
-    told = run_trial(["script.py"], keep_out=True, device="imaginary", card=card)
-    assert told.report["steps"] == 4, told.stderr
-    assert contents(work) == before and told.report["wrote"] == [str(work / "best.pt")]
+    trial = run_trial(["script.py"], keep_out=True, device="imaginary", card=card)
+    assert trial.report["steps"] == 4, trial.stderr
+    assert contents(work) == before and trial.report["wrote"] == [str(work / "best.pt")]
 
 
 def test_the_orders_alone_decide_whether_writes_are_kept_out(run_trial):
-    told = run_trial("import os, sys; print(sys.dont_write_bytecode, 'MLFLOW_TRACKING_URI' in os.environ)", keep_out=True)
-    assert told.stdout == "True True\n"
-    assert json.loads((told.folder / "trial_config.json").read_text())["keep_out"] is True
+    trial = run_trial("import os, sys; print(sys.dont_write_bytecode, 'MLFLOW_TRACKING_URI' in os.environ)", keep_out=True)
+    assert trial.stdout == "True True\n"
+    assert json.loads((trial.folder / "trial_config.json").read_text())["keep_out"] is True
 
 
 TOKENIZERS = """
@@ -175,8 +175,8 @@ def test_tokenizers_that_rust_writes_lie_in_the_trials_folder(run_trial, tmp_pat
     for name in ("tokenizer.json", "vocab.json", "merges.txt", "../best.pt", "../script.py"):
         (out / name).write_text(TOKENIZERS if name.endswith(".py") else "the user's")
     before = contents(tmp_path / "work")
-    told = run_trial(["script.py"], keep_out=True, cut=False)
-    assert told.stdout == "done\n", told.stderr
+    trial = run_trial(["script.py"], keep_out=True, cut=False)
+    assert trial.stdout == "done\n", trial.stderr
     assert contents(tmp_path / "work") == before
 
 
@@ -186,15 +186,15 @@ def test_tensorboard_writes_through_python_where_tensorflow_is_there_too(run_tri
     package.mkdir(parents=True)
     (package.parent / "__init__.py").write_text("")
     (package / "__init__.py").write_text("")
-    told = run_trial("import torch\nfrom tensorboard.compat import notf\nprint('no tensorflow')", keep_out=True)
-    assert told.stdout == "no tensorflow\n", told.stderr
+    trial = run_trial("import torch\nfrom tensorboard.compat import notf\nprint('no tensorflow')", keep_out=True)
+    assert trial.stdout == "no tensorflow\n", trial.stderr
 
 
 def test_a_script_that_resumes_from_its_own_checkpoint_is_told(run_trial, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     torch.save({"epoch": 7}, work / "last.pt")
-    told = run_trial(
+    trial = run_trial(
         """
         import torch
         first = torch.load("last.pt")["epoch"]; pretrained = torch.load("last.pt")
@@ -205,12 +205,12 @@ def test_a_script_that_resumes_from_its_own_checkpoint_is_told(run_trial, tmp_pa
         keep_out=True,
     )
     assert torch.load(work / "last.pt") == {"epoch": 7}
-    assert any("went on from its own checkpoint" in note for note in told.report["notes"])
+    assert any("resumed from its own checkpoint" in note for note in trial.report["notes"])
 
 
 def test_temporary_folders_are_gone_when_brimful_ends_the_script(run_trial, tmp_path):
     (tmp_path / "temporary").mkdir()
-    told = run_trial(
+    trial = run_trial(
         """
         import multiprocessing.util, os, tempfile, torch
         folder = tempfile.TemporaryDirectory(); multiprocessing.util.get_temp_dir()
@@ -224,14 +224,14 @@ def test_temporary_folders_are_gone_when_brimful_ends_the_script(run_trial, tmp_
         see_eval=False,
         env={"TMPDIR": str(tmp_path / "temporary")},
     )
-    assert told.report["ended"] == "steps_done", told.stderr
+    assert trial.report["ended"] == "steps_done", trial.stderr
     left = [name for name in os.listdir(tmp_path / "temporary") if not name.startswith("torchinductor")]  # a cache
-    assert left == [] and not any("brimful's own" in note for note in told.report["notes"])
+    assert left == [] and not any("brimful's own" in note for note in trial.report["notes"])
 
 
 def test_another_program_is_told_of(run_trial):
-    told = run_trial("import subprocess, torch; subprocess.run(['true']); subprocess.run(['uname'])", keep_out=True)
-    assert [note for note in told.report["notes"] if "program" in note] == [
+    trial = run_trial("import subprocess, torch; subprocess.run(['true']); subprocess.run(['uname'])", keep_out=True)
+    assert [note for note in trial.report["notes"] if "program" in note] == [
         "the script started the program 'true': what other programs write is not kept out of the user's files"
     ]
 
@@ -246,9 +246,9 @@ def test_files_are_kept_out_under_every_python_that_is_here(run_trial, tmp_path,
     (work / "data.txt").write_text("data")
     (work / "script.py").write_text(PATHS)
     before = contents(work)
-    told = run_trial(["script.py"], keep_out=True, python=(python,))
-    assert told.exit_code == 0, told.stderr
-    assert contents(work) == before and [hello["role"] for hello in told.hellos] == ["rank"]
+    trial = run_trial(["script.py"], keep_out=True, python=(python,))
+    assert trial.exit_code == 0, trial.stderr
+    assert contents(work) == before and [process["role"] for process in trial.processes] == ["rank"]
 
 
 FOLDERS = """
@@ -271,7 +271,7 @@ def test_folders_that_a_script_made_or_found_can_be_renamed_and_the_users_stay(r
     kept.mkdir(parents=True)
     (kept / "old").write_text("old")
     before = contents(kept)
-    told = run_trial(FOLDERS, keep_out=True)
-    assert told.stdout == "so it is\n", told.stderr
+    trial = run_trial(FOLDERS, keep_out=True)
+    assert trial.stdout == "so it is\n", trial.stderr
     assert contents(kept) == before
     assert sorted(os.listdir(tmp_path / "work")) == ["kept", "script.py"]

@@ -47,30 +47,30 @@ class Budget(Sampler):
 
 
 def test_every_batch_is_made_of_the_largest_samples_by_the_workers(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD + "train(DataLoader(Sentences(), 8, shuffle=True, num_workers=2, collate_fn=pad))\n", worst_batch=True
     )
-    assert told.stdout.splitlines() == ["(8, 500) 8"] * 4
-    worst = told.report["worst_batch"]
+    assert trial.stdout.splitlines() == ["(8, 500) 8"] * 4
+    worst = trial.report["worst_batch"]
     assert (worst["scanned"], worst["dataset_length"], worst["varies"]) == (300, 300, True)
     assert worst["indices"][0] == 100 and "from 5 to 500" in worst["what"]
-    assert told.failures == []
+    assert trial.failures == []
 
 
 def test_an_audits_batches_are_the_loaders_own(run_trial):
-    told = run_trial(HEAD + "train(DataLoader(Sentences(), 8, collate_fn=pad))\n", worst_batch=False)
-    assert "500" not in told.stdout and told.report["worst_batch"] is None
+    trial = run_trial(HEAD + "train(DataLoader(Sentences(), 8, collate_fn=pad))\n", worst_batch=False)
+    assert "500" not in trial.stdout and trial.report["worst_batch"] is None
 
 
 def test_where_nothing_varies_the_loader_is_left_alone(run_trial):
-    told = run_trial(HEAD + "train(DataLoader([(torch.ones(4), i) for i in range(64)], 8))\n", worst_batch=True)
-    assert told.stdout.splitlines() == ["(8, 4) 8"] * 4
-    worst = told.report["worst_batch"]
+    trial = run_trial(HEAD + "train(DataLoader([(torch.ones(4), i) for i in range(64)], 8))\n", worst_batch=True)
+    assert trial.stdout.splitlines() == ["(8, 4) 8"] * 4
+    worst = trial.report["worst_batch"]
     assert not worst["varies"] and worst["indices"] == [] and "64 of 64" in worst["what"]
 
 
 def test_of_a_batch_sampler_with_a_budget_the_largest_batch_is_taken(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + BY_BUDGET
         + """
@@ -81,14 +81,14 @@ train(DataLoader(data, batch_sampler=Budget(data), collate_fn=pad))
 """,
         worst_batch=True,
     )
-    largest, *shapes = told.stdout.splitlines()
+    largest, *shapes = trial.stdout.splitlines()
     rows, width = eval(shapes[0].rsplit(" ", 1)[0])
     assert rows * width == int(largest) and len(set(shapes)) == 1
-    assert "batch sampler" in told.report["worst_batch"]["what"]
+    assert "batch sampler" in trial.report["worst_batch"]["what"]
 
 
 def test_an_iterable_data_set_is_not_scanned_and_says_so(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 class Stream(IterableDataset):
@@ -98,12 +98,12 @@ train(DataLoader(Stream(), 8))
 """,
         worst_batch=True,
     )
-    assert told.report["steps"] == 4 and told.report["samples_per_step"] == [8] * 4
-    assert "iterable" in told.report["worst_batch"]["what"]
+    assert trial.report["steps"] == 4 and trial.report["samples_per_step"] == [8] * 4
+    assert "iterable" in trial.report["worst_batch"]["what"]
 
 
 def test_a_data_set_that_cannot_be_asked_is_left_alone(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD
         + """
 class Keyed(Sentences):
@@ -114,8 +114,8 @@ train(DataLoader(Keyed(), 8, sampler=keys, collate_fn=pad))
 """,
         worst_batch=True,
     )
-    assert told.exit_code == 0 and told.report["steps"] == 4
-    assert "gave an error" in told.report["worst_batch"]["what"]
+    assert trial.exit_code == 0 and trial.report["steps"] == 4
+    assert "gave an error" in trial.report["worst_batch"]["what"]
 
 
 IMAGINARY = {
@@ -128,7 +128,7 @@ IMAGINARY = {
 
 
 def test_on_an_imaginary_card_batches_are_made_without_workers_at_any_size(run_trial):
-    told = run_trial(
+    trial = run_trial(
         HEAD.replace("torch.nn.Parameter(torch.ones(()))", 'torch.nn.Parameter(torch.ones((), device="cuda"))').replace(
             "(x * weight)", '(x.to("cuda") * weight)'
         )
@@ -138,11 +138,11 @@ def test_on_an_imaginary_card_batches_are_made_without_workers_at_any_size(run_t
         card=IMAGINARY,
         trace=True,
     )
-    assert [line.split(")")[0] for line in told.stdout.splitlines()] == ["(250, 500"] * 4
-    assert [hello["role"] for hello in told.hellos] == ["rank"]
-    assert told.report["samples_per_step"] == [250] * 4 and told.report["step_s"] == [] and told.report["losses"] == []
-    assert (told.folder / told.report["trace_file"]).exists()
-    assert told.report["phases"]["train"]["allocated_bytes"] >= 250 * 500 * 4
+    assert [line.split(")")[0] for line in trial.stdout.splitlines()] == ["(250, 500"] * 4
+    assert [process["role"] for process in trial.processes] == ["rank"]
+    assert trial.report["samples_per_step"] == [250] * 4 and trial.report["step_s"] == [] and trial.report["losses"] == []
+    assert (trial.folder / trial.report["trace_file"]).exists()
+    assert trial.report["phases"]["train"]["allocated_bytes"] >= 250 * 500 * 4
 
 
 COUNTED = (
@@ -163,7 +163,7 @@ train(DataLoader(data, batch_sampler=Budget(data), collate_fn=pad))
 
 
 def two_trials(run_trial, tmp_path, script, first=("500",), second=("500",), **config):
-    """Two trials of one session, the second of which is told of the first one's scans."""
+    """Two trials of one session, the second of which is trial of the first one's scans."""
     run_trial = run_trial.func
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
@@ -173,8 +173,8 @@ def two_trials(run_trial, tmp_path, script, first=("500",), second=("500",), **c
     return one, run_trial(folders[1], script, argv=second, worst_batch=True, scans=files, **config)
 
 
-def asked_and_shapes(told):
-    lines = told.stdout.splitlines()
+def asked_and_shapes(trial):
+    lines = trial.stdout.splitlines()
     return sum(line.startswith("asked") for line in lines), [line for line in lines if not line.startswith("asked")]
 
 
@@ -215,9 +215,9 @@ def test_each_rank_knows_what_its_own_scan_saw(run_trial, tmp_path):
     through = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     one, two = two_trials(run_trial, tmp_path, script, through=through, timeout_s=120)
     assert len(list(one.folder.glob("scans-*.jsonl"))) == 2 and list(two.folder.glob("scans-*")) == []
-    for told, trial in ((one, None), (two, "trial")):
+    for trial, trial in ((one, None), (two, "trial")):
         seen = [
             (report["rank"], report["worst_batch"]["indices"][0], report["worst_batch"]["scanned_in"])
-            for report in told.reports
+            for report in trial.reports
         ]
         assert seen == [(0, 100, trial), (1, 101, trial)]

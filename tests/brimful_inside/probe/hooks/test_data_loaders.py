@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
-from brimful_inside.probe.hooks.loader_passes import (
+from brimful_inside.probe.hooks.data_loaders import (
     EVAL,
     TRAIN,
     Consumption,
-    Iteration,
-    Watched,
+    Loader,
+    Pass,
     samples_in,
 )
 
@@ -17,7 +17,7 @@ LOADER = DataLoader(TensorDataset(torch.zeros(10)), batch_size=4)
 
 
 def iteration(serial=1, role=TRAIN):
-    made = Iteration(Watched(LOADER, 0), serial)
+    made = Pass(Loader(LOADER), serial)
     made.role = role
     return made
 
@@ -118,14 +118,14 @@ class Stream(IterableDataset):
 
 
 def test_a_loader_tells_its_facts():
-    facts = Watched(DataLoader(TensorDataset(torch.zeros(10)), batch_size=4, shuffle=True, drop_last=True), 0).facts
+    facts = Loader(DataLoader(TensorDataset(torch.zeros(10)), batch_size=4, shuffle=True, drop_last=True)).facts
     assert facts == {
         "batch_size": 4, "dataset_length": 10, "length": 2, "sampler": "RandomSampler", "sampler_samples": 10,
         "drop_last": True, "workers": 0, "pin_memory": False,
     }  # fmt: skip
     stream = DataLoader(Stream(), batch_size=4)
-    facts = Watched(stream, 0).facts
+    facts = Loader(stream).facts
     assert (facts["dataset_length"], facts["length"], facts["batch_size"]) == (None, 3, 4)
     assert stream._IterableDataset_len_called is None  # asking is not to be noticed
     own = BatchSampler(SequentialSampler(range(10)), 5, False)
-    assert Watched(DataLoader(TensorDataset(torch.zeros(10)), batch_sampler=own), 0).facts["batch_size"] == 5
+    assert Loader(DataLoader(TensorDataset(torch.zeros(10)), batch_sampler=own)).facts["batch_size"] == 5

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from brimful_inside.probe.timing.run_counters import LOOK_S, Counting, Held
+from brimful_inside.probe.timing import POLL_S, Held, RunCounter
 
 TRAINING = """
 import os, signal, sys, torch
@@ -36,28 +36,28 @@ CARD = {
 RUN = {"cut": False, "keep_out": False, "worst_batch": False}
 
 
-def counting(held=lambda: None, times=range(1000)):
-    return Counting(held, clock=iter(times).__next__)
+def run_counter(held=lambda: None, times=range(1000)):
+    return RunCounter(held, clock=iter(times).__next__)
 
 
 def test_evaluations_are_in_no_time_of_training_and_in_no_count():
-    tally = counting(times=[0, 1, 3, 10, 12])
-    tally.begin()
-    tally.step(8, 0.5)
-    tally.step(8, 0.25)
-    tally.begin()  # an evaluation took from 3 to 10
-    tally.step(4, 0.0)
-    seen = tally.read(None)
+    counter = run_counter(times=[0, 1, 3, 10, 12])
+    counter.begin()
+    counter.step(8, 0.5)
+    counter.step(8, 0.25)
+    counter.begin()  # an evaluation took from 3 to 10
+    counter.step(4, 0.0)
+    seen = counter.read(None)
     assert (seen.samples, seen.train_s, seen.loading_s, seen.loss) == (20, 5, 0.75, None)
 
 
 def test_samples_that_nobody_can_count_make_the_sum_unknown():
-    tally = counting()
-    tally.begin()
-    tally.step(8, 0.0)
-    tally.step(None, 0.0)
-    tally.step(8, 0.0)
-    assert tally.read(None).samples is None
+    counter = run_counter()
+    counter.begin()
+    counter.step(8, 0.0)
+    counter.step(None, 0.0)
+    counter.step(8, 0.0)
+    assert counter.read(None).samples is None
 
 
 @pytest.mark.parametrize(
@@ -66,31 +66,31 @@ def test_samples_that_nobody_can_count_make_the_sum_unknown():
 )
 def test_retries_in_steps_running_are_told_and_those_before_training_are_none(retries, streak):
     found = iter([*retries, retries[-1]])
-    tally = counting(lambda: Held(1, 2, next(found)))
-    tally.begin()
+    counter = run_counter(lambda: Held(1, 2, next(found)))
+    counter.begin()
     for _ in retries:
-        tally.step(1, 0.0)
-    seen = tally.read(None)
+        counter.step(1, 0.0)
+    seen = counter.read(None)
     assert (seen.retry_streak, seen.alloc_retries) == (streak, retries[-1])
 
 
 def test_short_steps_are_looked_at_now_and_then_only():
     looks = []
-    tally = Counting(lambda: looks.append(1), clock=iter(LOOK_S * n / 10 for n in range(1000)).__next__)
-    tally.begin()
+    counter = RunCounter(lambda: looks.append(1), clock=iter(POLL_S * n / 10 for n in range(1000)).__next__)
+    counter.begin()
     for _ in range(100):
-        tally.step(1, 0.0)
+        counter.step(1, 0.0)
     assert 9 <= len(looks) <= 11
 
 
 def test_a_whole_run_counts_every_sample_it_trained_on_and_tells_its_last_loss(run_trial):
-    told = run_trial(TRAINING, **RUN)
-    tally = told.report["counters"]
-    assert (told.report["ended"], told.report["steps"]) == ("script_ended", 9)
-    assert tally["samples"] == 60
-    assert tally["loss"] == pytest.approx(float(told.stdout))
-    assert 0 < tally["loading_s"] < tally["train_s"]
-    assert tally["reserved_bytes"] is tally["alloc_retries"] is None
+    trial = run_trial(TRAINING, **RUN)
+    counter = trial.report["counters"]
+    assert (trial.report["ended"], trial.report["steps"]) == ("script_ended", 9)
+    assert counter["samples"] == 60
+    assert counter["loss"] == pytest.approx(float(trial.stdout))
+    assert 0 < counter["loading_s"] < counter["train_s"]
+    assert counter["reserved_bytes"] is counter["alloc_retries"] is None
 
 
 def test_the_loss_of_a_step_is_all_that_went_backward_for_it(run_trial):
@@ -123,10 +123,10 @@ def test_a_run_that_is_killed_leaves_its_peaks_and_how_far_it_came(run_trial):
             if '"steps": 0,' not in open(path).read():
                 os.kill(os.getpid(), signal.SIGKILL)
     """
-    told = run_trial(until.replace("torch.manual_seed(0)", textwrap.dedent(snapshot)), **RUN)
-    assert told.exit_code == -signal.SIGKILL, told.stderr
-    assert told.reports == []
-    (path,) = told.folder.glob("latest-report-*.jsonl")
+    trial = run_trial(until.replace("torch.manual_seed(0)", textwrap.dedent(snapshot)), **RUN)
+    assert trial.exit_code == -signal.SIGKILL, trial.stderr
+    assert trial.reports == []
+    (path,) = trial.folder.glob("latest-report-*.jsonl")
     report = json.loads(path.read_text())
     assert report["ended"] == "running"
     assert report["steps"] > 0
@@ -135,16 +135,16 @@ def test_a_run_that_is_killed_leaves_its_peaks_and_how_far_it_came(run_trial):
 
 
 def test_what_a_whole_run_tells_takes_no_room_that_grows(run_trial):
-    told = run_trial(TRAINING.replace("range(3)", "range(400)"), **RUN)
-    assert told.all("progress") == []
-    assert len(told.all("report")) == 1
-    assert len(list(told.folder.glob("latest-progress-*"))) == 1
-    assert not list(told.folder.glob("*.new"))
+    trial = run_trial(TRAINING.replace("range(3)", "range(400)"), **RUN)
+    assert trial.all("progress") == []
+    assert len(trial.all("report")) == 1
+    assert len(list(trial.folder.glob("latest-progress-*"))) == 1
+    assert not list(trial.folder.glob("*.new"))
 
 
 def test_a_script_that_fails_late_in_a_run_is_said_to_have_crashed(run_trial):
-    told = run_trial(TRAINING + "raise KeyError('late')\n", **RUN)
-    assert (told.report["ended"], told.failures[-1]["after_measured"]) == ("crashed", False)
+    trial = run_trial(TRAINING + "raise KeyError('late')\n", **RUN)
+    assert (trial.report["ended"], trial.failures[-1]["after_measured"]) == ("crashed", False)
 
 
 def test_the_allocator_of_a_card_tells_what_it_holds_and_its_retries(run_trial):
@@ -157,7 +157,7 @@ def test_the_allocator_of_a_card_tells_what_it_holds_and_its_retries(run_trial):
         weight.sum().backward(); optimizer.step()
         del big
     """
-    told = run_trial(script, device="imaginary", card=CARD, capacity_bytes=60 << 20, **RUN)
-    tally = told.report["counters"]
-    assert tally["alloc_retries"] == 3
-    assert 1 << 20 <= tally["allocated_bytes"] <= tally["reserved_bytes"] <= 60 << 20
+    trial = run_trial(script, device="imaginary", card=CARD, capacity_bytes=60 << 20, **RUN)
+    counter = trial.report["counters"]
+    assert counter["alloc_retries"] == 3
+    assert 1 << 20 <= counter["allocated_bytes"] <= counter["reserved_bytes"] <= 60 << 20

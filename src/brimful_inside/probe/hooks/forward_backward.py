@@ -1,0 +1,136 @@
+"""Forward passes, seen by a hook that is there for one call, and backward passes with the losses they start from."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any, Callable, List, Optional
+
+import torch
+
+from brimful_inside.probe.context import patch
+
+KEPT_LOSSES = 512
+SMALL_BYTES = 1024  # a loss in a larger storage is a view, which would keep all of that alive
+
+_compiled = False  # torch.compile was used: a global hook would break its graphs, so none is set
+
+
+class ForwardWatch:
+    """Calls back at the next forward pass of any module, once, so that a step pays some microseconds."""
+
+    def __init__(self, callback: Callable[[Any, Any], None]):
+        self._callback = callback
+        self._handle: Any = None
+        self._with_gradients = False
+
+    def arm(self, with_gradients: bool = False) -> None:
+        """For the next forward pass; `with_gradients` for the next that has them, and the hook stays until then."""
+        self._with_gradients = with_gradients
+        if self._handle is None and not _compiled:
+            self._handle = torch.nn.modules.module.register_module_forward_pre_hook(self._fire)
+
+    def disarm(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.remove()
+
+    def _fire(self, module: Any, args: Any) -> None:
+        if self._handle is None or (self._with_gradients and not torch.is_grad_enabled()):
+            return
+        self.disarm()
+        self._callback(module, args)
+
+
+def trains_now() -> bool:
+    """Whether this thread is inside a forward pass with gradients of a module in training mode. The outermost module counts."""
+    frame: Any = sys._getframe(1)
+    outermost = None
+    while frame is not None:
+        outermost = frame if _calls_a_module(frame) else outermost
+        frame = frame.f_back
+    return torch.is_grad_enabled() and _is_training(outermost)
+
+
+def trained_in(trace: Any) -> bool:
+    """Whether the forward pass that an error has left by now was of a module in training mode. The outermost module counts."""
+    return _is_training(next((frame for frame, _ in traceback.walk_tb(trace) if _calls_a_module(frame)), None))
+
+
+def _calls_a_module(frame: Any) -> bool:
+    return frame.f_code.co_name == "_call_impl" and frame.f_globals.get("__name__") == "torch.nn.modules.module"
+
+
+def _is_training(frame: Any) -> bool:
+    return frame is not None and bool(getattr(frame.f_locals.get("self"), "training", False))
+
+
+def patch_compile(disarm: Callable[[], None]) -> None:
+    """From the first torch.compile on, no hook is set."""
+
+    def make(original: Any) -> Any:
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            global _compiled
+            _compiled = True
+            disarm()
+            return original(*args, **kwargs)
+
+        return compile
+
+    patch(torch, "compile", make)
+
+
+class Losses:
+    """The numbers that backward() was called on, kept without waiting for a device and read at the end.
+
+    In a whole run (`cut` is False) losses on a device are left alone: the probe keeps nothing there.
+    """
+
+    def __init__(self, imaginary: bool, cut: bool = True):
+        self._imaginary = imaginary
+        self._cut = cut
+        self._kept: List[Any] = []
+        self._of_step: Optional[float] = None
+        self.latest: Optional[float] = None  # of the latest step of a whole run, where it is on the host
+
+    def backward(self, tensors: Any) -> None:
+        """The first of the tensors that backward() was called on, where it is a single number."""
+        if self._imaginary or (len(self._kept) >= KEPT_LOSSES and self._cut):
+            return
+        loss = tensors if isinstance(tensors, torch.Tensor) else (tensors[0] if tensors else None)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not (self._cut or loss.device.type == "cpu"):
+            return
+        kept = loss.detach()
+        kept = kept.clone() if kept.untyped_storage().nbytes() > SMALL_BYTES else kept
+        if not self._cut:
+            self._of_step = (self._of_step or 0.0) + float(kept)
+        if len(self._kept) < KEPT_LOSSES:
+            self._kept.append(kept)
+
+    def step(self) -> None:
+        """A step is complete. Its loss is the sum of its backward passes: the script weighs its micro-batches."""
+        self.latest, self._of_step = self._of_step, None
+
+    def read(self, waits: bool) -> List[float]:
+        """Their values, at the end of a trial alone. Those on a device wait for it: with `waits` only."""
+        values = []
+        for loss in self._kept:
+            if waits or loss.device.type == "cpu":
+                try:
+                    values.append(float(loss))
+                except (RuntimeError, ValueError):
+                    continue
+        return values
+
+
+def patch_backward(before: Callable[[Any], None]) -> None:
+    """`before(tensors)` runs at each torch.autograd.backward, which Tensor.backward calls as well."""
+
+    def make(original: Any) -> Any:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            before(tensors)
+            return original(tensors, *args, **kwargs)
+
+        return backward
+
+    patch(torch.autograd, "backward", make)
