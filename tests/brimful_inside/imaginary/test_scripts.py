@@ -143,15 +143,6 @@ def test_transformers_of_torch_train_and_evaluate(gpu):
     assert attention(data, data, data)[1].shape == (10, 3, 3)
 
 
-def test_transforms_of_functions(gpu):
-    from torch.func import functional_call, grad, vmap
-
-    assert grad(lambda weight: weight.square().sum())(torch.randn(3, device="cuda")).is_cuda
-    assert vmap(lambda row: row.square().sum())(torch.randn(5, 3, device="cuda")).shape == (5,)
-    model = nn.Linear(3, 2).to("cuda")
-    assert functional_call(model, dict(model.named_parameters()), torch.randn(2, 3, device="cuda")).shape == (2, 2)
-
-
 def test_compiling_changes_nothing_and_is_told(gpu):
     model = torch.compile(nn.Linear(3, 3).to("cuda"))
     assert model(torch.randn(2, 3, device="cuda")).is_cuda and gpu.approximations["torch.compile"] == 1
