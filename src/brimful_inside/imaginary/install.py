@@ -95,7 +95,7 @@ def _patch(gpu: ImaginaryGpu) -> None:
     modes = Modes(lambda: (gpu.functions(), dispatch_mode.Operations(gpu)))
     follow_threads(modes, patches)
     patch_distributed(gpu, patches)
-    gpu.garbage.put_in_place(patches)
+    gpu.garbage.patch(patches)
     os.register_at_fork(before=gpu.flush, after_in_child=gpu.forked)
     patches.undo_by(modes.leave)
     modes.enter()

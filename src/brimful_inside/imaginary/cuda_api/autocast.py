@@ -127,7 +127,7 @@ def _widest(args: Tuple, kwargs: Dict[str, Any]) -> torch.dtype:
 
 
 def _by_dtype(inner: Handler) -> Handler:
-    """The operation is told to answer in float32, and reads its input as it is (fp32_set_opt_dtype)."""
+    """The operation answers in float32, and reads its input as it is (fp32_set_opt_dtype)."""
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         if not autocast_on() or not args or not isinstance(args[0], Tensor) or not _eligible(args[0]):

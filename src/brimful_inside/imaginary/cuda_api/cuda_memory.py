@@ -1,4 +1,4 @@
-"""The memory statistics of torch.cuda and torch.accelerator, out of the allocator's books. All in bytes."""
+"""The memory statistics of torch.cuda and torch.accelerator, from the allocator's counts. All in bytes."""
 
 from __future__ import annotations
 

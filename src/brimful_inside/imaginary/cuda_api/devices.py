@@ -76,7 +76,7 @@ class _Move(torch.autograd.Function):
 
 
 def _keep_numbers(gpu: ImaginaryGpu, made: Tensor, data: Any = None) -> None:
-    """What torch.tensor and the like were given is known where it is little (a tensor's own values follow it by themselves)."""
+    """What torch.tensor and the like were given is known where it is little (known values of a tensor follow it anyway)."""
     if data is not None and not isinstance(data, Tensor) and is_small(made):
         gpu.known.keep(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
 

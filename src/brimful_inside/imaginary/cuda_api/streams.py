@@ -1,6 +1,6 @@
 """Streams and events. Each stream has a pool of its own in the allocator.
 
-All work is done at once, so nothing waits; but where the host would wait for a stream, the books are told, since blocks that
+All work is done at once, so nothing waits; but where the host would wait for a stream, the ledger notes it, since blocks that
 another stream used return to their pools by then (`Ledger.synchronized`).
 """
 

@@ -63,7 +63,7 @@ class _Listener(TorchDispatchMode):
         if func is aten.add.Tensor and C._current_graph_task_id() != -1:
             self.seen = _owners_of_first(args)
         out = func(*args, **(kwargs or {}))
-        self.storages.append(out.untyped_storage()._cdata)  # as the books do: a storage that Python has seen
+        self.storages.append(out.untyped_storage()._cdata)  # as the ledger does: a storage that Python has seen
         return out
 
 

@@ -1,8 +1,8 @@
 """Above autograd: what a script calls passes here first, so that "cuda" can mean the meta device.
 
 torch's own Python functions (torch.nn.functional and the like) hand themselves over whole to a mode and would hide what they
-do inside. While the imaginary GPU is there they are told that no mode is active, so their bodies run and each call that
-reaches C++ is seen by itself.
+do inside. While the imaginary GPU is there they find no active mode, so their bodies run, and the mode sees each call that
+reaches C++.
 """
 
 from __future__ import annotations

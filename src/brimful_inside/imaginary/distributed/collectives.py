@@ -31,7 +31,7 @@ _FLATTENED = {"allgather_": 0, "reduce_scatter_": 1}  # which argument is a list
 
 
 class _Done(Work):
-    """A collective on the card that is over. Its future has the tensors, of which it holds none by itself."""
+    """A collective on the card that is over. Its future has the tensors, of which it keeps none alive."""
 
     def __init__(self, tensors: Iterable[Tensor]):
         super().__init__()

@@ -24,7 +24,7 @@ _VERSION = (2 << 32) | (27 << 16) | 7  # 2.27.7, as torch._C packs it
 
 
 def replace_everywhere(patches: Patches, name: str, value: Any) -> None:
-    """Puts `value` in place of distributed_c10d's `name`, also in the modules of torch that have imported it by name."""
+    """Replaces distributed_c10d's `name` by `value`, also in the modules of torch that have imported it by name."""
     original = getattr(c10d, name, None)
     patches.set(c10d, name, value)
     modules = [module for key, module in sys.modules.items() if module is not None and key.startswith("torch.distributed")]
@@ -90,7 +90,7 @@ def patch_nccl(patches: Patches) -> None:
 
 
 def _patch_coalescing(patches: Patches) -> None:
-    """A batch of collectives on the card: each is answered by itself, and the backend of 2.6 refuses to be asked."""
+    """A batch of collectives on the card: each is answered alone, and the backend of 2.6 refuses to be asked."""
     group: Any = c10d.ProcessGroup
     real_start, real_end = group._start_coalescing, group._end_coalescing
 

@@ -1,6 +1,6 @@
 """The card's clock: what ran on it between two optimizer steps, and what time it would be there.
 
-Every operation that runs on the card becomes one row or several (`laws/roofline.Kernel`). Kept are those of the last complete
+Every operation that runs on the card becomes one row or several (`simulator/roofline.Kernel`). Kept are those of the last complete
 step, and they are written once, at the end of the trace: a step is the same as the one before it, and the first ones are not.
 Events read a clock that runs by the same rows; nobody asks for it, nothing is added up.
 """
@@ -28,7 +28,7 @@ __all__ = ["Clock", "rates_of"]
 TRAIN = "train"  # the phase whose steps are timed
 # How many rows of a step are kept; a step of more kernels is not timed (its rows would fill the host's memory).
 MOST_ROWS = 2_000_000
-# Outside of the training rows are for events alone, and gone once those were told the time.
+# Outside of the training rows are for events alone, and gone once those have read the clock.
 MOST_ROWS_AWAY = 50_000
 
 _graph_task = torch._C._current_graph_task_id  # -1 outside of a backward pass

@@ -305,7 +305,7 @@ class ImaginaryGpu:
         return False
 
     def see(self, made: Any, func: Any) -> Any:
-        """`made` with its storage in the ledger, where no mode saw that storage being made."""
+        """`made` with its storage in the ledger, where no mode noticed that storage."""
         for part in plain_parts(made) if isinstance(made, Tensor) and is_meta(made) else ():
             storage = part.untyped_storage()
             entry = self.storages.get(storage._cdata)

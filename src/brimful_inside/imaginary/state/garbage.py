@@ -1,9 +1,9 @@
-"""When Python's cycles die: at steps and phases, so that the trace is the same at each run.
+"""When Python collects cycles: at steps and phases, so that the trace is the same at each run.
 
-What was there when the card was first used (packages, the model, the data) is set aside until the script itself collects;
-steps and phases look through what came since. Left to itself, Python would hardly look at the old things either: it does so
-when new ones have outlived two looks and are a quarter as many (gc.set_threshold). In a script that imports transformers
-a look at everything takes 0.1 s, and there were seven in a trial.
+What was there when the card was first used (packages, the model, the data) is frozen until the script itself collects; steps
+and phases collect among what came since. Left to itself, Python would hardly collect the old things either: it does so when
+new ones have survived two collections and are a quarter as many (gc.set_threshold). In a script that imports transformers a
+full collection takes 0.1 s, and there were seven in a trial.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Garbage:
         self._was_on = gc.isenabled()
         self._rests = self._left = False
         self._collect = gc.collect
-        self._lock = threading.RLock()  # a thread may use the card while another one leaves it; what dies may collect
+        self._lock = threading.RLock()  # a thread may use the card while another one leaves it; what is freed may collect
 
-    def put_in_place(self, patches: Patches) -> None:
+    def patch(self, patches: Patches) -> None:
         """What is there before the script starts is set aside; a collection that the script asks for is one of everything."""
         gc.freeze()
 
@@ -37,7 +37,7 @@ class Garbage:
         patches.set(gc, "collect", collect)
 
     def rest(self) -> None:
-        """The card is used: from now on it is said here when there is a collection."""
+        """The card is used: from now on steps and phases decide when there is a collection."""
         with self._lock:
             if not self._left:
                 self._rests = True
@@ -45,7 +45,7 @@ class Garbage:
                 gc.disable()
 
     def poll(self) -> None:
-        """Cycles among what came since the card was used, or since the script's own last look, die."""
+        """Frees cycles among what came since the card was used, or since the script's own last collection."""
         if self._rests and not gc.isenabled():
             self._collect()
 

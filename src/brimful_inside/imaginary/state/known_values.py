@@ -6,7 +6,7 @@ divides by zero. So for such tensors the host keeps the numbers (of a whole stor
 operation whose tensors are all known is done on them as well. What meets anything unknown is unknown.
 
 Masks and token numbers are not kept, known as they may be: what they say differs from batch to batch, and ``mask.all()`` is
-to take the general way whatever the first batches look like. Of a mask a bound may be known instead: how many elements can be
+to take the general way whatever the first batches are. Of a mask a bound may be known instead: how many elements can be
 other than zero, where a script sets them by their places. A detector samples 512 of 2000 proposals by writing ones at 512
 places of a mask of zeros, and asks for the places of the ones again. Without the bound, all 2000 would be taken. A bound
 belongs to a storage, so that it holds for every view; whatever changes the storage in another way ends it.
@@ -93,7 +93,7 @@ class Known:
             entry.values = None
 
     def _entry(self, tensor: Tensor) -> Any:
-        """The books' entry of its storage; a sparse tensor has none of its own."""
+        """The ledger's entry of its storage."""
         return self._storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
 
     def follow(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any) -> None:
@@ -170,7 +170,7 @@ def _tensors(items: Any) -> Iterator[Tensor]:
 
 
 class Bounds:
-    """The bounds of an imaginary GPU. `any` is True once a mask of zeros was made: until then nobody need look."""
+    """The bounds of an imaginary GPU. `any` is True once a mask of zeros was made: until then nobody need ask."""
 
     def __init__(self, storages: Dict[int, Any]):
         self._storages = storages  # the ledgers' entries
