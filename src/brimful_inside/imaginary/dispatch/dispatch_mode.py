@@ -1,6 +1,7 @@
 """Below autograd: every ATen operation passes here, in the forward and in the backward pass.
 
-The meta device stands for the card: it has shapes and dtypes and no data. Each new storage on it is an allocation on the imaginary card.
+The meta device stands for the card: it has shapes and dtypes and no data. Each new storage on it is an allocation on the
+imaginary card.
 """
 
 from __future__ import annotations

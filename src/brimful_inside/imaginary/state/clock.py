@@ -1,8 +1,8 @@
 """The card's clock: what ran on it between two optimizer steps, and what time it would be there.
 
-Every operation that runs on the card becomes one row or several (`simulator/roofline.Kernel`). Kept are those of the last complete
-step, and they are written once, at the end of the trace: a step is the same as the one before it, and the first ones are not.
-Events read a clock that runs by the same rows; nobody asks for it, nothing is added up.
+Every operation that runs on the card becomes one row or several (`simulator/roofline.Kernel`). Those of the last complete step
+are kept and written once, at the end of the trace: a step is the same as the one before it, and the first ones are not.
+Events read a clock that runs by the same rows; where nobody asks for it, nothing is added up.
 """
 
 from __future__ import annotations
