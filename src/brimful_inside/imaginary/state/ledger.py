@@ -99,8 +99,6 @@ class Ledger:
         entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
         self.storages[entry.key] = entry
 
-    born = add
-
     def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
         """`stream` uses the storage as well: its freed block waits for what that stream was given till then."""
         entry = self.storages.get(storage._cdata)
