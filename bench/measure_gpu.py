@@ -35,7 +35,7 @@ from brimful.decide.memory.cuda_context import context_of
 from brimful.decide.speed.predicted import efficiency_of, rates_of
 from brimful.errors import NoSuchDevice
 from brimful.measure.gpus import find_gpu, to_card
-from brimful.measure.gpus.numbers import context as assumed_context
+from brimful.measure.gpus.cards import context as assumed_context
 from brimful.values import Estimate, Gpu
 from brimful_inside.simulator.roofline import Kernel, kernel_time, step_time
 from brimful_inside.simulator.trace import Malloc, decode

@@ -26,7 +26,7 @@ from pathlib import Path
 from bench import accuracy, peers
 from brimful.decide.memory.intervals import evidence_from, evidence_json, interval_for
 from brimful.measure.gpus import find_gpu
-from brimful.measure.launch import failure_text, launch
+from brimful.measure.trial import failure_text, run_trial
 from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
 
 HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ def trial_of(row: dict[str, str], device: Device) -> Trial:
 
 def predicted(row: dict[str, str], device: Device, folder: Path) -> TrialResult:
     """The trial's sample. Exits with the script's own words if the trial did not come to its end."""
-    sample = launch(trial_of(row, device), folder, folder)
+    sample = run_trial(trial_of(row, device), folder, folder)
     if sample.outcome is not Outcome.COMPLETED or sample.peak is None or sample.peak.reserved_bytes is None:
         sys.exit(f"{row}: {sample.outcome}\n{failure_text(sample, folder)}")
     return sample

@@ -62,7 +62,7 @@ def test_every_event_of_the_wire_comes_back_as_the_child_wrote_it(tmp_path_facto
 def test_a_child_reads_the_orders_that_the_parent_wrote(tmp_path_factory, config):
     config = dataclasses.replace(config, version=wire.WIRE_VERSION)
     path = tmp_path_factory.mktemp("config") / "trial_config.json"
-    codec.write_orders(config, path)
+    codec.write_config(config, path)
     assert wire.read_config(str(path)) == config
 
 

@@ -19,7 +19,7 @@ VIOLATIONS = {
         "import brimful_inside.imaginary.operators.flops",
     ),
     "deciding imports torch": ("brimful/decide/__init__.py", "import torch"),
-    "deciding imports what measures": ("brimful/decide/__init__.py", "import brimful.measure.launch"),
+    "deciding imports what measures": ("brimful/decide/__init__.py", "import brimful.measure.trial"),
     "showing starts a verb": ("brimful/show/__init__.py", "import brimful.verbs.audit"),
     "the engine imports a recipe": ("brimful/train/task.py", "import brimful.recipes"),
     "the engine starts a verb": ("brimful/train/task.py", "import brimful.verbs.audit"),

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-from brimful.measure.device import accelerators
+from brimful.measure import accelerators
 
 SETTLED_S = 2.0  # at most so long for the memory of a process that has ended to be given back
 MIB = 1 << 20

@@ -32,8 +32,7 @@ from brimful_inside import wire
 
 __all__ = [
     "ANSWER_SCHEMA", "ENTRIES", "SCHEMA", "Entry", "answer", "decode", "decode_entry", "encode", "encode_entry", "progress_of",
-    "read_wire",
-    "read_wire_leniently", "to_builtins", "to_json", "write_orders",
+    "read_wire", "read_wire_leniently", "to_builtins", "to_json", "write_config",
 ]  # fmt: skip
 
 SCHEMA = 2  # of the entries of a record; raised when an older brimful could not read what a newer one writes
@@ -133,7 +132,7 @@ def decode_entry(line: bytes) -> Entry:
         raise RecordUnreadable(f"An entry {raw['entry']!r} of the record is damaged: {error}.") from error
 
 
-def write_orders(config: wire.TrialConfig, path: Path) -> None:
+def write_config(config: wire.TrialConfig, path: Path) -> None:
     """Writes a trial's orders where its child will read them. Raises OSError."""
     path.write_bytes(encode(config))
 

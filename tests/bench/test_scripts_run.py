@@ -13,7 +13,7 @@ from bench.run_scripts import prepare
 from bench.scripts_table import PROGRAMS, SCRIPTS, Program
 from brimful.command import parse
 from brimful.measure.gpus import find_gpu
-from brimful.measure.launch import failure_text, launch
+from brimful.measure.trial import failure_text, run_trial
 from brimful.values import Device, Outcome, Trial, TrialKind, TrialResult
 
 LIGHT = [program for program in PROGRAMS if program.light]
@@ -24,7 +24,7 @@ def one_trial(program: Program, folder: Path) -> TrialResult:
     device = Device("imaginary", program.gpu, find_gpu(program.gpu))
     command = parse(tuple(program.command(sys.executable)))
     trial = Trial(command, {"batch_size": program.batch_size}, device, TrialKind.TRACE)
-    return launch(trial, folder / "trial", folder)
+    return run_trial(trial, folder / "trial", folder)
 
 
 def require(program: Program) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helper import environment, script
 
-from brimful.measure.launch import launch
+from brimful.measure.trial import run_trial
 from brimful.units import MIB
 from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
 
@@ -40,7 +40,7 @@ def weigh(tmp_path: Path, monkeypatch, held: int, peak: int, limit: int | None =
     command = Command((sys.executable, str(path), "--held", str(held), "--peak", str(peak)))
     record = tmp_path / f"record-{held}-{peak}"
     trial = Trial(command, {}, Device("cpu", "cpu"), TrialKind.MEMORY, host_limit_bytes=limit, time_limit_s=120)
-    return launch(trial, record / "trial-001", record)
+    return run_trial(trial, record / "trial-001", record)
 
 
 def test_a_peak_of_a_few_moments_is_measured_within_a_few_per_cent(tmp_path, monkeypatch):

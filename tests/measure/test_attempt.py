@@ -14,9 +14,10 @@ import pytest
 
 from brimful.errors import NoSuchCommand
 from brimful.measure import attempt as attempts
+from brimful.measure import supervisor
 from brimful.measure.attempt import Start, run_attempt
-from brimful.measure.output_tee import Relay
-from brimful.measure.signal_forwarding import Passing
+from brimful.measure.output import OutputTee
+from brimful.measure.signal_forwarding import SignalForwarding
 from brimful.values import Attempt, Device, Outcome
 
 READY = "import os, signal, sys, time\ndef ready(): print('ready', flush=True)\n"
@@ -35,15 +36,15 @@ class User:
             self.when_ready()
 
 
-def run(tmp_path: Path, script: str, user: User | None = None, passing: Passing | None = None, **more) -> Attempt:
+def run(tmp_path: Path, script: str, user: User | None = None, signals: SignalForwarding | None = None, **more) -> Attempt:
     path = tmp_path / "script.py"
     path.write_text(READY + textwrap.dedent(script))
     asked = {"settings": (), "values": {}, "environment": {}, "device": Device("cpu", "cpu"), "resumed": None}
-    known = {k: more.pop(k) for k in ("terminals", "beat") if k in more}
+    known = {k: more.pop(k) for k in ("terminals", "on_heartbeat") if k in more}
     start = Start(number=1, argv=(sys.executable, str(path)), host_limit_bytes=more.pop("limit", None), **{**asked, **more})
     record = tmp_path / "record"
     user = user or User()
-    return run_attempt(start, record / "attempt-001", record, passing or Passing(), user.show, **known)
+    return run_attempt(start, record / "attempt-001", record, signals or SignalForwarding(), user.show, **known)
 
 
 def kept(tmp_path: Path, stream: str) -> bytes:
@@ -83,20 +84,20 @@ def test_on_a_terminal_the_command_has_a_terminal_of_the_same_size_and_line_ends
         os.close(inner)
 
 
-def test_what_a_full_disk_does_not_keep_is_still_passed_on_and_said(tmp_path):
+def test_what_a_full_disk_does_not_keep_still_reaches_the_user(tmp_path):
     user = User()
-    relay = Relay(tmp_path, user.show)
-    os.dup2(os.open("/dev/full", os.O_WRONLY), relay._kept["stdout"])
+    tee = OutputTee(tmp_path, user.show)
+    os.dup2(os.open("/dev/full", os.O_WRONLY), tee._kept["stdout"])
     for word in (b"one", b"two"):
-        os.write(relay.child_ends["stdout"], word)
-        relay.pump(1.0)
-    relay.close()
+        os.write(tee.child_streams["stdout"], word)
+        tee.pump(1.0)
+    tee.__exit__()
     assert user.seen["stdout"] == b"onetwo"
-    assert relay.cut is not None and "No space left" in relay.cut
+    assert tee.cut is not None and "No space left" in tee.cut
 
 
 def test_a_checkpoint_that_is_being_written_on_sigterm_is_awaited(tmp_path):
-    passing = Passing(grace_s=60)
+    signals = SignalForwarding(grace_s=60)
     ended = run(
         tmp_path,
         """
@@ -108,50 +109,50 @@ def test_a_checkpoint_that_is_being_written_on_sigterm_is_awaited(tmp_path):
         ready()
         time.sleep(60)
         """,
-        User(lambda: passing.receive(signal.SIGTERM)),
-        passing,
+        User(lambda: signals.receive(signal.SIGTERM)),
+        signals,
     )
     assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, 7)
     assert kept(tmp_path, "stdout").endswith(b"part 4\n")
 
 
 def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tmp_path):
-    passing = Passing(grace_s=0.3)
+    signals = SignalForwarding(grace_s=0.3)
     script = "signal.signal(signal.SIGTERM, signal.SIG_IGN); ready(); time.sleep(60)"
-    ended = run(tmp_path, script, User(lambda: passing.receive(signal.SIGTERM)), passing)
+    ended = run(tmp_path, script, User(lambda: signals.receive(signal.SIGTERM)), signals)
     assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, None)
     assert ended.duration_s > 0.3
 
 
 def test_a_second_interrupt_shortens_the_grace_and_a_third_one_ends_it(tmp_path):
     now = [100.0]
-    passing, sent = Passing(grace_s=60, clock=lambda: now[0]), []
-    passing.to(sent.append)
-    passing.receive(signal.SIGINT)
-    assert passing.deadline_s == 160
-    passing.receive(signal.SIGINT)
-    assert passing.deadline_s == 105
-    passing.receive(signal.SIGINT)
-    assert passing.overdue
+    signals, sent = SignalForwarding(grace_s=60, clock=lambda: now[0]), []
+    signals.forward_to(sent.append)
+    signals.receive(signal.SIGINT)
+    assert signals.deadline_s == 160
+    signals.receive(signal.SIGINT)
+    assert signals.deadline_s == 105
+    signals.receive(signal.SIGINT)
+    assert signals.overdue
     assert sent == [signal.SIGINT] * 3
-    assert passing.outcome is Outcome.INTERRUPTED
+    assert signals.outcome is Outcome.INTERRUPTED
 
 
-def test_an_interrupted_command_says_so_in_its_own_words(tmp_path):
-    passing, user = Passing(), User()
-    user.when_ready = lambda: passing.receive(signal.SIGINT)
-    ended = run(tmp_path, "ready(); time.sleep(60)", user, passing)
+def test_an_interrupted_command_prints_its_own_traceback(tmp_path):
+    signals, user = SignalForwarding(), User()
+    user.when_ready = lambda: signals.receive(signal.SIGINT)
+    ended = run(tmp_path, "ready(); time.sleep(60)", user, signals)
     assert ended.outcome is Outcome.INTERRUPTED
     assert b"KeyboardInterrupt" in user.seen["stderr"]
 
 
 def test_a_signal_that_ends_nothing_is_passed_on_and_the_run_goes_on(tmp_path):
-    passing = Passing()
+    signals = SignalForwarding()
     ended = run(
         tmp_path,
         "signal.signal(signal.SIGUSR1, lambda *_: (print('noted'), sys.exit(0))); ready(); time.sleep(60)",
-        User(lambda: passing.receive(signal.SIGUSR1)),
-        passing,
+        User(lambda: signals.receive(signal.SIGUSR1)),
+        signals,
     )
     assert ended.outcome is Outcome.COMPLETED
     assert kept(tmp_path, "stdout").endswith(b"noted\n")
@@ -159,15 +160,15 @@ def test_a_signal_that_ends_nothing_is_passed_on_and_the_run_goes_on(tmp_path):
 
 def test_real_signals_are_passed_on_and_handlers_are_put_back(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    with Passing() as passing:
-        ended = run(tmp_path, "ready(); time.sleep(60)", User(lambda: os.kill(os.getpid(), signal.SIGTERM)), passing)
+    with SignalForwarding() as signals:
+        ended = run(tmp_path, "ready(); time.sleep(60)", User(lambda: os.kill(os.getpid(), signal.SIGTERM)), signals)
     assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, -signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_loader_workers_are_spared_so_that_the_script_can_finish_its_batch(tmp_path):
-    """A forked child says hello as a worker; a signal for everybody would end it before the script needs it."""
-    passing = Passing()
+    """A forked child reports in as a worker; a signal for everybody would end it before the script needs it."""
+    signals = SignalForwarding()
     ended = run(
         tmp_path,
         """
@@ -186,15 +187,15 @@ def test_loader_workers_are_spared_so_that_the_script_can_finish_its_batch(tmp_p
         ready()
         time.sleep(60)
         """,
-        User(lambda: passing.receive(signal.SIGTERM)),
-        passing,
+        User(lambda: signals.receive(signal.SIGTERM)),
+        signals,
     )
     assert ended.outcome is Outcome.TERMINATED
     assert kept(tmp_path, "stdout").endswith(b"worker lives: True\n")
 
 
 def test_a_script_whose_launcher_falls_at_once_may_still_write_its_checkpoint(tmp_path):
-    passing = Passing()
+    signals = SignalForwarding()
     inner = """
 import signal, sys, time
 def save(*_):
@@ -206,19 +207,19 @@ time.sleep(60)
     ended = run(
         tmp_path,
         f"import subprocess; subprocess.run([sys.executable, '-c', {inner!r}])",
-        User(lambda: passing.receive(signal.SIGTERM)),
-        passing,
+        User(lambda: signals.receive(signal.SIGTERM)),
+        signals,
     )
     assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, -signal.SIGTERM)
     assert kept(tmp_path, "stdout").endswith(b"saved\n")
 
 
-def test_what_a_command_leaves_behind_is_ended_and_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts, "REST_S", 0.2)
+def test_brimful_ends_what_a_command_leaves_behind_and_notes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "LEFTOVERS_S", 0.2)
     script = "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
     ended = run(tmp_path, script)
     assert ended.outcome is Outcome.COMPLETED
-    assert ended.notes[0] == "1 process that the command left behind was ended"
+    assert ended.notes[0] == "brimful ended 1 process that the command left behind"
     assert not psutil.pid_exists(int(kept(tmp_path, "stdout"))) or _is_gone(int(kept(tmp_path, "stdout")))
 
 
@@ -229,7 +230,7 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-def test_a_command_killed_from_outside_is_told_as_killed(tmp_path):
+def test_a_command_killed_from_outside_is_called_killed(tmp_path):
     ended = run(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
     assert (ended.outcome, ended.exit_code) == (Outcome.KILLED, -signal.SIGKILL)
     assert "probably for memory" in ended.notes[0]
@@ -248,7 +249,7 @@ def test_a_memory_error_is_out_of_host_memory_without_torch_too(tmp_path):
 def test_a_command_that_is_not_there_is_named_and_leaves_nothing(tmp_path):
     start = Start(1, ("pythn", "train.py"), (), {}, {}, Device("cpu", "cpu"), None, None)
     with pytest.raises(NoSuchCommand, match="pythn"):
-        run_attempt(start, tmp_path / "r" / "a", tmp_path / "r", Passing(), User().show)
+        run_attempt(start, tmp_path / "r" / "a", tmp_path / "r", SignalForwarding(), User().show)
     assert not (tmp_path / "r").exists()
 
 
@@ -261,20 +262,20 @@ def test_a_run_is_no_trial_for_what_it_writes_and_how_it_ends(tmp_path):
     assert Path("x.txt").exists()
 
 
-def test_a_command_that_brimful_cannot_look_into_runs_all_the_same_and_that_is_noted(tmp_path):
+def test_a_command_without_the_probe_runs_all_the_same_and_that_is_noted(tmp_path):
     start = Start(1, (sys.executable, "-I", "-c", "print(1)"), (), {}, {}, Device("cpu", "cpu"), None, None)
-    ended = run_attempt(start, tmp_path / "r" / "a", tmp_path / "r", Passing(), User().show)
+    ended = run_attempt(start, tmp_path / "r" / "a", tmp_path / "r", SignalForwarding(), User().show)
     assert (ended.outcome, ended.steps, ended.samples) == (Outcome.COMPLETED, 0, None)
-    assert "nothing was seen" in ended.notes[0]
+    assert "no Python process of the command loaded the probe" in ended.notes[0]
 
 
-def test_beats_come_while_it_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(attempts, "BEAT_S", 0.05)
-    beats = []
-    run(tmp_path, "time.sleep(0.8)", beat=beats.append)
-    assert len(beats) > 2
-    assert beats[-1].phase is None and beats[-1].steps == 0
-    assert 0 < beats[-1].host_used_share < 1
+def test_heartbeats_come_while_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "HEARTBEAT_S", 0.05)
+    heartbeats = []
+    run(tmp_path, "time.sleep(0.8)", on_heartbeat=heartbeats.append)
+    assert len(heartbeats) > 2
+    assert heartbeats[-1].phase is None and heartbeats[-1].steps == 0
+    assert 0 < heartbeats[-1].host_used_share < 1
 
 
 @pytest.fixture(autouse=True)

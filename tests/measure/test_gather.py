@@ -1,4 +1,4 @@
-"""Several processes, one sample: worst memory, summed samples per second."""
+"""Several processes, one result: worst memory, summed samples per second."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def test_what_nobody_knows_stays_absent():
     assert gather.last_reports([[], []]) == ()
 
 
-def test_events_are_told_apart():
+def test_failures_come_with_the_rank_that_reported_them_and_in_its_order():
     failure = Failure("crashed", "ValueError", "x", "Traceback", None, "train", 1, False)
-    hello = ProcessStarted(1, 0, "rank", 0, 1, [], "python", "3.11", 0.0)
-    events = [[hello, failure], [replace(hello, role="worker")]]
-    assert gather.failures(events) == (failure,)
-    assert [h.role for h in gather.hellos(events)] == ["rank", "worker"]
+    started = ProcessStarted(1, 0, "rank", 1, 2, [], "python", "3.11", 0.0)
+    found = gather.gathered([[started, failure], [replace(started, role="worker", rank=0), replace(failure, step=2)]])
+    assert [(one.rank, one.failure.step) for one in found.failures] == [(0, 2), (1, 1)]
+    assert found.roles == ("rank", "worker")
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), min_size=1, max_size=6))

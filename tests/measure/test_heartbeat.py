@@ -1,10 +1,10 @@
-"""What ranks tell while a run goes on, put together: rates of late, the fullest rank, the longest streak of retries."""
+"""What ranks report while a run goes on, put together: rates of late, the fullest rank, the longest streak of retries."""
 
 from __future__ import annotations
 
 import pytest
 
-from brimful.measure.heartbeat import WINDOW_S, Beats
+from brimful.measure.heartbeat import WINDOW_S, Heartbeats
 from brimful_inside.wire import Progress, RunCounters, Writer
 
 
@@ -15,63 +15,63 @@ def tell(folder, pid: int, at: float, steps: int, rank: int = 0, **tally) -> Non
 
 
 @pytest.fixture
-def beats(tmp_path):
-    return Beats(tmp_path, lambda: 123)
+def heartbeats(tmp_path):
+    return Heartbeats(tmp_path)
 
 
-def test_before_anybody_tells_anything_only_the_host_is_known(beats):
-    seen = beats.read(2.0)
+def test_before_any_rank_reports_only_the_host_is_known(heartbeats):
+    seen = heartbeats.read(2.0, 123)
     assert (seen.phase, seen.steps, seen.samples_per_s, seen.loss, seen.process_tree_host_bytes) == (None, 0, None, None, 123)
     assert 0 < seen.host_used_share < 1
 
 
-def test_rates_are_of_the_last_while_and_of_all_ranks_together(tmp_path, beats):
+def test_rates_are_of_the_last_while_and_of_all_ranks_together(tmp_path, heartbeats):
     tell(tmp_path, 1, 100.0, 10, samples=1000, train_s=10.0, loading_s=5.0)
-    assert beats.read(10.0).samples_per_s == 100
+    assert heartbeats.read(10.0, 123).samples_per_s == 100
     tell(tmp_path, 1, 105.0, 20, samples=2000, train_s=12.0, loading_s=5.0)
-    assert (beats.read(15.0).samples_per_s, beats.read(15.0).loading_share) == (500, 0)
+    assert (heartbeats.read(15.0, 123).samples_per_s, heartbeats.read(15.0, 123).loading_share) == (500, 0)
     tell(tmp_path, 2, 105.0, 20, rank=1, samples=50, train_s=1.0)
-    seen = beats.read(16.0)
+    seen = heartbeats.read(16.0, 123)
     assert (seen.samples_per_s, seen.ranks, seen.steps) == (550, 2, 20)
 
 
-def test_what_is_older_than_the_window_no_longer_counts(tmp_path, beats):
+def test_what_is_older_than_the_window_no_longer_counts(tmp_path, heartbeats):
     for second, samples in ((0.0, 0), (1.0, 10**6), (WINDOW_S + 2, 10**6 + 50), (WINDOW_S + 3, 10**6 + 100)):
         tell(tmp_path, 1, second, 1, samples=samples, train_s=second + 1)
-        beats.read(second)
-    assert beats.read(0.0).samples_per_s == pytest.approx(100 / (WINDOW_S + 2))
+        heartbeats.read(second, 123)
+    assert heartbeats.read(0.0, 123).samples_per_s == pytest.approx(100 / (WINDOW_S + 2))
 
 
-def test_one_rank_that_cannot_count_leaves_the_sum_unknown(tmp_path, beats):
+def test_one_rank_that_cannot_count_leaves_the_sum_unknown(tmp_path, heartbeats):
     tell(tmp_path, 1, 1.0, 5, samples=10, train_s=1.0)
     tell(tmp_path, 2, 1.0, 5, rank=1, samples=None, train_s=1.0)
-    assert beats.read(1.0).samples_per_s is None
+    assert heartbeats.read(1.0, 123).samples_per_s is None
 
 
-def test_memory_is_of_the_fullest_rank_and_the_loss_of_the_first(tmp_path, beats):
+def test_memory_is_of_the_fullest_rank_and_the_loss_of_the_first(tmp_path, heartbeats):
     tell(tmp_path, 7, 2.0, 5, rank=1, loss=9.0, reserved_bytes=7, allocated_bytes=2, alloc_retries=4, retry_streak=2)
     tell(tmp_path, 9, 1.0, 5, rank=0, loss=1.5, reserved_bytes=5, allocated_bytes=3, alloc_retries=1)
-    seen = beats.read(1.0)
+    seen = heartbeats.read(1.0, 123)
     assert (seen.reserved_bytes, seen.allocated_bytes, seen.loss) == (7, 3, 1.5)
     assert (seen.alloc_retries, seen.retry_streak, seen.loss_rank) == (4, 2, 0)
 
 
-def test_where_the_first_rank_tells_no_loss_the_rank_that_does_is_named(tmp_path, beats):
+def test_where_the_first_rank_reports_no_loss_the_rank_that_does_is_named(tmp_path, heartbeats):
     tell(tmp_path, 9, 1.0, 5, rank=0)
     tell(tmp_path, 7, 2.0, 5, rank=1, loss=9.0)
-    seen = beats.read(1.0)
+    seen = heartbeats.read(1.0, 123)
     assert (seen.loss, seen.loss_rank) == (9.0, 1)
 
 
-def test_a_snapshot_that_is_being_written_or_damaged_is_passed_over(tmp_path, beats):
+def test_a_snapshot_that_is_being_written_or_damaged_is_passed_over(tmp_path, heartbeats):
     tell(tmp_path, 1, 1.0, 5)
     (tmp_path / "latest-progress-2.jsonl").write_text('{"event": "prog')
     (tmp_path / "latest-progress-3.jsonl").write_text("\x00\n")
-    assert beats.read(1.0).steps == 5
+    assert heartbeats.read(1.0, 123).steps == 5
 
 
-def test_snapshots_replace_each_other(tmp_path, beats):
+def test_snapshots_replace_each_other(tmp_path, heartbeats):
     for step in range(20):
         tell(tmp_path, 1, float(step), step)
     assert (tmp_path / "latest-progress-1.jsonl").read_text().count("\n") == 1
-    assert beats.read(1.0).steps == 19
+    assert heartbeats.read(1.0, 123).steps == 19

@@ -1,131 +1,166 @@
-"""Causes of death told apart."""
+"""The cause of an end is told from its consequences, in trials and in runs."""
 
-import dataclasses
+from __future__ import annotations
 
-from brimful.measure.outcome import Ending, outcome_of
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from brimful.errors import DoesNotFit
+from brimful.measure.gather import RankFailure, Reported
+from brimful.measure.outcome import follows, is_final, is_for_memory, of_run, of_trial
+from brimful.measure.supervisor import Ending, Stop
+from brimful.train.distributed.ranks import BROKEN, GIVES_UP, Ranks, Vote
+from brimful.train.oom_limits import SmallerFits
+from brimful.train.step.oom import does_not_fit
 from brimful.values import Failure, Outcome
-from brimful_inside.wire import Report
+from brimful_inside.probe.hooks.exceptions import qualified_name
+from tests.measure.helper import REPORT
 
-CLEAN = Ending(
-    exit_code=0, timed_out=False, over_host_limit=False, interrupted=False, oom_kills=0, rank_hellos=1, hellos=1, stderr_tail=""
+CLEAN = Ending(exit_code=0, stop=None, oom_kills=0, peak_host_bytes=None, duration_s=1.0)
+ENDED = replace(CLEAN, exit_code=1)
+
+
+def failed(
+    kind: str, type_: str = "RuntimeError", message: str = "it broke", rank: int = 0, caught: bool = False, step: int = 10
+):
+    return RankFailure(rank, Failure(kind, type_, message, "Traceback ...", "train.py:3 in main", "train", step, caught))
+
+
+def report(**changes):
+    return replace(REPORT, **changes)
+
+
+def cause(ending: Ending = CLEAN, reports=(REPORT,), failures=(), roles=("rank",), stderr="", probe_error=None):
+    return of_trial(ending, Reported(tuple(reports), tuple(failures), roles), stderr, probe_error)
+
+
+OUT_OF_MEMORY = failed("out_of_device_memory")
+CAUGHT = failed("out_of_device_memory", caught=True)
+RUNNING, DONE = report(ended="running"), report(ended="steps_done")
+ALLOCATOR = "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."
+
+
+@pytest.mark.parametrize(
+    ("trial", "outcome"),
+    [
+        ({}, Outcome.COMPLETED),
+        ({"reports": [report(steps=0)]}, Outcome.NO_STEP),
+        ({"ending": ENDED, "failures": [failed("crashed"), OUT_OF_MEMORY]}, Outcome.OUT_OF_DEVICE_MEMORY),
+        ({"failures": [CAUGHT]}, Outcome.COMPLETED),
+        ({"ending": ENDED, "failures": [failed("crashed")]}, Outcome.CRASHED),
+        ({"ending": ENDED, "reports": [DONE], "failures": [OUT_OF_MEMORY]}, Outcome.OUT_OF_DEVICE_MEMORY),
+        ({"ending": replace(CLEAN, exit_code=-9, oom_kills=1), "reports": [RUNNING]}, Outcome.OUT_OF_HOST_MEMORY),
+        ({"ending": replace(CLEAN, oom_kills=1)}, Outcome.COMPLETED),  # somebody else was killed
+        ({"ending": ENDED, "reports": [RUNNING], "stderr": ALLOCATOR}, Outcome.OUT_OF_HOST_MEMORY),
+        ({"stderr": "CUDA out of memory. Tried to allocate 2.00 GiB."}, Outcome.COMPLETED),
+        ({"reports": [], "roles": ()}, Outcome.PROBE_NOT_LOADED),
+        ({"reports": [], "roles": ("worker",)}, Outcome.PROBE_NOT_LOADED),
+        ({"ending": replace(CLEAN, exit_code=None, stop=Stop.TIME_LIMIT), "reports": [RUNNING]}, Outcome.TIMED_OUT),
+        ({"ending": replace(CLEAN, exit_code=None, stop=Stop.TIME_LIMIT), "reports": [DONE]}, Outcome.COMPLETED),
+        ({"ending": replace(CLEAN, exit_code=None, stop=Stop.INTERRUPT), "failures": [OUT_OF_MEMORY]}, Outcome.INTERRUPTED),
+        ({"ending": replace(CLEAN, exit_code=None, stop=Stop.HOST_LIMIT)}, Outcome.OUT_OF_HOST_MEMORY),
+        ({"reports": [report(device="imaginary", ended="steps_done")], "failures": [CAUGHT]}, Outcome.OUT_OF_DEVICE_MEMORY),
+        ({"reports": [report(device="cuda:0", ended="steps_done")], "failures": [CAUGHT]}, Outcome.COMPLETED),
+    ],
 )
-REPORT = Report(
-    rank=0, local_rank=0, world_size=1, device="cpu", device_name=None, device_total_bytes=None, torch_version="2.13.0",
-    ended="script_ended", steps=3, warmup_steps=1, step_s=[], loading_s=[], micro_batches_per_step=[1, 1, 1],
-    samples_per_step=[4, 4, 4], optimizers=[], loaders=[], phases={}, losses=[], worst_batch=None, peak_unphased=None,
-    context_bytes=None, trace_file=None, approximations={}, notes=[], wrote=[],
-)  # fmt: skip
-
-
-def ending(**changes) -> Ending:
-    return dataclasses.replace(CLEAN, **changes)
-
-
-def failure(kind: str, caught: bool = False) -> Failure:
-    return Failure(kind, "RuntimeError", "it broke", "Traceback ...", "train.py:3 in main", "train", 2, caught)
-
-
-def report(**changes) -> Report:
-    return dataclasses.replace(REPORT, **changes)
-
-
-def outcome(end: Ending, reports=(REPORT,), failures=()) -> Outcome:
-    return outcome_of(end, reports, failures)[0]
-
-
-def test_an_ordinary_end_is_completed():
-    assert outcome(CLEAN) is Outcome.COMPLETED
-
-
-def test_no_step_is_not_a_completed_trial():
-    assert outcome(CLEAN, [report(steps=0)]) is Outcome.NO_STEP
-
-
-def test_out_of_memory_on_one_rank_explains_the_broken_connection_of_the_other():
-    failures = [failure("crashed"), failure("out_of_device_memory")]
-    assert outcome(ending(exit_code=1), failures=failures) is Outcome.OUT_OF_DEVICE_MEMORY
-
-
-def test_an_out_of_memory_that_the_script_caught_is_no_failure():
-    assert outcome(CLEAN, failures=[failure("out_of_device_memory", caught=True)]) is Outcome.COMPLETED
-
-
-def test_a_crash_by_itself_is_not_memory():
-    assert outcome(ending(exit_code=1), failures=[failure("crashed")]) is Outcome.CRASHED
+def test_the_outcome_of_a_trial_is_what_its_processes_reported_before_what_was_seen_from_outside(trial, outcome):
+    assert cause(**trial).outcome is outcome
 
 
 def test_a_crash_after_the_measured_steps_takes_nothing_from_them():
-    how, _, sentence = outcome_of(ending(exit_code=1), [report(ended="steps_done")], [failure("crashed")])
-    assert how is Outcome.COMPLETED
-    raised = failure("crashed")
-    assert f"{raised.type}: {raised.message} ({raised.where})" in sentence
+    found = cause(ENDED, [DONE], [failed("crashed")])
+    assert found.outcome is Outcome.COMPLETED
+    assert "RuntimeError: it broke (train.py:3 in main)" in found.sentence
 
 
-def test_out_of_memory_after_the_measured_steps_is_still_out_of_memory():
-    failures = [failure("out_of_device_memory")]
-    assert outcome(ending(exit_code=1), [report(ended="steps_done")], failures) is Outcome.OUT_OF_DEVICE_MEMORY
+@pytest.mark.parametrize(("signal", "words"), [(9, "killed, probably for memory"), (11, "ended by signal 11")])
+def test_only_signal_9_is_probably_for_memory(signal, words):
+    found = cause(replace(CLEAN, exit_code=-signal), [RUNNING])
+    assert (found.outcome, found.sentence) == (Outcome.KILLED, words)
 
 
-def test_signal_9_with_a_moved_counter_is_out_of_host_memory():
-    assert outcome(ending(exit_code=-9, oom_kills=1), [report(ended="running")]) is Outcome.OUT_OF_HOST_MEMORY
+def test_why_the_probe_was_not_loaded_is_in_the_sentence():
+    found = cause(replace(CLEAN, exit_code=None, stop=Stop.HEARTBEAT), [], probe_error="ImportError: x")
+    assert found.outcome is Outcome.PROBE_NOT_LOADED
+    assert "ImportError: x" in found.sentence
 
 
-def test_signal_9_without_a_moved_counter_is_killed_probably_for_memory():
-    how, _, sentence = outcome_of(ending(exit_code=-9), [report(ended="running")], [])
-    assert how is Outcome.KILLED
-    assert "probably for memory" in sentence
+OUT = failed("out_of_device_memory", "torch.OutOfMemoryError", "CUDA out of memory", rank=1)
+PEER = failed("crashed", "torch.distributed.DistBackendError", "Connection closed by peer")
+OWN = failed("crashed", "KeyError", "'lr'")
+FINAL = failed("crashed", "brimful.errors.DoesNotFit", "the cards do not hold it", rank=1)
+ELSEWHERE = failed("crashed", "brimful.errors.DoesNotFit", "The training does not fit into the memory of rank 1.")
+RANK_FAILED = failed("crashed", "brimful.train.distributed.ranks.RankFailed", "Rank 1 ended with an error.")
+TEN_STEPS = report(steps=10)
+ON_CARD = {"reports": [report(device="cuda:0", steps=10)]}
 
 
-def test_another_signal_is_not_said_to_be_memory():
-    how, _, sentence = outcome_of(ending(exit_code=-11), [report(ended="running")], [])
-    assert how is Outcome.KILLED
-    assert "memory" not in sentence
+def run_cause(ending: Ending, failures, reports=(TEN_STEPS,), stderr="", by_signal=None):
+    return of_run(ending, Reported(tuple(reports), tuple(failures), ("rank",)), stderr, by_signal)
 
 
-def test_a_moved_counter_with_a_good_end_was_somebody_elses():
-    assert outcome(ending(oom_kills=1)) is Outcome.COMPLETED
+@pytest.mark.parametrize(
+    ("ending", "failures", "more", "outcome"),
+    [
+        (CLEAN, [], {}, Outcome.COMPLETED),
+        (CLEAN, [CAUGHT], {}, Outcome.COMPLETED),
+        (ENDED, [PEER, OUT], {}, Outcome.OUT_OF_DEVICE_MEMORY),
+        (ENDED, [OWN], {}, Outcome.CRASHED),
+        (ENDED, [FINAL], {}, Outcome.OUT_OF_HOST_MEMORY),
+        (ENDED, [FINAL], ON_CARD, Outcome.OUT_OF_DEVICE_MEMORY),
+        (replace(ENDED, exit_code=3), [], {}, Outcome.CRASHED),
+        (ENDED, [RANK_FAILED, OWN], {}, Outcome.CRASHED),
+        (ENDED, [PEER], {}, Outcome.CRASHED),
+        (replace(ENDED, oom_kills=1), [PEER], {}, Outcome.OUT_OF_HOST_MEMORY),
+        (replace(ENDED, oom_kills=1), [OWN], {}, Outcome.CRASHED),
+        (ENDED, [PEER], {"stderr": "exitcode  : -9 (pid: 7)"}, Outcome.KILLED),
+        (ENDED, [failed("out_of_device_memory", caught=True, step=10)], {}, Outcome.OUT_OF_DEVICE_MEMORY),
+        (ENDED, [failed("out_of_device_memory", caught=True, step=3)], {}, Outcome.CRASHED),
+        (ENDED, [], {"stderr": "torch.OutOfMemoryError: CUDA out of memory."}, Outcome.OUT_OF_DEVICE_MEMORY),
+        (replace(ENDED, exit_code=-9), [], {}, Outcome.KILLED),
+        (replace(ENDED, exit_code=-11), [], {}, Outcome.KILLED),
+        (replace(ENDED, stop=Stop.HOST_LIMIT, exit_code=None), [OWN], {}, Outcome.OUT_OF_HOST_MEMORY),
+        (CLEAN, [], {"by_signal": Outcome.TERMINATED}, Outcome.TERMINATED),
+        (ENDED, [failed("crashed")], {"by_signal": Outcome.INTERRUPTED}, Outcome.INTERRUPTED),
+    ],
+)
+def test_the_outcome_of_a_run_is_its_exit_code_before_what_its_ranks_reported(ending, failures, more, outcome):
+    assert run_cause(ending, failures, **more).outcome is outcome
 
 
-def test_a_face_of_out_of_memory_on_standard_error_is_recognised():
-    words = "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."
-    assert outcome(ending(exit_code=1, stderr_tail=words), [report(ended="running")]) is Outcome.OUT_OF_HOST_MEMORY
+@pytest.mark.parametrize(("failures", "named"), [([PEER, OUT], OUT), ([ELSEWHERE, FINAL], FINAL)])
+def test_the_rank_that_failed_first_is_named(failures, named):
+    assert run_cause(ENDED, failures).failed is named
 
 
-def test_words_about_memory_in_a_good_run_are_not_a_failure():
-    assert outcome(ending(stderr_tail="CUDA out of memory. Tried to allocate 2.00 GiB.")) is Outcome.COMPLETED
+def failure_of(error: BaseException) -> Failure:
+    return Failure("crashed", qualified_name(type(error)), str(error), "", None, "train", 4, False)
 
 
-def test_no_hello_at_all_means_that_the_probe_not_loaded():
-    assert outcome(ending(rank_hellos=0, hellos=0), []) is Outcome.PROBE_NOT_LOADED
+def of_another_rank(status: int) -> BaseException:
+    with pytest.raises(Exception) as raised:
+        Ranks.raise_for(SimpleNamespace(), [Vote(), Vote(status)])  # type: ignore[arg-type]
+    return raised.value
 
 
-def test_a_command_that_ends_well_without_a_rank_did_not_open_the_door():
-    assert outcome(ending(rank_hellos=0, hellos=1), []) is Outcome.PROBE_NOT_LOADED
+def test_a_single_sample_that_does_not_fit_is_final_and_a_smaller_micro_batch_that_may_fit_is_not():
+    assert is_final(failure_of(does_not_fit("CUDA out of memory")))
+    assert not is_final(failure_of(SmallerFits("out of memory")))
+    assert not is_final(failure_of(MemoryError()))
 
 
-def test_running_into_the_time_limit_is_told():
-    assert outcome(ending(exit_code=None, timed_out=True), [report(ended="running")]) is Outcome.TIMED_OUT
+def test_both_are_for_want_of_memory_and_a_script_s_own_error_is_not():
+    assert is_for_memory(failure_of(DoesNotFit("the cards do not hold it"))) and is_for_memory(failure_of(SmallerFits("")))
+    assert not is_for_memory(failure_of(KeyError("lr")))
 
 
-def test_a_time_limit_met_after_the_measured_steps_takes_nothing_from_them():
-    assert outcome(ending(exit_code=None, timed_out=True), [report(ended="steps_done")]) is Outcome.COMPLETED
+@pytest.mark.parametrize("status", [GIVES_UP, BROKEN])
+def test_what_a_rank_says_of_another_one_follows(status):
+    assert follows(failure_of(of_another_rank(status)))
 
 
-def test_an_interrupt_goes_before_everything():
-    assert outcome(ending(interrupted=True), failures=[failure("out_of_device_memory")]) is Outcome.INTERRUPTED
-
-
-def test_a_rank_without_the_probe_is_a_closed_door_and_not_a_crash():
-    how, _, sentence = outcome_of(ending(exit_code=None, door_trouble="ImportError: x"), [], [])
-    assert how is Outcome.PROBE_NOT_LOADED
-    assert "ImportError: x" in sentence
-
-
-def test_a_script_that_catches_out_of_memory_in_training_does_not_make_that_size_fit():
-    failures = [failure("out_of_device_memory", caught=True)]
-    assert outcome(CLEAN, [report(device="imaginary", ended="steps_done")], failures) is Outcome.OUT_OF_DEVICE_MEMORY
-
-
-def test_what_a_real_cards_libraries_swallow_is_no_failure():
-    failures = [failure("out_of_device_memory", caught=True)]
-    assert outcome(CLEAN, [report(device="cuda:0", ended="steps_done")], failures) is Outcome.COMPLETED
+def test_what_a_rank_says_of_itself_does_not_follow():
+    assert not follows(failure_of(does_not_fit("CUDA out of memory")))
+    assert not follows(failure_of(KeyError("lr")))

@@ -74,7 +74,7 @@ def test_processes_of_another_trial_are_left_alone(config, tmp_path):
         other.wait()
 
 
-def test_memory_of_the_family_counts_its_children(config):
+def test_memory_of_the_tree_counts_its_children(config):
     process = start(
         """
         import subprocess, sys, time
@@ -86,57 +86,66 @@ def test_memory_of_the_family_counts_its_children(config):
         """,
         config,
     )
-    family = ProcessTree(process.pid, config)
+    tree = ProcessTree(process.pid, config)
     try:
         process.stdout.readline()
-        assert family.host_bytes() > 64 << 20
+        assert tree.host_bytes() > 64 << 20
     finally:
-        family.end(grace_s=0.5)
+        tree.end(grace_s=0.5)
         process.wait(timeout=10)
-    assert family.host_bytes() == 0
+    assert tree.host_bytes() == 0
 
 
-class FakeFamily:
-    """Weighs what it is told to; counts how often."""
+class FakeTree:
+    """Holds what the test sets; counts how often it is sampled."""
 
     def __init__(self):
-        self.proportional = self.resident = self.weighed = 0
+        self.proportional = self.resident = self.sampled = 0
 
     def host_bytes(self):
-        self.weighed += 1
+        self.sampled += 1
         return self.proportional
 
     def resident_bytes(self):
         return self.resident
 
 
-def test_a_family_is_weighed_now_and_then_where_it_has_room():
-    family = FakeFamily()
-    scale = MemorySampler(family, None, every_s=1.0)
-    assert [scale.look(now) for now in (0.0, 0.5, 0.9, 1.1)] == [True, False, False, True]
-    assert family.weighed == 2
+def test_a_tree_is_sampled_now_and_then_where_it_has_room():
+    tree = FakeTree()
+    sampler = MemorySampler(tree, None, every_s=1.0)
+    for now_s in (0.0, 0.5, 0.9, 1.1):
+        sampler.poll(now_s)
+    assert tree.sampled == 2
 
 
-def test_a_family_that_grew_by_all_its_room_is_weighed_at_once():
-    family = FakeFamily()
-    scale = MemorySampler(family, 100, every_s=1000.0)
-    family.proportional, family.resident = 40, 70  # 30 are shared
-    scale.look(0.0)
-    family.proportional, family.resident = 95, 125
-    scale.look(0.01)
-    assert family.weighed == 1, "it grew by 55 and had room for 60"
-    family.proportional, family.resident = 105, 135
-    scale.look(0.02)
-    assert (family.weighed, scale.over, scale.peak_bytes) == (2, True, 105)
+def test_with_a_share_of_the_time_early_samples_come_sooner():
+    tree = FakeTree()
+    sampler = MemorySampler(tree, None, every_s=5.0, time_share=0.5)
+    for tenth in range(200):
+        sampler.poll(tenth / 10)
+    assert 7 <= tree.sampled <= 10, "at 0, 0.1, 0.2, 0.4, ... and then every 5 s"
+
+
+def test_a_tree_that_grew_by_all_its_room_is_sampled_at_once():
+    tree = FakeTree()
+    sampler = MemorySampler(tree, 100, every_s=1000.0)
+    tree.proportional, tree.resident = 40, 70  # 30 are shared
+    sampler.poll(0.0)
+    tree.proportional, tree.resident = 95, 125
+    sampler.poll(0.01)
+    assert tree.sampled == 1, "it grew by 55 and had room for 60"
+    tree.proportional, tree.resident = 105, 135
+    sampler.poll(0.02)
+    assert (tree.sampled, sampler.over_limit, sampler.peak_bytes) == (2, True, 105)
 
 
 def test_pages_that_are_shared_are_no_cause_to_end_a_trial():
-    family = FakeFamily()
-    scale = MemorySampler(family, 100, every_s=1000.0)
-    scale.look(0.0)
-    family.proportional, family.resident = 60, 400  # workers came, and share what their parent has
-    scale.look(0.01)
-    assert not scale.over
-    assert family.weighed == 2
-    scale.look(0.02)
-    assert family.weighed == 2, "and they are not weighed again until they grow"
+    tree = FakeTree()
+    sampler = MemorySampler(tree, 100, every_s=1000.0)
+    sampler.poll(0.0)
+    tree.proportional, tree.resident = 60, 400  # workers came, and share what their parent has
+    sampler.poll(0.01)
+    assert not sampler.over_limit
+    assert tree.sampled == 2
+    sampler.poll(0.02)
+    assert tree.sampled == 2, "and they are not sampled again until they grow"

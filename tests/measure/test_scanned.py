@@ -3,6 +3,7 @@
 import dataclasses
 
 from brimful.measure.scanned import files_of
+
 from brimful.values import Outcome, TrialKind
 from tests.show.product import trial_result
 

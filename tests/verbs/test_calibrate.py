@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brimful.errors import CommandFailed, NoSuchDevice
-from brimful.measure.device.accelerators import Accelerator
+from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus.calibrations import calibrations
 from brimful.verbs import calibrate as verb
 from brimful.verbs import devices

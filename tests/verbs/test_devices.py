@@ -9,7 +9,7 @@ from brimful.errors import UsageError
 from brimful.measure.gpus import find_gpu
 from brimful.values import Device, TrialKind
 from brimful.verbs.devices import Cards, cards, choose, require_that_card
-from tests.measure.test_outcome import REPORT
+from tests.measure.helper import REPORT
 from tests.show.product import trial_result
 
 CARD = Device("accelerator", "cuda:0")

@@ -10,7 +10,7 @@ import pytest
 from brimful.codec import SCHEMA
 from brimful.command import parse
 from brimful.errors import NoSuchDevice, NoSuchRecord, PlanMismatch, UsageError
-from brimful.measure.device.accelerators import Accelerator
+from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import find_gpu
 from brimful.record import RecordWriter, list_records
 from brimful.values import Budget, Device, Objective, Opened, Plan, PlannedSetting, Source

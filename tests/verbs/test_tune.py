@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from world import COMMAND, GIB, MIB, World, work
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, TrialFailed, UsageError
-from brimful.measure.device import accelerators
-from brimful.measure.device.accelerators import Accelerator
+from brimful.measure import accelerators
+from brimful.measure.accelerators import Accelerator
 from brimful.values import Outcome, Plan, Record, Source
 from brimful.verbs import tune
 

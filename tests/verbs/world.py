@@ -1,4 +1,4 @@
-"""A training command that exists in thought alone: what a trial of it would show, in place of `brimful.measure.launch`."""
+"""A training command that exists in thought alone: what a trial of it would show, in place of `brimful.measure.trial`."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def work(world: World, verb: Callable[..., Record], argv=COMMAND, max_batch_size
          budget: str | None = None, home: Path | None = None, **more) -> Record:  # fmt: skip
     """Calls a verb in that world; without a `home` its record is gone afterwards, but for what is answered."""
     with tempfile.TemporaryDirectory(prefix="brimful-world-") as passing, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session_module, "launch", world.launch)
+        patch.setattr(session_module, "run_trial", world.launch)
         options = Options(home=home or Path(passing), budget=budget, max_batch_size=max_batch_size)
         return verb(argv, options=options, **more)
 

@@ -1,13 +1,79 @@
-"""All that a trial's processes told, gathered into one sample: worst memory, summed samples per second."""
+"""What the processes of a command reported, gathered over its ranks: worst memory, summed samples, all failures."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from brimful import codec
 from brimful.values import Failure, PhasePeak, Report
-from brimful_inside.wire import ProcessStarted
+from brimful_inside import wire
+
+_HEAD_BYTES = 4096  # of a wire file: enough for the roles that a process reports first
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """A failure and the rank that reported it."""
+
+    rank: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What all processes of the command reported."""
+
+    reports: tuple[Report, ...]  # the last of each rank, by rank
+    failures: tuple[RankFailure, ...]  # by rank, in the order in which each reported them
+    roles: tuple[str, ...]  # of each process that reported in
+    damaged_files: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Of the rank that came furthest."""
+        return max((report.steps for report in self.reports), default=0)
+
+
+def of_trial(folder: Path) -> Reported:
+    """Raises WireUnreadable: a trial's numbers hang on every line."""
+    return gathered([codec.read_wire(path) for path in sorted(folder.glob("wire-*.jsonl"))])
+
+
+def of_run(folder: Path) -> Reported:
+    """What can be read. A process that was killed reports by its last snapshot."""
+    found, damaged = [], 0
+    for path in sorted(folder.glob("wire-*.jsonl")):
+        events, whole = codec.read_wire_leniently(path)
+        if not any(isinstance(event, Report) for event in events):
+            snapshot = Path(wire.latest_path(str(path), "report"))
+            events += codec.read_wire_leniently(snapshot)[0] if snapshot.exists() else []
+        found.append(events)
+        damaged += not whole
+    return gathered(found, damaged)
+
+
+def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0) -> Reported:
+    failures = []
+    for events in events_by_process:
+        rank = next((e.rank for e in reversed(events) if isinstance(e, (Report, wire.ProcessStarted))), 0)
+        failures += [RankFailure(rank, e) for e in events if isinstance(e, Failure)]
+    roles = tuple(e.role for events in events_by_process for e in events if isinstance(e, wire.ProcessStarted))
+    by_rank = tuple(sorted(failures, key=lambda one: one.rank))
+    return Reported(last_reports(events_by_process), by_rank, roles, damaged_files)
+
+
+def role_of(folder: Path, pid: int | str) -> str | None:
+    """ "rank" or "worker", as the process reported it first or since; None where it did not."""
+    try:
+        with open(folder / f"wire-{pid}.jsonl", "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return None
+    return next((role for role in ("rank", "worker") if f'"role": "{role}"'.encode() in head), None)
 
 
 def last_reports(events_by_process: Iterable[Sequence[Any]]) -> tuple[Report, ...]:
@@ -18,14 +84,6 @@ def last_reports(events_by_process: Iterable[Sequence[Any]]) -> tuple[Report, ..
         if reports and (reports[-1].rank not in best or reports[-1].steps >= best[reports[-1].rank].steps):
             best[reports[-1].rank] = reports[-1]
     return tuple(best[rank] for rank in sorted(best))
-
-
-def failures(events_by_process: Iterable[Sequence[Any]]) -> tuple[Failure, ...]:
-    return tuple(e for events in events_by_process for e in events if isinstance(e, Failure))
-
-
-def hellos(events_by_process: Iterable[Sequence[Any]]) -> tuple[ProcessStarted, ...]:
-    return tuple(e for events in events_by_process for e in events if isinstance(e, ProcessStarted))
 
 
 def worst_phases(reports: Sequence[Report]) -> dict[str, PhasePeak]:
@@ -89,6 +147,26 @@ def loading_share(reports: Sequence[Report]) -> float | None:
     """Share of the measured time that the slowest rank waited for data; None where not known (an imaginary card)."""
     shares = [sum(r.loading_s) / sum(r.step_s) for r in reports if r.loading_s and sum(r.step_s) > 0]
     return min(1.0, max(shares)) if shares else None
+
+
+def samples_trained(reports: Sequence[Report]) -> int | None:
+    """Of a run: trained on by all ranks together; None where one of them cannot count."""
+    counts = [report.counters.samples if report.counters else None for report in reports if report.steps]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def run_samples_per_second(reports: Sequence[Report]) -> float | None:
+    """Of all ranks together, over the whole time of training (evaluations and set-up not counted)."""
+    counters = [r.counters for r in reports if r.counters and r.counters.train_s > 0]
+    rates = [one.samples / one.train_s for one in counters if one.samples is not None]
+    return sum(rates) if rates and samples_trained(reports) is not None else None
+
+
+def run_loading_share(reports: Sequence[Report]) -> float | None:
+    """Of the training time of the slowest rank, waited for data."""
+    counters = [r.counters for r in reports if r.counters and r.counters.train_s > 0]
+    return max((min(1.0, one.loading_s / one.train_s) for one in counters), default=None)
 
 
 def _measured(report: Report, by_step: Sequence[Any]) -> Sequence[Any]:

@@ -1,52 +1,64 @@
-"""What the ranks of a run tell while it goes on, read about once a second: steps, speed, memory."""
+"""What the ranks report while a command goes on: where a trial is, and of a run steps, speed and memory about once a second."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from brimful import codec
-from brimful.measure.device import host
+from brimful.measure import host
+from brimful.measure.output import tail
 from brimful.values import Heartbeat, RunCounters
 from brimful_inside.wire import Progress
 
 #: Rates are of the training time within this window: long enough for steps of seconds, short enough to show a change.
 WINDOW_S = 20.0
+_TAIL_BYTES = 4096
 
 
-class Beats:
-    """The ranks whose wire files are in `folder`. `process_tree_bytes` gives the resident memory of all processes, if known."""
+def trial_progress(folder: Path) -> Progress | None:
+    """The latest that any process of a trial reported; None before the first."""
+    latest: Progress | None = None
+    for path in folder.glob("wire-*.jsonl"):
+        lines = reversed(tail(path, _TAIL_BYTES).splitlines())
+        found = next((one for line in lines if (one := codec.progress_of(line.encode())) is not None), None)
+        if found is not None and (latest is None or found.unix_s > latest.unix_s):
+            latest = found
+    return latest
 
-    def __init__(self, folder: Path, process_tree_bytes: Callable[[], int | None]):
+
+class Heartbeats:
+    """Of the ranks of a run whose wire files are in `folder`."""
+
+    def __init__(self, folder: Path):
         self._folder = folder
-        self._process_tree_bytes = process_tree_bytes
         self._seen: dict[str, deque[Progress]] = {}  # by file: those of the window
 
-    def read(self, seconds: float) -> Heartbeat:
-        """`seconds`: since the attempt began."""
+    def read(self, seconds: float, host_bytes: int | None) -> Heartbeat:
+        """`seconds` since the attempt began; `host_bytes`: resident memory of all its processes, None where not known."""
         for path in self._folder.glob("latest-progress-*.jsonl"):
             self._add(path)
         latest = sorted((kept[-1] for kept in self._seen.values()), key=lambda one: (one.rank, -one.steps))
-        tallies = [one.counters for one in latest if one.counters is not None]
-        told = next(((one.rank, one.counters.loss) for one in latest if one.counters and one.counters.loss is not None), None)
+        counters = [one.counters for one in latest if one.counters is not None]
+        loss = next(((one.rank, one.counters.loss) for one in latest if one.counters and one.counters.loss is not None), None)
         free, total = host.free_bytes(), host.total_bytes()
         newest = max(latest, key=lambda one: one.unix_s, default=None)
         return Heartbeat(
             phase=newest.phase if newest else None,
             steps=max((one.steps for one in latest), default=0),
             seconds=seconds,
-            ranks=len(tallies),
+            ranks=len(counters),
             samples_per_s=self._samples_per_s(),
             loading_share=self._loading_share(),
-            loss=told[1] if told else None,
-            loss_rank=told[0] if told else None,
-            allocated_bytes=_most([tally.allocated_bytes for tally in tallies]),
-            reserved_bytes=_most([tally.reserved_bytes for tally in tallies]),
-            process_tree_host_bytes=self._process_tree_bytes(),
+            loss=loss[1] if loss else None,
+            loss_rank=loss[0] if loss else None,
+            allocated_bytes=_most([one.allocated_bytes for one in counters]),
+            reserved_bytes=_most([one.reserved_bytes for one in counters]),
+            process_tree_host_bytes=host_bytes,
             host_used_share=max(0.0, 1 - free / total) if total else None,
-            alloc_retries=_most([tally.alloc_retries for tally in tallies]),
-            retry_streak=max((tally.retry_streak for tally in tallies), default=0),
+            alloc_retries=_most([one.alloc_retries for one in counters]),
+            retry_streak=max((one.retry_streak for one in counters), default=0),
         )
 
     def _add(self, path: Path) -> None:
@@ -85,7 +97,7 @@ class Beats:
 
 
 def _rate(first: RunCounters | None, last: RunCounters) -> float | None:
-    """Samples per second of training between two tallies of one rank; of all of it where the window has no training."""
+    """Samples per second of training between two counters of one rank; of all of it where the window has no training."""
     if last.samples is None:
         return None
     if first is not None and first.samples is not None and last.train_s > first.train_s:

@@ -1,112 +1,186 @@
-"""Why a trial ended: the causes told apart (only the two out-of-memory causes may make a search go smaller)."""
+"""Why a trial or an attempt of a run ended: the cause told from its consequences (`brimful.outcomes` says what follows).
+
+Where several ranks fail, the one that ran out of memory is the cause, and "connection closed by peer" is a consequence. A trial
+is cut short by brimful, so what its processes reported comes first; a run ends on its own, so its exit code does.
+"""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from brimful.measure.engine_words import follows
+from brimful.errors import DoesNotFit
+from brimful.measure import gather
+from brimful.measure.gather import RankFailure, Reported
+from brimful.measure.supervisor import Ending, Stop
+from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Failure, Outcome, Report
-from brimful_inside.simulator.oom_patterns import match_oom
+from brimful_inside.simulator.oom_patterns import CONSEQUENCE, match_oom
 
-
-@dataclass(frozen=True)
-class Ending:
-    """What the parent saw of a trial's end, beside what its processes told."""
-
-    exit_code: int | None  # of the command; negative is a signal; None if we ended it
-    timed_out: bool
-    over_host_limit: bool
-    interrupted: bool
-    oom_kills: int  # by how much the kernel's counter moved
-    rank_hellos: int
-    hellos: int
-    stderr_tail: str
-    door_trouble: str | None = None  # the last line of why brimful could not enter one of its processes
-
-
-def outcome_of(
-    ending: Ending, reports: Sequence[Report], failures: Sequence[Failure]
-) -> tuple[Outcome, Failure | None, str | None]:
-    """The outcome, the failure that explains it, and a sentence for the user where there is more to say."""
-    if ending.interrupted:
-        return Outcome.INTERRUPTED, None, None
-    if ending.over_host_limit:
-        return Outcome.OUT_OF_HOST_MEMORY, None, "ended by brimful when its processes held more host memory than the budget"
-    swallowed = _swallowed(reports, failures)
-    if swallowed is not None:
-        return Outcome.OUT_OF_DEVICE_MEMORY, swallowed, "the script caught the error and went on with less"
-    fatal = _explains(failures)
-    if fatal is not None and fatal.kind in _BY_KIND:
-        return _BY_KIND[fatal.kind], fatal, None
-    if _all_measured(reports):  # what happens afterwards (brimful ends loaders early) takes nothing from what was seen
-        return Outcome.COMPLETED, fatal, _after_measured(fatal)
-    if ending.timed_out:
-        return Outcome.TIMED_OUT, fatal, None
-    if fatal is not None:
-        return Outcome.CRASHED, fatal, None
-    return _from_outside(ending, reports)
-
+__all__ = ["Cause", "execution_fields", "follows", "is_final", "is_for_memory", "of_run", "of_trial"]
 
 MESSAGE_CHARACTERS = 200  # of an exception's first line: some hold whole tensors
 
-_BY_KIND = {
-    "out_of_device_memory": Outcome.OUT_OF_DEVICE_MEMORY,
-    "out_of_host_memory": Outcome.OUT_OF_HOST_MEMORY,
-    "unsupported": Outcome.UNSUPPORTED,
-}
+_MEMORY_KINDS = {outcome.value: outcome for outcome in OUT_OF_MEMORY}
+_KINDS = {**_MEMORY_KINDS, "unsupported": Outcome.UNSUPPORTED}
+_RANK_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")  # torchrun's words for a rank that was
+
+# The errors of `brimful.train` are known here by their names and words.
+_DOES_NOT_FIT = f"{DoesNotFit.__module__}.{DoesNotFit.__qualname__}"
+_SMALLER_FITS = "brimful.train.oom_limits.SmallerFits"
+_ANOTHER_RANK = "brimful.train.distributed.ranks.RankFailed"
+_OF_ANOTHER_RANK = re.compile(r"does not fit into the memory of rank \d+")
 
 
-def _swallowed(reports: Sequence[Report], failures: Sequence[Failure]) -> Failure | None:
+class Cause(NamedTuple):
+    outcome: Outcome
+    failed: RankFailure | None = None  # the failure that explains it
+    sentence: str | None = None  # where there is more to say
+
+
+def of_trial(ending: Ending, reported: Reported, stderr_tail: str, probe_error: str | None = None) -> Cause:
+    """`probe_error`: the last line of why the probe could not be loaded into one of the processes."""
+    if ending.stop is Stop.INTERRUPT:
+        return Cause(Outcome.INTERRUPTED)
+    if ending.stop is Stop.HOST_LIMIT:
+        return Cause(Outcome.OUT_OF_HOST_MEMORY, None, "brimful ended it: its processes held more host memory than the budget")
+    swallowed = _swallowed(reported)
+    if swallowed is not None:
+        return Cause(Outcome.OUT_OF_DEVICE_MEMORY, swallowed, "the script caught the error and went on with less")
+    fatal = _explains(reported.failures)
+    if fatal is not None and fatal.failure.kind in _KINDS:
+        return Cause(_KINDS[fatal.failure.kind], fatal)
+    if reported.reports and all(report.ended == "steps_done" for report in reported.reports):
+        return Cause(Outcome.COMPLETED, fatal, _after_measured(fatal))  # what happens afterwards takes nothing from it
+    if ending.stop is Stop.TIME_LIMIT:
+        return Cause(Outcome.TIMED_OUT, fatal)
+    if fatal is not None:
+        return Cause(Outcome.CRASHED, fatal)
+    return _from_outside(ending, stderr_tail) or _without_words(ending, reported, probe_error)
+
+
+def of_run(ending: Ending, reported: Reported, stderr_tail: str, by_signal: Outcome | None = None) -> Cause:
+    """`by_signal`: brimful forwarded a signal to end, `interrupted` or `terminated`."""
+    if ending.stop is Stop.HOST_LIMIT:
+        return Cause(
+            Outcome.OUT_OF_HOST_MEMORY, None, "brimful ended it: its processes held more host memory than --host-limit"
+        )
+    if by_signal is not None:
+        return Cause(by_signal)
+    if ending.exit_code == 0:
+        return Cause(Outcome.COMPLETED)
+    fatal = _fatal(reported)
+    if fatal is not None:
+        return Cause(_kind(fatal.failure, reported.reports), fatal)
+    return _from_outside(ending, stderr_tail) or Cause(Outcome.CRASHED, next(iter(reported.failures), None))
+
+
+def execution_fields(
+    cause: Cause, ending: Ending, reported: Reported, folder: str, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What a trial's result and a run's attempt have in common (`values.Execution`), but for their rates."""
+    all_notes = [*filter(None, [cause.sentence]), *notes, *(note for report in reported.reports for note in report.notes)]
+    return {
+        "outcome": cause.outcome,
+        "reports": reported.reports,
+        "phases": gather.worst_phases(reported.reports),
+        "peak": gather.whole_peak(reported.reports),
+        "duration_s": ending.duration_s,
+        "folder": folder,
+        "failure": cause.failed.failure if cause.failed else None,
+        "failed_rank": cause.failed.rank if cause.failed and len(reported.reports) > 1 else None,
+        "exit_code": ending.exit_code,
+        "process_tree_host_bytes": ending.peak_host_bytes,
+        "notes": tuple(dict.fromkeys(all_notes)),
+    }
+
+
+def is_final(failure: Failure) -> bool:
+    """Whether a training that makes its micro-batches smaller itself could not: no smaller batch size would help it."""
+    return failure.type == _DOES_NOT_FIT
+
+
+def is_for_memory(failure: Failure) -> bool:
+    """Whether memory was missing, whatever the words of the error say."""
+    return failure.kind in _MEMORY_KINDS or failure.type in (_DOES_NOT_FIT, _SMALLER_FITS)
+
+
+def follows(failure: Failure) -> bool:
+    """Whether it only says that another process failed."""
+    if failure.type == _ANOTHER_RANK or (is_final(failure) and _OF_ANOTHER_RANK.search(failure.message)):
+        return True
+    return bool(CONSEQUENCE.search(failure.type) or CONSEQUENCE.search(failure.message))
+
+
+def _swallowed(reported: Reported) -> RankFailure | None:
     """Out of memory in training that the script caught: it went on, and yet the size that was asked for does not fit.
 
     On an imaginary card alone: on a real one libraries try algorithms and swallow such errors in the ordinary way of things.
     """
-    if not any(report.device == "imaginary" for report in reports):
+    if not any(report.device == "imaginary" for report in reported.reports):
         return None
-    caught = (f for f in failures if f.caught and f.kind == "out_of_device_memory" and f.phase == "train")
-    return next(caught, None)
+    caught = (f for f in reported.failures if f.failure.caught and f.failure.phase == "train")
+    return next((f for f in caught if f.failure.kind == Outcome.OUT_OF_DEVICE_MEMORY), None)
 
 
-def _explains(failures: Sequence[Failure]) -> Failure | None:
-    """The failure that ended the run: the first of those nobody caught, out of memory before all others.
-
-    When one rank runs out of memory the others see a broken connection; the cause is the rank that ran out.
-    """
-    uncaught = [f for f in failures if not f.caught]
-    memory = [f for f in uncaught if f.kind in ("out_of_device_memory", "out_of_host_memory")]
-    return min(memory or uncaught, key=follows, default=None)  # of equals the first
+def _explains(failures: Sequence[RankFailure]) -> RankFailure | None:
+    """The failure that ended a trial: the first of those nobody caught, out of memory before all others."""
+    uncaught = [f for f in failures if not f.failure.caught]
+    memory = [f for f in uncaught if f.failure.kind in _MEMORY_KINDS]
+    return min(memory or uncaught, key=lambda one: follows(one.failure), default=None)  # of equals the first
 
 
-def _all_measured(reports: Sequence[Report]) -> bool:
-    return bool(reports) and all(r.ended == "steps_done" for r in reports)
+def _fatal(reported: Reported) -> RankFailure | None:
+    """Memory before all else, then what no other rank's failure explains; then memory that a script caught and gave up over."""
+    uncaught = [f for f in reported.failures if not f.failure.caught]
+    memory = [f for f in uncaught if is_for_memory(f.failure)]
+    if memory:
+        return min(memory, key=lambda one: follows(one.failure))
+    own = [f for f in uncaught if not follows(f.failure)]
+    caught = [f for f in reported.failures if f.failure.caught and f.failure.kind in _MEMORY_KINDS]
+    return next(iter([*own, *(f for f in caught if f.failure.step >= reported.steps)]), None)
 
 
-def _after_measured(failure: Failure | None) -> str | None:
-    if failure is None:
+def _kind(failure: Failure, reports: Sequence[Report]) -> Outcome:
+    on_host = all(report.device == "cpu" for report in reports)
+    missing = Outcome.OUT_OF_HOST_MEMORY if on_host else Outcome.OUT_OF_DEVICE_MEMORY
+    return _MEMORY_KINDS.get(failure.kind, missing if is_for_memory(failure) else Outcome.CRASHED)
+
+
+def _after_measured(fatal: RankFailure | None) -> str | None:
+    if fatal is None:
         return None
+    failure = fatal.failure
     where = f" ({failure.where})" if failure.where else ""
     words = ": ".join(filter(None, [failure.type, failure.message.strip().partition("\n")[0][:MESSAGE_CHARACTERS]]))
     return f"after the measured steps the script stopped with {words}{where}; that brimful had ended its loaders can be why"
 
 
-def _from_outside(ending: Ending, reports: Sequence[Report]) -> tuple[Outcome, Failure | None, str | None]:
-    """No failure was told by the processes themselves: what exit code, counters and the error stream say."""
+def _from_outside(ending: Ending, stderr_tail: str) -> Cause | None:
+    """What exit code, counters and the error stream say where no process reported why; None where they say nothing."""
     code = ending.exit_code
-    if ending.oom_kills > 0 and code not in (0, None):
-        return Outcome.OUT_OF_HOST_MEMORY, None, "killed by the kernel for host memory (its oom-kill counter moved)"
-    face = match_oom("", ending.stderr_tail) if code != 0 else None
-    if face is not None:
-        return _BY_KIND[face.kind], None, "recognised from what the script printed to standard error"
-    if (code is not None and code < 0) or code in (128 + signal.SIGKILL,):
-        number = -code if code is not None and code < 0 else signal.SIGKILL
-        probably = "killed, probably for memory" if number == signal.SIGKILL else f"ended by signal {number}"
-        return Outcome.KILLED, None, probably
-    if ending.door_trouble and not reports and (code in (0, None) or ending.rank_hellos == 0):
-        return Outcome.PROBE_NOT_LOADED, None, f"brimful could not enter the process: {ending.door_trouble}"
-    if ending.rank_hellos == 0 and not reports:
-        return (Outcome.PROBE_NOT_LOADED if code == 0 or ending.hellos == 0 else Outcome.CRASHED), None, None
     if code == 0:
-        return (Outcome.COMPLETED if any(r.steps for r in reports) else Outcome.NO_STEP), None, None
-    return Outcome.CRASHED, None, None
+        return None
+    if ending.oom_kills > 0 and code is not None:
+        return Cause(Outcome.OUT_OF_HOST_MEMORY, None, "killed by the kernel for host memory (its oom-kill counter moved)")
+    pattern = match_oom("", stderr_tail)
+    if pattern is not None:
+        return Cause(_KINDS[pattern.kind], None, "recognised from what the script printed to standard error")
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return Cause(Outcome.KILLED, None, "killed, probably for memory")
+    if _RANK_KILLED.search(stderr_tail):
+        return Cause(Outcome.KILLED, None, "killed, probably for memory: one of its ranks")
+    return Cause(Outcome.KILLED, None, f"ended by signal {-code}") if code is not None and code < 0 else None
+
+
+def _without_words(ending: Ending, reported: Reported, probe_error: str | None) -> Cause:
+    code, trained = ending.exit_code, any(report.steps for report in reported.reports)
+    if reported.reports or ("rank" in reported.roles and not (probe_error and code in (0, None))):
+        if code == 0:
+            return Cause(Outcome.COMPLETED if trained else Outcome.NO_STEP)
+        return Cause(Outcome.CRASHED)
+    if probe_error:
+        return Cause(Outcome.PROBE_NOT_LOADED, None, f"brimful could not load its probe into the process: {probe_error}")
+    return Cause(Outcome.PROBE_NOT_LOADED if code == 0 or not reported.roles else Outcome.CRASHED)

@@ -1,7 +1,7 @@
-"""The processes of one trial: found wherever they went, weighed, and ended for sure.
+"""The processes of one command: found wherever they went, their memory sampled, and ended for sure.
 
 A process group is not enough: torchrun and others start sessions of their own. What all processes of a trial share is the
-environment variable that names its orders; it is inherited, and can be read from outside.
+environment variable that names its config; it is inherited, and can be read from outside.
 """
 
 from __future__ import annotations
@@ -11,22 +11,19 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from brimful_inside.wire import TRIAL_CONFIG_VARIABLE
 
-_GRACE_S = 3.0
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-
 
 class ProcessTree:
-    """All processes that carry the orders at `orders_path`, started by the process `root_pid`."""
+    """All processes that carry the config at `config_path`, started by the process `root_pid`."""
 
-    def __init__(self, root_pid: int, orders_path: str):
+    def __init__(self, root_pid: int, config_path: str):
         self._root_pid = root_pid
-        self._orders_path = orders_path
+        self._config_path = config_path
         self._known: dict[int, psutil.Process] = {}
 
     def members(self, thorough: bool = False) -> list[psutil.Process]:
@@ -41,30 +38,28 @@ class ProcessTree:
             root = psutil.Process(self._root_pid)
             yield root
             yield from root.children(recursive=True)
-        if not thorough:
-            return
-        for process in psutil.process_iter():
+        for process in psutil.process_iter() if thorough else ():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.pid != os.getpid() and process.environ().get(TRIAL_CONFIG_VARIABLE) == self._orders_path:
+                if process.pid != os.getpid() and process.environ().get(TRIAL_CONFIG_VARIABLE) == self._config_path:
                     yield process
 
     def host_bytes(self) -> int:
         """Resident memory of all members; pages that several share (forked loader workers) count once."""
-        return sum(_proportional_bytes(process) for process in self.members())
+        return sum(map(_proportional_bytes, self.members()))
 
     def resident_bytes(self) -> int:
         """Resident memory of the members known so far, pages that several share counted by each: quick, and too much."""
-        return sum(map(_resident_bytes, self._known))
+        return sum(map(_resident_bytes, self._known.values()))
 
-    def end(self, grace_s: float = _GRACE_S) -> None:
+    def end(self, grace_s: float) -> None:
         """Ends every member: SIGTERM, and SIGKILL for those that are still there after `grace_s`."""
         if not self.members(thorough=True):
             return
         self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + grace_s
-        while self.members() and time.monotonic() < deadline:
+        deadline_s = time.monotonic() + grace_s
+        while self.members() and time.monotonic() < deadline_s:
             time.sleep(0.05)
-        for _ in range(50):  # members may be born while others are killed
+        for _ in range(50):  # members may be started while others are killed
             if not self.members(thorough=True):
                 return
             self._signal(signal.SIGKILL)
@@ -76,6 +71,54 @@ class ProcessTree:
                 process.send_signal(number)
 
 
+class _Weighable(Protocol):
+    def host_bytes(self) -> int: ...
+    def resident_bytes(self) -> int: ...
+
+
+class MemorySampler:
+    """Samples a tree's memory now and then, and at once when it may have come to a limit; `peak_bytes` is the most seen.
+
+    A sample costs some milliseconds (reading the PSS of a process walks all of its pages and holds its memory map meanwhile),
+    in which a script can fill hundreds of MiB; how much it has grown since the last one costs microseconds. With a `time_share`
+    samples take no more than that of the time, and the first ones come after as long as has passed.
+    """
+
+    def __init__(self, tree: _Weighable, limit_bytes: int | None, every_s: float, time_share: float | None = None):
+        self._tree = tree
+        self._limit_bytes = limit_bytes
+        self._every_s, self._time_share = every_s, time_share
+        self._began_s: float | None = None
+        self._next_s = 0.0
+        self._resident_bytes = 0  # at the last sample
+        self._room_bytes = 0  # that was left then
+        self.peak_bytes = self.latest_bytes = 0
+
+    @property
+    def over_limit(self) -> bool:
+        return self._limit_bytes is not None and self.peak_bytes > self._limit_bytes
+
+    def poll(self, now_s: float) -> None:
+        """Samples if it is time or there is cause."""
+        due = now_s >= self._next_s
+        if not due and (self._limit_bytes is None or self._tree.resident_bytes() - self._resident_bytes <= self._room_bytes):
+            return
+        began_s = time.monotonic()
+        self.latest_bytes = self._tree.host_bytes()
+        self.peak_bytes = max(self.peak_bytes, self.latest_bytes)
+        if self._limit_bytes is not None:
+            self._resident_bytes = self._tree.resident_bytes()
+            self._room_bytes = max(0, self._limit_bytes - self.latest_bytes)
+        if due:
+            self._next_s = now_s + self._pause_s(now_s, time.monotonic() - began_s)
+
+    def _pause_s(self, now_s: float, took_s: float) -> float:
+        if self._time_share is None:
+            return self._every_s
+        self._began_s = now_s if self._began_s is None else self._began_s
+        return min(max(self._every_s, took_s / self._time_share), now_s - self._began_s)
+
+
 def _alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -83,60 +126,16 @@ def _alive(process: psutil.Process) -> bool:
         return False
 
 
-class MemorySampler:
-    """Weighs a family now and then, and at once when it may have come to a limit; `peak_bytes` is the most that was seen.
-
-    A weighing costs some milliseconds, in which a script can fill hundreds of MiB; what it has grown by since the last one
-    is a matter of microseconds.
-    """
-
-    def __init__(self, family: ProcessTree, limit_bytes: int | None, every_s: float):
-        self._family = family
-        self._limit_bytes = limit_bytes
-        self._every_s = every_s
-        self._next_s = 0.0
-        self._resident_bytes = 0  # at the last weighing
-        self._room_bytes = 0  # that was left then
-        self.peak_bytes = self.latest_bytes = 0
-
-    @property
-    def over(self) -> bool:
-        return self._limit_bytes is not None and self.peak_bytes > self._limit_bytes
-
-    def look(self, now_s: float) -> bool:
-        """Weighs if it is time or there is cause. Answers whether it was time."""
-        due = now_s >= self._next_s
-        grown = self._family.resident_bytes() - self._resident_bytes if self._limit_bytes is not None and not due else 0
-        if not due and grown <= self._room_bytes:
-            return False
-        bytes_ = self._family.host_bytes()
-        self.latest_bytes = bytes_
-        self.peak_bytes = max(self.peak_bytes, bytes_)
-        if self._limit_bytes is not None:
-            self._resident_bytes = self._family.resident_bytes()
-            self._room_bytes = max(0, self._limit_bytes - bytes_)
-        if due:
-            self._next_s = now_s + self._every_s
-        return due
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def _proportional_bytes(process: psutil.Process) -> int:
-    """PSS where the kernel tells it (Linux), else RSS; 0 for a process that has just gone."""
-    try:
-        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+def _resident_bytes(process: psutil.Process) -> int:
     try:
         return process.memory_info().rss
     except psutil.Error:
         return 0
+
+
+def _proportional_bytes(process: psutil.Process) -> int:
+    """PSS where the kernel has it (Linux), else RSS; 0 for a process that has just gone."""
+    try:
+        return getattr(process.memory_full_info(), "pss", 0) or _resident_bytes(process)
+    except psutil.Error:
+        return _resident_bytes(process)

@@ -10,20 +10,20 @@ from brimful.values import Report, TrialResult
 from brimful_inside.simulator.trace import CardTrace, Trace, decode
 
 
-def read_trace(sample: TrialResult, record_folder: Path) -> Trace | None:
+def read_trace(result: TrialResult, record_folder: Path) -> Trace | None:
     """The trace of the card, of any rank, with the highest peak; None if the trial left none or it cannot be read."""
-    files = [file for report in sample.reports for file in _files(report)]
+    files = [file for report in result.reports for file in _files(report)]
     if not files:
         return None
-    return _read(record_folder / sample.folder / max(files, key=lambda file: file.peak_bytes).name)
+    return _read(record_folder / result.folder / max(files, key=lambda file: file.peak_bytes).name)
 
 
-def read_traces(sample: TrialResult, record_folder: Path) -> tuple[CardTrace, ...]:
+def read_traces(result: TrialResult, record_folder: Path) -> tuple[CardTrace, ...]:
     """The traces of all cards that a trial used, by rank and card; () where one cannot be read."""
     found = []
-    for report in sample.reports:
+    for report in result.reports:
         for file in _files(report):
-            trace = _read(record_folder / sample.folder / file.name)
+            trace = _read(record_folder / result.folder / file.name)
             if trace is None:
                 return ()
             found.append(CardTrace(report.rank, file.index, trace))

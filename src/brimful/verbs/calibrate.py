@@ -15,7 +15,7 @@ from typing import Any
 
 import brimful_inside
 from brimful.errors import CommandFailed, NoSuchDevice
-from brimful.measure.device import accelerators, python
+from brimful.measure import accelerators
 from brimful.measure.gpus import calibrations
 from brimful.values import Calibration
 
@@ -26,7 +26,7 @@ TIME_LIMIT_S = 300.0
 def python_here() -> str:
     """The Python that runs the user's scripts, as `doctor` takes it, or brimful's own where that one has no torch."""
     found = shutil.which("python")
-    return found if found and python.torch_version(found) else sys.executable
+    return found if found and accelerators.torch_version(found) else sys.executable
 
 
 def calibrate(interpreter: str, home: Path | str | None = None, script: Path = SCRIPT) -> tuple[Calibration, Path]:

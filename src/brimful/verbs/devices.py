@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brimful.errors import NoSuchDevice, UsageError
-from brimful.measure.device import accelerators, host
+from brimful.measure import accelerators, host
 from brimful.measure.gpus import custom_gpu
 from brimful.measure.gpus.calibrations import find_calibrated
 from brimful.units import format_bytes, parse_budget

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from brimful.measure.device import accelerators, host, python
+from brimful.measure import accelerators, host
 from brimful.record import record_home
 from brimful.units import format_bytes
 from brimful.values import Diagnostic, Machine
@@ -30,7 +30,7 @@ def doctor(interpreter: str | None = None, home: Path | None = None) -> tuple[Ma
 
 
 def _torch(interpreter: str) -> Diagnostic | None:
-    seen = python.torch_version(interpreter)
+    seen = accelerators.torch_version(interpreter)
     if seen is None:
         return Diagnostic(
             "no-torch",
@@ -38,7 +38,7 @@ def _torch(interpreter: str) -> Diagnostic | None:
             "trials run in the Python of your command, which needs torch",
             "activate the environment of your script before calling brimful",
         )
-    if python.is_older(seen, (2, 6)):
+    if accelerators.is_older(seen, (2, 6)):
         return Diagnostic(
             "old-torch", f"torch {seen} in {interpreter}", "brimful is made for torch 2.6 and newer", "update torch"
         )

@@ -115,7 +115,7 @@ def _probe_not_loaded(sample: TrialResult, logs: str) -> ProbeNotLoaded:
     if not sample.notes:
         return ProbeNotLoaded()
     return ProbeNotLoaded(
-        problem=f"brimful could not load its probe: {sample.notes[0]}",
+        problem=sample.notes[0],
         explanation="Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug.",
         suggestion=f"The whole text is in probe-error-*.txt; {logs}.",
     )

@@ -13,7 +13,7 @@ from brimful.decide.run.settings import (
     values_in_force,
     with_size,
 )
-from brimful.measure.engine_words import is_final
+from brimful.measure.outcome import is_final
 from brimful.outcomes import OUTCOMES
 from brimful.show.text import failure_text
 from brimful.values import Attempt, Command, Diagnostic, Failure, Outcome, PlannedSetting, RunStarted

@@ -16,7 +16,7 @@ from brimful.decide.run.memory_pressure import MemoryPressure
 from brimful.decide.run.next_batch_size import Known, known_from
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
-from brimful.measure.signal_forwarding import GRACE_S, Passing
+from brimful.measure.signal_forwarding import GRACE_S, SignalForwarding
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
 from brimful.record import replay
 from brimful.show.text import environment_text
@@ -122,7 +122,7 @@ def run(
 
     `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan). `resume_with`: the words that stand for
     ``{resume}`` from the second attempt on. `host_limit`: ends an attempt as out of host memory when it is seen to hold
-    more ("20GiB"); it is looked at every `measure.attempt.POLL_UNDER_LIMIT_S`, so that a peak can pass the limit.
+    more ("20GiB"); it is looked at every `measure.supervisor.POLL_UNDER_LIMIT_S`, so that a peak can pass the limit.
     Raises UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
     """
     looks_on = watcher or Passes()
@@ -138,7 +138,7 @@ def run(
     folder = chosen.record.folder if chosen.record else None
     started = RunStarted(chosen.source, chosen.why, folder, max_restarts, resume_words, grace_s, limit)
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
-    with opened("run", command, chosen.device, options) as session, Passing(grace_s) as passing:
+    with opened("run", command, chosen.device, options) as session, SignalForwarding(grace_s) as signals:
         going = _Going(session, looks_on, command, chosen, started, rows, environment)
         going.keep(started)
         for one in filter(None, [advice, *(Diagnostic("environment", sentence, "yours is in force", "") for sentence in kept)]):
@@ -146,7 +146,7 @@ def run(
         session.message(f"Trains by {started.why}")
         if environment:
             session.message(f"The plan adds to the environment: {environment_text(environment)}")
-        ended = _to_the_end(going, passing)
+        ended = _to_the_end(going, signals)
         going.keep(ended)
         session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
     return _record(going, ended)
@@ -182,17 +182,17 @@ def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
         ) from None
 
 
-def _to_the_end(going: _Going, passing: Passing) -> RunEnded:
+def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
     """Attempts, until one ends otherwise than out of memory, or nothing smaller is left."""
     reachable = takes_a_batch_size(going.command)
     known: dict[str, Known] = {}
     while True:
-        attempt = _attempt(going, passing)
+        attempt = _attempt(going, signals)
         if attempt.outcome not in OUT_OF_MEMORY:
             return _ended_by(attempt, going)
-        if passing.outcome is not None:  # while the attempt that had run out of memory was being put away
+        if signals.outcome is not None:  # while the attempt that had run out of memory was being put away
             return RunEnded(
-                passing.outcome, OUTCOMES[passing.outcome].exit_code, "a signal to end came after it ran out of memory"
+                signals.outcome, OUTCOMES[signals.outcome].exit_code, "a signal to end came after it ran out of memory"
             )
         lever = restart.lever(attempt, going.rows)
         knows = known.setdefault(lever, _known(going.chosen, lever))
@@ -209,7 +209,7 @@ def _known(chosen: run_plan.Chosen, lever: str) -> Known:
     return known_from(record.trials, record.opened.budget, record.memory, lever) if record else Known()
 
 
-def _attempt(going: _Going, passing: Passing) -> Attempt:
+def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
     number = len(going.attempts) + 1
     values = run_settings.values_in_force(going.rows)
     again = number > 1
@@ -234,7 +234,7 @@ def _attempt(going: _Going, passing: Passing) -> Attempt:
 
     folder = going.session.writer.attempt_folder(number)
     attempt = run_attempt(
-        start, folder, going.session.folder, passing, going.watcher.output, heartbeat, going.watcher.terminals
+        start, folder, going.session.folder, signals, going.watcher.output, heartbeat, going.watcher.terminals
     )
     going.attempts.append(attempt)
     going.watcher.attempt_ended(attempt)

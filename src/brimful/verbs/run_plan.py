@@ -9,7 +9,7 @@ from pathlib import Path
 
 from brimful import command as commands
 from brimful.errors import NoSuchDevice, PlanMismatch, RecordUnreadable, UsageError
-from brimful.measure.device import accelerators, host
+from brimful.measure import accelerators, host
 from brimful.record import list_records, read_record
 from brimful.units import format_bytes
 from brimful.values import Command, Device, Plan, Record

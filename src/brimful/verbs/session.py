@@ -13,9 +13,8 @@ from typing import Protocol
 
 from brimful.codec import SCHEMA, Entry
 from brimful.errors import BrimfulError, DiskFull, Interrupted
-from brimful.measure import prepared, scanned
-from brimful.measure.device import host
-from brimful.measure.launch import failure_text, launch
+from brimful.measure import carry_over, host
+from brimful.measure.trial import failure_text, run_trial
 from brimful.record import RecordWriter, new_record_id, read_record, record_home
 from brimful.values import Budget, Closed, Command, Device, Diagnostic, Objective, Opened, Outcome, Record, Trial, TrialResult
 from brimful_inside import wire
@@ -72,9 +71,9 @@ class Session:
         number = len(self.results) + 1
         self.options.watcher.trial_started(trial, number, expected_total)
         folder = self.writer.trial_folder(number)
-        prepared.carry_over(self.results, self.folder, folder)
-        scans = scanned.files_of(self.results, self.folder)
-        sample = launch(trial, folder, self.folder, self.options.watcher.trial_progress, scans)
+        carry_over.carry_over_files(self.results, self.folder, folder)
+        scans = carry_over.scan_files(self.results, self.folder)
+        sample = run_trial(trial, folder, self.folder, self.options.watcher.trial_progress, scans)
         self.results.append(sample)
         self.writer.append(sample)
         self.options.watcher.trial_ended(sample)

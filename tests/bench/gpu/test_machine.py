@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from bench.gpu import machine
-from brimful.measure.device.accelerators import Accelerator
+from brimful.measure.accelerators import Accelerator
 
 MIB = 1 << 20
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, get_worker_info
 
 from brimful.errors import DoesNotFit, UsageError
-from brimful.measure.engine_words import is_final
+from brimful.measure.outcome import is_final
 from brimful.train import BatchingConfig, Config, OptimizerConfig, Task, fit
 from brimful.train.data.batch_errors import (
     BatchMemoryError,

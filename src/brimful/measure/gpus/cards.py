@@ -6,10 +6,10 @@ keep. It differs by some 0.1 to 1 % between drivers; where several values were s
 
 from __future__ import annotations
 
-from brimful.measure.gpus.numbers import GIB, MIB, as_reported, by_rule, context, cudnn, datasheet, teraflops
-from brimful.values import Estimate, Gpu
+from brimful.units import GIB, MIB
+from brimful.values import Estimate, Gpu, Source
 
-__all__ = ["CARDS"]
+__all__ = ["CARDS", "context"]
 
 _VOLTA = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
 _T4 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf"
@@ -42,23 +42,87 @@ _ACHATBOT = (
 )
 
 
+# Bare context after the first CUDA call, PyTorch 2.10 with CUDA 13 on an RTX 6000 Ada: 426 MiB
+# (github.com/unslothai/unsloth-zoo/pull/1053). cuBLAS and cuDNN load their kernels on first use on top of that (lazily
+# since CUDA 11.7, github.com/pytorch/pytorch/issues/107667). The most ever seen by us is the A100 row below.
+BARE_CONTEXT_MIB = 426
+ASSUMED_CONTEXT_MIB = 700
+# GPUMemNet's measured peaks on an A100 40 GB (arXiv 2602.17817), less what the allocator model replays for the same jobs:
+# 1429 MiB is left for its MLPs (cuBLAS alone; bench/results/predict-a100-40gb-*.json) and 1707 MiB for its timm models (cuDNN
+# as well; bench/results/timm-a100-40gb-*.json).
+A100_CONTEXT_MIB = 1429
+A100_CONTEXT_WITH_CUDNN_MIB = 1707
+
+
+def _as_reported(total_bytes: float, where: str, low: float | None = None, high: float | None = None) -> Estimate:
+    """Usable bytes as CUDA said them on a real card. `low` and `high` are what other cards or drivers said."""
+    return Estimate(round(total_bytes), Source.MEASURED, _rounded(low), _rounded(high), where)
+
+
+def _by_rule(total_bytes: float, rule: str, low: float | None = None, high: float | None = None) -> Estimate:
+    """Usable bytes of a card for which we have no report, with the rule that gave them."""
+    return Estimate(round(total_bytes), Source.ASSUMED, _rounded(low), _rounded(high), rule)
+
+
+def context(seen_on: str = "") -> Estimate:
+    """Bytes of device memory outside PyTorch's allocator, for a process that has run a few kernels.
+
+    `seen_on` is "a100-40gb" for the card that was measured, "a100" for its sisters, "" for all others.
+    """
+    if seen_on:
+        note = "1429 MiB was left over by MLPs on an A100 40 GB; https://arxiv.org/abs/2602.17817"
+        if seen_on == "a100-40gb":
+            return Estimate(A100_CONTEXT_MIB * MIB, Source.MEASURED, note=note)
+        return Estimate(A100_CONTEXT_MIB * MIB, Source.ASSUMED, BARE_CONTEXT_MIB * MIB, A100_CONTEXT_MIB * MIB, note)
+    return Estimate(
+        ASSUMED_CONTEXT_MIB * MIB,
+        Source.ASSUMED,
+        BARE_CONTEXT_MIB * MIB,
+        A100_CONTEXT_MIB * MIB,
+        "no datasheet tells it: 426 MiB bare (https://github.com/unslothai/unsloth-zoo/pull/1053) and room for the "
+        "kernels of cuBLAS and cuDNN; 1429 MiB was seen on an A100",
+    )
+
+
+def _cudnn(seen_on: str = "") -> Estimate | None:
+    """What cuDNN adds to the context, in bytes; None where nobody has measured it (the context's interval has room for it)."""
+    if not seen_on:
+        return None
+    source = Source.MEASURED if seen_on == "a100-40gb" else Source.ASSUMED
+    note = f"{A100_CONTEXT_WITH_CUDNN_MIB} MiB was left over by convolution nets on an A100 40 GB, 1429 MiB by MLPs; https://arxiv.org/abs/2602.17817"
+    return Estimate((A100_CONTEXT_WITH_CUDNN_MIB - A100_CONTEXT_MIB) * MIB, source, note=note)
+
+
+def _teraflops(value: float | None, sheet: str) -> Estimate | None:
+    """A peak rate, dense, in operations per second; `value` in TFLOPS, None where the card has no such unit."""
+    return None if value is None else Estimate(value * 1e12, Source.DATASHEET, note=sheet)
+
+
+def _datasheet(value: float, sheet: str) -> Estimate:
+    return Estimate(value, Source.DATASHEET, note=sheet)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value)
+
+
 def _sticker(gib: float) -> Estimate:
     """No report at hand. The cards below that have one give 97.6 to 99 % of their sticker (ECC off or side-band)."""
-    return by_rule(
+    return _by_rule(
         0.97 * gib * GIB, f"97 % of {gib:g} GiB: reported cards give 97.6 to 99 %", 0.96 * gib * GIB, 0.99 * gib * GIB
     )
 
 
 def _from_smi(mib: int, where: str) -> Estimate:
     """Only what nvidia-smi shows is known. CUDA says 97.1 (T4) to 99.3 % (H100) of that; an L40S 98.7 %."""
-    return by_rule(
+    return _by_rule(
         0.98 * mib * MIB, f"98 % of the {mib} MiB that nvidia-smi shows ({where})", 0.971 * mib * MIB, 0.99 * mib * MIB
     )
 
 
 def _seen(total_bytes: float, thread: str, low: float | None = None, high: float | None = None) -> Estimate:
     """What an out-of-memory message or a device query in a public thread said."""
-    return as_reported(total_bytes, f"https://github.com/{thread}", low, high)
+    return _as_reported(total_bytes, f"https://github.com/{thread}", low, high)
 
 
 def _card(
@@ -82,12 +146,12 @@ def _card(
         context_bytes=context(context_of),
         capability=capability,
         multiprocessors=multiprocessors,
-        bandwidth_bytes_per_s=datasheet(gb_per_s * 1e9, sheet),
-        fp32_flops=datasheet(fp32 * 1e12, sheet),
-        tf32_flops=teraflops(tf32, sheet),
-        fp16_flops=teraflops(fp16, sheet),
-        bf16_flops=teraflops(bf16, sheet),
-        cudnn_bytes=cudnn(context_of),
+        bandwidth_bytes_per_s=_datasheet(gb_per_s * 1e9, sheet),
+        fp32_flops=_datasheet(fp32 * 1e12, sheet),
+        tf32_flops=_teraflops(tf32, sheet),
+        fp16_flops=_teraflops(fp16, sheet),
+        bf16_flops=_teraflops(bf16, sheet),
+        cudnn_bytes=_cudnn(context_of),
     )
 
 
@@ -125,7 +189,7 @@ CARDS: tuple[Gpu, ...] = (
     _card("rtx3080-10gb", "NVIDIA GeForce RTX 3080", _seen(9.78 * GIB, "zai-org/CogVideo/issues/34"), (8, 6), 68,
           760, 29.8, 29.8, 59.5, 59.5, _GA102),
     # Never sold by NVIDIA under this name: 3080 boards refitted with 20 GB. The chip is the 10 GB card's.
-    _card("rtx3080-20gb", "NVIDIA GeForce RTX 3080", by_rule(0.978 * 20 * GIB,
+    _card("rtx3080-20gb", "NVIDIA GeForce RTX 3080", _by_rule(0.978 * 20 * GIB,
           "the share of the sticker that the 10 GB card gives, 97.8 %", 0.97 * 20 * GIB, 0.99 * 20 * GIB),
           (8, 6), 68, 760, 29.8, 29.8, 59.5, 59.5, _GA102),
     _card("rtx3090", "NVIDIA GeForce RTX 3090", _seen(23.68 * GIB, "3DTopia/OpenLRM/issues/42", 23.55 * GIB,
@@ -144,9 +208,9 @@ CARDS: tuple[Gpu, ...] = (
           23.5 * GIB, 23.68 * GIB), (8, 9), 128, 1008, 82.6, 82.6, 165.2, 165.2, _ADA),
     _card("h100", "NVIDIA H100 80GB HBM3", _seen(79.11 * GIB, "vllm-project/vllm/issues/27508", 79.11 * GIB,
           79.2 * GIB), (9, 0), 132, 3350, 66.9, 494.7, 989.4, 989.4, _H100),
-    _card("h100-pcie", "NVIDIA H100 PCIe", by_rule(79.11 * GIB, "as the H100 with SXM", 79.0 * GIB, 79.2 * GIB),
+    _card("h100-pcie", "NVIDIA H100 PCIe", _by_rule(79.11 * GIB, "as the H100 with SXM", 79.0 * GIB, 79.2 * GIB),
           (9, 0), 114, 2000, 51.2, 378, 756, 756, _H100_PCIE),
-    _card("h200", "NVIDIA H200", as_reported(143_156 * MIB, _ACHATBOT), (9, 0), 132, 4800, 66.9, 494.7, 989.4, 989.4, _H200),
+    _card("h200", "NVIDIA H200", _as_reported(143_156 * MIB, _ACHATBOT), (9, 0), 132, 4800, 66.9, 494.7, 989.4, 989.4, _H200),
     _card("b200", "NVIDIA B200", _seen(178.35 * GIB, "pytorch/ao/pull/4002", 178.35 * GIB, 182_642 * MIB), (10, 0),
           148, 7700, 75, 1125, 2250, 2250, _B200),
     _card("rtx5080", "NVIDIA GeForce RTX 5080", _sticker(16), (12, 0), 84, 960, 56.3, 56.3, 112.6, 112.6, _BLACKWELL),

@@ -8,8 +8,7 @@ from functools import cache
 from typing import Any
 
 from brimful.errors import NoSuchDevice, UsageError
-from brimful.measure.gpus.cards import CARDS
-from brimful.measure.gpus.numbers import context
+from brimful.measure.gpus.cards import CARDS, context
 from brimful.units import format_bytes, parse_bytes
 from brimful.values import Card, Estimate, Gpu, Source
 

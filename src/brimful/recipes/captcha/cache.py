@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
-from brimful.measure.device.host import cores
+from brimful.measure.host import cores
 from brimful.recipes.captcha.drawing import draw_parts
 from brimful.recipes.captcha.images import ImageOptions, Key, texts
 from brimful.units import format_bytes

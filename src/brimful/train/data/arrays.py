@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from brimful.errors import DoesNotFit, UsageError
-from brimful.measure.device import host
+from brimful.measure import host
 from brimful.train.checking import Effective
 from brimful.train.config import DataConfig
 from brimful.units import format_bytes

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from brimful.errors import BrimfulError
-from brimful.measure.device import host
+from brimful.measure import host
 from brimful.train.checking import Effective
 from brimful.train.config import DataConfig
 from brimful.train.data.arrays import local_ranks

@@ -1,8 +1,20 @@
-"""Limits of containers, read from a made tree of files."""
+"""The host side of this machine: shared memory, and limits of containers read from a made tree of files."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
-from brimful.measure.device.cgroup import Cgroup
+from brimful.measure import host
+from brimful.measure.host import Cgroup
+
+
+def test_what_is_free_of_shared_memory_is_no_more_than_there_is():
+    assert 0 <= (host.shm_free_bytes() or 0) <= (host.shm_bytes() or 0)
+
+
+def test_a_machine_without_shared_memory_says_so(monkeypatch):
+    monkeypatch.setattr(host.os.path, "isdir", lambda path: False)
+    assert host.shm_bytes() is None and host.shm_free_bytes() is None
 
 
 def tree(root: Path, files: dict[str, str]) -> Cgroup:

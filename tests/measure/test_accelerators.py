@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from brimful.measure.device import accelerators
-from brimful.measure.device.accelerators import Accelerator, ask_python, found_by, visible
+from brimful.measure import accelerators
+from brimful.measure.accelerators import Accelerator, ask_python, found_by, visible
 
 GIB = 1 << 30
 BY_TORCH = (Accelerator(0, "cuda", "as torch says", 24 * GIB, 20 * GIB),)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import warnings
 from dataclasses import dataclass, replace
@@ -120,7 +121,7 @@ def _as_torch_numbers_them(pynvml, cards: list[Accelerator]) -> tuple[Accelerato
     return tuple(picked)
 
 
-# The question's own context counts as used: at most this much was seen of one (measure/gpus/numbers.py).
+# The question's own context counts as used: at most this much was seen of one (measure/gpus/cards.py).
 _CONTEXT_BYTES = 1882 << 20
 
 _QUESTION = """
@@ -143,22 +144,36 @@ print("BRIMFUL" + json.dumps(found))
 """
 
 
-def ask_python(python: str, timeout_s: float = 60.0) -> tuple[Accelerator, ...]:
+def ask_python(python: str) -> tuple[Accelerator, ...]:
     """What `torch.accelerator` shows in the interpreter `python`; () where it has no torch or shows nothing."""
+    return tuple(_as_reported(*row) for row in json.loads(_answer(python, _QUESTION) or "[]"))
+
+
+def torch_version(python: str) -> str | None:
+    """The version of torch that the interpreter `python` has, without importing it; None if it has none or does not start."""
+    return _answer(python, "import importlib.metadata as m; print('BRIMFUL' + m.version('torch'))")
+
+
+def is_older(version: str, than: tuple[int, int]) -> bool:
+    """Whether a version such as "2.5.1+cu124" is older than `than`, by its first two numbers."""
+    numbers = re.findall(r"\d+", version)
+    return len(numbers) >= 2 and (int(numbers[0]), int(numbers[1])) < than
+
+
+def _answer(python: str, question: str, timeout_s: float = 60.0) -> str | None:
+    """What the program `question` prints behind BRIMFUL in that interpreter; None where it cannot."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIMFUL_")}
     try:
         run = subprocess.run(
-            [python, "-c", _QUESTION], capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+            [python, "-c", question], capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ()
-    for line in run.stdout.splitlines():
-        if line.startswith("BRIMFUL"):
-            return tuple(_as_told(*row) for row in json.loads(line[len("BRIMFUL") :]))
-    return ()
+        return None
+    lines = (line for line in run.stdout.splitlines() if line.startswith("BRIMFUL"))
+    return next((line.removeprefix("BRIMFUL") for line in lines), None)
 
 
-def _as_told(index: int, kind: str, name: str, total: int, free: int) -> Accelerator:
+def _as_reported(index: int, kind: str, name: str, total: int, free: int) -> Accelerator:
     return Accelerator(index, kind, name, total, free, others_bytes=max(0, total - free - _CONTEXT_BYTES))
 
 

@@ -1,4 +1,4 @@
-"""One trial from start to sample, with commands that need no torch: how they end, what is left of them, what is kept."""
+"""One trial from start to result, with commands that need no torch: how they end, what is left of them, what is kept."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from brimful.errors import DiskFull, NoSuchCommand, UsageError
-from brimful.measure import launch as launching
-from brimful.measure.launch import environment, failure_text, launch, orders_of
+from brimful.measure import supervisor
+from brimful.measure.trial import _a_rank_is_without_the_probe, config_of, environment, failure_text, run_trial
 from brimful.values import Command, Device, Estimate, Gpu, Outcome, Source, Trial, TrialKind
 from brimful_inside import wire
 
 CPU = Device("cpu", "cpu")
-#: Said on the wire by a script of a test, in place of the probe.
+#: Written to the wire by a script of a test, in place of the probe.
 TELL = """
 import json, os, sys, time
 folder = os.path.dirname(os.environ["BRIMFUL_TRIAL_CONFIG"])
@@ -37,81 +37,81 @@ def trial(*argv: str, settings=None, **more) -> Trial:
 
 def run(tmp_path: Path, script: str, *arguments: str, **more):
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
-    return launch(
+    return run_trial(
         trial(sys.executable, str(tmp_path / "script.py"), *arguments, **more), tmp_path / "record" / "t1", tmp_path / "record"
     )
 
 
 def test_a_program_that_is_not_there_is_named_and_nothing_is_started(tmp_path):
     with pytest.raises(NoSuchCommand, match="pythn"):
-        launch(trial("pythn", "train.py"), tmp_path / "t1", tmp_path)
+        run_trial(trial("pythn", "train.py"), tmp_path / "t1", tmp_path)
 
 
-def test_a_file_that_no_machine_can_run_is_told_with_the_systems_words(tmp_path):
+def test_a_file_that_no_machine_can_run_is_refused_with_the_systems_words(tmp_path):
     (tmp_path / "garbage").write_bytes(b"\x00\x01 no program")
     (tmp_path / "garbage").chmod(0o755)
     with pytest.raises(NoSuchCommand, match="could not be started"):
-        launch(trial(str(tmp_path / "garbage")), tmp_path / "t1", tmp_path)
+        run_trial(trial(str(tmp_path / "garbage")), tmp_path / "t1", tmp_path)
 
 
 def test_an_open_placeholder_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match=r"\{lr\}"):
-        launch(trial("true", "{lr}"), tmp_path / "t1", tmp_path)
+        run_trial(trial("true", "{lr}"), tmp_path / "t1", tmp_path)
 
 
 def test_output_and_error_stream_are_kept_in_the_record(tmp_path):
-    sample = run(tmp_path, "import sys; print('to out'); sys.stderr.write('KeyError: 37'); sys.exit(3)")
-    folder = tmp_path / "record" / sample.folder
+    result = run(tmp_path, "import sys; print('to out'); sys.stderr.write('KeyError: 37'); sys.exit(3)")
+    folder = tmp_path / "record" / result.folder
     assert (folder / "stdout.txt").read_text() == "to out\n"
-    assert failure_text(sample, tmp_path / "record") == "KeyError: 37"
-    assert (sample.outcome, sample.exit_code) == (Outcome.CRASHED, 3)
+    assert failure_text(result, tmp_path / "record") == "KeyError: 37"
+    assert (result.outcome, result.exit_code) == (Outcome.CRASHED, 3)
 
 
 @pytest.mark.parametrize("options", [["-I"], ["-E"], ["-S"]])
-def test_a_python_that_reads_no_environment_did_not_open_the_door(tmp_path, options):
+def test_a_python_that_reads_no_environment_does_not_load_the_probe(tmp_path, options):
     (tmp_path / "script.py").write_text("print('trained')\n")
-    sample = launch(
+    result = run_trial(
         trial(sys.executable, *options, str(tmp_path / "script.py")), tmp_path / "record" / "t1", tmp_path / "record"
     )
-    assert sample.outcome is Outcome.PROBE_NOT_LOADED
+    assert result.outcome is Outcome.PROBE_NOT_LOADED
 
 
 @pytest.mark.parametrize("line", ["PYTHONPATH=/mine {python} {script}", "env -i {python} {script}"])
-def test_a_shell_script_that_takes_the_path_away_did_not_open_the_door(tmp_path, line):
+def test_a_shell_script_that_takes_the_path_away_does_not_load_the_probe(tmp_path, line):
     (tmp_path / "script.py").write_text("print('trained')\n")
     shell = tmp_path / "train.sh"
     shell.write_text("#!/bin/sh\n" + line.format(python=sys.executable, script=tmp_path / "script.py") + "\n")
     shell.chmod(0o755)
-    sample = launch(trial(str(shell)), tmp_path / "record" / "t1", tmp_path / "record")
-    assert sample.outcome is Outcome.PROBE_NOT_LOADED
-    opened = tmp_path / "opened.sh"
-    opened.write_text(shell.read_text().replace("PYTHONPATH=/mine", "PYTHONPATH=/mine:$PYTHONPATH").replace("env -i ", ""))
-    opened.chmod(0o755)
-    sample = launch(trial(str(opened)), tmp_path / "record" / "t2", tmp_path / "record")
-    assert sample.outcome is Outcome.NO_STEP, "the bootstrap opens where the path is kept"
+    result = run_trial(trial(str(shell)), tmp_path / "record" / "t1", tmp_path / "record")
+    assert result.outcome is Outcome.PROBE_NOT_LOADED
+    kept = tmp_path / "kept.sh"
+    kept.write_text(shell.read_text().replace("PYTHONPATH=/mine", "PYTHONPATH=/mine:$PYTHONPATH").replace("env -i ", ""))
+    kept.chmod(0o755)
+    result = run_trial(trial(str(kept)), tmp_path / "record" / "t2", tmp_path / "record")
+    assert result.outcome is Outcome.NO_STEP, "the bootstrap loads where the path is kept"
 
 
-def test_why_a_process_could_not_be_entered_reaches_the_sample(tmp_path):
-    sample = run(
+def test_why_a_process_could_not_be_entered_reaches_the_result(tmp_path):
+    result = run(
         tmp_path,
         TELL
         + "open(os.path.join(folder, 'probe-error-1.txt'), 'w').write('3.7\\nTraceback ...\\nSyntaxError: no walrus here\\n')",
     )
-    assert sample.outcome is Outcome.PROBE_NOT_LOADED
-    assert "SyntaxError: no walrus here" in sample.notes[0]
+    assert result.outcome is Outcome.PROBE_NOT_LOADED
+    assert "SyntaxError: no walrus here" in result.notes[0]
 
 
-def test_a_probe_that_cannot_be_put_in_place_is_not_called_a_script_that_does_not_train(tmp_path):
+def test_a_probe_that_cannot_be_installed_is_not_called_a_script_that_does_not_train(tmp_path):
     fake = tmp_path / "path" / "torch"
     fake.mkdir(parents=True)
     (fake / "__init__.py").write_text("__version__ = '9.9'\nclass version:\n    cuda = None\n")  # no torch.optim in it
-    sample = run(tmp_path, f"import sys; sys.path.insert(0, {str(fake.parent)!r}); import torch; print('trained')")
-    assert sample.outcome is Outcome.PROBE_NOT_LOADED
-    assert "could not enter" in sample.notes[0]
+    result = run(tmp_path, f"import sys; sys.path.insert(0, {str(fake.parent)!r}); import torch; print('trained')")
+    assert result.outcome is Outcome.PROBE_NOT_LOADED
+    assert "could not load its probe" in result.notes[0]
 
 
 def test_a_time_limit_ends_the_trial_and_all_of_its_processes(tmp_path):
-    sample = run(
+    result = run(
         tmp_path,
         """
         import subprocess, sys, time
@@ -123,14 +123,14 @@ def test_a_time_limit_ends_the_trial_and_all_of_its_processes(tmp_path):
         """,
         time_limit_s=1.5,
     )
-    assert sample.outcome is Outcome.TIMED_OUT
-    assert sample.exit_code is None, "we ended it, so its exit code says nothing"
-    grandchild = int((tmp_path / "record" / sample.folder / "stdout.txt").read_text())
+    assert result.outcome is Outcome.TIMED_OUT
+    assert result.exit_code is None, "we ended it, so its exit code says nothing"
+    grandchild = int((tmp_path / "record" / result.folder / "stdout.txt").read_text())
     assert not psutil.pid_exists(grandchild) or psutil.Process(grandchild).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_child_that_is_left_over_after_a_good_end_is_ended_too(tmp_path):
-    sample = run(
+    result = run(
         tmp_path,
         """
         import subprocess, sys
@@ -138,28 +138,28 @@ def test_a_child_that_is_left_over_after_a_good_end_is_ended_too(tmp_path):
         print(left.pid)
         """,
     )
-    assert sample.exit_code == 0
-    pid = int((tmp_path / "record" / sample.folder / "stdout.txt").read_text())
+    assert result.exit_code == 0
+    pid = int((tmp_path / "record" / result.folder / "stdout.txt").read_text())
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_child_killed_by_signal_9_is_killed_probably_for_memory(tmp_path):
-    sample = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert sample.outcome is Outcome.KILLED
-    assert sample.notes == ("killed, probably for memory",)
-    assert sample.exit_code == -signal.SIGKILL
+    result = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert result.outcome is Outcome.KILLED
+    assert result.notes == ("killed, probably for memory",)
+    assert result.exit_code == -signal.SIGKILL
 
 
 def test_a_moved_counter_of_the_kernel_makes_it_out_of_host_memory(tmp_path, monkeypatch):
     counts = iter([4, 5])
-    monkeypatch.setattr(launching.host, "oom_kills", lambda: next(counts))
-    sample = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert sample.outcome is Outcome.OUT_OF_HOST_MEMORY
+    monkeypatch.setattr(supervisor.host, "oom_kills", lambda: next(counts))
+    result = run(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert result.outcome is Outcome.OUT_OF_HOST_MEMORY
 
 
 def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers(tmp_path):
     started = time.monotonic()
-    sample = run(
+    result = run(
         tmp_path,
         """
         import time
@@ -171,13 +171,13 @@ def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers
         host_limit_bytes=300 << 20,
         time_limit_s=60,
     )
-    assert sample.outcome is Outcome.OUT_OF_HOST_MEMORY
-    assert "more host memory than the budget" in sample.notes[0]
-    assert 300 << 20 < sample.process_tree_host_bytes < 700 << 20
+    assert result.outcome is Outcome.OUT_OF_HOST_MEMORY
+    assert "more host memory than the budget" in result.notes[0]
+    assert 300 << 20 < result.process_tree_host_bytes < 700 << 20
     assert time.monotonic() - started < 30
 
 
-def test_an_interrupt_ends_the_family_and_gives_a_sample(tmp_path):
+def test_an_interrupt_ends_all_processes_and_gives_a_result(tmp_path):
     (tmp_path / "script.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     folder = tmp_path / "record" / "t1"
 
@@ -187,8 +187,8 @@ def test_an_interrupt_ends_the_family_and_gives_a_sample(tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    sample = launch(trial(sys.executable, str(tmp_path / "script.py")), folder, tmp_path / "record")
-    assert sample.outcome is Outcome.INTERRUPTED
+    result = run_trial(trial(sys.executable, str(tmp_path / "script.py")), folder, tmp_path / "record")
+    assert result.outcome is Outcome.INTERRUPTED
     assert not [
         p
         for p in psutil.Process().children(recursive=True)
@@ -203,12 +203,12 @@ def test_a_full_disk_before_the_trial_names_what_is_kept(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(DiskFull) as caught:
-        launch(trial("true"), tmp_path / "t1", tmp_path)
+        run_trial(trial("true"), tmp_path / "t1", tmp_path)
     assert "the trials before this one" in caught.value.explanation
 
 
 def test_a_wire_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path):
-    sample = run(
+    result = run(
         tmp_path,
         TELL
         + """
@@ -217,18 +217,18 @@ open(os.path.join(folder, "wire-%d.jsonl" % os.getpid()), "a").write('{"event": 
 os._exit(0)
 """,
     )
-    assert sample.outcome is Outcome.NO_STEP
-    assert sample.reports == ()
+    assert result.outcome is Outcome.NO_STEP
+    assert result.reports == ()
 
 
-def test_the_heartbeat_tells_where_the_script_is(tmp_path):
+def test_the_heartbeat_shows_where_the_script_is(tmp_path):
     (tmp_path / "script.py").write_text(TELL + "tell('progress', phase='eval', steps=7, unix_s=time.time())\ntime.sleep(1.0)\n")
     heard = []
-    launch(trial(sys.executable, str(tmp_path / "script.py")), tmp_path / "record" / "t1", tmp_path / "record", heard.append)
+    run_trial(trial(sys.executable, str(tmp_path / "script.py")), tmp_path / "record" / "t1", tmp_path / "record", heard.append)
     assert any(seen is not None and (seen.phase, seen.steps) == ("eval", 7) for seen in heard)
 
 
-def test_the_child_gets_the_door_in_front_of_its_own_path_and_the_users_variables(tmp_path):
+def test_the_child_gets_the_bootstrap_in_front_of_its_own_path_and_the_users_variables(tmp_path):
     one = trial("true", environment={"MALLOC_MMAP_MAX_": "0"})
     one = replace(one, command=replace(one.command, environment={"MINE": "1"}))
     variables = environment(one, tmp_path / "trial_config.json", {"PYTHONPATH": "/mine", "HOME": "/home/me"})
@@ -247,44 +247,44 @@ def test_what_a_trial_is_for_decides_what_the_child_measures(tmp_path):
     number = Estimate(8 << 30, Source.ASSUMED)
     gpu = Gpu("mine", "mine", number, replace(number, value=1 << 29), (8, 0), 10, number, number, None, None, None)
     imaginary = Device("imaginary", "mine", gpu)
-    trace = orders_of(trial("true", device=imaginary, kind=TrialKind.TRACE, capacity_bytes=7), tmp_path)
+    trace = config_of(trial("true", device=imaginary, kind=TrialKind.TRACE, capacity_bytes=7), tmp_path)
     assert (trace.trace, trace.worst_batch, trace.capacity_bytes, trace.measure_host_memory) == (True, True, 7, False)
     assert trace.card.total_bytes == 8 << 30
-    memory = orders_of(trial("true", kind=TrialKind.MEMORY), tmp_path)
+    memory = config_of(trial("true", kind=TrialKind.MEMORY), tmp_path)
     assert (memory.measure_host_memory, memory.worst_batch, memory.trace, memory.card) == (True, True, False, None)
-    speed = orders_of(trial("true", kind=TrialKind.SPEED, settings={"batch_size": 8}), tmp_path)
+    speed = config_of(trial("true", kind=TrialKind.SPEED, settings={"batch_size": 8}), tmp_path)
     assert (speed.measure_host_memory, speed.worst_batch, speed.checksums) == (False, False, False)
     assert speed.settings == {"batch_size": 8}
-    audit = orders_of(trial("true", kind=TrialKind.AUDIT), tmp_path)
+    audit = config_of(trial("true", kind=TrialKind.AUDIT), tmp_path)
     assert (audit.checksums, audit.worst_batch) == (True, False), "an audit looks at the loader's own batches"
 
 
-def test_the_child_is_told_where_earlier_trials_kept_what_they_saw(tmp_path, monkeypatch):
+def test_the_child_gets_the_scans_of_earlier_trials(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     show = "import json, os; print(json.load(open(os.environ['BRIMFUL_TRIAL_CONFIG']))['scans'])"
     for scans, told in (((), []), ((Path("t0/scans-1.jsonl"),), [str(tmp_path / "t0" / "scans-1.jsonl")])):
-        sample = launch(trial(sys.executable, "-c", show), tmp_path / f"t{len(told) + 1}", tmp_path, scans=scans)
-        assert (tmp_path / sample.folder / "stdout.txt").read_text() == f"{told}\n", "a script may change its folder"
+        result = run_trial(trial(sys.executable, "-c", show), tmp_path / f"t{len(told) + 1}", tmp_path, scans=scans)
+        assert (tmp_path / result.folder / "stdout.txt").read_text() == f"{told}\n", "a script may change its folder"
 
 
 def test_a_folder_with_spaces_is_no_obstacle(tmp_path):
     spaced = tmp_path / "my files"
     spaced.mkdir()
     (spaced / "my script.py").write_text("import sys; print(sys.argv[1])\n")
-    sample = launch(
+    result = run_trial(
         trial(sys.executable, str(spaced / "my script.py"), "{batch_size}", settings={"batch_size": 12}),
         spaced / "record" / "t1",
         spaced / "record",
     )
-    assert (spaced / "record" / sample.folder / "stdout.txt").read_text() == "12\n"
-    assert sample.outcome is Outcome.NO_STEP
+    assert (spaced / "record" / result.folder / "stdout.txt").read_text() == "12\n"
+    assert result.outcome is Outcome.NO_STEP
 
 
-def test_a_trial_that_filled_the_disk_is_not_taken_for_a_closed_door(tmp_path, monkeypatch):
+def test_a_trial_that_filled_the_disk_is_not_taken_for_a_probe_that_was_not_loaded(tmp_path, monkeypatch):
     real = os.statvfs(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result([*real[:3], 1, 1, *real[5:10]]))
     with pytest.raises(DiskFull, match="disk is full"):
-        launch(trial("true"), tmp_path / "t1", tmp_path)
+        run_trial(trial("true"), tmp_path / "t1", tmp_path)
 
 
 def imaginary_device(**more) -> Device:
@@ -293,20 +293,47 @@ def imaginary_device(**more) -> Device:
     return Device("imaginary", "t4 (imaginary)", find_gpu("t4"), **more)
 
 
-def test_imaginary_cards_are_not_hidden_by_what_is_said_of_real_ones(monkeypatch):
+def test_imaginary_cards_are_not_hidden_by_the_choice_of_real_ones(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert "CUDA_VISIBLE_DEVICES" not in environment(trial("true", device=imaginary_device()), Path("trial_config.json"))
     said = replace(
         trial("true", device=imaginary_device()), command=Command(("true",), environment={"CUDA_VISIBLE_DEVICES": "0"})
     )
     assert environment(said, Path("trial_config.json"))["CUDA_VISIBLE_DEVICES"] == "0"
-    assert orders_of(trial("true", device=imaginary_device(cards=3)), Path()).cards == 3
+    assert config_of(trial("true", device=imaginary_device(cards=3)), Path()).cards == 3
 
 
-def test_one_rank_is_started_without_its_launcher_and_believes_in_all(tmp_path):
+def test_one_rank_is_started_without_its_launcher_and_has_the_environment_of_all(tmp_path):
     script = "import os\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['LOCAL_RANK'], sys.argv[1:])"
     (tmp_path / "script.py").write_text("import sys\n" + script)
     words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "8", str(tmp_path / "script.py"), "--lr", "3")
     device = imaginary_device(cards=8, ranks=64, as_rank=10)
-    launch(trial(*words, device=device), tmp_path / "record" / "t1", tmp_path / "record")
+    run_trial(trial(*words, device=device), tmp_path / "record" / "t1", tmp_path / "record")
     assert (tmp_path / "record" / "t1" / "stdout.txt").read_text().split("\n")[0] == "10 64 2 ['--lr', '3']"
+
+
+RANK = '{"event": "process_started", "role": "rank"}\n'
+WORKER = '{"event": "process_started", "role": "worker"}\n'
+
+
+def test_a_rank_that_wrote_a_probe_error_ends_the_trial(tmp_path):
+    (tmp_path / "wire-7.jsonl").write_text(RANK)
+    assert not _a_rank_is_without_the_probe(tmp_path)
+    (tmp_path / "probe-error-7.txt").write_text("ImportError")
+    assert _a_rank_is_without_the_probe(tmp_path)
+
+
+def test_a_process_without_the_probe_ends_the_trial_when_no_rank_reports_in_for_a_while(tmp_path):
+    error = tmp_path / "probe-error-8.txt"
+    error.write_text("SyntaxError")
+    assert not _a_rank_is_without_the_probe(tmp_path)
+    os.utime(error, (time.time() - 60, time.time() - 60))
+    assert _a_rank_is_without_the_probe(tmp_path)
+    (tmp_path / "wire-9.jsonl").write_text(RANK)  # the first one was a helper, and gone
+    assert not _a_rank_is_without_the_probe(tmp_path)
+
+
+def test_a_worker_without_the_probe_ends_nothing(tmp_path):
+    (tmp_path / "wire-9.jsonl").write_text(WORKER)
+    (tmp_path / "probe-error-9.txt").write_text("ImportError")
+    assert not _a_rank_is_without_the_probe(tmp_path)

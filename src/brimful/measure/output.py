@@ -1,8 +1,8 @@
-"""The output of a run's command on its way to the user: passed on as it comes, and kept in the record.
+"""Where the output of a command goes: into the record alone (a trial), or to the user as it comes and into the record (a run).
 
-Where the user's own stream is a terminal the command gets one too, so that it prints what it would print without brimful
-(colours, progress bars, lines as they are made); else it gets a pipe. What is kept stops where the disk is full; the command
-goes on.
+Where the user's own stream is a terminal the command of a run gets one too, so that it prints what it would print without
+brimful (colours, progress bars, lines as they are made); else it gets a pipe. What is kept stops where the disk is full; the
+command goes on.
 """
 
 from __future__ import annotations
@@ -11,19 +11,63 @@ import contextlib
 import fcntl
 import os
 import select
+import subprocess
 import termios
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 CHUNK_BYTES = 1 << 16  # what a pipe of Linux holds
+TAIL_BYTES = 20_000
 STREAMS = ("stdout", "stderr")
 
 Show = Callable[[str, bytes], None]  # which of STREAMS, and what came
 
 
-class Relay:
-    """`terminals`: the file descriptor of the user's terminal for each of STREAMS that is one. `close` when the run is over."""
+class Output(Protocol):
+    """Use as a context manager around the start of a command."""
+
+    @property
+    def child_streams(self) -> dict[str, int]:
+        """What `subprocess.Popen` takes for stdout, stderr and (unless it is the user's) stdin."""
+        ...
+
+    def started(self) -> None: ...
+    def pump(self, timeout_s: float) -> bool:
+        """Passes on what came; waits up to `timeout_s` for something. True if anything came."""
+        ...
+
+    def drain(self) -> None: ...
+
+
+class OutputFiles:
+    """stdout.txt and stderr.txt in `folder`; standard input is empty."""
+
+    def __init__(self, folder: Path):
+        self._files = {name: os.open(folder / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) for name in STREAMS}
+
+    @property
+    def child_streams(self) -> dict[str, int]:
+        return {"stdin": subprocess.DEVNULL, **self._files}
+
+    def started(self) -> None: ...
+    def drain(self) -> None: ...
+
+    def pump(self, timeout_s: float) -> bool:
+        time.sleep(timeout_s)
+        return False
+
+    def __enter__(self) -> OutputFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
+
+
+class OutputTee:
+    """To `show` and into the same files; `terminals`: the descriptor of the user's terminal for each of STREAMS that is one."""
 
     def __init__(self, folder: Path, show: Show, terminals: Mapping[str, int] | None = None):
         self._show = show
@@ -38,8 +82,7 @@ class Relay:
             self._kept[name] = os.open(folder / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     @property
-    def child_ends(self) -> dict[str, int]:
-        """For the start of the command: {"stdout": descriptor, "stderr": descriptor}."""
+    def child_streams(self) -> dict[str, int]:
         return dict(self._inner)
 
     def started(self) -> None:
@@ -49,7 +92,6 @@ class Relay:
         self._inner.clear()
 
     def pump(self, timeout_s: float) -> bool:
-        """Passes on what is there; waits up to `timeout_s` for something. True if anything came."""
         if not self._outer:
             time.sleep(timeout_s)
             return False
@@ -76,13 +118,13 @@ class Relay:
             if name in self._terminals:
                 _copy_size(self._terminals[name], descriptor)
 
-    def close(self) -> None:
+    def __enter__(self) -> OutputTee:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for descriptor in [*self._inner.values(), *self._outer, *self._kept.values()]:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        self._inner.clear()
-        self._outer.clear()
-        self._kept.clear()
 
     def _keep(self, name: str, data: bytes) -> None:
         if self.cut is not None:
@@ -92,6 +134,16 @@ class Relay:
                 data = data[os.write(self._kept[name], data) :]
         except OSError as error:
             self.cut = f"the rest of its output could not be kept ({error.strerror}); it was still passed on"
+
+
+def tail(path: Path, size: int = TAIL_BYTES) -> str:
+    """The last `size` bytes of a file as text; "" where there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _read(descriptor: int) -> bytes:

@@ -1,0 +1,238 @@
+"""One start of the user's command: watched from outside, held to its limits, and none of its processes outlives it.
+
+Trials and runs share it. They differ in where the output goes (`measure.output`) and in what a signal to brimful does: a
+trial ends at once, a run forwards the signal to the command and awaits its end (`measure.signal_forwarding`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import brimful_inside
+from brimful import codec
+from brimful.errors import DiskFull, NoSuchCommand
+from brimful.measure import host
+from brimful.measure.gather import role_of
+from brimful.measure.output import Output
+from brimful.measure.process_tree import MemorySampler, ProcessTree
+from brimful.measure.signal_forwarding import SignalForwarding, send_to_group
+from brimful.values import Device
+from brimful_inside import wire
+
+POLL_S, POLL_UNDER_LIMIT_S = 0.05, 0.01  # at 3 GiB/s, which is what one thread can fill, 30 MiB
+TERMINATE_GRACE_S = 3.0
+#: What a command leaves behind may end on its own; then it is ended, as systemd does it (KillMode=control-group).
+LEFTOVERS_S = 5.0
+
+
+class Stop(StrEnum):
+    """Why brimful ended the command."""
+
+    TIME_LIMIT = "time_limit"
+    HOST_LIMIT = "host_limit"
+    INTERRUPT = "interrupt"  # Ctrl-C in a trial
+    OVERDUE = "overdue"  # the command did not end in time after a signal
+    HEARTBEAT = "heartbeat"  # the heartbeat asked for it
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How the command is watched."""
+
+    heartbeat: Callable[[float, int], bool | None]  # (seconds since the start, host bytes of its processes); True ends it
+    heartbeat_every_s: float
+    memory_every_s: float  # between two samples of host memory
+    memory_time_share: float | None = None  # sampled less often where it takes more of the time; early samples come sooner
+    host_limit_bytes: int | None = None
+    time_limit_s: float | None = None
+    waits_for_leftovers: bool = False  # other processes of the command may end on their own
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What was seen of the command from outside."""
+
+    exit_code: int | None  # of the command; negative is a signal; None if brimful ended it
+    stop: Stop | None
+    oom_kills: int  # by how much the kernel's counter moved
+    peak_host_bytes: int | None
+    duration_s: float
+    left_behind: int = 0  # processes that brimful ended after the command had ended
+
+
+def require_startable(program: str) -> None:
+    """Raises NoSuchCommand."""
+    if shutil.which(program) is None:
+        raise NoSuchCommand(
+            problem=f"there is no command {program!r}",
+            explanation="it is neither on the PATH nor a file that can be executed",
+            suggestion="check its spelling; a script is started as: python train.py",
+        )
+
+
+def write_config(config: wire.TrialConfig, kept: str) -> Path:
+    """Makes the config's folder and writes it there for the child. Raises DiskFull, which says what is `kept`."""
+    folder = Path(config.folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        codec.write_config(config, folder / "trial_config.json")
+    except OSError as error:
+        if DiskFull.caused(error):
+            raise DiskFull(str(folder), kept=kept) from error
+        raise
+    return folder / "trial_config.json"
+
+
+def environment_with_probe(
+    device: Device, added: Mapping[str, str], config_path: Path, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The user's environment with what is `added`, and with what loads the probe into every Python process of the command."""
+    variables = dict(os.environ if base is None else base)
+    if device.kind == "imaginary":
+        variables.pop("CUDA_VISIBLE_DEVICES", None)  # it is about this machine's cards; the command's own word stays
+    variables.update(added)
+    bootstrap = str(Path(brimful_inside.__file__).resolve().parent / "bootstrap")
+    variables["PYTHONPATH"] = os.pathsep.join([bootstrap, *filter(None, [variables.get("PYTHONPATH")])])
+    variables[wire.TRIAL_CONFIG_VARIABLE] = str(config_path)
+    if device.kind == "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # a script that takes a card when it sees one must not see one
+    return variables
+
+
+def supervise(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    config_path: Path,
+    output: Output,
+    watch: Watch,
+    signals: SignalForwarding | None = None,
+) -> Ending:
+    """Runs the command in a session of its own to its end, or to a limit. Raises NoSuchCommand."""
+    kills_before = host.oom_kills()
+    process = _start(argv, environment, output)
+    supervisor = _Supervisor(process, ProcessTree(process.pid, str(config_path)), config_path.parent, output, watch, signals)
+    return supervisor.to_the_end(kills_before)
+
+
+def _start(argv: Sequence[str], environment: Mapping[str, str], output: Output) -> subprocess.Popen[bytes]:
+    try:
+        ends = output.child_streams
+        process = subprocess.Popen(
+            argv, stdin=ends.get("stdin"), stdout=ends["stdout"], stderr=ends["stderr"], env=environment, start_new_session=True
+        )
+    except OSError as error:
+        raise NoSuchCommand(
+            problem=f"{argv[0]!r} could not be started: {error.strerror}",
+            explanation="the system refused to run it",
+            suggestion="check that it is executable and made for this machine",
+        ) from error
+    output.started()
+    return process
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        tree: ProcessTree,
+        folder: Path,
+        output: Output,
+        watch: Watch,
+        signals: SignalForwarding | None,
+    ):
+        self._process, self._tree, self._folder = process, tree, folder
+        self._output, self._watch, self._signals = output, watch, signals
+        self._sampler = MemorySampler(tree, watch.host_limit_bytes, watch.memory_every_s, watch.memory_time_share)
+        self._poll_s = POLL_S if watch.host_limit_bytes is None else POLL_UNDER_LIMIT_S
+        self._began_s = self._next_heartbeat_s = time.monotonic()
+        self._heartbeat_stops = False
+
+    def to_the_end(self, kills_before: int) -> Ending:
+        stop, code, left = None, None, 0
+        try:
+            if self._signals is not None:
+                self._signals.forward_to(lambda number: send_to_group(self._process.pid, self._folder, number))
+            stop = self._wait()
+            code = self._process.poll()
+            left = self._wait_for_leftovers() if stop is None and self._watch.waits_for_leftovers else 0
+        except KeyboardInterrupt:
+            stop = Stop.INTERRUPT
+        finally:
+            with _interrupts_held() if self._signals is None else contextlib.nullcontext():
+                self._tree.end(0.0 if stop in (Stop.HOST_LIMIT, Stop.OVERDUE) else TERMINATE_GRACE_S)
+                self._process.wait()
+            self._output.drain()
+            if self._signals is not None:
+                self._signals.forward_to(None)
+        duration_s = time.monotonic() - self._began_s
+        return Ending(code, stop, host.oom_kills() - kills_before, self._sampler.peak_bytes or None, duration_s, left)
+
+    def _wait(self) -> Stop | None:
+        """Until the command is over (None) or there is a reason to end it."""
+        while (stop := self._reason_to_stop()) is None and not self._is_over():
+            self._output.pump(self._poll_s)
+            now_s = time.monotonic()
+            self._sampler.poll(now_s)
+            if now_s >= self._next_heartbeat_s:
+                self._next_heartbeat_s = now_s + self._watch.heartbeat_every_s
+                seconds = now_s - self._began_s
+                self._heartbeat_stops = bool(self._watch.heartbeat(seconds, self._sampler.latest_bytes))
+        return stop
+
+    def _reason_to_stop(self) -> Stop | None:
+        limit_s = self._watch.time_limit_s
+        if self._sampler.over_limit:
+            return Stop.HOST_LIMIT
+        if self._signals is not None and self._signals.overdue:
+            return Stop.OVERDUE
+        if self._process.poll() is not None:
+            return None
+        if limit_s is not None and time.monotonic() - self._began_s > limit_s:
+            return Stop.TIME_LIMIT
+        return Stop.HEARTBEAT if self._heartbeat_stops else None
+
+    def _is_over(self) -> bool:
+        """The command has ended; after a signal its other processes too (a launcher may end at once, and leave its script to
+        write a checkpoint)."""
+        if self._process.poll() is None:
+            return False
+        return self._signals is None or self._signals.outcome is None or not self._others()
+
+    def _others(self) -> int:
+        """How many other processes of the command are alive, loader workers not counted."""
+        pids = [member.pid for member in self._tree.members(thorough=True) if member.pid != self._process.pid]
+        return sum(role_of(self._folder, pid) != "worker" for pid in pids)
+
+    def _wait_for_leftovers(self) -> int:
+        if self._signals is not None and self._signals.outcome is not None:
+            return 0
+        deadline_s = time.monotonic() + LEFTOVERS_S
+        while others := self._others():
+            if time.monotonic() >= deadline_s or (self._signals is not None and self._signals.overdue):
+                break
+            self._output.pump(self._poll_s)
+        return others
+
+
+class _interrupts_held:
+    """Holds back Ctrl-C and signals to end while children are ended, so that none is left behind by an impatient second one."""
+
+    def __enter__(self) -> None:
+        self._before: dict[signal.Signals, Any] = {}
+        with contextlib.suppress(ValueError):  # not in the main thread: nothing to hold
+            for number in (signal.SIGINT, signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)])):
+                self._before[number] = signal.signal(number, signal.SIG_IGN)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

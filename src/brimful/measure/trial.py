@@ -1,0 +1,154 @@
+"""One trial: the command for a few steps with the probe inside, from its start to its result.
+
+The child needs torch alone: brimful may live in another environment (pipx). Nothing of the trial outlives it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from brimful.command import fill
+from brimful.errors import DiskFull
+from brimful.measure import gather, outcome, single_rank
+from brimful.measure.gpus import to_card
+from brimful.measure.heartbeat import trial_progress
+from brimful.measure.output import OutputFiles, tail
+from brimful.measure.supervisor import Ending, Watch, environment_with_probe, require_startable, supervise, write_config
+from brimful.values import Outcome, Trial, TrialKind, TrialResult
+from brimful_inside import wire
+
+__all__ = ["config_of", "environment", "failure_text", "run_trial"]
+
+_HOST_EVERY_S = 0.2  # reading the PSS of a process tree costs some milliseconds
+_HOST_OF_A_TRACE_EVERY_S = 0.5  # which holds no data, and whose limit is the card's
+_PATIENCE_S = 20.0  # for the first rank to report in, after the probe could not be loaded into some process
+_NO_ROOM_BYTES = 8192
+_KEPT = "the trials before this one"
+
+OnProgress = Callable[[wire.Progress | None], None]
+
+
+def run_trial(
+    trial: Trial, folder: Path, record_folder: Path, on_progress: OnProgress = lambda _: None, scans: Sequence[Path] = ()
+) -> TrialResult:
+    """Runs `trial` with its files in `folder` (made here); paths in the result are relative to the record.
+
+    `scans`: files of earlier trials of the same command with what they found in its data sets (`measure.carry_over`).
+    An interrupt (Ctrl-C) ends all its processes and gives a result with the outcome `interrupted`. Raises NoSuchCommand when
+    the program cannot be started at all, UsageError for an open placeholder, DiskFull when nothing can be written.
+    """
+    argv, of_launcher = _words(trial)
+    require_startable(argv[0])
+    config_path = write_config(config_of(trial, folder.resolve(), scans), _KEPT)
+    every_s = _HOST_OF_A_TRACE_EVERY_S if trial.device.kind == "imaginary" and trial.host_limit_bytes is None else _HOST_EVERY_S
+
+    def heartbeat(seconds: float, host_bytes: int) -> bool:
+        on_progress(trial_progress(folder))
+        return _a_rank_is_without_the_probe(folder)
+
+    watch = Watch(heartbeat, every_s, every_s, host_limit_bytes=trial.host_limit_bytes, time_limit_s=trial.time_limit_s)
+    with OutputFiles(folder) as output:
+        ending = supervise(argv, {**environment(trial, config_path), **of_launcher}, config_path, output, watch)
+    _require_room(folder)
+    return _result(trial, folder, record_folder, ending)
+
+
+def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.TrialConfig:
+    """What the child has to do for this trial."""
+    imaginary = trial.device.kind == "imaginary"
+    return wire.TrialConfig(
+        folder=str(folder),
+        device=trial.device.kind,
+        card=to_card(trial.device.gpu) if imaginary and trial.device.gpu else None,
+        capacity_bytes=trial.capacity_bytes,
+        cards=trial.device.cards,
+        steps=trial.steps,
+        warmup_steps=trial.warmup_steps,
+        see_eval=trial.see_eval,
+        trace=imaginary and trial.kind in (TrialKind.TRACE, TrialKind.MEMORY),
+        what_if=trial.what_if,
+        measure_host_memory=_slowed(trial),
+        worst_batch=trial.kind in (TrialKind.TRACE, TrialKind.MEMORY),
+        scans=[str(path.resolve()) for path in scans],
+        checksums=trial.kind is TrialKind.AUDIT,
+        settings=dict(trial.settings),
+        parent_pid=os.getpid(),
+    )
+
+
+def environment(trial: Trial, config_path: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The child's environment: the user's, the command's and the trial's additions, the probe."""
+    variables = environment_with_probe(trial.device, {**trial.command.environment, **trial.environment}, config_path, base)
+    return {**variables, "PYTHONDONTWRITEBYTECODE": "1"}  # a trial leaves no trace; caches that are there are still read
+
+
+def failure_text(result: TrialResult, record_folder: Path) -> str:
+    """The script's own words about its end: the traceback that it reported, else the tail of its standard error."""
+    return result.failure.traceback if result.failure else tail(record_folder / result.folder / "stderr.txt")
+
+
+def _words(trial: Trial) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The command, and what its launcher would add to the environment where one rank is started without it."""
+    argv = fill(trial.command, trial.settings)
+    device = trial.device
+    if device.ranks is None or device.as_rank is None:
+        return argv, {}
+    argv, of_launcher = single_rank.without_launcher(argv)
+    return argv, {**of_launcher, **single_rank.alone_environment(device.ranks, device.as_rank, device.cards)}
+
+
+def _slowed(trial: Trial) -> bool:
+    """Whether resident memory is made true, which costs time."""
+    return trial.device.kind == "cpu" and trial.kind is TrialKind.MEMORY
+
+
+def _require_room(folder: Path) -> None:
+    """Raises DiskFull where the disk is full now: what the child could not write would look like something it did not do."""
+    if hasattr(os, "statvfs"):
+        disk = os.statvfs(folder)
+        blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail  # some are kept back for root
+        if disk.f_blocks and blocks * disk.f_frsize < _NO_ROOM_BYTES:
+            raise DiskFull(str(folder), kept=_KEPT)
+
+
+def _a_rank_is_without_the_probe(folder: Path) -> bool:
+    """Whether a rank wrote that the probe is not in it: it would train on, unseen and uncut, for as long as it likes.
+
+    A process that could not even report in may be a rank, or a helper with an old Python that is soon gone: it counts when no
+    rank has reported in for a while.
+    """
+    failed = list(folder.glob("probe-error-*.txt"))
+    if not failed:
+        return False
+    pids = [path.stem.removeprefix("wire-") for path in folder.glob("wire-*.jsonl")]
+    ranks = {pid for pid in pids if gather.role_of(folder, pid) == "rank"}
+    if ranks & {path.stem.removeprefix("probe-error-") for path in failed}:
+        return True
+    return not ranks and time.time() - min(path.stat().st_mtime for path in failed) > _PATIENCE_S
+
+
+def _probe_error(folder: Path) -> str | None:
+    """Why the probe could not be loaded into a process (an older Python, say): the last line of what its bootstrap wrote."""
+    for path in sorted(folder.glob("probe-error-*.txt")):
+        lines = [line for line in tail(path).splitlines() if line.strip()]
+        if lines:
+            return lines[-1].strip()
+    return None
+
+
+def _result(trial: Trial, folder: Path, record_folder: Path, ending: Ending) -> TrialResult:
+    reported = gather.of_trial(folder)
+    reports = reported.reports
+    cause = outcome.of_trial(ending, reported, tail(folder / "stderr.txt"), _probe_error(folder))
+    timed = cause.outcome is not Outcome.INTERRUPTED and not _slowed(trial)
+    return TrialResult(
+        trial=trial,
+        samples_per_step=gather.samples_per_step(reports, trial.device.ranks or 1),
+        step_s=gather.step_times(reports) if timed else (),
+        samples_per_s=gather.samples_per_second(reports) if timed else None,
+        loading_share=gather.loading_share(reports),
+        **outcome.execution_fields(cause, ending, reported, str(folder.resolve().relative_to(record_folder.resolve()))),
+    )
