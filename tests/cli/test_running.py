@@ -12,7 +12,7 @@ import pytest
 from brimful.cli import app
 from brimful.codec import SCHEMA
 from brimful.command import parse
-from brimful.measure.attempt import POLL_UNDER_LIMIT_S
+from brimful.measure.supervisor import POLL_UNDER_LIMIT_S
 from brimful.record import RecordWriter
 from brimful.values import Device, Objective, Opened, Plan, PlannedSetting, Source
 
