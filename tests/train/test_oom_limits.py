@@ -29,7 +29,7 @@ HERE = "tests.train.test_oom_limits"
 pytestmark = pytest.mark.heavy
 
 
-# By attempt: where rank 1 runs out of memory. Under overlap, 13 is the first micro-batch of an update, whose gradients stay on
+# By start: where rank 1 runs out of memory. Under overlap, 13 is the first micro-batch of an update, whose gradients stay on
 # the rank: it is replayed. 39 is the last one of the first update that is overlapped after that.
 FAULTS = {"fsdp2": [[("forward", 9)], [("eval", 2)], []], "overlap": [[("backward", 13), ("backward", 39)], []]}
 

@@ -87,7 +87,10 @@ class Ranks:
             backend = (
                 "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
             )
-            dist.init_process_group(backend, timeout=MEETING_TIMEOUT)
+            # torchrun's store outlives a restart: the ranks would find the addresses of those that ended.
+            store, _, _ = next(dist.rendezvous("env://", self.rank, self.size, timeout=MEETING_TIMEOUT))
+            store = dist.PrefixStore(f"brimful/start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=MEETING_TIMEOUT)
             self._started = True
         if self.size > 1:
             self._control = dist.new_group(backend="gloo", timeout=MEETING_TIMEOUT)
