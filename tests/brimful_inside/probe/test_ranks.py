@@ -4,6 +4,7 @@ import types
 
 import pytest
 
+from brimful_inside.probe.memory.device_memory import DeviceMeter
 from brimful_inside.probe.process import exit
 
 pytestmark = pytest.mark.heavy
@@ -113,4 +114,4 @@ def test_a_rank_of_imaginary_cards_that_is_at_work_does_not_follow_another_out(m
 
 
 def test_a_rank_of_real_cards_may_be_waiting_from_the_beginning():
-    assert exit._Idle(types.SimpleNamespace(device=object())).long_enough()
+    assert exit._Idle(types.SimpleNamespace(device=DeviceMeter())).long_enough()
