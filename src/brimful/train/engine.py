@@ -172,13 +172,16 @@ class _Training:
         self.statistics.resumed += 1
         self.measures, self.best = state["measures"], state["best"]
         parts.adopt_checkpoint(state["learned"])
-        if self.ranks.rank < len(state["random"]):
-            self.randomness.put_back(RandomState.from_tree(state["random"][self.ranks.rank]))
-        else:
-            self.log.say(f"Rank {self.ranks.rank} was not there when the checkpoint was made: its random state is a new one.")
+        self._adopt_randomness(state["random"])
         more = f" and {counted(self.position.samples, 'sample')} of the next" if self.position.samples else ""
         self.log.line(f"Resumed from {where}: {counted(self.position.epoch, 'epoch')}{more} done.")
         return Counts(**state["counts"])
+
+    def _adopt_randomness(self, states: list[dict[str, Any]]) -> None:
+        if self.ranks.rank < len(states):
+            self.randomness.put_back(RandomState.from_tree(states[self.ranks.rank]))
+        else:
+            self.log.say(f"Rank {self.ranks.rank} was not there when the checkpoint was made: its random state is a new one.")
 
     # --- the training -----------------------------------------------------------------------------------------------
 
