@@ -17,20 +17,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Dict, List, Optional, Set, Tuple
 
+from brimful_inside.simulator import pools
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings, changed
-from brimful_inside.simulator.allocator_stats import Gauge, Statistics
-from brimful_inside.simulator.pools import (
-    ADDRESS,
-    MIB,
-    NO_LIMIT,
-    ROUND_LARGE,
-    SIZE_AT,
-    DeviceMemory,
-    Pool,
-    Segment,
-    segments_of,
-)
-from brimful_inside.simulator.segments import best_fit, collect_garbage, grow, new_segment, release_free, release_oversize
+from brimful_inside.simulator.allocator_stats import Statistics
+from brimful_inside.simulator.pools import ADDRESS, MIB, NO_LIMIT, ROUND_LARGE, SIZE_AT, DeviceMemory, Pool, Segment
 
 MIN_BLOCK = 512  # kMinBlockSize
 SMALL_SIZE = MIB  # kSmallSize
@@ -98,7 +88,6 @@ class CachingAllocator:
         self.requested = self.peak_requested = 0  # live blocks, as asked for
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self._statistics = Statistics() if detailed else None
-        self._oversize_allocations = Gauge()
         self.memory = DeviceMemory(capacity_bytes, self._statistics)
         self._small = Pool(True, MIN_BLOCK, NO_LIMIT)
         self._large = Pool(False, MIB + 1, NO_LIMIT)
@@ -129,7 +118,7 @@ class CachingAllocator:
         self._oversize = self.memory.oversize = max_split
         self._large.min_rest = MIN_BLOCK if grows else MIB + 1
         self._large.max_split = NO_LIMIT if grows else max_split
-        self._rounds_plainly = not settings.rounds_to_divisions
+        self._rounds_plainly = not any(settings.roundup_power2_divisions)
         self._best_fit_always_serves = max_split == NO_LIMIT and not grows and not settings.garbage_collection_threshold
         if settings.memory_fraction is not None:
             self.set_memory_fraction(settings.memory_fraction, self._total_bytes)
@@ -194,7 +183,7 @@ class CachingAllocator:
         self.allocated -= size
         self.requested -= nbytes
         if self._statistics is not None:
-            self._statistics.add(pool.small, allocated_bytes=-size, allocation=-1)
+            self._count_end(self._statistics, pool, size)
             self._count_return(self._statistics, pool, address, size, nbytes)
         # As `pool.put`, written out: a replay spends a third of its time here.
         end = address + size
@@ -218,9 +207,7 @@ class CachingAllocator:
         block = self._retired[address] = self._live.pop(address)
         self.allocated -= block[0]
         if self._statistics is not None:
-            self._statistics.add(block[2].small, allocated_bytes=-block[0], allocation=-1)
-            if block[0] >= self._oversize:
-                self._oversize_allocations.add(-1)
+            self._count_end(self._statistics, block[2], block[0])
 
     def ready(self, address: int) -> None:
         """Nobody uses the retired block at `address` any more. Does nothing where a full card has waited for it already."""
@@ -229,7 +216,7 @@ class CachingAllocator:
         size, nbytes, pool, free = self._retired.pop(address)
         self.requested -= nbytes
         if self._statistics is not None:
-            self._count_return(self._statistics, pool, address, size, nbytes, retired=True)
+            self._count_return(self._statistics, pool, address, size, nbytes)
         pool.freed_at[pool.put(address, size, free) & ADDRESS] = pool.searches
 
     def size_of(self, address: int) -> int:
@@ -244,11 +231,11 @@ class CachingAllocator:
         self.num_sync_all_streams += 1
         for address in list(self._retired):
             self.ready(address)
-        pools = [self._large, self._small]
+        emptied = [self._large, self._small]
         for number in sorted(self._released & self._private.keys()):
-            pools += self._private[number]
-        for pool in pools:
-            release_free(self.memory, pool)
+            emptied += self._private[number]
+        for pool in emptied:
+            pools.release_free(self.memory, pool)
 
     def _private_pool(self, number: int, general: Pool) -> Pool:
         """The half of private pool `number` that is like one of the general pools."""
@@ -266,7 +253,7 @@ class CachingAllocator:
     def empty_pool(self, number: int) -> None:
         """Give back every free segment of private pool `number` (the end of a torch.cuda.MemPool)."""
         for pool in self._private.get(number, ()):
-            release_free(self.memory, pool)
+            pools.release_free(self.memory, pool)
 
     def reset_peaks(self) -> None:
         """torch.cuda.reset_peak_memory_stats: the peaks are what is held now."""
@@ -274,29 +261,22 @@ class CachingAllocator:
         self.memory.peak_reserved = self.memory.reserved
         if self._statistics is not None:
             self._statistics.reset_peaks()
-            for gauge in (self._oversize_allocations, self.memory.oversize_segments):
-                gauge.peak = gauge.current
 
     def memory_stats(self) -> Dict[str, int]:
         """What torch.cuda.memory_stats() would show, by its flat keys. Raises RuntimeError without `detailed`."""
         if self._statistics is None:
             raise RuntimeError("this allocator keeps no detailed counts")
         stats = self._statistics.flat()
-        stats.update(self._oversize_allocations.flat("oversize_allocations"))
-        stats.update(self.memory.oversize_segments.flat("oversize_segments"))
-        for name in ("num_alloc_retries", "num_ooms", "num_sync_all_streams"):
-            stats[name] = getattr(self, name)
-        stats["num_device_alloc"], stats["num_device_free"] = self.memory.num_allocs, self.memory.num_frees
+        stats.update({name: getattr(self, name) for name in ("num_alloc_retries", "num_ooms", "num_sync_all_streams")})
+        stats.update(num_device_alloc=self.memory.num_allocs, num_device_free=self.memory.num_frees)
         stats["max_split_size"] = self.settings.max_split_size if self.settings.max_split_size is not None else -1
         return dict(sorted(stats.items()))
 
     def segments(self) -> List[Segment]:
         """Every segment with the blocks that tile it, by address (torch.cuda.memory_snapshot)."""
         used = {address: block[0] for address, block in [*self._live.items(), *self._retired.items()]}
-        return sorted(segment for pool in self._pools() for segment in segments_of(pool, used))
-
-    def _pools(self) -> List[Pool]:
-        return [self._small, self._large, *(pool for pair in self._private.values() for pool in pair)]
+        every = [self._small, self._large, *(pool for pair in self._private.values() for pool in pair)]
+        return sorted(segment for pool in every for segment in pools.segments_of(pool, used))
 
     def _allowed_fit(self, pool: Pool, free: List[int], at: int, size: int) -> int:
         """The place of the free block that serves under settings that ask for more than the best fit (get_free_block).
@@ -305,7 +285,7 @@ class CachingAllocator:
         """
         pool.searches += 1
         if at < len(free) and self.settings.expandable_segments:
-            at = best_fit(pool, free, at)
+            at = pools.best_fit(pool, free, at)
         limit = self.settings.max_split_size
         if at < len(free) and limit is not None:
             found = free[at] >> SIZE_AT
@@ -317,10 +297,10 @@ class CachingAllocator:
         """Address and size of new memory, after giving cached memory back if need be. Raises CardFull, AboveLimit."""
         settings, memory = self.settings, self.memory
         if memory.allowed_bytes is not None and settings.garbage_collection_threshold:
-            collect_garbage(memory, self._large, int(settings.garbage_collection_threshold * memory.allowed_bytes))
+            pools.collect_garbage(memory, self._large, int(settings.garbage_collection_threshold * memory.allowed_bytes))
         block = self._new_memory(pool, size, stream)
         limit = settings.max_split_size
-        if block is None and limit is not None and release_oversize(memory, pool, size, stream, limit):
+        if block is None and limit is not None and pools.release_oversize(memory, pool, size, stream, limit):
             block = self._new_memory(pool, size, stream)
         if block is None and not pool.owner:  # what is cached is not given back during a capture
             self.empty_cache()
@@ -336,18 +316,18 @@ class CachingAllocator:
 
     def _new_memory(self, pool: Pool, size: int, stream: int) -> Optional[Tuple[int, int]]:
         """Address and size of a block of new memory; None if the card has no room for it."""
-        wanted = segment_size(size, self.settings)
-        if self.memory.allowed_bytes is not None and self.memory.reserved + wanted > self.memory.allowed_bytes:
+        memory, wanted = self.memory, segment_size(size, self.settings)
+        if memory.allowed_bytes is not None and memory.reserved + wanted > memory.allowed_bytes:
             return None
         if self.settings.expandable_segments:
-            return grow(self.memory, pool, size, stream, self.settings.large_segment)
-        return new_segment(self.memory, pool, wanted, stream)
+            return pools.grow(memory, pool, size, stream, self.settings.large_segment)
+        return pools.new_segment(memory, pool, wanted, stream)
 
     def _count_allocation(self, statistics: Statistics, pool: Pool, address: int, found: int, size: int, nbytes: int) -> None:
         """A block of `size` was cut from a free one of `found` bytes, or is all of it."""
         statistics.add(pool.small, allocation=1, allocated_bytes=size, active=1, active_bytes=size, requested_bytes=nbytes)
         if size >= self._oversize:
-            self._oversize_allocations.add(1)
+            statistics.oversize_allocations.add(1)
         if pool.expandable and pool.expandable_at(address) is not None:
             return
         whole = pool.is_segment(address, found)
@@ -357,13 +337,15 @@ class CachingAllocator:
             splits, split_bytes = (0, 0) if whole else (-1, -size)
         statistics.add(pool.small, inactive_split=splits, inactive_split_bytes=split_bytes)
 
-    def _count_return(
-        self, statistics: Statistics, pool: Pool, address: int, size: int, nbytes: int, retired: bool = False
-    ) -> None:
+    def _count_end(self, statistics: Statistics, pool: Pool, size: int) -> None:
+        """A block of `size` is allocated no more."""
+        statistics.add(pool.small, allocated_bytes=-size, allocation=-1)
+        if size >= self._oversize:
+            statistics.oversize_allocations.add(-1)
+
+    def _count_return(self, statistics: Statistics, pool: Pool, address: int, size: int, nbytes: int) -> None:
         """A block is about to return to its pool."""
         statistics.add(pool.small, active=-1, active_bytes=-size, requested_bytes=-nbytes)
-        if size >= self._oversize and not retired:
-            self._oversize_allocations.add(-1)
         if pool.expandable and pool.expandable_at(address) is not None:
             return
         neighbours = [block for block in (pool.starts.get(address + size), pool.ends.get(address)) if block is not None]

@@ -6,7 +6,7 @@ Keys, defaults and rules: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDAAllo
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 MIB = 1 << 20
 LARGE_SEGMENT = 20 * MIB  # kLargeBuffer; `large_segment_size_mb` changes it since 2.10
@@ -34,10 +34,6 @@ class AllocatorSettings(NamedTuple):
     memory_fraction: Optional[float] = None  # per_process_memory_fraction
     large_segment: int = LARGE_SEGMENT  # bytes; requests from 1 to 10 MiB share segments of this size
     native: bool = True  # False: backend:cudaMallocAsync, which the model does not follow
-
-    @property
-    def rounds_to_divisions(self) -> bool:
-        return any(self.roundup_power2_divisions)
 
 
 DEFAULT_SETTINGS = AllocatorSettings()
@@ -72,26 +68,27 @@ def changed(settings: AllocatorSettings, conf: str) -> AllocatorSettings:
 
     What is not named keeps its value, but for three settings that PyTorch puts back first. Raises ValueError as above.
     """
-    kept = DEFAULT_SETTINGS
-    settings = settings._replace(
-        max_split_size=kept.max_split_size,
-        roundup_power2_divisions=kept.roundup_power2_divisions,
-        garbage_collection_threshold=kept.garbage_collection_threshold,
-    )
-    for key, value in _pairs(conf):
+    put_back = ("max_split_size", "roundup_power2_divisions", "garbage_collection_threshold")
+    settings = settings._replace(**{name: getattr(DEFAULT_SETTINGS, name) for name in put_back})
+    for part in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", re.sub(r"\s", "", conf)):
+        key, _, value = part.partition(":")
+        if not value:
+            raise ValueError("%r is not of the form key:value" % part)
         settings = settings._replace(**_setting(key, value, settings.large_segment // MIB))
     return settings
 
 
 def spelled(settings: AllocatorSettings) -> str:
     """The text that gives `settings`, whatever was in force before it."""
-    grows, native = settings.expandable_segments, settings.native
-    parts = ["backend:%s" % ("native" if native else "cudaMallocAsync"), "expandable_segments:%s" % grows]
-    parts.append("large_segment_size_mb:%d" % (settings.large_segment // MIB))
+    parts = [
+        "backend:%s" % ("native" if settings.native else "cudaMallocAsync"),
+        "expandable_segments:%s" % settings.expandable_segments,
+        "large_segment_size_mb:%d" % (settings.large_segment // MIB),
+        "max_non_split_rounding_mb:%d" % (settings.max_non_split_rounding // MIB),
+    ]
     if settings.max_split_size is not None:
         parts.append("max_split_size_mb:%d" % (settings.max_split_size // MIB))
-    parts.append("max_non_split_rounding_mb:%d" % (settings.max_non_split_rounding // MIB))
-    if settings.rounds_to_divisions:
+    if any(settings.roundup_power2_divisions):
         divisions = ",".join("%d:%d" % (1 << at, count) for at, count in enumerate(settings.roundup_power2_divisions))
         parts.append("roundup_power2_divisions:[%s]" % divisions)
     if settings.garbage_collection_threshold:
@@ -116,7 +113,9 @@ def _setting(key: str, value: str, least: int) -> Dict[str, Any]:
     if key == "per_process_memory_fraction":
         return {"memory_fraction": _share(key, value, one_too=True)}
     if key == "expandable_segments":
-        return {key: _truth(key, value)}
+        if value not in ("True", "False"):
+            raise ValueError("%s:%s must be True or False" % (key, value))
+        return {key: value == "True"}
     if key == "backend":
         if value not in ("native", "cudaMallocAsync", "hipMallocAsync"):
             raise ValueError("backend:%s is neither native nor cudaMallocAsync" % value)
@@ -124,17 +123,6 @@ def _setting(key: str, value: str, least: int) -> Dict[str, Any]:
     if key not in WITHOUT_EFFECT:
         raise ValueError("%r is not a setting of PyTorch's caching allocator" % key)
     return {}
-
-
-def _pairs(conf: str) -> List[Tuple[str, str]]:
-    text = re.sub(r"\s", "", conf)
-    pairs = []
-    for part in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text):
-        key, colon, value = part.partition(":")
-        if not colon or not value:
-            raise ValueError("%r is not of the form key:value" % part)
-        pairs.append((key, value))
-    return pairs
 
 
 def _mebibytes(key: str, value: str, at_least: int) -> int:
@@ -151,12 +139,6 @@ def _share(key: str, value: str, one_too: bool) -> float:
     if not (0.0 < share < 1.0 or (one_too and share == 1.0)):
         raise ValueError("%s:%s must lie between 0 and 1" % (key, value))
     return share
-
-
-def _truth(key: str, value: str) -> bool:
-    if value not in ("True", "False"):
-        raise ValueError("%s:%s must be True or False" % (key, value))
-    return value == "True"
 
 
 def _division(value: str, zero_too: bool) -> int:

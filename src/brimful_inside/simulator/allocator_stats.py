@@ -37,6 +37,7 @@ class Statistics:
     """A gauge for each of STATISTICS, over all and of each pool. Active is what is allocated or waits for another stream."""
 
     def __init__(self) -> None:
+        self.oversize_allocations, self.oversize_segments = Gauge(), Gauge()
         self._gauges = {pool: {name: Gauge() for name in STATISTICS} for pool in ("all", "large_pool", "small_pool")}
 
     def add(self, small: bool, **changes: int) -> None:
@@ -47,14 +48,13 @@ class Statistics:
             pool[name].add(change)
 
     def reset_peaks(self) -> None:
-        for gauges in self._gauges.values():
-            for gauge in gauges.values():
-                gauge.peak = gauge.current
+        for gauge in self._by_key().values():
+            gauge.peak = gauge.current
 
     def flat(self) -> Dict[str, int]:
         """By the keys ``statistic.pool.quantity`` of torch.cuda.memory_stats()."""
-        flat: Dict[str, int] = {}
-        for pool, gauges in self._gauges.items():
-            for name, gauge in gauges.items():
-                flat.update(gauge.flat("%s.%s" % (name, pool)))
-        return flat
+        return {key: value for name, gauge in self._by_key().items() for key, value in gauge.flat(name).items()}
+
+    def _by_key(self) -> Dict[str, Gauge]:
+        by_key = {"%s.%s" % (name, pool): gauge for pool, gauges in self._gauges.items() for name, gauge in gauges.items()}
+        return dict(by_key, oversize_allocations=self.oversize_allocations, oversize_segments=self.oversize_segments)

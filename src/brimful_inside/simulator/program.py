@@ -71,37 +71,32 @@ class Program:
         return tuple(cards)
 
     def largest_live_set(self, sizes: Sequence[int]) -> List[int]:
-        """The allocations that are alive when most bytes are, on the card that holds most, if they have `sizes`."""
-        most, first, largest = 0, 0, []
-        for card in self.cards:
-            moment, highest = card._highest_moment(sizes[first:])
-            if highest > most:
-                most, largest = highest, [first + number for number in card._alive_after(moment)]
-            first += len(card.sizes)
-        return largest
+        """The allocations that are alive when most bytes are, on the card that holds most, if they have `sizes`.
 
-    def peak_live_bytes(self, sizes: Sequence[int]) -> int:
-        """The bytes that are alive at that moment."""
-        return sum(sizes[number] for number in self.largest_live_set(sizes))
-
-    def _highest_moment(self, sizes: Sequence[int]) -> Tuple[int, int]:
-        """The event after which most bytes are alive, and how many; what is retired is alive until it is ready."""
-        moment = highest = alive = number = 0
+        What is retired is alive until it is ready.
+        """
+        highest = alive = number = start = first = 0  # start and first: of this card, its first event and allocation
+        found = (0, 0, 0)  # start, end and first allocation of the events up to the highest moment
         for at, event in enumerate(self.events):
             kind = event[0]
             if kind == "malloc":
                 alive += sizes[number]
                 number += 1
                 if alive > highest:
-                    moment, highest = at, alive
+                    highest, found = alive, (start, at + 1, first)
             elif kind == "free" or kind == "ready":
-                alive -= sizes[event[1]]
-        return moment, highest
-
-    def _alive_after(self, moment: int) -> List[int]:
-        events = self.events[: moment + 1]
+                alive -= sizes[first + event[1]]
+            elif kind == "card":
+                alive, start, first = 0, at + 1, number
+        start, end, first = found
+        events = self.events[start:end]
         ended = {event[1] for event in events if event[0] in ("free", "ready")}
-        return [number for number in range(sum(event[0] == "malloc" for event in events)) if number not in ended]
+        count = sum(event[0] == "malloc" for event in events)
+        return [first + number for number in range(count) if number not in ended]
+
+    def peak_live_bytes(self, sizes: Sequence[int]) -> int:
+        """The bytes that are alive at that moment."""
+        return sum(sizes[number] for number in self.largest_live_set(sizes))
 
 
 NOTHING = Program((), (), ())

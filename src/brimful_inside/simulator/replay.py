@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
@@ -65,49 +65,36 @@ def replay(
                 stream = event[1]
             elif kind == "pool":
                 pool = event[1]
+            elif kind in ("retire", "ready"):
+                getattr(allocator, kind)(addresses[event[1]])
+            elif kind == "settings":
+                allocator.change_settings(event[1])
+            elif kind in ("empty_cache", "empty_pool", "release_pool"):
+                getattr(allocator, kind)(*event[1:])
             elif kind != "step":
-                _rare(event, addresses, allocator)
+                raise ValueError("no event of one card's program: %r" % (event,))
             if observe is not None:
                 observe(event, addresses, allocator)
     except CardFull as error:
         full = error
     except AboveLimit:
         stopped = True
-    return _by_phase([*visits, (phase, _peaks(allocator))], full, stopped)
-
-
-def _rare(event: Event, addresses: List[int], allocator: CachingAllocator) -> None:
-    kind = event[0]
-    if kind == "empty_cache":
-        allocator.empty_cache()
-    elif kind == "retire":
-        allocator.retire(addresses[event[1]])
-    elif kind == "ready":
-        allocator.ready(addresses[event[1]])
-    elif kind == "release_pool":
-        allocator.release_pool(event[1])
-    elif kind == "empty_pool":
-        allocator.empty_pool(event[1])
-    elif kind == "settings":
-        allocator.change_settings(event[1])
-    else:
-        raise ValueError("no event of one card's program: %r" % (event,))
+    return _worst([*visits, (phase, _peaks(allocator))], full, stopped)
 
 
 def _peaks(allocator: CachingAllocator) -> Peaks:
     return Peaks(allocator.peak_allocated, allocator.peak_reserved, allocator.peak_requested)
 
 
-def _by_phase(visits: Sequence[Tuple[str, Peaks]], full: Optional[CardFull], stopped: bool) -> Replayed:
+def _worst(visits: Iterable[Tuple[str, Peaks]], full: Optional[CardFull], stopped: bool) -> Replayed:
     """From the peaks of each stay in a phase, in order."""
     phases: Dict[str, Peaks] = {}
+    peak = Peaks(0, 0, 0)
     for phase, peaks in visits:
         phases[phase] = _higher(phases.get(phase, peaks), peaks)
+        peak = _higher(peak, peaks)
     if phases.get(FIRST_PHASE) == Peaks(0, 0, 0):
         del phases[FIRST_PHASE]
-    peak = Peaks(0, 0, 0)
-    for peaks in phases.values():
-        peak = _higher(peak, peaks)
     return Replayed(phases, peak, full, stopped)
 
 
@@ -143,11 +130,6 @@ def replay_cards(
 
 def worst_of(replays: Sequence[Replayed]) -> Replayed:
     """The highest peaks of any card; full or stopped where one is."""
-    phases: Dict[str, Peaks] = {}
-    peak = Peaks(0, 0, 0)
-    for one in replays:
-        peak = _higher(peak, one.peak)
-        for name, peaks in one.phases.items():
-            phases[name] = _higher(phases.get(name, peaks), peaks)
+    visits = [visit for one in replays for visit in one.phases.items()]
     full = next((one.full for one in replays if one.full is not None), None)
-    return Replayed(phases, peak, full, any(one.stopped for one in replays))
+    return _worst(visits, full, any(one.stopped for one in replays))

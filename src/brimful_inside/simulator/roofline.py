@@ -10,10 +10,9 @@ Times are seconds, rates are per second. Each constant below says whether it is 
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
-# Rate classes of a kernel (`Kernel.kind`). The first group has a peak rate of arithmetic; the rest have none.
-ARITHMETIC = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+# Rate classes of a kernel (`Kernel.kind`): these, "fp64" and "fp32", which have a peak rate of arithmetic, and the next four.
 TENSOR_CORES = frozenset(("tf32", "fp16", "bf16", "fp8", "int8"))
 MEMORY = "memory"  # bytes of the card
 LINK, PINNED = "link", "pinned"  # bytes over the bus, of ordinary memory of the host and of pinned
@@ -175,7 +174,6 @@ class Step(NamedTuple):
 
     seconds: float
     device_s: float  # the card is busy
-    host_s: float  # the host dispatches
     shares: Dict[str, float]
 
 
@@ -194,8 +192,7 @@ class Queue:
             return
         if kernel.engine != BY_GRAPH:
             self.host += efficiency.engine_s if kernel.engine else efficiency.script_s
-        if kernel.launches > 1 and kernel.engine != BY_GRAPH:
-            self.host += (kernel.launches - 1) * efficiency.launch_s
+            self.host += max(0, kernel.launches - 1) * efficiency.launch_s
         self.device = max(self.device, self.host) + seconds
 
     def synchronize(self) -> None:
@@ -218,12 +215,4 @@ def step_time(kernels: Sequence[Kernel], times: Sequence[Timed], efficiency: Eff
         shares[timed.bound] += timed.seconds - timed.start_s
         shares[LAUNCHES] += timed.start_s
     shares[LAUNCHES] += max(0.0, seconds - device)
-    return Step(seconds, device, _host_time(kernels, efficiency), shares)
-
-
-def _host_time(kernels: Iterable[Kernel], efficiency: Efficiency) -> float:
-    queue = Queue()
-    for kernel in kernels:
-        if kernel.kind != SYNC:
-            queue.run(kernel, 0.0, efficiency)
-    return queue.host
+    return Step(seconds, device, shares)

@@ -58,60 +58,12 @@ class Malloc(NamedTuple):
     args: Tuple[int, ...] = ()
 
 
-class Free(NamedTuple):
-    id: int
-
-
-class Stream(NamedTuple):
-    number: int
-
-
-class Pool(NamedTuple):
-    number: int
-
-
-class ReleasePool(NamedTuple):
-    number: int
-
-
-class EmptyPool(NamedTuple):
-    number: int
-
-
-class Retire(NamedTuple):
-    id: int
-
-
-class Ready(NamedTuple):
-    id: int
-
-
-class Phase(NamedTuple):
-    name: str
-
-
-class Step(NamedTuple):
-    number: int
-
-
-class EmptyCache(NamedTuple):
-    pass
-
-
-class Settings(NamedTuple):
-    text: str
-
-
 class Site(NamedTuple):
     number: int
     module: str
     where: str
     during: str = ""
     model: str = ""
-
-
-class At(NamedTuple):
-    number: int
 
 
 class Tag(NamedTuple):
@@ -122,13 +74,22 @@ class Tag(NamedTuple):
     itemsize: int = 0  # bytes of an element; 0: not known
 
 
-class Backward(NamedTuple):
-    begins: bool
-
-
-class Uses(NamedTuple):
-    name: str
-
+# Rows and notes of one field.
+# ruff: noqa: UP014
+Free = NamedTuple("Free", [("id", int)])
+Stream = NamedTuple("Stream", [("number", int)])
+Pool = NamedTuple("Pool", [("number", int)])
+ReleasePool = NamedTuple("ReleasePool", [("number", int)])
+EmptyPool = NamedTuple("EmptyPool", [("number", int)])
+Retire = NamedTuple("Retire", [("id", int)])
+Ready = NamedTuple("Ready", [("id", int)])
+Phase = NamedTuple("Phase", [("name", str)])
+Step = NamedTuple("Step", [("number", int)])
+EmptyCache = NamedTuple("EmptyCache", [])
+Settings = NamedTuple("Settings", [("text", str)])
+At = NamedTuple("At", [("number", int)])
+Backward = NamedTuple("Backward", [("begins", bool)])
+Uses = NamedTuple("Uses", [("name", str)])
 
 Row = Union[Malloc, Free, Phase, Step, EmptyCache, Settings, Stream, Pool, ReleasePool, EmptyPool, Retire, Ready]
 Note = Union[Site, At, Tag, Backward, Uses]

@@ -1,7 +1,7 @@
 """Workspaces: device memory that libraries and kernels ask PyTorch's allocator for, beside the tensors a script sees.
 
 Each formula computes bytes from whole numbers (shapes, a card's capability, a version), so that a trace can name it and its
-numbers, and the bytes can be computed anew at another batch size. `FORMULAS` is the table; cuDNN's are in cudnn_workspaces.py.
+numbers, and the bytes can be computed anew at another batch size. `FORMULAS` is the table.
 
 PyTorch keeps one cuBLAS workspace for each pair of thread and stream: the autograd engine's thread has one of its own, so a
 training step holds two. From 2.15 on it is allocated for the operation and freed after it, unless caching is asked for.
@@ -15,16 +15,10 @@ from __future__ import annotations
 
 import re
 from math import gcd
-from typing import Callable, Dict, Mapping, Optional, Sequence
-
-from brimful_inside.simulator import cudnn_workspaces
+from typing import Callable, Dict, Mapping, Sequence
 
 KIB = 1 << 10
 MIB = 1 << 20
-
-CONFIG_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
-LT_SIZE_VARIABLE = "CUBLASLT_WORKSPACE_SIZE"
-LT_UNIFIED_VARIABLE = "TORCH_CUBLASLT_UNIFIED_WORKSPACE"
 
 UNIFIED_SINCE = 212  # PyTorch 2.12: cuBLASLt works in cuBLAS's workspace by default
 BLACKWELL_32_MIB_SINCE = 212  # pytorch/pytorch pull request 175344
@@ -62,24 +56,22 @@ def cublas_bytes(capability: Sequence[int], release: int, environment: Mapping[s
 
     CUBLAS_WORKSPACE_CONFIG is pairs ``:KIB:COUNT``; what cannot be read leaves the default, as in PyTorch.
     """
-    pairs = re.findall(r":([0-9]+):([0-9]+)", environment.get(CONFIG_VARIABLE, ""))
+    pairs = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if not pairs:
         return cublas_default_bytes(capability[0], capability[1], release)
     return sum(int(size) * KIB * int(count) for size, count in pairs)
 
 
 def cublaslt_bytes(capability: Sequence[int], release: int, environment: Mapping[str, str]) -> int:
-    """What cuBLASLt takes beside cuBLAS's workspace: 0 where they are one."""
-    unified = _truth(environment.get(LT_UNIFIED_VARIABLE))
-    if unified or (unified is None and release >= UNIFIED_SINCE):
+    """What cuBLASLt takes beside cuBLAS's workspace: 0 where they are one.
+
+    Of the switch, anything but "1" and "0" is as not set (c10::utils::check_env).
+    """
+    unified = environment.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE")
+    if unified == "1" or (unified != "0" and release >= UNIFIED_SINCE):
         return 0
-    size = environment.get(LT_SIZE_VARIABLE, "")
+    size = environment.get("CUBLASLT_WORKSPACE_SIZE", "")
     return int(size) * KIB if size.isdigit() else MIB
-
-
-def _truth(text: Optional[str]) -> Optional[bool]:
-    """c10::utils::check_env: "1" is true, "0" is false, anything else is not set."""
-    return {"1": True, "0": False}.get(text or "")
 
 
 MAX_OFFSET = (1 << 31) - 1  # TensorIteratorBase::can_use_32bit_indexing
@@ -220,10 +212,52 @@ def efficient_workspace_bytes(
     return batch * heads * up(words, 4) * 4
 
 
+# cuDNN is closed. What is known: its kernels for tensor cores read and write channels last ("nhwc" and "krsc" in their names),
+# and `nchwToNhwcKernel` and `nhwcToNchwKernel` run before and after them. So where tensors are channels first, the workspace
+# holds what is converted: forward the input and the weight (the kernel itself writes the output channels first); for the
+# gradient of the input, the output's gradient and the weight on the way in and the result on the way out; for the gradient of
+# the weight, input and output's gradient on the way in, the result on the way out, and where the sum over all places is split
+# between multiprocessors, partial sums. How much these take is not documented; what matters is that the workspace is then
+# larger than the one before it, so that the allocator cannot give it the same segment again: with 2, 4 and 8 MiB the figures
+# are the same, so that it is no fitted number. Where channels come in groups the gradient of the weight is counted as if they
+# did not: assumed, as blocks of a tensor core's product go across groups. Checked on timm's models that GPUMemNet measured on
+# an A100 (arXiv 2602.17817); see docs/log.md for what else was tried.
+PARTIAL_SUMS = 2 * MIB  # the allocator's: more than what rounding a segment to 2 MiB leaves over (kRoundLarge)
+FEW_CHANNELS = 32  # measured: up to so many in a group, the two gradients of a convolution share a segment
+
+
+def cudnn_forward_bytes(itemsize: int, inputs: int, weights: int) -> int:
+    """As the next two: `itemsize` in bytes, all else in elements."""
+    return itemsize * (inputs + weights)
+
+
+def cudnn_backward_data_bytes(itemsize: int, inputs: int, outputs: int, weights: int) -> int:
+    return itemsize * (inputs + outputs + weights)
+
+
+def cudnn_backward_filter_bytes(itemsize: int, inputs: int, outputs: int, weights: int, partial_sums: int = 0) -> int:
+    """`partial_sums` is in bytes."""
+    return itemsize * (inputs + outputs + weights) + partial_sums
+
+
+def partial_sums_bytes(input_channels: int, output_channels: int, groups: int = 1, stride: int = 1) -> int:
+    """Channels are of all groups together; `stride` is the largest of all dimensions.
+
+    At a stride, few input channels share a segment only where they divide `FEW_CHANNELS`. Measured: 8, 16 and 32 do, 24 does
+    not; assumed: as these fill what a thread block takes at once without a rest.
+    """
+    if min(input_channels, output_channels) // groups > FEW_CHANNELS:
+        return PARTIAL_SUMS
+    uneven = FEW_CHANNELS % min(input_channels, FEW_CHANNELS) != 0
+    return PARTIAL_SUMS if groups == 1 and stride > 1 and uneven else 0
+
+
 FORMULAS: Dict[str, Callable[..., int]] = {
     "cublas": cublas_default_bytes,  # args: major, minor, release
     "cublaslt": cublaslt_default_bytes,  # args: major, minor, release
-    **cudnn_workspaces.FORMULAS,
+    "cudnn_forward": cudnn_forward_bytes,
+    "cudnn_backward_data": cudnn_backward_data_bytes,
+    "cudnn_backward_filter": cudnn_backward_filter_bytes,
     "reduction": reduction_bytes,
     "layer_norm_partial": layer_norm_partial_bytes,
     "embedding_sort": embedding_sort_bytes,

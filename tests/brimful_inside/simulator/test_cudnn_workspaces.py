@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.cudnn_workspaces import FEW_CHANNELS, PARTIAL_SUMS, partial_sums_bytes
+from brimful_inside.simulator.workspaces import FEW_CHANNELS, PARTIAL_SUMS, partial_sums_bytes
 from brimful_inside.simulator.pools import MIB
 from brimful_inside.simulator.workspaces import bytes_of
 
