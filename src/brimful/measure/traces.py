@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from brimful.values import Report, TrialResult
 from brimful_inside.simulator.trace import CardTrace, Trace, decode
@@ -13,36 +12,27 @@ from brimful_inside.simulator.trace import CardTrace, Trace, decode
 def read_trace(result: TrialResult, record_folder: Path) -> Trace | None:
     """The trace of the card, of any rank, with the highest peak; None if the trial left none or it cannot be read."""
     files = [file for report in result.reports for file in _files(report)]
-    if not files:
-        return None
-    return _read(record_folder / result.folder / max(files, key=lambda file: file.peak_bytes).name)
+    return _read(record_folder / result.folder / max(files, key=lambda file: file[2])[1]) if files else None
 
 
 def read_traces(result: TrialResult, record_folder: Path) -> tuple[CardTrace, ...]:
     """The traces of all cards that a trial used, by rank and card; () where one cannot be read."""
     found = []
     for report in result.reports:
-        for file in _files(report):
-            trace = _read(record_folder / result.folder / file.name)
+        for index, name, _ in _files(report):
+            trace = _read(record_folder / result.folder / name)
             if trace is None:
                 return ()
-            found.append(CardTrace(report.rank, file.index, trace))
+            found.append(CardTrace(report.rank, index, trace))
     return tuple(found)
 
 
-class _File(NamedTuple):
-    index: int  # of the card
-    name: str
-    peak_bytes: int
-
-
-def _files(report: Report) -> list[_File]:
+def _files(report: Report) -> list[tuple[int, str, int]]:
+    """Of each card that was traced: its index, the file's name, and the peak of what was reserved, in bytes."""
     if report.cards:
-        return [_File(c.index, c.trace_file, c.peak.reserved_bytes or 0) for c in report.cards if c.trace_file]
-    if not report.trace_file:
-        return []
+        return [(card.index, card.trace_file, card.peak.reserved_bytes or 0) for card in report.cards if card.trace_file]
     peak = report.peak_unphased
-    return [_File(0, report.trace_file, (peak.reserved_bytes or 0) if peak else 0)]
+    return [(0, report.trace_file, (peak.reserved_bytes or 0) if peak else 0)] if report.trace_file else []
 
 
 def _read(path: Path) -> Trace | None:

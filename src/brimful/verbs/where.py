@@ -23,9 +23,6 @@ class Found:
     model: SizeModel | None  # that holds at that batch size, on a single card; None: it is a trace of it
 
 
-Origin = tuple[Program, Sequence[int], Annotated, SizeModel | None]
-
-
 def find(tracer: Tracer, answer: Answer) -> Found | None:
     """The breakdowns whose parts add up to the predicted peak; None where no trace gives it."""
     card = tracer.card
@@ -38,7 +35,7 @@ def find(tracer: Tracer, answer: Answer) -> Found | None:
     return None
 
 
-def _origins(tracer: Tracer, answer: Answer) -> Iterator[Origin]:
+def _origins(tracer: Tracer, answer: Answer) -> Iterator[tuple[Program, Sequence[int], Annotated, SizeModel | None]]:
     """Programs with their sizes at the answer's batch size, each of one card."""
     model = answer.conclusion.size_model if answer.conclusion is not None else None
     batch_size = tracer.effective(answer.batch_size)

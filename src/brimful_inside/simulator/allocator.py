@@ -85,7 +85,6 @@ class CachingAllocator:
         detailed: bool = True,
     ):
         self.allocated = self.peak_allocated = 0  # live blocks, as rounded
-        self.requested = self.peak_requested = 0  # live blocks, as asked for
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self._statistics = Statistics() if detailed else None
         self.memory = DeviceMemory(capacity_bytes, self._statistics)
@@ -100,7 +99,6 @@ class CachingAllocator:
 
     reserved = property(lambda self: self.memory.reserved, doc="Segments held, in use or cached.")
     peak_reserved = property(lambda self: self.memory.peak_reserved)
-    allowed_bytes = property(lambda self: self.memory.allowed_bytes, doc="What a memory fraction leaves; None: all.")
 
     def change_settings(self, text: str) -> None:
         """torch.cuda.memory._set_allocator_settings: what `text` names has its values from now on.
@@ -168,9 +166,6 @@ class CachingAllocator:
         self.allocated = total = self.allocated + size
         if total > self.peak_allocated:
             self.peak_allocated = total
-        self.requested = total = self.requested + nbytes
-        if total > self.peak_requested:
-            self.peak_requested = total
         if self._statistics is not None:
             self._count_allocation(self._statistics, pool, address, found, size, nbytes)
         return address
@@ -181,7 +176,6 @@ class CachingAllocator:
             return
         size, nbytes, pool, free = self._live.pop(address)
         self.allocated -= size
-        self.requested -= nbytes
         if self._statistics is not None:
             self._count_end(self._statistics, pool, size)
             self._count_return(self._statistics, pool, address, size, nbytes)
@@ -214,7 +208,6 @@ class CachingAllocator:
         if address not in self._retired:
             return
         size, nbytes, pool, free = self._retired.pop(address)
-        self.requested -= nbytes
         if self._statistics is not None:
             self._count_return(self._statistics, pool, address, size, nbytes)
         pool.freed_at[pool.put(address, size, free) & ADDRESS] = pool.searches
@@ -257,8 +250,7 @@ class CachingAllocator:
 
     def reset_peaks(self) -> None:
         """torch.cuda.reset_peak_memory_stats: the peaks are what is held now."""
-        self.peak_allocated, self.peak_requested = self.allocated, self.requested
-        self.memory.peak_reserved = self.memory.reserved
+        self.peak_allocated, self.memory.peak_reserved = self.allocated, self.memory.reserved
         if self._statistics is not None:
             self._statistics.reset_peaks()
 

@@ -20,7 +20,6 @@ class Peaks(NamedTuple):
 
     allocated: int
     reserved: int
-    requested: int = 0
 
 
 class Replayed(NamedTuple):
@@ -58,7 +57,7 @@ def replay(
             elif kind == "free":
                 free(addresses[event[1]])
             elif kind == "phase":
-                visits.append((phase, _peaks(allocator)))
+                visits.append((phase, Peaks(allocator.peak_allocated, allocator.peak_reserved)))
                 allocator.reset_peaks()
                 phase = event[1]
             elif kind == "stream":
@@ -79,21 +78,17 @@ def replay(
         full = error
     except AboveLimit:
         stopped = True
-    return _worst([*visits, (phase, _peaks(allocator))], full, stopped)
-
-
-def _peaks(allocator: CachingAllocator) -> Peaks:
-    return Peaks(allocator.peak_allocated, allocator.peak_reserved, allocator.peak_requested)
+    return _worst([*visits, (phase, Peaks(allocator.peak_allocated, allocator.peak_reserved))], full, stopped)
 
 
 def _worst(visits: Iterable[Tuple[str, Peaks]], full: Optional[CardFull], stopped: bool) -> Replayed:
     """From the peaks of each stay in a phase, in order."""
     phases: Dict[str, Peaks] = {}
-    peak = Peaks(0, 0, 0)
+    peak = Peaks(0, 0)
     for phase, peaks in visits:
         phases[phase] = _higher(phases.get(phase, peaks), peaks)
         peak = _higher(peak, peaks)
-    if phases.get(FIRST_PHASE) == Peaks(0, 0, 0):
+    if phases.get(FIRST_PHASE) == Peaks(0, 0):
         del phases[FIRST_PHASE]
     return Replayed(phases, peak, full, stopped)
 

@@ -57,7 +57,7 @@ def test_a_fraction_of_the_card_is_a_limit_in_the_replay_as_well(gpu, trace_file
     row = next(row for row in decode(trace_file.getvalue().splitlines()).rows if isinstance(row, Settings))
     again = CachingAllocator(40 << 30)
     again.change_settings(row.text)
-    assert again.allowed_bytes == 20 << 30
+    assert again.memory.allowed_bytes == 20 << 30
     with pytest.raises(torch.OutOfMemoryError):
         torch.zeros(21 << 30, dtype=torch.uint8, device="cuda")
     assert torch.cuda.get_per_process_memory_fraction() == 0.5

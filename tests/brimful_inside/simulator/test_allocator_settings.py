@@ -11,11 +11,6 @@ from brimful_inside.simulator.allocator_settings import AllocatorSettings, chang
 MIB = 1 << 20
 
 
-def test_no_string_is_the_default():
-    assert settings_from("") == AllocatorSettings()
-    assert settings_in({}) == AllocatorSettings()
-
-
 def test_every_key_that_changes_memory_is_read():
     found = settings_from(
         "max_split_size_mb: 128, max_non_split_rounding_mb:40,garbage_collection_threshold:0.8,expandable_segments:True,"
@@ -24,7 +19,8 @@ def test_every_key_that_changes_memory_is_read():
     assert found == AllocatorSettings(128 * MIB, 40 * MIB, (8,) * 16, 0.8, True, 0.5, 40 * MIB, False)
 
 
-def test_keys_about_host_memory_are_known_and_change_nothing():
+def test_no_string_and_keys_about_host_memory_change_nothing():
+    assert settings_in({}) == AllocatorSettings()
     assert settings_from("pinned_use_background_threads:True,pinned_num_register_threads:8") == AllocatorSettings()
 
 
@@ -67,11 +63,8 @@ def test_the_older_variable_goes_first_as_in_pytorch():
     assert settings_in(environment).expandable_segments
     del environment["PYTORCH_CUDA_ALLOC_CONF"]
     assert not settings_in(environment).expandable_segments
-
-
-def test_an_older_variable_that_is_set_and_empty_hides_the_newer_one_as_in_pytorch():
     environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": ""}
-    assert settings_in(environment) == AllocatorSettings()
+    assert settings_in(environment) == AllocatorSettings(), "an older one that is empty hides the newer one"
 
 
 def test_the_least_block_to_keep_whole_is_a_segment_that_requests_share():

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brimful_inside.simulator.oom_patterns import (
-    DEVICE,
-    HOST,
-    OOM_PATTERNS,
-    match_oom,
-)
+from brimful_inside.simulator.oom_patterns import DEVICE, HOST, OOM_PATTERNS, match_oom
 
 SEEN = [
     ("RuntimeError", "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
@@ -89,46 +84,24 @@ def test_this_is_not_out_of_memory(type_name, message):
     assert match_oom(type_name, message) is None
 
 
-def test_the_end_of_standard_error_is_searched():
-    words = (
-        'Traceback (most recent call last):\n  File "train.py", line 3\ntorch.OutOfMemoryError: CUDA out of memory. Tried to'
-    )
+LAST_WORDS = [
+    ('Traceback (most recent call last):\n  File "train.py", line 3\ntorch.OutOfMemoryError: CUDA out of memory.', DEVICE),
+    ("Traceback (most recent call last):\n  File 'x.py', line 1\n    x = [0] * 10**12\nMemoryError\n", HOST),
+    # a rank that only lost its peer does not hide the cause
+    ("[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+     "[rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4000\n"
+     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain.py FAILED\n", DEVICE),
+    # an error after one that the script caught is the cause
+    ("torch.OutOfMemoryError: CUDA out of memory. (caught, going on)\nTraceback:\nKeyError: 'loss'\n", None),
+    # native code
+    ("terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: out of memory\n", DEVICE),
+    ("ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n", HOST),
+    ("epoch 1 loss 2.3\nusing 3 GiB of memory\n", None),
+    ("", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "kind"), LAST_WORDS)
+def test_the_end_of_standard_error_is_searched(words, kind):
     found = match_oom("", words)
-    assert found is not None and found.kind == DEVICE
-
-
-def test_a_bare_memory_error_is_seen_in_the_last_words():
-    found = match_oom("", "Traceback (most recent call last):\n  File 'x.py', line 1\n    x = [0] * 10**12\nMemoryError\n")
-    assert found is not None and found.kind == HOST
-
-
-def test_a_rank_that_only_lost_its_peer_does_not_hide_the_cause():
-    words = (
-        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
-        "[rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4000\n"
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain.py FAILED\n"
-    )
-    found = match_oom("", words)
-    assert found is not None and found.name == "torch.OutOfMemoryError"
-
-
-def test_another_error_after_an_out_of_memory_that_the_script_caught_is_the_cause():
-    words = "torch.OutOfMemoryError: CUDA out of memory. (caught, going on)\nTraceback:\nKeyError: 'loss'\n"
-    assert match_oom("", words) is None
-
-
-def test_a_crash_in_native_code_is_read_from_its_words():
-    words = "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: out of memory\n"
-    found = match_oom("", words)
-    assert found is not None and found.kind == DEVICE
-
-
-def test_a_worker_that_wrote_before_it_died_is_understood():
-    words = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
-    found = match_oom("", words)
-    assert found is not None and found.kind == HOST
-
-
-def test_ordinary_output_is_not_out_of_memory():
-    assert match_oom("", "epoch 1 loss 2.3\nusing 3 GiB of memory\n") is None
-    assert match_oom("", "") is None
+    assert (found.kind if found is not None else None) == kind

@@ -26,8 +26,7 @@ from brimful_inside.simulator.trace import (
     Stream,
     Trace,
 )
-from tests.brimful_inside.simulator.naive_allocator import NaiveAllocator
-from tests.brimful_inside.simulator.random_programs import PLAIN, program_from, random_program
+from tests.brimful_inside.simulator.random_programs import PLAIN, NaiveAllocator, program_from, random_program
 
 MIB = 1 << 20
 CONFIGURATIONS = [
@@ -55,9 +54,9 @@ def test_a_phase_has_the_peak_of_its_own_stretch():
     rows = [Malloc(1, 30 * MIB, "a"), Phase("train"), Malloc(2, 40 * MIB, "b"), Free(2), EmptyCache(), Phase("eval"), Step(1)]
     found = replayed(rows)
     assert found.phases == {
-        "start": Peaks(30 * MIB, 30 * MIB, 30 * MIB),
-        "train": Peaks(70 * MIB, 70 * MIB, 70 * MIB),
-        "eval": Peaks(30 * MIB, 30 * MIB, 30 * MIB),
+        "start": Peaks(30 * MIB, 30 * MIB),
+        "train": Peaks(70 * MIB, 70 * MIB),
+        "eval": Peaks(30 * MIB, 30 * MIB),
     }
     assert (found.peak.reserved, found.full, found.stopped) == (70 * MIB, None, False)
 
@@ -76,12 +75,7 @@ def test_a_replay_ends_where_the_card_is_full():
 
 
 def test_the_end_of_a_storage_older_than_the_trace_is_passed_over():
-    assert replayed([Free(99), Malloc(1, 0, "empty"), Free(1)]).peak == Peaks(0, 0, 0)
-
-
-def test_a_request_of_less_than_nothing_is_refused():
-    with pytest.raises(ValueError, match="a request of -5 bytes"):
-        replayed([Malloc(1, -5, "a")])
+    assert replayed([Free(99), Malloc(1, 0, "empty"), Free(1)]).peak == Peaks(0, 0)
 
 
 @given(seed=SEEDS, length=st.sampled_from([10, 60, 200]))
@@ -104,7 +98,7 @@ def test_the_peaks_are_those_of_the_plainest_writing_of_the_rules(seed, length):
             phase = event[1]
     peaks = {name: tuple(seen) for name, seen in peaks.items() if name != "start" or any(seen)}
     found = replay(program, program.sizes, CachingAllocator(detailed=False))
-    assert {name: one[:2] for name, one in found.phases.items()} == peaks
+    assert found.phases == peaks
 
 
 @pytest.mark.parametrize("conf", CONFIGURATIONS)
@@ -145,7 +139,7 @@ def test_a_stream_does_not_use_what_another_one_freed():
 
 def test_a_retired_block_is_used_again_only_when_it_is_ready():
     rows = [Malloc(1, 30 * MIB, "a"), Retire(1), Malloc(2, 30 * MIB, "b"), Ready(1), Malloc(3, 30 * MIB, "c")]
-    assert replayed(rows).peak[:2] == (60 * MIB, 60 * MIB)
+    assert replayed(rows).peak == (60 * MIB, 60 * MIB)
     assert replayed([rows[0], Free(1), *rows[2:3], *rows[4:]]).peak.reserved == 60 * MIB
 
 
@@ -196,10 +190,7 @@ def test_cards_that_do_the_same_are_replayed_once(monkeypatch):
 
 
 def test_the_worst_of_each_value_is_kept():
-    one, other = (
-        Replayed({"train": Peaks(1, 9)}, Peaks(1, 9)),
-        Replayed({"train": Peaks(5, 2), "eval": Peaks(0, 1)}, Peaks(5, 2)),
-    )
-    worst = worst_of([one, other])
-    assert worst == Replayed({"train": Peaks(5, 9), "eval": Peaks(0, 1)}, Peaks(5, 9))
+    one = Replayed({"train": Peaks(1, 9)}, Peaks(1, 9))
+    other = Replayed({"train": Peaks(5, 2), "eval": Peaks(0, 1)}, Peaks(5, 2))
+    assert worst_of([one, other]) == Replayed({"train": Peaks(5, 9), "eval": Peaks(0, 1)}, Peaks(5, 9))
     assert worst_of([one, other._replace(stopped=True)]).stopped

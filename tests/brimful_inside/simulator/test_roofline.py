@@ -21,7 +21,7 @@ from brimful_inside.simulator.roofline import (
     kernel_time,
     product_time,
     step_time,
-)
+)  # fmt: skip  # isort: skip
 
 A100 = Rates(1555e9, 19.5e12, 156e12, 312e12, 312e12, 108, (8, 0))
 RTX3090 = Rates(936e9, 35.6e12, 35.6e12, 71e12, 71e12, 82, (8, 6))

@@ -61,7 +61,7 @@ def memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             ledger.empty_cache()
 
     def fraction(device: int) -> float:
-        allowed = allocator(device).allowed_bytes
+        allowed = allocator(device).memory.allowed_bytes
         return 1.0 if allowed is None else allowed / gpu.card.total_bytes
 
     return {
