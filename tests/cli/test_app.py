@@ -100,7 +100,7 @@ def test_an_unknown_card_is_answered_with_the_nearest_names(capsys):
         (["predict", "--gpuu", "t4", *TRAIN, "8"], "--gpuu"),
         (["pedict"], "predict"),
         (["tune", "--device", "tpu", *TRAIN, "8"], "auto, cpu or accelerator"),
-        (["tune", "--gpu-memory", "8GiB", "--objective", "fastest", *TRAIN, "8"], "no clock"),
+        (["tune", "--gpu-memory", "8GiB", "--objective", "fastest", *TRAIN, "8"], "only the memory is known"),
         (["tune", "--device", "cpu", "--objective", "best", *TRAIN, "8"], "fastest, largest, fit"),
         (["tune", "--device", "cpu", "--", "my-train", "--epochs", "3"], "{batch_size}"),
         (["audit", "--steps", "0", *TRAIN, "8"], "whole number"),

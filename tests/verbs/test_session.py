@@ -20,7 +20,6 @@ from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
 from brimful.values import Outcome
 from brimful.verbs import audit, predict, tune
-from brimful.verbs.report import find_record
 from brimful.verbs.session import Nobody, Options, opened
 
 
@@ -110,7 +109,7 @@ def cut_off(whole_record, share):
     folder, data = whole_record
     opening = data.index(b"\n") + 1
     (folder / "record.jsonl").write_bytes(data[: opening + int(share * (len(data) - opening))])
-    return find_record(str(folder))
+    return read_record(folder)
 
 
 @settings(max_examples=50, deadline=None)
@@ -140,7 +139,7 @@ def test_a_record_of_a_newer_brimful_is_told_as_such(tmp_path):
     path = latest(tmp_path) / "record.jsonl"
     path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":99'))
     with pytest.raises(NewerRecord):
-        find_record(None, tmp_path)
+        read_record(latest(tmp_path))
 
 
 def test_a_verb_answers_with_what_its_record_says(tmp_path):

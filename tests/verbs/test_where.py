@@ -13,7 +13,7 @@ from programs import GIB, card, network
 
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.verbs.warnings import Answer
-from brimful.verbs.where import find
+from brimful.verbs.what_if import find
 from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.trace import CardTrace
 

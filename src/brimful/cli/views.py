@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from brimful import codec
-from brimful.errors import BrimfulError, DiskFull, UsageError
+from brimful.errors import BrimfulError, DiskFull, NoSuchRecord, UsageError
+from brimful.record import latest, read_record, record_home
 from brimful.show import console
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import calibration_sections, doctor_sections, gpu_sections
@@ -102,15 +103,24 @@ def _about(record: Record) -> dict[str, Any]:
 
 
 def show_report(name: str | None, out: Path | None, format: str, home: Path | None, json: bool) -> int:
-    from brimful.verbs.report import find_record
-
-    record = find_record(name, home)
+    record = read_record(name or _latest(home), home)
     if format == "text":
         console.show_record(console.make_console(), record)
         return 0
     written = write(record, format, out)
     print(codec.answer(record=record.folder, page=written, format=format) if json else written)
     return 0
+
+
+def _latest(home: Path | None) -> Path:
+    newest = latest(home)
+    if newest is None:
+        raise NoSuchRecord(
+            problem=f"there is no record in {record_home(home)}",
+            explanation="predict, audit, tune and run each leave one",
+            suggestion="call one of them first, or name a record's folder",
+        )
+    return newest
 
 
 def write(record: Record, format: str, out: Path | None) -> Path:
@@ -148,14 +158,13 @@ def show_gpus(json: bool) -> int:
 
 
 def show_doctor(json: bool, calibrate: bool = False) -> int:
-    from brimful.verbs import calibrate as calibration
-    from brimful.verbs.doctor import doctor
+    from brimful.verbs import doctor
 
     if calibrate:
-        measured, path = calibration.calibrate(calibration.python_here())
+        measured, path = doctor.calibrate()
         text, shown = codec.answer(measured, file=path), calibration_sections(measured, str(path))
     else:
-        machine, found = doctor()
+        machine, found = doctor.doctor()
         text, shown = codec.answer(machine=machine, findings=found), doctor_sections(machine, found)
     if json:
         print(text)

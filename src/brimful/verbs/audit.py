@@ -10,14 +10,12 @@ from brimful.decide.audit.findings import findings
 from brimful.errors import UsageError
 from brimful.values import Audit, Command, Effective, PhasePeak, Record, Setting, Source, Trial, TrialKind, TrialResult
 from brimful.verbs import devices
-from brimful.verbs.failures import require_steps
-from brimful.verbs.predict import asked_batch_size, refuse_unreachable
-from brimful.verbs.samples import batches_per_step, loaders
+from brimful.verbs.predict import PHASES, asked_batch_size, refuse_unreachable
+from brimful.verbs.results import batches_per_step, loaders, require_steps
 from brimful.verbs.session import Options, Session, opened
 
 _STEPS = 12  # enough batches for remainders and repeats to show, and for a median of step times
 _WARMUP_STEPS = 2
-PHASES = ("train", "eval")
 
 
 def audit(
@@ -34,7 +32,7 @@ def audit(
     """Runs the command for some steps and reports what it did. Returns the record, whose `audit` is the answer.
 
     Raises UsageError where a placeholder stays open (an audit needs the values that are in use), and the errors of
-    `verbs.failures` when the command does not train.
+    `verbs.results` when the command does not train.
     """
     options = options or Options()
     command, advice = devices.with_torch(commands.parse(tuple(argv)))

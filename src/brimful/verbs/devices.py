@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -73,21 +72,16 @@ def cards(
 def _require_sensible_ranks(ranks: int | None, as_rank: int | None, has_card: bool) -> None:
     if ranks is None:
         if as_rank is not None:
-            problem, explanation, suggestion = f"--as-rank {as_rank}", "of how many ranks?", "give their number: --ranks 64"
-            raise UsageError(problem=problem, explanation=explanation, suggestion=suggestion)
-        return
-    if not has_card:
-        raise UsageError(
-            problem=f"--ranks {ranks} without a card",
-            explanation="one rank can be started without the others on imaginary cards alone",
-            suggestion="name a card: --gpu a100-40gb:8",
+            raise UsageError(f"--as-rank {as_rank}", "of how many ranks?", "give their number: --ranks 64")
+    elif not has_card:
+        explanation = "one rank can be started without the others on imaginary cards alone"
+        raise UsageError(f"--ranks {ranks} without a card", explanation, "name a card: --gpu a100-40gb:8")
+    elif not 0 <= (as_rank or 0) < ranks:
+        problem, explanation = (
+            f"--ranks {ranks} --as-rank {as_rank or 0}",
+            "ranks are counted from 0, and there is one at least",
         )
-    if not 0 <= (as_rank or 0) < ranks:
-        raise UsageError(
-            problem=f"--ranks {ranks} --as-rank {as_rank or 0}",
-            explanation="ranks are counted from 0, and there is one at least",
-            suggestion=f"give one from 0 to {max(0, ranks - 1)}",
-        )
+        raise UsageError(problem, explanation, f"give one from 0 to {max(0, ranks - 1)}")
 
 
 def choose(command: Command, device: str, asked: Cards | None) -> tuple[Device, accelerators.Accelerator | None]:
@@ -110,7 +104,8 @@ def choose(command: Command, device: str, asked: Cards | None) -> tuple[Device, 
         )
     if device == "cpu":
         return Device("cpu", "cpu"), None
-    found = accelerators.found_by(python_of(command))
+    first = command.argv[0] if command.argv else ""
+    found = accelerators.found_by(first if Path(first).name.startswith("python") else sys.executable)
     if found:
         return Device("accelerator", found[0].label), found[0]
     if device == "accelerator":
@@ -138,12 +133,6 @@ def _require_a_modelled_allocator(command: Command) -> None:
             explanation="its rules are the driver's, and the imaginary card knows PyTorch's own allocator alone",
             suggestion="predict without it (unset PYTORCH_CUDA_ALLOC_CONF), or measure on a real card",
         )
-
-
-def python_of(command: Command) -> str:
-    """The interpreter that the command starts, or brimful's own where the command does not begin with one."""
-    first = Path(command.argv[0]).name if command.argv else ""
-    return command.argv[0] if first.startswith("python") else sys.executable
 
 
 def budget_for(device: Device, accelerator: accelerators.Accelerator | None, text: str | None) -> Budget:
@@ -202,24 +191,13 @@ def with_torch(command: Command) -> tuple[Command, Diagnostic | None]:
     A brimful called by its path (``.venv/bin/brimful``) without the environment being activated would start the system's
     Python, which has no torch. Where brimful's own Python has it, that one is taken.
     """
-    named = command.argv[0]
-    if not _BARE.fullmatch(named) or _has_torch(shutil.which(named)) or find_spec("torch") is None:
+    named, found = command.argv[0], shutil.which(command.argv[0])
+    if not _BARE.fullmatch(named) or (found and accelerators.torch_version(found)) or find_spec("torch") is None:
         return command, None
     advice = Diagnostic(
         "other-interpreter",
-        f"{named!r} on the PATH is {shutil.which(named) or 'not there'}, which has no torch",
+        f"{named!r} on the PATH is {found or 'not there'}, which has no torch",
         f"brimful runs the command with its own Python, {sys.executable}",
         "activate the environment of your script, or name its Python in the command, if this is not what you mean",
     )
     return replace(command, argv=(sys.executable, *command.argv[1:])), advice
-
-
-def _has_torch(interpreter: str | None) -> bool:
-    """Whether `interpreter` finds torch (without importing it: that would take seconds)."""
-    if interpreter is None:
-        return False
-    question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    try:
-        return subprocess.run([interpreter, "-c", question], capture_output=True, timeout=30, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False

@@ -1,109 +1,164 @@
-"""`doctor`: what this machine is, and what stands in the way of good measurements here. Starts no trial."""
+"""`doctor`: what this machine is, and what stands in the way of good measurements; `--calibrate` measures its card."""
 
 from __future__ import annotations
 
+import datetime
+import json
+import os
+import platform
 import shutil
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import brimful_inside
+from brimful.errors import CommandFailed, NoSuchDevice
 from brimful.measure import accelerators, host
+from brimful.measure.gpus import calibrations
 from brimful.record import record_home
 from brimful.units import format_bytes
-from brimful.values import Diagnostic, Machine
+from brimful.values import Calibration, Diagnostic, Machine
 
+SCRIPT = Path(brimful_inside.__file__).parent / "calibration.py"
+TIME_LIMIT_S = 300.0  # of a calibration
 _SMALL_SHM_BYTES = 1 << 30
 _SMALL_DISK_BYTES = 1 << 30
 
 
-def doctor(interpreter: str | None = None, home: Path | None = None) -> tuple[Machine, tuple[Diagnostic, ...]]:
-    """This machine, and advice where something was seen. `interpreter` is the Python that runs the user's scripts."""
+def doctor() -> tuple[Machine, tuple[Diagnostic, ...]]:
+    """This machine, and what stands in the way. Starts no trial."""
     machine = host.machine()
-    interpreter = interpreter or shutil.which("python") or sys.executable
-    checks = (
-        _torch(interpreter),
-        _accelerator(interpreter),
-        _shared_memory(machine),
-        _cgroup(machine),
-        _records(home),
-    )
-    return machine, tuple(advice for advice in checks if advice is not None)
+    interpreter = shutil.which("python") or sys.executable  # which runs the user's scripts
+    return machine, (*_about_torch(interpreter), *_about_cards(interpreter), *_about_memory(machine), *_about_the_disk())
 
 
-def _torch(interpreter: str) -> Diagnostic | None:
+def _about_torch(interpreter: str) -> Iterator[Diagnostic]:
     seen = accelerators.torch_version(interpreter)
     if seen is None:
-        return Diagnostic(
+        yield Diagnostic(
             "no-torch",
             f"{interpreter} cannot import torch",
             "trials run in the Python of your command, which needs torch",
             "activate the environment of your script before calling brimful",
         )
-    if accelerators.is_older(seen, (2, 6)):
-        return Diagnostic(
-            "old-torch", f"torch {seen} in {interpreter}", "brimful is made for torch 2.6 and newer", "update torch"
-        )
-    return None
+    elif accelerators.is_older(seen, (2, 6)):
+        problem = f"torch {seen} in {interpreter}"
+        yield Diagnostic("old-torch", problem, "brimful is made for torch 2.6 and newer", "update torch")
 
 
-def _accelerator(interpreter: str) -> Diagnostic | None:
+def _about_cards(interpreter: str) -> Iterator[Diagnostic]:
     by_nvml = accelerators.visible()
     by_torch = accelerators.ask_python(interpreter)
+    used = [card for card in by_nvml if card.free_bytes < 0.9 * card.total_bytes]
     if by_nvml and not by_torch:
-        return Diagnostic(
+        yield Diagnostic(
             "torch-sees-no-card",
             f"the driver shows {by_nvml[0].name}, and torch in {interpreter} sees no accelerator",
             "trials would run on the CPU",
-            "install a build of torch for this driver, or look at CUDA_VISIBLE_DEVICES",
+            "install a build of torch for this driver, or check CUDA_VISIBLE_DEVICES",
         )
-    if not by_torch:
-        return Diagnostic(
+    elif not by_torch:
+        yield Diagnostic(
             "no-accelerator",
             "no accelerator is visible here",
             "`tune` and `audit` work on the CPU; `--gpu NAME` predicts for a card without having it",
             "see `brimful gpus`",
         )
-    used = [card for card in by_nvml if card.free_bytes < 0.9 * card.total_bytes]
-    if used:
-        return Diagnostic(
+    elif used:
+        yield Diagnostic(
             "card-in-use",
             f"{format_bytes(used[0].total_bytes - used[0].free_bytes)} of {used[0].label} are in use already",
             "budgets are taken of what is free, and timings suffer from other processes",
-            "look at `nvidia-smi` for processes that you no longer need",
+            "check `nvidia-smi` for processes that you no longer need",
         )
-    return None
 
 
-def _shared_memory(machine: Machine) -> Diagnostic | None:
-    if machine.shm_bytes is None or machine.shm_bytes >= _SMALL_SHM_BYTES:
-        return None
-    return Diagnostic(
-        "small-shared-memory",
-        f"/dev/shm has {format_bytes(machine.shm_bytes)}",
-        "DataLoader workers hand their batches over through it; with large batches they die of a bus error",
-        "give the container more (docker run --shm-size 8g), or use fewer workers",
-    )
+def _about_memory(machine: Machine) -> Iterator[Diagnostic]:
+    if machine.shm_bytes is not None and machine.shm_bytes < _SMALL_SHM_BYTES:
+        yield Diagnostic(
+            "small-shared-memory",
+            f"/dev/shm has {format_bytes(machine.shm_bytes)}",
+            "DataLoader workers hand their batches over through it; with large batches they die of a bus error",
+            "give the container more (docker run --shm-size 8g), or use fewer workers",
+        )
+    if machine.cgroup_limit_bytes is not None:
+        yield Diagnostic(
+            "memory-limit",
+            f"a cgroup limits this process to {format_bytes(machine.cgroup_limit_bytes)} of host memory",
+            "the kernel kills what goes over it (signal 9), whatever the host has free",
+            "nothing: brimful counts with the smaller of the two",
+        )
 
 
-def _cgroup(machine: Machine) -> Diagnostic | None:
-    if machine.cgroup_limit_bytes is None:
-        return None
-    return Diagnostic(
-        "memory-limit",
-        f"a cgroup limits this process to {format_bytes(machine.cgroup_limit_bytes)} of host memory",
-        "the kernel kills what goes over it (signal 9), whatever the host has free",
-        "nothing: brimful counts with the smaller of the two",
-    )
-
-
-def _records(home: Path | None) -> Diagnostic | None:
-    folder = record_home(home)
+def _about_the_disk() -> Iterator[Diagnostic]:
+    folder = record_home()
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    if free >= _SMALL_DISK_BYTES:
-        return None
-    return Diagnostic(
-        "disk-nearly-full",
-        f"{format_bytes(free)} free where records are kept ({folder})",
-        "a trial keeps its output and traces there",
-        "free some space, or set BRIMFUL_HOME",
+    if free < _SMALL_DISK_BYTES:
+        problem = f"{format_bytes(free)} free where records are kept ({folder})"
+        suggestion = "free some space, or set BRIMFUL_HOME"
+        yield Diagnostic("disk-nearly-full", problem, "a trial keeps its output and traces there", suggestion)
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+def calibrate(
+    interpreter: str | None = None, home: Path | str | None = None, script: Path = SCRIPT
+) -> tuple[Calibration, Path]:
+    """Measures the first card that `interpreter` sees, and keeps that for later predictions: (what it measured, the file).
+
+    `interpreter`: None for the Python that runs the user's scripts, or brimful's own where that one has no torch.
+    Raises NoSuchDevice where torch sees no CUDA card there, CommandFailed where measuring it failed.
+    """
+    found = shutil.which("python")
+    interpreter = interpreter or (found if found and accelerators.torch_version(found) else sys.executable)
+    cards = accelerators.visible()
+    answer = _ask(interpreter, script)
+    if "none" in answer:
+        raise NoSuchDevice(
+            "cuda",
+            problem=f"there is no CUDA card to calibrate: {answer['none']}",
+            suggestion="run it on the machine with the card, in the environment of your script; see `brimful doctor`",
+        )
+    calibration = _calibration_of(answer, cards[0] if cards else None)
+    return calibration, calibrations.keep(calibration, home)
+
+
+def _calibration_of(answer: Mapping[str, Any], card: accelerators.Accelerator | None) -> Calibration:
+    """The child's answer without what other processes held on the card before it started; `card`: None without NVML."""
+    others = card.others_bytes if card else None
+    stages = {name: max(0, held - (others or 0)) for name, held in answer["outside_bytes"].items()}
+    return Calibration(
+        name=answer["card"]["name"],
+        capability=tuple(answer["card"]["capability"]),
+        multiprocessors=answer["card"]["multiprocessors"],
+        total_bytes=answer["card"]["total_bytes"],
+        context_bytes=stages["training"],
+        cudnn_bytes=max(0, stages["cudnn"] - stages["training"]),
+        stages_bytes=stages,
+        others_bytes=others,
+        rates={name: rate for name, rate in answer["rates"].items() if rate is not None},
+        versions={**answer["versions"], "driver": card.driver if card else None},
+        hostname=platform.node(),
+        date=datetime.date.today().isoformat(),
     )
+
+
+def _ask(interpreter: str, script: Path) -> Mapping[str, Any]:
+    """What the calibration script prints in a process of its own."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("BRIMFUL_")}
+    start = f"import runpy, sys; sys.path.pop(0); runpy.run_path({str(script)!r}, run_name='__main__')"
+    try:
+        run = subprocess.run(
+            [interpreter, "-c", start], capture_output=True, text=True, timeout=TIME_LIMIT_S, env=variables, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CommandFailed(f"the card could not be calibrated: {error}") from error
+    for line in reversed(run.stdout.splitlines()):
+        if line.startswith("BRIMFUL"):
+            return json.loads(line[len("BRIMFUL") :])
+    problem = f"the card could not be calibrated: {interpreter} ended with {run.returncode}"
+    raise CommandFailed(problem, suggestion="see `brimful doctor`", traceback=run.stderr)

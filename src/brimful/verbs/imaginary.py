@@ -16,8 +16,7 @@ from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
-from brimful.verbs.failures import error_of, exception_of, require_steps, require_steps_or_memory
-from brimful.verbs.samples import dataset_length
+from brimful.verbs.results import dataset_length, error_of, exception_of, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful_inside.simulator.allocator_settings import settings_in
 from brimful_inside.simulator.program import NOTHING, program_of
@@ -44,7 +43,7 @@ class Tracer:
     def sample(self, batch_size: int | None, limitless: bool = False, searching: bool = False) -> TrialResult:
         """The trial at a batch size (run now, if it was not). `limitless`: the card is as large as it needs to be.
 
-        Raises the errors of `verbs.failures`; when `searching`, not where other sizes trained.
+        Raises the errors of `verbs.results`; when `searching`, not where other sizes trained.
         """
         if batch_size not in self.samples or limitless:
             sample = self._run(batch_size, limitless)

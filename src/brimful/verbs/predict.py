@@ -1,10 +1,11 @@
-"""`predict`: will a command fit a card that need not be here, how much memory in which phase, the largest batch size.
+"""`predict`: will a command fit a card that need not be here, how much memory in which phase, the largest batch size, how fast.
 
-It reads top to bottom: the command is parsed, its trials are run, and one `Prediction` is made of what they showed.
+It reads top to bottom: parse the command, run its trials, make one `Prediction` of what they showed.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,20 +13,33 @@ from pathlib import Path
 from brimful import command as commands
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.decide.run.settings import ACCUMULATION
+from brimful.decide.speed.kernels import fit_kernels
+from brimful.decide.speed.predicted import is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
 from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.units import parse_batch_size
-from brimful.values import CardPeak, Command, Diagnostic, Outcome, PeakEstimate, Prediction, Record, Setting
+from brimful.values import (
+    CardPeak,
+    Command,
+    Diagnostic,
+    Outcome,
+    PeakEstimate,
+    PredictedSpeed,
+    Prediction,
+    Record,
+    Setting,
+    TrialResult,
+)
 from brimful.verbs import devices, imaginary
 from brimful.verbs.imaginary import Tracer
-from brimful.verbs.predicted_speed import speed_of
+from brimful.verbs.results import batches_per_step
 from brimful.verbs.session import Options, opened
 from brimful.verbs.warnings import Answer, warnings_of
-from brimful.verbs.what_if import what_would_help
-from brimful.verbs.where import find
+from brimful.verbs.what_if import find, what_would_help
 from brimful_inside.simulator.replay import Replayed
 
 PHASES = ("train", "eval")
+FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
 
 
 def predict(
@@ -43,7 +57,7 @@ def predict(
 
     `what_if`: whether what would save memory is tried; None tries it where the batch size that was asked for does not fit.
     With ``{batch_size}`` left open it answers for the largest that fits. Raises UsageError without a card, NoSuchDevice
-    for an unknown one, DoesNotFit when no batch size fits and none was asked for, and the errors of `verbs.failures`.
+    for an unknown one, DoesNotFit when no batch size fits and none was asked for, and the errors of `verbs.results`.
     """
     options = options or Options()
     command, advice = devices.with_torch(commands.parse(tuple(argv)))
@@ -189,7 +203,7 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None) -> P
         breakdown=found.breakdowns.whole if found else None,
         phase_breakdowns=found.breakdowns.phases if found else {},
         what_if=what_would_help(tracer, answer, found, bool(wants_what_if)) if found and tries_what_if else None,
-        seconds=tracer.session.seconds(),
+        seconds=time.monotonic() - tracer.session.started,
     )
 
 
@@ -219,3 +233,54 @@ def _card_peaks(tracer: Tracer, answer: Answer) -> tuple[CardPeak, ...]:
         return ()
     peaks: list[PeakEstimate] = [card.estimate(one.peak) for one in played]
     return tuple(CardPeak(one.rank, one.index, peak) for one, peak in zip(labels, peaks, strict=True))
+
+
+def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> PredictedSpeed | Diagnostic:
+    """The speed at `batch_size` (None: of the command as it stands), and up to `largest`, from the traces taken so far.
+
+    Or what stands in the way of one.
+    """
+    gpu = tracer.gpu
+    if rates_of(gpu) is None:
+        return Diagnostic(
+            "no-clock",
+            "only the memory of this card is known",
+            "so no speed is predicted",
+            "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)",
+        )
+    done = {
+        size: sample
+        for size, sample in tracer.samples.items()
+        if sample.outcome is Outcome.COMPLETED and (size is None) == (batch_size is None)
+    }
+    counted = {size or 0: sample.samples_per_step for size, sample in done.items()}
+    batches = {size or 0: count for size, sample in done.items() if (count := batches_per_step(sample))}
+    accumulates = is_of_a_fixed_total(counted, batches)
+    kernels = fit_kernels({size or 0: tracer.kernels(size) for size in done}, alike=not accumulates)
+    if kernels is None:
+        return Diagnostic("no-clock", "no trial saw a step from its beginning to its end", "so no speed is predicted", "")
+    samples, notes = samples_by_size(counted), _left_out(tracer.representative())
+    if accumulates:
+        notes.append(FIXED_TOTAL)
+    elif samples is not None and batch_size is not None:
+        first, last = kernels.fitted_at[0], kernels.fitted_at[-1]
+        if samples(first) == samples(last) and kernels.at(first) != kernels.at(last):
+            samples = float  # the work of a step grows with the batch size
+            notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
+    ranks = tracer.representative().reports[0].world_size
+    speed = predict_speed(kernels, gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks, draws=not accumulates)
+    assert speed is not None
+    return speed
+
+
+def _left_out(sample: TrialResult) -> list[str]:
+    """What happens in a step and is not in its predicted time."""
+    report = sample.reports[0]
+    notes = []
+    if report.world_size > 1:
+        notes.append(f"communication between {report.world_size} ranks takes time that is not counted")
+    if report.worst_batch is not None and report.worst_batch.varies:
+        notes.append("this is for the largest batch there can be; ordinary ones are faster")
+    if any("compile" in name for name in report.approximations):
+        notes.append("the trial ran the model as it is; compiled, it is faster as a rule")
+    return notes

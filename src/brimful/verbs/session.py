@@ -14,14 +14,14 @@ from typing import Protocol
 from brimful.codec import SCHEMA, Entry
 from brimful.errors import BrimfulError, DiskFull, Interrupted
 from brimful.measure import carry_over, host
-from brimful.measure.trial import failure_text, run_trial
+from brimful.measure.trial import run_trial
 from brimful.record import RecordWriter, new_record_id, read_record, record_home
 from brimful.values import Budget, Closed, Command, Device, Diagnostic, Objective, Opened, Outcome, Record, Trial, TrialResult
 from brimful_inside import wire
 
 
 class Watcher(Protocol):
-    """Who looks on while a verb works (a terminal, a notebook, nobody)."""
+    """Who watches while a verb works (a terminal, a notebook, nobody)."""
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
     def trial_progress(self, seen: wire.Progress | None) -> None: ...
@@ -29,13 +29,8 @@ class Watcher(Protocol):
     def message(self, text: str) -> None: ...
 
 
-class Nobody:
-    """Looks on in silence."""
-
-    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
-    def trial_progress(self, seen: wire.Progress | None) -> None: ...
-    def trial_ended(self, sample: TrialResult) -> None: ...
-    def message(self, text: str) -> None: ...
+class Nobody(Watcher):
+    """Watches in silence."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ class Session:
         self.options = options
         self.results: list[TrialResult] = []
         self.started = time.monotonic()
-        self.exit_code = 0  # of a verb that ends well and says no
+        self.exit_code = 0  # of a verb that ends without an error
         self.outlives_a_full_disk = False  # what goes on matters more than its record
 
     @property
@@ -78,15 +73,8 @@ class Session:
         self.writer.append(sample)
         self.options.watcher.trial_ended(sample)
         if sample.outcome is Outcome.INTERRUPTED:
-            raise Interrupted(
-                problem="interrupted in the middle of a trial",
-                explanation=f"the record is kept in {self.folder}",
-                suggestion="",
-            )
+            raise Interrupted("interrupted in the middle of a trial", f"the record is kept in {self.folder}")
         return sample
-
-    def failure_text(self, sample: TrialResult) -> str:
-        return failure_text(sample, self.folder)
 
     def keep(self, entry: Entry) -> None:
         self.writer.append(entry)
@@ -100,9 +88,6 @@ class Session:
 
     def record(self) -> Record:
         return read_record(self.folder)
-
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
 
 
 @contextmanager
@@ -131,14 +116,12 @@ def opened(
     )
     session = Session(RecordWriter.create(home, entry), entry, options)
     if command is not None:
-        _say_which_flags(session, command)
+        _report_flags(session, command)
     try:
         yield session
     except KeyboardInterrupt as error:
         session.writer.append(Closed(130, time.time(), "interrupted"))
-        raise Interrupted(
-            problem="interrupted", explanation=f"the record is kept in {session.folder}", suggestion=""
-        ) from error
+        raise Interrupted("interrupted", f"the record is kept in {session.folder}") from error
     except BrimfulError as error:
         session.writer.append(Closed(error.exit_code, time.time(), error.problem))
         raise
@@ -155,8 +138,8 @@ def opened(
         session.writer.close()
 
 
-def _say_which_flags(session: Session, command: Command) -> None:
-    """Where no placeholder stood, the user is told which flag brimful took for which setting."""
+def _report_flags(session: Session, command: Command) -> None:
+    """Reports, where no placeholder stood, which flag brimful took for which setting."""
     for name, flag in command.found_flags.items():
         times = sum(word == flag or word.startswith(f"{flag}=") for word in command.argv)
         last = f"; it stands there {times} times, and the last one counts, as argparse has it" if times > 1 else ""

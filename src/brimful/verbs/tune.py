@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from brimful import command as commands
 from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.objective import default_objective
 from brimful.decide.tune.plan import make_plan
 from brimful.errors import UsageError
-from brimful.values import Estimate, Objective, Outcome, PeakEstimate, Plan, Record, Setting, Source
-from brimful.verbs import devices, imaginary, predicted_speed, tune_measured
-from brimful.verbs.predict import asked_batch_size, takes_a_batch_size, values_of
-from brimful.verbs.samples import rate_advice
+from brimful.units import format_share
+from brimful.values import (
+    Diagnostic,
+    Estimate,
+    Objective,
+    Outcome,
+    PeakEstimate,
+    Plan,
+    PredictedSpeed,
+    Record,
+    Setting,
+    Source,
+    SpeedEstimate,
+)
+from brimful.verbs import devices, imaginary, tune_measured
+from brimful.verbs.imaginary import Tracer
+from brimful.verbs.predict import FIXED_TOTAL, asked_batch_size, speed_of, takes_a_batch_size, values_of
 from brimful.verbs.session import Options, opened
+from brimful.verbs.tune_measured import rate_advice
 
 
 def tune(
@@ -31,7 +46,7 @@ def tune(
     """Finds settings for the command. Returns the record, whose `plan` is the answer.
 
     Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch size fits, and the
-    errors of `verbs.failures` when it does not train.
+    errors of `verbs.results` when it does not train.
     """
     options = options or Options()
     command, advice = devices.with_torch(commands.parse(tuple(argv)))
@@ -49,7 +64,7 @@ def tune(
         if advice:
             session.note(advice)
         if chosen.kind == "imaginary":
-            tracer = imaginary.Tracer(session, command, chosen, budget, others)
+            tracer = Tracer(session, command, chosen, budget, others)
             session.keep(_on_imaginary(tracer, goal, asked))
         else:
             task = tune_measured.Task(command, chosen, budget, goal, asked, others, tuple(open_settings))
@@ -75,7 +90,7 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
     return Objective(name)
 
 
-def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) -> Plan:
+def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None) -> Plan:
     """By memory and the predicted speed: the knee (or the size asked for, or the largest), traced before it is named."""
     session = tracer.session
     conclusion = imaginary.search(tracer, asked)
@@ -85,13 +100,14 @@ def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) 
     largest, limited_by = conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by
     if largest is None:
         raise imaginary.nothing_fits(tracer, conclusion)
-    choice = predicted_speed.choose(tracer, goal, asked, largest, limited_by)
+    choice = _choose(tracer, goal, asked, largest, limited_by)
     confirmed = _confirm(tracer, choice.batch_size)
     if confirmed is None and choice.batch_size != largest:  # memory is not monotone in the batch size
-        choice = predicted_speed.the_largest(tracer, largest, limited_by)
+        choice = _the_largest(tracer, largest, limited_by)
         confirmed = _confirm(tracer, largest)
     if choice.speed is not None:
-        session.keep(predicted_speed.speed_estimate(choice.speed))
+        speed = choice.speed
+        session.keep(SpeedEstimate(speed.curve, speed.best_batch_size, speed.knee_batch_size, None, speed.tolerance))
     size = choice.batch_size
     return make_plan(
         goal,
@@ -104,11 +120,15 @@ def _on_imaginary(tracer: imaginary.Tracer, goal: Objective, asked: int | None) 
         source=Source.PREDICTED,
         peak=_estimate(confirmed or conclusion.peak),
         speed=choice.samples_per_s,
-        warnings=[*imaginary.search_notes(conclusion), *choice.warnings, *rate_advice(tracer.representative(), asked, size)],
+        warnings=[
+            *imaginary.search_notes(conclusion),
+            *choice.warnings,
+            *rate_advice(tracer.representative(), asked, size),
+        ],
     )
 
 
-def _confirm(tracer: imaginary.Tracer, size: int) -> PeakEstimate | None:
+def _confirm(tracer: Tracer, size: int) -> PeakEstimate | None:
     """The peak of a trace at the size itself, if it was seen to fit."""
     sample = tracer.sample(size)
     played = tracer.played(size, tracer.card)
@@ -122,3 +142,69 @@ def _estimate(peak: PeakEstimate | None) -> Estimate | None:
         return None
     low, high = peak.device_interval_bytes
     return Estimate(peak.device_bytes, peak.source, low, high, peak.interval_basis)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A batch size with the reason it was taken, and what is predicted of its speed."""
+
+    batch_size: int
+    why: str
+    speed: PredictedSpeed | None = None
+    warnings: tuple[Diagnostic, ...] = ()
+
+    @property
+    def samples_per_s(self) -> Estimate | None:
+        points = self.speed.curve if self.speed is not None else ()
+        return next((point.value for point in points if point.batch_size == self.batch_size), None)
+
+
+def _choose(tracer: Tracer, goal: Objective, asked: int | None, largest: int, limited_by: str | None) -> _Choice:
+    """FASTEST takes the predicted knee, FIT what was asked for if it fits; LARGEST, and any other, the largest."""
+    if goal is Objective.FIT and asked is not None and asked <= largest:
+        return _Choice(asked, "it fits as asked")
+    if goal is not Objective.FASTEST:
+        return _the_largest(tracer, largest, limited_by)
+    speed = speed_of(tracer, largest, largest)
+    if isinstance(speed, Diagnostic):
+        return _the_largest(tracer, largest, limited_by, speed)
+    knee, best = speed.knee_batch_size, speed.best_batch_size
+    if knee is None or best is None:
+        why = FIXED_TOTAL if FIXED_TOTAL in speed.notes else "too few sizes were traced for a curve"
+        nothing = Diagnostic("no-clock", why, "so no speed is predicted at sizes that were not traced", "")
+        return _the_largest(tracer, largest, limited_by, nothing)
+    why = "predicted to be the fastest that fits"
+    if knee != best:
+        why = f"predicted: the smallest size within {format_share(speed.tolerance)} of the fastest that fits, {best:,}"
+    return _Choice(knee, why, speed, (_predicted(speed, knee),))
+
+
+def _the_largest(tracer: Tracer, largest: int, limited_by: str | None, *found: Diagnostic) -> _Choice:
+    """The largest that fits, with a word on what was not judged."""
+    within = "the largest whose upper bound is within the budget"
+    limits = {"dataset": "the whole data set", "max_batch_size": "the maximum you gave", "budget": within}
+    why = limits.get(limited_by or "budget", f"the largest that ran; limited by {limited_by}")
+    length = tracer.dataset_length()
+    epoch = "; an epoch would be a single step" if length and largest >= length else ""
+    advice = Diagnostic(
+        "speed-not-judged",
+        f"{largest:,} is the largest batch size that fits{epoch}",
+        "brimful did not judge which size trains fastest, or learns best",
+        "tune on the card itself when you have it, or keep to --max-batch-size",
+    )
+    return _Choice(largest, why, None, (*found, advice))
+
+
+def _predicted(speed: PredictedSpeed, knee: int) -> Diagnostic:
+    """What a predicted knee is worth, and where else it may lie."""
+    low, high = speed.knee_interval or (knee, knee)
+    between = (
+        f" It lies between {low:,} and {high:,}, as the host there is twice as fast or half as fast." if low < high else ""
+    )
+    left_out = "".join(f"; {note}" for note in speed.notes)
+    return Diagnostic(
+        "predicted-speed",
+        f"the knee at {knee:,} is predicted, not measured: the time of each kernel comes from its arithmetic and bytes",
+        f"Where it lies is known better than how fast it is.{between} Loading is not in it{left_out}.",
+        "tune on the card itself when you have it",
+    )

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from brimful.decide.audit.learning_rate import learning_rate_advice
 from brimful.decide.audit.loading import workers_to_try
 from brimful.decide.memory.bracket import upper_limit
 from brimful.decide.memory.search_measured import (
@@ -45,9 +46,8 @@ from brimful.values import (
     TrialResult,
 )
 from brimful.verbs.devices import require_that_card
-from brimful.verbs.failures import error_of, require_steps, require_steps_or_memory, trained
 from brimful.verbs.imaginary import ignores_the_batch_size
-from brimful.verbs.samples import dataset_length, rate_advice
+from brimful.verbs.results import dataset_length, error_of, require_steps, require_steps_or_memory, trained
 from brimful.verbs.session import Session
 
 _MEMORY_STEPS = 2
@@ -92,7 +92,7 @@ class Task:
 
 
 def run(session: Session, task: Task) -> Plan:
-    """Tunes `task`; estimates and plan go into the session's record. Raises DoesNotFit and the errors of `verbs.failures`."""
+    """Tunes `task`; estimates and plan go into the session's record. Raises DoesNotFit and the errors of `verbs.results`."""
     memory, limits = _search_memory(session, task)
     session.keep(memory.estimate)
     if memory.estimate.ignores_batch_size and _same_samples(session.results):
@@ -251,3 +251,18 @@ def _noise_advice(noise: float | None) -> list[Diagnostic]:
             "tune again when it is quiet, or with more --steps",
         )
     ]
+
+
+def rate_advice(sample: TrialResult, before: int | None, after: int) -> list[Diagnostic]:
+    """What a changed batch size means for the learning rate of the first optimizer: one warning, or none.
+
+    The rate is the user's own: a schedule starts at a part of it, and keeps it as the maximum or the initial rate.
+    """
+    optimizer = next((one for report in sample.reports[:1] for one in report.optimizers), None)
+    if optimizer is None:
+        advice = learning_rate_advice(None, before, after, None)
+    else:
+        known = (optimizer.max_learning_rates, optimizer.initial_learning_rates, optimizer.first_learning_rates)
+        rate = next((rates[0] for rates in known if rates), None)
+        advice = learning_rate_advice(rate, before, after, optimizer.name)
+    return [advice] if advice is not None else []

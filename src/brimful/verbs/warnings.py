@@ -12,7 +12,7 @@ from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.units import format_bytes
 from brimful.values import Diagnostic, Outcome, PeakEstimate, TrialResult
 from brimful.verbs.imaginary import Tracer, ignores_the_batch_size, search_notes
-from brimful.verbs.samples import loaders
+from brimful.verbs.results import loaders
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,40 @@
-"""Why a trial shows nothing about memory or speed: the error for each outcome, with the script's own words."""
+"""What a trial's result shows, and the error for one that shows nothing, with the script's own words."""
 
 from __future__ import annotations
 
 import re
+import statistics
+from collections.abc import Iterator
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, ProbeNotLoaded, TrialFailed, Unsupported
+from brimful.measure.trial import failure_text
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_duration
 from brimful.values import Diagnostic, Outcome, TrialResult
 from brimful.verbs.session import Session
+from brimful_inside.wire import LoaderSeen
 
 _UNKNOWN_FLAG = re.compile(
     r"unrecognized arguments|no such option|unexpected argument|unknown (?:flag|option)|Could not override"
 )
+
+
+def loaders(sample: TrialResult, role: str) -> Iterator[LoaderSeen]:
+    """The first rank's loaders of a role, "train" or "eval"."""
+    return (loader for report in sample.reports[:1] for loader in report.loaders if loader.role == role)
+
+
+def dataset_length(sample: TrialResult) -> int | None:
+    """Samples that the training sampler gives in an epoch; None if no trial showed it."""
+    return next((loader.sampler_samples or loader.dataset_length for loader in loaders(sample, "train")), None)
+
+
+def batches_per_step(sample: TrialResult) -> float | None:
+    """Batches that went into the median measured step of the first rank; None without a step."""
+    for report in sample.reports[:1]:
+        counts = report.micro_batches_per_step[report.warmup_steps :] or report.micro_batches_per_step
+        return statistics.median(counts) if counts else None
+    return None
 
 
 def require_steps(session: Session, sample: TrialResult) -> TrialResult:
@@ -47,7 +69,7 @@ def require_steps_or_memory(session: Session, sample: TrialResult) -> TrialResul
 
 def error_of(session: Session, sample: TrialResult) -> BrimfulError:
     """The error that explains why `sample` is of no use."""
-    text = session.failure_text(sample).strip()
+    text = failure_text(sample, session.folder).strip()
     logs = f"its output is in {session.folder / sample.folder}"
     if sample.outcome is Outcome.PROBE_NOT_LOADED:
         return _probe_not_loaded(sample, logs)

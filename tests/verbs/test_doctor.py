@@ -12,8 +12,8 @@ import pytest
 from brimful.errors import CommandFailed, NoSuchDevice
 from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus.calibrations import calibrations
-from brimful.verbs import calibrate as verb
 from brimful.verbs import devices
+from brimful.verbs import doctor as verb
 from tests.end_to_end.helper import environment
 
 MIB, GIB = 1 << 20, 1 << 30
