@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brimful import codec, values
-from brimful.errors import NewerRecord, RecordUnreadable, WireUnreadable
+from brimful.errors import OtherSchema, RecordUnreadable, WireUnreadable
 from brimful_inside import wire
 
 _SPEC = importlib.util.spec_from_file_location("brimful_test_strategies", Path(__file__).with_name("strategies.py"))
@@ -118,16 +118,18 @@ def test_progress_is_picked_out_of_a_line_and_anything_else_is_none():
         assert codec.progress_of(line) is None
 
 
-def test_an_entry_of_a_newer_schema_asks_for_an_upgrade():
-    now, later = (b'"schema":%d' % number for number in (codec.SCHEMA, codec.SCHEMA + 1))
-    line = codec.encode_entry(values.Diagnostic("a", "b", "c", "d")).replace(now, later)
-    with pytest.raises(NewerRecord, match="newer brimful") as caught:
-        codec.decode_entry(line)
-    assert "pgrade" in caught.value.hint
+@pytest.mark.parametrize(("schema", "words", "advice"), [(1, "an older", "again"), (codec.SCHEMA + 1, "a newer", "Upgrade")])
+def test_an_entry_of_another_schema_names_the_version_that_wrote_it_and_what_to_do(schema, words, advice):
+    machine = b'"machine":{"brimful_version":"0.0.9"}'
+    with pytest.raises(OtherSchema, match=rf"{words} brimful \(0.0.9\) with schema {schema}") as caught:
+        codec.decode_entry(b'{"entry":"opened","schema":%d,%s}' % (schema, machine))
+    assert advice in caught.value.suggestion
+    with pytest.raises(OtherSchema, match=f"{words} brimful with"):
+        codec.decode_entry(b'{"entry":"sample","schema":%d}' % schema)
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"nonsense", b"3", b'{"entry":"riddle","schema":1}', b'{"entry":"note","schema":1,"code":4}']
+    "line", [b"", b"nonsense", b"3", b'{"entry":"riddle","schema":2}', b'{"entry":"note","schema":2,"code":4}']
 )
 def test_what_is_no_entry_is_refused(line):
     with pytest.raises(RecordUnreadable):

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brimful import codec, record, values
-from brimful.errors import DiskFull, NewerRecord, NoSuchRecord, RecordUnreadable, UsageError
+from brimful.errors import DiskFull, NoSuchRecord, OtherSchema, RecordUnreadable, UsageError
 
 _SPEC = importlib.util.spec_from_file_location("brimful_test_strategies", Path(__file__).with_name("strategies.py"))
 strategies = importlib.util.module_from_spec(_SPEC)
@@ -96,13 +96,11 @@ def test_a_damaged_line_in_the_middle_is_told_with_its_number(tmp_path):
         record.read_record(writer.folder)
 
 
-def test_a_record_of_a_newer_brimful_asks_for_an_upgrade(tmp_path):
-    folder = tmp_path / "r"
-    folder.mkdir()
+def test_a_record_of_a_newer_brimful_is_not_called_damaged(tmp_path):
     line = codec.encode_entry(opened()).replace(b'"schema":%d' % codec.SCHEMA, b'"schema":7')
-    (folder / record.FILE_NAME).write_bytes(line)
-    with pytest.raises(NewerRecord, match="schema 7"):
-        record.read_record(folder)
+    (tmp_path / record.FILE_NAME).write_bytes(line)
+    with pytest.raises(OtherSchema, match="schema 7"):
+        record.read_record(tmp_path)
 
 
 def test_two_records_of_the_same_second_get_folders_of_their_own(tmp_path):

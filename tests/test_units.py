@@ -34,7 +34,7 @@ def test_what_is_no_amount_of_memory_is_refused_with_a_sentence_that_quotes_it(t
     with pytest.raises(UsageError) as caught:
         units.parse_bytes(text)
     assert repr(text) in caught.value.problem
-    assert "GiB" in caught.value.hint
+    assert "GiB" in caught.value.suggestion
 
 
 def test_a_budget_is_bytes_or_a_share_and_the_types_differ():
@@ -66,7 +66,7 @@ def test_a_batch_size_that_cannot_be_meant_gets_a_clear_sentence(text, reason):
         units.parse_batch_size(text)
     assert reason in caught.value.problem and repr(text) in caught.value.problem
     assert caught.value.exit_code == 2
-    assert caught.value.hint
+    assert caught.value.suggestion
 
 
 @given(st.integers(1, units.LARGEST_BATCH_SIZE))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from brimful.errors import NewerRecord, RecordUnreadable, WireUnreadable
+from brimful.errors import OtherSchema, RecordUnreadable, WireUnreadable
 from brimful.values import (
     Attempt,
     Audit,
@@ -108,7 +108,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(line: bytes) -> Entry:
-    """The entry on a line. Raises NewerRecord for a later schema, RecordUnreadable for all that is no entry."""
+    """The entry on a line. Raises OtherSchema for a newer or older one, RecordUnreadable for all that is no entry."""
     try:
         raw = _load(line)
     except ValueError as error:
@@ -116,11 +116,8 @@ def decode_entry(line: bytes) -> Entry:
     if not isinstance(raw, dict) or "entry" not in raw:
         raise RecordUnreadable("A line of the record is no entry.")
     schema = raw.get("schema")
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise NewerRecord(
-            f"This record was written by a newer brimful (schema {schema}; this one reads up to {SCHEMA}).",
-            suggestion="Upgrade brimful: pip install --upgrade brimful.",
-        )
+    if isinstance(schema, int) and schema != SCHEMA:
+        raise _other_schema(raw, schema)
     cls = ENTRIES.get(str(raw["entry"]))
     if cls is None:
         raise RecordUnreadable(f"The record holds an entry {raw['entry']!r}, which this brimful does not know.")
@@ -130,6 +127,17 @@ def decode_entry(line: bytes) -> Entry:
         return _convert(raw, cls)
     except ValueError as error:
         raise RecordUnreadable(f"An entry {raw['entry']!r} of the record is damaged: {error}.") from error
+
+
+def _other_schema(raw: dict[str, Any], schema: int) -> OtherSchema:
+    version = (raw.get("machine") or {}).get("brimful_version")
+    who = f"{'a newer' if schema > SCHEMA else 'an older'} brimful{f' ({version})' if version else ''}"
+    return OtherSchema(
+        f"This record was written by {who} with schema {schema}; this one reads schema {SCHEMA}.",
+        suggestion="Upgrade brimful: pip install --upgrade brimful."
+        if schema > SCHEMA
+        else "Run the command again to make a record of this version, or open this one with the brimful that wrote it.",
+    )
 
 
 def write_config(config: wire.TrialConfig, path: Path) -> None:

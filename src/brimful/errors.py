@@ -1,8 +1,9 @@
 """Exceptions with an exit code and a hint. Warnings are no exceptions: they are `brimful.values.Diagnostic`.
 
-Each error says what was *seen*, what it *means*, and what to *do* next; `exit_code` is what the command line ends with.
+Each error has a problem (what was seen), an explanation (what it means) and a suggestion (what to do next). The command line
+ends with its `exit_code`.
 
-    0 done, 1 unexpected, 2 usage, 3 does not fit, 4 no such device, 5 the command failed by itself,
+    0 done, 1 unexpected, 2 usage, 3 does not fit, 4 no such device, 5 the command failed,
     6 plan and machine disagree, 130 interrupted, 143 terminated
 """
 
@@ -13,54 +14,23 @@ import errno
 from collections.abc import Iterable
 from typing import ClassVar
 
-__all__ = [
-    "BrimfulError",
-    "CheckpointDamaged",
-    "CheckpointUnreadable",
-    "CommandFailed",
-    "DiskFull",
-    "DoesNotFit",
-    "Interrupted",
-    "NewerCheckpoint",
-    "NewerRecord",
-    "NoSuchCommand",
-    "NoSuchDevice",
-    "NoSuchRecord",
-    "PlanMismatch",
-    "ProbeNotLoaded",
-    "RecordUnreadable",
-    "Terminated",
-    "TrainingDiverged",
-    "TrialFailed",
-    "Unsupported",
-    "UsageError",
-    "WireUnreadable",
-    "nearest",
-]  # fmt: skip
-
 
 class BrimfulError(Exception):
-    """The base of all errors that brimful raises on purpose.
+    """The base of all errors that brimful raises on purpose: `problem` is one sentence with the facts, the rest may be empty.
 
-    `saw` is one sentence with the facts; `means` and `do` may be empty. `str(error)` is `saw` alone.
+    `defaults` has the three sentences of a class that stand where none is given. `str(error)` is the problem alone.
     """
 
     exit_code: ClassVar[int] = 1
-    code: ClassVar[str] = "error"
+    defaults: ClassVar[tuple[str, str, str]] = ("", "", "")
 
-    def __init__(self, problem: str, explanation: str = "", suggestion: str = "") -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.explanation = explanation
-        self.suggestion = suggestion
-
-    @property
-    def hint(self) -> str:
-        """What to do next, or "" where there is nothing to say."""
-        return self.suggestion
+    def __init__(self, problem: str = "", explanation: str = "", suggestion: str = "") -> None:
+        given = (problem, explanation, suggestion)
+        self.problem, self.explanation, self.suggestion = (a or b for a, b in zip(given, self.defaults, strict=True))
+        super().__init__(self.problem)
 
     def sentences(self) -> tuple[str, ...]:
-        """What is shown to a person: saw, means, do, the empty ones left out."""
+        """What is shown to a person: problem, explanation, suggestion, the empty ones left out."""
         return tuple(part for part in (self.problem, self.explanation, self.suggestion) if part)
 
 
@@ -68,27 +38,22 @@ class UsageError(BrimfulError):
     """What was typed cannot be meant: an unknown option, a batch size of 0, a placeholder nobody sets."""
 
     exit_code = 2
-    code = "usage"
 
 
 class NoSuchRecord(UsageError):
     """No record at that path or with that id."""
-
-    code = "no-such-record"
 
 
 class DoesNotFit(BrimfulError):
     """What was asked for does not fit into the memory allowed."""
 
     exit_code = 3
-    code = "does-not-fit"
 
 
 class NoSuchDevice(BrimfulError):
     """A card that the catalogue does not know, or a device that this machine does not have."""
 
     exit_code = 4
-    code = "no-such-device"
 
     def __init__(self, name: str, known: Iterable[str] = (), problem: str = "", suggestion: str = "") -> None:
         known = tuple(known)
@@ -101,12 +66,11 @@ class NoSuchDevice(BrimfulError):
 
 
 class CommandFailed(BrimfulError):
-    """The user's command failed by itself; `traceback` is the script's own."""
+    """The user's command failed; `traceback` is the script's own."""
 
     exit_code = 5
-    code = "command-failed"
 
-    def __init__(self, problem: str, explanation: str = "", suggestion: str = "", traceback: str = "") -> None:
+    def __init__(self, problem: str = "", explanation: str = "", suggestion: str = "", traceback: str = "") -> None:
         super().__init__(problem, explanation, suggestion)
         self.traceback = traceback
 
@@ -115,53 +79,39 @@ class NoSuchCommand(CommandFailed):
     """The program named in the command does not exist or cannot be executed."""
 
     exit_code = 2
-    code = "no-such-command"
 
 
 class TrainingDiverged(CommandFailed):
     """A loss or a gradient became NaN or infinite; says in which step, at which learning rate, on which samples."""
 
-    code = "training-diverged"
-
 
 class TrialFailed(CommandFailed):
-    """A trial ended in a way that tells nothing about memory or speed: timed out, killed, no step taken."""
-
-    code = "trial-failed"
+    """A trial ended in a way that shows nothing about memory or speed: timed out, killed, no step taken."""
 
 
 class ProbeNotLoaded(CommandFailed):
-    """No training process of the command said hello, so nothing could be seen of it."""
+    """No training process of the command reported in, so brimful measured nothing."""
 
-    code = "probe-not-loaded"
-
-    def __init__(self, problem: str = "", explanation: str = "", suggestion: str = "") -> None:
-        super().__init__(
-            problem or "brimful could not load its probe: no training process of this command reported in.",
-            explanation
-            or "brimful enters a Python process by a folder in front of PYTHONPATH. It cannot enter one started with "
-            "`python -I`, `-E` or `-S`, by `env -i`, or from a shell script that overwrites PYTHONPATH.",
-            suggestion or "Start Python without these options; in a shell script, write PYTHONPATH=mine:$PYTHONPATH.",
-        )
+    defaults = (
+        "brimful could not load its probe: no training process reported in",
+        "brimful enters a Python process by a folder in front of PYTHONPATH. It cannot enter one started with "
+        "`python -I`, `-E` or `-S`, by `env -i`, or from a shell script that overwrites PYTHONPATH.",
+        "Start Python without these options; in a shell script, write PYTHONPATH=mine:$PYTHONPATH.",
+    )
 
 
 class Unsupported(CommandFailed):
     """The imaginary GPU met a call that it does not have."""
-
-    code = "unsupported"
 
 
 class PlanMismatch(BrimfulError):
     """A plan was made for another machine, card or command than the one in hand."""
 
     exit_code = 6
-    code = "plan-mismatch"
 
 
 class DiskFull(BrimfulError):
     """There was no room to write on; `kept` names what is on the disk and whole."""
-
-    code = "disk-full"
 
     @staticmethod
     def caused(error: OSError) -> bool:
@@ -181,61 +131,43 @@ class DiskFull(BrimfulError):
 class RecordUnreadable(BrimfulError):
     """A record is damaged elsewhere than in its last line, or is no record at all."""
 
-    code = "record-unreadable"
 
-
-class NewerRecord(RecordUnreadable):
-    """A record was written by a newer brimful than this one."""
-
-    code = "newer-record"
+class OtherSchema(RecordUnreadable):
+    """A record was written by a newer or an older brimful whose entries this one does not read."""
 
 
 class CheckpointUnreadable(BrimfulError):
     """A checkpoint is there and cannot be used: of a newer format, forbidden to this user, or damaged."""
 
-    code = "checkpoint-unreadable"
-
 
 class CheckpointDamaged(CheckpointUnreadable):
     """A checkpoint is incomplete, or its bytes are not those that were written."""
-
-    code = "checkpoint-damaged"
 
 
 class NewerCheckpoint(CheckpointUnreadable):
     """A checkpoint was written by a newer brimful than this one."""
 
-    code = "newer-checkpoint"
-
 
 class WireUnreadable(BrimfulError):
     """What a child process wrote cannot be read: damaged, or of another version."""
-
-    code = "wire-unreadable"
 
 
 class Interrupted(BrimfulError):
     """Ctrl-C. Children are ended and the record is kept before this reaches the command line."""
 
     exit_code = 130
-    code = "interrupted"
-
-    def __init__(self, problem: str = "Interrupted.", explanation: str = "", suggestion: str = "") -> None:
-        super().__init__(problem, explanation, suggestion)
+    defaults = ("Interrupted.", "", "")
 
 
 class Terminated(BrimfulError):
     """SIGTERM, as a cluster sends before it takes a machine away."""
 
     exit_code = 143
-    code = "terminated"
-
-    def __init__(self, problem: str = "Terminated.", explanation: str = "", suggestion: str = "") -> None:
-        super().__init__(problem, explanation, suggestion)
+    defaults = ("Terminated.", "", "")
 
 
 def nearest(name: str, known: Iterable[str], count: int = 4) -> tuple[str, ...]:
-    """The names in `known` that look most like `name`, best first, case ignored; those that contain it come first."""
+    """The names in `known` most like `name`, best first, case ignored; those that contain it come first."""
     spelled = {one.lower().replace(" ", "").replace("_", "-"): one for one in known}
     asked = name.lower().replace(" ", "").replace("_", "-")
     within = sorted(one for one in spelled if asked and (asked in one or one in asked))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from brimful.codec import SCHEMA, Entry, decode_entry, encode_entry
-from brimful.errors import BrimfulError, DiskFull, NewerRecord, NoSuchRecord, RecordUnreadable, UsageError, nearest
+from brimful.errors import BrimfulError, DiskFull, NoSuchRecord, OtherSchema, RecordUnreadable, UsageError, nearest
 from brimful.values import (
     Attempt,
     Audit,
@@ -137,7 +137,7 @@ def latest(home: Path | str | None = None) -> Path | None:
 def read_record(path_or_id: Path | str, home: Path | str | None = None) -> Record:
     """The record in that folder or file, or with that id (its beginning or end will do if only one fits), or "latest".
 
-    Raises NoSuchRecord, NewerRecord, RecordUnreadable.
+    Raises NoSuchRecord, OtherSchema, RecordUnreadable.
     """
     folder = _find(path_or_id, home)
     path = folder / FILE_NAME
@@ -147,7 +147,7 @@ def read_record(path_or_id: Path | str, home: Path | str | None = None) -> Recor
     for number, line in enumerate(whole, start=1):
         try:
             entries.append(decode_entry(line))
-        except NewerRecord:
+        except OtherSchema:
             raise
         except RecordUnreadable as error:
             raise RecordUnreadable(

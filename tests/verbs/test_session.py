@@ -14,7 +14,7 @@ from world import World, disk_full_at, work
 from brimful import record as records
 from brimful.codec import SCHEMA
 from brimful.command import parse
-from brimful.errors import DiskFull, Interrupted, NewerRecord, Terminated
+from brimful.errors import DiskFull, Interrupted, OtherSchema, Terminated
 from brimful.record import latest, read_record
 from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
@@ -138,7 +138,7 @@ def test_a_record_of_a_newer_brimful_is_told_as_such(tmp_path):
     work(World(), predict, ("my-train", "--batch-size", "8"), gpu_memory="4GiB", home=tmp_path)
     path = latest(tmp_path) / "record.jsonl"
     path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":99'))
-    with pytest.raises(NewerRecord):
+    with pytest.raises(OtherSchema):
         read_record(latest(tmp_path))
 
 

@@ -18,7 +18,6 @@ from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.signal_forwarding import GRACE_S, SignalForwarding
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
-from brimful.record import replay
 from brimful.show.text import environment_text
 from brimful.units import format_duration, parse_bytes
 from brimful.values import (
@@ -84,17 +83,18 @@ class _Going:
     environment: dict[str, str]
     attempts: list[Attempt] = field(default_factory=list)
     noted: list[Diagnostic] = field(default_factory=list)
-    unkept: list[Entry] = field(default_factory=list)  # what a full disk did not take
+    disk_is_full: bool = False  # and the record on it stays as it is
 
     def keep(self, entry: Entry) -> None:
         """In the record, if the disk takes it: a training that goes well is not ended for a line about it."""
         try:
-            if not self.unkept:
+            if self.disk_is_full:
+                self.session.entries.append(entry)
+            else:
                 self.session.keep(entry)
-                return
         except DiskFull as error:
+            self.disk_is_full = True
             self.session.message(f"{error.problem} The run goes on; its record stays as it is. {error.suggestion}")
-        self.unkept.append(entry)
 
     def note(self, advice: Diagnostic) -> None:
         """Kept and said: in full the first time, and what was seen alone where the same is to be said again."""
@@ -149,7 +149,7 @@ def run(
         ended = _to_the_end(going, signals)
         going.keep(ended)
         session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
-    return _record(going, ended)
+    return session.record()
 
 
 def _refuse_open(command: Command, values: Mapping[str, Setting], chosen: run_plan.Chosen) -> None:
@@ -266,16 +266,6 @@ def _code(exit_code: int | None) -> str:
     if exit_code is None:
         return "killed by brimful"
     return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-
-
-def _record(going: _Going, ended: RunEnded) -> Record:
-    """As it can be read back; with what a full disk did not take."""
-    record = going.session.record()
-    if not going.unkept:
-        return record
-    entries: list[Entry] = [record.opened, going.started, *going.attempts, *record.notes, ended]
-    entries += [entry for entry in going.unkept if isinstance(entry, Diagnostic)]
-    return replace(replay(entries, record.folder, record.torn), closed=record.closed)
 
 
 __all__ = ["MAX_RESTARTS", "Opened", "Passes", "RunWatcher", "run"]

@@ -15,7 +15,7 @@ from brimful.codec import SCHEMA, Entry
 from brimful.errors import BrimfulError, DiskFull, Interrupted
 from brimful.measure import carry_over, host
 from brimful.measure.trial import run_trial
-from brimful.record import RecordWriter, new_record_id, read_record, record_home
+from brimful.record import RecordWriter, new_record_id, record_home, replay
 from brimful.values import Budget, Closed, Command, Device, Diagnostic, Objective, Opened, Outcome, Record, Trial, TrialResult
 from brimful_inside import wire
 
@@ -58,6 +58,7 @@ class Session:
         self.opened = opened
         self.options = options
         self.results: list[TrialResult] = []
+        self.entries: list[Entry] = [writer.opened]
         self.started = time.monotonic()
         self.exit_code = 0  # of a verb that ends without an error
         self.outlives_a_full_disk = False  # what goes on matters more than its record
@@ -75,24 +76,26 @@ class Session:
         scans = carry_over.scan_files(self.results, self.folder)
         sample = run_trial(trial, folder, self.folder, self.options.watcher.trial_progress, scans)
         self.results.append(sample)
-        self.writer.append(sample)
+        self.keep(sample)
         self.options.watcher.trial_ended(sample)
         if sample.outcome is Outcome.INTERRUPTED:
             raise Interrupted("interrupted in the middle of a trial", f"the record is kept in {self.folder}")
         return sample
 
     def keep(self, entry: Entry) -> None:
+        """On the disk and in `record`. Raises DiskFull; `record` has the entry even so."""
+        self.entries.append(entry)
         self.writer.append(entry)
 
     def note(self, advice: Diagnostic) -> None:
-        self.writer.append(advice)
+        self.keep(advice)
         self.options.watcher.message(f"{advice.problem}; {advice.explanation}. {advice.suggestion}")
 
     def message(self, text: str) -> None:
         self.options.watcher.message(text)
 
     def record(self) -> Record:
-        return read_record(self.folder)
+        return replay(self.entries, self.folder)
 
 
 @contextmanager
@@ -125,17 +128,17 @@ def opened(
     try:
         yield session
     except KeyboardInterrupt as error:
-        session.writer.append(Closed(130, time.time(), "interrupted"))
+        session.keep(Closed(130, time.time(), "interrupted"))
         raise Interrupted("interrupted", f"the record is kept in {session.folder}") from error
     except BrimfulError as error:
-        session.writer.append(Closed(error.exit_code, time.time(), error.problem))
+        session.keep(Closed(error.exit_code, time.time(), error.problem))
         raise
     except BaseException as error:
-        session.writer.append(Closed(1, time.time(), f"{type(error).__name__}: {error}"))
+        session.keep(Closed(1, time.time(), f"{type(error).__name__}: {error}"))
         raise
     else:
         try:
-            session.writer.append(Closed(session.exit_code, time.time()))
+            session.keep(Closed(session.exit_code, time.time()))
         except DiskFull:
             if not session.outlives_a_full_disk:
                 raise
