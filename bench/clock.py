@@ -26,14 +26,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench import accuracy
 from bench.clock_cards import PUBLISHED
-from bench.clock_traces import laws_of
-from brimful.decide.memory.intervals import (
-    STEP_TIME,
-    STEP_TIME_GROUPED,
-    evidence_from,
-    evidence_json,
-)
+from bench.clock_traces import model_of
+from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED
 from brimful.decide.speed.kernels import StepKernels
 from brimful.decide.speed.predicted import rates_of, situation_of
 from brimful.measure.gpus import find_gpu, to_card
@@ -113,13 +109,13 @@ def rows_of(measured: dict[str, dict[str, str]], names: list[str], cache: Path |
     for number, name in enumerate(names, 1):
         of = measured[name]
         try:
-            laws = laws_of(name, to_card(gpu), ["--img-size", of["train_img_size"]], cache)
+            kernels = model_of(name, to_card(gpu), ["--img-size", of["train_img_size"]], cache)
         except Exception as error:  # whatever a model does: it is named in the result
             traceback.print_exc()
             failed[name] = f"{type(error).__name__}: {error}"
             continue
         size = int(of["train_batch_size"])
-        rows.append(Row(name, size, float(of["train_step_time"]) / 1e3, laws.at(size), rates))
+        rows.append(Row(name, size, float(of["train_step_time"]) / 1e3, kernels.at(size), rates))
         print(f"{number}/{len(names)}: {name}", file=sys.stderr, flush=True)
     return rows, failed
 
@@ -155,8 +151,8 @@ def rows_of_other_cards(cache: Path | None) -> list[Row]:
         gpu = find_gpu(one.card)
         rates = rates_of(gpu)
         assert rates is not None
-        laws = laws_of(one.model, to_card(gpu), one.options, cache / one.card if cache else None)
-        rows.append(Row(one.model, one.batch_size, one.batch_size / one.images_per_s, laws.at(one.batch_size), rates))
+        kernels = model_of(one.model, to_card(gpu), one.options, cache / one.card if cache else None)
+        rows.append(Row(one.model, one.batch_size, one.batch_size / one.images_per_s, kernels.at(one.batch_size), rates))
     return rows
 
 
@@ -179,8 +175,8 @@ def write_evidence(judged: list[Row], date: str, folder: Path) -> None:
     )
     for situation, name in ((STEP_TIME, "clock"), (STEP_TIME_GROUPED, "clock-grouped")):
         errors = [math.exp(-row.log_ratio()) - 1 for row in judged if row.situation == situation]  # measured over predicted
-        evidence = evidence_from(errors, situation, date, f"one {find_gpu(CARD).name}", basis)
-        (folder / f"{name}-{CARD}.json").write_text(evidence_json(evidence), encoding="utf-8")
+        evidence = accuracy.evidence_from(errors, situation, date, f"one {find_gpu(CARD).name}", basis)
+        (folder / f"{name}-{CARD}.json").write_text(accuracy.evidence_json(evidence), encoding="utf-8")
 
 
 def print_table(result: dict[str, Any]) -> None:

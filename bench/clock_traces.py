@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.timm_rows import nothing_drawn
-from brimful.decide.speed.kernels import KernelLaws, ScaledKernels, fit_kernels
+from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.wire import Card
 
@@ -53,8 +53,8 @@ def kernels_of(model: str, batch_size: int, card: Card, options: Sequence[str] =
     return steps[-1]
 
 
-def laws_of(model: str, card: Card, options: Sequence[str], cache: Path | None = None) -> KernelLaws | ScaledKernels:
-    """The kernels as laws of the batch size. With a folder `cache` a trace is taken once and kept there."""
+def model_of(model: str, card: Card, options: Sequence[str], cache: Path | None = None) -> KernelModel | ScaledKernels:
+    """The kernels at any batch size. With a folder `cache` a trace is taken once and kept there."""
     steps: dict[int, list[Kernel]] = {}
     for size in SIZES:
         name = "-".join([model, str(size), *(option.strip("-") for option in options)])
@@ -67,7 +67,7 @@ def laws_of(model: str, card: Card, options: Sequence[str], cache: Path | None =
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text(json.dumps(steps[size]), encoding="utf-8")
-    laws = fit_kernels(steps)
-    if laws is None:
+    kernels = fit_kernels(steps)
+    if kernels is None:
         raise ValueError(f"{model} ran nothing on the card")
-    return laws
+    return kernels

@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench import accuracy, peers
-from brimful.decide.memory.intervals import evidence_from, evidence_json, interval_for
+from brimful.decide.memory.intervals import interval_for
 from brimful.measure.gpus import find_gpu
 from brimful.measure.trial import failure_text, run_trial
 from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
@@ -99,7 +99,7 @@ def judge(lines: list[dict], seed: int, catalogue_context: int) -> dict[str, obj
 def held_out_coverage(fitted: list[accuracy.Pair], judged: list[accuracy.Pair], context: int) -> float | None:
     """Share of the judged rows within the 95 % interval that the fitted rows give; None where these are too few for one."""
     try:
-        evidence = evidence_from(accuracy.relative_to_predicted(fitted, context), "dense", "", "", "")
+        evidence = accuracy.evidence_from(accuracy.relative_to_predicted(fitted, context), "dense", "", "", "")
     except ValueError:
         return None
     interval = interval_for("dense", [evidence])
@@ -111,7 +111,8 @@ def evidence_of(lines: list[dict], context: int, gpu_name: str, date: str) -> st
     """The evidence file for dense networks: errors of predictions as brimful makes them, with the catalogue's context."""
     pairs = [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
     basis = f"MLPs with Adam in fp32, measured by GPUMemNet (arXiv 2602.17817); traced with torch {version('torch')}"
-    return evidence_json(evidence_from(accuracy.relative_to_predicted(pairs, context), "dense", date, gpu_name, basis))
+    errors = accuracy.relative_to_predicted(pairs, context)
+    return accuracy.evidence_json(accuracy.evidence_from(errors, "dense", date, gpu_name, basis))
 
 
 def print_table(result: dict) -> None:

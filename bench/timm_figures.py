@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import accuracy
-from brimful.decide.memory.intervals import evidence_from, evidence_json, interval_for
+from brimful.decide.memory.intervals import interval_for
 
 SEEN = Path(__file__).parent / "timm_seen.txt"
 MIB = 1 << 20
@@ -150,8 +150,8 @@ def write_evidence(rows: list[Row], context: int, hardware: str, date: str, fold
         if len(pairs) < 20:
             print(f"{kind}: {len(pairs)} rows are too few for evidence")
             continue
-        evidence = evidence_from(accuracy.relative_to_predicted(pairs, context), kind, date, hardware, basis)
-        (folder / f"{kind.replace(' ', '-')}-a100-40gb.json").write_text(evidence_json(evidence), encoding="utf-8")
+        evidence = accuracy.evidence_from(accuracy.relative_to_predicted(pairs, context), kind, date, hardware, basis)
+        (folder / f"{kind.replace(' ', '-')}-a100-40gb.json").write_text(accuracy.evidence_json(evidence), encoding="utf-8")
         print(f"{kind}: {len(pairs)} rows, {evidence.low_error:+.1%} to {evidence.high_error:+.1%}")
 
 

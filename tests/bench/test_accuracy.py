@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.accuracy import Pair, accuracy, context_bytes, coverage, halves, quantile, signed_errors, slope_error
+from bench.accuracy import (
+    Pair,
+    accuracy,
+    context_bytes,
+    coverage,
+    evidence_from,
+    evidence_json,
+    halves,
+    quantile,
+    signed_errors,
+    slope_error,
+)
+from brimful.decide.memory.intervals import read_evidence
 
 GIB = 1 << 30
 
@@ -55,3 +67,24 @@ def test_the_halves_share_no_row_and_leave_none_out(count: int, seed: int):
 
 def test_coverage_counts_what_lies_within():
     assert coverage([(0, 1), (0, 1), (0, 1), (0, 1)], [0.0, 1.0, 1.5, 0.5]) == 0.75
+
+
+def test_evidence_comes_from_signed_errors_and_survives_its_json():
+    found = evidence_from([i / 1000 for i in range(-40, 41)], "dense", "2026-01-01", "one card", "a bench")
+    assert (found.median_error, found.count) == (0.0, 81)
+    assert found.high_error - found.low_error == pytest.approx(0.077)  # 78 of 81
+    assert read_evidence(evidence_json(found)) == found
+
+
+def test_too_few_runs_are_no_evidence():
+    with pytest.raises(ValueError, match="too few"):
+        evidence_from([0.0] * 19, "dense", "2026-01-01", "one card", "a bench")
+    with pytest.raises(ValueError, match="none of"):
+        evidence_from([0.0] * 20, "mlp", "2026-01-01", "one card", "a bench")
+
+
+def test_an_interval_is_the_shortest_that_holds_its_share_of_the_runs_of_its_bench():
+    errors = [i / 1000 for i in range(-200, 760)] + [5.0] * 40
+    found = evidence_from(errors, "dense", "2026-01-01", "one card", "a bench")
+    assert sum(found.low_error <= error <= found.high_error for error in errors) == 955
+    assert found.high_error < 1, "the forty far ones are among those left out"

@@ -10,28 +10,21 @@ from brimful.decide.memory.fit import Card
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.search_traced import Traced
 from brimful.values import Outcome, Source
-from brimful_inside.simulator.trace import (
-    Free,
-    Malloc,
-    Phase,
-    Row,
-    Step,
-    Trace,
-)
+from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Phase, Row, Site, Step, Tag, Trace, decode, encode_row
 
 MIB = 1 << 20
 GIB = 1 << 30
+CONTEXT = 500 * MIB
 Size = Callable[[int], int]
-SURE = RelativeInterval(0.0, 0.0, "exact, for a test", Source.ASSUMED)
 
 
-def card(budget: int, context: int = 500 * MIB, high: float = 0.0, capacity: int | None = None) -> Card:
+def card(budget: int, context: int = CONTEXT, high: float = 0.0, capacity: int | None = None) -> Card:
     return Card(budget, context, RelativeInterval(-high, high, "for a test", Source.ASSUMED), capacity_bytes=capacity)
 
 
 @dataclass
 class Script:
-    """What is allocated and freed, in order: ("malloc", name, size law) or ("free", name) or ("phase", name)."""
+    """What is allocated and freed, in order: ("malloc", name, size by batch size) or ("free", name) or ("phase", name)."""
 
     actions: list[tuple]
 
@@ -101,3 +94,27 @@ def drive(
                 size = search.send(Traced(Outcome.COMPLETED, (trace_of(size),)))
     except StopIteration as end:
         return end.value, asked
+
+
+def traced(*rows):
+    """A trace of rows and notes in order, as it would be read from a file."""
+    return decode(['{"trace_version": 1}', *map(encode_row, rows)])
+
+
+FORWARD, LOSS, STEP = (
+    Site(0, "layers.0", "train.py:3 in forward: return self.layers[0](x)", "forward", "Net"),
+    Site(1, "layers.0", "train.py:9 in main: loss.backward()", "backward", "Net"),
+    Site(2, "", "train.py:10 in main: optimizer.step()", "optimizer"),
+)
+
+
+def one_step(step, first, kept=False):
+    """Forward, backward and update: ids from `first`."""
+    rows = [
+        *(FORWARD, At(0), Malloc(first, 3 * MIB, "aten.mm.default"), Malloc(first + 1, MIB, "aten.gelu.default")),
+        *(Free(first + 1), Backward(True), LOSS, At(1), Malloc(first + 2, 2 * MIB, "aten.mm.default")),
+        *(Malloc(first + 3, MIB, "aten.mm.default"), Tag(first + 3, "gradient", "layers.0", "Net", 4), Free(first + 2)),
+        *(Free(first), Backward(False), STEP, At(2), Malloc(first + 4, MIB, "aten._foreach_sqrt.default"), Free(first + 4)),
+        Step(step),
+    ]
+    return rows if kept else [*rows, Free(first + 3)]

@@ -122,7 +122,7 @@ class Truth:
         programs = {size: program_of(trace) for size, trace in self._traces.items()}
         laws = fit_size_model(programs)
         assert laws is not None
-        assert all(laws.reproduces(program, size).exact for size, program in programs.items())
+        assert all(laws.difference_from(program, size) is None for size, program in programs.items())
         card = self._tracer.card
         return [size for size in sizes if card.fits(laws.replay_at(size, card.settings, card.capacity_bytes))]
 

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from programs import MIB, network
+import random
 
-from brimful.decide.memory.breakdown import break_down
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.decide.memory.breakdown import LiveBlocks, break_down
 from brimful.decide.memory.categories import CATEGORIES, annotate
 from brimful.decide.memory.size_model import fit_size_model
+from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, settings_from
 from brimful_inside.simulator.program import program_of
-from brimful_inside.simulator.replay import replay_cards
-from brimful_inside.simulator.trace import (
-    At,
-    Backward,
-    Free,
-    Malloc,
-    Phase,
-    Site,
-    Step,
-    Tag,
-    Trace,
-    decode,
-    encode_row,
-)
-
-CONTEXT = 500 * MIB
-
-
-def traced(*rows):
-    """A trace of rows and notes in order, as it would be read from a file."""
-    return decode(['{"trace_version": 1}', *map(encode_row, rows)])
+from brimful_inside.simulator.replay import replay, replay_cards
+from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Phase, Site, Tag, Trace
+from tests.brimful_inside.simulator.random_programs import program_from, random_program
+from tests.decide.programs import CONTEXT, FORWARD, MIB, network, one_step, traced
 
 
 def broken_down(trace, **more):
@@ -90,25 +75,6 @@ def test_annotations_of_another_program_are_refused():
         break_down(program, program.sizes, annotate(other), CONTEXT)
 
 
-FORWARD, LOSS, STEP = (
-    Site(0, "layers.0", "train.py:3 in forward: return self.layers[0](x)", "forward", "Net"),
-    Site(1, "layers.0", "train.py:9 in main: loss.backward()", "backward", "Net"),
-    Site(2, "", "train.py:10 in main: optimizer.step()", "optimizer"),
-)
-
-
-def one_step(step, first, kept=False):
-    """Forward, backward and update: ids from `first`."""
-    rows = [
-        *(FORWARD, At(0), Malloc(first, 3 * MIB, "aten.mm.default"), Malloc(first + 1, MIB, "aten.gelu.default")),
-        *(Free(first + 1), Backward(True), LOSS, At(1), Malloc(first + 2, 2 * MIB, "aten.mm.default")),
-        *(Malloc(first + 3, MIB, "aten.mm.default"), Tag(first + 3, "gradient", "layers.0", "Net", 4), Free(first + 2)),
-        *(Free(first), Backward(False), STEP, At(2), Malloc(first + 4, MIB, "aten._foreach_sqrt.default"), Free(first + 4)),
-        Step(step),
-    ]
-    return rows if kept else [*rows, Free(first + 3)]
-
-
 SETUP = Site(9, "", "train.py:1 in main: net.cuda()")
 WEIGHT = [SETUP, At(9), Malloc(1, MIB, "aten._to_copy.default"), Tag(1, "input"), Tag(1, "parameter", "layers.0", "Net", 4)]
 
@@ -132,15 +98,6 @@ def test_a_forward_pass_that_is_done_again_makes_activations():
     again = Site(5, "layers.0", "train.py:9 in main: loss.backward()", "recomputation", "Net")
     rows = [FORWARD, At(0), Backward(True), again, At(5), Malloc(7, MIB, "aten.mm.default"), Backward(False)]
     assert categories(traced(Phase("train"), *rows)) == ["activations"]
-
-
-def test_a_gradient_that_lives_through_a_later_forward_pass_is_stale():
-    early, late = (
-        annotate(traced(Phase("train"), *WEIGHT, *one_step(1, 10, kept), *one_step(2, 20))).allocations
-        for kept in (False, True)
-    )
-    assert [a.stale for a in early if a.category == "gradients"] == [False, False]
-    assert [a.stale for a in late if a.category == "gradients"] == [True, False]
 
 
 def test_the_moment_names_the_operation_the_module_and_the_line():
@@ -192,3 +149,44 @@ def test_modules_that_repeat_are_taken_together_and_layers_of_one_list_are_not()
 
 def test_a_trace_without_notes_is_broken_down_all_the_same():
     assert broken_down(Trace({}, [Phase("train"), Malloc(1, MIB, "aten.mm")])).whole.parts["temporaries"] == MIB
+
+
+CONFIGURATIONS = ["", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4"]
+
+
+@pytest.mark.parametrize("conf", CONFIGURATIONS)
+@given(seed=st.integers(0, 1 << 40))
+@settings(max_examples=40, deadline=None)
+def test_live_blocks_are_those_that_the_allocator_holds_at_that_event(conf, seed):
+    program, live, held = random_program(random.Random(seed), 120), LiveBlocks(), [{}]
+
+    def observe(event, addresses, allocator):
+        live(event, addresses, allocator)
+        numbers = {address: number for number, address in enumerate(addresses) if address}
+        held.append({numbers[address]: block[0] for address, block in allocator._live.items()})
+
+    replay(program, program.sizes, CachingAllocator(None, settings_from(conf), detailed=False), observe=observe)
+    assert [live.at(moment) for moment in range(len(held))] == held
+
+
+@pytest.mark.parametrize("conf", CONFIGURATIONS)
+@given(seed=st.integers(0, 1 << 40))
+@settings(max_examples=40, deadline=None)
+def test_each_visit_of_a_phase_is_as_high_as_the_replay_shows(conf, seed):
+    program, live = random_program(random.Random(seed), 120), LiveBlocks()
+    played = replay(program, program.sizes, CachingAllocator(None, settings_from(conf)), observe=live)
+    for name, peaks in played.phases.items():
+        visits = [visit for visit in live.visits if visit.phase == name]
+        assert max(visit.allocated for visit in visits) == peaks.allocated
+        assert max(visit.reserved for visit in visits) == peaks.reserved
+        assert all(sum(live.at(visit.allocated_at).values()) == visit.allocated for visit in visits)
+
+
+def test_a_moment_before_everything_shows_nothing_and_a_phase_begins_at_no_allocation():
+    program, live = (
+        program_from([("malloc", "a", None, 0), ("phase", "train"), ("malloc", "b", None, 0)], [MIB, 0]),
+        LiveBlocks(),
+    )
+    replay(program, program.sizes, CachingAllocator(), observe=live)
+    assert [live.at(moment) for moment in range(4)] == [{}, {0: MIB}, {0: MIB}, {0: MIB}]
+    assert [live.allocation_at(moment) for moment in range(4)] == [None, 0, None, 1]

@@ -6,8 +6,6 @@ from brimful.decide.memory.intervals import (
     ASSUMED_ERROR,
     Evidence,
     committed_evidence,
-    evidence_from,
-    evidence_json,
     growth,
     interval_for,
     kind_of,
@@ -52,20 +50,6 @@ def test_an_interval_grows_with_each_doubling_beyond_what_was_seen():
     assert interval.around(1000, 0.18) == (800, 1200)
 
 
-def test_evidence_comes_from_signed_errors_and_survives_its_json():
-    found = evidence_from([i / 1000 for i in range(-40, 41)], "dense", "2026-01-01", "one card", "a bench")
-    assert (found.median_error, found.count) == (0.0, 81)
-    assert found.high_error - found.low_error == pytest.approx(0.077)  # 78 of 81
-    assert read_evidence(evidence_json(found)) == found
-
-
-def test_too_few_runs_are_no_evidence():
-    with pytest.raises(ValueError, match="too few"):
-        evidence_from([0.0] * 19, "dense", "2026-01-01", "one card", "a bench")
-    with pytest.raises(ValueError, match="none of"):
-        evidence_from([0.0] * 20, "mlp", "2026-01-01", "one card", "a bench")
-
-
 @pytest.mark.parametrize("text", ['{"schema": 99}', '{"schema": 1, "situation": "dense"}'])
 def test_what_is_no_evidence_is_refused(text):
     with pytest.raises(ValueError, match="evidence"):
@@ -97,13 +81,6 @@ def test_a_transformer_whose_patches_a_convolution_cuts_is_one_without_workspace
 def test_networks_are_told_apart_by_the_largest_workspace_of_cudnn(workspace, kind):
     assert kind_of(of(("cudnn_forward", workspace), ("aten.convolution", 979))) == kind
     assert kind_of(of(("aten.convolution", 979), ("cudnn_backward_data", workspace), ("aten.mul", 21))) == kind
-
-
-def test_an_interval_is_the_shortest_that_holds_its_share_of_the_runs_of_its_bench():
-    errors = [i / 1000 for i in range(-200, 760)] + [5.0] * 40
-    found = evidence_from(errors, "dense", "2026-01-01", "one card", "a bench")
-    assert sum(found.low_error <= error <= found.high_error for error in errors) == 955
-    assert found.high_error < 1, "the forty far ones are among those left out"
 
 
 def test_networks_of_linear_layers_alone_are_dense():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import GIB, MIB, card
 
 from brimful.decide.memory import savings
 from brimful.decide.memory.breakdown import break_down
@@ -26,7 +25,7 @@ from brimful_inside.simulator.trace import (
     Tag,
     Uses,
 )
-from tests.decide.memory.test_breakdown import CONTEXT, one_step, traced
+from tests.decide.programs import CONTEXT, GIB, MIB, card, one_step, traced
 
 CARD = card(4 * GIB, context=CONTEXT)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.decide.speed.kernels import KernelLaws, ScaledKernels, fit_kernels
+from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful_inside.simulator.roofline import Kernel
 
 
@@ -23,69 +23,69 @@ def step(batch: int, layers: int = 3, extra: bool = False) -> list[Kernel]:
     return [*kernels, Kernel("aten._foreach_add_.List", "memory", 0, 12_000, 2)]
 
 
-def kernels_at(laws: KernelLaws | ScaledKernels | None, batch: int) -> list[Kernel]:
-    assert laws is not None
-    found = laws.at(batch)
+def kernels_at(model: KernelModel | ScaledKernels | None, batch: int) -> list[Kernel]:
+    assert model is not None
+    found = model.at(batch)
     return [found.kernels[index] for index in found.order]
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 5000))
 def test_two_traces_give_every_kernel_at_every_batch_size(first, more, asked):
-    laws = fit_kernels({first: step(first), first + more: step(first + more)})
-    assert laws is not None
-    assert laws.exact
-    assert kernels_at(laws, asked) == step(asked)
+    model = fit_kernels({first: step(first), first + more: step(first + more)})
+    assert model is not None
+    assert model.exact
+    assert kernels_at(model, asked) == step(asked)
 
 
-def test_kernels_that_are_alike_are_one_law():
+def test_kernels_that_are_alike_are_kept_once():
     same = [Kernel("aten.relu.default", "memory", 0, 800)] * 50
-    laws = fit_kernels({5: same, 12: [k._replace(bytes=1920) for k in same]})
-    assert isinstance(laws, KernelLaws)
-    assert len(laws.places) == 1
-    assert len(laws.order) == 50
+    model = fit_kernels({5: same, 12: [k._replace(bytes=1920) for k in same]})
+    assert isinstance(model, KernelModel)
+    assert len(model.kernels) == 1
+    assert len(model.order) == 50
 
 
 def test_a_third_trace_gives_what_grows_with_the_square():
     def attention(batch: int) -> list[Kernel]:
         return [Kernel("aten.bmm.default", "fp32", 8 * batch * batch, 4 * batch * batch, 1, 0, (1, batch, batch, 4))]
 
-    laws = fit_kernels({size: attention(size) for size in (4, 11, 40)})
-    assert kernels_at(laws, 100) == attention(100)
+    model = fit_kernels({size: attention(size) for size in (4, 11, 40)})
+    assert kernels_at(model, 100) == attention(100)
 
 
 def test_one_trace_says_nothing_of_other_sizes():
-    laws = fit_kernels({8: step(8)})
-    assert laws is not None
-    assert laws.fitted_at == (8,)
-    assert kernels_at(laws, 8) == kernels_at(laws, 80) == step(8)
+    model = fit_kernels({8: step(8)})
+    assert model is not None
+    assert model.fitted_at == (8,)
+    assert kernels_at(model, 8) == kernels_at(model, 80) == step(8)
 
 
-def test_no_step_no_laws():
+def test_no_step_no_model():
     assert fit_kernels({}) is None
     assert fit_kernels({4: [], 8: []}) is None
 
 
 def test_of_several_traces_those_that_agree_are_taken():
-    laws = fit_kernels({4: step(4, layers=2), 8: step(8), 15: step(15)})
-    assert isinstance(laws, KernelLaws)
-    assert laws.fitted_at == (8, 15)
-    assert not laws.exact, "one trace ran other kernels"
-    assert kernels_at(laws, 100) == step(100)
+    model = fit_kernels({4: step(4, layers=2), 8: step(8), 15: step(15)})
+    assert isinstance(model, KernelModel)
+    assert model.fitted_at == (8, 15)
+    assert not model.exact, "one trace ran other kernels"
+    assert kernels_at(model, 100) == step(100)
 
 
-def test_sizes_that_agree_give_no_law_of_all_where_others_are_known_to_differ():
+def test_sizes_that_agree_give_no_model_of_all_where_others_are_known_to_differ():
     traces = {4: step(4, layers=2), 8: step(8), 15: step(15)}
-    laws = fit_kernels(traces, alike=False)
-    assert isinstance(laws, ScaledKernels)
-    assert kernels_at(laws, 4) == traces[4], "a size that was traced is itself"
+    model = fit_kernels(traces, alike=False)
+    assert isinstance(model, ScaledKernels)
+    assert kernels_at(model, 4) == traces[4], "a size that was traced is itself"
 
 
 def test_where_no_two_agree_the_nearest_is_grown_as_its_kind_grows():
-    laws = fit_kernels({5: step(5), 12: step(12, extra=True)})
-    assert isinstance(laws, ScaledKernels)
-    assert not laws.exact
-    assert kernels_at(laws, 12) == step(12, extra=True), "a size that was traced is itself"
-    large = kernels_at(laws, 1200)
+    model = fit_kernels({5: step(5), 12: step(12, extra=True)})
+    assert isinstance(model, ScaledKernels)
+    assert not model.exact
+    assert kernels_at(model, 12) == step(12, extra=True), "a size that was traced is itself"
+    large = kernels_at(model, 1200)
     assert [k.op for k in large] == [k.op for k in step(12, extra=True)]
     products = sum(k.flops for k in large if k.shape)
     assert products == pytest.approx(sum(k.flops for k in step(1200) if k.shape), rel=0.01)

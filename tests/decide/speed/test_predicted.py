@@ -34,9 +34,9 @@ def card():
     return replace(find_gpu("a100-40gb"), name="NVIDIA A100-PCIE-40GB")
 
 
-def speed(laws=None, batch_size: int | None = 64, largest: int | None = 4096, samples=float, gpu=None, draws=True):
-    laws = laws or fit_kernels({5: step(5), 12: step(12)})
-    found = predict_speed(laws, gpu or card(), batch_size, largest, samples, draws=draws)
+def speed(model=None, batch_size: int | None = 64, largest: int | None = 4096, samples=float, gpu=None, draws=True):
+    model = model or fit_kernels({5: step(5), 12: step(12)})
+    found = predict_speed(model, gpu or card(), batch_size, largest, samples, draws=draws)
     assert found is not None
     return found
 
@@ -64,8 +64,8 @@ def test_speed_rises_to_a_knee_that_is_the_smallest_size_within_the_tolerance_of
 
 
 def test_a_step_of_small_kernels_is_bound_by_launches_and_a_large_one_is_not():
-    laws = fit_kernels({5: wide(5), 12: wide(12)})
-    small, large = speed(laws, 1), speed(laws, 4096)
+    model = fit_kernels({5: wide(5), 12: wide(12)})
+    small, large = speed(model, 1), speed(model, 4096)
     assert max(small.bound_by, key=lambda name: small.bound_by[name]) in ("launches", "bandwidth")
     assert small.bound_by["launches"] > 5 * large.bound_by["launches"]
     assert large.bound_by["compute"] > 0.5
@@ -83,8 +83,8 @@ def test_everything_is_labelled_predicted_and_lies_within_its_interval():
 
 
 def test_a_launch_bound_step_is_known_less_well_for_the_host_is_not_known():
-    laws = fit_kernels({5: wide(5), 12: wide(12)})
-    small, large = speed(laws, 1).step_s, speed(laws, 4096).step_s
+    model = fit_kernels({5: wide(5), 12: wide(12)})
+    small, large = speed(model, 1).step_s, speed(model, 4096).step_s
     assert small.high / small.low > 1.5 * large.high / large.low
 
 

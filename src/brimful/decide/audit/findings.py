@@ -1,7 +1,6 @@
-"""What an audit finds: each finding one function from what was seen to its problem, explanation and suggestion, or None.
+"""What an audit finds: each finding one function of `_FINDERS`, from what was seen to problem, explanation and suggestion.
 
-The function's name is the finding's code. The conditions are written so that an ordinary, sound script gives none of them;
-each docstring says where the line is. A new finding is a new function in `_FINDERS`.
+The function's name is the finding's code, its docstring the condition. An ordinary, sound script meets none of them.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from brimful.decide.audit.leaks import memory_that_grows
-from brimful.decide.audit.loading import loading_of
+from brimful.decide.audit.loading import workers_needed
 from brimful.units import format_bytes, format_share
 from brimful.values import Budget, Diagnostic, Machine, Report, Setting, TrialResult
-from brimful_inside.wire import LoaderSeen, OptimizerSeen
+from brimful_inside.wire import LoaderSeen
 
 LOADER_BOUND_SHARE = 0.20  # of a step's time: below this, better loading could save a fifth at most
 DROPPED_SHARE = 0.01  # of the data set, never trained on in an epoch
@@ -54,9 +53,8 @@ class _Seen:
     @property
     def length(self) -> int | None:
         """Samples of an epoch, in this rank."""
-        if self.loader is None:
-            return None
-        return self.loader.sampler_samples if self.loader.sampler_samples is not None else self.loader.dataset_length
+        lengths = (self.loader.sampler_samples, self.loader.dataset_length) if self.loader else ()
+        return next((length for length in lengths if length is not None), None)
 
     @property
     def batches_per_step(self) -> int | None:
@@ -74,8 +72,7 @@ def findings(
     loaders = tuple(one for one in report.loaders if one.role == "train" and one.batches_seen > 0)
     loader = max(loaders, key=lambda one: one.batches_seen, default=None)
     seen = _Seen(sample, report, requested, loaders, loader, budget, machine)
-    texts = {find: find(seen) for find in _FINDERS}
-    return tuple(Diagnostic(_code(find), *found) for find, found in texts.items() if found is not None)
+    return tuple(Diagnostic(code, *texts) for code, find in zip(CODES, _FINDERS, strict=True) if (texts := find(seen)))
 
 
 def hidden_cap(seen: _Seen) -> _Texts:
@@ -84,10 +81,8 @@ def hidden_cap(seen: _Seen) -> _Texts:
     asked, given = seen.asked, seen.given
     if asked is None or given is None or given >= asked:
         return None
-    if seen.length is not None and seen.length < asked and given >= seen.length:
-        return None  # the data set is smaller than the batch: another finding
-    per_step = given * (seen.batches_per_step or 1) * len(seen.sample.reports)
-    if per_step == asked:
+    exceeds = seen.length is not None and seen.length < asked and given >= seen.length  # another finding
+    if exceeds or given * (seen.batches_per_step or 1) * len(seen.sample.reports) == asked:
         return None
     return (
         f"You asked for a batch size of {asked:,}, and the loader gives batches of {given:,}.",
@@ -102,35 +97,28 @@ def hidden_accumulation(seen: _Seen) -> _Texts:
     got = seen.batches_per_step
     value = seen.requested.get("accumulation", 1)
     asked = int(value) if isinstance(value, int | float) else 1
-    if not got or got == asked or not _one_backward_a_batch(seen):
+    if not got or got in (asked, asked * len(seen.loaders)):
         return None
-    if len(seen.loaders) > 1 and got == asked * len(seen.loaders):
+    optimizers = seen.report.optimizers
+    # Without a DataLoader batches are counted by backward passes, which several optimizers or a closure need more of.
+    if seen.loader is None and (len(optimizers) != 1 or optimizers[0].uses_closure):
         return None
     effective = seen.sample.samples_per_step
     whole = f" ({effective:,} samples)" if effective else ""
     flag = f"you asked for {asked}" if "accumulation" in seen.requested else "no flag sets that"
+    explanation = "The learning rate acts on the gradients of all of them, so it is tuned for that effective batch size."
     if got > asked and seen.asked is not None and effective == seen.asked:
         explanation = (
-            f"A step sees the {seen.asked:,} samples asked for, but memory and speed are those of a batch of {seen.given:,}."
+            f"A step sees the {effective:,} samples asked for, but memory and speed are those of a batch of {seen.given:,}."
         )
-    else:
-        explanation = "The learning rate acts on the gradients of all of them, so it is tuned for that effective batch size."
-    suggestion = (
-        "Look where the script counts its batches, and whether that number reaches it"
-        if "accumulation" in seen.requested
-        else "Make it a flag"
-    )
+    suggestion = "Make it a flag"
+    if "accumulation" in seen.requested:
+        suggestion = "Look where the script counts its batches, and whether that number reaches it"
     return (
         f"{got} {'batches' if seen.loader else 'backward passes'} go into each optimizer step{whole}, and {flag}.",
         explanation,
         f"{suggestion}; when the batch size grows, divide the accumulation by the same factor to keep the effective one.",
     )
-
-
-def _one_backward_a_batch(seen: _Seen) -> bool:
-    """Without a DataLoader batches are counted by backward passes, which several optimizers or a closure need more of."""
-    optimizers = seen.report.optimizers
-    return seen.loader is not None or (len(optimizers) == 1 and not optimizers[0].uses_closure)
 
 
 def batch_exceeds_dataset(seen: _Seen) -> _Texts:
@@ -158,13 +146,12 @@ def repeated_batches(seen: _Seen) -> _Texts:
     distinct = len(set(sums))
     if len(sums) - distinct < 2 or len(sums) - distinct <= REPEATED_SHARE * len(sums):
         return None
-    workers = seen.loader.workers
-    explanation = (
-        f"The {workers} loader workers draw the same random numbers: each process has a copy of one random state "
-        "(NumPy's or Python's), so the same samples are made several times."
-        if workers > 1
-        else "The same samples are made several times in one epoch."
-    )
+    explanation = "The same samples are made several times in one epoch."
+    if seen.loader.workers > 1:
+        explanation = (
+            f"The {seen.loader.workers} loader workers draw the same random numbers: each process has a copy of one random "
+            "state (NumPy's or Python's), so the same samples are made several times."
+        )
     return (
         f"{distinct} of {len(sums)} batches of an epoch are distinct.",
         explanation,
@@ -178,22 +165,21 @@ def loader_bound(seen: _Seen) -> _Texts:
     share, steps = seen.sample.loading_share, seen.sample.step_s
     if share is None or share <= LOADER_BOUND_SHARE or not steps or seen.loader is None:
         return None
-    step_s = statistics.fmean(steps)
-    loading = loading_of(step_s, share * step_s, seen.loader.workers, seen.machine.cores if seen.machine else None)
-    have = f"{loading.workers} loader workers" if loading.workers else "no loader workers"
-    if loading.needed is None:
+    step_s, workers, cores = statistics.fmean(steps), seen.loader.workers, seen.machine.cores if seen.machine else None
+    needed = workers_needed(step_s, share * step_s, workers)
+    if needed is None:
         suggestion = (
             "Loading takes nearly all the time: cache decoded samples, or make loading cheaper; workers alone will not do."
         )
-    elif loading.curable:
-        suggestion = f"Set num_workers={loading.needed}."
+    elif cores is None or needed <= max(cores, workers):  # loading that waits for a disk could use more, which nothing shows
+        suggestion = f"Set num_workers={needed}."
     else:
         suggestion = (
-            f"It would take {loading.needed} workers and this machine has {loading.cores} cores: "
+            f"It would take {needed} workers and this machine has {cores} cores: "
             "cache decoded samples, or make loading itself cheaper."
         )
     return (
-        f"{format_share(share)} of a step is spent waiting for data, with {have}.",
+        f"{format_share(share)} of a step is spent waiting for data, with {workers or 'no'} loader workers.",
         "The device stands idle in that time; a larger batch does not help.",
         suggestion,
     )
@@ -222,9 +208,9 @@ def remainder(seen: _Seen) -> _Texts:
         return None
     return (
         f"The last batch of every epoch has {rest:,} of {size:,} samples.",
-        "Batch normalization fails on a single sample, and its step has as much weight as the others."
-        if rest == 1
-        else f"Its gradient is noisier, and its step has as much weight as the other {steps - 1}.",
+        f"Its gradient is noisier, and its step has as much weight as the other {steps - 1}."
+        if rest > 1
+        else "Batch normalization fails on a single sample, and its step has as much weight as the others.",
         _better_size(size, length) + " Or use drop_last=True.",
     )
 
@@ -239,14 +225,16 @@ def learning_rate(seen: _Seen) -> _Texts:
     if not isinstance(value, int | float) or isinstance(value, bool) or not seen.report.optimizers:
         return None
     in_force: list[float] = []
-    for optimizer in seen.report.optimizers:
-        known = _intended_rates(optimizer)
-        if known is None or any(_same(rate, float(value)) for rate in known):
-            return None
-        in_force += known
+    for one in seen.report.optimizers:
+        meant = one.initial_learning_rates + one.max_learning_rates
+        if not meant and one.first_learning_rates != one.learning_rates:
+            return None  # set by hand
+        in_force += meant or one.first_learning_rates
     if not in_force:
         return None
-    closest = min(in_force, key=lambda rate: abs(rate - float(value)))
+    closest = min(in_force, key=lambda rate: abs(rate - value))
+    if any(abs(rate - value) <= RATE_TOLERANCE * max(abs(rate), abs(value)) for rate in in_force):
+        return None
     factor = f", {closest / float(value):.3g} times as much" if value else ""
     return (
         f"You asked for a learning rate of {value:g}, and {closest:g} is in force{factor}.",
@@ -302,25 +290,7 @@ _FINDERS: tuple[Callable[[_Seen], _Texts], ...] = (
 )
 
 
-def _code(find: Callable[[_Seen], _Texts]) -> str:
-    return find.__name__.replace("_", "-")
-
-
-CODES = tuple(map(_code, _FINDERS))
-
-
-def _intended_rates(optimizer: OptimizerSeen) -> list[float] | None:
-    """The learning rates that an optimizer was made with or goes up to; None where a rate moves by hand."""
-    meant = optimizer.initial_learning_rates + optimizer.max_learning_rates
-    if meant:
-        return meant
-    if optimizer.first_learning_rates != optimizer.learning_rates:
-        return None
-    return list(optimizer.first_learning_rates)
-
-
-def _same(one: float, other: float) -> bool:
-    return abs(one - other) <= RATE_TOLERANCE * max(abs(one), abs(other))
+CODES = tuple(find.__name__.replace("_", "-") for find in _FINDERS)
 
 
 def _better_size(size: int, length: int) -> str:

@@ -11,21 +11,9 @@ import math
 
 from brimful.values import Diagnostic
 
-_SGD = ("sgd", "asgd", "lars")
-_ADAPTIVE = (
-    "adam",
-    "adamw",
-    "nadam",
-    "radam",
-    "adamax",
-    "sparseadam",
-    "rmsprop",
-    "adagrad",
-    "adadelta",
-    "lamb",
-    "lion",
-    "adafactor",
-)
+# Parts of class names: FusedAdam, AdamW8bit, PagedAdamW32bit, DeepSpeedCPUAdam are all Adam.
+_ADAPTIVE = ("adam", "rmsprop", "adagrad", "adadelta", "lamb", "lion", "adafactor")
+_SGD = ("sgd", "lars")
 
 
 def scaled_learning_rate(rate: float, before: int, after: int, optimizer: str) -> tuple[float, str] | None:
@@ -35,11 +23,10 @@ def scaled_learning_rate(rate: float, before: int, after: int, optimizer: str) -
     """
     if before <= 0 or after <= 0:
         raise ValueError(f"batch sizes are 1 or more, not {before} and {after}")
-    kind = _kind(optimizer)
-    if kind is None:
-        return None
-    ratio = after / before
-    return (rate * ratio, "linear") if kind == "sgd" else (rate * math.sqrt(ratio), "square root")
+    name, ratio = optimizer.lower(), after / before
+    if any(one in name for one in _ADAPTIVE):
+        return rate * math.sqrt(ratio), "square root"
+    return (rate * ratio, "linear") if any(one in name for one in _SGD) else None
 
 
 def learning_rate_advice(rate: float | None, before: int | None, after: int | None, optimizer: str | None) -> Diagnostic | None:
@@ -63,11 +50,3 @@ def learning_rate_advice(rate: float | None, before: int | None, after: int | No
             f"Try {value:.3g} instead of {rate:g} (the {rule} rule for {optimizer}, {paper}), with a warm-up, and compare."
         )
     return Diagnostic("learning-rate-scaling", problem, explanation, suggestion)
-
-
-def _kind(optimizer: str) -> str | None:
-    """By the class name: FusedAdam, AdamW8bit, PagedAdamW32bit, DeepSpeedCPUAdam are all Adam."""
-    name = optimizer.lower()
-    if any(one in name for one in _ADAPTIVE):
-        return "adaptive"
-    return "sgd" if any(one in name for one in _SGD) else None

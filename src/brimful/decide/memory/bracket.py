@@ -1,8 +1,4 @@
-"""The bracket of a search for the largest batch size: what ran, what did not and why, and which limits hold besides memory.
-
-A model proposes the next size (`search_traced`: sizes extrapolated from traces; `search_measured`: a curve through measured
-peaks); the bracket keeps it within what trials have shown.
-"""
+"""The bracket of a search for the largest batch size: what ran, what did not and why, and which limits hold besides memory."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ from math import isqrt
 
 from brimful.values import Limits, Outcome
 
-# With these, seven halvings in octaves follow the usual three traces. From a size of 12 and an error at two millions they end
-# within a tenth: ln(2e6 / 12) / 2**7 = 0.09.
+# Trials beyond the usual number, to find where a script's errors begin. Seven halvings in octaves follow the usual three
+# traces: from a size of 12 and an error at two millions they end within a tenth, ln(2e6 / 12) / 2**7 = 0.09.
 MORE_TRIALS = 4
 CLOSE = 20  # assumed: a twentieth of the batch size is not worth another trial
 
@@ -88,11 +84,6 @@ class Bracket:
     def script_error_above(self, size: int | None) -> int | None:
         """The smallest size above `size` at which the script raised an error. Only trials show where that is."""
         return min((one for one in self.script_errors if one > (size or 0)), default=None)
-
-    @property
-    def more_trials(self) -> int:
-        """How many trials a search may take beyond its usual number, to find where the script's errors begin."""
-        return MORE_TRIALS if self.script_errors else 0
 
     @property
     def largest_without_error(self) -> int | None:

@@ -12,15 +12,65 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brimful.decide.memory.categories import CACHE, CATEGORIES, CONTEXT, Allocation, Annotated
-from brimful.decide.memory.live_blocks import LiveBlocks, Visit
 from brimful.values import Alike, Breakdown, ModuleShare, Moment
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
-from brimful_inside.simulator.program import Program
-from brimful_inside.simulator.replay import replay
+from brimful_inside.simulator.program import Event, Program
+from brimful_inside.simulator.replay import FIRST_PHASE, replay
 
 TOP_MODULES = 10
 TOP_GROUPS = 5
+ENDLESS = 1 << 62
+
+
+@dataclass
+class Visit:
+    """One stay in a phase. Bytes, and the moments at which they were reached: numbers of the replay's events, from 1 on."""
+
+    phase: str
+    allocated: int = 0
+    allocated_at: int = 0
+    reserved: int = 0
+    reserved_at: int = 0
+
+
+class LiveBlocks:
+    """Keeps, as `observe` of a replay, the lifetime of each block and the highest moments of each stay in a phase.
+
+    Moment 0 is before all events.
+    """
+
+    def __init__(self) -> None:
+        self.visits = [Visit(FIRST_PHASE)]
+        self._sizes: list[int] = []  # of the block of each allocation, as the allocator rounds it
+        self._began: dict[int, int] = {}  # allocation by moment
+        self._ended: dict[int, int] = {}  # moment by allocation
+        self._moment = 0
+
+    def __call__(self, event: Event, addresses: list[int], allocator: CachingAllocator) -> None:
+        self._moment += 1
+        visit, kind = self.visits[-1], event[0]
+        if kind == "malloc":
+            self._began[self._moment] = len(self._sizes)
+            self._sizes.append(allocator.size_of(addresses[-1]))
+            if allocator.allocated > visit.allocated:
+                visit.allocated, visit.allocated_at = allocator.allocated, self._moment
+            if allocator.reserved > visit.reserved:
+                visit.reserved, visit.reserved_at = allocator.reserved, self._moment
+        elif kind in ("free", "retire"):
+            self._ended[event[1]] = self._moment
+        elif kind == "phase":
+            self.visits.append(Visit(event[1], allocator.allocated, self._moment, allocator.reserved, self._moment))
+
+    def at(self, moment: int) -> dict[int, int]:
+        """The bytes of the live blocks at a moment, by their allocations' numbers."""
+        began = ((number, at) for at, number in self._began.items())
+        live = (number for number, at in began if at <= moment < self._ended.get(number, ENDLESS))
+        return {number: self._sizes[number] for number in live if self._sizes[number]}
+
+    def allocation_at(self, moment: int) -> int | None:
+        """The number of the allocation that was made at a moment; None: a phase began there."""
+        return self._began.get(moment)
 
 
 @dataclass(frozen=True)
@@ -73,8 +123,10 @@ def _breakdown(visits: Sequence[Visit], live: LiveBlocks, annotated: Annotated, 
     for allocation, size in blocks:
         if allocation.model:
             own.setdefault(names[allocation.model, allocation.module], Counter())[allocation.category] += size
-    shares = [ModuleShare(name, sum(held.values()), _ordered(held)) for name, held in own.items()]
-    shares.sort(key=lambda share: -share.bytes)
+    shares = [
+        ModuleShare(name, sum(held.values()), {category: held[category] for category in CATEGORIES if held[category]})
+        for name, held in sorted(own.items(), key=lambda item: -sum(item[1].values()))
+    ]
     moment = _moment(highest.phase, live.allocation_at(highest.allocated_at), allocations, names)
     grown = _moment(largest.phase, live.allocation_at(largest.reserved_at), allocations, names)
     return Breakdown(
@@ -97,10 +149,6 @@ def _names(allocations: tuple[Allocation, ...]) -> dict[tuple[str, str], str]:
         for model, module in places
         if model
     }
-
-
-def _ordered(held: Counter[str]) -> dict[str, int]:
-    return {category: held[category] for category in CATEGORIES if held[category]}
 
 
 def _moment(phase: str, number: int | None, allocations: tuple[Allocation, ...], names: dict[tuple[str, str], str]) -> Moment:

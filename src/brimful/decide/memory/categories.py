@@ -11,8 +11,9 @@ Tags give the category where a module, an optimizer or a gradient claims an allo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brimful_inside.simulator.trace import (
     RECOMPUTATION,
@@ -42,15 +43,8 @@ CATEGORIES = (
     *(CACHE, CONTEXT),
 )
 
-_OF_TAG = {
-    "parameter": PARAMETERS,
-    "gradient": GRADIENTS,
-    "optimizer_state": OPTIMIZER_STATE,
-    "buffer": BUFFERS,
-    "input": INPUTS,
-}
+_OF_TAG = {name.removesuffix("s"): name for name in (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS, INPUTS)}  # singulars
 _NO_SITE = Site(-1, "", "")
-_TEMPORARY = "(temporary)"
 _LIBRARIES = ("cublas", "cudnn")
 _TRAINING = ("train", "eval")
 
@@ -65,7 +59,6 @@ class Allocation:
     model: str  # the outermost module's class name; "" outside of any
     site: Site
     itemsize: int = 0  # bytes of an element of a parameter, a state, ...; 0: not known
-    stale: bool = False  # a gradient that was alive when the backward pass of a later step began
 
 
 @dataclass(frozen=True)
@@ -76,18 +69,15 @@ class Annotated:
     uses: frozenset[str]
 
 
+@dataclass(slots=True)
 class _Life:
-    """What is seen of one allocation while its trace is gone through."""
+    """What a trace shows of one allocation."""
 
-    __slots__ = ("before_training", "freed", "op", "site", "step", "steps")
-
-    def __init__(self, row: Malloc, site: Site, before_training: bool, step: int):
-        self.op = row.op
-        self.site = site
-        self.before_training = before_training
-        self.step = step
-        self.steps: set[int] = set()  # at whose backward passes it was alive
-        self.freed = False
+    op: str
+    site: Site
+    before_training: bool
+    steps: set[int] = field(default_factory=set)  # at whose backward passes it was alive
+    freed: bool = False
 
 
 def annotate(trace: Trace) -> Annotated:
@@ -100,22 +90,21 @@ def annotate(trace: Trace) -> Annotated:
     site, training, step = _NO_SITE, False, 0
     for row in _in_order(trace):
         if isinstance(row, Malloc):
-            alive[row.id] = life = _Life(row, site, not training, step)
+            alive[row.id] = life = _Life(row.op, site, not training)
             made.append((row.id, life))
         elif isinstance(row, Free | Retire | Ready):
-            life = alive.pop(row.id, None)
-            if life is not None:
+            if life := alive.pop(row.id, None):
                 life.freed = True
         elif isinstance(row, At):
             site = sites[row.number]
         elif isinstance(row, Site):
             sites[row.number] = row
         elif isinstance(row, Tag):
-            _tag(tags, row)
-        elif isinstance(row, Backward):
-            if row.begins:
-                for life in alive.values():
-                    life.steps.add(step)
+            if row.id not in tags or tags[row.id].category == "input":  # a copy from the host that is a parameter
+                tags[row.id] = row
+        elif isinstance(row, Backward) and row.begins:
+            for life in alive.values():
+                life.steps.add(step)
         elif isinstance(row, Phase):
             training = training or row.name in _TRAINING
         elif isinstance(row, Step):
@@ -127,43 +116,30 @@ def annotate(trace: Trace) -> Annotated:
 
 def _in_order(trace: Trace) -> Iterator[Row | Note]:
     """Rows and notes as they were written."""
-    notes = iter(trace.notes)
-    at, note = next(notes, (len(trace.rows) + 1, None))
+    notes = deque(trace.notes)
     for number, row in enumerate(trace.rows):
-        while at <= number and note is not None:
-            yield note
-            at, note = next(notes, (len(trace.rows) + 1, None))
+        while notes and notes[0][0] <= number:
+            yield notes.popleft()[1]
         yield row
-    while note is not None:
-        yield note
-        at, note = next(notes, (0, None))
-
-
-def _tag(tags: dict[int, Tag], row: Tag) -> None:
-    """A copy from the host can turn out to be a parameter; any other tag stays."""
-    before = tags.get(row.id)
-    if before is None or before.category == "input":
-        tags[row.id] = row
+    yield from (note for _, note in notes)
 
 
 def _allocation(life: _Life, tag: Tag | None) -> Allocation:
-    if tag is not None:
-        stale = tag.category == "gradient" and any(step > life.step for step in life.steps)
-        category = _OF_TAG.get(tag.category, OTHER)
-        site = life.site
-        owner = (tag.module, tag.model) if tag.model or category == INPUTS else (site.module, site.model)
-        return Allocation(life.op, category, *owner, site, tag.itemsize, stale)
-    return Allocation(life.op, _category(life), life.site.module, life.site.model, life.site)
+    site = life.site
+    if tag is None:
+        return Allocation(life.op, _category(life), site.module, site.model, site)
+    category = _OF_TAG.get(tag.category, OTHER)
+    owner = (tag.module, tag.model) if tag.model or category == INPUTS else (site.module, site.model)
+    return Allocation(life.op, category, *owner, site, tag.itemsize)
 
 
 def _category(life: _Life) -> str:
-    if life.op.endswith(_TEMPORARY):
+    if life.op.endswith("(temporary)"):
         return TEMPORARIES
     if life.op.startswith(_LIBRARIES):
         return WORKSPACES
-    if len(life.steps) > (1 if life.before_training else 2):
-        return OTHER
-    if life.before_training and not life.freed and not life.site.during:
+    kept = life.before_training and not life.freed and not life.site.during
+    if kept or len(life.steps) > (1 if life.before_training else 2):
         return OTHER
     if life.steps or life.site.during == RECOMPUTATION:
         return ACTIVATIONS

@@ -1,16 +1,15 @@
 """How far a prediction of device memory may be off: from committed bench results, or assumed and labelled so.
 
 Each file of ``evidence/`` is one bench's result: errors of the predicted device peak, (measured - predicted) / predicted,
-over many runs on a real card. A bench writes it with `evidence_from`; a prediction uses the one for its kind of network.
+over many runs on a real card. A prediction uses the one for its kind of network.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
@@ -33,9 +32,6 @@ DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES = "dense", "no workspaces", "
 KINDS = (DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)
 SMALL = 0.0175  # of the most bytes alive at once
 
-# Of a bench's runs an interval takes the shortest stretch that holds so many. Made of 186 of timm's models, intervals held
-# 95.4 % of the runs of 72 others (docs/log.md).
-SHARE_HELD = 0.955
 # Situations of their own: errors of predicted step times (predicted_speed.py), where convolutions by groups matter and not.
 STEP_TIME, STEP_TIME_GROUPED = "step time", "step time, grouped convolutions"
 
@@ -46,7 +42,7 @@ class Evidence:
 
     situation: str  # one of KINDS, or "any", STEP_TIME, STEP_TIME_GROUPED
     median_error: float
-    low_error: float  # the shortest stretch that holds SHARE_HELD of the runs
+    low_error: float  # the shortest stretch that holds 95.5 % of the runs
     high_error: float
     count: int
     date: str  # ISO
@@ -103,24 +99,6 @@ def growth(batch_size: float, seen_to: float, per_doubling: float) -> float:
     if batch_size <= seen_to or seen_to <= 0:
         return 0.0
     return per_doubling * math.log2(batch_size / seen_to)
-
-
-def evidence_from(errors: Sequence[float], situation: str, date: str, hardware: str, basis: str) -> Evidence:
-    """Summarise a bench's signed relative errors. Raises ValueError for fewer than 20, of which no quantile speaks."""
-    if len(errors) < 20:
-        raise ValueError(f"{len(errors)} runs are too few for a 95 % interval")
-    known = (*KINDS, "any", STEP_TIME, STEP_TIME_GROUPED)
-    if situation not in known:
-        raise ValueError(f"{situation!r} is none of: {'; '.join(known)}")
-    ordered = sorted(errors)
-    held = math.ceil(SHARE_HELD * len(ordered))
-    stretches = ((ordered[at], ordered[at + held - 1]) for at in range(len(ordered) - held + 1))
-    low, high = min(stretches, key=lambda ends: max(ends[1], 0.0) - min(ends[0], 0.0))  # an interval holds the prediction
-    return Evidence(situation, statistics.median(ordered), low, high, len(errors), date, hardware, basis)
-
-
-def evidence_json(evidence: Evidence) -> str:
-    return json.dumps(asdict(evidence), indent=2) + "\n"
 
 
 @cache

@@ -1,7 +1,7 @@
 """Peaks alone, where nothing finer can be measured: fixed + linear + quadratic in the batch size, none of them negative.
 
-The quadratic part is real: pairwise losses, attention over the batch. Coefficients that cannot be negative keep a few noisy
-points from bending the curve downwards, which would promise memory that is not there.
+The quadratic part is real: pairwise losses, attention over the batch. Coefficients that cannot be negative keep noisy points
+from bending the curve downwards, which would promise memory that is not there.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import numpy as np
 
 from brimful.decide.memory.intervals import GROWTH_PEAKS, growth
 
-# The least relative uncertainty of a measured peak; resident memory read under a tuned malloc was right within 0.2 %.
-FLOOR = 0.002
-# What two points leave open: nothing is left over to judge the fit by.
-UNJUDGED = 0.02
+FLOOR = 0.002  # least relative uncertainty of a measured peak: resident memory under a tuned malloc was right within 0.2 %
+UNJUDGED = 0.02  # what two points leave open: nothing is left over to judge the fit by
 Z_95 = 1.96
 
 
@@ -71,10 +69,7 @@ def fit_peaks(points: Sequence[tuple[int, float]]) -> PeakFit:
 
 
 def parabola_through(peaks: Mapping[int, float]) -> PeakFit | None:
-    """Fixed + quadratic through two peaks by batch size: the steepest that they allow; None where they fall.
-
-    Raises ValueError for another number of peaks.
-    """
+    """Fixed + quadratic through two peaks by batch size: the steepest that they allow; None where they fall."""
     (first, low), (last, high) = sorted(peaks.items())
     if high <= low:
         return None

@@ -46,11 +46,10 @@ def changes_to_run(annotated: Annotated, capability: tuple[int, int]) -> tuple[l
     if capability < (8, 0):
         lower, scaler = "torch.float16", ", and a torch.amp.GradScaler around the backward pass and the step"
     how = f'with torch.autocast("cuda", dtype={lower}): around the forward pass and the loss{scaler}'
+    recomputes = any(one.site.during == RECOMPUTATION for one in annotated.allocations)
     changes = {
         Change("mixed-precision", "autocast", how): "autocast" in annotated.uses,
-        Change("gradient-checkpointing", "checkpointing", ""): any(
-            one.site.during == RECOMPUTATION for one in annotated.allocations
-        ),
+        Change("gradient-checkpointing", "checkpointing", ""): recomputes,
     }
     used = [NoSaving(one.code, NAMES[one.code], "the script uses it already") for one, uses in changes.items() if uses]
     return [change for change, uses in changes.items() if not uses], used

@@ -1,7 +1,6 @@
 """The search for the largest batch size where each trial is run and its peak measured: a generator without input or output.
 
-It is driven as `search_traced.search_largest` is, and is sent a `Measured` for each size. It goes up in steps
-whose predicted peak, at the upper end of its interval, stays within the budget; the size that it names was run and fitted.
+It goes up in steps whose predicted peak stays within the budget; the size that it names was run and fitted.
 """
 
 from __future__ import annotations
@@ -71,9 +70,8 @@ class _Known:
     @property
     def flat(self) -> bool:
         """Sizes far apart took the same memory."""
-        if len(self.peaks) < 2 or max(self.peaks) < FLAT_SPAN * min(self.peaks):
-            return False
-        return max(self.peaks.values()) <= (1 + FLAT) * min(self.peaks.values())
+        sizes, peaks = self.peaks.keys(), self.peaks.values()
+        return bool(peaks) and max(sizes) >= FLAT_SPAN * min(sizes) and max(peaks) <= (1 + FLAT) * min(peaks)
 
 
 def search_largest_measured(
@@ -86,10 +84,9 @@ def search_largest_measured(
 ) -> Generator[int, Measured, MeasuredConclusion]:
     """Yields batch sizes to run, is sent what each showed, and returns the conclusion.
 
-    Without `names_largest` few trials show how memory grows, and the estimate says nothing of a largest size.
-
-    `budget_bytes` and the peaks sent are of the same `memory`, "host" or "device". No size is yielded twice, and none
-    whose peak is predicted beyond the budget, except the first. Raises ValueError where the limits leave no batch size.
+    Without `names_largest` few trials show how memory grows, and the estimate names no largest size. `budget_bytes` and
+    the peaks sent are of the same `memory`, "host" or "device". No size is yielded twice, and none whose peak is predicted
+    beyond the budget, except the first. Raises ValueError where the limits leave no batch size.
     """
     bracket = Bracket(limits)
     known = _Known(budget_bytes, bracket)
@@ -175,7 +172,7 @@ def _estimate(known: _Known, memory: str, names_largest: bool) -> MemoryEstimate
         fixed_bytes=fit.fixed if fit else None,
         linear_bytes=fit.linear if fit else None,
         quadratic_bytes=fit.quadratic if fit else None,
-        curve=_curve(bracket, fit) if fit is not None else (),
+        curve=tuple(_point(size, fit) for size in curve_sizes(low, bracket.lowest, bracket.upper)) if fit else (),
         probes=tuple(Point(n, Estimate(known.peaks[n], Source.MEASURED)) for n in bracket.tried if n in known.peaks),
         largest_batch_size=low if names_largest else None,
         nothing_fits=low is None and bracket.lowest in bracket.too_large,
@@ -184,8 +181,6 @@ def _estimate(known: _Known, memory: str, names_largest: bool) -> MemoryEstimate
     )
 
 
-def _curve(bracket: Bracket, fit: PeakFit) -> tuple[Point, ...]:
-    note, points = f"a curve through {len(fit.sizes)} measured batch sizes", []
-    for size in curve_sizes(bracket.low, bracket.lowest, bracket.upper):
-        points.append(Point(size, Estimate(fit.at(size), Source.PREDICTED, *fit.interval(size), note)))
-    return tuple(points)
+def _point(size: int, fit: PeakFit) -> Point:
+    note = f"a curve through {len(fit.sizes)} measured batch sizes"
+    return Point(size, Estimate(fit.at(size), Source.PREDICTED, *fit.interval(size), note))

@@ -1,14 +1,5 @@
 """The search for the largest batch size on an imaginary card: a generator of batch sizes to trace, without input or output.
 
-    search = search_largest(card, limits)
-    batch_size = next(search)
-    while True:
-        try:
-            batch_size = search.send(traced(batch_size))     # a Traced
-        except StopIteration as end:
-            conclusion = end.value                           # a MemoryConclusion
-            break
-
 Two small traces extrapolate each allocation's size; the third is taken at the answer and must be reproduced. Where it is
 reproduced only up to some row, and by that row no larger size has room, the answer stands all the same. Else sizes are
 extrapolated anew from the traces nearest to the answer, or, where the order of allocations itself depends on the batch size,
@@ -21,7 +12,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from math import isqrt
 
-from brimful.decide.memory.bracket import Bracket, upper_limit
+from brimful.decide.memory.bracket import MORE_TRIALS, Bracket, upper_limit
 from brimful.decide.memory.fit import Card, ExtrapolatedPeaks, curve_sizes, largest_that
 from brimful.decide.memory.intervals import GROWTH_EXTRAPOLATED, GROWTH_PEAKS, growth
 from brimful.decide.memory.peak_curve import fit_peaks
@@ -82,7 +73,6 @@ class _Known:
     predicted: dict[tuple, ExtrapolatedPeaks] = field(default_factory=dict)
 
     def peaks_of(self, model: SizeModel) -> ExtrapolatedPeaks:
-        """Predictions by this model, kept from one question to the next."""
         return self.predicted.setdefault(model.identity, ExtrapolatedPeaks(model, self.card))
 
     def trace(self, size: int) -> Generator[int, Traced, None]:
@@ -96,7 +86,7 @@ class _Known:
             self.full.add(size)
             bracket.too_large.add(size)
         elif traced.outcome is not Outcome.COMPLETED or not whole:
-            outcome = traced.outcome if traced.outcome is not Outcome.COMPLETED else Outcome.CRASHED
+            outcome = Outcome.CRASHED if traced.outcome is Outcome.COMPLETED else traced.outcome
             bracket.add_script_error(size, traced.failure, outcome)
             if outcome not in SCRIPT_FAILED or not self.programs:
                 bracket.failed = outcome
@@ -116,16 +106,14 @@ class _Known:
 
     def upper_if_grown(self, size: int, factor: float) -> float:
         """The upper end of the device peak if all that the script holds at a traced size were `factor` times as much."""
-        played = self.played[size]
-        if played.full is not None:
-            return float("inf")
-        return self.card.around(self.card.context_bytes + factor * played.peak.reserved)[1]
+        played, card = self.played[size], self.card
+        return card.around(card.context_bytes + factor * played.peak.reserved)[1] if played.full is None else float("inf")
 
 
 def search_largest(
     card: Card, limits: Limits, max_traces: int = MAX_TRACES, first_size: int = FIRST_SIZE, multiple_of: int = 1
 ) -> Generator[int, Traced, MemoryConclusion]:
-    """Yields batch sizes to trace, is sent what each showed, and returns the conclusion (see the top of this file).
+    """Yields batch sizes to trace, is sent what each showed, and returns the conclusion.
 
     A size is never yielded twice, obeys `limits`, is a multiple of `multiple_of`, and above the first two is predicted to fit.
     An error of the script where smaller sizes ran bounds the search; any other failure that has nothing to do with memory ends
@@ -134,8 +122,9 @@ def search_largest(
     known = _Known(card, Bracket(limits, multiple_of))
     bracket = known.bracket
     yield from _first_traces(known, max(1, first_size // multiple_of), max_traces)
-    while len(bracket.tried) < max_traces + bracket.more_trials and bracket.failed is None and known.programs:
-        size = _next_size(known)
+    while bracket.failed is None and known.programs:
+        most = max_traces + (MORE_TRIALS if bracket.script_errors else 0)
+        size = _next_size(known) if len(bracket.tried) < most else None
         if size is None:
             break
         yield from known.trace(size)
@@ -182,10 +171,8 @@ def _next_size(known: _Known) -> int | None:
     candidate = _candidate(known, model)
     if candidate is None:
         return None if bracket.lowest in bracket.tried or (model is not None and model.verified) else bracket.lowest
-    if candidate not in bracket.tried:
-        return candidate
-    if candidate == bracket.upper and candidate in bracket.fitting:
-        return None  # its own trace is the proof
+    if candidate not in bracket.tried or (candidate == bracket.upper and candidate in bracket.fitting):
+        return candidate if candidate not in bracket.tried else None  # the trace of the upper limit is the proof
     if model is not None and model.size_model.exact and not model.verified and not _proves_the_limit(known, candidate):
         smaller = range(candidate - 1, bracket.lowest - 1, -1)  # below the answer, since it must be safe
         return next((size for size in smaller if size not in bracket.tried), None)
@@ -221,7 +208,8 @@ def _candidate_by_memory(known: _Known, model: TrustedModel | None) -> int | Non
     """
     bracket = known.bracket
     low, high, upper = bracket.low, bracket.high, bracket.largest_to_try
-    if low is not None and upper is not None and high in known.full and _still_predicted_to_fit(known, model, high):
+    expected = high is not None and (model is None or not model.verified or known.peaks_of(model.size_model).fits(high))
+    if low is not None and upper is not None and high in known.full and expected:
         upper = min(upper, max(low + 1, isqrt(low * high)))  # the prediction was wrong once: half way, in octaves
     if upper is not None and upper <= (low or bracket.lowest - 1):
         return low
@@ -233,11 +221,6 @@ def _candidate_by_memory(known: _Known, model: TrustedModel | None) -> int | Non
     else:
         found = known.peaks_of(model.size_model).largest(low or bracket.lowest, upper)
     return found if low is None or found is not None else low
-
-
-def _still_predicted_to_fit(known: _Known, model: TrustedModel | None, size: int) -> bool:
-    """Whether the model still says that `size` fits, or is not to be trusted with an answer."""
-    return model is None or not model.verified or known.peaks_of(model.size_model).fits(size)
 
 
 def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | None:
@@ -266,11 +249,11 @@ def _conclude(known: _Known) -> MemoryConclusion:
         candidate = _candidate(known, trusted)
         largest = candidate if candidate is not None else largest
     model = trusted.size_model if trusted is not None else None
+    in_samples = model and replace(model, per=bracket.multiple_of, fitted_at=tuple(map(bracket.samples, model.fitted_at)))
     constant = model is not None and model.constant and len(known.programs) > 1
-    played = None
-    if largest is not None:
-        played = known.played.get(largest) or (known.peaks_of(model).at(largest) if model is not None else None)
-    probes = [(size, known.played[size]) for size in bracket.tried if size in known.played]
+    played = known.played.get(largest or 0)
+    if played is None and largest is not None and model is not None:
+        played = known.peaks_of(model).at(largest)
     estimate = MemoryEstimate(
         memory="device",
         method="extrapolated" if verified or proven else "peaks",
@@ -279,7 +262,7 @@ def _conclude(known: _Known) -> MemoryConclusion:
         linear_bytes=None,
         quadratic_bytes=None,
         curve=_curve(known, largest),
-        probes=tuple(card.point(bracket.samples(size), shown) for size, shown in probes),
+        probes=tuple(card.point(bracket.samples(size), shown) for size, shown in known.played.items()),
         largest_batch_size=None if largest is None else bracket.samples(largest),
         nothing_fits=largest is None and (verified or bracket.lowest in bracket.too_large),
         limited_by=_limited_by(known, trusted, largest, constant),
@@ -290,14 +273,10 @@ def _conclude(known: _Known) -> MemoryConclusion:
         tuple(map(bracket.samples, bracket.tried)),
         card.estimate(played.peak) if played is not None else None,
         {name: card.estimate(peaks) for name, peaks in played.phases.items()} if played is not None else {},
-        _in_samples(model, bracket.multiple_of) if model is not None and verified else None,
+        in_samples if verified else None,
         bracket.failed,
         tuple(_notes(known, trusted, proven or (largest is not None and largest == bracket.upper))),
     )
-
-
-def _in_samples(model: SizeModel, multiple_of: int) -> SizeModel:
-    return replace(model, per=multiple_of, fitted_at=tuple(size * multiple_of for size in model.fitted_at))
 
 
 def _limited_by(known: _Known, model: TrustedModel | None, largest: int | None, constant: bool) -> str | None:
@@ -343,7 +322,7 @@ def _notes(known: _Known, model: TrustedModel | None, proven: bool) -> list[str]
 
 def _difference(known: _Known, model: TrustedModel) -> str:
     for size in sorted(known.programs):
-        seen = model.size_model.reproduces(known.programs[size], size)
-        if not seen.exact:
-            return f"at batch size {known.bracket.samples(size)}, {seen.differs_at}"
+        where = model.size_model.difference_from(known.programs[size], size)
+        if where is not None:
+            return f"at batch size {known.bracket.samples(size)}, {where}"
     return "no trace was left to confirm them" if model.size_model.exact else "the script rounds sizes"

@@ -40,7 +40,7 @@ class Polynomial:
 
 
 def fit_polynomial(points: Sequence[tuple[int, int]]) -> Polynomial:
-    """The polynomial of the lowest degree through two or three points (batch size, value).
+    """The polynomial of the lowest degree through one to three points (batch size, value).
 
     Raises ValueError for more points, or for two at the same batch size.
     """
@@ -64,14 +64,6 @@ def fit_polynomial(points: Sequence[tuple[int, int]]) -> Polynomial:
     # Whole at every whole B: the constant is whole, and so are the coefficients of B and of B(B-1)/2.
     exact = constant.denominator == 1 and (2 * bend).denominator == 1 and (linear + bend).denominator == 1
     return Polynomial(int(constant * divisor), int(linear * divisor), int(bend * divisor), divisor, exact)
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """Whether a model gives what a trace at another batch size shows, row by row and to the byte."""
-
-    exact: bool
-    differs_at: str | None = None
 
 
 Workspace = tuple[str, tuple[Polynomial, ...]]  # a workspace's name and its args
@@ -156,15 +148,14 @@ class SizeModel:
         """Allocations that are alive at one moment on one card: that at which most bytes are, at a large batch size."""
         return self.program.largest_live_set(self.sizes_at(LARGE * max(self.fitted_at)))
 
-    def reproduces(self, program: Program, batch_size: int) -> Reproduction:
-        """Compare with a trace taken at `batch_size`, row by row."""
+    def difference_from(self, program: Program, batch_size: int) -> str | None:
+        """The first row in which a trace taken at `batch_size` differs; None: the model gives it to the byte."""
         if not self.program.same_events(program):
-            return Reproduction(False, self.program.difference(program))
+            return self.program.difference(program)
         for number, (mine, theirs) in enumerate(zip(self.sizes_at(batch_size), program.sizes, strict=True)):
             if mine != theirs:
-                op = self.program.allocations[number][1]
-                return Reproduction(False, f"allocation {number} ({op}): {mine} bytes predicted, {theirs} seen")
-        return Reproduction(True)
+                return f"allocation {number} ({self.program.allocations[number][1]}): {mine} bytes predicted, {theirs} seen"
+        return None
 
 
 def fit_size_model(programs: dict[int, Program]) -> SizeModel | None:
@@ -210,12 +201,8 @@ def needs_another_trace(programs: dict[int, Program]) -> int | None:
     sizes = sorted(programs)
     if len(sizes) == 1:
         return second_size(sizes[0])
-    if len(sizes) > 2:
-        return None
-    model = fit_size_model(programs)
-    if model is None or not model.superlinear:
-        return None
-    return 2 * sizes[1] - sizes[0] + 1
+    model = fit_size_model(programs) if len(sizes) == 2 else None
+    return 2 * sizes[1] - sizes[0] + 1 if model is not None and model.superlinear else None
 
 
 def second_size(first: int) -> int:
@@ -247,7 +234,7 @@ def most_trusted(programs: dict[int, Program], frontier: list[int]) -> TrustedMo
             model = fit_size_model({size: programs[size] for size in sizes})
             if model is None or (count == 3 and not model.exact):
                 continue  # any three points have a parabola; it says something only if its numbers are whole
-            reproduced = tuple(size for size in programs if size in sizes or model.reproduces(programs[size], size).exact)
+            reproduced = tuple(n for n in programs if n in sizes or model.difference_from(programs[n], n) is None)
             near = sum(size in reproduced for size in frontier)
             distance = sum(abs(size - frontier[-1]) for size in sizes)
             rank = (near, len(reproduced) if model.exact else 0, -count, -distance)
@@ -265,21 +252,15 @@ def common_prefix(model: SizeModel, program: Program, batch_size: int) -> SizeMo
     gets fewer of them. If by the last common row no size above some limit has room, none has, whatever comes after; unless a
     larger size goes another way before that row, of which no trace below it could show anything.
     """
-    begun = model.program.first(_rows_in_common(model, program, batch_size))
-    count = len(begun.sizes)
+    rows = count = 0
+    predicted = model.sizes_at(batch_size)
+    for mine, theirs in zip(model.program.events, program.events, strict=False):
+        allocates = mine[0] == "malloc"
+        if mine != theirs or (allocates and predicted[count] != program.sizes[count]):
+            break
+        rows, count = rows + 1, count + allocates
     if not count:
         return None
+    begun = model.program.first(rows)
     found = {number: workspace for number, workspace in model.workspace_of.items() if number < count}
     return replace(model, program=begun, polynomial_of=model.polynomial_of[:count], workspace_of=found)
-
-
-def _rows_in_common(model: SizeModel, program: Program, batch_size: int) -> int:
-    number, predicted = 0, model.sizes_at(batch_size)
-    for row, (mine, theirs) in enumerate(zip(model.program.events, program.events, strict=False)):
-        if mine != theirs:
-            return row
-        if mine[0] == "malloc":
-            if predicted[number] != program.sizes[number]:
-                return row
-            number += 1
-    return min(len(model.program.events), len(program.events))

@@ -1,9 +1,7 @@
 """The next smaller batch size of a run that ran out of memory, and the accumulation that keeps its effective batch.
 
-From outside nothing of the failed step can be saved, so each restart is dear, and so is a batch that is needlessly small. What
-trials have shown comes first: a size that ran within the budget. Without such a size the next one is three quarters of a size
-that had fitted in a trial (something grew, a near miss) and half of one of which nothing is known (memory beside the model's
-own grows about linearly with the batch, so half of it is freed).
+A size that ran within the budget in a trial comes first. Without one it is three quarters of a size that had fitted in a trial
+(something grew, a near miss), and half of one of which nothing is known (memory grows about linearly with the batch).
 """
 
 from __future__ import annotations
@@ -84,22 +82,10 @@ def _by_knowledge(failed: int, known: Known) -> tuple[int, str]:
         next_below = size == max(one for one in known.ran if one < failed)
         which = "the next smaller size that" if next_below else "the largest size at least a tenth smaller that"
         return size, f"{which} ran in a trial; {failed:,} ran out of memory"
+    share, part, what = _UNKNOWN, "half", "ran out of memory"
     if failed in known.ran:
-        size, how = _down_to(failed, _NEAR_MISS)
-        return size, f"three quarters of {failed:,}{how}; {failed:,} ran in a trial and not to its end here"
-    size, how = _down_to(failed, _UNKNOWN)
-    return size, f"half of {failed:,}{how}; {failed:,} ran out of memory"
-
-
-def _down_to(failed: int, share: float) -> tuple[int, str]:
-    """That share of `failed` as a size, and whether it was rounded."""
-    size = _rounded(failed * share, failed)
-    return size, "" if size == failed * share else ", rounded down"
-
-
-def _rounded(size: float, failed: int) -> int:
-    """A whole number from 1 to `failed` - 1; a multiple of 8 where it is large enough for that to matter little."""
-    whole = int(size)
-    if whole >= 2 * _MULTIPLE:
-        whole -= whole % _MULTIPLE
-    return min(max(1, whole), failed - 1)
+        share, part, what = _NEAR_MISS, "three quarters", "ran in a trial and not to its end here"
+    size = max(1, int(failed * share))
+    if size >= 2 * _MULTIPLE:
+        size -= size % _MULTIPLE
+    return size, f"{part} of {failed:,}{'' if size == failed * share else ', rounded down'}; {failed:,} {what}"

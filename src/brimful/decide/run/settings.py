@@ -22,10 +22,8 @@ def settings_of(
     """
     opened = placeholders(command)
     planned = {s.name: s for s in plan.settings if s.name not in plan.environment} if plan is not None else {}
-    rows = [
-        _row(name, command, opened, planned.get(name), plan_name, given)
-        for name in dict.fromkeys([*opened, *planned, *given, *command.given])
-    ]
+    names = dict.fromkeys([*opened, *planned, *given, *command.given])
+    rows = (_row(name, command, opened, planned.get(name), plan_name, given) for name in names)
     return tuple(row for row in rows if row is not None)
 
 
@@ -81,13 +79,10 @@ def with_size(rows: tuple[PlannedSetting, ...], lever: str, size: Size) -> tuple
     """The rows with another size in force; what was asked stays beside it."""
     changed = {lever: size.batch_size} | ({ACCUMULATION: size.accumulation} if size.accumulation is not None else {})
     why = {lever: size.why, ACCUMULATION: f"so that {size.effective_batch:,} samples go into an update of each rank"}
-    known = {row.name for row in rows}
     source = Source.MEASURED if size.ran else Source.ASSUMED
-    found = [
-        replace(row, effective=changed[row.name], why=why[row.name], source=source)
-        if row.name in changed and row.effective != changed[row.name]
-        else row
-        for row in rows
-    ]
-    found += [PlannedSetting(n, None, value, why[n], source) for n, value in changed.items() if n not in known]
-    return tuple(found)
+    found = {row.name: row for row in rows}
+    for name, value in changed.items():
+        row = found.get(name, PlannedSetting(name, None, None, "", source))
+        if row.effective != value:
+            found[name] = replace(row, effective=value, why=why[name], source=source)
+    return tuple(found.values())

@@ -1,7 +1,7 @@
 """The kernels of a step, extrapolated to any batch size as allocations are: each one's arithmetic, bytes and lengths.
 
-Where traces at different sizes ran the same kernels in the same order, each number of each kernel has a law of its own. Where
-they did not, the kernels of the nearest trace are taken, grown as their kind's totals grow from trace to trace.
+Where traces ran the same kernels in the same order, each number of each kernel has a polynomial of its own. Where they did
+not, the kernels of the nearest trace are taken, grown as their kind's totals grow from trace to trace.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ class StepKernels:
 
 
 @dataclass(frozen=True)
-class KernelLaws:
-    """Kernels whose numbers are laws of the batch size."""
+class KernelModel:
+    """Kernels whose numbers are polynomials of the batch size."""
 
-    places: tuple[Kernel, ...]  # the different kernels, with the numbers of the smallest trace
-    laws: tuple[tuple[Polynomial, ...], ...]  # of each: flops, bytes, launches, then its lengths
+    kernels: tuple[Kernel, ...]  # the different ones, with the numbers of the smallest trace
+    polynomials: tuple[tuple[Polynomial, ...], ...]  # of each: flops, bytes, launches, then its lengths
     order: tuple[int, ...]
     fitted_at: tuple[int, ...]  # batch sizes
     exact: bool = True  # the same kernels ran at all sizes
 
     def at(self, batch_size: int) -> StepKernels:
         kernels = []
-        for place, laws in zip(self.places, self.laws, strict=True):
-            flops, nbytes, launches, *shape = (max(0, law.at(batch_size)) for law in laws)
-            kernels.append(place._replace(flops=flops, bytes=nbytes, launches=launches, shape=tuple(shape)))
+        for kernel, polynomials in zip(self.kernels, self.polynomials, strict=True):
+            flops, nbytes, launches, *shape = (max(0, one.at(batch_size)) for one in polynomials)
+            kernels.append(kernel._replace(flops=flops, bytes=nbytes, launches=launches, shape=tuple(shape)))
         return StepKernels(tuple(kernels), self.order)
 
 
 @dataclass(frozen=True)
 class ScaledKernels:
-    """Kernels of several traces that did not run the same ones, and the totals of each kind as laws."""
+    """Kernels of several traces that did not run the same ones, and the totals of each kind."""
 
     traced: Mapping[int, StepKernels]
     totals: Mapping[str, tuple[Polynomial, Polynomial]]  # kind: flops, bytes
@@ -56,16 +56,14 @@ class ScaledKernels:
         step = self.traced[nearest]
         if nearest == batch_size:
             return step
-        grown = {kind: _growth(laws, nearest, batch_size) for kind, laws in self.totals.items()}
-        return StepKernels(
-            tuple(_scaled(kernel, nearest, *grown.get(kernel.kind, (1.0, 1.0))) for kernel in step.kernels), step.order
-        )
+        grown = {kind: [_growth(one, nearest, batch_size) for one in totals] for kind, totals in self.totals.items()}
+        kernels = (_scaled(kernel, nearest, *grown.get(kernel.kind, (1.0, 1.0))) for kernel in step.kernels)
+        return StepKernels(tuple(kernels), step.order)
 
 
-def _growth(laws: tuple[Polynomial, Polynomial], old: int, new: int) -> tuple[float, float]:
-    before, after = [law.at(old) for law in laws], [law.at(new) for law in laws]
-    flops, nbytes = (max(0.0, b / a) if a > 0 else 1.0 for a, b in zip(before, after, strict=True))
-    return flops, nbytes
+def _growth(total: Polynomial, old: int, new: int) -> float:
+    before = total.at(old)
+    return max(0.0, total.at(new) / before) if before > 0 else 1.0
 
 
 def _scaled(kernel: Kernel, batch_size: int, flops: float, nbytes: float) -> Kernel:
@@ -77,10 +75,10 @@ def _scaled(kernel: Kernel, batch_size: int, flops: float, nbytes: float) -> Ker
     return kernel._replace(flops=round(kernel.flops * flops), bytes=round(kernel.bytes * nbytes), shape=tuple(shape))
 
 
-def fit_kernels(steps: Mapping[int, Sequence[Kernel]], alike: bool = True) -> KernelLaws | ScaledKernels | None:
-    """Laws through the steps of traces, by batch size; None without a step. One trace alone gives numbers that do not grow.
+def fit_kernels(steps: Mapping[int, Sequence[Kernel]], alike: bool = True) -> KernelModel | ScaledKernels | None:
+    """The kernels of traces, by batch size, at any other; None without a step. One trace gives numbers that do not grow.
 
-    Without `alike` it is known that not all sizes run the same kernels, though some may: then no law is of all sizes.
+    Without `alike` it is known that not all sizes run the same kernels, though some may: then no polynomial is of all sizes.
     """
     steps = {size: kernels for size, kernels in sorted(steps.items()) if kernels}
     if not steps:
@@ -90,18 +88,19 @@ def fit_kernels(steps: Mapping[int, Sequence[Kernel]], alike: bool = True) -> Ke
         return ScaledKernels({size: _distinct(kernels) for size, kernels in steps.items()}, _totals(steps))
     points = [chosen[0], *([chosen[len(chosen) // 2]] if len(chosen) > 2 else []), chosen[-1]] if len(chosen) > 1 else chosen
     numbers: dict[tuple, int] = {}
-    places: list[Kernel] = []
-    laws: list[tuple[Polynomial, ...]] = []
+    different: list[Kernel] = []
+    polynomials: list[tuple[Polynomial, ...]] = []
     order: list[int] = []
     for kernels in zip(*(steps[size] for size in points), strict=True):
         key = (kernels[0][:2], kernels[0].engine, tuple(_numbers(kernel) for kernel in kernels))
         if key not in numbers:
-            numbers[key] = len(places)
-            places.append(kernels[0])
-            columns = zip(*(_numbers(kernel) for kernel in kernels), strict=True)
-            laws.append(tuple(fit_polynomial(list(zip(points, column, strict=True))) for column in columns))
+            numbers[key] = len(different)
+            different.append(kernels[0])
+            columns = zip(*key[2], strict=True)
+            polynomials.append(tuple(fit_polynomial(list(zip(points, column, strict=True))) for column in columns))
         order.append(numbers[key])
-    return KernelLaws(tuple(places), tuple(laws), tuple(order), tuple(points), exact=len(chosen) == len(steps))
+    exact = len(chosen) == len(steps)
+    return KernelModel(tuple(different), tuple(polynomials), tuple(order), tuple(points), exact)
 
 
 def _numbers(kernel: Kernel) -> tuple[int, ...]:
@@ -123,11 +122,10 @@ def _distinct(kernels: Sequence[Kernel]) -> StepKernels:
 
 
 def _totals(steps: Mapping[int, Sequence[Kernel]]) -> dict[str, tuple[Polynomial, Polynomial]]:
-    sizes = sorted(steps)
-    ends = [sizes[0], sizes[-1]]
-    kinds = {kernel.kind for size in ends for kernel in steps[size]}
+    ends = [min(steps), max(steps)]
 
-    def law(kind: str, field: str) -> Polynomial:
+    def total(kind: str, field: str) -> Polynomial:
         return fit_polynomial([(size, sum(getattr(k, field) for k in steps[size] if k.kind == kind)) for size in ends])
 
-    return {kind: (law(kind, "flops"), law(kind, "bytes")) for kind in kinds}
+    kinds = {kernel.kind for size in ends for kernel in steps[size]}
+    return {kind: (total(kind, "flops"), total(kind, "bytes")) for kind in kinds}

@@ -1,7 +1,7 @@
 """Speed by batch size: its noise, its best, and its knee, the smallest batch size that is as good as the best.
 
-Speeds are samples per second over all ranks. Only runs that differ in nothing but the batch size belong together. Times and
-rates scatter with a long tail, so medians and median absolute deviations (MAD) describe them.
+Speeds are samples per second over all ranks, of runs that differ in nothing but the batch size. Times and rates scatter with a
+long tail, so medians and median absolute deviations (MAD) describe them.
 """
 
 from __future__ import annotations
@@ -55,12 +55,6 @@ def noise_of(rates: Mapping[int, Sequence[float]], samples: Iterable[TrialResult
     return max(known, default=None)
 
 
-def mad(values: Sequence[float]) -> float:
-    """Median absolute deviation from the median, in the unit of the values; 0 for fewer than two."""
-    middle = statistics.median(values) if values else 0.0
-    return statistics.median([abs(value - middle) for value in values]) if len(values) > 1 else 0.0
-
-
 def relative_spread(values: Sequence[float]) -> float | None:
     """Standard deviation of one measurement relative to the median, robustly; None where it was measured once."""
     middle = statistics.median(values) if len(values) > 1 else 0.0
@@ -68,7 +62,7 @@ def relative_spread(values: Sequence[float]) -> float | None:
         return None
     if len(values) in _RANGE_TO_SIGMA:
         return (max(values) - min(values)) / _RANGE_TO_SIGMA[len(values)] / middle
-    return _MAD_TO_SIGMA * mad(values) / middle
+    return _MAD_TO_SIGMA * statistics.median(abs(value - middle) for value in values) / middle
 
 
 def pooled_spread(groups: Iterable[Sequence[float]]) -> float | None:

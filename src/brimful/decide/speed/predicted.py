@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence, committed_evidence
-from brimful.decide.speed.kernels import KernelLaws, ScaledKernels, StepKernels
+from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence, RelativeInterval, committed_evidence
+from brimful.decide.speed.kernels import KernelModel, ScaledKernels, StepKernels
 from brimful.decide.speed.measured import TOLERANCE
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
 from brimful_inside.simulator.roofline import DEFAULT, SYNC, Efficiency, Rates, Step, Timed, is_grouped, kernel_time, step_time
@@ -29,15 +29,6 @@ OF_LARGE_SQUARES = 0.85
 GROUPED_SHARE = 0.05  # of a step's time: from here on convolutions by groups decide how far a prediction may be off
 TOP = 10
 ROUNDING = 0.01  # of a step's samples: batches at the end of an epoch are smaller
-
-
-@dataclass(frozen=True)
-class StepInterval:
-    """A step takes between (1 + low) and (1 + high) times what is predicted, in 95 of 100 programs."""
-
-    low: float
-    high: float
-    basis: str
 
 
 def rates_of(gpu: Gpu) -> Rates | None:
@@ -69,8 +60,7 @@ def efficiency_of(gpu: Gpu) -> Efficiency:
         found = found._replace(cuda_cores=1.0)
     if any(f"{kind}_flops" in reached for kind in _tensor_peaks(gpu)):
         found = found._replace(tensor_cores=OF_LARGE_SQUARES, halved=1.0)
-    seconds_and_links = {name: reached[name] for name in ("kernel_s", "link_bytes_per_s") if name in reached}
-    found = found._replace(**seconds_and_links)
+    found = found._replace(**{name: reached[name] for name in ("kernel_s", "link_bytes_per_s") if name in reached})
     if "dispatch_s" in reached:
         found = found.with_host(reached["dispatch_s"] / ORDINARY_DISPATCH_S)
     return found
@@ -82,49 +72,48 @@ def situation_of(step: StepKernels, times: Sequence[Timed]) -> str:
     return STEP_TIME_GROUPED if grouped > GROUPED_SHARE * sum(times[i].seconds for i in step.order) else STEP_TIME
 
 
-def step_interval(gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence, ...] | None = None) -> StepInterval:
+def step_interval(gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence, ...] | None = None) -> RelativeInterval:
     """How far a predicted step time may be off, by the committed evidence."""
     found = [one for one in (committed_evidence() if evidence is None else evidence) if one.situation == situation]
     if not found:
-        return StepInterval(
-            -ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), f"assumed, within a factor of {1 / ASSUMED_ERROR:g}"
-        )
+        basis = f"assumed, within a factor of {1 / ASSUMED_ERROR:g}"
+        return RelativeInterval(-ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), basis, Source.ASSUMED)
     own = [one for one in found if gpu.name in one.hardware]
     best = max(own or found, key=lambda one: one.count)
     basis = f"{best.basis} ({best.count} models, {best.hardware}, {best.date})"
     if own or "bandwidth_bytes_per_s" in gpu.reached:
         basis += "; by rates measured on this card" if gpu.reached else ""
-        return StepInterval(best.low_error, best.high_error, basis)
+        return RelativeInterval(best.low_error, best.high_error, basis, Source.MEASURED)
     low, high = (1 + best.low_error) / (1 + OTHER_CARD) - 1, (1 + best.high_error) * (1 + OTHER_CARD) - 1
-    return StepInterval(low, high, basis + f"; widened by {100 * OTHER_CARD:.0f} %, for this is another card")
+    basis += f"; widened by {100 * OTHER_CARD:.0f} %, for this is another card"
+    return RelativeInterval(low, high, basis, Source.MEASURED)
 
 
 @dataclass
 class _Clock:
     """Steps at batch sizes on one card, each computed once."""
 
-    model: KernelLaws | ScaledKernels
+    model: KernelModel | ScaledKernels
     rates: Rates
-    efficiency: Efficiency = DEFAULT
+    efficiency: Efficiency
 
     def kernels(self, batch_size: int) -> tuple[StepKernels, list[Timed]]:
         step = self.model.at(batch_size)
         return step, [kernel_time(kernel, self.rates, self.efficiency) for kernel in step.kernels]
 
-    def steps(self, batch_size: int, hosts: Sequence[float] = (1.0,)) -> list[Step]:
-        """The step with each of these hosts: so many times as slow as an ordinary one."""
+    def steps(self, batch_size: int) -> list[Step]:
+        """The step with each of `HOSTS`."""
         step, times = self.kernels(batch_size)
         kernels, ordered = [step.kernels[i] for i in step.order], [times[i] for i in step.order]
-        return [step_time(kernels, ordered, self.efficiency.with_host(factor)) for factor in hosts]
+        return [step_time(kernels, ordered, self.efficiency.with_host(factor)) for factor in HOSTS]
 
 
 def predict_speed(
-    laws: KernelLaws | ScaledKernels,
+    model: KernelModel | ScaledKernels,
     gpu: Gpu,
     batch_size: int | None,
     largest: int | None,
     samples_at: Callable[[int], float] | None,
-    interval: StepInterval | None = None,
     notes: tuple[str, ...] = (),
     ranks: int = 1,
     draws: bool = True,
@@ -137,12 +126,13 @@ def predict_speed(
     rates = rates_of(gpu)
     if rates is None:
         return None
-    clock = _Clock(laws, rates, efficiency_of(gpu))
-    at = batch_size if batch_size is not None else laws.fitted_at[0]
-    interval = interval or step_interval(gpu, situation_of(*clock.kernels(at)))
-    step, estimate = clock.steps(at)[0], _estimate(clock.steps(at, HOSTS), interval)
+    clock = _Clock(model, rates, efficiency_of(gpu))
+    at = batch_size if batch_size is not None else model.fitted_at[0]
+    interval = step_interval(gpu, situation_of(*clock.kernels(at)))
+    steps = clock.steps(at)
+    step, estimate = steps[1], _estimate(steps, interval)
     curve = _Curve()
-    if draws and largest is not None and batch_size is not None and samples_at is not None and len(laws.fitted_at) > 1:
+    if draws and largest is not None and batch_size is not None and samples_at is not None and len(model.fitted_at) > 1:
         curve = _curve(clock, largest, batch_size, samples_at, interval)
     own = None if samples_at is None else _rate(samples_at(at), estimate)
     top = max((point.value.value for point in curve.points), default=None)
@@ -158,7 +148,7 @@ def predict_speed(
         tolerance=TOLERANCE,
         bound_by={name: seconds / step.seconds for name, seconds in step.shares.items()} if step.seconds else {},
         kernels=_top(clock, at, step.seconds),
-        exact=laws.exact,
+        exact=model.exact,
         notes=notes,
         ranks=ranks,
     )
@@ -173,17 +163,19 @@ class _Curve:
     knees: tuple[int, ...] = ()
 
 
-def _curve(clock: _Clock, largest: int, batch_size: int, samples_at: Callable[[int], float], interval: StepInterval) -> _Curve:
+def _curve(
+    clock: _Clock, largest: int, batch_size: int, samples_at: Callable[[int], float], interval: RelativeInterval
+) -> _Curve:
     sizes = sizes_up_to(largest, {batch_size} if batch_size <= largest else ())
     samples = {size: samples_at(size) for size in sizes}
-    steps = {size: clock.steps(size, HOSTS) for size in sizes}
+    steps = {size: clock.steps(size) for size in sizes}
     points = tuple(Point(size, _rate(samples[size], _estimate(steps[size], interval))) for size in sizes)
     rates = [{size: samples[size] / steps[size][host].seconds for size in sizes} for host in range(len(HOSTS))]
     best = max(sizes, key=lambda size: (rates[1][size], -size))
     return _Curve(points, best, tuple(_knee(of) for of in rates))
 
 
-def _estimate(steps: Sequence[Step], interval: StepInterval) -> Estimate:
+def _estimate(steps: Sequence[Step], interval: RelativeInterval) -> Estimate:
     """Seconds of a step with each of `HOSTS`: what kernels take may be off by the evidence's interval, the host as they are."""
     fast, middle, slow = (step.seconds for step in steps)
     return Estimate(middle, Source.PREDICTED, fast * (1 + interval.low), slow * (1 + interval.high), interval.basis)
@@ -226,7 +218,7 @@ def _top(clock: _Clock, batch_size: int, step_s: float) -> tuple[KernelShare, ..
 
 
 def _name(op: str) -> str:
-    """ "aten.convolution_backward.default" as a person says it."""
+    """The short name of an operation of PyTorch: convolution_backward of aten.convolution_backward.default."""
     parts = op.split(".")
     return parts[1] if len(parts) > 1 and parts[0] == "aten" else op
 

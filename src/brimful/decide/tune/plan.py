@@ -15,10 +15,8 @@ def command_line(command: Command, settings: Mapping[str, Setting], environment:
 
     Raises UsageError for a placeholder that `settings` leaves open.
     """
-    variables = [
-        f"{name}={shlex.quote(value)}" for name, value in sorted((command.environment | dict(environment or {})).items())
-    ]
-    return " ".join([*variables, shlex.join(fill(command, settings))])
+    variables = sorted((command.environment | dict(environment or {})).items())
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables), shlex.join(fill(command, settings))])
 
 
 def planned_settings(
@@ -67,11 +65,10 @@ def make_plan(
 
     `source` says where the numbers of a verified plan come from: an imaginary card verifies, and still predicts.
     """
+    source = source if verified else Source.PREDICTED
     return Plan(
         objective=objective,
-        settings=planned_settings(
-            command, chosen, why, source if verified else Source.PREDICTED, requested=requested, environment=environment
-        ),
+        settings=planned_settings(command, chosen, why, source, requested, environment),
         environment=dict(environment or {}),
         command_line=command_line(command, chosen, environment),
         verified=verified,

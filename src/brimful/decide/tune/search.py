@@ -1,9 +1,5 @@
 """The search for settings on a device that has a clock: a generator of trials to run, without running any.
 
-    search = search_settings(problem)
-    request = next(search)                       # settings and environment of a trial
-    request = search.send(run(request)) ...      # until StopIteration, whose value is a SearchResult
-
 In order: the user's own settings; other ways to run them (the host allocator's environment, loader workers), always in
 pairs side by side; batch sizes, doubling up and halving down from there while it pays, then between them; repeats of those
 that decide; the user's own settings once more. What is named was run to its end within the budget. Only out of memory, or a
@@ -14,7 +10,7 @@ At most `max_trials` trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -71,8 +67,8 @@ class SpeedProblem:
             return 1
         octaves = max(1, math.ceil(math.log2(self.largest_batch_size / self.min_batch_size + 1)))
         sizes = min(6, octaves) + min(4, octaves) + 2 * (REPEATS - 1)  # by doubling, between them, once more
-        own = 2 if self.requested else 0
-        return min(self.max_trials, own + 3 * (len(self.environments) + len(self.worker_counts)) + sizes)
+        pairs = 3 * (len(self.environments) + len(self.worker_counts))
+        return min(self.max_trials, (2 if self.requested else 0) + pairs + sizes)
 
 
 @dataclass(frozen=True)
@@ -227,28 +223,28 @@ class _Search:
     def _contexts(self, start: int) -> _Steps:
         for environment in self.problem.environments:
             other = replace(self._context, environment=tuple(environment.items()))
-            gain = yield from self._compare(other, start)
-            large = min(self.runs.ceiling, 8 * start)
-            if gain is None and large >= 4 * start:  # small tensors are not mapped, so it may help at larger sizes alone
-                gain = yield from self._compare(other, large)
-            if gain is not None:
-                self._context = other
-                for name in environment:
-                    self._why[name] = f"{gain:+.0%} samples/s, run side by side"
+            if not (yield from self._adopt(other, start, environment)):
+                large = min(self.runs.ceiling, 8 * start)
+                if large >= 4 * start:  # small tensors are not mapped, so it may help at larger sizes alone
+                    yield from self._adopt(other, large, environment)
         for count in self.problem.worker_counts:
             if not self._loading_matters(start):
                 self._why.setdefault("num_workers", "loading takes no time worth saving")
                 return
             settings = dict(self._context.settings) | {"num_workers": count}
-            other = replace(self._context, settings=tuple(settings.items()))
-            gain = yield from self._compare(other, start)
-            if gain is not None:
-                self._context = other
-                self._why["num_workers"] = f"{gain:+.0%} samples/s, run side by side"
+            yield from self._adopt(replace(self._context, settings=tuple(settings.items())), start, ["num_workers"])
 
     def _loading_matters(self, size: int) -> bool:
         shares = [run.loading_share for run in self.runs.at(self._context, size) if run.loading_share is not None]
         return not shares or max(shares) >= TOLERANCE
+
+    def _adopt(self, other: Context, size: int, names: Iterable[str]) -> Generator[Request, TrialResult, bool]:
+        """Goes on in the other context if it is clearly faster; `names` are what it changes."""
+        gain = yield from self._compare(other, size)
+        if gain is not None:
+            self._context = other
+            self._why |= dict.fromkeys(names, f"{gain:+.0%} samples/s, run side by side")
+        return gain is not None
 
     def _compare(self, other: Context, size: int) -> Generator[Request, TrialResult, float | None]:
         """Runs the context in force and another one by turns. The gain of the other one, None if it is not clearly faster."""
