@@ -1,9 +1,11 @@
-"""Values that all others share: numbers with their source, settings, commands, devices. (Import them from `brimful.values`.)"""
+"""Values that all others share, and those of starting the command. (Import them from `brimful.values`.)"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from brimful_inside.wire import Failure, PhasePeak, Report
 
 Setting = int | float | str | bool
 
@@ -44,7 +46,7 @@ class PlannedSetting:
     """One setting of a plan. `requested` and `effective` stand side by side, with the reason."""
 
     name: str
-    requested: Setting | None  # what the user's command said; None if it said nothing
+    requested: Setting | None  # in the user's command; None if it does not set it
     effective: Setting | None
     why: str
     source: Source
@@ -55,7 +57,7 @@ class Command:
     """The user's argv, with ``{name}`` where a setting goes."""
 
     argv: tuple[str, ...]
-    found_flags: dict[str, str] = field(default_factory=dict)  # setting -> the flag it was found behind, for telling
+    found_flags: dict[str, str] = field(default_factory=dict)  # setting -> the flag it was found behind
     given: dict[str, Setting] = field(default_factory=dict)  # placeholder -> what stood there in the user's own command
     environment: dict[str, str] = field(default_factory=dict)  # added to the child's environment
 
@@ -65,8 +67,8 @@ class Gpu:
     """A card of the catalogue. Each number has its source; see docs/quantities.md for what the bytes are."""
 
     key: str  # "a100-40gb"
-    name: str  # as torch.cuda.get_device_name() says it
-    total_bytes: Estimate  # usable, as torch.cuda.mem_get_info()[1] says it
+    name: str  # as torch.cuda.get_device_name() shows it
+    total_bytes: Estimate  # usable, as torch.cuda.mem_get_info()[1] shows it
     context_bytes: Estimate
     capability: tuple[int, int]
     multiprocessors: int
@@ -84,10 +86,10 @@ class Gpu:
 class Calibration:
     """What was measured of a real card on its machine (`doctor --calibrate`)."""
 
-    name: str  # as torch.cuda.get_device_name() says it
+    name: str  # as torch.cuda.get_device_name() shows it
     capability: tuple[int, ...]
     multiprocessors: int
-    total_bytes: int  # usable, as torch.cuda.mem_get_info()[1] says it
+    total_bytes: int  # usable, as torch.cuda.mem_get_info()[1] shows it
     context_bytes: int  # on the card beside PyTorch's segments, after some training steps without a convolution
     cudnn_bytes: int  # what convolutions added to that
     stages_bytes: dict[str, int]  # the same after each stage: "bare", "tensor", "cublas", "training", "cudnn"
@@ -145,3 +147,140 @@ class Machine:
     python_version: str
     brimful_version: str
     accelerators: tuple[str, ...] = ()  # names, by NVML or torch
+
+
+class Outcome(StrEnum):
+    """How a trial or an attempt of a run ended. What follows from each stands in `brimful.outcomes`."""
+
+    COMPLETED = "completed"
+    OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
+    OUT_OF_HOST_MEMORY = "out_of_host_memory"
+    TIMED_OUT = "timed_out"
+    KILLED = "killed"  # by a signal that nobody can explain; 9 is "probably for memory"
+    CRASHED = "crashed"  # the script raised an error, or left with an exit code of its own
+    UNSUPPORTED = "unsupported"  # the imaginary GPU met a call it does not have
+    PROBE_NOT_LOADED = "probe_not_loaded"  # no training process reported in
+    NO_STEP = "no_step"  # it ended well and no optimizer stepped
+    INTERRUPTED = "interrupted"  # Ctrl-C
+    TERMINATED = "terminated"  # SIGTERM, as a cluster sends it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """What the processes of one start of the command did, all ranks gathered: worst memory, summed samples per second."""
+
+    outcome: Outcome
+    reports: tuple[Report, ...] = ()  # one a rank, by rank: the last of each
+    phases: dict[str, PhasePeak] = field(default_factory=dict)  # the worst rank's, by phase
+    peak: PhasePeak | None = None  # over whole processes, worst rank
+    samples_per_s: float | None = None  # of a trial: over its measured steps; of a run: while training
+    loading_share: float | None = None  # of that time, waited for data
+    duration_s: float  # from the start of the command to the end of its processes
+    folder: str  # relative to the record
+    failure: Failure | None = None
+    failed_rank: int | None = None  # the rank that failed first, where there are several
+    exit_code: int | None = None  # of the command; negative is a signal; None if brimful ended it
+    process_tree_host_bytes: int | None = None  # peak resident memory of all its processes together, sampled from outside
+    notes: tuple[str, ...] = ()
+
+
+class TrialKind(StrEnum):
+    """What a trial is for. Memory and time are measured apart where measuring one disturbs the other (on a CPU)."""
+
+    TRACE = "trace"  # imaginary card
+    MEMORY = "memory"
+    SPEED = "speed"
+    AUDIT = "audit"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of the command for a few steps, with settings and a device."""
+
+    command: Command
+    settings: dict[str, Setting]
+    device: Device
+    kind: TrialKind
+    environment: dict[str, str] = field(default_factory=dict)  # a setting that lives in the environment (malloc)
+    steps: int = 3
+    warmup_steps: int = 1
+    see_eval: bool = True
+    time_limit_s: float = 600.0
+    capacity_bytes: int | None = None  # imaginary: the card is full here
+    what_if: str | None = None  # imaginary: one thing is done otherwise: "autocast" or "checkpointing"
+    host_limit_bytes: int | None = None  # the trial is ended as out of host memory when its processes are seen to hold more
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult(Execution):
+    """What one trial showed."""
+
+    trial: Trial
+    samples_per_step: int | None = None  # effective batch: over all ranks
+    step_s: tuple[float, ...] = ()  # measured steps, slowest rank; () on an imaginary card
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """What a run was asked to do, before its first attempt."""
+
+    source: str  # of its settings: "plan", "settings" (given with --set) or "command" (as it stands)
+    why: str  # in a sentence: which plan, or why none
+    plan_record: str | None  # the folder of the plan's record
+    max_restarts: int
+    resume_words: tuple[str, ...]  # what stands for {resume} from the second attempt on; () where the command has none
+    grace_s: float  # how long the command may take to end after a signal
+    host_limit_bytes: int | None = None  # an attempt is ended as out of host memory when its processes are seen to hold more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(Execution):
+    """One start of the command in a run, to its end."""
+
+    number: int  # from 1
+    settings: tuple[PlannedSetting, ...]
+    argv: tuple[str, ...]
+    environment: dict[str, str]  # added to the user's own
+    resumed: bool | None  # whether it got the words that resume from a checkpoint; None: a first attempt
+    steps: int  # of the rank that came furthest
+    samples: int | None = None  # trained on, over all ranks; None where not known
+    started_unix_s: float
+    output_cut: str | None = None  # why a part of its output is not in the record
+
+
+@dataclass(frozen=True)
+class RunEnded:
+    """How a run ended: by the outcome of its last attempt."""
+
+    outcome: Outcome
+    exit_code: int  # of brimful (`brimful.errors` has them)
+    message: str  # in a sentence
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as the record has it; put together from its entries."""
+
+    started: RunStarted
+    attempts: tuple[Attempt, ...] = ()
+    ended: RunEnded | None = None  # None: cut off, or still going on
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """What is seen of an attempt while it goes on, about once a second. Absent is None."""
+
+    phase: str | None  # None: no rank has reported yet
+    steps: int
+    seconds: float  # since the attempt began
+    ranks: int = 0
+    samples_per_s: float | None = None  # of all ranks, lately
+    loading_share: float | None = None  # of the slowest rank, lately
+    loss: float | None = None  # what went backward in `loss_rank` alone; None where reading it would wait for a device
+    loss_rank: int | None = None
+    allocated_bytes: int | None = None  # now, of the fullest rank
+    reserved_bytes: int | None = None
+    process_tree_host_bytes: int | None = None  # of all processes together
+    host_used_share: float | None = None  # of the machine's memory or the cgroup's, whoever uses it
+    alloc_retries: int | None = None  # since the attempt began, worst rank
+    retry_streak: int = 0  # polls in a row in which the allocator had to try again, the longest of any rank

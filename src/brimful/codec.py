@@ -1,4 +1,4 @@
-"""The only reader and writer of JSON on the parent's side: values, entries of a record, orders and the wire.
+"""The only reader and writer of JSON on the parent's side: values, entries of a record, trial configs and the wire.
 
 Not-a-number and the infinities are real answers (a loss that diverged). Between brimful and brimful they are written as
 Python's json writes them (NaN, Infinity); what is printed for others (`to_json`) is strict JSON and says null.
@@ -30,29 +30,14 @@ from brimful.values import (
 )
 from brimful_inside import wire
 
-__all__ = [
-    "ANSWER_SCHEMA", "ENTRIES", "SCHEMA", "Entry", "answer", "decode", "decode_entry", "encode", "encode_entry", "progress_of",
-    "read_wire", "read_wire_leniently", "to_builtins", "to_json", "write_config",
-]  # fmt: skip
-
 SCHEMA = 2  # of the entries of a record; raised when an older brimful could not read what a newer one writes
 ANSWER_SCHEMA = 2  # of what the verbs print with --json; raised when a key goes or changes its meaning
 T = TypeVar("T")
 
 Entry = (
-    Opened
-    | TrialResult
-    | Prediction
-    | Audit
-    | MemoryEstimate
-    | SpeedEstimate
-    | Plan
-    | RunStarted
-    | Attempt
-    | RunEnded
-    | Diagnostic
-    | Closed
-)
+    Opened | TrialResult | Prediction | Audit | MemoryEstimate | SpeedEstimate | Plan | RunStarted | Attempt | RunEnded
+    | Diagnostic | Closed
+)  # fmt: skip
 ENTRIES: dict[str, type] = {
     "opened": Opened,
     "trial": TrialResult,
@@ -138,11 +123,6 @@ def _other_schema(raw: dict[str, Any], schema: int) -> OtherSchema:
         if schema > SCHEMA
         else "Run the command again to make a record of this version, or open this one with the brimful that wrote it.",
     )
-
-
-def write_config(config: wire.TrialConfig, path: Path) -> None:
-    """Writes a trial's orders where its child will read them. Raises OSError."""
-    path.write_bytes(encode(config))
 
 
 def read_wire(path: Path | str) -> list[Any]:

@@ -17,7 +17,7 @@ from brimful.values import Command, Setting
 _PLACEHOLDER = re.compile(r"(?<!\{)\{([a-z_][a-z0-9_]*)\}(?!\})")
 _ESCAPED = re.compile(r"\{(\{[a-z_][a-z0-9_]*\})\}")
 
-#: Where a run tells the command to go on from its own checkpoint; a trial, and the first attempt of a run, leave it out.
+#: What stands where a run makes the command go on from its own checkpoint; trials and first attempts leave it out.
 RESUME = "resume"
 
 #: Flags by which scripts take their batch size, the most common names first; ``-b`` last since it may mean other things.
@@ -72,8 +72,8 @@ def parse(argv: tuple[str, ...] | list[str]) -> Command:
     """The command in `argv`: its placeholders, and what known flags say in it.
 
     Only the batch size is opened where no placeholder stands (a flag's value becomes ``{batch_size}``); the other known
-    flags are read (``given``) and left as they are. Of an accumulation it is told as well which flag was taken for it, since
-    what an audit finds hangs on it. Raises UsageError for an empty command.
+    flags are read (``given``) and left as they are. `found_flags` also has the flag of an accumulation, since an
+    audit rests on it. Raises UsageError for an empty command.
     """
     if not argv:
         raise UsageError(
@@ -175,7 +175,7 @@ def placeholders(command: Command) -> tuple[str, ...]:
 
 
 def can_resume(command: Command) -> bool:
-    """Whether the command says where it can be told to go on from its own checkpoint."""
+    """Whether the command has a place for the words that make it go on from its own checkpoint."""
     return any(RESUME in _PLACEHOLDER.findall(word) for word in command.argv)
 
 
@@ -257,7 +257,7 @@ def no_place_for_a_batch_size() -> UsageError:
     return UsageError(
         problem="the command has no {batch_size}, and none of the flags that brimful knows "
         f"({', '.join(BATCH_SIZE_FLAGS)}, or Hydra's batch_size=...)",
-        explanation="brimful cannot tell your script which batch size to use",
+        explanation="brimful cannot set the batch size of your script",
         suggestion="write {batch_size} where the number goes, for instance: python train.py --my-batch {batch_size}; "
         'or take it in the script from brimful.setting("batch_size", 64)',
     )

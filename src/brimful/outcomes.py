@@ -6,14 +6,12 @@ from typing import NamedTuple
 
 from brimful.values import Outcome
 
-__all__ = ["OUTCOMES", "OUT_OF_MEMORY", "SCRIPT_FAILED"]
-
 
 class _Row(NamedTuple):
     text: str
     exit_code: int = 5
     out_of_memory: bool = False  # a smaller size needs less
-    script_failed: bool = False  # a smaller size may do where this one did not: a search looks below; a run ends
+    script_failed: bool = False  # a smaller size may do where this one did not: a search tries smaller ones; a run ends
 
 
 OUTCOMES = {

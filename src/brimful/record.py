@@ -1,7 +1,7 @@
 """The record: an append-only log, one folder a record, ``record.jsonl`` and one folder a trial in it.
 
 Each entry is one line, written by one call and flushed to the disk before the next thing happens, so a record that is cut
-off at any byte can be read up to its last whole line. Nothing is ever rewritten: of several beliefs or plans the last counts.
+off at any byte can be read up to its last whole line. Nothing is ever rewritten: of several estimates or plans the last counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from brimful.codec import SCHEMA, Entry, decode_entry, encode_entry
+from brimful.codec import Entry, decode_entry, encode_entry
 from brimful.errors import BrimfulError, DiskFull, NoSuchRecord, OtherSchema, RecordUnreadable, UsageError, nearest
 from brimful.values import (
     Attempt,
@@ -34,15 +34,9 @@ from brimful.values import (
     TrialResult,
 )
 
-__all__ = [
-    "FILE_NAME", "HOME_VARIABLE", "SCHEMA", "RecordWriter", "latest", "list_records", "new_record_id", "read_record",
-    "record_home", "replay",
-]  # fmt: skip
-
 HOME_VARIABLE = "BRIMFUL_HOME"
 FILE_NAME = "record.jsonl"
 _DEFAULT_HOME = ".brimful"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DULL_NAMES = {"train", "main", "run", "finetune", "__main__", "src", "scripts", "."}  # the folder above says more
 
 
@@ -67,7 +61,7 @@ class RecordWriter:
             folder = _free_folder(home, opened.record_id)
             return cls(folder, replace(opened, record_id=folder.name))
         except OSError as error:
-            if error.errno in _FULL:
+            if DiskFull.caused(error):
                 raise DiskFull(str(home), kept="nothing of this run; earlier records are untouched.") from error
             raise UsageError(
                 f"No record can be kept in {home}: {error.strerror or error}.",
@@ -80,12 +74,12 @@ class RecordWriter:
         start = os.fstat(self._descriptor).st_size
         try:
             written = os.write(self._descriptor, line)
-            if written != len(line):  # a disk that fills up takes a part of the line and says nothing
+            if written != len(line):  # a disk that fills up takes a part of the line and raises nothing
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._descriptor)
         except OSError as error:
             os.ftruncate(self._descriptor, start)
-            if error.errno not in _FULL:
+            if not DiskFull.caused(error):
                 raise
             kept = f"{self._entries} entries of the record, whole, in {self.folder}."
             raise DiskFull(str(self.folder / FILE_NAME), kept) from error
@@ -186,7 +180,7 @@ def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> 
 
 
 def _run_of(entries: list[Entry]) -> Run | None:
-    """The run that these entries tell of, None where they tell of none."""
+    """The run of these entries, None where none was started."""
     started = next((entry for entry in entries if isinstance(entry, RunStarted)), None)
     if started is None:
         return None

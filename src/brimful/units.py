@@ -11,12 +11,6 @@ from dataclasses import dataclass
 
 from brimful.errors import UsageError
 
-__all__ = [
-    "GIB", "KIB", "LARGEST_BATCH_SIZE", "MIB", "Share", "counted", "format_bytes", "format_bytes_interval", "format_count",
-    "format_duration", "format_rate", "format_share", "parse_batch_size", "parse_budget", "parse_bytes", "parse_duration",
-    "parse_memory", "parse_setting",
-]  # fmt: skip
-
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 LARGEST_BATCH_SIZE = 10**9  # more samples than any loader puts into one batch
 

@@ -1,6 +1,7 @@
-"""The words brimful speaks, as frozen dataclasses without logic. Units are in the names; absent is ``None``.
+# ruff: noqa: F401 (this is where all others import the values from)
+"""The words of brimful, as frozen dataclasses without logic. Units are in the names; absent is ``None``.
 
-GiB is 1024**3. A number that reaches a person says where it comes from (`Source`).
+GiB is 1024**3. A number that reaches a person has a `Source`.
 """
 
 from __future__ import annotations
@@ -9,86 +10,125 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from brimful.basic_values import (
+    Attempt,
     Budget,
     Calibration,
     Command,
     Device,
     Diagnostic,
     Estimate,
+    Execution,
     Gpu,
+    Heartbeat,
     Limits,
     Machine,
-    PlannedSetting,
-    Setting,
-    Source,
-)  # fmt: skip
-from brimful.execution_values import (
-    Attempt,
-    Execution,
-    Heartbeat,
     Outcome,
+    PlannedSetting,
     Run,
     RunEnded,
     RunStarted,
+    Setting,
+    Source,
     Trial,
     TrialKind,
     TrialResult,
-)  # fmt: skip
-from brimful.memory_values import Alike, Breakdown, CardPeak, ModuleShare, Moment, NoSaving, PeakEstimate, Saving, WhatIf
+)
 from brimful_inside.wire import Card, Failure, PhasePeak, Report, RunCounters, WorstBatch
 
-__all__ = [
-    "Alike",
-    "Attempt",
-    "Audit",
-    "Breakdown",
-    "Budget",
-    "Calibration",
-    "Card",
-    "CardPeak",
-    "Closed",
-    "Command",
-    "Device",
-    "Diagnostic",
-    "Effective",
-    "Estimate",
-    "Execution",
-    "Failure",
-    "Gpu",
-    "Heartbeat",
-    "KernelShare",
-    "Limits",
-    "Machine",
-    "MemoryEstimate",
-    "ModuleShare",
-    "Moment",
-    "NoSaving",
-    "Objective",
-    "Opened",
-    "Outcome",
-    "PeakEstimate",
-    "PhasePeak",
-    "Plan",
-    "PlannedSetting",
-    "Point",
-    "PredictedSpeed",
-    "Prediction",
-    "Record",
-    "Report",
-    "Run",
-    "RunCounters",
-    "RunEnded",
-    "RunStarted",
-    "Saving",
-    "Setting",
-    "Source",
-    "SpeedEstimate",
-    "Trial",
-    "TrialKind",
-    "TrialResult",
-    "WhatIf",
-    "WorstBatch",
-]  # fmt: skip
+
+@dataclass(frozen=True)
+class Moment:
+    """An allocation that set a peak."""
+
+    phase: str
+    op: str  # "aten.mm.default"; "" where a phase began at its peak
+    module: str  # the module that it belongs to, in a backward pass too; "" outside of any
+    where: str  # the user's line: "train.py:57 in main: loss.backward()"; "" where there is none
+    during: str  # "forward", "backward", "recomputation" (of a checkpointed forward pass), "optimizer" or ""
+
+
+@dataclass(frozen=True)
+class ModuleShare:
+    """What one module holds without its children at a peak."""
+
+    module: str  # its path as named_modules() of the outermost module calls it, or "Net (itself)"
+    bytes: int
+    categories: dict[str, int]  # of these, by category
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Modules whose paths differ in their numbers alone, taken together."""
+
+    pattern: str  # "transformer.h.*.mlp"
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """What the device peak is made of, at the moment when most was live. The parts add up to the device peak."""
+
+    phase: str  # in which the peak lies
+    parts: dict[str, int]  # bytes by category (docs/quantities.md), in the order in which they are shown; those at 0 too
+    modules: tuple[ModuleShare, ...]  # the ten that hold most
+    alike: tuple[Alike, ...]  # the groups that hold most, of two modules or more
+    outside_bytes: int  # of what is live, what belongs to no module
+    moment: Moment
+    grown: Moment | None = None  # where the allocator took its last segment; None: at the same moment
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A change of the script that would lower the peak at the batch size that was asked about."""
+
+    code: str  # "mixed-precision", "gradient-checkpointing", "accumulation-2", ...
+    what: str  # "bf16 autocast"
+    how: str  # what to write in the script
+    source: Source  # predicted: the command was run with it on the imaginary card; estimate: arithmetic on what was seen
+    saved_bytes: int  # of the device peak
+    new_peak_bytes: int  # the device peak
+    fits: bool  # its upper bound is within the budget
+    largest_batch_size: int | None = None  # that would fit then; None where it was not worked out
+    basis: str = ""  # what an estimate rests on
+
+
+@dataclass(frozen=True)
+class NoSaving:
+    """A change that was tried and does not help, or cannot be tried."""
+
+    code: str
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What would help most."""
+
+    savings: tuple[Saving, ...] = ()  # the largest first
+    others: tuple[NoSaving, ...] = ()
+
+
+@dataclass(frozen=True)
+class PeakEstimate:
+    """A peak of device memory in its three names (docs/quantities.md)."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    device_interval_bytes: tuple[int, int]  # 95 %
+    source: Source
+    interval_basis: str  # the bench result it rests on, or why it is assumed
+
+
+@dataclass(frozen=True)
+class CardPeak:
+    """The predicted peak of one card of several."""
+
+    rank: int
+    index: int  # as in cuda:1
+    peak: PeakEstimate
 
 
 class Objective(StrEnum):
@@ -179,8 +219,8 @@ class PredictedSpeed:
     bound_by: dict[str, float]  # shares of the step: "compute", "bandwidth", "launches" (the host is awaited), "transfer"
     kernels: tuple[KernelShare, ...]  # the operations that take longest
     exact: bool  # the same kernels ran in all traces
-    notes: tuple[str, ...] = ()  # what is not in it: "talk between 4 ranks is not counted"
-    ranks: int = 1  # whose talk to each other is not in it
+    notes: tuple[str, ...] = ()  # what is not in it: "communication between 4 ranks is not counted"
+    ranks: int = 1  # whose communication is not in it
 
 
 @dataclass(frozen=True)
@@ -235,7 +275,7 @@ class Audit:
     phases: dict[str, PhasePeak]
     not_seen: tuple[str, ...]
     peak_source: Source = Source.MEASURED  # of all peaks; predicted on an imaginary card
-    notes: tuple[str, ...] = ()  # what the trial said besides: "the script used no accelerator"
+    notes: tuple[str, ...] = ()  # what the trial showed besides: "the script used no accelerator"
     cards: dict[str, PhasePeak] = field(default_factory=dict)  # where there are several imaginary ones: "rank 0, cuda:0"
 
 

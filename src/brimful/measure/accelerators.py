@@ -75,22 +75,20 @@ def _by_driver() -> tuple[list[Accelerator], tuple[Accelerator, ...]]:
 def _by_nvml(pynvml, index: int) -> Accelerator:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = _memory(pynvml, handle)
-    name = pynvml.nvmlDeviceGetName(handle)
-    driver = pynvml.nvmlSystemGetDriverVersion()
     return Accelerator(
         index=index,
         kind="cuda",
-        name=_string(name),
+        name=_string(pynvml.nvmlDeviceGetName(handle)),
         total_bytes=int(memory.total),
         free_bytes=int(memory.free),
-        driver=_string(driver),
+        driver=_string(pynvml.nvmlSystemGetDriverVersion()),
         others_bytes=int(memory.used),
         sliced=_is_sliced(pynvml, handle),
     )
 
 
 def _memory(pynvml, handle):
-    """The second version tells the driver's own reserve apart from what processes use; drivers before 510 lack it."""
+    """The second version keeps the driver's own reserve apart from what processes use; drivers before 510 lack it."""
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError:
@@ -146,7 +144,11 @@ print("BRIMFUL" + json.dumps(found))
 
 def ask_python(python: str) -> tuple[Accelerator, ...]:
     """What `torch.accelerator` shows in the interpreter `python`; () where it has no torch or shows nothing."""
-    return tuple(_as_reported(*row) for row in json.loads(_answer(python, _QUESTION) or "[]"))
+    rows = json.loads(_answer(python, _QUESTION) or "[]")
+    return tuple(
+        Accelerator(index, kind, name, total, free, others_bytes=max(0, total - free - _CONTEXT_BYTES))
+        for index, kind, name, total, free in rows
+    )
 
 
 def torch_version(python: str) -> str | None:
@@ -171,10 +173,6 @@ def _answer(python: str, question: str, timeout_s: float = 60.0) -> str | None:
         return None
     lines = (line for line in run.stdout.splitlines() if line.startswith("BRIMFUL"))
     return next((line.removeprefix("BRIMFUL") for line in lines), None)
-
-
-def _as_reported(index: int, kind: str, name: str, total: int, free: int) -> Accelerator:
-    return Accelerator(index, kind, name, total, free, others_bytes=max(0, total - free - _CONTEXT_BYTES))
 
 
 def _string(value: str | bytes) -> str:

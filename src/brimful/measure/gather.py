@@ -94,9 +94,9 @@ def worst_phases(reports: Sequence[Report]) -> dict[str, PhasePeak]:
 
 def worst(peaks: Sequence[PhasePeak]) -> PhasePeak:
     return PhasePeak(
-        allocated_bytes=_most(p.allocated_bytes for p in peaks),
-        reserved_bytes=_most(p.reserved_bytes for p in peaks),
-        device_bytes=_most(p.device_bytes for p in peaks),
+        allocated_bytes=most(p.allocated_bytes for p in peaks),
+        reserved_bytes=most(p.reserved_bytes for p in peaks),
+        device_bytes=most(p.device_bytes for p in peaks),
         host_bytes=sum(known) if (known := [p.host_bytes for p in peaks if p.host_bytes is not None]) else None,
         visits=max(p.visits for p in peaks),
         cached=all(p.cached for p in peaks),
@@ -105,7 +105,7 @@ def worst(peaks: Sequence[PhasePeak]) -> PhasePeak:
 
 
 def whole_peak(reports: Sequence[Report]) -> PhasePeak | None:
-    """The peak over whole processes, worst rank; None if no rank could tell."""
+    """The peak over whole processes, worst rank; None if no rank knows it."""
     peaks = [r.peak_unphased for r in reports if r.peak_unphased is not None]
     return worst(peaks) if peaks else None
 
@@ -174,5 +174,5 @@ def _measured(report: Report, by_step: Sequence[Any]) -> Sequence[Any]:
     return by_step[report.warmup_steps :] or by_step
 
 
-def _most(values: Iterable[int | None]) -> int | None:
+def most(values: Iterable[int | None]) -> int | None:
     return max((v for v in values if v is not None), default=None)

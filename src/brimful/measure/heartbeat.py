@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 
 from brimful import codec
-from brimful.measure import host
+from brimful.measure import gather, host
 from brimful.measure.output import tail
 from brimful.values import Heartbeat, RunCounters
 from brimful_inside.wire import Progress
@@ -53,11 +52,11 @@ class Heartbeats:
             loading_share=self._loading_share(),
             loss=loss[1] if loss else None,
             loss_rank=loss[0] if loss else None,
-            allocated_bytes=_most([one.allocated_bytes for one in counters]),
-            reserved_bytes=_most([one.reserved_bytes for one in counters]),
+            allocated_bytes=gather.most(one.allocated_bytes for one in counters),
+            reserved_bytes=gather.most(one.reserved_bytes for one in counters),
             process_tree_host_bytes=host_bytes,
             host_used_share=max(0.0, 1 - free / total) if total else None,
-            alloc_retries=_most([one.alloc_retries for one in counters]),
+            alloc_retries=gather.most(one.alloc_retries for one in counters),
             retry_streak=max((one.retry_streak for one in counters), default=0),
         )
 
@@ -103,7 +102,3 @@ def _rate(first: RunCounters | None, last: RunCounters) -> float | None:
     if first is not None and first.samples is not None and last.train_s > first.train_s:
         return (last.samples - first.samples) / (last.train_s - first.train_s)
     return last.samples / last.train_s
-
-
-def _most(values: Sequence[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)

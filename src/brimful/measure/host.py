@@ -6,7 +6,6 @@ of them rules. Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst and
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import socket
@@ -56,27 +55,13 @@ def shm_free_bytes() -> int | None:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory so far: in this cgroup, or in all where that is not told."""
+    """How many processes the kernel has killed for memory so far: in this cgroup, or in all where it does not count those."""
     own = Cgroup().oom_kills()
-    if own is not None:
-        return own
-    try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    except OSError:
-        pass
-    return 0
+    return own if own is not None else int(_entry(Path("/proc/vmstat"), "oom_kill ") or 0)
 
 
 def cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return _entry(Path("/proc/cpuinfo"), "model name").lstrip("\t :") or platform.processor() or platform.machine()
 
 
 def brimful_version() -> str:
@@ -107,84 +92,62 @@ class Cgroup:
     """The cgroup of this process, read from `root` (/ except in tests)."""
 
     def __init__(self, root: Path = Path("/")):
-        self._root = root
-        self._paths = self._own_paths()
-
-    def _own_paths(self) -> dict[str, str]:
-        """Controller ("" for version 2) to this process's path in its hierarchy."""
-        paths: dict[str, str] = {}
-        for line in _text(self._root / "proc/self/cgroup").splitlines():
+        self._mount = root / "sys/fs/cgroup"
+        self._paths: dict[str, str] = {}  # controller ("" for version 2) to this process's path in its hierarchy
+        for line in _text(root / "proc/self/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
-            for controller in controllers.split(","):
-                paths[controller] = path
-        return paths
+            self._paths |= dict.fromkeys(controllers.split(","), path)
 
     def _levels(self, controller: str) -> list[Path]:
         """The folders of this cgroup and all above it; inside a container the mount itself is the own cgroup."""
-        if controller in self._paths:
-            base = self._root / "sys/fs/cgroup" / controller
-            path = self._paths[controller]
-        else:
-            base = self._root / "sys/fs/cgroup"
-            path = self._paths.get("", "/")
-        own = base / path.lstrip("/")
-        levels = [own, *own.parents]
-        inside = [level for level in levels if level == base or base in level.parents]
-        return inside or [base]
+        base = self._mount / controller if controller in self._paths else self._mount
+        own = base / self._paths.get(controller, self._paths.get("", "/")).lstrip("/")
+        return [level for level in (own, *own.parents) if level == base or base in level.parents] or [base]
 
     def memory_limit_bytes(self) -> int | None:
         """The smallest memory limit of any level, or None without one."""
-        limits = []
-        for level in self._levels("memory"):
-            for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
-                text = _text(level / name).strip()
-                if text.isdigit() and int(text) < _NO_LIMIT:
-                    limits.append(int(text))
-        return min(limits, default=None)
+        names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+        return min((limit for level in self._levels("memory") for limit in _limits(level, *names)), default=None)
 
     def memory_free_bytes(self) -> int | None:
         """What is left under the tightest level: its limit less its use, page cache that can be dropped not counted."""
         left = []
         for level in self._levels("memory"):
-            limits = [_text(level / name).strip() for name in ("memory.max", "memory.limit_in_bytes")]
-            used = next((t for t in (_text(level / n).strip() for n in ("memory.current", "memory.usage_in_bytes")) if t), "")
-            for limit in limits:
-                if limit.isdigit() and int(limit) < _NO_LIMIT and used.isdigit():
-                    left.append(int(limit) - int(used) + self._droppable(level))
+            used = _text(level / "memory.current") or _text(level / "memory.usage_in_bytes")
+            droppable = _entry(level / "memory.stat", "inactive_file ") or _entry(level / "memory.stat", "total_inactive_file ")
+            limits = _limits(level, "memory.max", "memory.limit_in_bytes") if used else []
+            left += [limit - int(used) + int(droppable or 0) for limit in limits]
         return min(left, default=None)
-
-    @staticmethod
-    def _droppable(level: Path) -> int:
-        """Page cache of the level that the kernel drops before it kills anybody."""
-        for line in _text(level / "memory.stat").splitlines():
-            key, _, value = line.partition(" ")
-            if key in ("inactive_file", "total_inactive_file"):
-                return int(value)
-        return 0
 
     def oom_kills(self) -> int | None:
         """How many processes of this cgroup the kernel has killed for memory, or None where it does not count."""
-        for level in self._levels("memory"):
-            for name in ("memory.events", "memory.oom_control"):
-                for line in _text(level / name).splitlines():
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
-        return None
+        files = (level / name for level in self._levels("memory") for name in ("memory.events", "memory.oom_control"))
+        return next((int(count) for file in files if (count := _entry(file, "oom_kill "))), None)
 
     def cores(self) -> float | None:
         """CPU time allowed, in cores: the smallest quota of any level, or None without one."""
         quotas = []
         for level in self._levels("cpu"):
-            quota, _, period = _text(level / "cpu.max").strip().partition(" ")
-            if not quota:
-                quota, period = (_text(level / name).strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-            if quota.isdigit() and period.isdigit() and int(period) > 0:
+            text = _text(level / "cpu.max") or f"{_text(level / 'cpu.cfs_quota_us')} {_text(level / 'cpu.cfs_period_us')}"
+            quota, _, period = text.partition(" ")
+            if quota.isdigit() and period.isdigit() and int(quota) > 0 < int(period):
                 quotas.append(int(quota) / int(period))
-        return min((q for q in quotas if math.isfinite(q) and q > 0), default=None)
+        return min(quotas, default=None)
+
+
+def _limits(level: Path, *names: str) -> list[int]:
+    texts = (_text(level / name) for name in names)
+    return [int(text) for text in texts if text.isdigit() and int(text) < _NO_LIMIT]
+
+
+def _entry(path: Path, key: str) -> str:
+    """What stands behind `key` at the beginning of a line of the file, "" where no line begins so."""
+    lines = _text(path).splitlines()
+    return next((line.removeprefix(key).strip() for line in lines if line.startswith(key)), "")
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text().strip()
     except OSError:
         return ""

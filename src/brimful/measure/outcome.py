@@ -1,4 +1,4 @@
-"""Why a trial or an attempt of a run ended: the cause told from its consequences (`brimful.outcomes` says what follows).
+"""Why a trial or an attempt of a run ended: the cause behind its consequences (`brimful.outcomes` says what follows).
 
 Where several ranks fail, the one that ran out of memory is the cause, and "connection closed by peer" is a consequence. A trial
 is cut short by brimful, so what its processes reported comes first; a run ends on its own, so its exit code does.
@@ -18,8 +18,6 @@ from brimful.measure.supervisor import Ending, Stop
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Failure, Outcome, Report
 from brimful_inside.simulator.oom_patterns import CONSEQUENCE, match_oom
-
-__all__ = ["Cause", "execution_fields", "follows", "is_final", "is_for_memory", "of_run", "of_trial"]
 
 MESSAGE_CHARACTERS = 200  # of an exception's first line: some hold whole tensors
 

@@ -16,29 +16,12 @@ import termios
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 CHUNK_BYTES = 1 << 16  # what a pipe of Linux holds
 TAIL_BYTES = 20_000
 STREAMS = ("stdout", "stderr")
 
 Show = Callable[[str, bytes], None]  # which of STREAMS, and what came
-
-
-class Output(Protocol):
-    """Use as a context manager around the start of a command."""
-
-    @property
-    def child_streams(self) -> dict[str, int]:
-        """What `subprocess.Popen` takes for stdout, stderr and (unless it is the user's) stdin."""
-        ...
-
-    def started(self) -> None: ...
-    def pump(self, timeout_s: float) -> bool:
-        """Passes on what came; waits up to `timeout_s` for something. True if anything came."""
-        ...
-
-    def drain(self) -> None: ...
 
 
 class OutputFiles:
@@ -49,6 +32,7 @@ class OutputFiles:
 
     @property
     def child_streams(self) -> dict[str, int]:
+        """What `subprocess.Popen` takes for stdout, stderr and (unless it is the user's) stdin."""
         return {"stdin": subprocess.DEVNULL, **self._files}
 
     def started(self) -> None: ...
@@ -92,6 +76,7 @@ class OutputTee:
         self._inner.clear()
 
     def pump(self, timeout_s: float) -> bool:
+        """Passes on what came; waits up to `timeout_s` for something. True if anything came."""
         if not self._outer:
             time.sleep(timeout_s)
             return False
@@ -134,6 +119,9 @@ class OutputTee:
                 data = data[os.write(self._kept[name], data) :]
         except OSError as error:
             self.cut = f"the rest of its output could not be kept ({error.strerror}); it was still passed on"
+
+
+Output = OutputFiles | OutputTee  # context managers around the start of a command
 
 
 def tail(path: Path, size: int = TAIL_BYTES) -> str:

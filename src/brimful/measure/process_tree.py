@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from typing import Protocol
 
 import psutil
 
@@ -27,7 +26,7 @@ class ProcessTree:
         self._known: dict[int, psutil.Process] = {}
 
     def members(self, thorough: bool = False) -> list[psutil.Process]:
-        """Living members. Descendants alone are cheap to find; `thorough` also looks for those that were orphaned."""
+        """Living members. Descendants alone are cheap to find; `thorough` also finds those that were orphaned."""
         for process in self._candidates(thorough):
             self._known.setdefault(process.pid, process)
         self._known = {pid: p for pid, p in self._known.items() if _alive(p)}
@@ -71,11 +70,6 @@ class ProcessTree:
                 process.send_signal(number)
 
 
-class _Weighable(Protocol):
-    def host_bytes(self) -> int: ...
-    def resident_bytes(self) -> int: ...
-
-
 class MemorySampler:
     """Samples a tree's memory now and then, and at once when it may have come to a limit; `peak_bytes` is the most seen.
 
@@ -84,7 +78,7 @@ class MemorySampler:
     samples take no more than that of the time, and the first ones come after as long as has passed.
     """
 
-    def __init__(self, tree: _Weighable, limit_bytes: int | None, every_s: float, time_share: float | None = None):
+    def __init__(self, tree: ProcessTree, limit_bytes: int | None, every_s: float, time_share: float | None = None):
         self._tree = tree
         self._limit_bytes = limit_bytes
         self._every_s, self._time_share = every_s, time_share

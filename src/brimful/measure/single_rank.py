@@ -11,16 +11,15 @@ from pathlib import Path
 from brimful.errors import UsageError
 from brimful_inside.wire import ALONE_VARIABLE
 
-__all__ = ["alone_environment", "without_launcher"]
-
-_TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
-_ACCELERATE = ("accelerate.commands.launch",)
-# Options without a value of torchrun (torch/distributed/run.py), and of `accelerate launch` those that change nothing for the
-# rank itself. All other options of torchrun take a value.
-_TORCHRUN_FLAGS = {
-    *("--standalone", "--use-env", "--use_env", "--virtual-local-rank", "--virtual_local_rank", "--run-path", "--run_path"),
+_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate launch",
 }
-_ACCELERATE_FLAGS = {"--multi_gpu", "--multi-gpu", "--same_network", "--quiet", "-q", "--debug"}
+# Options without a value of torchrun (torch/distributed/run.py; all others take one), and of `accelerate launch` those that
+# change nothing for the rank itself, without and with a value.
+_TORCHRUN_FLAGS = {"standalone", "use_env", "virtual_local_rank", "run_path"}
+_ACCELERATE_FLAGS = {"multi_gpu", "same_network", "quiet", "q", "debug"}
 _ACCELERATE_VALUES = {
     *("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "rdzv_backend", "gpu_ids"),
     *("mixed_precision", "dynamo_backend", "num_cpu_threads_per_process", "max_restarts", "monitor_interval", "tee", "role"),
@@ -50,20 +49,14 @@ def without_launcher(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, st
     A command without a launcher stays as it is. Raises UsageError for options of `accelerate launch` that would change what
     the rank does and that only its launcher understands.
     """
-    words = list(argv)
-    program = Path(words[0]).name if words else ""
+    program = Path(argv[0]).name if argv else ""
+    if program.startswith("python") and len(argv) > 2 and argv[1] == "-m" and argv[2] in _MODULES:
+        return _behind(_MODULES[argv[2]], argv[0], list(argv[3:]))
     if program in ("torchrun", "torchrun.exe"):
-        return _behind_torchrun(_python_beside(words[0]), words[1:]), {}
-    if program == "accelerate" and words[1:2] == ["launch"]:
-        return _behind_accelerate(_python_beside(words[0]), words[2:])
-    if program == "accelerate-launch":
-        return _behind_accelerate(_python_beside(words[0]), words[1:])
-    if program.startswith("python") and words[1:2] == ["-m"] and len(words) > 2:
-        if words[2] in _TORCHRUN:
-            return _behind_torchrun(words[0], words[3:]), {}
-        if words[2] in _ACCELERATE:
-            return _behind_accelerate(words[0], words[3:])
-    return tuple(words), {}
+        return _behind("torchrun", _python_beside(argv[0]), list(argv[1:]))
+    if program == "accelerate-launch" or (program == "accelerate" and argv[1:2] == ["launch"]):
+        return _behind("accelerate launch", _python_beside(argv[0]), list(argv[1 if "-" in program else 2 :]))
+    return tuple(argv), {}
 
 
 def _python_beside(program: str) -> str:
@@ -72,23 +65,9 @@ def _python_beside(program: str) -> str:
     return str(beside) if "/" in program and beside.exists() else "python"
 
 
-def _behind_torchrun(python: str, words: list[str]) -> tuple[str, ...]:
-    start = [python]
-    while words:
-        word = words.pop(0)
-        if word in ("-m", "--module"):
-            return (*start, "-m", *words)
-        if word in ("--no-python", "--no_python"):
-            start = []
-        elif not word.startswith("-"):
-            return (*start, word, *words)
-        elif word not in _TORCHRUN_FLAGS and "=" not in word and words:
-            words.pop(0)
-    raise _no_script("torchrun")
-
-
-def _behind_accelerate(python: str, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    environment = {"ACCELERATE_MIXED_PRECISION": "no"}
+def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The same, of the words behind the launcher."""
+    environment = {} if launcher == "torchrun" else {"ACCELERATE_MIXED_PRECISION": "no"}
     start = [python]
     while words:
         word = words.pop(0)
@@ -96,24 +75,24 @@ def _behind_accelerate(python: str, words: list[str]) -> tuple[tuple[str, ...], 
         name = name.replace("-", "_")
         if word in ("-m", "--module"):
             return (*start, "-m", *words), environment
-        if word in ("--no_python", "--no-python"):
-            start = []
-        elif not word.startswith("-"):
+        if not word.startswith("-"):
             return (*start, word, *words), environment
-        elif name in _ACCELERATE_VALUES:
+        if name == "no_python":
+            start = []
+        elif _takes_a_value(launcher, word, name):
             value = value if equals or not words else words.pop(0)
             if name == "mixed_precision":
                 environment["ACCELERATE_MIXED_PRECISION"] = value
-        elif word not in _ACCELERATE_FLAGS:
-            raise UsageError(
-                problem=f"accelerate launch {word}",
-                explanation="only accelerate's launcher knows what that does, and one rank alone is started without it",
-                suggestion="leave out --as-rank, so that all ranks are started; or give the script that option itself",
-            )
-    raise _no_script("accelerate launch")
+    raise UsageError(f"{launcher} without a script", "there is nothing to start", "name it behind the options")
 
 
-def _no_script(launcher: str) -> UsageError:
-    return UsageError(
-        problem=f"{launcher} without a script", explanation="there is nothing to start", suggestion="name it behind the options"
-    )
+def _takes_a_value(launcher: str, word: str, name: str) -> bool:
+    if launcher == "torchrun":
+        return name not in _TORCHRUN_FLAGS
+    if name not in _ACCELERATE_FLAGS | _ACCELERATE_VALUES:
+        raise UsageError(
+            problem=f"accelerate launch {word}",
+            explanation="only accelerate's launcher knows what that does, and one rank alone is started without it",
+            suggestion="leave out --as-rank, so that all ranks are started; or give the script that option itself",
+        )
+    return name in _ACCELERATE_VALUES

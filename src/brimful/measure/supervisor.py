@@ -85,7 +85,7 @@ def write_config(config: wire.TrialConfig, kept: str) -> Path:
     folder = Path(config.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        codec.write_config(config, folder / "trial_config.json")
+        (folder / "trial_config.json").write_bytes(codec.encode(config))
     except OSError as error:
         if DiskFull.caused(error):
             raise DiskFull(str(folder), kept=kept) from error

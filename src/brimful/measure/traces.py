@@ -18,21 +18,20 @@ def read_trace(result: TrialResult, record_folder: Path) -> Trace | None:
 def read_traces(result: TrialResult, record_folder: Path) -> tuple[CardTrace, ...]:
     """The traces of all cards that a trial used, by rank and card; () where one cannot be read."""
     found = []
-    for report in result.reports:
-        for index, name, _ in _files(report):
-            trace = _read(record_folder / result.folder / name)
-            if trace is None:
-                return ()
-            found.append(CardTrace(report.rank, index, trace))
+    for rank, (index, name, _) in ((report.rank, file) for report in result.reports for file in _files(report)):
+        trace = _read(record_folder / result.folder / name)
+        if trace is None:
+            return ()
+        found.append(CardTrace(rank, index, trace))
     return tuple(found)
 
 
 def _files(report: Report) -> list[tuple[int, str, int]]:
-    """Of each card that was traced: its index, the file's name, and the peak of what was reserved, in bytes."""
+    """(the card's index, the file's name, the peak reserved in bytes) of each card of a rank."""
     if report.cards:
-        return [(card.index, card.trace_file, card.peak.reserved_bytes or 0) for card in report.cards if card.trace_file]
-    peak = report.peak_unphased
-    return [(0, report.trace_file, (peak.reserved_bytes or 0) if peak else 0)] if report.trace_file else []
+        return [(c.index, c.trace_file, c.peak.reserved_bytes or 0) for c in report.cards if c.trace_file]
+    peak = report.peak_unphased.reserved_bytes if report.peak_unphased else None
+    return [(0, report.trace_file, peak or 0)] if report.trace_file else []
 
 
 def _read(path: Path) -> Trace | None:

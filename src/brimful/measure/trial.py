@@ -20,8 +20,6 @@ from brimful.measure.supervisor import Ending, Watch, environment_with_probe, re
 from brimful.values import Outcome, Trial, TrialKind, TrialResult
 from brimful_inside import wire
 
-__all__ = ["config_of", "environment", "failure_text", "run_trial"]
-
 _HOST_EVERY_S = 0.2  # reading the PSS of a process tree costs some milliseconds
 _HOST_OF_A_TRACE_EVERY_S = 0.5  # which holds no data, and whose limit is the card's
 _PATIENCE_S = 20.0  # for the first rank to report in, after the probe could not be loaded into some process
@@ -106,7 +104,7 @@ def _slowed(trial: Trial) -> bool:
 
 
 def _require_room(folder: Path) -> None:
-    """Raises DiskFull where the disk is full now: what the child could not write would look like something it did not do."""
+    """Raises DiskFull where the disk is full now: what the child could not write would pass for something it did not do."""
     if hasattr(os, "statvfs"):
         disk = os.statvfs(folder)
         blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail  # some are kept back for root

@@ -17,8 +17,6 @@ from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus.find import custom_gpu, find_gpu
 from brimful.values import Calibration, Estimate, Gpu, Source
 
-__all__ = ["calibrated", "calibrations", "find_calibrated", "folder_of", "keep"]
-
 HOME_VARIABLE = "BRIMFUL_HOME"  # as brimful.record has it, which brings the codec along
 SCHEMA = 1
 

@@ -1,6 +1,6 @@
 """The cards. Rates are dense, without sparsity; tensor-core rates accumulate in fp32, as PyTorch does by default.
 
-Usable memory is what ``torch.cuda.mem_get_info()[1]`` says, which is less than the sticker by what the driver and ECC
+Usable memory is what ``torch.cuda.mem_get_info()[1]`` shows, which is less than the sticker by what the driver and ECC
 keep. It differs by some 0.1 to 1 % between drivers; where several values were seen, the middle one stands here.
 """
 
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from brimful.units import GIB, MIB
 from brimful.values import Estimate, Gpu, Source
-
-__all__ = ["CARDS", "context"]
 
 _VOLTA = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
 _T4 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf"
@@ -55,7 +53,7 @@ A100_CONTEXT_WITH_CUDNN_MIB = 1707
 
 
 def _as_reported(total_bytes: float, where: str, low: float | None = None, high: float | None = None) -> Estimate:
-    """Usable bytes as CUDA said them on a real card. `low` and `high` are what other cards or drivers said."""
+    """Usable bytes as CUDA showed them on a real card. `low` and `high` are from other cards or drivers."""
     return Estimate(round(total_bytes), Source.MEASURED, _rounded(low), _rounded(high), where)
 
 
@@ -79,7 +77,7 @@ def context(seen_on: str = "") -> Estimate:
         Source.ASSUMED,
         BARE_CONTEXT_MIB * MIB,
         A100_CONTEXT_MIB * MIB,
-        "no datasheet tells it: 426 MiB bare (https://github.com/unslothai/unsloth-zoo/pull/1053) and room for the "
+        "no datasheet has it: 426 MiB bare (https://github.com/unslothai/unsloth-zoo/pull/1053) and room for the "
         "kernels of cuBLAS and cuDNN; 1429 MiB was seen on an A100",
     )
 
@@ -121,7 +119,7 @@ def _from_smi(mib: int, where: str) -> Estimate:
 
 
 def _seen(total_bytes: float, thread: str, low: float | None = None, high: float | None = None) -> Estimate:
-    """What an out-of-memory message or a device query in a public thread said."""
+    """From an out-of-memory message or a device query in a public thread."""
     return _as_reported(total_bytes, f"https://github.com/{thread}", low, high)
 
 

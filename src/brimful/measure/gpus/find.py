@@ -12,8 +12,6 @@ from brimful.measure.gpus.cards import CARDS, context
 from brimful.units import format_bytes, parse_bytes
 from brimful.values import Card, Estimate, Gpu, Source
 
-__all__ = ["aliases", "all_gpus", "custom_gpu", "find_gpu", "to_card"]
-
 # A custom card is an RTX 3090 in all but its memory: what is not known has to be something, and most kernels of PyTorch
 # behave alike from capability 8.0 on.
 _STAND_IN = "rtx3090"
@@ -76,7 +74,7 @@ def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
         stand_in,
         key=_plain(name) if name else f"custom-{format_bytes(total).replace(' ', '').lower()}",
         name=label,
-        total_bytes=Estimate(total, Source.ASSUMED, note="as you said"),
+        total_bytes=Estimate(total, Source.ASSUMED, note="as given with --gpu-memory"),
         bandwidth_bytes_per_s=_assumed(stand_in.bandwidth_bytes_per_s),
         fp32_flops=_assumed(stand_in.fp32_flops),
         tf32_flops=_assumed(stand_in.tf32_flops),
