@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from brimful.show.breakdown_chart import COLOURS, breakdown_chart
-from brimful.show.charts import PALETTE, WIDTHS, memory_chart, predicted_speed_chart, speed_chart
+from brimful.show.charts import COLOURS, PALETTE, WIDTHS, breakdown_chart, memory_chart, predicted_speed_chart, speed_chart
 from brimful.values import Estimate, MemoryEstimate, Point, Source, SpeedEstimate
 from tests.show import product
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.decide.memory.categories import CATEGORIES
-from brimful.show.breakdown_chart import COLOURS, NAMES
+from brimful.decide.memory import categories
+from brimful.show.charts import COLOURS
 from brimful.show.prediction_sections import (
     card_groups,
     moment_text,
@@ -18,6 +18,7 @@ from brimful.show.prediction_sections import (
     speed_sentence,
 )
 from brimful.show.section import Facts, Sentences, Table
+from brimful.show.text import CATEGORIES
 from brimful.values import CardPeak, Moment, PredictedSpeed, Prediction, Source, WhatIf
 from tests.show import product
 
@@ -89,7 +90,7 @@ def test_cards_that_need_the_same_are_one_row_the_fullest_first(cards: list[tupl
 
 
 def test_every_category_has_a_name_and_a_colour() -> None:
-    assert tuple(NAMES) == tuple(COLOURS) == CATEGORIES
+    assert tuple(CATEGORIES) == tuple(COLOURS) == categories.CATEGORIES
     assert len(set(COLOURS.values())) == len(COLOURS)
 
 

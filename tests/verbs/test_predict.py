@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from world import COMMAND, GIB, MIB, World, work
+from world import COMMAND, GIB, MIB, WORLDS, World, work
 
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
 from brimful.show.headline import of_prediction
@@ -18,20 +18,9 @@ from brimful_inside.simulator.trace import Free, Malloc
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-worlds = st.builds(
-    World,
-    fixed=st.integers(1 * MIB, 900 * MIB),
-    linear=st.sampled_from([64 * 1024, MIB, 7 * MIB, 31 * MIB]),
-    quadratic=st.sampled_from([0, 0, 4096, 200_000]),
-    kink_at=st.sampled_from([None, None, 10, 40]),
-    kink_bytes=st.sampled_from([0, MIB, 20 * MIB]),
-    eval_bytes=st.sampled_from([0, 0, 300 * MIB]),
-    dataset=st.one_of(st.none(), st.integers(1, 3000)),
-)
-
 
 @SLOW
-@given(worlds, st.integers(1, 5000))
+@given(WORLDS, st.integers(1, 5000))
 def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, asked):
     record = work(world, predict, ("my-train", "--batch-size", str(asked)), gpu_memory="4GiB")
     said = record.prediction
@@ -50,7 +39,7 @@ def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, as
 
 
 @SLOW
-@given(worlds, st.one_of(st.none(), st.integers(1, 500)))
+@given(WORLDS, st.one_of(st.none(), st.integers(1, 500)))
 def test_an_open_batch_size_is_answered_with_the_largest_that_obeys_every_limit(world, most):
     try:
         said = work(world, predict, COMMAND, most, gpu_memory="4GiB").prediction
@@ -183,3 +172,34 @@ def test_a_size_that_does_not_fit_below_one_that_does_is_explained():
     said = work(World(linear=10 * MIB), predict, ("my-train", "--batch-size", "390"), gpu_memory="4GiB").prediction
     assert said.verdict == "out_of_memory" and said.largest_batch_size < 390
     assert "a-larger-one-fits" not in {warning.code for warning in said.warnings}
+
+
+@dataclass
+class Growing(World):
+    """A command that leaves memory on the card, of which its trials see the beginning."""
+
+    growth: dict[str, int] = field(default_factory=dict)
+
+    def _report(self, *args):
+        return replace(super()._report(*args), growth=self.growth)
+
+
+def warned(growth):
+    said = work(Growing(growth=growth), predict, ("my-train", "--batch-size", "64"), gpu_memory="4GiB").prediction
+    assert said.verdict == "fits"
+    return [warning for warning in said.warnings if warning.code == "memory-grows"]
+
+
+@pytest.mark.parametrize(("length", "fits"), [(20, True), (125, False)])
+def test_an_evaluation_that_keeps_its_outputs_is_warned_of_and_said_not_to_fit_where_it_will_not(length, fits):
+    (warning,) = warned({"eval": 75 * MIB, "eval_seen": 2, "eval_length": length})
+    assert f"2 of {length} batches" in warning.problem and ("does not fit" in warning.explanation) is not fits
+
+
+def test_steps_that_leave_memory_are_warned_of_and_numbers_are_not():
+    (warning,) = warned({"train": 34 * MIB})
+    assert warning.problem.startswith("each step leaves 34.0 MiB more on the card (at a batch size of "), (
+        "of a size that was traced"
+    )
+    assert warned({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 125}) == []
+    assert warned({}) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from world import GIB, MIB, World, work
+from world import GIB, MIB, World, chosen, work
 
 from brimful.errors import UsageError
 from brimful.values import Objective, Outcome, Source
@@ -24,10 +24,6 @@ class Clocked(World):
         small = [Kernel("aten.add.Tensor", "memory", 0, 1000)] * 200
         large = Kernel("aten.relu.default", "memory", 0, self.bytes_per_sample * size)
         return [*super().rows(size), *small, large]  # type: ignore[list-item]
-
-
-def chosen(record) -> int:
-    return next(row.effective for row in record.plan.settings if row.name == "batch_size")
 
 
 def test_the_predicted_knee_is_the_plan_where_it_fits():

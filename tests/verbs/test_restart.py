@@ -41,12 +41,12 @@ def test_an_engine_that_went_down_to_one_sample_by_itself_gets_no_smaller_size()
     said = "A single sample does not fit into memory in training: CUDA out of memory"
     answer = decided(failure=replace(FULL, type="brimful.errors.DoesNotFit", message=said))
     assert isinstance(answer, str)
-    assert said in answer and "no smaller batch size would help" in answer
+    assert said in answer and "No smaller batch size would help" in answer
 
 
-def test_an_exit_code_of_a_scripts_own_is_said_to_mean_nothing_by_itself():
+def test_an_exit_code_of_a_scripts_own_has_no_meaning():
     crashed = replace(FELL, outcome=Outcome.CRASHED, failure=None, exit_code=3, notes=("no DataLoader was used",))
-    assert "does not say what it means" in restart.reason(crashed)
+    assert "has no set meaning" in restart.reason(crashed)
     assert "DataLoader" not in restart.reason(crashed)
     assert restart.reason(replace(crashed, outcome=Outcome.KILLED, notes=("killed, probably for memory",))) == (
         ": killed, probably for memory"

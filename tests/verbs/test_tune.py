@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from world import COMMAND, GIB, MIB, World, work
+from world import COMMAND, GIB, MIB, WORLDS, World, chosen, work
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, TrialFailed, UsageError
 from brimful.measure import accelerators
@@ -17,26 +17,6 @@ from brimful.verbs import tune
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
-
-worlds = st.builds(
-    World,
-    fixed=st.integers(1 * MIB, 400 * MIB),
-    linear=st.sampled_from([64 * 1024, MIB, 7 * MIB, 31 * MIB]),
-    quadratic=st.sampled_from([0, 0, 4096, 200_000]),
-    kink_at=st.sampled_from([None, None, 10, 40]),
-    kink_bytes=st.sampled_from([0, MIB, 20 * MIB]),
-    eval_bytes=st.sampled_from([0, 0, 300 * MIB]),
-    dataset=st.one_of(st.none(), st.integers(1, 3000)),
-    overhead_s=st.sampled_from([0.001, 0.02, 0.3]),
-    sample_s=st.sampled_from([0.0001, 0.002]),
-)
-
-
-def chosen(record: Record) -> int:
-    assert record.plan is not None
-    (row,) = [row for row in record.plan.settings if row.name == "batch_size"]
-    assert isinstance(row.effective, int)
-    return row.effective
 
 
 def check(world: World, record: Record, budget: int, most: int | None) -> None:
@@ -60,7 +40,7 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
 
 
 @SLOW
-@given(worlds, st.sampled_from(["600MiB", "1GiB"]), st.one_of(st.none(), st.integers(1, 500)), st.booleans())
+@given(WORLDS, st.sampled_from(["600MiB", "1GiB"]), st.one_of(st.none(), st.integers(1, 500)), st.booleans())
 def test_on_a_cpu_what_is_named_was_run_and_obeys_every_limit(world, budget, most, asks):
     argv = ("my-train", "--batch-size", "24") if asks else COMMAND
     bytes_ = {"600MiB": 600 * MIB, "1GiB": GIB}[budget]
@@ -75,7 +55,7 @@ def test_on_a_cpu_what_is_named_was_run_and_obeys_every_limit(world, budget, mos
 
 
 @SLOW
-@given(worlds, st.sampled_from(["2GiB", "6GiB"]), st.one_of(st.none(), st.integers(1, 500)), st.booleans())
+@given(WORLDS, st.sampled_from(["2GiB", "6GiB"]), st.one_of(st.none(), st.integers(1, 500)), st.booleans())
 def test_on_an_imaginary_card_what_is_named_was_run_and_obeys_every_limit(world, memory, most, asks):
     argv = ("my-train", "--batch-size", "24") if asks else COMMAND
     try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
 from brimful.errors import DiskFull
 from brimful.values import Outcome, PhasePeak, Record, Report, Trial, TrialResult
@@ -175,3 +176,25 @@ def disk_full_at(world: World, number: int) -> World:
 
     world.launch = launch  # type: ignore[method-assign]
     return world
+
+
+WORLDS = st.builds(
+    World,
+    fixed=st.integers(1 * MIB, 700 * MIB),
+    linear=st.sampled_from([64 * 1024, MIB, 7 * MIB, 31 * MIB]),
+    quadratic=st.sampled_from([0, 0, 4096, 200_000]),
+    kink_at=st.sampled_from([None, None, 10, 40]),
+    kink_bytes=st.sampled_from([0, MIB, 20 * MIB]),
+    eval_bytes=st.sampled_from([0, 0, 300 * MIB]),
+    dataset=st.one_of(st.none(), st.integers(1, 3000)),
+    overhead_s=st.sampled_from([0.001, 0.02, 0.3]),
+    sample_s=st.sampled_from([0.0001, 0.002]),
+)
+
+
+def chosen(record: Record) -> int:
+    """The batch size of the record's plan."""
+    assert record.plan is not None
+    (size,) = (row.effective for row in record.plan.settings if row.name == "batch_size")
+    assert isinstance(size, int)
+    return size

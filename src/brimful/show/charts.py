@@ -1,7 +1,7 @@
-"""The two curves of a page as static SVG: memory against batch size, and speed against batch size.
+"""The charts of a page as static SVG: memory and speed against batch size, and where the memory goes.
 
-Drawn by Vega-Lite (altair, vl-convert) without a network and without JavaScript in the page. The colours are written as plain
-hexadecimal attributes, one for each role; the page's style sheet turns them into its own, light or dark (`PALETTE`).
+Import it late: altair takes most of a second. Vega-Lite draws them without a network and without JavaScript in the page. The
+colours are plain hexadecimal attributes, one for each role; the style sheet turns them into its own, light or dark.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import hashlib
 import re
 from typing import Any
 
-from brimful.show.text import share_text
-from brimful.units import format_bytes
-from brimful.values import Budget, Estimate, MemoryEstimate, Point, PredictedSpeed, Source, SpeedEstimate
+import altair
+import vl_convert
 
+from brimful.show.text import CATEGORIES, share_text
+from brimful.units import format_bytes
+from brimful.values import Breakdown, Budget, Estimate, MemoryEstimate, Point, PredictedSpeed, Source, SpeedEstimate
+
+alt: Any = altair
 GIB = 2**30
 
 #: role -> the colour written into the SVG. The style sheet has one rule for each, and a test holds that none is missing.
@@ -34,28 +38,47 @@ HEIGHT = 250
 LABEL_SHARE = 0.08
 
 
+#: category -> the colour written into the SVG; the page's style sheet turns it into its own, light or dark.
+COLOURS = {
+    "parameters": "#31689e",
+    "gradients": "#7fa8cf",
+    "optimizer_state": "#8a6fb0",
+    "activations": "#c7642e",
+    "inputs": "#d9a441",
+    "buffers": "#b9b0a0",
+    "temporaries": "#e39b76",
+    "workspaces": "#6a9a78",
+    "other": "#8c7b6b",
+    "cache": "#cfd4da",
+    "context": "#9aa1a9",
+}
+
+_ROW = 30  # pixels a bar
+# Of a label at size 11 in DejaVu Sans, which Linux takes for Helvetica: a browser measured 6. Vega lays the chart out with a
+# narrower font, and cuts off the left end of a label without room.
+_CHARACTER = 7
+_LONGEST_LABEL = 180  # pixels, from where Vega shortens it
+
+
 def memory_chart(estimate: MemoryEstimate, budget: Budget | None, chosen: int | None, width: int, name: str = "chosen") -> str:
     """The memory curve: fit with its interval, what trials showed, the budget and what the device has, the sizes that matter.
 
     `chosen` is the batch size of the plan or of the question, and `name` its label.
     Returns SVG text, `width` pixels wide and the axis.
     """
-    alt = altair()
     top, right = _memory_domain(estimate, budget, chosen)
     curve = [_memory_row(p, "fit") for p in _within(estimate.curve, right)]
     layers = []
     if any(row["low"] is not None for row in curve):
-        layers.append(
-            _layer(alt, curve).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q")
-        )
+        layers.append(_layer(curve).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q"))
     if len(curve) > 1:
-        layers.append(_layer(alt, curve).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
-    layers += _limit_lines(alt, budget, top)
-    layers += _memory_probes(alt, estimate, right)
-    layers += _memory_marks(alt, estimate, budget, chosen, name if width < 400 else name + ", the largest")
+        layers.append(_layer(curve).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
+    layers += _limit_lines(budget, top)
+    layers += _memory_probes(estimate, right)
+    layers += _memory_marks(estimate, budget, chosen, name if width < 400 else name + ", the largest")
     x = alt.X("x:Q", title="batch size", scale=alt.Scale(domain=[0, right], nice=False), axis=alt.Axis(tickCount=width // 80))
     y = alt.Y("y:Q", title=f"peak {estimate.memory} memory, GiB", scale=alt.Scale(domain=[0, top], nice=False))
-    return _draw(alt, _invisible(alt, x, y), layers, width, f"Peak {estimate.memory} memory against batch size")
+    return _draw(_invisible(x, y), layers, width, f"Peak {estimate.memory} memory against batch size")
 
 
 def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, width: int) -> str:
@@ -63,20 +86,19 @@ def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, 
 
     `baseline` is the user's batch size and its measured samples per second. Returns SVG text.
     """
-    alt = altair()
     rows = [_speed_row(p.batch_size, p.value, "") for p in estimate.points]
     values = [row["high"] or row["value"] for row in rows] + ([baseline[1].value] if baseline else [])
     top = max([*values, 1e-9]) * 1.18
     own = [baseline[0]] if baseline else []
     sizes: list[int] = sorted({*(p.batch_size for p in estimate.points), *own})
-    axes = _speed_axes(alt, sizes, _ticks(sizes, width), "samples per second", top)
-    layers = _speed_band(alt, estimate.points, estimate.best_batch_size, estimate.tolerance)
-    layers.append(_layer(alt, rows).mark_line(color=PALETTE["fit"], strokeWidth=1.2, opacity=0.65).encode(y="value:Q"))
+    axes = _speed_axes(sizes, _ticks(sizes, width), "samples per second", top)
+    layers = _speed_band(estimate.points, estimate.best_batch_size, estimate.tolerance)
+    layers.append(_layer(rows).mark_line(color=PALETTE["fit"], strokeWidth=1.2, opacity=0.65).encode(y="value:Q"))
     if any(row["low"] is not None for row in rows):
-        layers.append(_layer(alt, rows).mark_rule(color=PALETTE["fit"], strokeWidth=1.5).encode(y="low:Q", y2="high:Q"))
-    layers.append(_points(alt, rows, PALETTE["fit"], filled=all(p.value.source is Source.MEASURED for p in estimate.points)))
-    layers += _speed_marks(alt, estimate, rows, baseline)
-    return _draw(alt, axes, layers, width, "Samples per second against batch size")
+        layers.append(_layer(rows).mark_rule(color=PALETTE["fit"], strokeWidth=1.5).encode(y="low:Q", y2="high:Q"))
+    layers.append(_points(rows, PALETTE["fit"], filled=all(p.value.source is Source.MEASURED for p in estimate.points)))
+    layers += _speed_marks(estimate, rows, baseline)
+    return _draw(axes, layers, width, "Samples per second against batch size")
 
 
 def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int) -> str:
@@ -85,23 +107,22 @@ def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int
 
     Level and shape are known unequally well: the interval is of the level, and moves the whole curve.
     """
-    alt = altair()
     rows = [_speed_row(p.batch_size, p.value, "") for p in speed.curve]
     top = max(max((row["value"] for row in rows), default=1e-9) * 1.5, 1e-9)
     for row in rows:
         row["high"] = min(row["high"] or row["value"], top)
     sizes = [row["x"] for row in rows]
     powers = [size for size in sizes if size & (size - 1) == 0]
-    axes = _speed_axes(alt, sizes, _ticks(powers, width), "samples per second, predicted", top)
-    layers = [_layer(alt, rows).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q")]
-    layers += _speed_band(alt, speed.curve, speed.best_batch_size, speed.tolerance)
-    layers.append(_layer(alt, rows).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
-    layers.append(_points(alt, rows, PALETTE["fit"], filled=False, size=24))
-    layers += _predicted_marks(alt, speed, largest)
-    return _draw(alt, axes, layers, width, "Predicted samples per second against batch size")
+    axes = _speed_axes(sizes, _ticks(powers, width), "samples per second, predicted", top)
+    layers = [_layer(rows).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q")]
+    layers += _speed_band(speed.curve, speed.best_batch_size, speed.tolerance)
+    layers.append(_layer(rows).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
+    layers.append(_points(rows, PALETTE["fit"], filled=False, size=24))
+    layers += _predicted_marks(speed, largest)
+    return _draw(axes, layers, width, "Predicted samples per second against batch size")
 
 
-def _predicted_marks(alt: Any, speed: PredictedSpeed, largest: int | None) -> list[Any]:
+def _predicted_marks(speed: PredictedSpeed, largest: int | None) -> list[Any]:
     """The knee, the largest that fits, and what was asked about, each named once; labels above and below in turn."""
     names: dict[int, list[str]] = {}
     for size, name in ((speed.knee_batch_size, "knee"), (largest, "largest"), (speed.batch_size, "asked")):
@@ -112,35 +133,29 @@ def _predicted_marks(alt: Any, speed: PredictedSpeed, largest: int | None) -> li
         point = next(p for p in speed.curve if p.batch_size == size)
         row = _speed_row(size, point.value, f"{size:,} {', '.join(what)}")
         color = PALETTE["chosen" if "knee" in what else "ink"]
-        layers.append(_points(alt, [row], color, filled=True, size=70))
-        layers += _label(alt, row, color, 0, 17 if number % 2 == 0 else -15, "center")
+        layers.append(_points([row], color, filled=True, size=70))
+        layers += _label(row, color, 0, 17 if number % 2 == 0 else -15, "center")
     return layers
 
 
-def altair() -> Any:
-    import altair  # imported late: it costs most of a second, and only a page needs it
-
-    return altair
-
-
-def _layer(alt: Any, rows: list[dict[str, Any]]) -> Any:
+def _layer(rows: list[dict[str, Any]]) -> Any:
     return alt.Chart(alt.Data(values=rows)).encode(x="x:Q")
 
 
-def _speed_axes(alt: Any, sizes: list[int], labelled: list[int], title: str, top: float) -> Any:
+def _speed_axes(sizes: list[int], labelled: list[int], title: str, top: float) -> Any:
     """Batch sizes on a logarithmic axis, a speed on the other."""
     scale = alt.Scale(type="log", base=2, domain=[min(sizes) / 1.25, max(sizes) * 1.6], nice=False)
     x = alt.X("x:Q", title="batch size", scale=scale, axis=alt.Axis(values=labelled, format=",d"))
-    return _invisible(alt, x, alt.Y("y:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False)))
+    return _invisible(x, alt.Y("y:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False)))
 
 
-def _invisible(alt: Any, x: Any, y: Any) -> Any:
+def _invisible(x: Any, y: Any) -> Any:
     """The layer that owns the axes and scales; the others share them."""
     return alt.Chart(alt.Data(values=[{"x": None, "y": None}])).mark_point(opacity=0).encode(x=x, y=y)
 
 
-def _points(alt: Any, rows: list[dict[str, Any]], color: str, filled: bool, size: int = 46) -> Any:
-    mark = _layer(alt, rows).mark_point(
+def _points(rows: list[dict[str, Any]], color: str, filled: bool, size: int = 46) -> Any:
+    mark = _layer(rows).mark_point(
         color=color,
         fill=color if filled else PALETTE["paper"],
         filled=False,
@@ -153,9 +168,9 @@ def _points(alt: Any, rows: list[dict[str, Any]], color: str, filled: bool, size
     return mark.encode(y="value:Q", description="tip:N")
 
 
-def _label(alt: Any, row: dict[str, Any], color: str, dx: int, dy: int, align: str) -> list[Any]:
+def _label(row: dict[str, Any], color: str, dx: int, dy: int, align: str) -> list[Any]:
     """A label with a halo of the paper's colour, so that lines behind it do not strike it through."""
-    base = _layer(alt, [row])
+    base = _layer([row])
     style: dict[str, Any] = {"dx": dx, "dy": dy, "align": align, "baseline": "middle", "fontWeight": 600}
     halo = base.mark_text(color=PALETTE["paper"], stroke=PALETTE["paper"], strokeWidth=4, strokeJoin="round", **style)
     text = base.mark_text(color=color, **style)
@@ -197,40 +212,40 @@ def _memory_row(point: Point, label: str) -> dict[str, Any]:
     }
 
 
-def _limit_lines(alt: Any, budget: Budget | None, top: float) -> list[Any]:
+def _limit_lines(budget: Budget | None, top: float) -> list[Any]:
     if budget is None:
         return []
     at = budget.bytes / GIB
     has = budget.total_bytes / GIB
-    layers = [_rule(alt, at, PALETTE["limit"], [6, 3])]
+    layers = [_rule(at, PALETTE["limit"], [6, 3])]
     close = abs(has - at) < LABEL_SHARE * top
     name = f"budget {format_bytes(budget.bytes)}" + (f" of {format_bytes(budget.total_bytes)}" if close and has != at else "")
     if has != at:
-        layers.append(_rule(alt, has, PALETTE["muted"], [1, 3]))
+        layers.append(_rule(has, PALETTE["muted"], [1, 3]))
         if not close:
             owner = "the device" if budget.memory == "device" else "the machine"
             row = {"x": 0, "value": has, "label": f"{owner} has {format_bytes(budget.total_bytes)}"}
-            layers += _label(alt, row, PALETTE["muted"], 6, 9, "left")
-    return layers + _label(alt, {"x": 0, "value": at, "label": name}, PALETTE["limit"], 6, 10, "left")
+            layers += _label(row, PALETTE["muted"], 6, 9, "left")
+    return layers + _label({"x": 0, "value": at, "label": name}, PALETTE["limit"], 6, 10, "left")
 
 
-def _rule(alt: Any, y: float, color: str, dash: list[int]) -> Any:
+def _rule(y: float, color: str, dash: list[int]) -> Any:
     return (
         alt.Chart(alt.Data(values=[{"value": y}])).mark_rule(color=color, strokeWidth=1.4, strokeDash=dash).encode(y="value:Q")
     )
 
 
-def _memory_probes(alt: Any, estimate: MemoryEstimate, right: float) -> list[Any]:
+def _memory_probes(estimate: MemoryEstimate, right: float) -> list[Any]:
     layers = []
     probes = [p for p in estimate.probes if p.batch_size <= right]
     for measured in (True, False):
         rows = [_memory_row(p, "") for p in probes if (p.value.source is Source.MEASURED) == measured]
         if rows:
-            layers.append(_points(alt, rows, PALETTE["fit"], filled=measured))
+            layers.append(_points(rows, PALETTE["fit"], filled=measured))
     return layers
 
 
-def _memory_marks(alt: Any, estimate: MemoryEstimate, budget: Budget | None, chosen: int | None, name: str) -> list[Any]:
+def _memory_marks(estimate: MemoryEstimate, budget: Budget | None, chosen: int | None, name: str) -> list[Any]:
     layers = []
     largest = estimate.largest_batch_size
     sizes = {largest: "largest", chosen: name if chosen == largest else name.removesuffix(", the largest")}
@@ -241,8 +256,8 @@ def _memory_marks(alt: Any, estimate: MemoryEstimate, budget: Budget | None, cho
         over = budget is not None and value > budget.bytes
         color = PALETTE["limit" if over else "chosen" if size == chosen else "ink"]
         row = {"x": size, "value": value / GIB, "label": f"{size:,} {what}", "tip": f"{what}: batch size {size}"}
-        layers.append(_points(alt, [row], color, filled=True, size=70))
-        layers += _label(alt, row, color, 7, 14, "left")
+        layers.append(_points([row], color, filled=True, size=70))
+        layers += _label(row, color, 7, 14, "left")
     return layers
 
 
@@ -265,7 +280,7 @@ def _speed_row(size: int, value: Estimate, label: str) -> dict[str, Any]:
     return {"x": size, "value": value.value, "low": value.low, "high": value.high, "label": label, "tip": tip}
 
 
-def _speed_band(alt: Any, points: tuple[Point, ...], best_size: int | None, tolerance: float) -> list[Any]:
+def _speed_band(points: tuple[Point, ...], best_size: int | None, tolerance: float) -> list[Any]:
     best = next((p.value.value for p in points if p.batch_size == best_size), None)
     if best is None:
         return []
@@ -273,22 +288,20 @@ def _speed_band(alt: Any, points: tuple[Point, ...], best_size: int | None, tole
     return [band.mark_rect(color=PALETTE["chosen"], opacity=0.13).encode(y="low:Q", y2="high:Q")]
 
 
-def _speed_marks(
-    alt: Any, estimate: SpeedEstimate, rows: list[dict[str, Any]], baseline: tuple[int, Estimate] | None
-) -> list[Any]:
+def _speed_marks(estimate: SpeedEstimate, rows: list[dict[str, Any]], baseline: tuple[int, Estimate] | None) -> list[Any]:
     layers = []
     by_size = {row["x"]: row for row in rows}
     best, knee = by_size.get(estimate.best_batch_size), by_size.get(estimate.knee_batch_size)
     if best and best is not knee:
-        layers += _label(alt, {**best, "label": f"{best['x']:,} fastest"}, PALETTE["ink"], 0, -15, "center")
+        layers += _label({**best, "label": f"{best['x']:,} fastest"}, PALETTE["ink"], 0, -15, "center")
     if knee:
         within = "fastest" if knee is best else f"within {share_text(estimate.tolerance)}"
-        layers.append(_points(alt, [knee], PALETTE["chosen"], filled=True, size=80))
-        layers += _label(alt, {**knee, "label": f"{knee['x']:,} {within}"}, PALETTE["chosen"], -4, 17, "left")
+        layers.append(_points([knee], PALETTE["chosen"], filled=True, size=80))
+        layers += _label({**knee, "label": f"{knee['x']:,} {within}"}, PALETTE["chosen"], -4, 17, "left")
     if baseline:
         row = _speed_row(baseline[0], baseline[1], f"{baseline[0]:,} as it was")
-        layers.append(_points(alt, [row], PALETTE["limit"], filled=False, size=60))
-        layers += _label(alt, row, PALETTE["limit"], 0, 16, "center")
+        layers.append(_points([row], PALETTE["limit"], filled=False, size=60))
+        layers += _label(row, PALETTE["limit"], 0, 16, "center")
     return layers
 
 
@@ -302,14 +315,43 @@ def _ticks(sizes: list[int], width: int) -> list[int]:
     return kept
 
 
-def _draw(alt: Any, axes: Any, layers: list[Any], width: int, summary: str) -> str:
-    return drawn(alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent"), summary)
+def breakdown_chart(bars: dict[str, Breakdown], width: int) -> str:
+    """One bar for each of `bars`, by name. Returns SVG text, `width` pixels wide and the axis."""
+    rows = [row for name, breakdown in bars.items() for row in _rows(name, breakdown)]
+    used = [name for name in COLOURS if any(row["category"] == name for row in rows)]
+    room = min(_LONGEST_LABEL, _CHARACTER * max(map(len, bars), default=0))
+    chart = alt.Chart(alt.Data(values=rows)).mark_bar(size=18, aria=True)
+    chart = chart.encode(
+        x=alt.X("value:Q", title="device memory, GiB", axis=alt.Axis(tickCount=width // 80), scale=alt.Scale(nice=False)),
+        y=alt.Y("bar:N", title=None, sort=list(bars), axis=alt.Axis(domain=False, ticks=False, grid=False, minExtent=room)),
+        color=alt.Color("category:N", scale=alt.Scale(domain=used, range=[COLOURS[name] for name in used]), legend=None),
+        order=alt.Order("place:Q"),
+        description="tip:N",
+    )
+    chart = chart.properties(width=width, height=_ROW * len(bars), background="transparent")
+    return _drawn(chart, "Device memory at the peak, by category")
 
 
-def drawn(chart: Any, summary: str) -> str:
+def _rows(name: str, breakdown: Breakdown) -> list[dict[str, Any]]:
+    return [
+        {
+            "bar": name,
+            "category": category,
+            "place": place,
+            "value": size / GIB,
+            "tip": f"{name}: {CATEGORIES[category]} {format_bytes(size)}, predicted",
+        }
+        for place, category in enumerate(COLOURS)
+        if (size := breakdown.parts.get(category, 0))
+    ]
+
+
+def _draw(axes: Any, layers: list[Any], width: int, summary: str) -> str:
+    return _drawn(alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent"), summary)
+
+
+def _drawn(chart: Any, summary: str) -> str:
     """The SVG text of a chart, in the page's manner; `summary` describes it to those who cannot see it."""
-    import vl_convert
-
     chart = chart.properties(description=summary)
     chart = chart.configure(font="Helvetica, Arial, sans-serif", padding={"left": 2, "right": 10, "top": 8, "bottom": 2})
     chart = chart.configure_view(strokeWidth=0).configure_text(fontSize=11).configure_mark(aria=False)

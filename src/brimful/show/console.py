@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from functools import singledispatch
 from typing import TextIO
 
 from rich import box
@@ -83,61 +82,37 @@ def show_error(console: Console, error: BrimfulError) -> None:
             console.print(Padding(Text(sentence), (0, 0, 0, 2), expand=False))
 
 
-@singledispatch
 def _drawn(section: Section) -> ConsoleRenderable:
+    match section:
+        case Sentences() | Figure():  # a terminal has no chart
+            return Text("\n".join(section.sentences))
+        case Facts():
+            facts = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+            facts.add_column(style="dim", no_wrap=True)
+            facts.add_column()
+            for name, value in section.rows:
+                facts.add_row(Text(name), _cell(value))
+            return facts
+        case Table():
+            table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
+            for column in section.columns:
+                justify = "right" if column.right else "left"
+                table.add_column(column.name, justify=justify, overflow="fold", no_wrap=column.whole)
+            for row in section.rows:
+                table.add_row(*map(_cell, row))
+            return Group(table, *map(Text, section.notes))
+        case Findings():
+            parts: list[ConsoleRenderable] = []
+            for one in section.found:
+                parts += [Text("")] if parts else []
+                parts.append(Text(f"{one.code}: ", style="yellow").append(one.problem, style="bold"))
+                parts += [Padding(Text(text), (0, 0, 0, 2), expand=False) for text in (one.explanation, one.suggestion) if text]
+            return Group(*parts)
+        case CommandLine():
+            return Group(*map(Text, section.notes), Text(""), Text(section.line, style="bold"))
+        case Quote():
+            return Text(section.text, style="dim")
     raise TypeError(f"the terminal does not draw {type(section).__name__}")
-
-
-@_drawn.register
-def _(section: Sentences) -> ConsoleRenderable:
-    return Text("\n".join(section.sentences))
-
-
-@_drawn.register
-def _(section: Facts) -> ConsoleRenderable:
-    table = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for name, value in section.rows:
-        table.add_row(Text(name), _cell(value))
-    return table
-
-
-@_drawn.register
-def _(section: Table) -> ConsoleRenderable:
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
-    for column in section.columns:
-        justify = "right" if column.right else "left"
-        table.add_column(column.name, justify=justify, overflow="fold", no_wrap=column.whole)
-    for row in section.rows:
-        table.add_row(*map(_cell, row))
-    return Group(table, *(Text(note) for note in section.notes))
-
-
-@_drawn.register
-def _(section: Findings) -> ConsoleRenderable:
-    parts: list[ConsoleRenderable] = []
-    for one in section.found:
-        parts += [Text("")] if parts else []
-        parts.append(Text(f"{one.code}: ", style="yellow").append(one.problem, style="bold"))
-        parts += [Padding(Text(text), (0, 0, 0, 2), expand=False) for text in (one.explanation, one.suggestion) if text]
-    return Group(*parts)
-
-
-@_drawn.register
-def _(section: CommandLine) -> ConsoleRenderable:
-    return Group(*(Text(note) for note in section.notes), Text(""), Text(section.line, style="bold"))
-
-
-@_drawn.register
-def _(section: Quote) -> ConsoleRenderable:
-    return Text(section.text, style="dim")
-
-
-@_drawn.register
-def _(section: Figure) -> ConsoleRenderable:
-    """A terminal has no chart: its sentences."""
-    return Text("\n".join(section.sentences))
 
 
 def _cell(value: Cell) -> Text:

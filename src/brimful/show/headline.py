@@ -16,7 +16,7 @@ from brimful.show.text import (
     speed_text,
 )
 from brimful.units import counted
-from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Run, Source, TrialResult
+from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Run, Source
 
 #: The command never reached the point where it can be judged.
 _FAILURES = (Outcome.CRASHED, Outcome.PROBE_NOT_LOADED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
@@ -158,12 +158,9 @@ def _without_result(record: Record) -> Headline:
 
 
 def _reached(record: Record) -> str:
-    ran = [size for s in record.trials if s.outcome is Outcome.COMPLETED and isinstance(size := _size(s), int)]
+    sizes = [one.trial.settings.get("batch_size") for one in record.trials if one.outcome is Outcome.COMPLETED]
+    ran = [size for size in sizes if isinstance(size, int)]
     return f"The largest batch size that ran is {max(ran):,}." if ran else "No trial completed."
-
-
-def _size(sample: TrialResult) -> object:
-    return sample.trial.settings.get("batch_size")
 
 
 def _sentence(message: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import singledispatch
 
 from brimful.show.headline import headline
 from brimful.show.section import CommandLine, Facts, Figure, Findings, Quote, Section, Sentences, Table
@@ -32,50 +31,30 @@ def _section(section: Section) -> str:
     return f"{escape(section.title)}:\n\n{body}" if section.title else body
 
 
-@singledispatch
 def _drawn(section: Section) -> str:
+    match section:
+        case Sentences() | Figure():
+            return "\n\n".join(map(escape, section.sentences))
+        case Facts():
+            return table(("what", "value"), [(name, cell_text(value)) for name, value in section.rows])
+        case Table():
+            rows = [tuple(map(cell_text, row)) for row in section.rows]
+            body, notes = (
+                table([column.name for column in section.columns], rows),
+                [f"- {escape(note)}" for note in section.notes],
+            )
+            return "\n".join([body, "", *notes]) if notes else body
+        case Findings():
+            lines = []
+            for one in section.found:
+                rest = " ".join(escape(part) for part in (one.explanation, one.suggestion) if part)
+                lines.append(f"- **{escape(one.code)}**: {escape(one.problem)}" + (f"  \n  {rest}" if rest else ""))
+            return "\n".join(lines)
+        case CommandLine():
+            return "\n\n".join((code_block(section.line, "sh"), *map(escape, section.notes)))
+        case Quote():
+            return code_block(section.text)
     raise TypeError(f"markdown does not draw {type(section).__name__}")
-
-
-@_drawn.register
-def _(section: Sentences) -> str:
-    return "\n\n".join(map(escape, section.sentences))
-
-
-@_drawn.register
-def _(section: Facts) -> str:
-    return table(("what", "value"), [(name, cell_text(value)) for name, value in section.rows])
-
-
-@_drawn.register
-def _(section: Table) -> str:
-    rows = [tuple(map(cell_text, row)) for row in section.rows]
-    parts = [table([column.name for column in section.columns], rows), *(f"- {escape(note)}" for note in section.notes)]
-    return "\n".join((parts[0], "", *parts[1:])) if section.notes else parts[0]
-
-
-@_drawn.register
-def _(section: Findings) -> str:
-    lines = []
-    for one in section.found:
-        rest = " ".join(escape(part) for part in (one.explanation, one.suggestion) if part)
-        lines.append(f"- **{escape(one.code)}**: {escape(one.problem)}" + (f"  \n  {rest}" if rest else ""))
-    return "\n".join(lines)
-
-
-@_drawn.register
-def _(section: CommandLine) -> str:
-    return "\n\n".join((code_block(section.line, "sh"), *map(escape, section.notes)))
-
-
-@_drawn.register
-def _(section: Quote) -> str:
-    return code_block(section.text)
-
-
-@_drawn.register
-def _(section: Figure) -> str:
-    return "\n\n".join(map(escape, section.sentences))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

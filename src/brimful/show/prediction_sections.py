@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from brimful.show.breakdown_chart import COLOURS, NAMES, breakdown_chart
-from brimful.show.charts import predicted_speed_chart
 from brimful.show.section import Column, Facts, Figure, Section, Sentences, Table
 from brimful.show.text import (
     ABSENT,
+    CATEGORIES,
     Cell,
     approximation_text,
     bytes_cell,
@@ -128,14 +127,22 @@ def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
     """The device peak by category and by module, and the line that set it."""
     bars = {"the whole run": breakdown, **prediction.phase_breakdowns}
     legend = [
-        (f"swatch {name.replace('_', '-')}", NAMES[name]) for name in COLOURS if any(b.parts.get(name) for b in bars.values())
+        (f"swatch {name.replace('_', '-')}", CATEGORIES[name])
+        for name in CATEGORIES
+        if any(b.parts.get(name) for b in bars.values())
     ]
     text = [f"The peak is in {breakdown.phase}, set by {moment_text(breakdown.moment)}."]
     if breakdown.grown is not None:
         grown = moment_text(breakdown.grown)
         text.append(f"The allocator took its last segment in {breakdown.grown.phase}, at {grown}.")
     title = "Where the memory goes, predicted, at the peak"
-    figure = Figure(title, lambda width: breakdown_chart(bars, width), tuple(legend), tuple(text), detail=True, wide=False)
+
+    def draw(width: int) -> str:
+        from brimful.show.charts import breakdown_chart
+
+        return breakdown_chart(bars, width)
+
+    figure = Figure(title, draw, tuple(legend), tuple(text), detail=True, wide=False)
     return [figure, _categories(breakdown), *_modules(breakdown)]
 
 
@@ -143,7 +150,9 @@ def _categories(breakdown: Breakdown) -> Table:
     """The categories that hold something, the largest first, with their share of the device peak."""
     whole = max(1, sum(breakdown.parts.values()))
     parts = sorted(((size, name) for name, size in breakdown.parts.items() if size), key=lambda part: -part[0])
-    rows = tuple((Cell(NAMES.get(name, name)), Cell(bytes_text(size)), Cell(share_text(size / whole))) for size, name in parts)
+    rows = tuple(
+        (Cell(CATEGORIES.get(name, name)), Cell(bytes_text(size)), Cell(share_text(size / whole))) for size, name in parts
+    )
     columns = (Column("category"), Column("bytes", right=True), Column("of the peak", right=True))
     return Table("By category", columns, rows, detail=True, wide=False)
 
@@ -171,7 +180,7 @@ def _held(categories: dict[str, int], whole: int) -> str:
     """The categories that make up most of what a module holds: "activations 81 %, parameters 12 %"."""
     largest = sorted(categories.items(), key=lambda part: -part[1])[:3]
     named = [(name, size / whole) for name, size in largest if size >= whole * _MODULE_LEAST]
-    return ", ".join(f"{NAMES.get(name, name)} {share_text(share)}" for name, share in named)
+    return ", ".join(f"{CATEGORIES.get(name, name)} {share_text(share)}" for name, share in named)
 
 
 def moment_text(moment: Moment) -> str:
@@ -272,6 +281,8 @@ def speed_figure(prediction: Prediction) -> list[Section]:
     points = Table("", (Column("batch size"), Column("samples per second")), rows)
 
     def draw(width: int) -> str:
+        from brimful.show.charts import predicted_speed_chart
+
         return predicted_speed_chart(speed, prediction.largest_batch_size, width)
 
     return [Figure("Speed, predicted", draw, legend, (), points, detail=True, wide=False)]

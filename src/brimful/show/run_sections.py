@@ -11,7 +11,6 @@ from brimful.show.text import (
     ABSENT,
     Cell,
     bytes_text,
-    each_once,
     environment_text,
     footnotes,
     memory_of,
@@ -56,7 +55,7 @@ def warnings_of(record: Record) -> tuple[Diagnostic, ...]:
     found = [*record.notes]
     for part in (record.plan, record.prediction):
         found += part.warnings if part else ()
-    return each_once(found)
+    return tuple(dict.fromkeys(found))
 
 
 # --- peaks ------------------------------------------------------------------------------------------------------------

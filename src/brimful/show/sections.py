@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
-from brimful.show.charts import memory_chart, speed_chart
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import card_facts, machine_facts
 from brimful.show.prediction_sections import prediction_sections, speed_figure
@@ -211,9 +210,15 @@ def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
     legend += [("limit", "budget")] if budget else []
     name = "chosen" if record.plan else "asked"
     size = planned_batch_size(record)
+
+    def draw(width: int) -> str:
+        from brimful.show.charts import memory_chart
+
+        return memory_chart(memory, budget, size, width, name)
+
     return Figure(
         "Memory",
-        lambda width: memory_chart(memory, budget, size, width, name),
+        draw,
         tuple(legend),
         memory_sentences(memory, budget),
         _points(memory.probes, f"peak {memory.memory} memory", bytes_cell),
@@ -253,9 +258,13 @@ def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
     legend.append(("near", "as fast, within the tolerance"))
     legend += [("dot before", "your own settings, measured")] if before else []
     points = _points(speed.points, "samples per second", speed_cell)
-    return Figure(
-        "Speed", lambda width: speed_chart(speed, before, width), tuple(legend), tuple(text), points, detail=True, wide=False
-    )
+
+    def draw(width: int) -> str:
+        from brimful.show.charts import speed_chart
+
+        return speed_chart(speed, before, width)
+
+    return Figure("Speed", draw, tuple(legend), tuple(text), points, detail=True, wide=False)
 
 
 def _baseline(record: Record) -> tuple[int, Estimate] | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from brimful.units import format_bytes, format_bytes_interval, format_count, format_duration, format_rate, format_share
-from brimful.values import Diagnostic, Estimate, Execution, Failure, Outcome, PhasePeak, Prediction, Setting, Source
+from brimful.values import Estimate, Execution, Failure, Outcome, PhasePeak, Prediction, Setting, Source
 
 ABSENT_TEXT = "–"
 
@@ -21,6 +21,21 @@ _METHODS = {
     "trace": "the command was run as asked on the imaginary card",
     "peaks": "a curve through the peaks of trials",
     "trials": "a curve through the peaks of trials",
+}
+
+#: category -> its name; docs/quantities.md says what each is.
+CATEGORIES = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "activations": "activations",
+    "inputs": "inputs",
+    "buffers": "buffers",
+    "temporaries": "temporaries",
+    "workspaces": "workspaces",
+    "other": "other tensors of the script",
+    "cache": "cache and fragmentation",
+    "context": "CUDA context",
 }
 
 #: What stands in for something that only data or a card can tell (docs/imaginary.md).
@@ -179,7 +194,3 @@ def footnotes(noun: str, notes: Sequence[tuple[int, str]]) -> tuple[str, ...]:
         if text:
             numbers.setdefault(text, []).append(str(number))
     return tuple(f"{noun}{'s' if len(of) > 1 else ''} {', '.join(of)}: {text}" for text, of in numbers.items())
-
-
-def each_once(found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
-    return tuple(dict.fromkeys(found))

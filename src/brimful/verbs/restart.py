@@ -1,4 +1,4 @@
-"""What a run does after it ran out of memory: which setting becomes smaller, whether it can resume, and what is said."""
+"""What a run does after it ran out of memory: which setting becomes smaller, whether it can resume, and what it shows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from brimful.values import Attempt, Command, Diagnostic, Failure, Outcome, Plann
 
 @dataclass(frozen=True)
 class Again:
-    """The settings of the next attempt, and what to tell before it."""
+    """The settings of the next attempt, and what to show before it."""
 
     rows: tuple[PlannedSetting, ...]
     advice: tuple[Diagnostic, ...]
@@ -49,7 +49,7 @@ def decide(
     """
     name, where = lever(attempt, rows), _where(attempt)
     if attempt.failure is not None and is_final(attempt.failure):
-        return _went_down_by_itself(attempt.failure, where)
+        return _engine_gave_up(attempt.failure, where)
     failed = _size_of(attempt, rows, name)
     if failed is None or (name == BATCH_SIZE and not reachable):
         return f"{where}; the command has no {{{BATCH_SIZE}}}, so that brimful cannot give it a smaller one"
@@ -61,38 +61,35 @@ def decide(
         return f"{where} at {name} {failed}: there is nothing smaller"
     if attempt.number > started.max_restarts:
         return f"{where} at {name} {failed:,}, after {started.max_restarts} restarts (--max-restarts)"
-    told = [_restart(attempt, where, name, failed, size), _batch(name, failed, size, effective), _resume(started)]
-    return Again(with_size(rows, name, size), tuple(advice for advice in told if advice is not None))
+    found = [_restart(attempt, where, name, failed, size), _batch(name, failed, size, effective), _resume(started)]
+    return Again(with_size(rows, name, size), tuple(advice for advice in found if advice is not None))
 
 
 def nothing_trained(attempt: Attempt) -> Diagnostic | None:
-    """What to say of a command that ended well and whose processes were seen, none of them with an optimizer that stepped."""
+    """The warning for a command that ended well, and none of whose processes took an optimizer step."""
     if attempt.steps or not attempt.reports:
         return None
     return Diagnostic(
         "nothing-trained",
         f"attempt {attempt.number} ended well with 0 optimizer steps",
-        "nothing was trained: the command found a training that was finished already in its checkpoint folder, did something "
+        "nothing was trained: the command found a finished training in its checkpoint folder, did something "
         "else than training, or trains by other means than torch.optim, which brimful does not see",
-        "to train on, ask the command for more epochs or steps; to train anew, give it another folder for its checkpoints",
+        "to continue, give the command more epochs or steps; to train anew, give it another folder for its checkpoints",
     )
 
 
 def reason(attempt: Attempt) -> str:
-    """What the script's own exception said and where, behind a colon; of a crash of which nothing was seen, that."""
+    """The script's own exception and its place, behind a colon; where brimful saw none, that."""
     if attempt.failure is not None:
         return f": {failure_text(attempt.failure, attempt.failed_rank)}"
     if attempt.outcome is Outcome.CRASHED:
-        return "; no exception was seen to leave it, and an exit code of a script's own does not say what it means"
+        return "; brimful saw no exception, and an exit code that a script chose has no set meaning"
     return f": {attempt.notes[0]}" if attempt.notes else ""
 
 
-def _went_down_by_itself(failure: Failure, where: str) -> str:
-    said = failure.message.splitlines()[0].rstrip(".")
-    return (
-        f"{where}: {said}. brimful.train makes its micro-batches smaller by itself, so that no smaller batch size would help; "
-        "what may help stands in its own last lines"
-    )
+def _engine_gave_up(failure: Failure, where: str) -> str:
+    message = failure.message.splitlines()[0].rstrip(".")
+    return f"{where}: {message}. No smaller batch size would help: brimful.train made its micro-batches as small as they get"
 
 
 def _where(attempt: Attempt) -> str:
@@ -116,7 +113,7 @@ def _size_of(attempt: Attempt, rows: tuple[PlannedSetting, ...], name: str) -> i
 
 
 def _effective_batch(attempt: Attempt) -> int | None:
-    """Samples in an update of each rank, as the attempt was started; None where nobody knows."""
+    """Samples in an update of each rank, as the attempt was started; None where it is not known."""
     size = _size_of(attempt, attempt.settings, BATCH_SIZE)
     return None if size is None else size * int(values_in_force(attempt.settings).get(ACCUMULATION) or 1)
 
@@ -136,7 +133,7 @@ def _batch(name: str, failed: int, size: Size, effective: int | None) -> Diagnos
     if name != BATCH_SIZE or size.effective_batch == effective:
         return None
     before = effective if effective is not None else failed
-    explanation = "the training is not quite the one that was begun: its learning rate was chosen for the larger batch"
+    explanation = "this changes the training: its learning rate was chosen for the larger batch"
     if effective is not None:
         suggestion = f"{size.batch_size:,} × {size.accumulation} is as near as whole numbers come"
     else:
@@ -148,10 +145,10 @@ def _batch(name: str, failed: int, size: Size, effective: int | None) -> Diagnos
 def _resume(started: RunStarted) -> Diagnostic:
     if started.resume_words:
         words = " ".join(started.resume_words)
-        return Diagnostic("resumes", f"the command is told to go on from its own checkpoint: {words}", "", "")
+        return Diagnostic("resumes", f"the command resumes from its own checkpoint: {words}", "", "")
     return Diagnostic(
         "starts-over",
-        "the command has no {resume}: it STARTS OVER FROM ITS BEGINNING unless it looks for its checkpoint by itself",
+        "the command has no {resume}: it STARTS OVER FROM ITS BEGINNING unless the script finds its own checkpoint",
         "brimful cannot save a step of another program from outside",
-        'write {resume} where your script takes the word to go on: --resume-with "--resume last" -- python train.py {resume}',
+        'write {resume} where your script takes the words to resume: --resume-with "--resume last" -- python train.py {resume}',
     )

@@ -38,7 +38,7 @@ def batches_per_step(sample: TrialResult) -> float | None:
 
 
 def require_steps(session: Session, sample: TrialResult) -> TrialResult:
-    """The sample, if its trial was seen to train; else raises the error that explains why not."""
+    """The sample, if its trial trained; else raises the error that explains why not."""
     if trained(sample):
         return sample
     raise error_of(session, sample)
@@ -78,7 +78,7 @@ def error_of(session: Session, sample: TrialResult) -> BrimfulError:
         return DoesNotFit(
             problem=f"the command ran out of {kind} memory" + _settings_of(sample),
             explanation=sample.notes[0] if sample.notes else _last_line(text),
-            suggestion="ask with a smaller batch size, or a larger --budget",
+            suggestion="try a smaller batch size, or a larger --budget",
         )
     if sample.outcome is Outcome.UNSUPPORTED:
         return Unsupported(
@@ -113,7 +113,7 @@ def error_of(session: Session, sample: TrialResult) -> BrimfulError:
 
 
 def _too_few_batches(sample: TrialResult) -> str:
-    """Where batches were seen and no step: an accumulation may need more of them than there are. "" where none was seen."""
+    """A hint at accumulation, where the trial saw batches and no step; "" where it saw none."""
     loaders = [one for report in sample.reports for one in report.loaders if one.role == "train" and one.batches_seen]
     if not loaders:
         return ""

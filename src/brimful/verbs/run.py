@@ -42,7 +42,7 @@ MAX_RESTARTS = 10
 
 
 class RunWatcher(Watcher, Protocol):
-    """Who looks on while a run goes on, and has its command's output."""
+    """Who watches a run, and gets its command's output."""
 
     @property
     def terminals(self) -> Mapping[str, int]: ...
@@ -53,7 +53,7 @@ class RunWatcher(Watcher, Protocol):
 
 
 class Passes(Nobody):
-    """Passes the command's output on, and says nothing itself."""
+    """Passes the command's output on, and adds nothing."""
 
     terminals: Mapping[str, int] = {}
 
@@ -97,12 +97,12 @@ class _Going:
             self.session.message(f"{error.problem} The run goes on; its record stays as it is. {error.suggestion}")
 
     def note(self, advice: Diagnostic) -> None:
-        """Kept and said: in full the first time, and what was seen alone where the same is to be said again."""
+        """Keeps and shows it: in full the first time, the problem alone where it repeats."""
         self.keep(advice)
         again = advice in self.noted
         self.noted.append(advice)
-        said = (part for part in (advice.problem, *(() if again else (advice.explanation, advice.suggestion))) if part)
-        self.session.message(" ".join(f"{part[0].upper()}{part[1:]}." for part in said))
+        shown = (part for part in (advice.problem, *(() if again else (advice.explanation, advice.suggestion))) if part)
+        self.session.message(" ".join(f"{part[0].upper()}{part[1:]}." for part in shown))
 
 
 def run(
@@ -125,8 +125,8 @@ def run(
     more ("20GiB"); it is looked at every `measure.supervisor.POLL_UNDER_LIMIT_S`, so that a peak can pass the limit.
     Raises UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
     """
-    looks_on = watcher or Passes()
-    options = replace(options or Options(), watcher=looks_on)
+    watching = watcher or Passes()
+    options = replace(options or Options(), watcher=watching)
     command, advice = devices.with_torch(commands.parse(tuple(argv)))
     given = dict(settings or {})
     resume_words = _resume_words(command, resume_with)
@@ -139,7 +139,7 @@ def run(
     started = RunStarted(chosen.source, chosen.why, folder, max_restarts, resume_words, grace_s, limit)
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
     with opened("run", command, chosen.device, options) as session, SignalForwarding(grace_s) as signals:
-        going = _Going(session, looks_on, command, chosen, started, rows, environment)
+        going = _Going(session, watching, command, chosen, started, rows, environment)
         going.keep(started)
         for one in filter(None, [advice, *(Diagnostic("environment", sentence, "yours is in force", "") for sentence in kept)]):
             going.note(one)
@@ -153,7 +153,7 @@ def run(
 
 
 def _refuse_open(command: Command, values: Mapping[str, Setting], chosen: run_plan.Chosen) -> None:
-    """An open placeholder is told before anything is begun: UsageError, with why no plan sets it."""
+    """Raises UsageError for an open placeholder before anything is started, with why no plan sets it."""
     try:
         commands.fill(command, values)
     except UsageError as error:
@@ -171,8 +171,8 @@ def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
     if text is None and commands.can_resume(command):
         raise UsageError(
             problem="the command has {resume}, and nothing says which words it stands for",
-            explanation="the first attempt leaves it out; later ones tell the script to go on from its own checkpoint",
-            suggestion='say how your script is told: --resume-with "--resume last"',
+            explanation="the first attempt leaves it out; later ones tell the script to resume from its own checkpoint",
+            suggestion='give the words that your script takes: --resume-with "--resume last"',
         )
     try:
         return tuple(shlex.split(text or ""))
@@ -254,11 +254,12 @@ def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
             going.note(nothing)
     elif attempt.outcome in (Outcome.INTERRUPTED, Outcome.TERMINATED):
         how = (
-            "it had to be killed" if attempt.exit_code is None else f"the command ended by itself ({_code(attempt.exit_code)})"
+            "it had to be killed" if attempt.exit_code is None else f"the command ended on its own ({_code(attempt.exit_code)})"
         )
         message = f"{attempt.outcome} {took}; {how}"
     else:
-        message = f"the command failed by itself {took} ({_code(attempt.exit_code)}){restart.reason(attempt)}"
+        what = "the script raised an error" if attempt.failure else "the command failed"
+        message = f"{what} {took} ({_code(attempt.exit_code)}){restart.reason(attempt)}"
     return RunEnded(attempt.outcome, code, message)
 
 

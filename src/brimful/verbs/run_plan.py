@@ -172,8 +172,8 @@ def _card_of(record: Record) -> str | None:
         return None
     if device.gpu is not None:
         return device.gpu.name
-    told = next((r.device_name for sample in record.trials for r in sample.reports if r.device_name), None)
-    return told or next(iter(machine.accelerators if machine else ()), None)
+    reported = next((r.device_name for sample in record.trials for r in sample.reports if r.device_name), None)
+    return reported or next(iter(machine.accelerators if machine else ()), None)
 
 
 def _plain(name: str) -> str:

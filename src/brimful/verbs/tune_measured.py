@@ -79,6 +79,8 @@ class Task:
 
     def trial(self, session: Session, kind: TrialKind, settings: Mapping[str, Setting], **others) -> Trial:
         """On a CPU the budget is host memory, and the trial is ended before the kernel would do it."""
+        if kind is TrialKind.SPEED:
+            others = {"see_eval": False, "warmup_steps": _SPEED_WARMUP_STEPS} | others
         return Trial(
             command=self.command,
             settings={**self.settings, **settings},
@@ -147,21 +149,18 @@ def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: L
         fits=lambda sample: fits_budget(sample, task.budget),
         settings=task.settings,
         requested=task.asked,
-        environments=(ALLOCATOR,) if task.on_cpu and _has_glibc() and not _already_set(task.command) else (),
+        environments=(ALLOCATOR,) if task.on_cpu and _may_set_malloc(task.command) else (),
         worker_counts=workers_to_try(0, machine.cores if machine else 1) if "num_workers" in task.open_settings else (),
         objective=task.objective,
         limited_by=name if upper is not None and upper <= largest else "budget",
     )
 
 
-def _has_glibc() -> bool:
-    return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
-
-
-def _already_set(command: Command) -> bool:
-    """Whether the user has an opinion on malloc: then it is left alone."""
+def _may_set_malloc(command: Command) -> bool:
+    """Whether glibc's malloc is there and the user has not configured it."""
     environment = {**os.environ, **command.environment}
-    return any(name in environment for name in ALLOCATOR) or "malloc" in environment.get("LD_PRELOAD", "")
+    own = any(name in environment for name in ALLOCATOR) or "malloc" in environment.get("LD_PRELOAD", "")
+    return sys.platform == "linux" and platform.libc_ver()[0] == "glibc" and not own
 
 
 def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> SearchResult:
@@ -169,17 +168,10 @@ def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Search
     try:
         request = next(search)
         while True:
-            trial = _speed_trial(session, task, request.settings, request.environment)
+            trial = task.trial(session, TrialKind.SPEED, request.settings, environment=dict(request.environment))
             request = search.send(session.run(trial, expected_total=max(expected, len(session.results) + 1)))
     except StopIteration as end:
         return end.value
-
-
-def _speed_trial(
-    session: Session, task: Task, settings: Mapping[str, Setting], environment: Mapping[str, str], see_eval: bool = False
-) -> Trial:
-    others = {"environment": dict(environment), "warmup_steps": _SPEED_WARMUP_STEPS, "see_eval": see_eval}
-    return task.trial(session, TrialKind.SPEED, settings, **others)
 
 
 def _nothing_fits(session: Session, task: Task) -> BrimfulError:
@@ -217,7 +209,7 @@ def _plan(session: Session, task: Task, result: SearchResult) -> Plan:
     assert result.chosen is not None
     chosen = {**task.settings, **result.chosen}
     size = int(chosen["batch_size"])
-    trial = _speed_trial(session, task, chosen, result.environment, see_eval=True)
+    trial = task.trial(session, TrialKind.SPEED, chosen, environment=dict(result.environment), see_eval=True)
     confirmed = require_steps(session, session.run(trial, expected_total=len(session.results) + 1))
     peak = peak_bytes(confirmed, task.budget.memory)
     rates = [*result.chosen_rates, *filter(None, [confirmed.samples_per_s])]

@@ -130,5 +130,5 @@ def _notes(probe: Any) -> List[str]:
     if 0 < steps.count < target and config.cut:
         notes.append("the script ended after %d of the %d steps of the trial" % (steps.count, target))
     if config.cut and config.see_eval and probe.ending.measured and "eval" not in probe.phases.read():
-        notes.append("no evaluation was seen")
+        notes.append("the trial reached no evaluation")
     return notes

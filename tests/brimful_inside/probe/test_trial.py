@@ -100,7 +100,7 @@ print("never")
     report = trial.report
     assert trial.stdout == "" and report["ended"] == "steps_done" and report["steps"] == 4 + 200
     assert report["samples_per_step"][1:4] == [32, 32, 32] and report["loaders"] == []
-    assert "no DataLoader was used" in report["notes"] and "no evaluation was seen" in report["notes"]
+    assert "no DataLoader was used" in report["notes"] and "the trial reached no evaluation" in report["notes"]
 
 
 def test_a_script_without_a_loader_ends_after_its_own_evaluation(run_trial):

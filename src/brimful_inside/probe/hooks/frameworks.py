@@ -27,7 +27,7 @@ def patch_frameworks(context: ProcessContext) -> None:
 
 
 def _wants_evaluation() -> bool:
-    """The measured steps are complete, and no evaluation was seen since training began."""
+    """The measured steps are complete, and no evaluation has run since training began."""
     probe = current_probe()
     return probe is not None and probe.ending.measured and not probe.ending.evaluated
 
