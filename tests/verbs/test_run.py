@@ -77,32 +77,25 @@ def test_out_of_memory_goes_on_with_smaller_sizes_until_it_fits(trains, user):
     assert record.closed is not None and record.closed.exit_code == 0
 
 
-def test_accumulation_keeps_the_effective_batch(trains, user):
-    record = trains("{batch_size}", "20", "{accumulation}", settings={"batch_size": 64, "accumulation": 3})
-    assert user.lines == ["started 64 20 3", "started 32 20 6", "started 16 20 12"]
-    assert not [note for note in record.notes if note.code == "effective-batch"]
+@pytest.mark.parametrize(
+    ("limit", "settings", "started", "changed"),
+    [
+        ("20", {"batch_size": 64, "accumulation": 3}, ["64 20 3", "32 20 6", "16 20 12"], []),
+        ("60", {"batch_size": 97}, ["97 60 1", "48 60 2"], ["from 97 samples to 96"]),
+        ("10", {"batch_size": 50}, ["50 10 1", "24 10 2", "10 10 5"], ["from 50 samples to 48"]),
+    ],
+)
+def test_accumulation_keeps_the_effective_batch_as_far_as_whole_numbers_can(trains, user, limit, settings, started, changed):
+    record = trains("{batch_size}", limit, "{accumulation}", settings=settings)
+    assert user.lines == [f"started {words}" for words in started]
+    problems = [note.problem for note in record.notes if note.code == "effective-batch"]
+    assert problems == [f"an update of each rank goes {change}" for change in changed]
 
 
-def test_without_accumulation_the_smaller_effective_batch_is_said(trains):
+def test_without_accumulation_the_smaller_effective_batch_is_reported(trains):
     record = trains("{batch_size}", "20", settings={"batch_size": 64})
-    told = [note.problem for note in record.notes if note.code == "effective-batch"]
-    assert told[0] == "an update of each rank goes from 64 samples to 32"
-
-
-def test_an_effective_batch_that_cannot_stay_exactly_is_said(trains, user):
-    record = trains("{batch_size}", "60", "{accumulation}", settings={"batch_size": 97})
-    assert user.lines[-1] == "started 48 60 2"
-    assert [note.problem for note in record.notes if note.code == "effective-batch"] == [
-        "an update of each rank goes from 97 samples to 96"
-    ]
-
-
-def test_a_rounded_effective_batch_comes_back_where_a_later_size_divides_it(trains, user):
-    record = trains("{batch_size}", "10", "{accumulation}", settings={"batch_size": 50})
-    assert user.lines == ["started 50 10 1", "started 24 10 2", "started 10 10 5"]
-    assert [note.problem for note in record.notes if note.code == "effective-batch"] == [
-        "an update of each rank goes from 50 samples to 48"
-    ]
+    problems = [note.problem for note in record.notes if note.code == "effective-batch"]
+    assert problems[0] == "an update of each rank goes from 64 samples to 32"
 
 
 def test_the_script_is_told_to_resume_from_the_second_attempt_on(trains, user):
@@ -113,14 +106,9 @@ def test_the_script_is_told_to_resume_from_the_second_attempt_on(trains, user):
     assert not [note for note in record.notes if note.code == "starts-over"]
 
 
-def test_without_a_place_for_it_starting_over_is_said_loudly(trains, user):
-    record = trains("{batch_size}", "40", settings={"batch_size": 64})
-    assert [a.resumed for a in record.run.attempts] == [None, False]  # type: ignore[union-attr]
-    assert any("STARTS OVER" in said for said in user.said)
-
-
-def test_what_starting_over_means_is_said_in_full_once_and_that_it_does_so_at_each_restart(trains, user):
-    trains("{batch_size}", "20", settings={"batch_size": 64})
+def test_starting_over_is_shown_at_each_restart_and_explained_once(trains, user):
+    record = trains("{batch_size}", "20", settings={"batch_size": 64})
+    assert [a.resumed for a in record.run.attempts] == [None, False, False]  # type: ignore[union-attr]
     assert sum("STARTS OVER" in said for said in user.said) == 2
     assert sum("--resume-with" in said for said in user.said) == 1
 
@@ -137,25 +125,19 @@ def test_a_flag_given_twice_is_said_to_count_by_its_last(trains, user):
     assert any("stands there 2 times, and the last one counts" in said for said in user.said)
 
 
-def test_out_of_memory_at_one_sample_does_not_fit(trains, user):
-    record = trains("{batch_size}", "0", settings={"batch_size": 4})
-    assert sizes(record) == [4, 2, 1]
+@pytest.mark.parametrize(
+    ("words", "more", "started", "why"),
+    [
+        (("{batch_size}", "0"), {"settings": {"batch_size": 4}}, [4, 2, 1], "nothing smaller"),
+        (("{batch_size}", "0"), {"settings": {"batch_size": 4}, "max_restarts": 1}, [4, 2], "--max-restarts"),
+        (("64", "0"), {}, [64], "{batch_size}"),
+    ],
+)
+def test_a_run_that_gets_no_smaller_does_not_fit_and_says_why(trains, user, words, more, started, why):
+    record = trains(*words, **more)
+    assert user.lines == [f"started {size} 0" for size in started]
     assert ended(record) == (Outcome.OUT_OF_HOST_MEMORY, 3)
-    assert "nothing smaller" in record.run.ended.message  # type: ignore[union-attr]
-
-
-def test_no_more_restarts_than_allowed(trains):
-    record = trains("{batch_size}", "0", settings={"batch_size": 4}, max_restarts=1)
-    assert sizes(record) == [4, 2]
-    assert ended(record) == (Outcome.OUT_OF_HOST_MEMORY, 3)
-    assert "--max-restarts" in record.run.ended.message  # type: ignore[union-attr]
-
-
-def test_a_command_without_a_batch_size_is_not_started_again_as_it_was(trains, user):
-    record = trains("64", "0")
-    assert user.lines == ["started 64 0"]
-    assert ended(record) == (Outcome.OUT_OF_HOST_MEMORY, 3)
-    assert "{batch_size}" in record.run.ended.message  # type: ignore[union-attr]
+    assert why in record.run.ended.message  # type: ignore[union-attr]
 
 
 def test_a_failure_of_the_scripts_own_is_not_repeated(trains, user):

@@ -147,11 +147,6 @@ def test_a_data_set_smaller_than_the_batch_asked_for_is_the_limit_and_said():
     assert "data set" in row.why
 
 
-def test_fit_leaves_a_batch_size_alone_that_fits():
-    record = work(World(), tune, ("my-train", "--batch-size", "37"), gpu_memory="8GiB", objective="fit")
-    assert chosen(record) == 37
-
-
 def test_a_command_without_a_place_for_the_batch_size_shows_what_to_add():
     world = World()
     with pytest.raises(UsageError) as caught:

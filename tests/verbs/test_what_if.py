@@ -53,18 +53,13 @@ def test_micro_batches_are_an_estimate_that_keeps_the_effective_batch():
     assert "batches of 25, optimizer.step() after every 4" in quarters.how
 
 
-def test_what_fits_is_not_tried_further_unless_it_is_asked():
+def test_what_fits_is_not_tried_further_unless_you_ask_and_nothing_where_you_forbid_it():
     there = world()
     assert run(there, memory="40GiB").what_if is None
+    assert run(there, what_if=False).what_if is None
     assert not any(trial.what_if for trial in there.launched)
     asked = run(world(), memory="40GiB", what_if=True).what_if
     assert asked is not None and all(saving.fits for saving in asked.savings)
-
-
-def test_nothing_is_tried_where_that_is_forbidden():
-    there = world()
-    assert run(there, what_if=False).what_if is None
-    assert not any(trial.what_if for trial in there.launched)
 
 
 def test_asked_for_the_largest_batch_size_that_would_fit_is_found_and_does_fit():
@@ -83,17 +78,13 @@ def test_the_largest_obeys_the_limits():
 
 
 def test_a_change_that_changes_nothing_says_so_and_saves_nothing():
-    said = run(World(linear=100 * MIB, helps={"autocast": 1.5}))
+    there = World(linear=100 * MIB, helps={"autocast": 1.5})
+    said = run(there, what_if=True)
+    assert [trial.what_if for trial in there.launched].count("autocast") == 1, "no largest batch size is searched"
     others = {other.code: other.why for other in said.what_if.others}
     assert others["gradient-checkpointing"] == "a trial ran it, and the peak is no lower"
     assert others["mixed-precision"] == "a trial ran it, and the peak is higher"
     assert {s.code for s in said.what_if.savings} == {"accumulation-2", "accumulation-4"}
-
-
-def test_no_largest_batch_size_is_looked_for_under_a_change_that_saves_nothing():
-    there = World(linear=100 * MIB, helps={"autocast": 1.5})
-    run(there, what_if=True)
-    assert [trial.what_if for trial in there.launched].count("autocast") == 1
 
 
 def test_a_change_under_which_the_command_fails_says_so():
