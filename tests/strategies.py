@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import types
+import typing
+from dataclasses import fields, is_dataclass
+
 from hypothesis import strategies as st
 
 from brimful import codec, values
@@ -10,29 +14,21 @@ from brimful_inside import wire
 # Text without lone surrogates (the wire is UTF-8), numbers within what a computer holds.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 integers = st.integers(-(2**63), 2**63)
-floats = st.floats(allow_nan=False)
 st.register_type_strategy(str, texts)
 st.register_type_strategy(int, integers)
-st.register_type_strategy(float, floats)
+st.register_type_strategy(float, st.floats(allow_nan=False))
 
 SMALL = 2  # elements of a collection: enough to be plural
 
 
 def values_of(cls: type) -> st.SearchStrategy:
     """Instances of a dataclass of `values` or `wire`, built from its hints, with short collections."""
-    import typing
-    from dataclasses import fields, is_dataclass
-
     assert is_dataclass(cls)
     hints = typing.get_type_hints(cls)
     return st.deferred(lambda: st.builds(cls, **{field.name: _of(hints[field.name]) for field in fields(cls) if field.init}))
 
 
 def _of(hint) -> st.SearchStrategy:
-    import types
-    import typing
-    from dataclasses import is_dataclass
-
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([_of(arg) for arg in args])
@@ -51,8 +47,6 @@ def _of(hint) -> st.SearchStrategy:
     return st.from_type(hint)
 
 
-ENTRY_TYPES = tuple(codec.ENTRIES.values())
-EVENT_TYPES = tuple(wire.EVENTS.values())
-entries = st.one_of([values_of(cls) for cls in ENTRY_TYPES])
-events = st.one_of([values_of(cls) for cls in EVENT_TYPES])
+entries = st.one_of([values_of(cls) for cls in codec.ENTRIES.values()])
+events = st.one_of([values_of(cls) for cls in wire.EVENTS.values()])
 opened = values_of(values.Opened)

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,10 +11,7 @@ from hypothesis import strategies as st
 from brimful import codec, values
 from brimful.errors import OtherSchema, RecordUnreadable, WireUnreadable
 from brimful_inside import wire
-
-_SPEC = importlib.util.spec_from_file_location("brimful_test_strategies", Path(__file__).with_name("strategies.py"))
-strategies = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(strategies)
+from tests import strategies
 
 VALUES = [one for one in vars(values).values() if dataclasses.is_dataclass(one) and one.__module__.startswith("brimful.")]
 slow_to_draw = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
@@ -72,13 +67,8 @@ def test_a_loss_that_diverged_is_kept_in_a_record_and_null_for_others():
     value = values.Estimate(math.nan, values.Source.MEASURED, low=-math.inf)
     back = codec.decode(codec.encode(value), values.Estimate)
     assert math.isnan(back.value) and back.low == -math.inf
-    assert json.loads(codec.to_json(value), parse_constant=pytest.fail) == {
-        "value": None,
-        "source": "measured",
-        "low": None,
-        "high": None,
-        "note": None,
-    }
+    expected = {"value": None, "source": "measured", "low": None, "high": None, "note": None}
+    assert json.loads(codec.to_json(value), parse_constant=pytest.fail) == expected
 
 
 def test_a_torn_last_line_of_the_wire_is_left_out(tmp_path):
@@ -93,14 +83,14 @@ def test_a_torn_last_line_of_the_wire_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     "line", [b"{not json}", b"[]", b'{"event": "dance"}', b'{"event": "progress", "phase": 3}', b"\xff\xfe"]
 )
-def test_a_damaged_line_in_the_middle_of_the_wire_is_told(tmp_path, line):
+def test_a_damaged_line_in_the_middle_of_the_wire_is_reported(tmp_path, line):
     path = tmp_path / "wire-1.jsonl"
     path.write_bytes(line + b"\n" + wire.encode_event(wire.Progress("train", 1, 2.0)))
     with pytest.raises(WireUnreadable, match="line 1"):
         codec.read_wire(path)
 
 
-def test_a_child_of_another_version_is_told(tmp_path):
+def test_a_child_of_another_version_is_reported(tmp_path):
     started = wire.ProcessStarted(1, 0, "rank", 0, 1, [], "python", "3.12", 0.0, version=wire.WIRE_VERSION + 1)
     (tmp_path / "wire-1.jsonl").write_bytes(wire.encode_event(started))
     with pytest.raises(WireUnreadable, match=f"version {wire.WIRE_VERSION + 1}"):

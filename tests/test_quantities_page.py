@@ -7,6 +7,7 @@ from pathlib import Path
 
 from brimful_inside.simulator.allocator import CachingAllocator
 
+ALLOCATED_AT = {"the output is freed": "the output is computed", "the output's gradient is freed": "its gradient"}
 PAGE = Path(__file__).parents[1] / "docs" / "quantities.md"
 
 
@@ -25,10 +26,7 @@ def test_the_table_is_what_the_allocator_does():
         if asked > 0:
             addresses[event] = allocator.malloc(asked)
         else:
-            allocation = {"the output is freed": "the output is computed", "the output's gradient is freed": "its gradient"}[
-                event
-            ]
-            allocator.free(addresses.pop(allocation))
+            allocator.free(addresses.pop(ALLOCATED_AT[event]))
         assert (event, allocator.allocated, allocator.reserved) == (event, allocated, reserved)
 
 

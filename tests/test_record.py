@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,7 @@ from hypothesis import strategies as st
 
 from brimful import codec, record, values
 from brimful.errors import DiskFull, NoSuchRecord, OtherSchema, RecordUnreadable, UsageError
-
-_SPEC = importlib.util.spec_from_file_location("brimful_test_strategies", Path(__file__).with_name("strategies.py"))
-strategies = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(strategies)
+from tests import strategies
 
 COMMAND = values.Command(("python", "examples/captcha/train.py", "--batch-size", "{batch_size}"))
 slow_to_draw = settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
@@ -36,11 +32,16 @@ def sample(number=1):
     )
 
 
-def test_a_record_reads_back_as_it_was_written(tmp_path):
-    with record.RecordWriter.create(tmp_path, opened()) as writer:
-        for entry in (sample(1), note("a"), sample(2), values.Closed(0, 2.0)):
+def written(home, *entries, record_id="20261120-054501-tune-captcha"):
+    """The folder of a record with these entries."""
+    with record.RecordWriter.create(home, opened(record_id)) as writer:
+        for entry in entries:
             writer.append(entry)
-    back = record.read_record(writer.folder)
+    return writer.folder
+
+
+def test_a_record_reads_back_as_it_was_written(tmp_path):
+    back = record.read_record(written(tmp_path, sample(1), note("a"), sample(2), values.Closed(0, 2.0)))
     assert back.trials == (sample(1), sample(2))
     assert back.notes == (note("a"),)
     assert back.closed == values.Closed(0, 2.0)
@@ -49,10 +50,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path):
 
 def test_of_several_plans_the_last_counts(tmp_path):
     plan = values.Plan(values.Objective.FASTEST, (), {}, "python a.py", True, 3, 0)
-    with record.RecordWriter.create(tmp_path, opened()) as writer:
-        writer.append(plan)
-        writer.append(replace(plan, trials=9))
-    assert record.read_record(writer.folder).plan.trials == 9
+    assert record.read_record(written(tmp_path, plan, replace(plan, trials=9))).plan.trials == 9
 
 
 def test_a_record_cut_off_at_any_byte_can_be_read_up_to_its_last_whole_line(tmp_path):
@@ -84,16 +82,13 @@ def test_any_record_cut_off_anywhere_keeps_its_whole_lines(tmp_path_factory, fir
     assert record.read_record(folder) == expected
 
 
-def test_a_damaged_line_in_the_middle_is_told_with_its_number(tmp_path):
-    with record.RecordWriter.create(tmp_path, opened()) as writer:
-        writer.append(sample(1))
-        writer.append(sample(2))
-    path = writer.folder / record.FILE_NAME
+def test_a_damaged_line_in_the_middle_is_reported_with_its_number(tmp_path):
+    path = written(tmp_path, sample(1), sample(2)) / record.FILE_NAME
     lines = path.read_bytes().split(b"\n")
     lines[1] = lines[1][:40]
     path.write_bytes(b"\n".join(lines))
     with pytest.raises(RecordUnreadable, match="line 2 of 3"):
-        record.read_record(writer.folder)
+        record.read_record(path)
 
 
 def test_a_record_of_a_newer_brimful_is_not_called_damaged(tmp_path):
@@ -104,40 +99,28 @@ def test_a_record_of_a_newer_brimful_is_not_called_damaged(tmp_path):
 
 
 def test_two_records_of_the_same_second_get_folders_of_their_own(tmp_path):
-    ids = []
-    for _ in range(12):
-        with record.RecordWriter.create(tmp_path, opened()) as writer:
-            ids.append(record.read_record(writer.folder).opened.record_id)
+    ids = [record.read_record(written(tmp_path)).opened.record_id for _ in range(12)]
     assert len(set(ids)) == 12
     assert [path.name for path in record.list_records(tmp_path)] == ids
     assert record.latest(tmp_path).name == ids[-1]
 
 
 def test_a_record_is_found_by_path_file_id_beginning_end_or_latest(tmp_path):
-    with record.RecordWriter.create(tmp_path, opened("20261120-054501-tune-captcha")) as first:
-        pass
-    with record.RecordWriter.create(tmp_path, opened("20261121-010203-audit-chat")):
-        pass
-    for name in (first.folder, first.folder / record.FILE_NAME, "20261120-054501-tune-captcha", "20261120", "captcha"):
-        assert record.read_record(name, tmp_path).opened.verb == "tune"
-        assert record.read_record(name, tmp_path).folder == str(first.folder)
+    first = written(tmp_path)
+    written(tmp_path, record_id="20261121-010203-audit-chat")
+    for name in (first, first / record.FILE_NAME, "20261120-054501-tune-captcha", "20261120", "captcha"):
+        assert record.read_record(name, tmp_path).folder == str(first)
     assert record.read_record("latest", tmp_path).opened.record_id == "20261121-010203-audit-chat"
 
 
-def test_an_unknown_record_is_answered_with_those_there_are(tmp_path):
-    with record.RecordWriter.create(tmp_path, opened()):
-        pass
+def test_an_unknown_record_is_answered_with_those_there_are_and_of_two_that_fit_none_is_guessed(tmp_path):
+    written(tmp_path)
     with pytest.raises(NoSuchRecord) as caught:
         record.read_record("20261120-tune-captcha", tmp_path)
     assert "20261120-054501-tune-captcha" in caught.value.explanation
     with pytest.raises(NoSuchRecord, match="no record"):
         record.read_record("x", tmp_path / "nowhere")
-
-
-def test_an_id_that_fits_two_records_is_not_guessed(tmp_path):
-    for _ in range(2):
-        with record.RecordWriter.create(tmp_path, opened()):
-            pass
+    written(tmp_path)
     with pytest.raises(NoSuchRecord, match="fits 2 records"):
         record.read_record("20261120", tmp_path)
 
@@ -171,15 +154,10 @@ def test_each_entry_is_on_the_disk_before_the_next_thing_happens(tmp_path, monke
     assert len(synced) == 2 and synced[-1] == path.stat().st_size
 
 
-def test_records_keep_themselves_out_of_the_users_repository(tmp_path):
-    with record.RecordWriter.create(tmp_path / ".brimful", opened()):
-        pass
+def test_records_keep_themselves_out_of_the_users_repository_but_hide_no_folder_of_the_users_own(tmp_path):
+    written(tmp_path / ".brimful")
     assert (tmp_path / ".brimful" / ".gitignore").read_text() == "*\n"
-
-
-def test_a_folder_of_the_users_own_is_not_hidden_from_git(tmp_path):
-    with record.RecordWriter.create(tmp_path, opened()):
-        pass
+    written(tmp_path)
     assert not (tmp_path / ".gitignore").exists()
 
 

@@ -12,20 +12,10 @@ from brimful.errors import UsageError
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("20GiB", 20 * 1024**3),
-        ("20 GB", 20 * 10**9),
-        ("500MB", 500 * 10**6),
-        ("500 MiB", 500 * 1024**2),
-        ("1.5g", 1610612736),
-        ("1024", 1024),
-        ("42,298,834,944", 42298834944),
-        ("1e9", 10**9),
-        (".5gib", 536870912),
-        ("80 GiB ", 80 * 1024**3),
-    ],
-)
-def test_gb_and_gib_are_told_apart(text, value):
+    [("20 GB", 20 * 10**9), ("500MB", 500 * 10**6), ("500 MiB", 500 * 1024**2), ("1.5g", 1610612736), ("1024", 1024),
+     ("42,298,834,944", 42298834944), ("1e9", 10**9), (".5gib", 536870912), ("80 GiB ", 80 * 1024**3)],
+)  # fmt: skip
+def test_gb_and_gib_are_kept_apart(text, value):
     assert units.parse_bytes(text) == value
 
 
@@ -37,30 +27,19 @@ def test_what_is_no_amount_of_memory_is_refused_with_a_sentence_that_quotes_it(t
     assert "GiB" in caught.value.suggestion
 
 
-def test_a_budget_is_bytes_or_a_share_and_the_types_differ():
+@pytest.mark.parametrize("text", ["0%", "101%", "-3%", "x%", "%", "nan%", "inf%"])
+def test_a_budget_is_bytes_or_a_share_within_the_memory(text):
     assert units.parse_memory("90%") == units.Share(0.9)
     assert units.parse_memory("6GiB") == 6 * 1024**3
-
-
-@pytest.mark.parametrize("text", ["0%", "101%", "-3%", "x%", "%", "nan%", "inf%"])
-def test_a_share_outside_the_memory_is_refused(text):
     with pytest.raises(UsageError, match="share"):
         units.parse_memory(text)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [
-        ("0", "too small"),
-        ("-1", "too small"),
-        ("1.5", "whole number"),
-        ("big", "not a number"),
-        ("", "not a number"),
-        ("nan", "number"),
-        ("inf", "number"),
-        ("1" + "0" * 30, "more than any data set"),
-    ],
-)
+    [("0", "too small"), ("-1", "too small"), ("1.5", "whole number"), ("big", "not a number"), ("", "not a number"),
+     ("nan", "number"), ("inf", "number"), ("1" + "0" * 30, "more than any data set")],
+)  # fmt: skip
 def test_a_batch_size_that_cannot_be_meant_gets_a_clear_sentence(text, reason):
     with pytest.raises(UsageError) as caught:
         units.parse_batch_size(text)
@@ -85,27 +64,14 @@ def test_no_text_makes_a_parser_fail_otherwise_than_by_a_usage_error(text):
 @given(st.integers(1, 2**59))
 def test_bytes_read_back_within_half_a_unit_of_the_third_figure(value):
     assert units.parse_bytes(units.format_bytes(value)) == pytest.approx(value, rel=5.1e-3)
-
-
-@given(st.integers(1, 2**59))
-def test_whole_bytes_read_back_exactly(value):
     assert units.parse_bytes(f"{value} bytes") == value
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [
-        (0, "0 bytes"),
-        (1, "1 byte"),
-        (900, "900 bytes"),
-        (512 * 1024**2, "512 MiB"),
-        (42298834944, "39.4 GiB"),
-        (1024**3 - 1, "1.00 GiB"),
-        (9.996 * 1024**3, "10.0 GiB"),
-        (2000 * 1024**4, "2,000 TiB"),
-        (-(1024**2), "-1.00 MiB"),
-    ],
-)
+    [(0, "0 bytes"), (1, "1 byte"), (900, "900 bytes"), (512 * 1024**2, "512 MiB"), (42298834944, "39.4 GiB"),
+     (1024**3 - 1, "1.00 GiB"), (9.996 * 1024**3, "10.0 GiB"), (2000 * 1024**4, "2,000 TiB"), (-(1024**2), "-1.00 MiB")],
+)  # fmt: skip
 def test_bytes_are_written_with_three_figures(value, text):
     assert units.format_bytes(value) == text
 
@@ -118,18 +84,9 @@ def test_an_interval_has_one_unit():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (350e-6, "350 µs"),
-        (0.0123, "12.3 ms"),
-        (0.9999, "1.00 s"),
-        (45, "45.0 s"),
-        (59.99, "1 min 00 s"),
-        (200, "3 min 20 s"),
-        (3900, "1 h 05 min"),
-        (200000, "2 d 7 h"),
-    ],
-)
+    [(0, "0 s"), (350e-6, "350 µs"), (0.0123, "12.3 ms"), (0.9999, "1.00 s"), (45, "45.0 s"), (59.99, "1 min 00 s"),
+     (200, "3 min 20 s"), (3900, "1 h 05 min"), (200000, "2 d 7 h")],
+)  # fmt: skip
 def test_durations_are_written_as_people_say_them(seconds, text):
     assert units.format_duration(seconds) == text
 
@@ -164,12 +121,8 @@ def test_settings_are_read_as_a_command_would_mean_them():
 
 def test_shares_and_rates_are_written():
     assert [units.format_share(x) for x in (0, 0.0001, 0.035, 0.523, 1)] == ["0 %", "under 0.1 %", "3.5 %", "52 %", "100 %"]
-    assert [units.format_rate(x) for x in (0.2512, 3.211, 316.2, 12432)] == [
-        "0.251 samples/s",
-        "3.21 samples/s",
-        "316 samples/s",
-        "12,400 samples/s",
-    ]
+    rates = [units.format_rate(x) for x in (0.2512, 3.211, 316.2, 12432)]
+    assert rates == ["0.251 samples/s", "3.21 samples/s", "316 samples/s", "12,400 samples/s"]
 
 
 def test_a_number_has_its_noun_in_the_plural_but_for_one():

@@ -10,6 +10,7 @@ from brimful.decide.memory.fit import Card
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.search_traced import Traced
 from brimful.values import Outcome, Source
+from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Phase, Row, Site, Step, Tag, Trace, decode, encode_row
 
 MIB = 1 << 20
@@ -118,3 +119,16 @@ def one_step(step, first, kept=False):
         Step(step),
     ]
     return rows if kept else [*rows, Free(first + 3)]
+
+
+def step_kernels(batch: int, layers: int = 3, extra: bool = False) -> list[Kernel]:
+    """Layers of a product and what is done to its elements, then an optimizer that does not know the batch."""
+    kernels = []
+    for layer in range(layers):
+        width = 64 * (layer + 1)
+        kernels.append(Kernel("aten.mm.default", "fp32", 2 * batch * width * 32, 4 * (batch * (width + 32) + width * 32), 1, 0,
+                              (1, batch, width, 32)))  # fmt: skip
+        kernels.append(Kernel("aten.relu.default", "memory", 0, 8 * batch * width))
+    if extra:
+        kernels.append(Kernel("aten.cat.default", "memory", 0, 100 * batch))
+    return [*kernels, Kernel("aten._foreach_add_.List", "memory", 0, 12_000, 2)]

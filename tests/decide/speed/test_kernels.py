@@ -8,19 +8,7 @@ from hypothesis import strategies as st
 
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful_inside.simulator.roofline import Kernel
-
-
-def step(batch: int, layers: int = 3, extra: bool = False) -> list[Kernel]:
-    """Layers of a product and what is done to its elements, then an optimizer that does not know the batch."""
-    kernels = []
-    for layer in range(layers):
-        width = 64 * (layer + 1)
-        kernels.append(Kernel("aten.mm.default", "fp32", 2 * batch * width * 32, 4 * (batch * (width + 32) + width * 32), 1, 0,
-                              (1, batch, width, 32)))  # fmt: skip
-        kernels.append(Kernel("aten.relu.default", "memory", 0, 8 * batch * width))
-    if extra:
-        kernels.append(Kernel("aten.cat.default", "memory", 0, 100 * batch))
-    return [*kernels, Kernel("aten._foreach_add_.List", "memory", 0, 12_000, 2)]
+from tests.decide.programs import step_kernels
 
 
 def kernels_at(model: KernelModel | ScaledKernels | None, batch: int) -> list[Kernel]:
@@ -31,10 +19,10 @@ def kernels_at(model: KernelModel | ScaledKernels | None, batch: int) -> list[Ke
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 5000))
 def test_two_traces_give_every_kernel_at_every_batch_size(first, more, asked):
-    model = fit_kernels({first: step(first), first + more: step(first + more)})
+    model = fit_kernels({first: step_kernels(first), first + more: step_kernels(first + more)})
     assert model is not None
     assert model.exact
-    assert kernels_at(model, asked) == step(asked)
+    assert kernels_at(model, asked) == step_kernels(asked)
 
 
 def test_kernels_that_are_alike_are_kept_once():
@@ -54,10 +42,10 @@ def test_a_third_trace_gives_what_grows_with_the_square():
 
 
 def test_one_trace_says_nothing_of_other_sizes():
-    model = fit_kernels({8: step(8)})
+    model = fit_kernels({8: step_kernels(8)})
     assert model is not None
     assert model.fitted_at == (8,)
-    assert kernels_at(model, 8) == kernels_at(model, 80) == step(8)
+    assert kernels_at(model, 8) == kernels_at(model, 80) == step_kernels(8)
 
 
 def test_no_step_no_model():
@@ -66,28 +54,28 @@ def test_no_step_no_model():
 
 
 def test_of_several_traces_those_that_agree_are_taken():
-    model = fit_kernels({4: step(4, layers=2), 8: step(8), 15: step(15)})
+    model = fit_kernels({4: step_kernels(4, layers=2), 8: step_kernels(8), 15: step_kernels(15)})
     assert isinstance(model, KernelModel)
     assert model.fitted_at == (8, 15)
     assert not model.exact, "one trace ran other kernels"
-    assert kernels_at(model, 100) == step(100)
+    assert kernels_at(model, 100) == step_kernels(100)
 
 
 def test_sizes_that_agree_give_no_model_of_all_where_others_are_known_to_differ():
-    traces = {4: step(4, layers=2), 8: step(8), 15: step(15)}
+    traces = {4: step_kernels(4, layers=2), 8: step_kernels(8), 15: step_kernels(15)}
     model = fit_kernels(traces, alike=False)
     assert isinstance(model, ScaledKernels)
     assert kernels_at(model, 4) == traces[4], "a size that was traced is itself"
 
 
 def test_where_no_two_agree_the_nearest_is_grown_as_its_kind_grows():
-    model = fit_kernels({5: step(5), 12: step(12, extra=True)})
+    model = fit_kernels({5: step_kernels(5), 12: step_kernels(12, extra=True)})
     assert isinstance(model, ScaledKernels)
     assert not model.exact
-    assert kernels_at(model, 12) == step(12, extra=True), "a size that was traced is itself"
+    assert kernels_at(model, 12) == step_kernels(12, extra=True), "a size that was traced is itself"
     large = kernels_at(model, 1200)
-    assert [k.op for k in large] == [k.op for k in step(12, extra=True)]
+    assert [k.op for k in large] == [k.op for k in step_kernels(12, extra=True)]
     products = sum(k.flops for k in large if k.shape)
-    assert products == pytest.approx(sum(k.flops for k in step(1200) if k.shape), rel=0.01)
+    assert products == pytest.approx(sum(k.flops for k in step_kernels(1200) if k.shape), rel=0.01)
     assert large[0].shape[1] == pytest.approx(1200, rel=0.01)
-    assert sum(k.launches for k in large) == sum(k.launches for k in step(12, extra=True))
+    assert sum(k.launches for k in large) == sum(k.launches for k in step_kernels(12, extra=True))

@@ -25,7 +25,7 @@ from brimful.decide.speed.predicted import (
 from brimful.measure.gpus import find_gpu
 from brimful.values import Estimate, Source
 from brimful_inside.simulator.roofline import DEFAULT, Kernel
-from tests.decide.speed.test_kernels import step
+from tests.decide.programs import step_kernels
 
 EVIDENCE = Evidence(STEP_TIME, 0.0, -0.1, 0.2, 64, "2026-11-20", "one NVIDIA A100-PCIE-40GB", "a bench")
 
@@ -35,7 +35,7 @@ def card():
 
 
 def speed(model=None, batch_size: int | None = 64, largest: int | None = 4096, samples=float, gpu=None, draws=True):
-    model = model or fit_kernels({5: step(5), 12: step(12)})
+    model = model or fit_kernels({5: step_kernels(5), 12: step_kernels(12)})
     found = predict_speed(model, gpu or card(), batch_size, largest, samples, draws=draws)
     assert found is not None
     return found
@@ -91,11 +91,11 @@ def test_a_launch_bound_step_is_known_less_well_for_the_host_is_not_known():
 def test_a_card_of_which_only_the_memory_is_known_has_no_clock():
     gpu = replace(card(), bandwidth_bytes_per_s=Estimate(936e9, Source.ASSUMED))
     assert rates_of(gpu) is None
-    assert predict_speed(fit_kernels({5: step(5), 12: step(12)}), gpu, 64, 100, float) is None
+    assert predict_speed(fit_kernels({5: step_kernels(5), 12: step_kernels(12)}), gpu, 64, 100, float) is None
 
 
 def test_a_command_as_it_stands_has_a_step_and_no_curve():
-    found = speed(fit_kernels({0: step(8)}), None, None, samples_by_size({0: 8}))
+    found = speed(fit_kernels({0: step_kernels(8)}), None, None, samples_by_size({0: 8}))
     assert found.curve == ()
     assert found.knee_batch_size is None
     assert found.samples_per_s is not None
