@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import psutil
+import pytest
 
 from brimful.record import latest, read_record
 from brimful.values import Record
@@ -106,6 +109,24 @@ def brimful(tmp_path: Path, *words: object, home: Path | None = None, cwd: Path 
 def python(path: Path | str, *arguments: object) -> list[str]:
     """A user's command: this Python, a script, its arguments."""
     return ["--", sys.executable, str(path), *map(str, arguments)]
+
+
+def torchrun(path: Path, *arguments: object) -> list[str]:
+    """The same with two ranks."""
+    return ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(path), *map(str, arguments)]  # fmt: skip
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A disk of that size, where one can be had."""
+    place.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place]).returncode:
+        pytest.skip("no small disk can be made here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
 
 
 def left_over(home: Path) -> list[psutil.Process]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from helper import TRAINING, TRAPS, brimful, left_over, python, script, start
+from helper import TRAINING, TRAPS, brimful, left_over, python, script, small_disk, start
 
 from brimful.record import latest, read_record
 from brimful.values import Outcome
@@ -118,7 +118,7 @@ def test_a_signal_in_the_middle_of_a_trial_ends_all_children_and_keeps_the_recor
         assert record.trials[0].outcome is Outcome.INTERRUPTED
 
 
-def test_a_child_that_is_killed_is_told_as_probably_for_memory(tmp_path):
+def test_a_child_that_is_killed_is_reported_as_probably_for_memory(tmp_path):
     source = TRAINING.replace('print("loss"', 'import os; os.kill(os.getpid(), 9)\nprint("loss"')
     path = script(tmp_path, source, samples=16)
     done = brimful(tmp_path, "audit", "--device", "cpu", *python(path, "--batch-size", 8))
@@ -128,34 +128,26 @@ def test_a_child_that_is_killed_is_told_as_probably_for_memory(tmp_path):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A disk of half a MiB, where that can be had."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", place]).returncode:
-        pytest.skip("no small disk can be made here")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
+def half_a_mib(tmp_path):
+    with small_disk(tmp_path / "disk", "512k") as place:
+        yield place
 
 
 @pytest.mark.parametrize("room", [0, 8_000, 12_000, 60_000])
-def test_a_full_disk_is_told_and_what_was_written_can_be_read(tmp_path, small_disk, room):
+def test_a_full_disk_is_reported_and_what_was_written_can_be_read(tmp_path, half_a_mib, room):
     """`room` bytes are left when brimful begins."""
-    (small_disk / "fill").write_bytes(b"")
-    with open(small_disk / "fill", "wb", buffering=0) as file:
-        try:
+    with open(half_a_mib / "fill", "wb", buffering=0) as file:
+        with contextlib.suppress(OSError):
             while True:
                 file.write(b"x" * 4096)
-        except OSError:
-            pass
         file.truncate(max(0, os.path.getsize(file.name) - room))
     path = script(tmp_path)
-    done = brimful(tmp_path, "predict", *CARD, "--json", *python(path, "--batch-size", 8), home=small_disk / "home")
+    done = brimful(tmp_path, "predict", *CARD, "--json", *python(path, "--batch-size", 8), home=half_a_mib / "home")
     assert done.code == 1, done.err
     assert "disk is full" in done.err
     assert "Traceback" not in done.err
     assert done.json["error"]["code"] == "disk-full"
-    for record in small_disk.glob("home/*/record.jsonl"):
+    for record in half_a_mib.glob("home/*/record.jsonl"):
         data = record.read_bytes()
         assert not data or data.endswith(b"\n")
 

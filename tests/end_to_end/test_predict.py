@@ -3,51 +3,33 @@
 from __future__ import annotations
 
 import pytest
-from helper import TRAPS, brimful, python, script
+from helper import TRAINING, TRAPS, brimful, python, script
 
 from brimful.units import GIB
 
-WIDE = """
-import argparse
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--batch-size", type=int, default=8)
-args = parser.parse_args()
-inputs = torch.randn(4096, 64)
-loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size)
-model = nn.Sequential(nn.Linear(64, 65536), nn.ReLU(), nn.Linear(65536, 1)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for features, targets in loader:
-    loss = nn.functional.mse_loss(model(features.cuda()), targets.cuda())
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
+WIDE = TRAINING.replace("256", "65536")
 
 
 def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp_path):
-    path = script(tmp_path, WIDE)
+    path = script(tmp_path, WIDE, samples=4096)
     done = brimful(tmp_path, "predict", "--gpu-memory", "3GiB", "--json", *python(path, "--batch-size", 4000))
     assert done.code == 3, done.err
-    said = done.json
+    found = done.json
     for key in ("schema", "verdict", "batch_size", "peak", "phases", "largest_batch_size", "gpu", "seconds"):
-        assert key in said
-    assert (said["verdict"], said["batch_size"]) == ("out_of_memory", 4000)
-    peak = said["peak"]
+        assert key in found
+    assert (found["verdict"], found["batch_size"]) == ("out_of_memory", 4000)
+    peak = found["peak"]
     low, high = peak["device_interval_bytes"]
     assert peak["allocated_bytes"] <= peak["reserved_bytes"] <= peak["device_bytes"]
     assert low <= peak["device_bytes"] <= high
-    assert peak["device_bytes"] - peak["reserved_bytes"] == said["gpu"]["context_bytes"]["value"]
-    assert said["gpu"]["total_bytes"]["value"] == 3 * GIB
+    assert peak["device_bytes"] - peak["reserved_bytes"] == found["gpu"]["context_bytes"]["value"]
+    assert found["gpu"]["total_bytes"]["value"] == 3 * GIB
     # Three tensors of (4000, 65536) floats live at the top of the backward pass: what relu gave, its gradient, and that of
     # its input; and parameters and gradients of 65536 x 66 floats each.
     assert peak["allocated_bytes"] == pytest.approx(3 * 4000 * 65536 * 4 + 2 * 65536 * 66 * 4, rel=0.02)
-    assert 1 <= said["largest_batch_size"] < 4000
-    assert "train" in said["phases"]
-    where = said["breakdown"]
+    assert 1 <= found["largest_batch_size"] < 4000
+    assert "train" in found["phases"]
+    where = found["breakdown"]
     parts = where["parts"]
     assert sum(parts.values()) == peak["device_bytes"]
     assert parts["parameters"] == pytest.approx(65536 * 66 * 4, rel=0.02)
@@ -56,10 +38,10 @@ def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp
     assert where["moment"]["where"].endswith("in <module>: loss.backward()")
     assert where["moment"]["during"] == "backward"
     assert {share["module"] for share in where["modules"]} <= {"0", "1", "2", "Sequential (itself)"}
-    savings = {saving["code"]: saving for saving in said["what_if"]["savings"]}
+    savings = {saving["code"]: saving for saving in found["what_if"]["savings"]}
     assert savings["accumulation-2"]["source"] == "estimate" and savings["accumulation-2"]["saved_bytes"] > GIB
     assert savings["mixed-precision"]["source"] == "predicted" and savings["mixed-precision"]["saved_bytes"] > GIB / 2
-    others = {other["code"]: other["why"] for other in said["what_if"]["others"]}
+    others = {other["code"]: other["why"] for other in found["what_if"]["others"]}
     assert "no blocks that repeat" in others["gradient-checkpointing"]
 
 
@@ -91,7 +73,7 @@ for texts in DataLoader(Texts(), args.batch_size, shuffle=True, collate_fn=pad):
 FIRST, DISTINCT = 32, 256  # what is compared with an earlier scan (and the largest), and what batches are made of at most
 
 
-def test_a_later_trial_looks_at_the_first_samples_and_at_those_of_its_own_batches(tmp_path):
+def test_a_later_trial_reads_the_first_samples_and_at_those_of_its_own_batches(tmp_path):
     done = brimful(
         tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(script(tmp_path, COUNTED), "--batch-size", 8)
     )
@@ -129,3 +111,35 @@ def test_sentences_of_5_to_500_tokens_are_predicted_at_500(tmp_path):
     assert real.json["peak"]["reserved_bytes"] == longest.json["peak"]["reserved_bytes"]
     assert real.json["peak"]["allocated_bytes"] == pytest.approx(longest.json["peak"]["allocated_bytes"], rel=0.01)
     assert real.json["peak"]["device_bytes"] < 16 * GIB
+
+
+KEEPS = """
+import torch
+from torch.utils.data import DataLoader
+
+model = torch.nn.Linear(64, 65536).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+total = 0.0
+for x in DataLoader(torch.ones(96, 64), 8):
+    loss = model(x.cuda()).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    total = total + loss.detach()
+model.eval()
+kept = []
+with torch.no_grad():
+    for x in DataLoader(torch.ones(1000, 64), 8):
+        kept.append(model(x.cuda())WHAT)
+joined = torch.stack(kept)
+"""
+
+
+@pytest.mark.parametrize(("what", "warned"), [("", True), (".cpu()", False), (".mean()", False)])
+def test_only_what_grows_on_the_card_is_warned_of(tmp_path, what, warned):
+    path = script(tmp_path, KEEPS.replace("WHAT", what))
+    done = brimful(tmp_path, "predict", "--gpu-memory", "8GiB", "--json", *python(path))
+    assert done.code == 0, done.err
+    grows = [warning for warning in done.json["warnings"] if warning["code"] == "memory-grows"]
+    assert len(grows) == warned, grows
+    if warned:
+        assert "2.00 MiB more" in grows[0]["problem"] and "2 of 125 batches" in grows[0]["problem"], "8 x 65536 floats a batch"
+        assert "246 MiB more" in grows[0]["explanation"]

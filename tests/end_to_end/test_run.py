@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from helper import brimful, environment, left_over, python, script, start
+from helper import brimful, environment, left_over, python, script, small_disk, start, torchrun
 
 from brimful.record import latest, read_record
 
@@ -119,9 +119,8 @@ def test_out_of_memory_goes_on_smaller_with_the_same_effective_batch_and_resumes
 @pytest.mark.heavy
 def test_of_several_ranks_the_one_that_ran_out_is_named_and_all_start_again(tmp_path):
     path = script(tmp_path, TRAINING)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(path)]
     words = ("--batch-size", "{batch_size}", "--most", "12")
-    done = brimful(tmp_path, *RUN, "--json", "--set", "batch_size=24", "--", *launcher, *words)
+    done = brimful(tmp_path, *RUN, "--json", "--set", "batch_size=24", *torchrun(path, *words))
     assert done.code == 0, done.err
     first, second = done.json["attempts"]
     assert (first["outcome"], first["failed_rank"]) == ("out_of_device_memory", 1)
@@ -226,14 +225,9 @@ def test_on_a_terminal_the_script_has_one_and_brimfuls_line_stands_below_its_own
     )
     os.close(inner)
     seen = b""
-    while True:
-        try:
-            data = os.read(outer, 65536)
-        except OSError:
-            break
-        if not data:
-            break
-        seen += data
+    with contextlib.suppress(OSError):  # the other end is closed
+        while data := os.read(outer, 65536):
+            seen += data
     os.close(outer)
     assert process.wait(timeout=60) == 0
     assert b"terminal True True" in seen
@@ -245,19 +239,12 @@ def test_on_a_terminal_the_script_has_one_and_brimfuls_line_stands_below_its_own
 
 @pytest.mark.heavy
 def test_a_disk_that_is_full_ends_no_training(tmp_path):
-    place = tmp_path / "small"
-    place.mkdir()
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", place]).returncode:
-        pytest.skip("no tmpfs can be mounted here")
-    try:
-        path = script(tmp_path, TRAINING + "for n in range(1000): print('x' * 999)\nprint('the end')\n")
+    path = script(tmp_path, TRAINING + "for n in range(1000): print('x' * 999)\nprint('the end')\n")
+    with small_disk(tmp_path / "small", "256k") as place:
         done = brimful(tmp_path, *RUN, *python(path), home=place / "home")
-        assert done.code == 0, done.err
-        assert done.out.endswith("the end\n")
-        assert "could not be kept" in done.err
-        assert Path(place).exists()
-    finally:
-        subprocess.run(["umount", place], check=False)
+    assert done.code == 0, done.err
+    assert done.out.endswith("the end\n")
+    assert "could not be kept" in done.err
 
 
 def test_an_imaginary_card_trains_nothing(tmp_path):
