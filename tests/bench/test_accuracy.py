@@ -40,7 +40,7 @@ def test_an_under_estimate_has_a_negative_error_and_is_counted():
     assert seen.median_absolute == pytest.approx(0.05)
 
 
-def test_the_slope_tells_growth_that_a_constant_would_hide():
+def test_the_slope_shows_growth_that_a_constant_would_hide():
     assert slope_error([Pair(2 * n, n) for n in (1, 2, 3)]) == pytest.approx(1.0)
     assert slope_error([Pair(5, 7), Pair(6, 7)]) is None
 

@@ -34,17 +34,14 @@ def test_ratios_are_taken_seed_by_seed_and_bounds_are_counted():
 
 
 def test_where_tuned_misses_the_target_there_is_no_ratio_and_the_bench_fails():
-    missed = [replace(TUNED, reached=False), EXAMPLE]
-    assert bench.ratios(missed, "example")["median"] is None
-    good = {"median": 99.0}
-    result = {"wall_ratio": {"example": bench.ratios(missed, "example"), "large-batch": good}, "loading": {"ratio": good}}
-    assert not bench.passed(result)
+    assert bench.ratios([replace(TUNED, reached=False), EXAMPLE], "example")["median"] is None
 
 
 @pytest.mark.parametrize(
-    ("side", "ratio", "passes"), [("example", 2.1, True), ("example", 1.9, False), ("loading", 19.0, False)]
+    ("side", "ratio", "passes"),
+    [("example", 2.1, True), ("example", 1.9, False), ("example", None, False), ("loading", 19.0, False)],
 )
-def test_each_limit_can_be_missed(side: str, ratio: float, passes: bool):
+def test_each_limit_can_be_missed(side: str, ratio: float | None, passes: bool):
     medians = {"example": 3.0, "large-batch": 3.0, "loading": 30.0, side: ratio}
     result = {
         "wall_ratio": {name: {"median": medians[name]} for name in ("example", "large-batch")},

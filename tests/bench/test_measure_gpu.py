@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -78,13 +79,13 @@ def test_a_bench_whose_time_is_up_leaves_what_it_has(card_here, tmp_path, capsys
 
 
 def test_a_result_is_whole_after_each_run(card_here, tmp_path, monkeypatch):
-    figures = iter([stand_in, None])
+    calls = []
 
     def breaks(arguments: list[str], real: bool) -> Any:
-        how = next(figures)
-        if how is None:
+        calls.append(arguments)
+        if len(calls) == 2:
             raise KeyboardInterrupt
-        return how(arguments, real)
+        return stand_in(arguments, real)
 
     monkeypatch.setattr(measure_gpu, "child", breaks)
     with pytest.raises(KeyboardInterrupt):
@@ -101,12 +102,10 @@ def test_a_result_can_be_predicted_again_without_a_card(card_here, tmp_path, mon
         row["predicted"] = {"error": "an older version"}
     path.write_text(json.dumps(result))
     monkeypatch.setattr(measure_gpu.machine, "describe", lambda: pytest.fail("a card was asked for"))
+    original = measure_gpu.predict_all
     monkeypatch.setattr(measure_gpu, "predict_all", lambda r, keep: original(r, keep, (JOB,)))
     measure_gpu.main(["--again", str(path)])
     assert all(row["predicted"]["error"] is None for row in only_result(tmp_path)["rows"])
-
-
-original = measure_gpu.predict_all
 
 
 def test_what_others_hold_is_taken_off_and_an_unknown_is_none():
@@ -124,7 +123,7 @@ def test_a_child_that_dies_is_an_error_of_its_run(tmp_path):
     assert figures["error"], "no CUDA card, or no such script"
 
 
-def test_a_card_that_the_catalogue_lacks_is_named_by_its_own_words_and_its_context_assumed():
+def test_a_card_that_the_catalogue_lacks_is_named_by_its_own_name_and_its_context_assumed():
     result = {"card": {"name": "NVIDIA Foo 9000 (X)"}, "date": "2026-11-20"}
     assert measure_gpu.path_of(result, Path("r")).name == "measured-nvidia-foo-9000-x-2026-11.json"
     assert measure_gpu.step_seconds(measure_gpu.find_gpu("h200"), ()) is None
@@ -132,10 +131,7 @@ def test_a_card_that_the_catalogue_lacks_is_named_by_its_own_words_and_its_conte
 
 
 def test_a_machine_without_a_card_and_an_unknown_job_are_reported(monkeypatch):
-    def none() -> dict:
-        raise LookupError("torch sees no CUDA card")
-
-    monkeypatch.setattr(measure_gpu.machine, "describe", none)
+    monkeypatch.setattr(measure_gpu.machine, "describe", Mock(side_effect=LookupError("torch sees no CUDA card")))
     with pytest.raises(SystemExit, match="nothing to measure here: torch sees no CUDA card"):
         measure_gpu.main([])
     with pytest.raises(SystemExit, match="no job nothing"):

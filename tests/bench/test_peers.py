@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -44,10 +46,7 @@ def test_a_copy_of_fake_tensors_shares_what_the_model_shares_and_holds_no_data()
 
 
 def test_a_peer_that_fails_says_so_and_the_others_answer(monkeypatch):
-    def fails(job: peers.Job, batch_size: int) -> int:
-        raise RuntimeError("cannot")
-
-    monkeypatch.setitem(peers.PEERS, "mem_tracker", fails)
+    monkeypatch.setitem(peers.PEERS, "mem_tracker", Mock(side_effect=RuntimeError("cannot")))
     said = peers.ask(peers.mlp_job(ROW), 8)
     assert said["mem_tracker"].nbytes is None and said["mem_tracker"].error == "RuntimeError: cannot"
     assert said["naive"].nbytes and said["naive"].seconds > 0
@@ -83,14 +82,9 @@ def test_measured_rows_of_perceptrons_become_answers():
 
 def test_the_slow_tracker_is_asked_of_few_image_models(monkeypatch):
     monkeypatch.setattr(peers, "timm_job", lambda name: peers.mlp_job(ROW))
-    asked = []
-
-    def track(job: peers.Job, batch_size: int) -> int:
-        asked.append(batch_size)
-        return 1
-
+    track = Mock(return_value=1)
     monkeypatch.setitem(peers.PEERS, "mem_tracker", track)
     measured = {name: {8: 100, 16: 200, 32: 300} for name in "abcdef"}
     found = peers.timm_answers(measured, {"a", "b", "c"}, models=4, tracked=2)
-    assert len(found) == 12 and sorted(asked) == [8, 8, 32, 32]
+    assert len(found) == 12 and sorted(call.args[1] for call in track.call_args_list) == [8, 8, 32, 32]
     assert {answer.model in "abc" for answer in found if answer.fitted} == {True}

@@ -13,34 +13,24 @@ from brimful.decide.memory.intervals import interval_for, read_evidence
 from brimful.values import Device, TrialKind
 
 MIB = 1 << 20
-ROW = {
-    "input_size": "100",
-    "output_size": "10",
-    "depth": "2",
-    "architecture": "uniform",
-    "batch_size": "64",
-    "device_peak_mib": "1500",
-}
+ROW = {"input_size": "100", "output_size": "10", "depth": "2", "architecture": "uniform"}
+ROW |= {"batch_size": "64", "device_peak_mib": "1500"}
 
 
 def made_lines(count: int, context_mib: int, spread_mib: int) -> list[dict]:
     source = random.Random(1)
-    sizes = [10 + 50 * number for number in range(count)]
-    return [
-        {
-            "device_peak_mib": context_mib + size + source.randint(-spread_mib, spread_mib),
-            "reserved_bytes": size * MIB,
-            "seconds": 2.0,
-        }
-        for size in sizes
-    ]
+    measured = [(size, context_mib + size + source.randint(-spread_mib, spread_mib)) for size in range(10, 50 * count, 50)]
+    return [{"device_peak_mib": peak, "reserved_bytes": size * MIB, "seconds": 2.0} for size, peak in measured]
 
 
-def test_the_context_is_found_and_the_catalogues_own_is_judged_beside_it():
+def test_the_context_is_found_and_the_catalogues_own_is_judged_beside_it(capsys: pytest.CaptureFixture[str]):
     result = predict.judge(made_lines(60, 1449, 5), seed=0, catalogue_context=900 * MIB)
     assert abs(result["held_out"]["context_bytes"] / MIB - 1449) < 5
     assert result["held_out"]["rows"] == 30 and result["all"]["rows"] == 60
     assert result["held_out"]["median_absolute"] < 0.01 < result["catalogue"]["median_absolute"]
+    predict.print_table(result)
+    shown = capsys.readouterr().out
+    assert "900 MiB" in shown and "median error" in shown and "coverage of 95 % intervals" in shown
 
 
 def test_with_few_rows_there_is_no_interval_to_cover_anything():
@@ -66,17 +56,8 @@ def test_the_same_seed_draws_the_same_rows(tmp_path: Path):
     (tmp_path / predict.CSV).write_text("\n".join(lines), encoding="utf-8")
     drawn = predict.read_rows(tmp_path, 7, seed=3)
     assert len(drawn) == 7 and drawn == predict.read_rows(tmp_path, 7, seed=3) != predict.read_rows(tmp_path, 7, seed=4)
-
-
-def test_a_folder_without_rows_is_told(tmp_path: Path):
     with pytest.raises(SystemExit, match="There is no"):
-        predict.read_rows(tmp_path, 7, seed=3)
-
-
-def test_the_table_shows_every_figure(capsys: pytest.CaptureFixture[str]):
-    predict.print_table(predict.judge(made_lines(60, 1449, 5), seed=0, catalogue_context=1449 * MIB))
-    shown = capsys.readouterr().out
-    assert "1449 MiB" in shown and "median error" in shown and "coverage of 95 % intervals" in shown
+        predict.read_rows(tmp_path / "no folder", 7, seed=3)
 
 
 @pytest.mark.parametrize(

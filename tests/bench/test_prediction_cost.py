@@ -23,7 +23,6 @@ args = parser.parse_args()
 with torch.device("cuda"):
     model = nn.Sequential(*[nn.Linear(16384, 16384) for _ in range(4)], nn.Linear(16384, 1))
 assert sum(p.numel() for p in model.parameters()) > 1_000_000_000
-import unittest.mock
 optimizer = torch.optim.AdamW(model.parameters())
 class Slow(torch.utils.data.Dataset):
     def __len__(self):
@@ -52,7 +51,7 @@ def test_the_limits_are_of_the_median_and_of_the_billion_parameters():
     assert "no such thing" in bench.table([replace(COST, error="no such thing")])[1]
 
 
-def test_the_memory_of_a_family_is_seen_while_it_runs(tmp_path):
+def test_the_memory_of_a_process_tree_is_measured_while_it_runs(tmp_path):
     hold = "import subprocess, sys, time; x = bytearray(150 << 20); time.sleep(0.5)"
     words = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {hold!r}])"]
     weighed = bench.weigh(words, {}, str(tmp_path))

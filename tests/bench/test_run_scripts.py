@@ -17,19 +17,8 @@ MIB = 1 << 20
 
 def row(build: str = "CPU", **more) -> dict:
     peak = {"device_bytes": 2048 * MIB, "device_interval_bytes": [1900 * MIB, 2300 * MIB]}
-    return {
-        "program": "mlp",
-        "build": build,
-        "date": "2026-11-20",
-        "exit_code": 0,
-        "seconds": 4.6,
-        "beyond_imports_s": 1.25,
-        "traces": 3,
-        "peak": peak,
-        "largest_batch_size": 4096,
-        "limited_by": "dataset",
-        **more,
-    }
+    made = {"program": "mlp", "build": build, "date": "2026-11-20", "exit_code": 0, "seconds": 4.6, "beyond_imports_s": 1.25}
+    return {**made, "traces": 3, "peak": peak, "largest_batch_size": 4096, "limited_by": "dataset", **more}
 
 
 def test_a_phase_that_was_not_seen_and_an_unexpected_approximation_are_troubles():
@@ -46,14 +35,16 @@ def test_new_rows_take_the_place_of_old_ones_and_others_stay():
     assert after["builds"] == {"CPU": {"torch": "3"}, "CUDA": {"torch": "2"}}
 
 
-def test_the_page_says_peaks_seconds_versions_and_what_was_missing():
+def test_the_page_shows_peaks_seconds_versions_and_what_was_missing_or_stopped():
     missing = {"program": "timm_train", "build": "CPU", "date": "2026-11-21", "missing": ["timm"]}
-    text = page({"builds": {"CPU": {"torch": "2.13.0"}}, "rows": [row(), missing]})
+    stopped = {"program": PROGRAMS[-1].key, "build": "CPU", "date": "2026-11-20", "exit_code": 5, "error": {"problem": "no"}}
+    text = page({"builds": {"CPU": {"torch": "2.13.0"}}, "rows": [row(), missing, stopped]})
+    assert "stopped (exit 5)" in text
     assert "2048 MiB (1900 to 2300)" in text and "4,096 (dataset)" in text and "5 (3 trials) | 1.2" in text
     assert "without timm" in text and "torch 2.13.0" in text and "2026-11-20 to 2026-11-21" in text
 
 
-def test_the_peak_told_is_the_latest_one_and_each_seconds_have_their_date():
+def test_the_peak_shown_is_the_latest_one_and_each_seconds_have_their_date():
     later = row("CUDA", date="2026-11-22", peak={"device_bytes": 3000 * MIB, "device_interval_bytes": [2900 * MIB, 3100 * MIB]})
     text = page({"builds": {"CPU": {}, "CUDA": {}}, "rows": [row(), later]})
     assert "3000 MiB (2900 to 3100)" in text and "2048 MiB" not in text
@@ -65,17 +56,6 @@ def test_a_name_that_is_no_programs_is_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run_scripts.main()
     assert "there is no program perceptron" in capsys.readouterr().err
-
-
-def test_a_program_that_was_stopped_is_told_as_such():
-    stopped = {
-        "program": "mlp",
-        "build": "CPU",
-        "date": "2026-11-20",
-        "exit_code": 5,
-        "error": {"problem": "no nested tensors"},
-    }
-    assert "stopped (exit 5)" in page({"builds": {"CPU": {}}, "rows": [stopped]})
 
 
 def test_every_program_of_the_table_can_be_found_by_its_name():

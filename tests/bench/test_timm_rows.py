@@ -19,19 +19,8 @@ SEEN = frozenset(f"net{number}" for number in range(10))
 
 def made_rows(models: int, context_mib: int = 1800, factor: float = 1.0, kind: str = "workspaces") -> list[Row]:
     """Measured is `factor` times what is predicted, and the context."""
-    return [
-        Row(
-            f"net{number}",
-            kind,
-            size,
-            round(context_mib + factor * size * (10 + number)),
-            size * (10 + number) * MIB,
-            1.0,
-            False,
-        )
-        for number in range(models)
-        for size in (8, 16, 32, 64)
-    ]
+    made = [(f"net{number}", size, size * (10 + number)) for number in range(models) for size in (8, 16, 32, 64)]
+    return [Row(name, kind, size, round(context_mib + factor * mib), mib * MIB, 1.0, False) for name, size, mib in made]
 
 
 def program(batch_size: int, op: str = "aten.convolution.default") -> Program:
@@ -45,13 +34,10 @@ def test_a_perfect_prediction_leaves_a_context_and_no_error():
     assert result["held_out"]["worst_absolute"] == 0.0
     assert result["held_out"]["slope_median_absolute"] == pytest.approx(0.0)
     assert result["held_out"]["rows"] == 40 and result["seen"]["rows"] == 40
-
-
-def test_a_slope_is_judged_free_of_the_context():
     assert timm_figures.slope_errors(made_rows(3, factor=2.0)) == pytest.approx([-0.5] * 3, abs=0.01)
 
 
-def test_figures_tell_of_the_intervals_too():
+def test_figures_report_the_intervals_too():
     result = timm_figures.figures(made_rows(20), 1800 * MIB)
     assert result["share_within_interval"] == 1.0
     interval = interval_for("workspaces")
@@ -76,11 +62,9 @@ def test_models_whose_rows_look_broken_are_named_with_the_reason(points, reserve
     assert reason in found
 
 
-@pytest.mark.parametrize(
-    "points", [[(8, 6591), (16, 6601), (32, 7613), (64, 9815)], [(8, 2875), (16, 3733), (32, 5229)], [(8, 3000)]]
-)
-def test_a_model_whose_weights_outweigh_its_activations_is_sound(points):
-    assert timm_figures.odd_models(rows_of(points), CARD, 1800 * MIB) == {}
+def test_a_model_whose_weights_outweigh_its_activations_is_sound():
+    for points in ([(8, 6591), (16, 6601), (32, 7613), (64, 9815)], [(8, 2875), (16, 3733), (32, 5229)], [(8, 3000)]):
+        assert timm_figures.odd_models(rows_of(points), CARD, 1800 * MIB) == {}
 
 
 def test_rows_that_look_broken_stay_in_the_figures_and_are_left_out_of_the_sound_ones_alone():
@@ -91,13 +75,10 @@ def test_rows_that_look_broken_stay_in_the_figures_and_are_left_out_of_the_sound
     assert result["held_out"]["rows"] == 40 and result["sound"]["rows"] == 36
 
 
-def test_no_model_is_both_fitted_on_and_judged():
+def test_no_model_is_both_fitted_on_and_judged_and_those_examined_are_listed():
     fitted, judged = timm_figures.split(made_rows(21), SEEN)
     assert {row.model for row in fitted} == SEEN
     assert {row.model for row in judged} == {f"net{number}" for number in range(10, 21)}
-
-
-def test_the_models_that_were_looked_at_are_listed():
     seen = timm_figures.seen_models()
     assert "resnet18" in seen and "resnet34d" not in seen
     assert not any(" " in name or "#" in name for name in seen)
@@ -111,30 +92,20 @@ def test_one_row_of_each_of_the_worst_models_is_named():
     assert len({line["model"] for line in named}) == 3
 
 
-def test_laws_through_two_traces_predict_every_row_of_a_model():
+@pytest.mark.parametrize("same_order", [True, False])
+def test_two_traces_predict_every_row_of_a_model_unless_the_order_changes_with_the_batch_size(same_order):
     taken = []
 
     def take(model: str, batch_size: int) -> Program:
         taken.append(batch_size)
-        return program(batch_size)
+        return program(batch_size, "aten.convolution.default" if same_order else f"aten.op{batch_size}")
 
     rows = timm_rows.predict("net", {64: 2000, 32: 1900}, take)
     assert [(row.batch_size, row.device_peak_mib) for row in rows] == [(32, 1900), (64, 2000)]
     assert [row.reserved_bytes for row in rows] == [(20 + 32) * MIB, (20 + 64) * MIB]
-    assert taken == list(timm_rows.SIZES)
-    assert {row.kind for row in rows} == {"no workspaces"} and not any(row.own_trace for row in rows)
-
-
-def test_where_the_order_changes_with_the_batch_size_each_row_has_a_trace_of_its_own():
-    taken = []
-
-    def take(model: str, batch_size: int) -> Program:
-        taken.append(batch_size)
-        return program(batch_size, f"aten.op{batch_size}")
-
-    rows = timm_rows.predict("net", {64: 2000}, take)
-    assert taken == [*timm_rows.SIZES, 64] and rows[0].own_trace
-    assert rows[0].reserved_bytes == (20 + 64) * MIB
+    assert {row.own_trace for row in rows} == {not same_order}
+    assert taken[: len(timm_rows.SIZES)] == list(timm_rows.SIZES)
+    assert {row.kind for row in rows} == {"no workspaces"} or not same_order
 
 
 def test_evidence_is_written_for_kinds_with_rows_enough(tmp_path, monkeypatch):

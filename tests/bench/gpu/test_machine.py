@@ -26,7 +26,7 @@ def test_what_is_in_use_is_read_until_it_falls_no_more(monkeypatch):
     assert machine.used_bytes_settled() == 30 * MIB
 
 
-def test_the_watch_keeps_the_most_that_it_saw(monkeypatch):
+def test_the_watch_keeps_the_highest_value(monkeypatch):
     seen(monkeypatch, 10, 700, 20)
     with machine.Watch() as watch:
         while watch.peak_bytes is None or watch.peak_bytes < 700 * MIB:
@@ -34,7 +34,7 @@ def test_the_watch_keeps_the_most_that_it_saw(monkeypatch):
     assert watch.peak_bytes == 700 * MIB
 
 
-def test_without_nvml_nvidia_smi_is_asked_and_without_both_nothing_is_said(monkeypatch):
+def test_without_nvml_nvidia_smi_is_asked_and_without_both_nothing_is_known(monkeypatch):
     monkeypatch.setattr(machine.accelerators, "visible", tuple)
     result = subprocess.CompletedProcess([], 0, stdout="580.65.06, 512\n")
     monkeypatch.setattr(machine.subprocess, "run", lambda *args, **kwargs: result)
@@ -47,11 +47,8 @@ def test_without_nvml_nvidia_smi_is_asked_and_without_both_nothing_is_said(monke
     assert watch.peak_bytes is None
 
 
-def test_what_torch_says_of_the_card_is_read_from_among_other_words():
+def test_what_torch_reports_of_the_card_is_read_from_among_other_lines():
     print_it = 'print("noise"); print(\'BRIMFUL{"card": {"name": "a card"}, "versions": {}}\')'
     assert machine.describe(question=print_it)["card"] == {"name": "a card"}
-
-
-def test_a_machine_without_a_card_says_so():
     with pytest.raises(LookupError, match="no CUDA card"):
         machine.describe(question="raise SystemExit('torch sees no CUDA card')")
