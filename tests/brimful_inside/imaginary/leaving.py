@@ -227,6 +227,15 @@ def fail_on_the_card() -> None:
         raise RuntimeError("the script fails")
 
 
+def try_autocast() -> None:
+    """The script has a context of its own that is switched off, and ends in the middle of another step."""
+    model = nn.Linear(4, 4).cuda()
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=False):
+        loss = model(torch.ones(2, 4, device="cuda")).sum()
+    loss.backward()
+    assert model(torch.ones(2, 4, device="cuda")).dtype == torch.bfloat16
+
+
 def fill_the_card() -> None:
     kept = [torch.ones(1, device="cuda")]
     while True:
@@ -257,7 +266,8 @@ def thread_that_outlives_the_card() -> list[Any]:
 
 
 def on_a_card(action: Any) -> str:
-    gpu = imaginary.enter(CARD, 20 << 30, io.StringIO())
+    what_if = "autocast" if action is try_autocast else None
+    gpu = imaginary.enter(CARD, 20 << 30, io.StringIO(), what_if)
     try:
         gpu.phase("train")
         assert torch.cuda.is_available()
@@ -271,7 +281,7 @@ def main() -> None:
     on_a_card(train_on_the_card)  # torch loads and fills what it does at a first use
     smoke()
     ends, changed = [], []
-    for action in (train_on_the_card, fail_on_the_card, fill_the_card):
+    for action in (train_on_the_card, fail_on_the_card, fill_the_card, try_autocast):
         loaded = set(sys.modules)
         first, before = snapshot(), state()
         lengths = sizes(first)

@@ -20,34 +20,34 @@ SOURCE = Path(__file__).parents[3] / "src"
 
 
 @pytest.fixture(scope="module")
-def told() -> dict:
+def report() -> dict:
     variables = {**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, str(SCRIPT)], env=variables, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_card_was_used_and_left_in_three_ways(told):
-    finished, failed, filled = told["ends"]
-    assert finished == "no error"
+def test_the_card_was_used_and_left_in_four_ways(report):
+    finished, failed, filled, tried = report["ends"]
+    assert finished == tried == "no error"
     assert failed == "RuntimeError: the script fails"
     assert filled.startswith("OutOfMemoryError: CUDA out of memory.")
 
 
-def test_every_attribute_mode_hook_and_switch_of_torch_is_as_it_was(told):
-    assert told["changed"] == []
+def test_every_attribute_mode_hook_and_switch_of_torch_is_as_it_was(report):
+    assert report["changed"] == []
 
 
-def test_torch_computes_and_fails_as_it_did(told):
-    first, *later = told["answers"]
-    assert len(later) == 4
+def test_torch_computes_and_fails_as_it_did(report):
+    first, *later = report["answers"]
+    assert len(later) == 5
     for answers in later:
         assert answers == first
     assert first["available"][:2] == [False, 0] and "no error" not in first["cuda fails"][:5]
 
 
-def test_a_thread_that_outlives_the_card_computes_on_the_host_and_has_no_card(told):
-    assert told["late"] == [2.0, told["answers"][0]["cuda fails"][0]]
+def test_a_thread_that_outlives_the_card_computes_on_the_host_and_has_no_card(report):
+    assert report["late"] == [2.0, report["answers"][0]["cuda fails"][0]]
 
 
 def test_what_stays_behind_would_be_seen(monkeypatch):

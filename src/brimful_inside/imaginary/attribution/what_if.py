@@ -31,6 +31,8 @@ def patch_what_if(name: str, capability: Any, calls: ModuleCalls, uses: Uses, pa
     if name == "autocast":
         autocast = Autocast(calls, lower_precision(capability))
         patches.undo_by(register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: autocast.close()).remove)
+        autocast.end_inside_others(patches)
+        patches.undo_by(autocast.close)
     else:
         Checkpointing(calls, uses)
 
@@ -55,6 +57,7 @@ class Autocast:
         if begins and torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda"):
             self._open.context = torch.autocast("cuda", dtype=self._dtype)
             self._open.context.__enter__()
+            self._open.depth = _autocast_depth()
 
     def _backward(self, begins: bool) -> None:
         if begins:
@@ -66,12 +69,29 @@ class Autocast:
             self._open.context = None
             context.__exit__(None, None, None)
 
+    def end_inside_others(self, patches: Patches) -> None:
+        """Where the script leaves a context that ours was opened in (`autocast(enabled=args.amp)`), ours ends before it."""
+        leave = torch.amp.autocast_mode.autocast.__exit__
+
+        def __exit__(context: Any, *error: Any) -> Any:
+            if getattr(self._open, "context", None) is not None and _autocast_depth() == self._open.depth:
+                self.close()
+            return leave(context, *error)
+
+        patches.set(torch.amp.autocast_mode.autocast, "__exit__", __exit__)
+
     def _around(self, module: Module, call: Call, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         """Where no backward pass follows, the outermost call alone is wrapped; its results come in float32, as Accelerate's."""
         if len(self._calls.thread.stack) > 1 or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
             return call(module, *args, **kwargs)
         with torch.autocast("cuda", dtype=self._dtype):
             return _in_float32(call(module, *args, **kwargs), self._dtype)
+
+
+def _autocast_depth() -> int:
+    """How many contexts of autocast are open in this thread."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
 
 
 def _in_float32(value: Any, dtype: torch.dtype) -> Any:

@@ -152,10 +152,3 @@ def test_autocast_is_reported_as_used_where_the_script_uses_it_and_not_where_we_
     assert Uses("autocast") in [note for _, note in traced(lambda: train(autocast=True))[0].notes]
     assert Uses("autocast") not in [note for _, note in traced(train, "autocast")[0].notes]
     assert Uses("autocast") not in [note for _, note in traced(train)[0].notes]
-
-
-def test_torch_is_as_before_afterwards():
-    before = nn.Module.__call__, torch.amp.autocast_mode.autocast.__enter__
-    for what_if in ("autocast", "checkpointing"):
-        traced(train, what_if)
-    assert (nn.Module.__call__, torch.amp.autocast_mode.autocast.__enter__) == before
