@@ -105,3 +105,8 @@ def sample(reports=None, settings=None, kind=TrialKind.AUDIT, device=CPU, enviro
 
 def peak(device_bytes=None, host_bytes=None, host_is_true=False):
     return PhasePeak(device_bytes, device_bytes, device_bytes, host_bytes, host_is_true=host_is_true)
+
+
+def runs(pairs):
+    """Samples of (batch size, samples per second)."""
+    return [sample(settings={"batch_size": size}, samples_per_s=rate, step_s=()) for size, rate in pairs]

@@ -9,31 +9,31 @@ MIB = 1 << 20
 EVALUATION = {"eval": 75 * MIB, "eval_seen": 2, "eval_length": 125}
 
 
-def test_an_evaluation_that_keeps_its_outputs_is_told_with_what_it_comes_to():
+def test_an_evaluation_that_keeps_its_outputs_is_shown_with_what_it_comes_to():
     (advice,) = memory_that_grows(EVALUATION, 10 * GIB)
     assert advice.code == "memory-grows"
     assert "75.0 MiB" in advice.problem and "2 of 125 batches" in advice.problem
     assert "9.01 GiB" in advice.explanation and "does not fit" not in advice.explanation
 
 
-def test_an_evaluation_that_does_not_fit_at_its_end_is_said_not_to():
+def test_an_evaluation_that_does_not_fit_at_its_end_is_marked_so():
     assert "does not fit" in memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, 13 * GIB)[0].explanation
     assert "does not fit" not in memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, 14 * GIB)[0].explanation
 
 
-def test_what_is_small_beside_the_peak_is_not_told():
+def test_what_is_small_beside_the_peak_gives_no_warning():
     assert memory_that_grows({}, GIB) == []
     assert memory_that_grows({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 1000}, GIB) == []
     assert memory_that_grows({"eval": 75 * MIB, "eval_seen": 2, "eval_length": 2}, GIB) == [], "all of it was seen"
     assert memory_that_grows({"eval": 512, "eval_seen": 2}, GIB) == []
 
 
-def test_an_evaluation_of_unknown_length_is_told_by_the_batch():
+def test_an_evaluation_of_unknown_length_is_counted_by_the_batch():
     (advice,) = memory_that_grows({"eval": 75 * MIB, "eval_seen": 2}, 10 * GIB)
     assert advice.problem.endswith("the trial saw 2 batches") and "1,000 more" in advice.explanation
 
 
-def test_steps_that_leave_memory_are_told_and_an_audit_tells_both():
+def test_steps_that_leave_memory_are_shown_and_an_audit_shows_both():
     (advice,) = memory_that_grows({"train": 34 * MIB}, 10 * GIB)
     assert "34.0 MiB" in advice.problem and "33.2 GiB" in advice.explanation
     seen = sample([report(growth={"train": 34 * MIB, **EVALUATION})], peak=peak(10 * GIB))
@@ -51,7 +51,7 @@ def test_embeddings_that_an_evaluation_keeps_may_all_meet_in_the_end():
     large = memory_that_grows(EMBEDDINGS, GIB, evaluation_samples=60_000)
     assert [one.code for one in large] == ["memory-grows", "evaluation-collects"]
     seen = sample([report(growth=EMBEDDINGS)], peak=peak(10 * GIB))
-    assert not [one for one in findings(seen, {}) if one.code == "memory-grows"], "an audit tells what grows alone"
+    assert not [one for one in findings(seen, {}) if one.code == "memory-grows"], "an audit shows what grows alone"
 
 
 def test_predictions_small_evaluations_and_those_seen_to_their_end_are_no_matrix():

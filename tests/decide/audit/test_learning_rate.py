@@ -15,7 +15,7 @@ from brimful.decide.audit.learning_rate import learning_rate_advice, scaled_lear
         ("Lamb", 0.2, "square root"),
     ],
 )
-def test_the_rule_goes_by_the_optimizers_family(optimizer, rate, rule):
+def test_the_rule_goes_by_the_class_of_the_optimizer(optimizer, rate, rule):
     scaled = scaled_learning_rate(0.1, 64, 256, optimizer)
     assert scaled == (pytest.approx(rate), rule)
 

@@ -54,11 +54,6 @@ def test_a_script_that_fails_above_what_fits_is_limited_by_the_budget():
     assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (largest, "budget")
 
 
-def test_no_size_is_named_that_did_not_run_though_the_model_is_sure_of_its_memory():
-    found, asked = searched(network(2), 40)
-    assert found.estimate.largest_batch_size == max(size for size in asked if size <= 40)
-
-
 def test_a_data_set_smaller_than_the_sizes_that_fail_limits_as_before():
     found, _ = searched(LIGHT, 3000, search_largest(card(35 * GIB), Limits(dataset_length=2000)))
     assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (2000, "dataset")

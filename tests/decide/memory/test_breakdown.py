@@ -19,6 +19,8 @@ from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Phase, Si
 from tests.brimful_inside.simulator.random_programs import program_from, random_program
 from tests.decide.programs import CONTEXT, FORWARD, MIB, network, one_step, traced
 
+CONFIGURATIONS = ["", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4"]
+
 
 def broken_down(trace, **more):
     program = program_of(trace)
@@ -37,10 +39,12 @@ def categories(trace):
     return [allocation.category for allocation in annotate(trace).allocations]
 
 
+@pytest.mark.parametrize("conf", CONFIGURATIONS)
 @given(st.integers(0, 400), st.integers(1, 500))
-def test_the_parts_add_up_to_the_device_peak_of_the_run_and_of_each_phase(seed, batch_size):
-    trace = network(seed).trace(batch_size)
-    played, made = replayed(trace), broken_down(trace)
+@settings(max_examples=40, deadline=None)
+def test_the_parts_add_up_to_the_device_peak_of_the_run_and_of_each_phase(conf, seed, batch_size):
+    trace, program_settings = network(seed).trace(batch_size), settings_from(conf)
+    played, made = replayed(trace, program_settings), broken_down(trace, settings=program_settings)
     assert sum(made.whole.parts.values()) == played.peak.reserved + CONTEXT
     assert {name: sum(b.parts.values()) for name, b in made.phases.items()} == {
         name: peaks.reserved + CONTEXT for name, peaks in played.phases.items()
@@ -48,14 +52,6 @@ def test_the_parts_add_up_to_the_device_peak_of_the_run_and_of_each_phase(seed, 
     live = sum(made.whole.parts[name] for name in CATEGORIES if name not in ("cache", "context"))
     assert live == played.peak.allocated == sum(size for _, size in made.live)
     assert made.whole.outside_bytes + sum(share.bytes for share in made.whole.modules) <= live
-
-
-@pytest.mark.parametrize("knobs", ["expandable_segments:True", "max_split_size_mb:21", "roundup_power2_divisions:4"])
-@given(st.integers(0, 60))
-def test_they_add_up_under_other_settings_of_the_allocator(knobs, seed):
-    trace, settings = network(seed).trace(64), settings_from(knobs)
-    made = broken_down(trace, settings=settings)
-    assert sum(made.whole.parts.values()) == replayed(trace, settings).peak.reserved + CONTEXT
 
 
 @given(st.integers(0, 100), st.integers(1, 300))
@@ -151,13 +147,10 @@ def test_a_trace_without_notes_is_broken_down_all_the_same():
     assert broken_down(Trace({}, [Phase("train"), Malloc(1, MIB, "aten.mm")])).whole.parts["temporaries"] == MIB
 
 
-CONFIGURATIONS = ["", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4"]
-
-
 @pytest.mark.parametrize("conf", CONFIGURATIONS)
 @given(seed=st.integers(0, 1 << 40))
 @settings(max_examples=40, deadline=None)
-def test_live_blocks_are_those_that_the_allocator_holds_at_that_event(conf, seed):
+def test_live_blocks_are_those_that_the_allocator_holds_and_each_visit_is_as_high_as_the_replay_shows(conf, seed):
     program, live, held = random_program(random.Random(seed), 120), LiveBlocks(), [{}]
 
     def observe(event, addresses, allocator):
@@ -165,16 +158,8 @@ def test_live_blocks_are_those_that_the_allocator_holds_at_that_event(conf, seed
         numbers = {address: number for number, address in enumerate(addresses) if address}
         held.append({numbers[address]: block[0] for address, block in allocator._live.items()})
 
-    replay(program, program.sizes, CachingAllocator(None, settings_from(conf), detailed=False), observe=observe)
+    played = replay(program, program.sizes, CachingAllocator(None, settings_from(conf), detailed=False), observe=observe)
     assert [live.at(moment) for moment in range(len(held))] == held
-
-
-@pytest.mark.parametrize("conf", CONFIGURATIONS)
-@given(seed=st.integers(0, 1 << 40))
-@settings(max_examples=40, deadline=None)
-def test_each_visit_of_a_phase_is_as_high_as_the_replay_shows(conf, seed):
-    program, live = random_program(random.Random(seed), 120), LiveBlocks()
-    played = replay(program, program.sizes, CachingAllocator(None, settings_from(conf)), observe=live)
     for name, peaks in played.phases.items():
         visits = [visit for visit in live.visits if visit.phase == name]
         assert max(visit.allocated for visit in visits) == peaks.allocated

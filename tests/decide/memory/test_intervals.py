@@ -34,7 +34,7 @@ def test_the_bench_of_the_same_kind_of_network_goes_before_a_general_one():
     assert interval_for("dense", found).source is Source.MEASURED
 
 
-def test_the_bench_with_most_runs_speaks():
+def test_the_bench_with_most_runs_is_taken():
     assert interval_for("dense", [evidence("dense", -0.1, 0.1, 30), evidence("dense", -0.02, 0.03, 900)]).high == 0.03
 
 
@@ -78,7 +78,7 @@ def test_a_transformer_whose_patches_a_convolution_cuts_is_one_without_workspace
 
 
 @pytest.mark.parametrize(("workspace", "kind"), [(0, "no workspaces"), (17, "small workspaces"), (18, "workspaces")])
-def test_networks_are_told_apart_by_the_largest_workspace_of_cudnn(workspace, kind):
+def test_networks_are_distinguished_by_the_largest_workspace_of_cudnn(workspace, kind):
     assert kind_of(of(("cudnn_forward", workspace), ("aten.convolution", 979))) == kind
     assert kind_of(of(("aten.convolution", 979), ("cudnn_backward_data", workspace), ("aten.mul", 21))) == kind
 

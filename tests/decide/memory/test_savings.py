@@ -12,19 +12,7 @@ from brimful.decide.memory.categories import annotate
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import NoSaving, Saving, Source
 from brimful_inside.simulator.program import program_of
-from brimful_inside.simulator.trace import (
-    At,
-    Backward,
-    Free,
-    Malloc,
-    Phase,
-    Ready,
-    Retire,
-    Site,
-    Step,
-    Tag,
-    Uses,
-)
+from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Phase, Ready, Retire, Site, Step, Tag, Uses
 from tests.decide.programs import CONTEXT, GIB, MIB, card, one_step, traced
 
 CARD = card(4 * GIB, context=CONTEXT)

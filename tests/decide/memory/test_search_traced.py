@@ -287,11 +287,6 @@ def test_the_conclusion_has_peaks_by_phase_and_a_curve_for_the_page():
     assert all(p.value.low <= p.value.value <= p.value.high for p in found.estimate.curve)
 
 
-def test_impossible_limits_are_refused_before_anything_is_traced():
-    with pytest.raises(ValueError, match="no batch size"):
-        next(search_largest(card(20 * GIB), Limits(max_batch_size=4, min_batch_size=8)))
-
-
 @pytest.mark.parametrize("budget", [1200, 1500, 3000])
 def test_a_small_card_that_its_context_fills_by_half_still_gets_its_third_trace(budget):
     script = with_more(Script([("malloc", "w", affine(20 * MIB, 0))]), lambda b: 4 * b * b, lambda b: 4000 * b)

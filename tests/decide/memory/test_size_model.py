@@ -21,11 +21,7 @@ from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.replay import replay
-from brimful_inside.simulator.trace import (
-    Malloc,
-    Phase,
-    Trace,
-)
+from brimful_inside.simulator.trace import Malloc, Phase, Trace
 from tests.decide.programs import Script, affine, network
 
 MIB = 1 << 20
@@ -74,8 +70,8 @@ def test_a_polynomial_needs_different_batch_sizes():
 @settings(max_examples=60, deadline=None)
 def test_sizes_from_two_traces_replayed_at_any_batch_size_equal_a_direct_replay(seed, batch_size, conf):
     script, chosen = network(seed, layers=6), settings_from(conf)
-    model = fit_size_model(programs(script, 5, 12))
-    assert model is not None and model.exact
+    model = fitted(script)
+    assert model.exact
     program = program_of(script.trace(batch_size))
     direct = replay(program, program.sizes, CachingAllocator(settings=chosen))
     predicted = model.replay_at(batch_size, chosen)
@@ -85,8 +81,7 @@ def test_sizes_from_two_traces_replayed_at_any_batch_size_equal_a_direct_replay(
 
 def test_the_first_allocation_that_differs_is_named():
     script = Script([("malloc", "x", lambda b: 100 * min(b, 20))])
-    model = fit_size_model(programs(script, 5, 12))
-    assert model is not None
+    model = fitted(script)
     difference = model.difference_from(program_of(script.trace(50)), 50)
     assert difference == "allocation 0 (aten.op0): 5000 bytes predicted, 2000 seen"
 
@@ -128,8 +123,7 @@ def test_what_does_not_depend_on_the_batch_is_constant():
 def test_a_broken_model_is_caught_by_the_trace_that_was_not_fitted():
     """The guard can fail: a polynomial that is off by one byte at one allocation is not taken for a reproduction."""
     script = network(4)
-    model = fit_size_model(programs(script, 5, 12))
-    assert model is not None
+    model = fitted(script)
     first = model.polynomials[model.polynomial_of[0]]
     broken = replace(model, polynomials=(Polynomial(first.constant + 1), *model.polynomials[1:]))
     assert model.polynomial_of[0] == 0

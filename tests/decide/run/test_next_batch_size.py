@@ -59,7 +59,7 @@ def test_the_next_size_that_ran_in_a_trial_comes_before_a_guess():
     )
 
 
-def test_a_size_that_was_rounded_to_a_divisor_is_not_said_to_have_run_or_to_be_a_half():
+def test_a_size_that_was_rounded_to_a_divisor_is_not_named_as_run_or_as_a_half():
     tried = next_smaller(900, Known(ran=(64, 500)), effective=900)
     assert tried == Size(
         450,
@@ -78,7 +78,7 @@ def test_a_size_that_was_rounded_to_a_divisor_is_not_said_to_have_run_or_to_be_a
 
 
 @given(st.integers(2, 10**4), knowns)
-def test_what_is_said_to_have_run_or_to_be_half_is_so(failed, known):
+def test_what_is_named_as_run_or_as_half_is_so(failed, known):
     found = next_smaller(failed, known)
     assert found is not None
     assert found.ran or ("size that ran in a trial" not in found.why and "smaller that ran in a trial" not in found.why)
@@ -99,7 +99,7 @@ def test_a_planned_size_that_ran_in_a_trial_loses_a_quarter_and_an_unknown_one_h
     assert unknown is not None and (unknown.batch_size, "half" in unknown.why) == (48, True)
 
 
-def test_a_estimate_that_nothing_fits_is_no_size_to_go_to():
+def test_an_estimate_that_nothing_fits_is_no_size_to_go_to():
     found = next_smaller(64, Known(largest=0), 64)
     assert found is not None and (found.batch_size, found.accumulation) == (32, 2)
 

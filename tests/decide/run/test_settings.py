@@ -29,7 +29,7 @@ def test_what_was_given_comes_before_the_plan_and_nothing_is_dropped(opened, giv
     assert all(row.why for row in rows)
 
 
-def test_a_value_written_out_in_the_command_stays_and_the_plans_is_said():
+def test_a_value_written_out_in_the_command_stays_and_the_plans_is_named():
     (row, *_) = settings_of(parse(("train", "--num-workers", "2")), plan_of({"num_workers": 8}), "p", {})
     assert (row.requested, row.effective) == (2, 2)
     assert "the plan's 8 has no place" in row.why
@@ -46,9 +46,9 @@ def test_an_accumulation_that_nobody_sets_is_one():
 
 
 def test_the_users_own_environment_comes_before_the_plans():
-    added, said = environment_of(plan_of({}, {"A": "1", "B": "2", "C": "3"}), {"A": "9", "C": "3"})
+    added, kept = environment_of(plan_of({}, {"A": "1", "B": "2", "C": "3"}), {"A": "9", "C": "3"})
     assert added == {"B": "2"}
-    assert said == ["A=9 is set already; the plan's 1 is left out"]
+    assert kept == ["A=9 is set already; the plan's 1 is left out"]
 
 
 def test_an_environment_of_the_plan_is_no_setting():

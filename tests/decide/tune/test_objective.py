@@ -3,15 +3,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from builders import GIB, device_budget, peak, sample
+from builders import GIB, device_budget, peak, runs, sample
 
 from brimful.decide.tune.objective import choose, default_objective, fits_budget, peak_bytes
 from brimful.values import Objective, Outcome
-
-
-def runs(pairs):
-    return [sample(settings={"batch_size": size}, samples_per_s=rate, step_s=()) for size, rate in pairs]
-
 
 CURVE = [(8, 50.0), (16, 98.0), (32, 100.0), (64, 80.0)]
 

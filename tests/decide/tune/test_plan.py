@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 
@@ -32,12 +31,6 @@ def test_a_shell_gives_back_the_very_words_and_variables(words, value):
     line = command_line(Command((sys.executable, "-c", program, *words)), {}, {"TRIED": value})
     run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=os.environ | {"PYTHONUTF8": "1"}, check=True)
     assert run.stdout.splitlines() == [ascii(list(words)), ascii(value)]
-
-
-@given(st.lists(st.text(max_size=8), max_size=4))
-def test_every_word_is_one_word_to_a_shell(words):
-    words = [word.replace("{", "").replace("}", "") for word in words]
-    assert shlex.split(command_line(Command(("run", *words)), {})) == ["run", *words]
 
 
 def test_an_open_placeholder_is_not_pasted():

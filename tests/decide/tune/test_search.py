@@ -205,12 +205,6 @@ def test_the_users_own_settings_are_measured_in_the_same_session_before_and_afte
     assert len(result.baseline_rates) >= 2
 
 
-def test_a_size_of_the_users_own_beyond_the_limits_is_not_run():
-    result = search(Machine(saturating()), problem(128, requested=4096))
-    assert all(sample.trial.settings["batch_size"] <= 128 for sample in result.samples)
-    assert result.baseline_rates == ()
-
-
 def test_the_allocators_settings_are_taken_where_they_help_and_run_side_by_side():
     result = search(
         Machine(lambda size: 200.0, allocator_gain=1.5, noise=0.01), problem(128, requested=16, environments=(ALLOCATOR,))
@@ -368,17 +362,11 @@ def test_what_ended_the_way_up_is_named_with_the_size(top, limited_by, words):
     assert sentence is None if words is None else sentence and words in sentence and "2,000" in sentence
 
 
-def test_a_size_that_did_not_fit_is_named_as_what_ended_the_way_up():
-    result = search(Machine(lambda size: float(size), oom_from=100), problem(largest=300, requested=32, limited_by="dataset"))
-    assert "was not within the budget" in result.why["batch_size"]
-
-
-def test_a_size_at_which_the_command_fails_is_named_as_what_ended_the_way_up():
-    machine = Machine(lambda size: float(size), failing={128: Outcome.CRASHED})
-    result = search(machine, problem(largest=300, requested=32, limited_by="dataset"))
-    assert "the script raised an error" in result.why["batch_size"]
-
-
-def test_where_larger_sizes_brought_nothing_no_limit_is_named():
-    result = search(Machine(lambda size: 1000.0), problem(largest=512, requested=32, limited_by="dataset"))
-    assert ";" not in result.why["batch_size"]
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"oom_from": 100}, "was not within the budget"), ({"failing": {128: Outcome.CRASHED}}, "the script raised an error")],
+)
+def test_what_ended_the_way_up_stands_beside_the_size_and_nothing_where_larger_ones_brought_nothing(changes, words):
+    limits = {"largest": 300, "requested": 32, "limited_by": "dataset"}
+    assert words in search(Machine(float, **changes), problem(**limits)).why["batch_size"]
+    assert ";" not in search(Machine(lambda size: 1000.0), problem(**limits | {"largest": 512})).why["batch_size"]

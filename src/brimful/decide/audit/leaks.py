@@ -27,20 +27,17 @@ def memory_that_grows(
     evaluation holds on the card at most, as predicted) and `budget_bytes` the warning shows where it does not fit in the end;
     with `evaluation_samples`, how many there are, where what is kept of them may be compared with each other.
     """
-    found = []
-    per_step = growth.get("train", 0)
+    training, per_step = None, growth.get("train", 0)
     if per_step and per_step >= STEP_SHARE * peak_bytes:
-        found.append(
-            Diagnostic(
-                "memory-grows",
-                f"each step leaves {format_bytes(per_step)} more on the card",
-                f"the predicted peak is of the first steps; after {MANY:,} it is about {format_bytes(MANY * per_step)} more",
-                "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()",
-            )
+        training = Diagnostic(
+            "memory-grows",
+            f"each step leaves {format_bytes(per_step)} more on the card",
+            f"the predicted peak is of the first steps; after {MANY:,} it is about {format_bytes(MANY * per_step)} more",
+            "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()",
         )
     evaluation = _evaluation(growth, peak_bytes, evaluation_bytes, budget_bytes)
     collects = _collected(growth, peak_bytes, evaluation_samples)
-    return [*found, *filter(None, [evaluation, collects])]
+    return list(filter(None, [training, evaluation, collects]))
 
 
 def _evaluation(
@@ -48,11 +45,9 @@ def _evaluation(
 ) -> Diagnostic | None:
     per_batch, length, seen = growth.get("eval", 0), growth.get("eval_length"), growth.get("eval_seen", 0)
     left = MANY if length is None else max(0, length - seen)
-    enough = STEP_SHARE * peak_bytes if length is None else EVALUATION_SHARE * peak_bytes
     total = per_batch * left
-    if not per_batch or not left:
-        return None
-    if (per_batch if length is None else total) < enough:
+    small = per_batch < STEP_SHARE * peak_bytes if length is None else total < EVALUATION_SHARE * peak_bytes
+    if not total or small:
         return None
     of = "" if length is None else f" of {length:,}"
     when = f"after {MANY:,} more of them" if length is None else "at its end"

@@ -105,8 +105,6 @@ def growth(batch_size: float, seen_to: float, per_doubling: float) -> float:
 def committed_evidence() -> tuple[Evidence, ...]:
     """The bench results that came with the package."""
     folder = resources.files("brimful.decide").joinpath("evidence")
-    if not folder.is_dir():
-        return ()
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
     return tuple(read_evidence(file.read_text(encoding="utf-8")) for file in files)
 

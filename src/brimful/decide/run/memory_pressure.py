@@ -40,8 +40,7 @@ class MemoryPressure:
         share = heartbeat.host_used_share
         if share is None:
             return []
-        if share < HOST_AGAIN:
-            self._host_armed = True
+        self._host_armed = self._host_armed or share < HOST_AGAIN
         if not self._host_armed or share < HOST_SHARE:
             return []
         self._host_armed = False

@@ -172,7 +172,8 @@ def _curve(
     points = tuple(Point(size, _rate(samples[size], _estimate(steps[size], interval))) for size in sizes)
     rates = [{size: samples[size] / steps[size][host].seconds for size in sizes} for host in range(len(HOSTS))]
     best = max(sizes, key=lambda size: (rates[1][size], -size))
-    return _Curve(points, best, tuple(_knee(of) for of in rates))
+    knees = (min(size for size in sizes if of[size] >= max(of.values()) * (1 - TOLERANCE)) for of in rates)
+    return _Curve(points, best, tuple(knees))
 
 
 def _estimate(steps: Sequence[Step], interval: RelativeInterval) -> Estimate:
@@ -185,12 +186,6 @@ def _rate(samples: float, step: Estimate) -> Estimate:
     low = samples / step.high if step.high else None
     high = samples / step.low if step.low else None
     return Estimate(samples / step.value if step.value else 0.0, Source.PREDICTED, low, high, step.note)
-
-
-def _knee(rates: Mapping[int, float]) -> int:
-    """The smallest size within the tolerance of the fastest."""
-    within = max(rates.values()) * (1 - TOLERANCE)
-    return min(size for size, rate in rates.items() if rate >= within)
 
 
 def sizes_up_to(largest: int, also: Iterable[int] = ()) -> list[int]:
