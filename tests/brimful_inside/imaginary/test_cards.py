@@ -36,13 +36,6 @@ def test_a_tensor_takes_memory_of_its_own_card_alone(three, allocated):
     assert allocated() == [0, 0, 0] and torch.cuda.max_memory_allocated(1) == MIB
 
 
-def test_views_and_results_are_where_their_tensors_are(three, allocated):
-    first = torch.randn(1024, device="cuda:2")
-    assert first[3:].device == first.view(32, 32).t().device == (first + 1).device == torch.device("cuda:2")
-    assert torch.zeros_like(first).device == first.new_zeros(3).device == torch.device("cuda:2")
-    assert allocated()[:2] == [0, 0]
-
-
 def test_without_a_number_the_current_card_is_meant(three):
     assert torch.zeros(1, device="cuda").device.index == 0
     with torch.cuda.device(2):
@@ -50,11 +43,6 @@ def test_without_a_number_the_current_card_is_meant(three):
     torch.cuda.set_device(1)
     assert torch.cuda.current_device() == 1 and torch.zeros(1).to("cuda").device.index == 1
     assert torch.nn.Linear(2, 2).cuda(2).weight.device.index == 2
-
-
-def test_a_default_device_with_a_number_is_kept(three):
-    with torch.device("cuda:1"):
-        assert torch.zeros(3).device.index == 1 and torch.nn.Linear(2, 2).bias.device.index == 1
 
 
 def test_tensors_of_two_cards_do_not_meet(three):
@@ -119,14 +107,6 @@ def test_each_card_that_is_used_leaves_a_trace_of_its_own(three, traces):
     program = program_of(decode(traces[2].getvalue().splitlines()))
     played = replay(program, program.sizes, CachingAllocator())
     assert played.phases["train"].allocated == kept.nbytes
-
-
-def test_a_tensor_goes_to_the_card_of_another_and_takes_its_dtype(three):
-    other = torch.zeros(1, dtype=torch.float16, device="cuda:2")
-    for tensor in (torch.zeros(3), torch.zeros(3, device="cuda:0")):
-        moved = tensor.to(other)
-        assert moved.device.index == 2 and moved.dtype == torch.float16
-    assert other.to(torch.zeros(1, device="cuda:2")).dtype == torch.float32
 
 
 def test_graphs_of_two_cards_leave_nothing_behind_on_either(three, allocated):

@@ -14,7 +14,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 from brimful_inside.imaginary import enter
-from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Site, Tag, decode
+from brimful_inside.simulator.trace import At, Free, Malloc, Site, Tag, decode
 from tests.brimful_inside.imaginary.conftest import card
 
 optimizer_module = sys.modules[torch.optim.Optimizer.__module__]
@@ -169,11 +169,6 @@ def test_recomputation_is_not_counted_as_forward():
     assert read.where("gelu.default", "recomputation") == layers[::-1]
 
 
-def test_each_backward_pass_has_a_begin_and_an_end():
-    trace = traced(lambda gpu: train(Net()))
-    assert [note.begins for _, note in trace.notes if isinstance(note, Backward)] == [True, False] * 2
-
-
 def moments(trace):
     """The rows, where tensors that die at one moment (in the garbage collector) may do so in any order."""
     groups = itertools.groupby(trace.rows, key=lambda row: isinstance(row, Free))
@@ -200,12 +195,3 @@ def test_an_exception_leaves_no_module_behind():
     kept = []
     row, site = Read(traced(work)).allocations[-1]
     assert "zeros" in row.op and (site.model, site.during) == ("", "")
-
-
-def test_modules_and_the_engine_are_as_before_when_the_card_is_gone():
-    before = nn.Module.__call__, torch.autograd._engine_run_backward
-    hooks = optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks
-    counts = [len(one) for one in hooks]
-    traced(lambda gpu: train(Net(), steps=1))
-    assert (nn.Module.__call__, torch.autograd._engine_run_backward) == before
-    assert [len(one) for one in hooks] == counts

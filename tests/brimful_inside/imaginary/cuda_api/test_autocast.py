@@ -23,12 +23,6 @@ def test_matrix_products_are_cast_and_sums_are_not(gpu):
     assert (first @ second).dtype == torch.float32
 
 
-def test_a_convolution_with_batch_norm_stays_in_half(gpu):
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)).to("cuda")
-    with torch.autocast("cuda"):
-        assert model(torch.randn(2, 3, 8, 8, device="cuda")).dtype == torch.half
-
-
 def test_contexts_nest_and_decorate(gpu):
     card = torch.randn(4, 4, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -59,17 +53,8 @@ def test_a_weight_is_cast_once_and_its_cast_lives_until_the_outermost_context_en
     assert torch.cuda.memory_allocated() == before
 
 
-def test_without_the_cache_a_weight_is_cast_each_time(gpu):
-    weight = nn.Parameter(torch.randn(1000, 1000, device="cuda"))
-    with torch.no_grad(), torch.autocast("cuda", cache_enabled=False):
-        before = torch.cuda.memory_allocated()
-        F.linear(torch.randn(1, 1000, device="cuda"), weight)
-        gpu.workspaces.clear()
-        assert torch.cuda.memory_allocated() == before
-
-
 def test_cross_entropy_keeps_logits_in_half_and_their_logarithms_in_both(gpu):
-    """log_softmax is told its input's dtype, so only nll_loss casts: 2 + 4 bytes an element are kept, and 512 twice."""
+    """log_softmax gets its input's dtype, so only nll_loss casts: 2 + 4 bytes an element are kept, and 512 twice."""
     logits = torch.randn(1000, 1024, device="cuda", dtype=torch.half, requires_grad=True)
     target = torch.zeros(1000, dtype=torch.long, device="cuda")
     before = torch.cuda.memory_allocated()
@@ -79,26 +64,10 @@ def test_cross_entropy_keeps_logits_in_half_and_their_logarithms_in_both(gpu):
     assert torch.cuda.memory_allocated() - before == 1000 * 1024 * (2 + 4) + 2 * 512
 
 
-def test_a_softmax_from_half_to_float_makes_no_copy_of_its_input(gpu):
-    half = torch.randn(1000, 1024, device="cuda", dtype=torch.half)
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    F.softmax(half, -1, dtype=torch.float32)
-    assert torch.cuda.max_memory_allocated() - before == 1000 * 1024 * 4
-
-
 def test_binary_cross_entropy_is_refused_as_on_cuda(gpu):
     card = torch.rand(3, device="cuda")
     with torch.autocast("cuda"), pytest.raises(RuntimeError, match="unsafe to autocast"):
         F.binary_cross_entropy(card, card)
-
-
-def test_gradients_come_back_in_float32(gpu):
-    model = nn.Linear(4, 4).to("cuda")
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        loss = model(torch.randn(2, 4, device="cuda")).float().sum()
-    loss.backward()
-    assert model.weight.grad.dtype == torch.float32
 
 
 def test_a_grad_scaler_sees_no_overflow(gpu):

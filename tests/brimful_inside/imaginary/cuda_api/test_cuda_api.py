@@ -14,12 +14,7 @@ def test_the_card_is_there_and_says_what_it_is(gpu):
     assert torch.version.cuda
 
 
-def test_an_older_card_has_no_tensor_float(enter):
-    enter(capability=(7, 5))
-    assert not torch.cuda.is_bf16_supported(including_emulation=False)
-
-
-def test_memory_is_told_by_every_function(gpu):
+def test_every_function_reports_the_memory(gpu):
     free, total = torch.cuda.mem_get_info()
     assert total == 40 << 30 and free == total - (1 << 29)
     card = torch.zeros(1 << 20, device="cuda")
@@ -46,21 +41,6 @@ def test_the_accelerator_is_the_card(gpu):
     if hasattr(torch.accelerator, "memory_allocated"):
         assert torch.accelerator.memory_allocated() == 512
     assert card.is_cuda
-
-
-def test_streams_and_events_take_no_time_and_do_not_fail(gpu):
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    stream = torch.cuda.Stream(priority=-1)
-    start.record()
-    with torch.cuda.stream(stream):
-        assert torch.cuda.current_stream() == stream
-        stream.wait_stream(torch.cuda.default_stream())
-    assert torch.cuda.current_stream() == torch.cuda.default_stream() != stream
-    end.record(stream)
-    torch.cuda.current_stream().wait_event(end)
-    torch.cuda.synchronize()
-    assert start.elapsed_time(end) == 0.0 and end.query() and isinstance(stream, torch.Stream)
-    assert torch.Stream().stream_id != stream.stream_id
 
 
 def test_random_states_can_be_kept(gpu):

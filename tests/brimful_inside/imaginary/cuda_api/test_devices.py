@@ -24,13 +24,6 @@ def test_tensors_move_to_the_card_and_back(gpu):
     assert torch.zeros(3).copy_(card).tolist() == [0, 0, 0]
 
 
-def test_tensors_made_after_others_are_where_those_are(gpu):
-    card = torch.zeros(3, device="cuda")
-    made = (card.new_zeros(2), card.new_tensor([1.0]), torch.ones_like(card), card + 1, torch.cat([card, card]), card[:1])
-    assert all(tensor.is_cuda for tensor in made)
-    assert torch.as_tensor([1, 2], device="cuda").is_cuda and torch.tensor(1, device="cuda").is_cuda
-
-
 def test_legacy_types_name_the_card(gpu):
     assert torch.cuda.FloatTensor(2, 3).shape == (2, 3)
     assert torch.zeros(2).type(torch.cuda.HalfTensor).dtype == torch.half
@@ -66,19 +59,6 @@ def test_meta_tensors_of_the_script_are_not_the_cards(gpu):
     assert small.weight.is_cuda and model.weight.is_meta
 
 
-def test_a_second_card_is_refused_in_pytorchs_words(gpu):
-    tries = (
-        lambda: torch.zeros(2, device="cuda:1"),
-        lambda: torch.zeros(2).to("cuda:3"),
-        lambda: torch.zeros(2, device=1),
-        lambda: torch.cuda.set_device(2),
-        lambda: torch.zeros(2).cuda(1),
-    )
-    for attempt in tries:
-        with pytest.raises(RuntimeError, match="invalid device ordinal"):
-            attempt()
-
-
 def test_tensors_of_both_sides_do_not_mix(gpu):
     host, card = torch.randn(3, 3), torch.randn(3, 3, device="cuda")
     tries = (
@@ -93,15 +73,6 @@ def test_tensors_of_both_sides_do_not_mix(gpu):
             attempt()
     assert (card * torch.tensor(2.0)).is_cuda, "a number in a tensor without dimensions may stay on the host"
     assert card[torch.tensor([0, 1])].shape == (2, 3), "so may indices"
-
-
-def test_an_optimizer_made_before_the_move_keeps_its_parameters(gpu):
-    model = nn.Linear(3, 3)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    weight = model.weight
-    model.to("cuda")
-    assert model.weight is weight and optimizer.param_groups[0]["params"][0] is weight
-    assert weight.is_cuda and weight.is_leaf and weight.requires_grad
 
 
 def test_gradients_move_with_their_parameters(gpu):

@@ -121,10 +121,3 @@ def test_a_copy_that_does_not_wait_keeps_the_block(gpu):
     torch.zeros(1).pin_memory().to("cuda", non_blocking=True)
     torch.empty(1, device="cuda")
     assert torch.cuda.memory_stats()["active_bytes.all.current"] >= 30 * MIB
-
-
-def test_recording_the_stream_of_the_tensor_itself_keeps_nothing(gpu):
-    tensor = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
-    tensor.record_stream(torch.cuda.current_stream())
-    del tensor
-    assert torch.cuda.memory_stats()["active_bytes.all.current"] == 0

@@ -38,12 +38,6 @@ def test_a_tensor_can_change_its_size_and_its_storage(gpu):
     assert allocated() == 4096
 
 
-def test_two_tensors_can_change_places(gpu):
-    first, second = torch.zeros(10, device="cuda"), torch.zeros(20, device="cuda")
-    torch.utils.swap_tensors(first, second)
-    assert first.shape == (20,) and second.shape == (10,) and allocated() == 1024
-
-
 def test_a_storage_by_itself_is_on_the_card(gpu):
     storage = torch.UntypedStorage(1000, device="cuda")
     assert storage.device == torch.device("cuda:0") and storage.is_cuda and allocated() == 1024

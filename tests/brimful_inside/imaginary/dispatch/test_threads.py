@@ -43,18 +43,6 @@ def test_a_thread_with_a_run_of_its_own_and_an_executor_are_followed(gpu):
         assert all(tensor.is_cuda for tensor in executor.map(lambda size: torch.zeros(size, device="cuda"), range(1, 5)))
 
 
-def test_threads_started_after_the_card_is_gone_are_plain():
-    from brimful_inside import imaginary
-    from tests.brimful_inside.imaginary.conftest import card
-
-    imaginary.enter(card()).leave()
-    seen = []
-    thread = threading.Thread(target=lambda: seen.extend(torch.overrides._get_current_function_mode_stack()))
-    thread.start()
-    thread.join()
-    assert seen == []
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_that_pins_gives_pinned_tensors_of_the_host(gpu, workers):
     dataset = TensorDataset(torch.randn(20, 3), torch.zeros(20))

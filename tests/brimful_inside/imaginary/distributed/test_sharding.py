@@ -200,7 +200,7 @@ def test_columns_and_rows_of_a_layer_on_a_rank_each(alone, requested):
     assert out.shape == (2, WIDTH)
 
 
-def test_buckets_are_told_as_gradients(monkeypatch):
+def test_buckets_are_traced_as_gradients(monkeypatch):
     import io
 
     from brimful_inside import imaginary

@@ -67,12 +67,8 @@ def kept(dtype, **options):
     return bytes_kept
 
 
-def test_flash_keeps_a_sum_for_each_row_and_its_random_state(gpu):
-    assert kept(torch.half, is_causal=True) == 2 * 4 * 64 * 4 + 2 * 512
-
-
-def test_the_efficient_kernel_keeps_a_sum_for_each_row_and_its_random_state(gpu):
-    assert kept(torch.float32) == 2 * 4 * 64 * 4 + 2 * 512
+def test_fused_kernels_keep_a_sum_for_each_row_and_their_random_state(gpu):
+    assert kept(torch.half, is_causal=True) == kept(torch.float32) == 2 * 4 * 64 * 4 + 2 * 512
 
 
 def test_math_keeps_the_whole_matrix_of_weights(gpu):

@@ -88,6 +88,16 @@ SCRIPT = """
     torch.eye(6, device="cuda") + ones.masked_fill(ones == 1, 0)
     larger = torch.nn.functional.interpolate(image, scale_factor=2.0, mode="bilinear")
     torch.nn.GroupNorm(2, 8).to("cuda")(larger).sum().backward()
+    nn = torch.nn
+    layers = nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(10)
+    model = torch.nn.Sequential(*layers).to("cuda")
+    model(image)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with torch.autocast("cuda"):
+        loss = torch.nn.functional.cross_entropy(model(image), torch.zeros(2, device="cuda").long())
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
     try:
         torch.ones(2, device="cuda") + torch.ones(3, device="cuda")
         raise SystemExit("shapes that do not go together went together")

@@ -38,11 +38,6 @@ def test_writing_through_a_mask_is_no_approximation_where_a_number_is_written(gp
     assert gpu.approximations["boolean mask"] == 2
 
 
-def test_the_host_keeps_its_real_shapes(gpu):
-    host = torch.tensor([1.0, 0.0, 2.0])
-    assert host[host > 0].tolist() == [1, 2] and host.nonzero().shape == (2, 1) and not gpu.approximations
-
-
 @pytest.mark.parametrize("make", ["nested_tensor", "as_nested_tensor"])
 def test_nested_tensors_are_refused_where_they_are_made(gpu, make):
     parts = [torch.zeros(2, 3), torch.zeros(4, 3)]

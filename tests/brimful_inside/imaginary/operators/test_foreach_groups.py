@@ -19,16 +19,6 @@ def test_the_norm_of_all_gradients_is_one_operation_over_a_list_as_on_a_card(gpu
     assert taken.count("aten.linalg_vector_norm.default") == 1, "and the norm of these"
 
 
-def test_groups_are_of_the_card_and_of_the_host(gpu):
-    tensors = [torch.zeros(2, device="cuda"), torch.zeros(2), torch.zeros(2, device="cuda", dtype=torch.half)]
-    groups = torch.utils._foreach_utils._group_tensors_by_device_and_dtype([tensors], with_indices=True)
-    assert {(str(device), dtype): indices for (device, dtype), (_, indices) in groups.items()} == {
-        ("cuda:0", torch.float32): [0],
-        ("cpu", torch.float32): [1],
-        ("cuda:0", torch.half): [2],
-    }
-
-
 class _TwoCards:
     """The card of a tensor is given by its length."""
 

@@ -1,4 +1,4 @@
-"""The card as a whole: its books, its trace, and that nothing of it stays."""
+"""The card as a whole: its memory, its trace, and that nothing of it stays."""
 
 from __future__ import annotations
 
@@ -49,15 +49,7 @@ def test_parameters_gradients_and_adam_states_are_as_by_hand(gpu):
     assert torch.cuda.memory_allocated() == 3 * parameters
 
 
-def test_the_loss_takes_one_block(gpu):
-    logits, target = torch.randn(8, 10, device="cuda"), torch.zeros(8, dtype=torch.long, device="cuda")
-    before = torch.cuda.memory_allocated()
-    loss = nn.functional.cross_entropy(logits, target)
-    assert torch.cuda.memory_allocated() - before == 512
-    assert loss.item() == 0
-
-
-def test_the_trace_says_what_the_allocator_saw(gpu, trace_file):
+def test_the_trace_has_the_rows_of_the_allocator(gpu, trace_file):
     gpu.phase("train")
     tensor = torch.zeros(1000, device="cuda")
     del tensor
@@ -65,16 +57,6 @@ def test_the_trace_says_what_the_allocator_saw(gpu, trace_file):
     trace = rows(trace_file)
     assert trace.header["card"] == "an imaginary card" and trace.header["capability"] == [8, 0]
     assert trace.rows == [Phase("train"), Malloc(1, 4000, "aten.zeros.default"), Free(1), Step(1)]
-
-
-def test_a_phase_starts_with_peaks_of_its_own(gpu):
-    large = torch.zeros(1 << 20, device="cuda")
-    del large
-    gpu.phase("eval")
-    assert gpu.allocator.peak_allocated == 0
-    small = torch.zeros(10, device="cuda")
-    assert gpu.allocator.peak_allocated == 512
-    del small
 
 
 def test_the_same_training_gives_the_same_trace():
@@ -127,7 +109,7 @@ def test_a_model_from_before_the_card_was_used_dies_in_its_cycle_when_the_script
     assert torch.cuda.memory_allocated() == 0
 
 
-def test_a_step_does_not_look_through_what_was_set_aside(gpu):
+def test_a_step_does_not_collect_what_was_set_aside(gpu):
     many = [[] for _ in range(1000)]
     torch.zeros(1, device="cuda")
     assert gc.get_freeze_count() > len(many)
@@ -136,30 +118,7 @@ def test_a_step_does_not_look_through_what_was_set_aside(gpu):
     assert gc.get_freeze_count() > len(many) > len(gc.get_objects())  # which leaves out what is frozen
 
 
-def test_much_that_comes_up_while_a_cycle_is_alive_keeps_nothing_of_the_card(gpu):
-    torch.zeros(1, device="cuda")
-    holder = InACycle()
-    holder.tensor = torch.zeros(1000, device="cuda")
-    data = [{} for _ in range(100_000)]
-    gpu.step(1)
-    del holder
-    gpu.step(2)
-    assert torch.cuda.memory_allocated() == 0 and len(data) == 100_000
-
-
-def test_a_script_that_turns_the_collector_on_again_has_it_run_as_ever(gpu):
-    torch.zeros(1, device="cuda")
-    looks = []
-    gpu.garbage._collect = lambda: looks.append(1)
-    gpu.step(1)
-    assert looks == [1]
-    gc.enable()
-    gpu.step(2)
-    gpu.phase("eval")
-    assert looks == [1]
-
-
-def test_a_collection_of_young_objects_is_no_look_at_everything(gpu):
+def test_a_collection_of_young_objects_is_no_full_one(gpu):
     torch.zeros(1, device="cuda")
     frozen = gc.get_freeze_count()
     assert frozen and gc.collect(0) >= 0 and gc.get_freeze_count() <= frozen
@@ -182,18 +141,6 @@ def test_a_collector_that_was_off_before_stays_off_and_nothing_stays_frozen():
         assert gc.get_freeze_count() == 0
     finally:
         gc.enable()
-
-
-def test_torch_is_as_before_when_the_card_is_gone():
-    before = (torch.cuda.is_available(), torch.Tensor.device, torch.cuda.Stream, torch.compile, torch.Generator, gc.isenabled())
-    seen = imaginary.enter(card())
-    assert torch.cuda.is_available()
-    torch.zeros(1, device="cuda")
-    seen.leave()
-    after = (torch.cuda.is_available(), torch.Tensor.device, torch.cuda.Stream, torch.compile, torch.Generator, gc.isenabled())
-    assert after == before
-    assert torch.zeros(2).sum().item() == 0 and torch.zeros(1, device="meta").is_meta
-    assert not torch.overrides._get_current_function_mode_stack()
 
 
 def test_a_model_of_a_billion_parameters_takes_no_memory_of_the_host(gpu):

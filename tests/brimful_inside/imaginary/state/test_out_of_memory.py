@@ -24,10 +24,10 @@ def test_the_words_are_pytorchs(enter):
     assert isinstance(caught.value, torch.cuda.OutOfMemoryError)
 
 
-def test_every_event_is_told_though_the_script_goes_on_with_half_the_batch(enter):
+def test_every_event_is_reported_though_the_script_goes_on_with_half_the_batch(enter):
     gpu = enter(capacity_bytes=3 * GIB)
-    told = []
-    gpu.on_out_of_memory(told.append)
+    events = []
+    gpu.on_out_of_memory(events.append)
     model, batch, tries = nn.Linear(1024, 1024).to("cuda"), 400_000, 0
     while tries < 10:
         tries += 1
@@ -37,7 +37,7 @@ def test_every_event_is_told_though_the_script_goes_on_with_half_the_batch(enter
         except torch.cuda.OutOfMemoryError:
             batch //= 2
             model.zero_grad()
-    assert (batch, tries, len(told)) == (200_000, 2, 1)
+    assert (batch, tries, len(events)) == (200_000, 2, 1)
     assert torch.cuda.memory_stats()["num_ooms"] == 1
 
 
@@ -113,7 +113,7 @@ def test_a_workspace_of_cublas_is_given_back_where_that_of_cublaslt_has_no_room(
     assert gpu.allocator.allocated == 0 and gpu.allocator.peak_allocated == 32 << 20
 
 
-def test_free_memory_of_private_pools_is_told_apart(enter):
+def test_free_memory_of_private_pools_is_reported_apart(enter):
     gpu = enter(capacity_bytes=2 * GIB)
     gpu.allocator.free(gpu.allocator.malloc(GIB, 0, 1))
     words = r"1024\.00 MiB is allocated by PyTorch, with 1024\.00 MiB allocated in private pools"
