@@ -32,7 +32,7 @@ def _tolist(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
 
 
 def _data_ptr(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> int:
-    """The block's address in the allocator, so that tensors that share memory can be told."""
+    """The block's address in the allocator, so that tensors that share memory show it."""
     tensor = args[0]
     if not gpu.is_imaginary(tensor):
         return func(*args, **kwargs)
