@@ -47,19 +47,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "BrimfulError",
-    "Command",
-    "Plan",
-    "Record",
-    "__version__",
-    "audit",
-    "phase",
-    "predict",
-    "read_record",
-    "run",
-    "setting",
+    "BrimfulError", "Command", "Plan", "Record", "__version__", "audit", "phase", "predict", "read_record", "run", "setting",
     "tune",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

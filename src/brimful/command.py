@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from brimful.errors import UsageError
+from brimful.units import parse_setting
 from brimful.values import Command, Setting
 
 # {name} is a setting; {{name}} stands for a {name} of the script's own.
@@ -20,43 +21,28 @@ _ESCAPED = re.compile(r"\{(\{[a-z_][a-z0-9_]*\})\}")
 #: What stands where a run makes the command go on from its own checkpoint; trials and first attempts leave it out.
 RESUME = "resume"
 
+
+def _in_both_spellings(*names: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"--{text}" for name in names for text in (name, name.replace("_", "-"))))
+
+
 #: Flags by which scripts take their batch size, the most common names first; ``-b`` last since it may mean other things.
 BATCH_SIZE_FLAGS = (
-    "--batch_size",
-    "--batch-size",
-    "--per_device_train_batch_size",
-    "--per-device-train-batch-size",
-    "--train_batch_size",
-    "--train-batch-size",
-    "--batch_size_per_gpu",
-    "--batch-size-per-gpu",
-    "--batchsize",
-    "--bs",
-    "-b",
+    *_in_both_spellings("batch_size", "per_device_train_batch_size", "train_batch_size", "batch_size_per_gpu"),
+    *("--batchsize", "--bs", "-b"),
 )
-LEARNING_RATE_FLAGS = ("--learning_rate", "--learning-rate", "--lr")
-WORKERS_FLAGS = ("--num_workers", "--num-workers", "--workers", "--dataloader_num_workers", "-j")
 # Names of Transformers, Lightning, fairseq (ConvNeXt as well) and MAE, and of scripts that write their own loop.
 _ACCUMULATION_NAMES = (
-    "gradient_accumulation_steps",
-    "accumulate_grad_batches",
-    "update_freq",
-    "accum_iter",
-    "accumulation_steps",
-    "grad_accum_steps",
-    "grad_accum",
-    "accumulation",
-    "accum",
+    *("gradient_accumulation_steps", "accumulate_grad_batches", "update_freq", "accum_iter", "accumulation_steps"),
+    *("grad_accum_steps", "grad_accum", "accumulation", "accum"),
 )
-#: Flags by which scripts take the batches of an update, in both spellings.
-ACCUMULATION_FLAGS = tuple(
-    dict.fromkeys(f"--{text}" for name in _ACCUMULATION_NAMES for text in (name, name.replace("_", "-")))
-)
+#: Flags by which scripts take the batches of an update.
+ACCUMULATION_FLAGS = _in_both_spellings(*_ACCUMULATION_NAMES)
 
 _FLAGS = {
     "batch_size": BATCH_SIZE_FLAGS,
-    "lr": LEARNING_RATE_FLAGS,
-    "num_workers": WORKERS_FLAGS,
+    "lr": (*_in_both_spellings("learning_rate"), "--lr"),
+    "num_workers": (*_in_both_spellings("num_workers"), "--workers", "--dataloader_num_workers", "-j"),
     "accumulation": ACCUMULATION_FLAGS,
 }
 # Hydra and OmegaConf: the last part of a dotted key.
@@ -91,7 +77,7 @@ def parse(argv: tuple[str, ...] | list[str]) -> Command:
         if spot is None:
             continue
         index, prefix, text, flag = spot
-        given[name] = _value(text)
+        given[name] = parse_setting(text)
         if name == "batch_size":
             parts[index] = prefix + "{batch_size}"
         if name in ("batch_size", "accumulation"):
@@ -157,15 +143,6 @@ def _may_be(name: str, flag: str, text: str) -> bool:
     behind those only a whole number is the setting's.
     """
     return (flag.startswith("--") and name != "accumulation") or text.isdecimal() or "{" in text
-
-
-def _value(text: str) -> Setting:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def placeholders(command: Command) -> tuple[str, ...]:

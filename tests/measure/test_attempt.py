@@ -236,12 +236,6 @@ def test_a_command_killed_from_outside_is_called_killed(tmp_path):
     assert "probably for memory" in ended.notes[0]
 
 
-def test_a_command_over_its_host_limit_is_out_of_host_memory(tmp_path):
-    ended = run(tmp_path, "kept = [bytearray(os.urandom(1 << 20)) * 400]; time.sleep(60)", limit=200 << 20)
-    assert ended.outcome is Outcome.OUT_OF_HOST_MEMORY
-    assert ended.process_tree_host_bytes is not None and ended.process_tree_host_bytes > 200 << 20
-
-
 def test_a_memory_error_is_out_of_host_memory_without_torch_too(tmp_path):
     assert run(tmp_path, "bytearray(1 << 62)").outcome is Outcome.OUT_OF_HOST_MEMORY
 

@@ -33,31 +33,26 @@ def result(trial: str, first_step: float | None):
     )
 
 
-def handed_on(record: Path, absolute: Path) -> Path:
-    return record / "trial-002" / KEPT_OUT / absolute.relative_to("/")
-
-
-def test_a_file_made_before_the_first_step_is_there_for_the_next_trial(record, tmp_path):
-    image = tmp_path / "images" / "AB12.png"
-    kept(record, "trial-001", image, "png", FIRST_STEP - 5)
-    carry_over_files([result("trial-001", FIRST_STEP)], record, record / "trial-002")
-    assert handed_on(record, image).read_text() == "png"
-    assert not image.exists()
-
-
-def test_a_checkpoint_written_after_the_first_step_is_not_handed_on(record, tmp_path):
-    checkpoint = tmp_path / "last.pt"
-    kept(record, "trial-001", checkpoint, "weights", FIRST_STEP + 1)
-    carry_over_files([result("trial-001", FIRST_STEP)], record, record / "trial-002")
-    assert not handed_on(record, checkpoint).exists()
-
-
-def test_a_changed_copy_of_a_file_of_the_users_is_not_handed_on(record, tmp_path):
-    config = tmp_path / "config.json"
-    config.write_text("the user's")
-    kept(record, "trial-001", config, "changed", FIRST_STEP - 5)
-    carry_over_files([result("trial-001", FIRST_STEP)], record, record / "trial-002")
-    assert not handed_on(record, config).exists()
+@pytest.mark.parametrize(
+    ("written_at", "users_own", "first_step", "carried"),
+    [
+        (FIRST_STEP - 5, False, FIRST_STEP, True),  # prepared before training
+        (FIRST_STEP + 1, False, FIRST_STEP, False),  # a checkpoint
+        (FIRST_STEP - 5, True, FIRST_STEP, False),  # a changed copy of the user's file
+        (FIRST_STEP - 5, False, None, False),  # of a trial that never trained
+    ],
+)
+def test_files_made_before_the_first_step_are_there_for_the_next_trial(
+    record, tmp_path, written_at, users_own, first_step, carried
+):
+    path = tmp_path / "data" / "AB12.png"
+    if users_own:
+        path.parent.mkdir()
+        path.write_text("the user's")
+    kept(record, "trial-001", path, "made", written_at)
+    carry_over_files([result("trial-001", first_step)], record, record / "trial-002")
+    assert (record / "trial-002" / KEPT_OUT / path.relative_to("/")).exists() == carried
+    assert path.exists() == users_own
 
 
 def test_marks_of_removed_files_are_not_handed_on(record, tmp_path):
@@ -66,12 +61,6 @@ def test_marks_of_removed_files_are_not_handed_on(record, tmp_path):
     mark.write_text("")
     os.utime(mark, (1, 1))
     carry_over_files([result("trial-001", FIRST_STEP)], record, record / "trial-002")
-    assert not (record / "trial-002").exists()
-
-
-def test_a_trial_that_never_trained_hands_nothing_on(record, tmp_path):
-    kept(record, "trial-001", tmp_path / "half.bin", "half", FIRST_STEP - 5)
-    carry_over_files([result("trial-001", None)], record, record / "trial-002")
     assert not (record / "trial-002").exists()
 
 

@@ -11,35 +11,29 @@ from hypothesis import strategies as st
 from brimful.measure import gather
 from brimful.values import PhasePeak, Report
 from brimful_inside.wire import Failure, ProcessStarted
+from tests.measure.helper import REPORT
 
 
 def report(rank: int = 0, **changes) -> Report:
-    fields = {
-        "rank": rank, "local_rank": rank, "world_size": 2, "device": "cpu", "device_name": None, "device_total_bytes": None,
-        "torch_version": "2.13.0", "ended": "steps_done", "steps": 4, "warmup_steps": 1, "step_s": [0.1, 0.1, 0.1],
-        "loading_s": [0.01, 0.01, 0.01], "micro_batches_per_step": [1] * 4, "samples_per_step": [99, 8, 8, 8],
-        "optimizers": [], "loaders": [], "phases": {}, "losses": [], "worst_batch": None, "peak_unphased": None,
-        "context_bytes": None, "trace_file": None, "approximations": {}, "notes": [], "wrote": [],
-    }  # fmt: skip
-    return Report(**(fields | changes))
+    timed = {"step_s": [0.1] * 3, "loading_s": [0.01] * 3, "samples_per_step": [99, 8, 8, 8]}
+    return replace(REPORT, **{"rank": rank, "world_size": 2, "ended": "steps_done", "steps": 4, **timed, **changes})
 
 
 def peak(device: int | None, host: int | None, **more) -> PhasePeak:
     return PhasePeak(device, device, device, host, **more)
 
 
-def test_of_several_reports_of_a_process_the_last_counts():
-    events = [[report(steps=1, ended="running"), report(steps=4)]]
-    assert [r.steps for r in gather.last_reports(events)] == [4]
-
-
-def test_of_two_processes_with_one_rank_the_one_that_trained_counts():
-    started_again = [[report(steps=1)], [report(steps=4)], [report(steps=2)]]
-    assert [r.steps for r in gather.last_reports(started_again)] == [4]
-
-
-def test_ranks_come_in_order_whatever_the_order_of_their_files():
-    assert [r.rank for r in gather.last_reports([[report(1)], [report(0)]])] == [0, 1]
+@pytest.mark.parametrize(
+    ("by_process", "ranks_and_steps"),
+    [
+        ([[report(steps=1, ended="running"), report(steps=4)]], [(0, 4)]),
+        ([[report(steps=1)], [report(steps=4)], [report(steps=2)]], [(0, 4)]),
+        ([[report(1)], [report(0)]], [(0, 4), (1, 4)]),
+        ([[], []], []),
+    ],
+)
+def test_the_last_report_of_each_rank_counts_and_of_a_restarted_rank_the_process_with_more_steps(by_process, ranks_and_steps):
+    assert [(r.rank, r.steps) for r in gather.last_reports(by_process)] == ranks_and_steps
 
 
 def test_samples_per_second_are_summed_over_ranks_and_leave_the_warm_up_out():
@@ -88,7 +82,6 @@ def test_what_nobody_knows_stays_absent():
     assert gather.whole_peak([report()]) is None
     assert gather.samples_per_step([]) is None
     assert gather.samples_per_second([]) is None
-    assert gather.last_reports([[], []]) == ()
 
 
 def test_failures_come_with_the_rank_that_reported_them_and_in_its_order():

@@ -41,17 +41,13 @@ def test_each_number_of_each_card_has_a_source(gpu):
 
 
 @pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.key)
-def test_usable_memory_is_a_little_under_the_sticker_and_inside_its_interval(gpu):
+def test_usable_memory_is_a_little_under_the_sticker_and_rates_are_plausible(gpu):
     total = gpu.total_bytes
     assert 0.90 * STICKERS[gpu.key] * GIB < total.value < STICKERS[gpu.key] * GIB
     assert (total.low or total.value) <= total.value <= (total.high or total.value)
     context = gpu.context_bytes
     low, high = context.low or context.value, context.high or context.value
     assert 0 < low <= context.value <= high < 0.25 * total.value
-
-
-@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.key)
-def test_rates_are_plausible(gpu):
     assert 1e11 < gpu.bandwidth_bytes_per_s.value < 1e13
     assert gpu.fp32_flops.value >= 8e12
     if gpu.fp16_flops:
@@ -60,16 +56,15 @@ def test_rates_are_plausible(gpu):
     assert (gpu.tf32_flops is None) == (gpu.capability < (8, 0))
 
 
-def test_the_cards_of_the_promise_are_there():
-    keys = {gpu.key for gpu in all_gpus()}
-    assert keys == set(STICKERS)
-    assert len(keys) == len(all_gpus())
+def test_the_cards_of_the_promise_are_there_and_found_by_key_and_alias():
+    assert sorted(gpu.key for gpu in all_gpus()) == sorted(STICKERS)
+    for gpu in all_gpus():
+        assert all(find_gpu(name) is gpu for name in (gpu.key, *aliases(gpu)))
 
 
 @pytest.mark.parametrize(
     ("name", "key"),
     [
-        ("a100-40gb", "a100-40gb"),
         ("A100 40GB", "a100-40gb"),
         ("a100_80gb", "a100-80gb"),
         ("a100", "a100-40gb"),
@@ -80,19 +75,10 @@ def test_the_cards_of_the_promise_are_there():
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("Tesla T4", "t4"),
         ("RTX A6000", "a6000"),
-        ("NVIDIA GeForce RTX 4090", "rtx4090"),
-        ("v100", "v100-16gb"),
     ],
 )
 def test_a_card_is_found_by_any_of_its_names(name, key):
     assert find_gpu(name).key == key
-
-
-def test_every_card_is_found_by_its_key_and_its_aliases():
-    for gpu in all_gpus():
-        assert find_gpu(gpu.key) is gpu
-        for name in aliases(gpu):
-            assert find_gpu(name) is gpu
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from brimful import codec
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus.find import custom_gpu, find_gpu
+from brimful.record import HOME_VARIABLE
 from brimful.values import Calibration, Estimate, Gpu, Source
 
-HOME_VARIABLE = "BRIMFUL_HOME"  # as brimful.record has it, which brings the codec along
 SCHEMA = 1
 
 
@@ -47,8 +48,7 @@ def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
 
 def calibrations(home: Path | str | None = None) -> tuple[Calibration, ...]:
     """All that are kept, by name; files that cannot be read are passed over."""
-    folder = folder_of(home)
-    found = (_read(path) for path in sorted(folder.glob("*.json")))
+    found = (_read(path) for path in sorted(folder_of(home).glob("*.json")))
     return tuple(one for one in found if one is not None)
 
 
@@ -63,16 +63,12 @@ def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
         found = _read(_path_of(name, home))
         if found is None:
             raise
-        capability = (found.capability[0], found.capability[1])
-        plain = replace(custom_gpu(found.total_bytes, found.name), capability=capability, multiprocessors=found.multiprocessors)
-        return _with(plain, found)
+        own = {"capability": found.capability[:2], "multiprocessors": found.multiprocessors}
+        return _with(replace(custom_gpu(found.total_bytes, found.name), **own), found)
 
 
 def calibrated(gpu: Gpu, home: Path | str | None = None) -> Gpu:
-    """`gpu` with what was measured of it here: its context, cuDNN's share, its usable memory, the rates that it reached.
-
-    As it is, where nothing was.
-    """
+    """`gpu` with what was measured of it here, if anything was: context, cuDNN's share, usable memory, rates reached."""
     found = _read(_path_of(gpu.name, home))
     return gpu if found is None else _with(gpu, found)
 
@@ -105,10 +101,7 @@ def _path_of(name: str, home: Path | str | None) -> Path:
 
 def _read(path: Path) -> Calibration | None:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw.pop("schema", None) != SCHEMA:
-            return None
-        raw["capability"] = tuple(raw["capability"])
-        return Calibration(**raw)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        text = path.read_text(encoding="utf-8")
+        return codec.decode(text, Calibration) if json.loads(text).get("schema") == SCHEMA else None
+    except (OSError, ValueError, AttributeError):
         return None

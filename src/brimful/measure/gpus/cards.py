@@ -96,10 +96,6 @@ def _teraflops(value: float | None, sheet: str) -> Estimate | None:
     return None if value is None else Estimate(value * 1e12, Source.DATASHEET, note=sheet)
 
 
-def _datasheet(value: float, sheet: str) -> Estimate:
-    return Estimate(value, Source.DATASHEET, note=sheet)
-
-
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value)
 
@@ -144,8 +140,8 @@ def _card(
         context_bytes=context(context_of),
         capability=capability,
         multiprocessors=multiprocessors,
-        bandwidth_bytes_per_s=_datasheet(gb_per_s * 1e9, sheet),
-        fp32_flops=_datasheet(fp32 * 1e12, sheet),
+        bandwidth_bytes_per_s=Estimate(gb_per_s * 1e9, Source.DATASHEET, note=sheet),
+        fp32_flops=Estimate(fp32 * 1e12, Source.DATASHEET, note=sheet),
         tf32_flops=_teraflops(tf32, sheet),
         fp16_flops=_teraflops(fp16, sheet),
         bf16_flops=_teraflops(bf16, sheet),

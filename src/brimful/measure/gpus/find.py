@@ -35,20 +35,23 @@ _SHORT = {
 }
 
 
+_RATES = ("bandwidth_bytes_per_s", "fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops")
+
+
 def all_gpus() -> tuple[Gpu, ...]:
     """All cards of the catalogue, older architectures first."""
     return CARDS
 
 
 def find_gpu(name: str) -> Gpu:
-    """The card called `name`: its key, its name as CUDA says it, or a short name; case and spaces do not matter.
+    """The card called `name`: its key, its name as CUDA shows it, or a short name; case and spaces do not matter.
 
     Raises NoSuchDevice with the nearest names.
     """
-    key = _names().get(_plain(name))
-    if key is None:
+    card = _by_name().get(_plain(name))
+    if card is None:
         raise NoSuchDevice(name, [card.key for card in CARDS])
-    return _by_key()[key]
+    return card
 
 
 def aliases(gpu: Gpu) -> tuple[str, ...]:
@@ -68,18 +71,14 @@ def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
             f"A card with {format_bytes(total)} has no room for a CUDA context.",
             suggestion="Give its memory, as in --gpu-memory 20GiB.",
         )
-    stand_in = _by_key()[_STAND_IN]
+    stand_in = find_gpu(_STAND_IN)
     label = name or f"a card with {format_bytes(total)}"
     return replace(
         stand_in,
         key=_plain(name) if name else f"custom-{format_bytes(total).replace(' ', '').lower()}",
         name=label,
         total_bytes=Estimate(total, Source.ASSUMED, note="as given with --gpu-memory"),
-        bandwidth_bytes_per_s=_assumed(stand_in.bandwidth_bytes_per_s),
-        fp32_flops=_assumed(stand_in.fp32_flops),
-        tf32_flops=_assumed(stand_in.tf32_flops),
-        fp16_flops=_assumed(stand_in.fp16_flops),
-        bf16_flops=_assumed(stand_in.bf16_flops),
+        **{name: _assumed(getattr(stand_in, name)) for name in _RATES},
     )
 
 
@@ -108,22 +107,16 @@ def _rates(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _assumed(rate: Estimate | None) -> Estimate:
-    value = rate.value if rate else 0.0
-    return Estimate(value, Source.ASSUMED, note="an RTX 3090's, since nothing is known of this card")
+def _assumed(rate: Estimate) -> Estimate:
+    return Estimate(rate.value, Source.ASSUMED, note="an RTX 3090's, since nothing is known of this card")
 
 
 @cache
-def _by_key() -> dict[str, Gpu]:
-    return {card.key: card for card in CARDS}
-
-
-@cache
-def _names() -> dict[str, str]:
-    names = {_plain(card.name): card.key for card in reversed(CARDS)}  # of two cards with one name, the first one's
-    names.update({_plain(short): key for short, key in _SHORT.items()})
-    names.update({_plain(card.key): card.key for card in CARDS})
-    return names
+def _by_name() -> dict[str, Gpu]:
+    keys = {card.key: card for card in CARDS}
+    by_name = {_plain(card.name): card for card in reversed(CARDS)}  # of two cards with one name, the first one
+    by_name.update({_plain(short): keys[key] for short, key in _SHORT.items()})
+    return {**by_name, **{_plain(key): card for key, card in keys.items()}}
 
 
 def _plain(name: str) -> str:
