@@ -1,4 +1,4 @@
-"""The cause of an end is told from its consequences, in trials and in runs."""
+"""The cause of an end is found behind its consequences, in trials and in runs."""
 
 from __future__ import annotations
 
@@ -145,22 +145,20 @@ def of_another_rank(status: int) -> BaseException:
     return raised.value
 
 
-def test_a_single_sample_that_does_not_fit_is_final_and_a_smaller_micro_batch_that_may_fit_is_not():
-    assert is_final(failure_of(does_not_fit("CUDA out of memory")))
-    assert not is_final(failure_of(SmallerFits("out of memory")))
-    assert not is_final(failure_of(MemoryError()))
-
-
-def test_both_are_for_want_of_memory_and_a_script_s_own_error_is_not():
-    assert is_for_memory(failure_of(DoesNotFit("the cards do not hold it"))) and is_for_memory(failure_of(SmallerFits("")))
-    assert not is_for_memory(failure_of(KeyError("lr")))
+@pytest.mark.parametrize(
+    ("error", "final", "for_memory"),
+    [
+        (does_not_fit("CUDA out of memory"), True, True),
+        (DoesNotFit("the cards do not hold it"), True, True),
+        (SmallerFits("out of memory"), False, True),
+        (KeyError("lr"), False, False),
+    ],
+)
+def test_a_rank_s_own_error_is_final_where_no_micro_batch_fits_and_follows_from_no_other(error, final, for_memory):
+    failure = failure_of(error)
+    assert (is_final(failure), is_for_memory(failure), follows(failure)) == (final, for_memory, False)
 
 
 @pytest.mark.parametrize("status", [GIVES_UP, BROKEN])
-def test_what_a_rank_says_of_another_one_follows(status):
+def test_an_error_about_another_rank_follows(status):
     assert follows(failure_of(of_another_rank(status)))
-
-
-def test_what_a_rank_says_of_itself_does_not_follow():
-    assert not follows(failure_of(does_not_fit("CUDA out of memory")))
-    assert not follows(failure_of(KeyError("lr")))

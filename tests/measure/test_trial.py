@@ -256,14 +256,6 @@ def test_one_rank_is_started_without_its_launcher_and_has_the_environment_of_all
 
 
 RANK = '{"event": "process_started", "role": "rank"}\n'
-WORKER = '{"event": "process_started", "role": "worker"}\n'
-
-
-def test_a_rank_that_wrote_a_probe_error_ends_the_trial(tmp_path):
-    (tmp_path / "wire-7.jsonl").write_text(RANK)
-    assert not _a_rank_is_without_the_probe(tmp_path)
-    (tmp_path / "probe-error-7.txt").write_text("ImportError")
-    assert _a_rank_is_without_the_probe(tmp_path)
 
 
 def test_a_process_without_the_probe_ends_the_trial_when_no_rank_reports_in_for_a_while(tmp_path):
@@ -276,13 +268,15 @@ def test_a_process_without_the_probe_ends_the_trial_when_no_rank_reports_in_for_
     assert not _a_rank_is_without_the_probe(tmp_path)
 
 
-def test_a_worker_without_the_probe_ends_nothing(tmp_path):
-    (tmp_path / "wire-9.jsonl").write_text(WORKER)
-    (tmp_path / "probe-error-9.txt").write_text("ImportError")
-    assert not _a_rank_is_without_the_probe(tmp_path)
-
-
 def test_a_time_limit_ends_the_trial(tmp_path):
     result = run(tmp_path, "import time; time.sleep(600)", time_limit_s=1.0)
     assert result.outcome is Outcome.TIMED_OUT
     assert result.exit_code is None, "brimful ended it, so its exit code says nothing"
+
+
+@pytest.mark.parametrize("role", ["rank", "worker"])
+def test_a_rank_that_wrote_a_probe_error_ends_the_trial_and_a_worker_does_not(tmp_path, role):
+    (tmp_path / "wire-7.jsonl").write_text(RANK.replace("rank", role))
+    assert not _a_rank_is_without_the_probe(tmp_path)
+    (tmp_path / "probe-error-7.txt").write_text("ImportError")
+    assert _a_rank_is_without_the_probe(tmp_path) == (role == "rank")

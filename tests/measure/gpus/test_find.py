@@ -5,11 +5,12 @@ import re
 
 import pytest
 
+from brimful.decide.memory.cuda_context import context_of
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus import aliases, all_gpus, custom_gpu, find_gpu, to_card
 from brimful.values import Estimate, Source
 
-GIB = 1024**3
+MIB, GIB = 1 << 20, 1 << 30
 STICKERS = {  # what is printed on the box, GiB
     "v100-16gb": 16, "v100-32gb": 32, "t4": 16, "rtx2080ti": 11, "a100-40gb": 40, "a100-80gb": 80, "a100-80gb-pcie": 80,
     "a30": 24, "a10": 24, "a10g": 24, "a40": 48, "a6000": 48, "a5000": 24, "a4000": 16, "rtx3060-12gb": 12, "rtx3070": 8, 
@@ -109,3 +110,18 @@ def test_a_child_is_told_whole_bytes():
     assert card.total_bytes == 42298834944
     assert isinstance(card.total_bytes, int) and isinstance(card.context_bytes, int)
     assert card.capability == [8, 0] and card.multiprocessors == 108
+
+
+def test_cudnn_adds_to_the_context_of_the_measured_card():
+    gpu = find_gpu("a100-40gb")
+    assert gpu.context_bytes.value == 1429 * MIB
+    more = context_of(gpu, uses_cudnn=True)
+    assert 1600 * MIB < more.value < 1900 * MIB
+    assert "convolution" in (more.note or "")
+
+
+def test_where_nobody_measured_cudnn_the_interval_of_the_context_has_room_for_it():
+    gpu = find_gpu("t4")
+    assert context_of(gpu, uses_cudnn=True) == gpu.context_bytes
+    added = find_gpu("a100-40gb").cudnn_bytes.value
+    assert gpu.context_bytes.high - gpu.context_bytes.value > added
