@@ -13,12 +13,11 @@ import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from brimful import codec
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus.find import custom_gpu, find_gpu
-from brimful.record import HOME_VARIABLE
 from brimful.values import Calibration, Estimate, Gpu, Source
 
+HOME_VARIABLE = "BRIMFUL_HOME"  # as brimful.record has it, which brings the codec along
 SCHEMA = 1
 
 
@@ -101,7 +100,10 @@ def _path_of(name: str, home: Path | str | None) -> Path:
 
 def _read(path: Path) -> Calibration | None:
     try:
-        text = path.read_text(encoding="utf-8")
-        return codec.decode(text, Calibration) if json.loads(text).get("schema") == SCHEMA else None
-    except (OSError, ValueError, AttributeError):
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if raw.pop("schema", None) != SCHEMA:
+            return None
+        raw["capability"] = tuple(raw["capability"])
+        return Calibration(**raw)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
