@@ -232,7 +232,7 @@ def test_on_a_terminal_the_script_has_one_and_brimfuls_line_stands_below_its_own
     assert process.wait(timeout=60) == 0
     assert b"terminal True True" in seen
     assert all(b"bar %d" % n in seen for n in range(8))
-    assert b"no step seen yet" in seen
+    assert b"no step yet" in seen
     drawn, erased = seen.count(b"\x1bD\x1b[A"), seen.count(b"\x1b7\x1b[B\r\x1b[2K\x1b8")
     assert drawn == erased > 0
 
