@@ -1,7 +1,6 @@
 """The sandbox of a trial: writes stay out of the user's files, and its numbers out of the user's experiment trackers.
 
-`python_files` patches what Python writes. Here are the libraries that open files in C++ or Rust, past Python: their functions
-are patched when they are imported, so that the paths they get are redirected.
+`python_files` patches what Python writes; here are the libraries that open files in C++ or Rust, patched when imported.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import contextlib
 import functools
 import os
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 from brimful_inside.probe.context import ProcessContext, guarded, patch
 from brimful_inside.probe.hooks.import_hooks import import_hooks
@@ -39,11 +38,12 @@ class Call(NamedTuple):
     position: int  # and its place, self included
     writes: bool
     keeps: bool = False  # what is in the file already stays
-    mode: Optional[Tuple[str, int]] = None  # the parameter that holds the mode, and its place: "r" does not write
+    has_mode: bool = False  # the parameter `mode` follows: "r" does not write
     resumes: bool = False  # what it reads may be a checkpoint that the script resumes from
     folder: bool = False  # the path is a folder, and the names of the files in it are the library's
 
 
+SAFETENSORS = [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)]
 # By module; a module's calls are redirected when it is imported.
 CALLS: Dict[str, List[Call]] = {
     "torch": [
@@ -56,9 +56,7 @@ CALLS: Dict[str, List[Call]] = {
     ],
     "torch.serialization": [Call("save", "f", 1, True), Call("load", "f", 0, False, resumes=True)],
     "torch.onnx": [Call("export", "f", 2, True)],
-    "safetensors": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
-    "safetensors.torch": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
-    "safetensors.numpy": [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)],
+    **dict.fromkeys(("safetensors", "safetensors.torch", "safetensors.numpy"), SAFETENSORS),
     "tokenizers": [
         Call("Tokenizer.save", "path", 1, True),
         Call("Tokenizer.from_file", "path", 0, False),
@@ -67,7 +65,7 @@ CALLS: Dict[str, List[Call]] = {
     ],
     "cv2": [Call("imwrite", "filename", 0, True), Call("imread", "filename", 0, False)],
     "sqlite3": [Call("connect", "database", 0, True, True)],
-    "h5py": [Call("File.__init__", "name", 1, True, True, ("mode", 2))],
+    "h5py": [Call("File.__init__", "name", 1, True, True, has_mode=True)],
     "torchaudio": [Call("save", "uri", 0, True), Call("load", "uri", 0, False)],
     "soundfile": [Call("write", "file", 0, True), Call("read", "file", 0, False)],
     "torchvision.io": [
@@ -87,13 +85,16 @@ def keep_writes_out(context: ProcessContext) -> None:
     _switch_off_trackers(context.config.folder)
     overlay = context.overlay = Overlay(context.config.folder)
     patch_python_files(overlay)
-    for module in CALLS:
-        import_hooks.when_imported(module, functools.partial(_redirect_all, overlay, CALLS[module]))
+    for module, calls in CALLS.items():
+        for call in calls:
+            import_hooks.when_imported(module, functools.partial(_redirect, overlay, call))
     import_hooks.when_imported("subprocess", functools.partial(_note_programs, context))
     import_hooks.when_imported("huggingface_hub.hf_api", functools.partial(_drop_uploads, context))
     if context.config.device == "imaginary":
-        import_hooks.when_imported("datasets", _no_cached_maps)
-    import_hooks.when_imported("tensorboard.compat", _no_tensorflow)
+        # A mapped data set may hold what a model computed, so zeros: it must not stay in the user's cache.
+        import_hooks.when_imported("datasets", lambda module: module.disable_caching())
+    # TensorBoard writes by TensorFlow's C++ where that is installed, else by Python: its compat/__init__.py imports notf.
+    import_hooks.when_imported("tensorboard.compat", lambda module: setattr(module, "notf", True))
 
 
 def _switch_off_trackers(folder: str) -> None:
@@ -107,13 +108,8 @@ def _switch_off_trackers(folder: str) -> None:
     sys.dont_write_bytecode = True
 
 
-def _redirect_all(overlay: Overlay, calls: List[Call], module: Any) -> None:
-    for call in calls:
-        _redirect(overlay, module, call)
-
-
 @guarded
-def _redirect(overlay: Overlay, module: Any, call: Call) -> None:
+def _redirect(overlay: Overlay, call: Call, module: Any) -> None:
     holder, names = module, call.name.split(".")
     for name in names[:-1]:
         holder = getattr(holder, name, None)
@@ -132,20 +128,14 @@ def _redirect(overlay: Overlay, module: Any, call: Call) -> None:
 
 
 def _redirected_arguments(overlay: Overlay, call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-    writes = call.writes and _mode(call, args, kwargs) != "r"
+    mode = kwargs.get("mode", args[call.position + 1] if len(args) > call.position + 1 else "r") if call.has_mode else "w"
+    writes = call.writes and mode != "r"
     if call.argument in kwargs:
         return args, {**kwargs, call.argument: _redirected(overlay, call, kwargs[call.argument], writes)}
     if len(args) > call.position:
         new = _redirected(overlay, call, args[call.position], writes)
         return (*args[: call.position], new, *args[call.position + 1 :]), kwargs
     return args, kwargs
-
-
-def _mode(call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> str:
-    if call.mode is None:
-        return ""
-    name, position = call.mode
-    return str(kwargs.get(name, args[position] if len(args) > position else "r"))
 
 
 def _redirected(overlay: Overlay, call: Call, path: Any, writes: bool) -> Any:
@@ -156,17 +146,12 @@ def _redirected(overlay: Overlay, call: Call, path: Any, writes: bool) -> Any:
     absolute = overlay.covered(path) if call.resumes else None
     if absolute is not None and overlay.where(absolute) == absolute:
         overlay.loaded(absolute)
-    if call.folder:
-        return _folder(overlay, path)
-    return path_for(overlay, path, writes, call.keeps)
-
-
-def _folder(overlay: Overlay, path: Any) -> Any:
-    """The layer's own folder of that name; where the script sees no such folder, one that does not exist either."""
+    if not call.folder:
+        return path_for(overlay, path, writes, call.keeps)
     absolute = overlay.covered(path)
     if absolute is None:
         return path
-    if overlay.make_parent(os.path.join(absolute, "any")):
+    if overlay.make_parent(os.path.join(absolute, "any")):  # else the script sees no such folder: upper does not exist either
         overlay.list_written(absolute)
     return overlay.upper(absolute)
 
@@ -216,14 +201,3 @@ def _dropping(context: ProcessContext, module: Any, name: str) -> Any:
         return None
 
     return drop
-
-
-def _no_cached_maps(module: Any) -> None:
-    """On an imaginary card a mapped data set may hold what a model computed, so zeros: it must not stay in the user's cache."""
-    if hasattr(module, "disable_caching"):
-        module.disable_caching()
-
-
-def _no_tensorflow(module: Any) -> None:
-    """TensorBoard writes by TensorFlow's C++ where that is installed, else by Python: its compat/__init__.py imports notf."""
-    module.notf = True

@@ -17,7 +17,7 @@ import io
 import os
 import shutil
 import sys
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from brimful_inside.probe.sandbox.overlay import Overlay
 
@@ -31,6 +31,7 @@ class Replacement:
     """A function in place of a built-in one. Like a built-in, and unlike a function, it does not bind when a class holds it."""
 
     def __init__(self, function: Callable[..., Any], original: Any, module: str):
+        self.__dict__.update(getattr(original, "__dict__", {}))
         self.__name__ = self.__qualname__ = original.__name__
         self.__doc__ = original.__doc__
         self.__module__ = module
@@ -53,24 +54,26 @@ def patch_python_files(overlay: Overlay) -> None:
     replacement = Replacement(_open(overlay, original), original, "io")
     builtins.open = io.open = replacement  # type: ignore[assignment]
     replaced: Dict[int, Any] = {id(original): replacement}
-    for name, make in _REPLACEMENTS.items():
-        replaced.update(_replace(name, functools.partial(make, overlay)))
-    shutil.rmtree = _rmtree(overlay, shutil.rmtree)
+    for name, make in _OF_THEIR_OWN.items():
+        _replace(os, name, functools.partial(make, overlay), replaced)
+    for functions, reads in ((_READING, True), (_WRITING, False)):
+        for name, function in functions.items():
+            _replace(os, name, functools.partial(_of_one_path, overlay, function, reads), replaced)
+    _replace(shutil, "rmtree", functools.partial(_of_one_path, overlay, _rmtree, False), replaced)
     shutil._copyxattr = lambda *args, **kwargs: None  # type: ignore[attr-defined]
     _replace_in_holders(replaced)
 
 
-def _replace(name: str, make: Callable[[Any], Any]) -> Dict[int, Any]:
-    original = getattr(os, name, None)
+def _replace(module: Any, name: str, make: Callable[[Any], Any], replaced: Dict[int, Any]) -> None:
+    original = getattr(module, name, None)
     if original is None:
-        return {}
-    replacement = Replacement(make(original), original, "os")
+        return
+    replaced[id(original)] = replacement = Replacement(make(original), original, module.__name__)
     for known in _SETS:
         members = getattr(os, known, set())
         if original in members:
             members.add(replacement)
-    setattr(os, name, replacement)
-    return {id(original): replacement}
+    setattr(module, name, replacement)
 
 
 def _replace_in_holders(replaced: Dict[int, Any]) -> None:
@@ -134,30 +137,32 @@ def _os_open(overlay: Overlay, original: Any) -> Any:
     return open
 
 
-def _reads(overlay: Overlay, original: Any) -> Any:
-    def read(path: Any, *args: Any, **kwargs: Any) -> Any:
-        absolute = overlay.covered(path, kwargs.get("dir_fd")) if overlay.is_used else None
-        where = None if absolute is None else overlay.where(absolute)
-        if where is None or where == absolute:
-            return original(path, *args, **kwargs)
-        kwargs.pop("dir_fd", None)
-        return original(where, *args, **kwargs)
+def _of_one_path(overlay: Overlay, function: Callable[..., Any], reads: bool, original: Any) -> Any:
+    """Calls `function(overlay, original, absolute, path, ...)` for a path that the overlay covers, else `original`."""
 
-    return read
-
-
-def _changes(overlay: Overlay, original: Any) -> Any:
-    """Changes what is there: the user's file is copied into the layer first."""
-
-    def change(path: Any, *args: Any, **kwargs: Any) -> Any:
-        absolute = overlay.covered(path, kwargs.get("dir_fd"))
+    def call(path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not reads and _from_tempfile():
+            overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
+        absolute = None
+        if overlay.is_used or not reads:
+            absolute = overlay.covered("." if path is None else path, kwargs.get("dir_fd"))
         if absolute is None:
             return original(path, *args, **kwargs)
-        kwargs.pop("dir_fd", None)
-        visible = overlay.is_visible(absolute)
-        return original(overlay.to_write(absolute, True) if visible else overlay.upper(absolute), *args, **kwargs)
+        path = path if kwargs.pop("dir_fd", None) is None else absolute
+        return function(overlay, original, absolute, path, *args, **kwargs)
 
-    return change
+    return call
+
+
+def _read(overlay: Overlay, original: Any, absolute: str, path: Any, *args: Any, **kwargs: Any) -> Any:
+    where = overlay.where(absolute)
+    return original(path if where == absolute else where, *args, **kwargs)
+
+
+def _change(overlay: Overlay, original: Any, absolute: str, path: Any, *args: Any, **kwargs: Any) -> Any:
+    """Changes what is there: the user's file is copied into the layer first."""
+    visible = overlay.is_visible(absolute)
+    return original(overlay.to_write(absolute, True) if visible else overlay.upper(absolute), *args, **kwargs)
 
 
 def _new(overlay: Overlay, absolute: str, path: Any) -> str:
@@ -166,58 +171,33 @@ def _new(overlay: Overlay, absolute: str, path: Any) -> str:
     return overlay.to_write(absolute, keeps_content=False)
 
 
-def _mkdir(overlay: Overlay, original: Any) -> Any:
-    def mkdir(path: Any, mode: int = 0o777, *, dir_fd: Optional[int] = None) -> None:
-        if _from_tempfile():
-            overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
-        absolute = overlay.covered(path, dir_fd)
-        if absolute is None:
-            return original(path, mode, dir_fd=dir_fd)
-        return original(_new(overlay, absolute, path), mode)
-
-    return mkdir
+def _mkdir(overlay: Overlay, original: Any, absolute: str, path: Any, *mode: Any, **kwargs: Any) -> None:
+    original(_new(overlay, absolute, path), *mode, **kwargs)
 
 
-def _unlink(overlay: Overlay, original: Any) -> Any:
-    def unlink(path: Any, *, dir_fd: Optional[int] = None) -> None:
-        absolute = overlay.covered(path, dir_fd)
-        if absolute is None:
-            return original(path, dir_fd=dir_fd)
-        upper, lower = overlay.upper(absolute), overlay.lies_below(absolute)
-        if os.path.isdir(overlay.where(absolute)) and not os.path.islink(overlay.where(absolute)):
-            raise _error(IsADirectoryError, errno.EISDIR, path)
-        if os.path.lexists(upper) or not lower:
-            original(upper)
-        if lower:
-            overlay.hide(absolute)
-        return None
-
-    return unlink
+def _unlink(overlay: Overlay, original: Any, absolute: str, path: Any) -> None:
+    seen, upper, lower = overlay.where(absolute), overlay.upper(absolute), overlay.lies_below(absolute)
+    if os.path.isdir(seen) and not os.path.islink(seen):
+        raise _error(IsADirectoryError, errno.EISDIR, path)
+    if os.path.lexists(upper) or not lower:
+        original(upper)
+    if lower:
+        overlay.hide(absolute)
 
 
-def _rmdir(overlay: Overlay, original: Any) -> Any:
-    def rmdir(path: Any, *, dir_fd: Optional[int] = None) -> None:
-        absolute = overlay.covered(path, dir_fd)
-        if absolute is None:
-            return original(path, dir_fd=dir_fd)
-        if not os.path.isdir(overlay.where(absolute)):
-            return original(overlay.where(absolute))
-        if overlay.names(absolute)[0]:
-            raise _error(OSError, errno.ENOTEMPTY, path)
-        return _remove(overlay, absolute)
-
-    return rmdir
+def _rmdir(overlay: Overlay, original: Any, absolute: str, path: Any) -> None:
+    if not os.path.isdir(overlay.where(absolute)):
+        original(overlay.where(absolute))
+    if overlay.names(absolute)[0]:
+        raise _error(OSError, errno.ENOTEMPTY, path)
+    _remove(overlay, absolute)
 
 
-def _rmtree(overlay: Overlay, original: Any) -> Any:
-    @functools.wraps(original)
-    def rmtree(path: Any, *args: Any, **kwargs: Any) -> Any:
-        absolute = overlay.covered(path, kwargs.get("dir_fd"))
-        if absolute is None or not os.path.isdir(overlay.where(absolute)):
-            return original(path, *args, **kwargs)
-        return _remove(overlay, absolute)
-
-    return rmtree
+def _rmtree(overlay: Overlay, original: Any, absolute: str, path: Any, *args: Any, **kwargs: Any) -> None:
+    if os.path.isdir(overlay.where(absolute)):
+        _remove(overlay, absolute)
+    else:
+        original(path, *args, **kwargs)
 
 
 def _remove(overlay: Overlay, absolute: str) -> None:
@@ -225,6 +205,69 @@ def _remove(overlay: Overlay, absolute: str) -> None:
     overlay.remove_upper(absolute)
     if lower:
         overlay.hide(absolute)
+
+
+def _chdir(overlay: Overlay, original: Any, absolute: str, path: Any) -> None:
+    original(path if overlay.lies_below(absolute) else overlay.where(absolute))
+
+
+def _listdir(overlay: Overlay, original: Any, absolute: str, path: Any) -> Any:
+    if not os.path.isdir(overlay.where(absolute)):
+        return original(overlay.where(absolute))
+    names = overlay.names(absolute)[0]
+    return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
+
+
+class _Entry:
+    """A directory entry of the layer under the user's path."""
+
+    def __init__(self, entry: Any, path: Any):
+        self._entry = entry
+        self.name = entry.name
+        self.path = path
+
+    def __fspath__(self) -> Any:
+        return self.path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+
+class _Scan(Iterator[Any]):
+    """What os.scandir returns: an iterator that can be closed."""
+
+    def __init__(self, entries: Any):
+        self._entries = iter(entries)
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def close(self) -> None:
+        self._entries = iter(())
+
+    def __enter__(self) -> _Scan:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def _scandir(overlay: Overlay, original: Any, absolute: str, path: Any) -> Any:
+    where = overlay.where(absolute)
+    if where == absolute and not overlay.any_hidden:
+        return original(path)
+    if not os.path.isdir(where):
+        return original(where)
+    names, written = overlay.names(absolute)
+    shown = "." if path is None else os.fspath(path)
+    entries: List[Any] = []
+    if written:
+        with original(overlay.upper(absolute)) as above:
+            entries += [_Entry(e, os.path.join(os.fsdecode(shown), e.name)) for e in above if e.name in written]
+    if set(names) - written:
+        with original(path) as below:
+            entries += [e for e in below if os.fsdecode(e.name) in names and os.fsdecode(e.name) not in written]
+    return _Scan(entries)
 
 
 def _rename(overlay: Overlay, original: Any) -> Any:
@@ -289,97 +332,21 @@ def _link(overlay: Overlay, original: Any) -> Any:
     return link
 
 
-def _chdir(overlay: Overlay, original: Any) -> Any:
-    def chdir(path: Any) -> None:
-        absolute = overlay.covered(path) if overlay.is_used else None
-        if absolute is None or (os.path.isdir(absolute) and not overlay.is_hidden(absolute)):
-            return original(path if absolute is None or not os.path.exists(absolute) else absolute)
-        return original(overlay.where(absolute))
-
-    return chdir
-
-
-def _listdir(overlay: Overlay, original: Any) -> Any:
-    def listdir(path: Any = None) -> Any:
-        absolute = overlay.covered("." if path is None else path) if overlay.is_used else None
-        if absolute is None or not os.path.isdir(overlay.where(absolute)):
-            return original(path)
-        names = overlay.names(absolute)[0]
-        return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
-
-    return listdir
-
-
-class _Entry:
-    """A directory entry of the layer under the user's path."""
-
-    def __init__(self, entry: Any, path: Any):
-        self._entry = entry
-        self.name = entry.name
-        self.path = path
-
-    def __fspath__(self) -> Any:
-        return self.path
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._entry, name)
-
-
-class _Scan:
-    """What os.scandir returns: an iterator that can be closed."""
-
-    def __init__(self, entries: Any):
-        self._entries = iter(entries)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._entries
-
-    def __next__(self) -> Any:
-        return next(self._entries)
-
-    def __enter__(self) -> _Scan:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._entries = iter(())
-
-
-def _scandir(overlay: Overlay, original: Any) -> Any:
-    def scandir(path: Any = None) -> Any:
-        absolute = overlay.covered("." if path is None else path) if overlay.is_used else None
-        where = None if absolute is None else overlay.where(absolute)
-        if absolute is None or where is None or (where == absolute and not overlay.any_hidden):
-            return original(path)
-        if not os.path.isdir(where):
-            return original(where)
-        names, written = overlay.names(absolute)
-        shown = "." if path is None else os.fspath(path)
-        entries = []
-        if written:
-            with original(overlay.upper(absolute)) as above:
-                entries += [_Entry(e, os.path.join(os.fsdecode(shown), e.name)) for e in above if e.name in written]
-        if set(names) - written:
-            with original(path) as below:
-                entries += [e for e in below if os.fsdecode(e.name) in names and os.fsdecode(e.name) not in written]
-        return _Scan(entries)
-
-    return scandir
-
-
-_REPLACEMENTS: Dict[str, Callable[[Overlay, Any], Any]] = {
-    **dict.fromkeys(("stat", "lstat", "access", "readlink", "statvfs"), _reads),
-    **dict.fromkeys(("chmod", "utime", "truncate", "chown", "lchown"), _changes),
-    **dict.fromkeys(("unlink", "remove"), _unlink),
-    **dict.fromkeys(("rename", "replace"), _rename),
-    "open": _os_open,
-    "mkdir": _mkdir,
-    "rmdir": _rmdir,
+_READING: Dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("stat", "lstat", "access", "readlink", "statvfs"), _read),
+    "chdir": _chdir,
     "listdir": _listdir,
     "scandir": _scandir,
+}
+_WRITING: Dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("chmod", "utime", "truncate", "chown", "lchown"), _change),
+    **dict.fromkeys(("unlink", "remove"), _unlink),
+    "mkdir": _mkdir,
+    "rmdir": _rmdir,
+}
+_OF_THEIR_OWN: Dict[str, Callable[[Overlay, Any], Any]] = {
+    **dict.fromkeys(("rename", "replace"), _rename),
+    "open": _os_open,
     "symlink": _symlink,
     "link": _link,
-    "chdir": _chdir,
 }

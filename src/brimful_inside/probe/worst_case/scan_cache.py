@@ -1,9 +1,8 @@
 """The scans of a trial, kept for the later trials of one session, which then measure a few samples alone.
 
-Each process writes `scans-<pid>.jsonl` in its trial's folder: one scan a line, as JSON, so that ranks do not share a file and a
-process that is killed leaves at most one torn line, which counts as none. A scan is reused where it is of the same rank, of
-the same loader (the n-th over a data set of that type, part and length), and its first and its largest samples have the sizes
-that they have now; else the data set is scanned anew.
+Each process writes `scans-<pid>.jsonl` in its trial's folder: one scan a line, as JSON, so that a process that is killed leaves
+at most one torn line, which counts as none. A scan is reused where it is of the same rank, of the same loader (the n-th over a
+data set of that type, part and length), and its first and its largest samples have the sizes that they have now.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from brimful_inside.probe.process.exit import world
-from brimful_inside.probe.worst_case.scan import FIRST, KEPT_LARGEST, Scan, order_of, scan
+from brimful_inside.probe.worst_case.scan import Scan, order_of, scan
 from brimful_inside.wire import SCANS_FILE
 
 MAX_TOTALS = 200_000  # assumed: some 1 MB of text; beyond, only loaders with a plain batch sampler can use a scan
@@ -37,7 +36,12 @@ class ScanCache:
         `totals_needed`: the size of each sample is asked for, not only which are the largest. Raises what the data set raises.
         """
         key = self._key(dataset, length)
-        earlier = [one for one in self._of_earlier_trials(key) if one.totals or not totals_needed]
+        if self._earlier is None:
+            self._earlier = {}
+            for path in self._files:
+                for its, one in read(path):
+                    self._earlier.setdefault(its, []).insert(0, one)  # the newest first
+        earlier = [one for one in self._earlier.get(key, []) if one.totals or not totals_needed]
         found = scan(dataset, length, earlier=earlier)
         if found.trial is None:
             self._keep(key, found, totals_needed)
@@ -48,15 +52,6 @@ class ScanCache:
         number = self._loaders.get((kind, length), 0)
         self._loaders[kind, length] = number + 1
         return world()[0], number, kind, length
-
-    def _of_earlier_trials(self, key: Key) -> List[Scan]:
-        """Newest first."""
-        if self._earlier is None:
-            self._earlier = {}
-            for path in self._files:
-                for its, found in read(path):
-                    self._earlier.setdefault(its, []).insert(0, found)
-        return self._earlier.get(key, [])
 
     def _keep(self, key: Key, found: Scan, totals_needed: bool) -> None:
         """By one write call, so that no two lines are torn. A full disk or a vanished folder is not the script's business."""
@@ -99,7 +94,7 @@ def encode(key: Key, found: Scan, with_totals: bool) -> bytes:
 
 
 def read(path: str) -> Iterator[Tuple[Key, Scan]]:
-    """The whole lines of one file. What cannot be read, or is no scan, is as if it were not there."""
+    """The whole lines of one file. What cannot be read is as if it were not there."""
     try:
         with open(path, "rb") as file:
             lines = file.read(MAX_FILE_BYTES).splitlines()
@@ -109,27 +104,14 @@ def read(path: str) -> Iterator[Tuple[Key, Scan]]:
     for line in lines:
         try:
             found = _decoded(json.loads(line), trial)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except ValueError:
             continue
         yield found
 
 
 def _decoded(row: Dict[str, Any], trial: str) -> Tuple[Key, Scan]:
-    """Raises ValueError where numbers are missing or indices lie beyond the data set."""
     rank, number, kind, length = row["key"]
-    scanned, largest, totals = row["scanned"], row["largest"], row["totals"]
-    extremes = {str(name): (low, high, at) for name, (low, high, at) in row["extremes"].items()}
-    first = [str(one) for one in row["first"]]
-    indices = [*largest, *(at for _, _, at in extremes.values())]
-    numbers = [rank, number, length, scanned, *indices, *(totals or [])]
-    numbers += [size for low, high, _ in extremes.values() for size in (low, high)]
-    counts_agree = len(first) == min(FIRST, scanned) and len(largest) == min(scanned, KEPT_LARGEST)
-    counts_agree = counts_agree and (totals is None or len(totals) == scanned) and 0 < scanned <= length
-    if not (counts_agree and isinstance(kind, str) and max(indices) < length and all(map(_is_natural, numbers))):
-        raise ValueError("not a scan")
-    by_index = {} if totals is None else dict(zip(order_of(length), totals))
-    return (rank, number, kind, length), Scan(scanned, length, extremes, largest, by_index, first, trial)
-
-
-def _is_natural(number: Any) -> bool:
-    return type(number) is int and number >= 0
+    extremes = {name: (low, high, at) for name, (low, high, at) in row["extremes"].items()}
+    totals = dict(zip(order_of(length), row["totals"] or []))
+    found = Scan(row["scanned"], length, extremes, row["largest"], totals, row["first"], trial)
+    return (rank, number, kind, length), found

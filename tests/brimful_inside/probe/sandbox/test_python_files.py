@@ -253,6 +253,7 @@ def test_files_are_kept_out_under_every_python_that_is_here(run_trial, tmp_path,
 
 FOLDERS = """
 import os, pathlib, shutil
+here = os.getcwd()
 os.mkdir("aside"); open("aside/a", "w").close(); os.rename("aside", "placed")
 assert os.listdir("placed") == ["a"] and not os.path.exists("aside")
 os.replace("placed", "elsewhere"); shutil.rmtree("elsewhere")
@@ -262,6 +263,14 @@ assert sorted(os.listdir("moved")) == ["new", "old"] and not os.path.exists("kep
 os.rename("moved", "kept"); assert sorted(os.listdir("kept")) == ["new", "old"] and not os.path.exists("moved")
 sync = os.open("kept", os.O_RDONLY); os.fsync(sync); os.close(sync)
 os.remove("kept/old"); assert os.listdir("kept") == ["new"]
+os.mkdir("made"); os.chdir("made"); open("b", "w").close(); assert os.listdir() == ["b"]; os.chdir(here); os.chdir("kept")
+os.chdir(".."); shutil.rmtree("kept")
+for use in (os.listdir, os.scandir, os.chdir, os.stat, os.rmdir, shutil.rmtree):
+    try:
+        use("kept")
+    except FileNotFoundError:
+        continue
+    raise AssertionError(use)
 print("so it is")
 """
 
