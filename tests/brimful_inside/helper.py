@@ -16,6 +16,7 @@ import brimful_inside
 from brimful_inside import wire
 
 BOOTSTRAP = Path(brimful_inside.__file__).resolve().parent / "bootstrap"
+CARD = {"name": "A card", "total_bytes": 8 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108}
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def run_trial(
     python: tuple[str, ...] = (sys.executable,),
     **config,
 ) -> Trial:
-    """Runs `script` (source text, or a command's arguments after python) as one trial; `orders`: fields of TrialConfig."""
+    """Runs `script` (source text, or a command's arguments after python) as one trial; `config`: fields of TrialConfig."""
     folder = tmp_path / "trial"
     folder.mkdir(exist_ok=True)
     work = cwd or tmp_path / "work"
@@ -74,11 +75,8 @@ def run_trial(
         script = ["script.py"]
     asked = {"device": "cpu", "worst_batch": False, "keep_out": False, **config}
     (folder / "trial_config.json").write_text(json.dumps(dataclasses.asdict(wire.TrialConfig(folder=str(folder), **asked))))
-    variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    variables.update(
-        {"PYTHONPATH": str(BOOTSTRAP), "BRIMFUL_TRIAL_CONFIG": str(folder / "trial_config.json"), "OMP_NUM_THREADS": "1"}
-    )
-    variables.update(env or {})
+    ours = {"PYTHONPATH": str(BOOTSTRAP), "BRIMFUL_TRIAL_CONFIG": str(folder / "trial_config.json"), "OMP_NUM_THREADS": "1"}
+    variables = {**os.environ, **ours, **(env or {})}
     done = subprocess.run(
         [*python, *through, *script, *argv], cwd=work, env=variables, capture_output=True, text=True, timeout=timeout_s
     )
@@ -103,17 +101,10 @@ def _events(path: Path) -> list[tuple[str, dict]]:
     return [(row.pop("event"), row) for row in rows]
 
 
-def contents(folder: Path) -> dict[str, tuple[int, int, str]]:
-    """Every file below `folder`: size, time of change in ns, and a hash of its bytes. Folders count as well."""
+def contents(folder: Path) -> dict[str, tuple[int, str]]:
+    """Every file below `folder`: time of change in ns, and a hash of its bytes. Folders count as well."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            stat = path.stat()
-            found[str(path.relative_to(folder))] = (
-                stat.st_size,
-                stat.st_mtime_ns,
-                hashlib.sha256(path.read_bytes()).hexdigest(),
-            )
-        else:
-            found[str(path.relative_to(folder)) + "/"] = (0, 0, "")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path.relative_to(folder))] = (path.stat().st_mtime_ns if digest else 0, digest)
     return found

@@ -1,4 +1,4 @@
-"""The bootstrap opens in every kind of process it should, disturbs none, and stays shut where nobody gave orders."""
+"""The bootstrap loads the probe in every kind of process it should, disturbs none, and does nothing without a trial config."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import brimful_inside
+from tests.brimful_inside.helper import BOOTSTRAP, CARD
 
 STEPS = """
 import torch
@@ -19,7 +20,6 @@ for _ in range(2):
 """
 
 # On an imaginary card the first optimizer imports no torch._dynamo, a third of a child's time; it loads before either.
-CARD = {"name": "A card", "total_bytes": 8 << 30, "context_bytes": 0, "capability": [8, 0], "multiprocessors": 108}
 IMAGINARY = {"device": "imaginary", "card": CARD}
 
 
@@ -27,7 +27,7 @@ def roles(trial):
     return [process["role"] for process in trial.processes]
 
 
-def test_a_script_says_hello_and_that_torch_was_seen_and_reports(run_trial):
+def test_a_script_reports_its_process_and_torch_and_its_steps(run_trial):
     trial = run_trial(STEPS)
     (events,) = trial.events.values()
     assert [name for name, _ in events][:2] == ["process_started", "torch_imported"]
@@ -35,7 +35,7 @@ def test_a_script_says_hello_and_that_torch_was_seen_and_reports(run_trial):
     assert trial.report["steps"] == 2 and trial.report["ended"] == "script_ended"
 
 
-def test_a_script_without_torch_says_hello_and_nothing_else(run_trial):
+def test_a_script_without_torch_reports_its_process_alone(run_trial):
     trial = run_trial("print('no torch here')")
     assert trial.exit_code == 0
     assert [[name for name, _ in events] for events in trial.events.values()] == [["process_started"]]
@@ -46,34 +46,24 @@ def test_a_script_without_torch_says_hello_and_nothing_else(run_trial):
     [
         "import threading; t = threading.Thread(target=__import__, args=('torch',)); t.start(); t.join()",
         "import sys; sys.path[:] = [p for p in sys.path if 'bootstrap' not in p]",
-        "import sys; sys.path.insert(0, '.'); import importlib; importlib.import_module('torch')",
         "import importlib.util; assert importlib.util.find_spec('torch').loader is not None",
     ],
-    ids=["in a thread", "bootstrap taken off the path", "by importlib", "looked for first"],
+    ids=["in a thread", "bootstrap taken off the path", "searched first"],
 )
 def test_torch_is_seen_however_it_is_imported(run_trial, before):
     assert run_trial(before + "\n" + STEPS, **IMAGINARY).report["steps"] == 2
 
 
-def test_the_door_opens_for_a_command_string_a_module_and_runpy(run_trial, tmp_path):
+@pytest.mark.parametrize(
+    "arguments", [["-c", STEPS], ["-m", "package"], ["runs.py"], ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]]
+)
+def test_the_probe_loads_for_a_command_string_a_module_runpy_and_pytest(run_trial, tmp_path, arguments):
     work = tmp_path / "work"
     (work / "package").mkdir(parents=True)
     (work / "package" / "__main__.py").write_text(STEPS)
     (work / "runs.py").write_text("import runpy; runpy.run_path('package/__main__.py')")
-    for number, arguments in enumerate([["-c", STEPS], ["-m", "package"], ["runs.py"]]):
-        (tmp_path / str(number)).mkdir()
-        assert run_trial_in(run_trial, tmp_path / str(number), arguments, work).report["steps"] == 2
-
-
-def run_trial_in(run_trial, folder, arguments, work):
-    return run_trial.func(folder, arguments, cwd=work, **IMAGINARY)
-
-
-def test_the_door_opens_under_pytest(run_trial, tmp_path):
-    (tmp_path / "work").mkdir()
-    body = "".join(f"    {line}\n" for line in STEPS.splitlines() if line)
-    (tmp_path / "work" / "test_it.py").write_text("def test_training():\n" + body)
-    trial = run_trial(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"], **IMAGINARY)
+    (work / "test_it.py").write_text("def test_training():\n" + STEPS.replace("\n", "\n    ").rstrip() + "\n")
+    trial = run_trial(arguments, **IMAGINARY)
     assert trial.exit_code == 0 and trial.report["steps"] == 2
 
 
@@ -82,56 +72,48 @@ def test_nothing_is_written_under_dash_i(run_trial):
     assert trial.exit_code == 0 and trial.events == {}
 
 
-def test_without_orders_the_door_does_nothing(bootstrap):
+def test_without_a_trial_config_the_bootstrap_does_nothing():
     code = "import sys; print('brimful_inside' in sys.modules)"
-    variables = {**os.environ, "PYTHONPATH": str(bootstrap)}
+    variables = {**os.environ, "PYTHONPATH": str(BOOTSTRAP)}
     variables.pop("BRIMFUL_TRIAL_CONFIG", None)
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
     assert done.stdout.strip() == "False" and done.stderr == ""
 
 
-def test_nothing_of_ours_is_left_on_the_path(run_trial, tmp_path):
-    source = str(os.path.dirname(os.path.dirname(brimful_inside.__file__)))
-    trial = run_trial("import sys, json; print(json.dumps(sys.path))", python=(sys.executable, "-S"))
-    # -S leaves out site, and with it the bootstrap: what is on the path then is the user's own
-    assert trial.events == {}
-    (tmp_path / "second").mkdir()
-    seen = json.loads(run_trial.func(tmp_path / "second", "import sys, json; print(json.dumps(sys.path))").stdout)
-    added = [
-        path
-        for path in seen
-        if path.startswith(source) and not path.startswith(os.path.join(source, "brimful_inside", "bootstrap"))
-    ]
-    already = [path for path in sys.path if path.startswith(source)]
-    assert set(added) <= set(already)  # an editable install puts it there; the bootstrap does not
+def test_nothing_of_ours_is_left_on_the_path(run_trial):
+    source = os.path.dirname(os.path.dirname(brimful_inside.__file__))
+    seen = json.loads(run_trial("import sys, json; print(json.dumps(sys.path))").stdout)
+    added = {path for path in seen if path.startswith(source) and not path.startswith(str(BOOTSTRAP))}
+    assert added <= set(sys.path)  # an editable install puts it there; the bootstrap does not
 
 
-def test_a_hidden_sitecustomize_runs_as_it_would_without_us(run_trial, tmp_path, bootstrap):
+def test_a_hidden_sitecustomize_runs_as_it_would_without_us(run_trial, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "sitecustomize.py").write_text("import builtins; builtins.theirs = 'was here'")
     trial = run_trial(
         "import sitecustomize; print(theirs, sitecustomize.__file__)",
-        env={"PYTHONPATH": f"{bootstrap}{os.pathsep}{tmp_path / 'theirs'}"},
+        env={"PYTHONPATH": f"{BOOTSTRAP}{os.pathsep}{tmp_path / 'theirs'}"},
     )
     assert trial.stdout.split() == ["was", "here", str(tmp_path / "theirs" / "sitecustomize.py")]
     assert roles(trial) == ["rank"]
 
 
-def test_orders_that_cannot_be_read_leave_a_reason_and_the_script_alone(run_trial):
-    trial = run_trial("print('fine')", version=99)
+@pytest.mark.parametrize(
+    ("before", "config", "reason"),
+    [
+        ("", {"version": 99}, "wire version 99"),
+        ("import sys\nsys.modules['brimful_inside.probe.probe'] = None", {}, "probe.probe"),
+    ],
+    ids=["a config that cannot be read", "an error while installing"],
+)
+def test_an_error_of_ours_leaves_a_reason_and_the_script_alone(run_trial, before, config, reason):
+    trial = run_trial(before + STEPS + "print('fine')", **config)
     assert trial.stdout == "fine\n" and trial.exit_code == 0
-    (reason,) = trial.folder.glob("probe-error-*.txt")
-    assert "wire version 99" in reason.read_text()
+    (path,) = trial.folder.glob("probe-error-*.txt")
+    assert reason in path.read_text()
 
 
-def test_an_error_of_ours_while_installing_leaves_a_reason_and_the_script_alone(run_trial):
-    trial = run_trial("import sys\nsys.modules['brimful_inside.probe.probe'] = None\n" + STEPS + "print('fine')")
-    assert trial.stdout == "fine\n" and trial.exit_code == 0
-    (reason,) = trial.folder.glob("probe-error-*.txt")
-    assert "brimful_inside.probe.probe" in reason.read_text()
-
-
-def test_workers_of_a_loader_forked_and_spawned_say_that_they_are_workers(run_trial):
+def test_workers_of_a_loader_forked_and_spawned_report_as_workers(run_trial):
     trial = run_trial(
         """
         import torch

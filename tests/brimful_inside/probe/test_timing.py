@@ -1,12 +1,20 @@
-"""What a rank of a whole run counts to its end, and what of it is left when it is killed."""
+"""The times of steps, by events where there is a card; what a whole run counts, and what of it is left when it is killed."""
 
 import json
 import signal
 import textwrap
+import types
 
 import pytest
+import torch
 
-from brimful_inside.probe.timing import POLL_S, Held, RunCounter
+from brimful_inside.probe import report, timing
+from brimful_inside.probe.context import ProcessContext
+from brimful_inside.probe.memory.device_memory import DeviceMeter
+from brimful_inside.probe.probe import Probe
+from brimful_inside.probe.timing import POLL_S, EventClock, Held, HostClock, RunCounter, StepTimes
+from brimful_inside.wire import TrialConfig
+from tests.brimful_inside.helper import CARD
 
 TRAINING = """
 import os, signal, sys, torch
@@ -30,9 +38,6 @@ for epoch in range(3):
 last = loss.item()
 print(last)
 """
-CARD = {
-    "name": "A card", "total_bytes": 8 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108,
-}  # fmt: skip
 RUN = {"cut": False, "keep_out": False, "worst_batch": False}
 
 
@@ -41,7 +46,7 @@ def run_counter(held=lambda: None, times=range(1000)):
 
 
 def test_evaluations_are_in_no_time_of_training_and_in_no_count():
-    counter = run_counter(times=[0, 1, 3, 10, 12])
+    counter = run_counter(times=[0, 1, 3, 10, 12, 13])
     counter.begin()
     counter.step(8, 0.5)
     counter.step(8, 0.25)
@@ -49,14 +54,7 @@ def test_evaluations_are_in_no_time_of_training_and_in_no_count():
     counter.step(4, 0.0)
     seen = counter.read(None)
     assert (seen.samples, seen.train_s, seen.loading_s, seen.loss) == (20, 5, 0.75, None)
-
-
-def test_samples_that_nobody_can_count_make_the_sum_unknown():
-    counter = run_counter()
-    counter.begin()
-    counter.step(8, 0.0)
     counter.step(None, 0.0)
-    counter.step(8, 0.0)
     assert counter.read(None).samples is None
 
 
@@ -64,7 +62,7 @@ def test_samples_that_nobody_can_count_make_the_sum_unknown():
     ("retries", "streak"),
     [([0, 0, 0], 0), ([5, 5, 5], 0), ([0, 1, 1, 2, 2, 3], 1), ([0, 1, 2], 2), ([0, 1, 1, 2, 4, 9, 9], 3)],
 )
-def test_retries_in_steps_running_are_told_and_those_before_training_are_none(retries, streak):
+def test_retries_of_steps_in_a_row_are_reported_and_those_before_training_are_none(retries, streak):
     found = iter([*retries, retries[-1]])
     counter = run_counter(lambda: Held(1, 2, next(found)))
     counter.begin()
@@ -74,16 +72,16 @@ def test_retries_in_steps_running_are_told_and_those_before_training_are_none(re
     assert (seen.retry_streak, seen.alloc_retries) == (streak, retries[-1])
 
 
-def test_short_steps_are_looked_at_now_and_then_only():
-    looks = []
-    counter = RunCounter(lambda: looks.append(1), clock=iter(POLL_S * n / 10 for n in range(1000)).__next__)
+def test_short_steps_are_polled_now_and_then_only():
+    polls = []
+    counter = RunCounter(lambda: polls.append(1), clock=iter(POLL_S * n / 10 for n in range(1000)).__next__)
     counter.begin()
     for _ in range(100):
         counter.step(1, 0.0)
-    assert 9 <= len(looks) <= 11
+    assert 9 <= len(polls) <= 11
 
 
-def test_a_whole_run_counts_every_sample_it_trained_on_and_tells_its_last_loss(run_trial):
+def test_a_whole_run_counts_every_sample_it_trained_on_and_reports_its_last_loss(run_trial):
     trial = run_trial(TRAINING, **RUN)
     counter = trial.report["counters"]
     assert (trial.report["ended"], trial.report["steps"]) == ("script_ended", 9)
@@ -105,10 +103,6 @@ def test_the_loss_of_a_step_is_all_that_went_backward_for_it(run_trial):
     weight.sum().backward()  # of a step that does not come
     """
     assert run_trial(script, **RUN).report["counters"]["loss"] == 2.0
-
-
-def test_a_trial_has_no_tally(run_trial):
-    assert run_trial(TRAINING).report["counters"] is None
 
 
 def test_a_run_that_is_killed_leaves_its_peaks_and_how_far_it_came(run_trial):
@@ -134,7 +128,7 @@ def test_a_run_that_is_killed_leaves_its_peaks_and_how_far_it_came(run_trial):
     assert report["counters"]["samples"] > 0
 
 
-def test_what_a_whole_run_tells_takes_no_room_that_grows(run_trial):
+def test_what_a_whole_run_reports_takes_no_room_that_grows(run_trial):
     trial = run_trial(TRAINING.replace("range(3)", "range(400)"), **RUN)
     assert trial.all("progress") == []
     assert len(trial.all("report")) == 1
@@ -142,12 +136,12 @@ def test_what_a_whole_run_tells_takes_no_room_that_grows(run_trial):
     assert not list(trial.folder.glob("*.new"))
 
 
-def test_a_script_that_fails_late_in_a_run_is_said_to_have_crashed(run_trial):
+def test_a_script_that_fails_late_in_a_run_has_crashed(run_trial):
     trial = run_trial(TRAINING + "raise KeyError('late')\n", **RUN)
     assert (trial.report["ended"], trial.failures[-1]["after_measured"]) == ("crashed", False)
 
 
-def test_the_allocator_of_a_card_tells_what_it_holds_and_its_retries(run_trial):
+def test_the_allocator_of_a_card_reports_what_it_holds_and_its_retries(run_trial):
     script = """
     import torch
     weight = torch.nn.Parameter(torch.zeros(256, 1024, device="cuda"))
@@ -161,3 +155,145 @@ def test_the_allocator_of_a_card_tells_what_it_holds_and_its_retries(run_trial):
     counter = trial.report["counters"]
     assert counter["alloc_retries"] == 3
     assert 1 << 20 <= counter["allocated_bytes"] <= counter["reserved_bytes"] <= 60 << 20
+
+
+def test_times_of_the_warm_up_are_not_kept():
+    times = StepTimes(HostClock(), 1, 2)
+    times.begin()
+    assert [times.end_step(number) for number in (1, 2, 3)] == [False, True, True]
+    times.restart(4)
+    assert [times.end_step(number) for number in (4, 5, 6, 7)] == [False, True, True, False]
+    assert len(times.read(wait=True)) == 2
+
+
+class Event:
+    """Time on a device that lags: an event is reached when `reached` says so."""
+
+    now_ms = 0.0
+    reached = True
+    waited = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self, stream=None):
+        self.at_ms, self.stream = Event.now_ms, stream
+
+    def query(self):
+        return Event.reached
+
+    def synchronize(self):
+        Event.waited += 1
+
+    def elapsed_time(self, end):
+        return end.at_ms - self.at_ms
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(Event, "now_ms", 0.0)
+    monkeypatch.setattr(Event, "reached", True)
+    monkeypatch.setattr(Event, "waited", 0)
+    monkeypatch.setattr(timing, "is_started", lambda: True)
+    monkeypatch.setattr(timing, "accelerator_type", lambda: "cuda")
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return monkeypatch
+
+
+def test_steps_are_timed_by_events_that_are_waited_for_at_the_end_alone(clock):
+    times = StepTimes(EventClock(), warmup_steps=1, steps=3)
+    times.begin()
+    for number in range(1, 7):
+        Event.now_ms += 10.0 * number
+        Event.reached = False
+        times.end_step(number)
+    assert Event.waited == 0 and times.read(wait=False) == []
+    assert times.read(wait=True) == [0.02, 0.03, 0.04] and Event.waited == 3
+
+
+def test_events_are_recorded_where_the_parameters_lie(clock):
+    clock.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
+    watch = EventClock()
+    times = StepTimes(watch, warmup_steps=1, steps=2)
+    times.works_on(torch.device("cpu"))
+    assert watch.mark()[0].stream is None
+    times.works_on(torch.device("cuda:1"))
+    assert watch.mark()[0].stream == "the stream of cuda:1"
+
+
+@pytest.mark.parametrize(
+    ("trained", "label"), [(torch.device("cuda:1"), "cuda:1"), (torch.device("cpu"), "cuda:3"), (None, "cuda:3")]
+)
+def test_a_report_names_the_card_that_the_parameters_lie_on(clock, trained, label):
+    clock.setattr(report, "is_started", lambda: True)
+    clock.setattr(report, "accelerator_type", lambda: "cuda")
+    clock.setattr(torch.accelerator, "current_device_index", lambda: 3)
+    steps = types.SimpleNamespace(pace=types.SimpleNamespace(device=trained) if trained else None)
+    assert report.device_label(types.SimpleNamespace(config=TrialConfig("", "accelerator"), steps=steps)) == label
+
+
+def test_an_evaluation_between_steps_belongs_to_none(clock):
+    times = StepTimes(EventClock(), warmup_steps=1, steps=2)
+    times.begin()
+    for number in (1, 2, 3):
+        Event.now_ms += 500.0
+        times.begin()
+        Event.now_ms += 7.0
+        times.end_step(number)
+    assert times.read(wait=True) == [0.007, 0.007]
+
+
+def test_no_event_is_recorded_into_a_graph_that_is_captured(clock):
+    clock.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    clock.setattr(torch.cuda, "Event", None)
+    mark = EventClock().mark()
+    assert isinstance(mark, float) and EventClock().seconds(mark, mark + 2.0, wait=True) == 2.0
+
+
+def test_a_device_in_an_error_state_leaves_the_hosts_time(clock):
+    def fails(self):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    clock.setattr(Event, "synchronize", fails)
+    times = StepTimes(EventClock(), warmup_steps=0, steps=1)
+    times.begin()
+    times.end_step(1)
+    (seconds,) = times.read(wait=True)
+    assert 0 <= seconds < 5
+
+
+@pytest.mark.parametrize(("waits", "rates"), [(False, []), (True, [0.5])])
+def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(clock, tmp_path, waits, rates):
+    """Reading anything off it, or waiting for an event that comes after, would never end."""
+
+    class OnTheDevice:
+        device = types.SimpleNamespace(type="cuda")
+
+        def __float__(self):
+            assert waits, "read off the device"
+            return 0.5
+
+        def detach(self):
+            return self
+
+        clone = detach
+
+    config = TrialConfig(folder=str(tmp_path), device="accelerator", steps=1, warmup_steps=0)
+    probe = Probe(
+        ProcessContext(config, "rank"), DeviceMeter(), types.SimpleNamespace(reset=int, peak_bytes=int, is_true=False)
+    )
+    events = []
+    clock.setattr(probe.context, "emit", lambda event, replaces=False: events.append(event))
+    probe.times.begin()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+    optimizer.param_groups[0]["lr"] = OnTheDevice()
+    probe.steps.before(optimizer, (), {}, None)
+    probe.losses._kept.append(OnTheDevice())
+    Event.reached = False
+    probe.steps.after(optimizer)
+    assert not probe.times.reached()
+    probe.report_end("steps_done", waits)
+    last = [event for event in events if hasattr(event, "losses")][-1]
+    assert (Event.waited, len(last.step_s)) == ((1, 1) if waits else (0, 0))
+    assert last.losses == last.optimizers[0].learning_rates == rates and last.steps == 1

@@ -5,13 +5,8 @@ import pytest
 import torch
 
 from brimful_inside.imaginary.state.errors import Unsupported
-from brimful_inside.probe.hooks.exceptions import (
-    Failures,
-    is_users,
-    kind_of,
-    where_in_users_code,
-)
-from brimful_inside.probe.hooks.forward_backward import trained_in, trains_now
+from brimful_inside.probe.hooks.exceptions import Failures, is_users, kind_of, needs_real_card, where_in_users_code
+from tests.brimful_inside.helper import CARD
 
 
 @pytest.mark.parametrize(
@@ -21,11 +16,11 @@ from brimful_inside.probe.hooks.forward_backward import trained_in, trains_now
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_host_memory"),
         (MemoryError(), "out_of_host_memory"),
         (Unsupported("torch.foo", "it is not there"), "unsupported"),
-        (ValueError("CUDA out of memory, said the script"), "crashed"),
+        (ValueError("CUDA out of memory, the script printed"), "crashed"),
         (KeyError("x"), "crashed"),
     ],
 )
-def test_an_exception_is_told_by_its_kind(error, kind):
+def test_an_exception_has_a_kind(error, kind):
     assert kind_of(error) == kind
 
 
@@ -45,79 +40,100 @@ def test_the_users_frame_is_the_innermost_that_is_neither_a_packages_nor_pythons
         assert where_in_users_code(error.__traceback__).endswith("in fails")
 
 
-def test_memory_that_ran_out_is_told_as_caught_once_the_script_continues():
-    trial = []
-    failures = Failures(trial.append, lambda: ("train", 3, False))
+def test_memory_that_ran_out_is_reported_as_caught_once_the_script_continues():
+    reported = []
+    failures = Failures(reported.append, lambda: ("train", 3, False))
     failures.out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert trial == []
+    assert reported == []
     failures.script_continues()
     failures.script_continues()
-    (failure,) = trial
+    (failure,) = reported
     assert failure.caught and failure.kind == "out_of_device_memory" and failure.phase == "train" and failure.step == 3
 
 
-def test_memory_that_ran_out_and_left_the_script_is_told_once_and_not_as_caught():
-    trial = []
-    failures = Failures(trial.append, lambda: ("train", 3, True))
+def test_memory_that_ran_out_and_left_the_script_is_reported_once_and_not_as_caught():
+    reported = []
+    failures = Failures(reported.append, lambda: ("train", 3, True))
     error = torch.OutOfMemoryError("CUDA out of memory")
     failures.out_of_memory(error)
     failures.left_the_script(error)
     failures.left_the_script(error)
     failures.script_continues()
-    (failure,) = trial
+    (failure,) = reported
     assert not failure.caught and failure.after_measured and failure.type == "torch.OutOfMemoryError"
 
 
 def test_the_phase_is_that_of_the_place_where_memory_ran_out():
-    trial, phases = [], iter(["train", "eval", "eval"])
-    failures = Failures(trial.append, lambda: (next(phases), 0, False))
+    reported, phases = [], iter(["train", "eval", "eval"])
+    failures = Failures(reported.append, lambda: (next(phases), 0, False))
     failures.out_of_memory(None, "CUDA out of memory")
     for error in (torch.OutOfMemoryError("CUDA out of memory"), ValueError("another")):
         failures.left_the_script(error)
-    assert [failure.phase for failure in trial] == ["train", "eval"]
-
-
-class Looks(torch.nn.Module):
-    def __init__(self, inner=None):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self):
-        return trains_now() if self.inner is None else self.inner()
-
-
-def test_the_stack_tells_a_training_forward_by_gradients_and_the_outermost_modules_mode():
-    assert not trains_now()
-    assert Looks()() and not Looks().eval()()
-    assert Looks(Looks().eval())()  # a frozen part of what is trained
-    evaluated = Looks(Looks()).eval()
-    evaluated.inner.train()  # dropout that goes on in an evaluation
-    assert not evaluated()
-    with torch.no_grad():
-        assert not Looks()()
+    assert [failure.phase for failure in reported] == ["train", "eval"]
 
 
 def test_an_interrupt_is_no_failure():
-    trial = []
-    failures = Failures(trial.append, lambda: ("train", 0, False))
+    reported = []
+    failures = Failures(reported.append, lambda: ("train", 0, False))
     for error in (KeyboardInterrupt(), SystemExit(3)):
         failures.left_the_script(error)
-    assert trial == []
+    assert reported == []
 
 
-class Fails(torch.nn.Module):
-    def forward(self):
-        raise MemoryError
+CUDA_STEPS = """
+import torch
+from torch import nn
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step(special):
+    for _ in range(6):
+        loss = special(model(torch.randn(4, 64, device="cuda"))).float().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
 
 
-@pytest.mark.parametrize("mode", [True, False])
-def test_a_traceback_tells_whether_the_forward_pass_it_left_was_of_training(mode):
-    with pytest.raises(MemoryError) as raised:
-        Looks(Fails()).train(mode)()
-    assert trained_in(raised.value.__traceback__) is mode
+def test_a_call_that_reads_what_is_not_there_is_unsupported_and_its_line_is_named(run_trial):
+    line = "torch.utils.dlpack.to_dlpack(y.detach())"
+    text = CUDA_STEPS + f"import torch.utils.dlpack\ndef special(y):\n    return {line}\nstep(special)\n"
+    trial = run_trial(text, device="imaginary", card=CARD)
+    (failure,) = trial.failures
+    assert failure["kind"] == "unsupported" and failure["where"].endswith("in special")
+    assert f"`return {line}`: it needs what the card's tensors hold" in failure["message"]
 
 
-def test_a_traceback_without_a_module_tells_of_no_training():
-    with pytest.raises(MemoryError) as raised:
-        raise MemoryError
-    assert not trained_in(raised.value.__traceback__)
+def test_on_the_cpu_such_words_are_the_scripts_own(run_trial):
+    trial = run_trial("import torch\ntorch.empty((), device='meta').item()\n")
+    (failure,) = trial.failures
+    assert failure["kind"] == "crashed" and "meta" in failure["message"].lower()
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def test_a_missing_driver_is_a_missing_card():
+    error = AssertionError("libcuda.so cannot found!\nPlease make sure GPU is set up")
+    found = needs_real_card(raised(error), lambda path: True)
+    assert found == "`raise error`: it calls NVIDIA's driver, past PyTorch (AssertionError: libcuda.so cannot found!)"
+
+
+@pytest.mark.parametrize("error", [KeyError("meta"), *map(RuntimeError, ["", "No module named 'x'", "metadata", "metal"])])
+def test_errors_of_another_kind_are_the_scripts_own(error):
+    assert needs_real_card(raised(error), lambda path: True) is None
+
+
+def test_building_a_cuda_extension_is_named_by_the_line_that_builds_it(tmp_path):
+    folder = tmp_path / "torch" / "utils"
+    folder.mkdir(parents=True)
+    path = folder / "cpp_extension.py"
+    path.write_text("def load():\n    raise OSError('CUDA_HOME environment variable is not set')\n")
+    space: dict = {}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    try:
+        space["load"]()
+    except OSError as error:
+        found = needs_real_card(error, lambda file: file == __file__)
+    assert found.startswith('`space["load"]()`: it builds a CUDA extension') and "CUDA_HOME" in found

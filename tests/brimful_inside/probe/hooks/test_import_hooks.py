@@ -35,17 +35,11 @@ def wait(tmp_path, monkeypatch):
     gc.enable()
 
 
-def test_the_collector_rests_while_a_module_loads_and_is_on_again_before_the_callback(wait):
-    assert wait() == {"during": False, "called": True, "after": True}
-
-
-def test_it_does_not_rest_where_that_was_not_asked_for(wait):
-    assert wait(quietly=False) == {"during": True, "called": True, "after": True}
-
-
-def test_a_collector_that_was_off_stays_off(wait):
-    gc.disable()
-    assert wait() == {"during": False, "called": False, "after": False}
+@pytest.mark.parametrize(("on", "quietly"), [(True, True), (True, False), (False, True)])
+def test_the_collector_rests_while_a_module_loads_where_asked_and_is_as_before_at_the_callback(wait, on, quietly):
+    if not on:
+        gc.disable()
+    assert wait(quietly=quietly) == {"during": on and not quietly, "called": on, "after": on}
 
 
 def test_it_is_on_again_after_a_module_that_fails(wait):

@@ -1,18 +1,22 @@
-"""Each update is counted once, whatever wraps the optimizer."""
+"""Each update is counted once, whatever wraps the optimizer; one in a CUDA graph when it is replayed."""
 
+import gc
 import sys
+import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from brimful_inside.probe.hooks.optimizer_steps import Steps
+from brimful_inside.probe import context as context_module
+from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps, patch_graphs
 
 
 @pytest.fixture
 def steps():
-    made, skipped = [], []
-    steps = Steps(lambda: None, made.append, lambda: skipped.append(1))
+    made = []
+    steps = Steps(lambda: None, made.append, lambda: None)
     steps.made = made
     hooks = [
         register_optimizer_step_pre_hook(lambda o, a, k: steps.before(o, a, k, sys._getframe(1))),
@@ -121,9 +125,6 @@ def test_a_step_that_raised_does_not_swallow_the_next_one(steps):
 
 
 def test_an_optimizer_that_is_thrown_away_is_not_kept_alive(steps):
-    import gc
-    import weakref
-
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
     optimizer.step()
     gone = weakref.ref(optimizer)
@@ -141,7 +142,7 @@ def test_it_is_known_which_modules_are_trained(steps):
     assert steps.trains(student) and not steps.trains(teacher) and not steps.trains(torch.nn.ReLU())
 
 
-def test_what_a_scheduler_took_over_is_told(steps):
+def test_what_a_scheduler_took_over_is_reported(steps):
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=10)
     optimizer.step()
@@ -157,3 +158,70 @@ def test_skipped_steps_are_attempts(steps):
     optimizer.step()
     assert steps.count == 1 and steps.attempts == 2
     assert steps.read()[0].skipped_steps == 1 and steps.all_skipped == 1
+
+
+class Graph:
+    """What a graph is to the probe: an object."""
+
+
+@pytest.fixture
+def captures(steps):
+    return CapturedSteps(steps, lambda: steps.made.append("captured"), lambda: steps.made.append("replayed"))
+
+
+def optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([parameter()], 0.1)
+
+
+def test_a_captured_step_is_made_at_each_replay_and_not_at_the_capture(steps, captures):
+    one, graph = optimizer(), Graph()
+    one.step()
+    captures.capture_begin(graph)
+    one.step()
+    captures.capture_end(graph)
+    assert steps.made == [1, "captured"]
+    captures.replay(graph)
+    captures.replay(graph)
+    assert steps.count == 3 and steps.made[2:] == ["replayed", 2, "replayed", 3]
+
+
+def test_a_graph_without_a_step_changes_nothing(steps, captures):
+    graph = Graph()
+    captures.capture_begin(graph)
+    captures.capture_end(graph)
+    captures.replay(graph)
+    optimizer().step()
+    assert steps.made == [1]
+
+
+def test_of_two_captured_optimizers_each_is_counted_by_itself(steps, captures):
+    generator, critic, graph = optimizer(), optimizer(), Graph()
+    captures.capture_begin(graph)
+    critic.step()
+    critic.step()
+    generator.step()
+    captures.capture_end(graph)
+    captures.replay(graph)
+    assert [seen.steps for seen in steps.read()] == [2, 1]
+
+
+def test_steps_count_again_after_a_capture_that_failed(steps, captures, monkeypatch):
+    class Broken:
+        def capture_begin(self): ...
+        def capture_end(self):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        def replay(self): ...
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Broken)
+    context = SimpleNamespace(probe=SimpleNamespace(captured=captures))
+    monkeypatch.setattr(context_module, "_current", context)
+    patch_graphs()
+    one, graph = optimizer(), Broken()
+    graph.capture_begin()
+    one.step()
+    with pytest.raises(RuntimeError, match="not permitted"):
+        graph.capture_end()
+    assert steps.count == 0
+    one.step()
+    assert steps.count == 1

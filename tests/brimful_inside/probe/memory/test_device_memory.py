@@ -1,11 +1,15 @@
-"""The script's own reading of peaks is what it would be without brimful, and a phase keeps its peak when the script resets."""
+"""Peaks that the script and the probe both reset, real cards in the form of functions, and the traces of several cards."""
+
+import os
+import types
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful_inside.probe.memory.device_memory import SharedPeaks
+from brimful_inside.probe.memory import device_memory
+from brimful_inside.probe.memory.device_memory import AcceleratorMeter, SharedPeaks, _open_trace, visible_cards
 
 
 class Allocator:
@@ -55,17 +59,6 @@ def test_the_scripts_peak_outlives_a_reset_of_the_probe(shared):
     assert torch._C._accelerator_getDeviceStats(0)["reserved_bytes"]["all"]["peak"] == 100
 
 
-def test_a_phase_keeps_its_peak_when_the_script_resets(shared):
-    allocator, peaks = shared
-    peaks.reset_on(0)
-    allocator.use(80)
-    allocator.use(5)
-    torch._C._cuda_resetPeakMemoryStats(0)
-    allocator.use(20)
-    assert scripts_peak() == 20
-    assert peaks.peaks(0) == (80, 80)
-
-
 def test_other_counters_are_the_allocators_own(shared):
     allocator, peaks = shared
     allocator.use(9)
@@ -95,3 +88,78 @@ def test_both_read_what_they_would_read_alone(done):
                 now = action
                 script, probe = max(script, now), max(probe, now)
             assert scripts_peak() == script and peaks.peaks(0)[0] == probe
+
+
+@pytest.fixture
+def started(monkeypatch):
+    monkeypatch.setattr(device_memory, "is_started", lambda: True)
+    return monkeypatch
+
+
+def test_of_several_cards_the_fullest_counts_and_the_context_is_added(started):
+    resets: list = []
+    peaks = types.SimpleNamespace(known=True, peaks=lambda device: [(100, 200), (300, 350)][device], reset_on=resets.append)
+    started.setattr(torch.accelerator, "device_count", lambda: 2)
+    started.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 5000) if device == 1 else pytest.fail("the other card"))
+    started.setattr(torch.cuda, "memory_reserved", lambda device: 500)
+    device = AcceleratorMeter(peaks)
+    device.start("train")
+    assert resets == [0, 1]
+    assert device.peaks() == (300, 350, 350 + 3500) and device.context_bytes == 3500
+    started.setattr(torch._C, "_cuda_hasPrimaryContext", lambda index: index == 0, raising=False)
+    assert device.peaks() == (300, 350, None), "nothing of ours makes a context on a card that the script does not use"
+
+
+def test_a_kind_of_device_whose_memory_torch_does_not_know_is_unknown_and_not_zero(started):
+    def raises(device):
+        raise NotImplementedError("no statistics of this kind of device")
+
+    started.setattr(torch.accelerator, "device_count", lambda: 1)
+    device = AcceleratorMeter(types.SimpleNamespace(known=True, peaks=raises, reset_on=raises))
+    for _ in range(2):
+        assert device.peaks() == (None, None, None)
+        device.start("train")
+
+
+def test_memory_that_runs_out_is_reported_by_the_allocators_observer(started):
+    observers, heard = [], []
+    started.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
+    started.setattr(torch.accelerator, "device_count", lambda: 1)
+    device = AcceleratorMeter(types.SimpleNamespace(known=True, peaks=lambda d: (0, 0), reset_on=lambda d: None))
+    device.on_out_of_memory(lambda error, message: heard.append((error, message)))
+    device.start("train")
+    device.start("eval")
+    (observer,) = observers
+    observer(0, 7, 1000, 3)
+    assert heard[0][0] is None and "Tried to allocate 7 bytes on cuda:0" in heard[0][1]
+
+
+def test_before_the_script_has_used_a_card_nothing_starts_one(monkeypatch):
+    monkeypatch.setattr(device_memory, "is_started", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: pytest.fail("asked"))
+    device = AcceleratorMeter(types.SimpleNamespace(known=True, reset_on=None, peaks=None))
+    device.start("setup")
+    assert device.peaks() == (0, 0, 0)
+
+
+def test_a_cpu_build_has_no_accelerator():
+    if torch.accelerator.current_accelerator() is None:
+        assert device_memory.accelerator_type() is None and not device_memory.is_started()
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"), [(None, 4), ("0", 1), ("2,3", 2), ("0,1,2,3,4,5", 4), ("", 1), ("GPU-1f2e", 1)]
+)  # fmt: skip
+def test_the_environment_leaves_some_of_the_cards(named, seen):
+    assert visible_cards(4, {} if named is None else {"CUDA_VISIBLE_DEVICES": named}) == seen
+
+
+def test_a_ranks_first_card_has_the_ranks_trace_and_others_say_which(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "2")
+    context = types.SimpleNamespace(role="rank", config=types.SimpleNamespace(folder=str(tmp_path)))
+    names = []
+    for index in (None, 0, None):
+        file, name = _open_trace(context, index)
+        file.close()
+        names.append(name)
+    assert names == ["trace-2.jsonl", "trace-2-cuda0.jsonl", f"trace-2-{os.getpid()}.jsonl"]

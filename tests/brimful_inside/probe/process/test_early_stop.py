@@ -1,6 +1,8 @@
 """How a trial ends, without a clock that matters."""
 
-from brimful_inside.probe.process import early_stop as ending_module
+import pytest
+
+from brimful_inside.probe.process import early_stop
 from brimful_inside.probe.process.early_stop import EarlyStop
 from brimful_inside.wire import TrialConfig
 
@@ -22,40 +24,19 @@ def test_the_training_loader_ends_after_the_measured_steps():
     assert end.measured and not end.over and end.stops_training(given=3)
 
 
-def test_training_again_after_an_evaluation_is_the_end():
+@pytest.mark.parametrize(
+    ("evaluated_after", "kept", "over"), [(0, True, False), (1, True, True), (3, True, True), (3, False, False)]
+)
+def test_training_again_after_the_steps_and_an_evaluation_since_the_first_is_the_end(evaluated_after, kept, over):
     end = ending()
-    make_steps(end, 3)
-    end.training_resumes()
+    make_steps(end, evaluated_after)
+    end.evaluation_begins(steps=evaluated_after)
+    if not kept:
+        end.evaluation_was_none()
     assert not end.over
-    end.evaluation_begins(steps=3)
+    make_steps(end, 3 - evaluated_after, first=evaluated_after + 1)
     end.training_resumes()
-    assert end.over
-
-
-def test_an_evaluation_between_the_measured_steps_is_enough():
-    end = ending()
-    make_steps(end, 1)
-    end.evaluation_begins(steps=1)
-    end.training_resumes()
-    assert not end.over
-    make_steps(end, 2, first=2)
-    assert end.over
-
-
-def test_an_evaluation_before_the_first_step_is_not_enough():
-    end = ending()
-    end.evaluation_begins(steps=0)
-    make_steps(end, 3)
-    assert not end.over
-
-
-def test_what_was_no_evaluation_does_not_end_the_trial():
-    end = ending()
-    make_steps(end, 3)
-    end.evaluation_begins(steps=3)
-    end.evaluation_was_none()
-    end.training_resumes()
-    assert not end.over
+    assert end.over == over
 
 
 def test_without_interest_in_evaluation_the_last_measured_step_is_the_end():
@@ -68,17 +49,17 @@ def test_later_epochs_have_one_batch_and_then_none():
     end = ending()
     make_steps(end, 3)
     assert [end.stops_training(given) for given in (0, 1, 0, 1)] == [False, True, False, True]
-    for _ in range(ending_module.MAX_EPOCHS):
+    for _ in range(early_stop.MAX_EPOCHS):
         end.stops_training(0)
     assert end.stops_training(0) and not end.over
-    for _ in range(ending_module.MAX_EMPTY):
+    for _ in range(early_stop.MAX_EMPTY):
         end.stops_training(0)
     assert end.over
 
 
 def test_a_script_without_a_loader_may_step_on_for_a_while():
     end = ending()
-    make_steps(end, 3 + ending_module.MAX_STEPS - 1, has_loader=False)
+    make_steps(end, 3 + early_stop.MAX_STEPS - 1, has_loader=False)
     assert end.measured and not end.over
     make_steps(end, 1, has_loader=False, first=500)
     assert end.over
@@ -86,9 +67,9 @@ def test_a_script_without_a_loader_may_step_on_for_a_while():
 
 def test_a_scaler_that_skips_for_ever_ends_the_trial():
     end = ending(see_eval=False)
-    end.stepped(0, 3 + ending_module.MAX_SKIPPED - 1, True)
+    end.stepped(0, 3 + early_stop.MAX_SKIPPED - 1, True)
     assert not end.measured
-    end.stepped(0, 3 + ending_module.MAX_SKIPPED, True)
+    end.stepped(0, 3 + early_stop.MAX_SKIPPED, True)
     assert end.measured and end.over
 
 
@@ -108,15 +89,24 @@ def test_a_whole_run_is_never_cut():
 
 
 def test_on_an_imaginary_card_no_clock_decides_how_long_a_trace_is(monkeypatch):
-    monkeypatch.setattr(ending_module.time, "monotonic", iter(range(0, 10**9, 10**5)).__next__)
+    monkeypatch.setattr(early_stop.time, "monotonic", iter(range(0, 10**9, 10**5)).__next__)
     end = ending(device="imaginary")
-    make_steps(end, 3 + ending_module.MAX_STEPS_TRACED - 1, has_loader=False)
+    make_steps(end, 3 + early_stop.MAX_STEPS_TRACED - 1, has_loader=False)
     assert end.measured and not end.over
     make_steps(end, 1, has_loader=False, first=99)
     assert end.over
     end = ending(device="imaginary")
     make_steps(end, 3)
-    assert [end.stops_training(given=0) for _ in range(ending_module.MAX_EPOCHS_TRACED)] == [
-        False
-    ] * ending_module.MAX_EPOCHS_TRACED
+    assert [end.stops_training(given=0) for _ in range(early_stop.MAX_EPOCHS_TRACED)] == [False] * early_stop.MAX_EPOCHS_TRACED
     assert end.stops_training(given=0), "and the passes that follow give nothing"
+
+
+def test_a_trial_measures_its_steps_after_the_capture_of_a_graph():
+    end = ending()
+    make_steps(end, 3)
+    assert end.measured
+    end.restart(3)
+    make_steps(end, 2, first=4)
+    assert not end.measured and not end.stops_training(2)
+    make_steps(end, 1, first=6)
+    assert end.measured and end.stops_training(3)

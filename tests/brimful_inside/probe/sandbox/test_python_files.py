@@ -1,12 +1,13 @@
 """A trial leaves no trace in the user's files, whatever the script writes with."""
 
-import json
 import os
 import shutil
 import subprocess
 
 import pytest
 import torch
+
+from tests.brimful_inside.helper import CARD, contents
 
 SCRIPT = """
 import glob, json, os, pathlib, shutil, subprocess, sys, tempfile
@@ -54,6 +55,7 @@ except FileNotFoundError:
 else:
     raise AssertionError
 assert sorted(p.name for p in pathlib.Path(".").iterdir() if p.suffix == ".csv") == ["copy.csv", "log.csv"]
+assert sys.dont_write_bytecode == ("MLFLOW_TRACKING_URI" in os.environ)
 print("all as it should be", os.environ["WANDB_MODE"])
 """
 
@@ -91,7 +93,7 @@ def work(tmp_path):
     return tmp_path / "work"
 
 
-def test_everything_a_script_writes_lies_in_the_trials_folder_and_is_read_from_there(run_trial, work, contents):
+def test_everything_a_script_writes_lies_in_the_trials_folder_and_is_read_from_there(run_trial, work):
     before = contents(work)
     trial = run_trial(["script.py"], keep_out=True, cut=False)
     assert trial.stdout == "all as it should be disabled\n", trial.stderr
@@ -101,7 +103,7 @@ def test_everything_a_script_writes_lies_in_the_trials_folder_and_is_read_from_t
     assert (trial.folder / "kept_out" / str(work).lstrip("/") / "ck" / "last.pt").exists()
 
 
-def test_without_keeping_out_the_same_script_changes_its_folder(run_trial, work, contents):
+def test_without_keeping_out_the_same_script_changes_its_folder(run_trial, work):
     """The guard above can fail: the files it compares are the ones that change."""
     before = contents(work)
     trial = run_trial(["script.py"], keep_out=False, cut=False, env={"WANDB_MODE": "disabled"})
@@ -125,7 +127,7 @@ def test_two_trials_do_not_see_each_others_checkpoints(run_trial, tmp_path):
     assert sorted(os.listdir(tmp_path / "shared")) == ["script.py"]
 
 
-def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, tmp_path, contents):
+def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     (work / "best.pt").write_text("a good one")
@@ -137,16 +139,9 @@ def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, tm
         "    model(x.cuda()).sum().backward(); optimizer.step(); torch.save(model.state_dict(), 'best.pt')\n"
     )
     before = contents(work)
-    card = {"name": "A100", "total_bytes": 40 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108}
-    trial = run_trial(["script.py"], keep_out=True, device="imaginary", card=card)
+    trial = run_trial(["script.py"], keep_out=True, device="imaginary", card=CARD)
     assert trial.report["steps"] == 4, trial.stderr
     assert contents(work) == before and trial.report["wrote"] == [str(work / "best.pt")]
-
-
-def test_the_orders_alone_decide_whether_writes_are_kept_out(run_trial):
-    trial = run_trial("import os, sys; print(sys.dont_write_bytecode, 'MLFLOW_TRACKING_URI' in os.environ)", keep_out=True)
-    assert trial.stdout == "True True\n"
-    assert json.loads((trial.folder / "trial_config.json").read_text())["keep_out"] is True
 
 
 TOKENIZERS = """
@@ -168,7 +163,7 @@ print("done")
 """
 
 
-def test_tokenizers_that_rust_writes_lie_in_the_trials_folder(run_trial, tmp_path, contents):
+def test_tokenizers_that_rust_writes_lie_in_the_trials_folder(run_trial, tmp_path):
     pytest.importorskip("tokenizers")
     out = tmp_path / "work" / "out"
     out.mkdir(parents=True)
@@ -190,7 +185,7 @@ def test_tensorboard_writes_through_python_where_tensorflow_is_there_too(run_tri
     assert trial.stdout == "no tensorflow\n", trial.stderr
 
 
-def test_a_script_that_resumes_from_its_own_checkpoint_is_told(run_trial, tmp_path):
+def test_a_script_that_resumes_from_its_own_checkpoint_gets_a_note(run_trial, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     torch.save({"epoch": 7}, work / "last.pt")
@@ -229,26 +224,11 @@ def test_temporary_folders_are_gone_when_brimful_ends_the_script(run_trial, tmp_
     assert left == [] and not any("brimful's own" in note for note in trial.report["notes"])
 
 
-def test_another_program_is_told_of(run_trial):
+def test_another_program_gets_a_note(run_trial):
     trial = run_trial("import subprocess, torch; subprocess.run(['true']); subprocess.run(['uname'])", keep_out=True)
     assert [note for note in trial.report["notes"] if "program" in note] == [
         "the script started the program 'true': what other programs write is not kept out of the user's files"
     ]
-
-
-@pytest.mark.parametrize("minor", range(9, 15))
-def test_files_are_kept_out_under_every_python_that_is_here(run_trial, tmp_path, contents, minor):
-    python = shutil.which(f"python3.{minor}")
-    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:
-        pytest.skip(f"there is no Python 3.{minor} here")
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "data.txt").write_text("data")
-    (work / "script.py").write_text(PATHS)
-    before = contents(work)
-    trial = run_trial(["script.py"], keep_out=True, python=(python,))
-    assert trial.exit_code == 0, trial.stderr
-    assert contents(work) == before and [process["role"] for process in trial.processes] == ["rank"]
 
 
 FOLDERS = """
@@ -271,16 +251,20 @@ for use in (os.listdir, os.scandir, os.chdir, os.stat, os.rmdir, shutil.rmtree):
     except FileNotFoundError:
         continue
     raise AssertionError(use)
-print("so it is")
 """
 
 
-def test_folders_that_a_script_made_or_found_can_be_renamed_and_the_users_stay(run_trial, tmp_path, contents):
-    kept = tmp_path / "work" / "kept"
-    kept.mkdir(parents=True)
-    (kept / "old").write_text("old")
-    before = contents(kept)
-    trial = run_trial(FOLDERS, keep_out=True)
-    assert trial.stdout == "so it is\n", trial.stderr
-    assert contents(kept) == before
-    assert sorted(os.listdir(tmp_path / "work")) == ["kept", "script.py"]
+@pytest.mark.parametrize("minor", range(9, 15))
+def test_paths_and_folders_are_kept_out_under_every_python_that_is_here(run_trial, tmp_path, minor):
+    python = shutil.which(f"python3.{minor}")
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:
+        pytest.skip(f"there is no Python 3.{minor} here")
+    work = tmp_path / "work"
+    (work / "kept").mkdir(parents=True)
+    (work / "kept" / "old").write_text("old")
+    (work / "data.txt").write_text("data")
+    (work / "script.py").write_text(PATHS + FOLDERS)
+    before = contents(work)
+    trial = run_trial(["script.py"], keep_out=True, python=(python,))
+    assert trial.exit_code == 0, trial.stderr
+    assert contents(work) == before and [process["role"] for process in trial.processes] == ["rank"]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.brimful_inside.helper import CARD
+
 HEAD = """
 import random, torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
@@ -57,18 +59,6 @@ def test_every_batch_is_made_of_the_largest_samples_by_the_workers(run_trial):
     assert trial.failures == []
 
 
-def test_an_audits_batches_are_the_loaders_own(run_trial):
-    trial = run_trial(HEAD + "train(DataLoader(Sentences(), 8, collate_fn=pad))\n", worst_batch=False)
-    assert "500" not in trial.stdout and trial.report["worst_batch"] is None
-
-
-def test_where_nothing_varies_the_loader_is_left_alone(run_trial):
-    trial = run_trial(HEAD + "train(DataLoader([(torch.ones(4), i) for i in range(64)], 8))\n", worst_batch=True)
-    assert trial.stdout.splitlines() == ["(8, 4) 8"] * 4
-    worst = trial.report["worst_batch"]
-    assert not worst["varies"] and worst["indices"] == [] and "64 of 64" in worst["what"]
-
-
 def test_of_a_batch_sampler_with_a_budget_the_largest_batch_is_taken(run_trial):
     trial = run_trial(
         HEAD
@@ -87,44 +77,29 @@ train(DataLoader(data, batch_sampler=Budget(data), collate_fn=pad))
     assert "batch sampler" in trial.report["worst_batch"]["what"]
 
 
-def test_an_iterable_data_set_is_not_scanned_and_says_so(run_trial):
-    trial = run_trial(
-        HEAD
-        + """
+STREAM = """
 class Stream(IterableDataset):
     def __iter__(self):
         return iter([(torch.ones(4), i) for i in range(64)])
 train(DataLoader(Stream(), 8))
-""",
-        worst_batch=True,
-    )
-    assert trial.report["steps"] == 4 and trial.report["samples_per_step"] == [8] * 4
-    assert "iterable" in trial.report["worst_batch"]["what"]
-
-
-def test_a_data_set_that_cannot_be_asked_is_left_alone(run_trial):
-    trial = run_trial(
-        HEAD
-        + """
+"""
+KEYED = """
 class Keyed(Sentences):
     def __getitem__(self, key):
         return super().__getitem__(int(key[1:]))
-keys = ["k%d" % i for i in range(300)]
-train(DataLoader(Keyed(), 8, sampler=keys, collate_fn=pad))
-""",
-        worst_batch=True,
-    )
-    assert trial.exit_code == 0 and trial.report["steps"] == 4
-    assert "gave an error" in trial.report["worst_batch"]["what"]
+train(DataLoader(Keyed(longest=50), 8, sampler=["k%d" % i for i in range(300)], collate_fn=pad))
+"""
+EQUAL = "train(DataLoader([(torch.ones(4), i) for i in range(64)], 8))"
 
 
-IMAGINARY = {
-    "name": "NVIDIA A100",
-    "total_bytes": 40 << 30,
-    "context_bytes": 500 << 20,
-    "capability": [8, 0],
-    "multiprocessors": 108,
-}
+@pytest.mark.parametrize(
+    ("script", "why"), [(STREAM, "iterable"), (KEYED, "gave an error"), (EQUAL, "64 of 64")], ids=["stream", "keyed", "equal"]
+)
+def test_a_loader_that_cannot_be_scanned_or_does_not_vary_is_left_alone_and_says_so(run_trial, script, why):
+    trial = run_trial(HEAD + script, worst_batch=True)
+    worst = trial.report["worst_batch"]
+    assert trial.exit_code == 0 and trial.report["samples_per_step"] == [8] * 4
+    assert why in worst["what"] and not worst["varies"] and worst["indices"] == []
 
 
 def test_on_an_imaginary_card_batches_are_made_without_workers_at_any_size(run_trial):
@@ -135,7 +110,7 @@ def test_on_an_imaginary_card_batches_are_made_without_workers_at_any_size(run_t
         + "train(DataLoader(Sentences(), 250, num_workers=2, collate_fn=pad))\n",
         worst_batch=True,
         device="imaginary",
-        card=IMAGINARY,
+        card=CARD,
         trace=True,
     )
     assert [line.split(")")[0] for line in trial.stdout.splitlines()] == ["(250, 500"] * 4
@@ -163,7 +138,7 @@ train(DataLoader(data, batch_sampler=Budget(data), collate_fn=pad))
 
 
 def two_trials(run_trial, tmp_path, script, first=("500",), second=("500",), **config):
-    """Two trials of one session, the second of which is trial of the first one's scans."""
+    """Two trials of one session, the second of which gets the first one's scans."""
     run_trial = run_trial.func
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
@@ -215,9 +190,6 @@ def test_each_rank_knows_what_its_own_scan_saw(run_trial, tmp_path):
     through = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     one, two = two_trials(run_trial, tmp_path, script, through=through, timeout_s=120)
     assert len(list(one.folder.glob("scans-*.jsonl"))) == 2 and list(two.folder.glob("scans-*")) == []
-    for trial, trial in ((one, None), (two, "trial")):
-        seen = [
-            (report["rank"], report["worst_batch"]["indices"][0], report["worst_batch"]["scanned_in"])
-            for report in trial.reports
-        ]
-        assert seen == [(0, 100, trial), (1, 101, trial)]
+    for trial, scanned_in in ((one, None), (two, "trial")):
+        worst = [report["worst_batch"] for report in trial.reports]
+        assert [(found["indices"][0], found["scanned_in"]) for found in worst] == [(100, scanned_in), (101, scanned_in)]

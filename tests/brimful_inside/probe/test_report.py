@@ -1,6 +1,8 @@
-"""Whole trials of real scripts on a CPU: what each kind of script gives is a report, never a crash of ours."""
+"""Trials of whole scripts: what each kind of script gives is a report, never a crash of ours."""
 
 import pytest
+
+from tests.brimful_inside.helper import CARD
 
 HEAD = """
 import sys, torch
@@ -55,7 +57,7 @@ for epoch in range(50):
     assert (evaluation["batches_seen"], evaluation["length"]) == (2, 8)
     assert list(report["phases"]) == ["setup", "train", "eval"]
     assert report["optimizers"][0]["learning_rates"] == [1e-3] and report["optimizers"][0]["name"] == "AdamW"
-    assert report["notes"] == []
+    assert report["notes"] == [] and not report["phases"]["train"]["host_is_true"]
 
 
 def test_a_loop_with_workers_steps_on_after_the_cut_with_one_batch_an_epoch(run_trial):
@@ -118,39 +120,40 @@ for i in range(10_000):
     assert trial.report["steps"] == 11 and list(trial.report["phases"]) == ["setup", "train", "eval"]
 
 
-def test_a_script_that_never_steps_says_so(run_trial):
-    trial = run_trial(HEAD + "for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n")
-    assert trial.exit_code == 0 and trial.report["ended"] == "script_ended" and trial.report["steps"] == 0
-    assert "no optimizer stepped" in trial.report["notes"] and loader_of(trial, "train")["batches_seen"] == 10
+@pytest.mark.parametrize(
+    ("script", "code", "steps", "note"),
+    [
+        ("for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n", 0, 0, "no optimizer stepped"),
+        (
+            "for x, y in list(loader)[:2]:\n    step(x, y)\nsys.exit(3)\n",
+            3, 2, "the script ended after 2 of the 4 steps of the trial",
+        ),
+    ],
+)  # fmt: skip
+def test_a_script_that_ends_without_the_steps_of_the_trial_says_so(run_trial, script, code, steps, note):
+    trial = run_trial(HEAD + script)
+    assert trial.exit_code == code and trial.report["ended"] == "script_ended" and trial.report["steps"] == steps
+    assert note in trial.report["notes"] and trial.failures == [] and loader_of(trial, "train")["batches_seen"] == 10
 
 
-def test_a_script_that_ends_before_the_trial_says_so(run_trial):
-    trial = run_trial(HEAD + "for x, y in list(loader)[:2]:\n    step(x, y)\nsys.exit(3)\n")
-    assert trial.exit_code == 3 and trial.report["ended"] == "script_ended" and trial.report["steps"] == 2
-    assert "the script ended after 2 of the 4 steps of the trial" in trial.report["notes"] and trial.failures == []
+THREAD = "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()\n"
 
 
-def test_a_script_that_raises_is_told_with_its_own_place(run_trial):
-    trial = run_trial(HEAD + "def train():\n    for x, y in loader:\n        step(x[:, :5], y)\ntrain()\n")
+@pytest.mark.parametrize(
+    ("script", "type_", "caught", "after_measured", "ended", "place"),
+    [
+        ("for x, y in loader:\n    step(x[:, :5], y)\n", "RuntimeError", False, False, "crashed", "in step"),
+        ("n = 0\nfor x, y in loader:\n    step(x, y); n += 1\nassert n == 10", "AssertionError", False, True, "steps_done", ""),
+        (THREAD + "for x, y in list(loader)[:2]:\n    step(x, y)\n", "ZeroDivisionError", True, False, "script_ended", ""),
+    ],
+    ids=["the script's own", "after the measured steps, so perhaps ours", "in a thread"],
+)
+def test_an_exception_is_reported_with_its_place(run_trial, script, type_, caught, after_measured, ended, place):
+    trial = run_trial(HEAD + script)
     (failure,) = trial.failures
-    assert trial.exit_code == 1 and "mat1 and mat2" in trial.stderr and trial.report["ended"] == "crashed"
-    assert failure["kind"] == "crashed" and failure["type"] == "RuntimeError" and "mat1 and mat2" in failure["traceback"]
-    assert failure["where"].endswith("in step") and not failure["caught"] and not failure["after_measured"]
-
-
-def test_an_exception_after_the_measured_steps_may_be_ours_and_is_told_as_such(run_trial):
-    trial = run_trial(HEAD + "n = 0\nfor x, y in loader:\n    step(x, y); n += 1\nassert n == 10, n\n")
-    (failure,) = trial.failures
-    assert failure["after_measured"] and failure["type"] == "AssertionError" and trial.report["ended"] == "steps_done"
-
-
-def test_an_exception_in_a_thread_is_told_and_the_script_continues(run_trial):
-    trial = run_trial(
-        HEAD + "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()\n"
-        "for x, y in list(loader)[:2]:\n    step(x, y)\n"
-    )
-    (failure,) = trial.failures
-    assert failure["caught"] and failure["type"] == "ZeroDivisionError" and trial.report["ended"] == "script_ended"
+    assert (failure["kind"], failure["type"], failure["caught"]) == ("crashed", type_, caught)
+    assert (failure["after_measured"], trial.report["ended"]) == (after_measured, ended)
+    assert failure["where"].endswith(place) and type_ in failure["traceback"] and type_ in trial.stderr
 
 
 def test_two_optimizers_of_a_gan_are_counted_each(run_trial):
@@ -189,7 +192,7 @@ for x, y in loader:
     assert trial.report["optimizers"][0]["uses_closure"] and len(trial.report["losses"]) > 4
 
 
-def test_steps_that_a_scaler_skips_are_told(run_trial):
+def test_steps_that_a_scaler_skips_are_reported(run_trial):
     trial = run_trial(
         HEAD
         + """
@@ -207,19 +210,27 @@ for i, (x, y) in enumerate(loader):
     assert report["micro_batches_per_step"] == [1, 3, 1, 1]
 
 
-def test_a_teachers_forward_pass_is_no_evaluation(run_trial):
-    trial = run_trial(
-        HEAD
-        + """
+TEACHER = """
 teacher = nn.Linear(8, 3).eval()
-for epoch in range(3):
-    for x, y in loader:
-        with torch.no_grad():
-            wanted = teacher(x)
-        optimizer.zero_grad(); (model(x) - wanted).square().mean().backward(); optimizer.step()
+for x, y in loader:
+    with torch.no_grad():
+        wanted = teacher(x)
+    optimizer.zero_grad(); (model(x) - wanted).square().mean().backward(); optimizer.step()
 """
-    )
-    assert list(trial.report["phases"]) == ["setup", "train"]
+AVERAGE = """
+import copy
+average = copy.deepcopy(model).requires_grad_(False).eval()
+for x, y in loader:
+    step(x, y)
+    average.load_state_dict(model.state_dict())
+"""
+
+
+@pytest.mark.parametrize("script", [TEACHER, AVERAGE], ids=["a teacher", "a copy for averages"])
+def test_a_model_in_eval_mode_beside_the_trained_one_makes_no_evaluation(run_trial, script):
+    trial = run_trial(HEAD + script)
+    assert list(trial.report["phases"]) == ["setup", "train"] and trial.failures == []
+    assert trial.report["phases"]["train"]["visits"] == 1
     assert [seen["role"] for seen in trial.report["loaders"]] == ["train"]
 
 
@@ -260,7 +271,7 @@ for x, y in loader:
     assert "eval" not in phases and trial.failures == []
 
 
-def test_checksums_tell_equal_batches(run_trial):
+def test_checksums_show_equal_batches(run_trial):
     trial = run_trial(
         HEAD
         + "for x, y in DataLoader(TensorDataset(torch.ones(64, 8), torch.zeros(64).long()), batch_size=16):\n    step(x, y)\n"
@@ -295,14 +306,8 @@ with torch.no_grad():
     assert phases["eval"] - phases["train"] == pytest.approx(64, abs=15)
 
 
-def test_the_same_script_is_not_true_about_host_memory_in_other_trials(run_trial):
-    trial = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\n")
-    assert not trial.report["phases"]["train"]["host_is_true"]
-
-
-CARD = {"name": "A100", "total_bytes": 40 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108}
 ON_CARD = """
-import torch
+import sys, torch
 from torch.utils.data import DataLoader
 weight = torch.nn.Parameter(torch.ones(1024, 1024, device="cuda")); optimizer = torch.optim.SGD([weight], lr=0.1)
 def step(x, times):
@@ -311,36 +316,28 @@ def step(x, times):
 """
 
 
-def test_memory_that_runs_out_on_an_imaginary_card_is_told(run_trial):
-    trial = run_trial(
-        ON_CARD + "for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):\n    step(x, 10 if i < 2 else 100_000)\n",
-        device="imaginary",
-        card=CARD,
-        capacity_bytes=1 << 30,
-    )
-    (failure,) = trial.failures
-    assert trial.exit_code == 1 and trial.report["ended"] == "out_of_memory" and trial.report["steps"] == 2
-    assert failure["kind"] == "out_of_device_memory" and not failure["caught"] and failure["phase"] == "train"
-    assert "script.py" in failure["where"] and failure["step"] == 2
-
-
-def test_a_script_that_catches_it_and_goes_on_is_told_as_well(run_trial):
+@pytest.mark.parametrize("caught", [False, True])
+def test_memory_that_runs_out_on_an_imaginary_card_is_reported_caught_or_not(run_trial, caught):
     trial = run_trial(
         ON_CARD
         + """
 for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):
     try:
-        step(x, 100_000 if i == 1 else 10)
+        step(x, 100_000 if i == 2 else 10)
     except torch.OutOfMemoryError:
-        print("caught")
+        if "caught" not in sys.argv:
+            raise
 """,
+        argv=("caught",) if caught else (),
         device="imaginary",
         card=CARD,
         capacity_bytes=1 << 30,
     )
     (failure,) = trial.failures
-    assert trial.stdout == "caught\n" and failure["caught"] and failure["kind"] == "out_of_device_memory"
-    assert trial.report["ended"] == "steps_done" and trial.report["steps"] == 4
+    assert (failure["kind"], failure["phase"], failure["step"]) == ("out_of_device_memory", "train", 2)
+    assert failure["caught"] == caught and "script.py" in failure["where"]
+    ended = (0, "steps_done", 4) if caught else (1, "out_of_memory", 2)
+    assert (trial.exit_code, trial.report["ended"], trial.report["steps"]) == ended
 
 
 def test_the_scripts_own_peak_on_the_card_reads_as_without_brimful(run_trial):
@@ -364,18 +361,3 @@ print(torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated())
     assert trial.stdout == "True\nTrue\n", trial.stderr
     assert phases["eval"]["allocated_bytes"] < phases["train"]["allocated_bytes"]
     assert phases["train"]["device_bytes"] == phases["train"]["reserved_bytes"] + (500 << 20)
-
-
-def test_a_copy_for_averages_in_eval_mode_makes_no_evaluation_of_the_first_batch(run_trial):
-    trial = run_trial(
-        HEAD
-        + """
-import copy
-average = copy.deepcopy(model).requires_grad_(False).eval()
-for x, y in loader:
-    step(x, y)
-    average.load_state_dict(model.state_dict())
-"""
-    )
-    assert list(trial.report["phases"]) == ["setup", "train"] and trial.failures == []
-    assert trial.report["phases"]["train"]["visits"] == 1

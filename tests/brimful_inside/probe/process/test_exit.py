@@ -6,8 +6,7 @@ import pytest
 
 from brimful_inside.probe.memory.device_memory import DeviceMeter
 from brimful_inside.probe.process import exit
-
-pytestmark = pytest.mark.heavy
+from brimful_inside.wire import ALONE_VARIABLE
 
 SCRIPT = """
 import os, sys, time, torch
@@ -61,10 +60,12 @@ def check(trial):
     assert "eval" in trained(trial)[0]["phases"]  # rank 0 evaluates alone, and is waited for
 
 
+@pytest.mark.heavy
 def test_under_torchrun(run_trial):
     check(run_trial(SCRIPT, through=("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29651")))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("method", "port"), [("spawn", 29652), ("fork", 29653)])
 def test_under_torch_multiprocessing(run_trial, method, port):
     trial = run_trial(SCRIPT, argv=(method, str(port)))
@@ -73,13 +74,14 @@ def test_under_torch_multiprocessing(run_trial, method, port):
     assert ranks.count(["worker", "rank"]) == 2  # what multiprocessing starts is a worker until it steps
 
 
-def test_what_a_spawned_rank_raises_is_told(run_trial):
+@pytest.mark.heavy
+def test_what_a_spawned_rank_raises_is_reported(run_trial):
     trial = run_trial(SCRIPT, argv=("spawn", "29654", "fail"))
     assert trial.exit_code == 1
     assert "ValueError" in [failure["type"] for failure in trial.failures]
 
 
-def test_what_a_forked_child_raises_is_told_once_it_has_stepped(run_trial):
+def test_what_a_forked_child_raises_is_reported_once_it_has_stepped(run_trial):
     trial = run_trial(
         """
         import multiprocessing, torch
@@ -97,12 +99,8 @@ def test_what_a_forked_child_raises_is_told_once_it_has_stepped(run_trial):
 class Busy:
     """A device on which memory is taken three times, and then no more."""
 
-    def __init__(self) -> None:
-        self._allocations = iter([1, 2, 3, 3, 3])
-
-    @property
-    def allocations(self) -> int:
-        return next(self._allocations)
+    _allocations = iter([1, 2, 3, 3, 3])
+    allocations = property(lambda self: next(self._allocations))
 
 
 def test_a_rank_of_imaginary_cards_that_is_at_work_does_not_follow_another_out(monkeypatch):
@@ -115,3 +113,10 @@ def test_a_rank_of_imaginary_cards_that_is_at_work_does_not_follow_another_out(m
 
 def test_a_rank_of_real_cards_may_be_waiting_from_the_beginning():
     assert exit._Idle(types.SimpleNamespace(device=DeviceMeter())).long_enough()
+
+
+def test_a_rank_that_was_started_alone_waits_for_nobody(monkeypatch):
+    monkeypatch.setattr(exit, "world", lambda: (3, 64))
+    assert exit.others() == 63
+    monkeypatch.setenv(ALONE_VARIABLE, "1")
+    assert exit.others() == 0

@@ -24,24 +24,14 @@ def test_without_brimful_the_default_is_given_and_a_phase_is_nothing(monkeypatch
     assert script.setting("batch_size", 64) == 64
     with script.phase("encoding") as phase:
         phase.cached = True
+    assert not script.is_imaginary() and not script.keeps_writes_out()
 
 
-@pytest.mark.parametrize(("device", "imaginary"), [("cpu", False), ("accelerator", False), ("imaginary", True)])
-def test_a_script_may_know_that_its_card_is_imaginary(monkeypatch, tmp_path, device, imaginary):
-    monkeypatch.setattr(context_module, "_current", ProcessContext(TrialConfig(folder=str(tmp_path), device=device), "rank"))
-    assert script.is_imaginary() is imaginary
-    monkeypatch.setattr(context_module, "_current", None)
-    assert not script.is_imaginary()
-
-
-@pytest.mark.parametrize("keep_out", [False, True])
-def test_a_script_may_know_that_its_writes_are_kept_out(monkeypatch, tmp_path, keep_out):
-    monkeypatch.setattr(
-        context_module, "_current", ProcessContext(TrialConfig(folder=str(tmp_path), device="cpu", keep_out=keep_out), "rank")
-    )
-    assert script.keeps_writes_out() is keep_out
-    monkeypatch.setattr(context_module, "_current", None)
-    assert not script.keeps_writes_out()
+@pytest.mark.parametrize(("device", "keep_out"), [("cpu", True), ("accelerator", False), ("imaginary", True)])
+def test_a_script_may_know_that_its_card_is_imaginary_and_that_its_writes_are_kept_out(monkeypatch, tmp_path, device, keep_out):
+    config = TrialConfig(folder=str(tmp_path), device=device, keep_out=keep_out)
+    monkeypatch.setattr(context_module, "_current", ProcessContext(config, "rank"))
+    assert script.is_imaginary() is (device == "imaginary") and script.keeps_writes_out() is keep_out
 
 
 def test_the_planned_value_comes_in_the_type_of_the_default(planned):

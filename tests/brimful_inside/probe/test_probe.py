@@ -1,0 +1,230 @@
+"""The probe in whole scripts: it changes no loss, and it knows which phase a failure, a peak and a step belong to."""
+
+import pytest
+
+from tests.brimful_inside.helper import CARD
+
+RANDOM = """
+import random, sys
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Noisy(Dataset):
+    def __init__(self):
+        self.own = np.random.default_rng(5)
+    def __len__(self):
+        return 200
+    def __getitem__(self, i):
+        noise = torch.randn(12) + np.random.rand() + random.random() + self.own.random()
+        return torch.full((12,), float(i)) / 200 + noise, i % 3
+
+if __name__ == "__main__":
+    torch.manual_seed(1); np.random.seed(2); random.seed(3)
+    model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.3), nn.ReLU(), nn.Linear(32, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    for workers in (0, 2):
+        loader = DataLoader(Noisy(), batch_size=16, shuffle=True, num_workers=workers, drop_last=True)
+        for epoch in range(2):
+            model.train()
+            for x, y in loader:
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = nn.functional.cross_entropy(model(x), y)
+                optimizer.zero_grad(); loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step(); scheduler.step()
+                print(loss.item().hex())
+            model.eval()
+            with torch.no_grad():
+                print(sum(model(x).sum().item() for x, _ in DataLoader(Noisy(), batch_size=50)).hex())
+    print(random.random(), np.random.rand(), torch.rand(()).item())
+"""
+
+
+@pytest.mark.parametrize("worst_batch", [False, True], ids=["left alone", "scanned and found equal"])
+def test_losses_are_the_same_bit_for_bit(run_trial, run_plainly, worst_batch):
+    plain = run_plainly(RANDOM)
+    probed = run_trial(RANDOM, cut=False, worst_batch=worst_batch, checksums=True, keep_out=True)
+    assert plain.returncode == probed.exit_code == 0
+    assert len(plain.stdout.splitlines()) == 53
+    assert probed.stdout == plain.stdout
+    assert probed.report["steps"] == 48
+    assert (probed.report["worst_batch"] is not None) == worst_batch
+
+
+def test_a_trial_that_draws_from_the_scripts_random_state_would_be_caught(run_plainly):
+    changed = RANDOM.replace("for workers in (0, 2):", "torch.rand(())\n    for workers in (0, 2):")
+    assert changed != RANDOM
+    assert run_plainly(changed).stdout != run_plainly(RANDOM).stdout
+
+
+FAILS_WHEN_FULL = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 3)
+        self.full = False
+    def forward(self, x):
+        if self.full:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return self.inner(x)
+
+model = Net()
+target = Net().requires_grad_(False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(4, 8)
+batches = TensorDataset(torch.randn(16, 8))
+
+def step():
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+def evaluate(modes=True, given=None):
+    if modes:
+        model.eval()
+    with torch.no_grad():
+        for one in ([x] * 3 if given is None else given):
+            model(one[0] if given is not None else one)
+    if modes:
+        model.train()
+"""
+
+AFTER_AN_EVALUATION = {
+    "before the first step": "evaluate(given=DataLoader(batches, 4))\nmodel.full = True\nstep()",
+    "between steps": "step()\nevaluate()\nmodel.full = True\nstep()",
+    "by no_grad alone": "step()\nevaluate(modes=False)\nmodel.full = True\nstep()",
+    "of a loader": "step()\nevaluate(given=DataLoader(batches, 4))\nmodel.full = True\nstep()",
+    "with another's forward first": ("step()\nevaluate()\nmodel.full = True\nwith torch.no_grad():\n    target(x)\nstep()"),
+    "of the first epoch, before a batch was worked on": (
+        "evaluate(given=DataLoader(batches, 4))\n"
+        "for _ in DataLoader(batches, 2):\n    raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB')"
+    ),
+    "of the epoch before": (
+        "loader = DataLoader(batches, 4)\nfor _ in loader:\n    step()\n    break\nevaluate(given=DataLoader(batches, 2))\n"
+        "model.full = True\nfor _ in loader:\n    step()"
+    ),
+}
+
+
+@pytest.mark.parametrize("script", AFTER_AN_EVALUATION.values(), ids=AFTER_AN_EVALUATION.keys())
+def test_a_training_forward_after_an_evaluation_fails_as_training(run_trial, script):
+    trial = run_trial(FAILS_WHEN_FULL + script, steps=20)
+    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [("out_of_device_memory", "train")]
+    assert "eval" in trial.report["phases"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "step()\nmodel.eval()\nmodel(x)\nmodel.full = True\nmodel(x)",
+        "step()\nevaluate()\nevaluate()\nmodel.full = True\nevaluate()",
+        "step()\nmodel.full = False\nwith torch.no_grad():\n    model(x)\n    model.full = True\n    model(x)",
+        "evaluate(given=DataLoader(batches, 4))\nmodel.full = True\nevaluate(given=DataLoader(batches, 2))",
+        "step()\nmodel.eval()\nmodel.inner.train()\nmodel(x)\nmodel.full = True\nmodel(x)",
+    ],
+)
+def test_an_evaluation_that_fails_does_so_as_one(run_trial, script):
+    trial = run_trial(FAILS_WHEN_FULL + script, steps=20)
+    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [("out_of_device_memory", "eval")]
+
+
+COMPILED = """
+def backend(graph, examples):
+    def call(*inputs):
+        if Net.out and torch.is_grad_enabled():
+            raise MemoryError("no host memory left")
+        return graph.forward(*inputs)
+    return call
+Net.out = False
+net = model
+model = torch.compile(net, backend=backend)
+step()
+evaluate(given=DataLoader(batches, 4))
+Net.out = True
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "phase"), [("step()", "train"), ("net.eval()\nwith torch.enable_grad():\n    model(x)", "eval")]
+)
+def test_host_memory_that_runs_out_in_a_compiled_model_right_after_an_evaluation_is_of_its_mode(run_trial, ends, phase):
+    """No hook sees the forward pass of a compiled model begin, and none is called where the host's memory runs out."""
+    trial = run_trial(FAILS_WHEN_FULL + COMPILED + ends, steps=20)
+    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [("out_of_host_memory", phase)]
+
+
+STEPS_AND_EVALUATION = """
+import torch
+from torch import nn
+
+GIVES = {gives}
+model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1)).cuda()
+data = torch.randn(8192, 256, device="cuda")  # made once: what is made between phases belongs to the one before
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def step(batch):
+    model(data[:batch]).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+def evaluate(batch):
+    model.eval()
+    with torch.no_grad():
+        model(data[:batch])
+    model.train()
+
+step(32)
+evaluate({evaluated})
+if GIVES:
+    step({trained})
+else:
+    model(data[:{trained}])  # a forward that no backward follows
+"""
+ACTIVATION_BYTES = 1024 * 4  # of one sample in the wide layer
+
+
+def peaks(run_trial, folder, evaluated: int, trained: int, gives: bool = True) -> tuple[int, int]:
+    script = STEPS_AND_EVALUATION.format(evaluated=evaluated, trained=trained, gives=gives)
+    place = folder / f"{evaluated}-{trained}"
+    place.mkdir()
+    trial = run_trial.func(place, script, device="imaginary", card=CARD, steps=20)
+    assert trial.exit_code == 0, trial.stderr
+    phases = trial.report["phases"]
+    return phases["train"]["allocated_bytes"], phases["eval"]["allocated_bytes"]
+
+
+@pytest.mark.parametrize("gives", [True, False], ids=["a step", "a forward alone"])
+def test_a_larger_batch_raises_the_peak_of_its_own_phase_alone(run_trial, tmp_path, gives):
+    small_train, small_eval = peaks(run_trial, tmp_path, evaluated=64, trained=32, gives=gives)
+    train, evaluation = peaks(run_trial, tmp_path, evaluated=64, trained=8192, gives=gives)
+    assert train - small_train > 8000 * ACTIVATION_BYTES
+    assert evaluation == small_eval < 8000 * ACTIVATION_BYTES
+    if gives:
+        train, evaluation = peaks(run_trial, tmp_path, evaluated=8192, trained=32)
+        assert evaluation - small_eval > 8000 * ACTIVATION_BYTES and train == small_train
+
+
+RECURRENT = """
+import sys, torch
+from torch import nn
+model, head = nn.LSTM(3, 5), nn.Linear(5, 1)
+optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+for _ in range(6):
+    states, _ = model(torch.randn(7, int(sys.argv[1]), 3))
+    head(states).mean().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("settings", "counted"), [({"batch_size": 4}, 4), ({"batch_size": 5}, 7)])
+def test_the_second_dimension_counts_where_it_is_the_batch_size_that_was_asked_for(run_trial, settings, counted):
+    trial = run_trial(RECURRENT, argv=("4",), settings=settings)
+    assert set(trial.report["samples_per_step"][1:]) == {counted}, "the first step is over before the hook is there"
+    assert any("counted by the model's input" in note for note in trial.report["notes"])
