@@ -16,7 +16,7 @@ from brimful_inside.probe.context import (
     ProcessContext,
     current_context,
     current_probe,
-    note_own_error,
+    guarded,
     own_argv,
     patch,
     role_of,
@@ -54,11 +54,9 @@ def start() -> None:
 
 
 def _end_with_parent(parent_pid: Optional[int], number: int = signal.SIGKILL) -> None:
-    """Asks Linux to send this process a signal when its parent dies, if the parent is brimful itself: a trial does not outlive
-    a brimful that was killed.
+    """Asks Linux to send this process a signal when its parent dies, if that is brimful: a trial does not outlive it.
 
-    A whole run gets SIGTERM, so that the script may write its checkpoint. Other processes of the trial end with their own
-    parents; elsewhere than on Linux nothing is done.
+    A whole run gets SIGTERM, so that the script may write its checkpoint.
     """
     if parent_pid is None or os.getppid() != parent_pid or not sys.platform.startswith("linux"):
         return
@@ -123,12 +121,9 @@ def _new_probe(context: ProcessContext) -> Any:
     from brimful_inside.probe.memory.device_memory import meter_for
     from brimful_inside.probe.memory.host_memory import HostMeter
     from brimful_inside.probe.probe import Probe
-    from brimful_inside.probe.worst_case.scan_cache import ScanCache
     from brimful_inside.probe.worst_case.worst_batches import WorstBatches
 
-    config, worst = context.config, None
-    if config.worst_batch:
-        worst = WorstBatches(config.device == "imaginary", ScanCache(config.folder, config.scans))
+    worst = WorstBatches(context.config) if context.config.worst_batch else None
     return Probe(context, meter_for(context), HostMeter(context), worst)
 
 
@@ -158,21 +153,17 @@ def probe_of_rank() -> Any:
 def _watch_optimizers() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+    @guarded
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        try:
-            probe = probe_of_rank()
-            if probe is not None:
-                probe.steps.before(optimizer, args, kwargs, sys._getframe(1))
-        except Exception:
-            note_own_error("the hook before a step")
+        probe = probe_of_rank()
+        if probe is not None:
+            probe.steps.before(optimizer, args, kwargs, sys._getframe(2))  # that of the call, around the guard's own
 
+    @guarded
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        try:
-            probe = current_probe()
-            if probe is not None:
-                probe.steps.after(optimizer)
-        except Exception:
-            note_own_error("the hook after a step")
+        probe = current_probe()
+        if probe is not None:
+            probe.steps.after(optimizer)
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)

@@ -44,12 +44,15 @@ class Probe:
         self.losses = Losses(imaginary, config.cut)
         self.counter = None if config.cut else RunCounter(device.held)
         self.loaders = Loaders(config.checksums, imaginary)
-        self.steps = Steps(self.step_begins, self.step_made, self.step_skipped)
+        self.steps = Steps(self.step_begins, self.step_made, self._decide_end)
+        self.scaler_skipped = guarded(self.steps.skipped)
         self.captured = CapturedSteps(self.steps, self.step_captured, self.loaders.consumption.worked_on)
         self.ending = EarlyStop(config)
         self.leaks = Leaks(device.alive_bytes, config.steps)
         self.forward = ForwardWatch(self.forward_begins)
+        self.compilation_begins = self.forward.disarm
         self.failures = Failures(context.emit, lambda: (self._failing_phase(), self.steps.count, self.ending.complete))
+        self.left_a_thread = self.failures.left_a_thread
         device.on_out_of_memory(self.failures.out_of_memory)
         self.loading_s: List[float] = []
         self.warmup_steps = config.warmup_steps
@@ -100,9 +103,6 @@ class Probe:
         """An exception that nobody caught: its calls have returned by now, and only its traceback holds them."""
         self._trace_left = error.__traceback__
         self.failures.left_the_script(error)
-
-    def left_a_thread(self, error: BaseException) -> None:
-        self.failures.left_a_thread(error)
 
     # --- loaders ------------------------------------------------------------------------------------------------------
 
@@ -174,9 +174,6 @@ class Probe:
         self._report_progress()
 
     # --- work ---------------------------------------------------------------------------------------------------------
-
-    def compilation_begins(self) -> None:
-        self.forward.disarm()
 
     @guarded
     def forward_begins(self, module: Any, args: Any) -> None:
@@ -270,13 +267,6 @@ class Probe:
         self.loading_s.clear()
         self.leaks.restart()
         self._first_dimension, self._backwards = None, 0
-
-    @guarded
-    def scaler_skipped(self, optimizer: Any) -> None:
-        self.steps.skipped(optimizer)
-
-    def step_skipped(self) -> None:
-        self._decide_end()
 
     def _decide_end(self) -> None:
         before = self.ending.measured

@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 
 class HostClock:
-    device: Any = None
+    device: Any = None  # that is trained on, where it is an accelerator; None: not known yet, so the current one
 
     def mark(self) -> Any:
         return time.perf_counter()
@@ -27,10 +27,8 @@ class HostClock:
         return end - begin
 
 
-class NoClock:
+class NoClock(HostClock):
     """An imaginary card computes nothing, so its steps have no duration."""
-
-    device: Any = None
 
     def mark(self) -> Any:
         return None
@@ -39,10 +37,8 @@ class NoClock:
         return None
 
 
-class EventClock:
+class EventClock(HostClock):
     """Events on the current stream of the accelerator that is trained on. Recording one does not wait for anything."""
-
-    device: Any = None  # None: not known yet, so the current one
 
     def mark(self) -> Any:
         if not is_started():
@@ -60,7 +56,8 @@ class EventClock:
     def seconds(self, begin: Any, end: Any, wait: bool) -> Optional[float]:
         """None while the device has not reached `end`, unless `wait`. Where an event is missing, the host's clock counts."""
         if not (isinstance(begin, tuple) and isinstance(end, tuple)):
-            return _host_time(end) - _host_time(begin)
+            began, ended = (mark[1] if isinstance(mark, tuple) else mark for mark in (begin, end))
+            return ended - began
         try:
             if wait:
                 end[0].synchronize()
@@ -69,10 +66,6 @@ class EventClock:
             return begin[0].elapsed_time(end[0]) / 1000.0
         except RuntimeError:  # the device is in an error state, after an illegal access, say
             return end[1] - begin[1]
-
-
-def _host_time(mark: Any) -> float:
-    return mark[1] if isinstance(mark, tuple) else mark
 
 
 def clock_for(device: str) -> Any:

@@ -96,7 +96,7 @@ def _facts(loader: Any) -> Dict[str, Any]:
     sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     plain = type(sampler).__name__ == "BatchSampler"
     inner = loader.sampler if plain else sampler
-    iterable = is_iterable_style(loader)
+    iterable = isinstance(loader.dataset, IterableDataset)
     return {
         "batch_size": loader.batch_size if loader.batch_size is not None else getattr(sampler, "batch_size", None),
         "dataset_length": None if iterable else _length(loader.dataset),
@@ -107,10 +107,6 @@ def _facts(loader: Any) -> Dict[str, Any]:
         "workers": int(loader.num_workers),
         "pin_memory": bool(loader.pin_memory),
     }
-
-
-def is_iterable_style(loader: Any) -> bool:
-    return isinstance(loader.dataset, IterableDataset)
 
 
 def _length(thing: Any) -> Optional[int]:
@@ -131,8 +127,8 @@ def _length_of_iterable(loader: Any) -> Optional[int]:
 class Consumption:
     """Which batches went into which step.
 
-    A loader may be asked for more than a step uses: accelerate draws one batch ahead to know the last one. What is drawn
-    before the first forward pass beyond what later steps draw is that lookahead, and every count is moved back by it.
+    A loader may be asked for more than a step uses: accelerate draws one batch ahead. What is drawn before the first forward
+    pass beyond what later steps draw is that lookahead, and every count is moved back by it.
     """
 
     def __init__(self) -> None:

@@ -33,14 +33,11 @@ _OURS = os.path.normcase(os.path.dirname(os.path.abspath(str(brimful_inside.__fi
 
 def kind_of(error: BaseException) -> str:
     """Out of device memory, out of host memory, a call that the imaginary card lacks, or a crash of the script's own."""
-    if any(_raised_by_imaginary_gpu(one) for one in (error, error.__cause__) if one is not None):
+    kinds = (*type(error).__mro__, *type(error.__cause__).__mro__)
+    if any(kind.__name__ == "Unsupported" and kind.__module__.startswith("brimful_inside.imaginary") for kind in kinds):
         return UNSUPPORTED
     pattern = match_oom(qualified_name(type(error)), _message(error))
     return pattern.kind if pattern is not None else CRASHED
-
-
-def _raised_by_imaginary_gpu(error: BaseException) -> bool:
-    return any(c.__name__ == "Unsupported" and c.__module__.startswith("brimful_inside.imaginary") for c in type(error).__mro__)
 
 
 def qualified_name(cls: type) -> str:

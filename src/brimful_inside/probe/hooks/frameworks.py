@@ -13,16 +13,16 @@ from brimful_inside.probe.hooks.import_hooks import import_hooks
 
 def patch_frameworks(context: ProcessContext) -> None:
     config = context.config
+    packages = ("lightning.pytorch", "pytorch_lightning")
     if config.cut and config.see_eval:
         import_hooks.when_imported("transformers.trainer_callback", _evaluate_in_trainer)
+        for package in packages:
+            import_hooks.when_imported(package + ".loops.training_epoch_loop", _evaluate_in_lightning)
     if config.cut and config.keep_out:
         import_hooks.when_imported(
             "transformers.trainer", lambda m: _start_anew(m.Trainer, "train", "resume_from_checkpoint", 1)
         )
-    for package in ("lightning.pytorch", "pytorch_lightning"):
-        if config.cut and config.see_eval:
-            import_hooks.when_imported(package + ".loops.training_epoch_loop", _evaluate_in_lightning)
-        if config.cut and config.keep_out:
+        for package in packages:
             import_hooks.when_imported(package + ".trainer.trainer", lambda m: _start_anew(m.Trainer, "fit", "ckpt_path", 5))
 
 

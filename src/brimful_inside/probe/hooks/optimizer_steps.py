@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import torch
 
-from brimful_inside.probe.context import current_probe, note_own_error, patch
+from brimful_inside.probe.context import current_probe, guarded, patch
 from brimful_inside.wire import OptimizerSeen
 
 MAX_OPTIMIZERS = 16  # reported one by one; a script with one optimizer a parameter (backward-fused updates) has hundreds
@@ -137,10 +137,9 @@ class Steps:
 
     def _made(self, seen: Seen) -> None:
         seen.steps += 1
-        if self.pace is None:
-            self.pace = seen
+        self.pace = self.pace or seen
         if seen is self.pace:
-            self._on_step(self.pace.steps)
+            self._on_step(seen.steps)
 
     def skipped(self, optimizer: Any) -> None:
         """A GradScaler was asked for a step and made none."""
@@ -174,7 +173,7 @@ class Steps:
         key = id(optimizer)
         seen = self._alive.get(key)
         if seen is None:
-            seen = self._alive[key] = Seen(optimizer, lambda _, key=key: self._alive.pop(key, None))
+            seen = self._alive[key] = Seen(optimizer, lambda _: self._alive.pop(key, None))
             self._all.append(seen)
             self._trained.clear()
         return seen
@@ -218,7 +217,6 @@ class CapturedSteps:
             self._on_capture()
 
     def capture_failed(self, graph: Any) -> None:
-        """The capture came to nothing: steps count as they are made."""
         self._steps.captured = None
 
     def replay(self, graph: Any) -> None:
@@ -249,10 +247,8 @@ def _graph_method(original: Any, name: str) -> Any:
     return method
 
 
+@guarded
 def _notify(name: str, graph: Any) -> None:
     probe = current_probe()
     if probe is not None:
-        try:
-            getattr(probe.captured, name)(graph)
-        except Exception:
-            note_own_error("a CUDA graph (%s)" % name)
+        getattr(probe.captured, name)(graph)

@@ -181,8 +181,9 @@ class AcceleratorMeter(DeviceMeter):
         if not cards or not hasattr(module, "mem_get_info"):
             return None
         fullest = max(range(len(cards)), key=lambda index: cards[index][1])
-        if not _has_context(fullest):
-            return None
+        has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+        if has_context is not None and not has_context(fullest):
+            return None  # asking a card for its memory makes a context on it: not where the script has none
         try:
             free, total = module.mem_get_info(fullest)
             return max(0, total - free - module.memory_reserved(fullest))
@@ -209,12 +210,6 @@ class AcceleratorMeter(DeviceMeter):
 def _fullest(cards: List[Tuple[int, int]]) -> Tuple[int, int]:
     """The most of any card, by column."""
     return max(card[0] for card in cards), max(card[1] for card in cards)
-
-
-def _has_context(device: int) -> bool:
-    """Asking a card for its memory makes a context on it: not on one that the script does not use."""
-    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
-    return has_context is None or bool(has_context(device))
 
 
 def accelerator_type() -> Optional[str]:
@@ -319,6 +314,7 @@ class SharedPeaks:
         self._probe: Dict[int, Tree] = {}
         self._stats: Any = None
         self._reset: Any = None
+        self.known = False  # whether this torch has peaks of that kind of device at all
         for stats_name, reset_name in FUNCTIONS.get(kind, [_OF_ALL]):
             if hasattr(torch._C, stats_name) and hasattr(torch._C, reset_name):
                 self._patch(stats_name, reset_name)
@@ -329,15 +325,10 @@ class SharedPeaks:
             cls._made[kind] = cls(kind)
         return cls._made[kind]
 
-    @property
-    def known(self) -> bool:
-        """Whether this torch has peaks of that kind of device at all."""
-        return self._stats is not None
-
     def _patch(self, stats_name: str, reset_name: str) -> None:
         stats, reset = getattr(torch._C, stats_name), getattr(torch._C, reset_name)
-        if self._stats is None:
-            self._stats, self._reset = stats, reset
+        if not self.known:
+            self._stats, self._reset, self.known = stats, reset, True
 
         def stats_for_script(device: int) -> Tree:
             return _with_peaks(stats(device), self._script.get(device))

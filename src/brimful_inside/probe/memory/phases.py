@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional
 
 from brimful_inside.wire import PhasePeak
 
 SETUP, TRAIN, EVAL = "setup", "train", "eval"
+_NUMBERS = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
 
 
+@dataclass(eq=False)
 class Visit:
     """One stay in a phase that the script named."""
 
-    def __init__(self, name: str, returns_to: str):
-        self.name = name
-        self.returns_to = returns_to
+    name: str
+    returns_to: str
 
 
 class Phases:
@@ -76,7 +77,7 @@ class Phases:
     def read(self) -> Dict[str, PhasePeak]:
         """All phases so far, the current one included."""
         peaks = {**self._peaks, self.current: _with_visit(self._peaks.get(self.current), self._reading())}
-        none = {"allocated_bytes": None, "reserved_bytes": None, "device_bytes": None, "host_bytes": None}
+        none: Dict[str, Any] = dict.fromkeys(_NUMBERS)
         return {name: replace(peak, **none, host_is_true=False) if peak.cached else peak for name, peak in peaks.items()}
 
     def whole(self) -> PhasePeak:
@@ -84,21 +85,12 @@ class Phases:
         return _worst(self._unphased, self._reading())
 
 
-def _most(a: Optional[int], b: Optional[int]) -> Optional[int]:
-    return max((v for v in (a, b) if v is not None), default=None)
-
-
 def _worst(a: Optional[PhasePeak], b: PhasePeak) -> PhasePeak:
     if a is None:
         return replace(b, visits=1, cached=False)
-    return PhasePeak(
-        allocated_bytes=_most(a.allocated_bytes, b.allocated_bytes),
-        reserved_bytes=_most(a.reserved_bytes, b.reserved_bytes),
-        device_bytes=_most(a.device_bytes, b.device_bytes),
-        host_bytes=_most(a.host_bytes, b.host_bytes),
-        visits=a.visits,
-        host_is_true=a.host_is_true and b.host_is_true,
-    )
+    both = {name: [n for n in (getattr(a, name), getattr(b, name)) if n is not None] for name in _NUMBERS}
+    most = {name: max(numbers, default=None) for name, numbers in both.items()}
+    return PhasePeak(**most, visits=a.visits, host_is_true=a.host_is_true and b.host_is_true)
 
 
 def _with_visit(before: Optional[PhasePeak], visit: PhasePeak) -> PhasePeak:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shutil
@@ -34,10 +35,8 @@ def leave(probe: Any) -> None:
     _end_daemons()
     _remove_temporary_folders()
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(Exception):
             stream.flush()
-        except Exception:
-            continue
     os._exit(0)
 
 
@@ -74,11 +73,9 @@ def _wait_for_others(probe: Any) -> None:
     rank, size = world()
     if others() == 0:
         return
-    folder = probe.config.folder
-    with open(os.path.join(folder, "left-%d" % rank), "w"):
-        pass
+    open(os.path.join(probe.config.folder, "left-%d" % rank), "w").close()
     deadline = time.monotonic() + OTHERS_S
-    while time.monotonic() < deadline and len(glob.glob(os.path.join(folder, "left-*"))) < size:
+    while time.monotonic() < deadline and _left(probe) < size:
         time.sleep(0.02)
 
 
@@ -116,18 +113,16 @@ def follow_others(probe: Any) -> None:
         idle = _Idle(probe)
         while not probe.reported_end:
             time.sleep(WATCH_S)
-            left = probe.ending.measured and probe.phases.current != "eval" and _another_left(probe)
+            left = probe.ending.measured and probe.phases.current != "eval" and _left(probe)
             if left and idle.long_enough():
                 leave(probe)
 
     threading.Thread(target=watch, name="brimful-ranks", daemon=True).start()
 
 
-def _another_left(probe: Any) -> bool:
-    try:
-        return bool(glob.glob(os.path.join(probe.config.folder, "left-*")))
-    except OSError:
-        return False
+def _left(probe: Any) -> int:
+    """How many ranks have left so far."""
+    return len(glob.glob(os.path.join(probe.config.folder, "left-*")))
 
 
 class _Idle:

@@ -176,7 +176,10 @@ class Overlay:
             return
         if _stat(absolute).st_size > MAX_COPIED_BYTES:
             raise PermissionError(errno.EPERM, "a trial of brimful may not write into a file this large", absolute)
-        _copy(absolute, upper)
+        shutil.copy2(absolute, upper)
+        mode = _stat(upper).st_mode
+        if not mode & 0o200:  # a copy can be written, even where the original cannot
+            os.chmod(upper, mode | 0o200)
 
     def hide(self, absolute: str) -> None:
         """The user's file or folder is gone as far as the trial is concerned."""
@@ -247,11 +250,3 @@ def _is_folder(path: str) -> bool:
         return S_ISDIR(_stat(path).st_mode)
     except (OSError, ValueError):
         return False
-
-
-def _copy(source: str, target: str) -> None:
-    """Bytes, mode and times. A copy can be written, even where the original cannot."""
-    shutil.copy2(source, target)
-    mode = _stat(target).st_mode
-    if not mode & 0o200:
-        os.chmod(target, mode | 0o200)

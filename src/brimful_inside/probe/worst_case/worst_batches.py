@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe.context import current_context, current_probe, guarded
-from brimful_inside.probe.hooks.data_loaders import ATTRIBUTE, INDICES, TRAIN, is_iterable_style
+from brimful_inside.probe.hooks.data_loaders import ATTRIBUTE, INDICES, TRAIN
 from brimful_inside.probe.worst_case.batch_tensors import tensors_of
 from brimful_inside.probe.worst_case.scan import Scan, random_state_kept
 from brimful_inside.probe.worst_case.scan_cache import ScanCache
-from brimful_inside.wire import WorstBatch
+from brimful_inside.wire import TrialConfig, WorstBatch
 
 MAX_DRAWN = 2000  # batches of a custom batch sampler that are compared
 REPORTED_INDICES = 64
@@ -48,9 +48,9 @@ class Plan:
 class WorstBatches:
     """Plans by loader."""
 
-    def __init__(self, imaginary: bool, scans: ScanCache):
-        self._imaginary = imaginary
-        self._scans = scans
+    def __init__(self, config: TrialConfig):
+        self._imaginary = config.device == "imaginary"
+        self._scans = ScanCache(config.folder, config.scans)
         self._plans: Any = weakref.WeakKeyDictionary()
         self._reported: List[Tuple[Any, WorstBatch]] = []  # (weak reference to a loader, its plan's report)
 
@@ -83,7 +83,7 @@ class WorstBatches:
 
     def _plan(self, loader: Any) -> Plan:
         length, why = None, "an iterable data set gives its samples in an order of its own"
-        if not is_iterable_style(loader):
+        if not isinstance(loader.dataset, IterableDataset):
             try:
                 length, why = len(loader.dataset), "the data set is empty"
             except TypeError:
@@ -93,7 +93,8 @@ class WorstBatches:
         try:
             kept = (loader.dataset, loader.generator, loader.sampler, getattr(loader.sampler, "generator", None))
             with random_state_kept(*kept):
-                scan = self._scans.scan(_shallow(loader.dataset), length, totals_needed=_has_custom_batches(loader))
+                # A copy: a data set that opens its file at first use must open it in its workers, not here.
+                scan = self._scans.scan(copy.copy(loader.dataset), length, totals_needed=_has_custom_batches(loader))
                 chosen = _batch_of_custom_sampler(loader, scan)
         except Exception as error:
             why = "the data set gave an error when asked for samples (%s)" % _short(error)
@@ -101,10 +102,9 @@ class WorstBatches:
         return self._plan_of(scan, chosen)
 
     def _plan_of(self, scan: Scan, chosen: Optional[List[int]]) -> Plan:
-        indices = worst_indices(scan)
+        indices = chosen or worst_indices(scan)
         if chosen is not None:
             what = "the batch sampler's batches differ: every batch is the largest of those it gave (%d samples)" % len(chosen)
-            indices = chosen
         elif scan.varies:
             what = _sentence(scan)
         else:
@@ -131,14 +131,6 @@ def _sentence(scan: Scan) -> str:
     more = "" if len(parts) <= 4 else " and %d more" % (len(parts) - 4)
     of = "all %d samples" % scan.length if scan.scanned == scan.length else "%d of %d samples" % (scan.scanned, scan.length)
     return "samples vary (%s%s, in %s): every batch is made of the largest" % (", ".join(parts[:4]), more, of)
-
-
-def _shallow(dataset: Any) -> Any:
-    """A copy to read: a data set that opens its file at first use must open it in its workers, not here."""
-    try:
-        return copy.copy(dataset)
-    except Exception:
-        return dataset
 
 
 def _has_custom_batches(loader: Any) -> bool:
@@ -279,7 +271,12 @@ def _widened(two: Any, three: Any, size: int) -> Any:
         return _widened_tensor(two, three, size)
     if isinstance(three, dict) and isinstance(two, dict) and two.keys() == three.keys():
         parts = {key: _widened(two[key], three[key], size) for key in three}
-        return None if any(part is None for part in parts.values()) else _like(three, parts)
+        if any(part is None for part in parts.values()):
+            return None
+        same = copy.copy(three)  # the script's own kind of mapping
+        for key, part in parts.items():
+            same[key] = part
+        return same
     if isinstance(three, (list, tuple)) and type(two) is type(three):
         if len(two) == len(three):
             items = [_widened(a, b, size) for a, b in zip(two, three)]
@@ -291,15 +288,6 @@ def _widened(two: Any, three: Any, size: int) -> Any:
     return None
 
 
-def _like(mapping: Any, parts: Dict[Any, Any]) -> Any:
-    if type(mapping) is dict:
-        return parts
-    same = copy.copy(mapping)
-    for key, part in parts.items():
-        same[key] = part
-    return same
-
-
 def _widened_tensor(two: torch.Tensor, three: torch.Tensor, size: int) -> Optional[torch.Tensor]:
     if two.dim() != three.dim():
         return None
@@ -308,7 +296,6 @@ def _widened_tensor(two: torch.Tensor, three: torch.Tensor, size: int) -> Option
         return three
     if len(grown) > 1 or (two.shape[grown[0]], three.shape[grown[0]]) != (2, 3):
         return None
-    axis = grown[0]
     shape = list(three.shape)
-    shape[axis] = size
-    return three.narrow(axis, 0, 1).expand(shape)
+    shape[grown[0]] = size
+    return three.narrow(grown[0], 0, 1).expand(shape)
