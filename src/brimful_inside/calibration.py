@@ -1,11 +1,7 @@
-"""What a real card of this machine takes and gives: run in a process of its own, with torch and the standard library alone.
+"""What a real card of this machine takes and gives: ``python calibration.py [--no-rates]``, in a process of its own.
 
-    python calibration.py [--no-rates]
-
-The last line it prints is ``BRIMFUL`` and a JSON object: the card, the versions, `outside_bytes` (what is in use on the card
-beside PyTorch's own segments, at each `STAGES`, in order; other processes' memory is in it), and `rates` that kernels reached.
-CUDA loads kernels when they are first used, so the stages run what a training runs.
-"""
+The last line it prints is ``BRIMFUL`` and a JSON object: the card, the versions, `outside_bytes` (in use on the card beside
+PyTorch's own segments at each of `STAGES`, which run what a training runs, as CUDA loads kernels at first use), and `rates`."""
 
 from __future__ import annotations
 

@@ -1,13 +1,8 @@
 """The messages between brimful and the processes that it starts: the trial config one way, events the other way.
 
-The trial config is one JSON file whose path stands in the environment (`TRIAL_CONFIG_VARIABLE`). Each process writes a file of
-its own, ``wire-<pid>.jsonl`` in the trial's folder: one event a line, ``{"event": NAME, ...fields}``. A line is written whole
-or not at all, so a process killed at any moment leaves a readable file. Of several reports the last counts.
-
-In a whole run, which may last for days, snapshots replace each other in files of their own, ``latest-<event>-<pid>.jsonl``.
-
-Units are in the names; absent is ``None``. Both sides import this module; it needs the standard library alone.
-"""
+The config is one JSON file, its path in the environment (`TRIAL_CONFIG_VARIABLE`). Each process appends events to its
+``wire-<pid>.jsonl``, a line written whole or not at all; of several reports the last counts. In a whole run snapshots replace
+each other in ``latest-<event>-<pid>.jsonl``. Units are in the names; absent is ``None``."""
 
 from __future__ import annotations
 
@@ -273,10 +268,7 @@ class Writer:
         os.write(self._descriptor, encode_event(event))
 
     def replace(self, event: Any) -> None:
-        """Keeps `event` as the latest of its kind, in a file of its own, so that the files of a long run do not grow.
-
-        Another process reads the one before or this one, never a part (rename(2) is atomic).
-        """
+        """Keeps `event` as the latest of its kind, in a file of its own, which another process never reads in part."""
         path = latest_path(self.path, _NAMES[type(event)])
         with open(path + ".new", "wb") as file:
             file.write(encode_event(event))

@@ -1,9 +1,7 @@
-"""The bootstrap: Python runs this file at the start of every process that has this folder on its path.
+"""Python runs this file at the start of every process with this folder on its path; without a trial config it does nothing.
 
-It loads the package that this folder lies in by its place in the file system, so nothing of ours stays on `sys.path`; then it
-runs the `sitecustomize` that it hides, if there is one. It does nothing without a trial config.
-Written for any Python, since whatever interpreter the command starts reads it.
-"""
+It loads our package by its place in the file system, so nothing of ours stays on `sys.path`, and then runs the
+`sitecustomize` that it hides, if any. Written for any Python, since whatever interpreter the command starts reads it."""
 
 import os
 import sys

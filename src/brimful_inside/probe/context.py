@@ -138,10 +138,7 @@ def guarded(function: Function) -> Function:
 
 
 def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """``owner.name`` becomes ``make(original)``, with the original's name and documentation. Nothing where it is missing.
-
-    The one way in which the probe's hooks replace functions and methods; it takes none back, since the process ends first.
-    """
+    """``owner.name`` becomes ``make(original)`` for good, with the original's name and documentation, if it is there."""
     original = getattr(owner, name, None)
     if original is not None:
         setattr(owner, name, functools.update_wrapper(make(original), original))
@@ -151,10 +148,7 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def role_of(argv: List[str]) -> str:
-    """ "launcher", "rank" or "worker", by the process's own argv (interpreter included).
-
-    A process that multiprocessing starts counts as a worker until it steps an optimizer (`entry.probe_of_rank`).
-    """
+    """ "launcher", "rank" or "worker" (until it steps an optimizer), by the process's own argv, interpreter included."""
     rest = argv[1:]
     if "--multiprocessing-fork" in rest or any("multiprocessing.resource_tracker" in a or "forkserver" in a for a in rest):
         return "worker"

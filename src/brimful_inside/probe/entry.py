@@ -1,7 +1,4 @@
-"""How the probe gets into a process: it reads the trial config, reports the process, waits for torch, and installs its hooks.
-
-No torch is imported here: the hooks come in when the script has imported it.
-"""
+"""How the probe gets into a process: it reads the trial config, reports the process, and installs its hooks after torch."""
 
 from __future__ import annotations
 

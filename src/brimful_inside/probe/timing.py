@@ -131,10 +131,8 @@ class StepTimes:
 
 
 class RunCounter:
-    """Counts what a rank of a whole run has done, to its end: for a display, for warnings, and for the run's record.
-
-    `held()` gives what the allocators hold, None on a CPU. Times are the host's: over many steps they are the device's.
-    """
+    """Counts what a rank of a whole run has done. `held()` gives what the allocators hold, None on a CPU. Times are the host's:
+    over many steps they are the device's."""
 
     def __init__(self, held: Callable[[], Optional[Held]], clock: Callable[[], float] = time.perf_counter):
         self._held = held

@@ -1,7 +1,4 @@
-"""DataLoaders and the passes over them: patched in the base classes that all of them use, and ended when the trial says so.
-
-Also which batches went into which step (`Consumption`).
-"""
+"""DataLoaders and the passes over them, patched in torch's base classes, and which batches went into which step."""
 
 from __future__ import annotations
 
@@ -78,10 +75,7 @@ class Pass:
 
 
 def samples_in(index: Any, batch: Any, iterable: bool) -> Optional[int]:
-    """Samples of one batch: by the sampler's indices, else by the first dimension.
-
-    An iterable data set has no indices: its batch size is an upper bound, which the last batch may not reach.
-    """
+    """Samples of a batch: by the sampler's indices, else by the first dimension, at most an iterable data set's batch size."""
     asked = len(index) if hasattr(index, "__len__") else None
     if not iterable:
         return asked if asked is not None else 1
@@ -252,9 +246,7 @@ class Loaders:
     def trained(self) -> Optional[Pass]:
         """A backward pass or a step happened: the batches since the last one were for training.
 
-        Returns a pass that was taken for an evaluation and was none: a teacher's or a generator's forward pass under no_grad
-        comes before the student's.
-        """
+        Returns a pass that was taken for an evaluation, by a teacher's forward pass under no_grad before the student's."""
         mistaken = None
         for one in reversed(self.recent):
             if one.role is None:

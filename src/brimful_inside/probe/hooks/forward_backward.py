@@ -81,10 +81,7 @@ def patch_compile(disarm: Callable[[], None]) -> None:
 
 
 class Losses:
-    """The numbers that backward() was called on, kept without waiting for a device and read at the end.
-
-    In a whole run (`cut` is False) losses on a device are left alone: the probe keeps nothing there.
-    """
+    """The numbers that backward() was called on, read at the end; without `cut`, in a whole run, those on the host alone."""
 
     def __init__(self, imaginary: bool, cut: bool = True):
         self._imaginary = imaginary

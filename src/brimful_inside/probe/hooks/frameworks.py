@@ -1,7 +1,5 @@
-"""Transformers' Trainer and Lightning own the training loop: they evaluate once the steps are measured, and never resume.
-
-They evaluate when a count says so, which a shortened loader may never reach. Everything else of them is seen as in any script.
-"""
+"""Transformers' Trainer and Lightning evaluate when a count says so, which a shortened loader may never reach: here they do so
+once the steps are measured, and never resume. Everything else of them is seen as in any script."""
 
 from __future__ import annotations
 

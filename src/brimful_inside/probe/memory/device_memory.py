@@ -1,7 +1,4 @@
-"""Device memory by phase: three meters behind one interface, for a CPU, an imaginary card and real cards.
-
-Also `SharedPeaks`: the allocator keeps one set of peaks a device, and both the script and the probe reset it.
-"""
+"""Device memory by phase: one meter for a CPU, imaginary cards and real cards, and the peaks that the script resets as well."""
 
 from __future__ import annotations
 
@@ -276,10 +273,7 @@ def visible_cards(cards: int, environment: Mapping[str, str]) -> int:
 
 
 def _open_trace(context: ProcessContext, index: Optional[int]) -> Tuple[Any, str]:
-    """A rank's trace is trace-<rank>.jsonl, of its first card; of another card `index` it is trace-<rank>-cuda<index>.jsonl.
-
-    Another process with that rank (a helper of the script) gets a name of its own.
-    """
+    """trace-<rank>.jsonl of a rank's first card, trace-<rank>-cuda<index>.jsonl of others; a helper process adds its id."""
     stem = "trace-%d%s" % (environment_number("RANK"), "" if index is None else "-cuda%d" % index)
     own = "%s-%d.jsonl" % (stem, os.getpid())
     for name in (stem + ".jsonl", own) if context.role == "rank" else (own,):
@@ -301,11 +295,7 @@ FUNCTIONS = {
 
 
 class SharedPeaks:
-    """The peaks of all devices of one kind, between torch and torch._C: whoever resets, the other keeps what the peaks were.
-
-    So the script's max_memory_allocated() reads as it would without brimful, and a phase keeps its peak when the script
-    resets. Made once a process by `of`.
-    """
+    """The peaks of all devices of one kind, once a process: whoever resets, script or probe, the other keeps what they were."""
 
     _made: Dict[str, SharedPeaks] = {}  # noqa: RUF012
 

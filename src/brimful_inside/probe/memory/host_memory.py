@@ -1,8 +1,5 @@
-"""The resident memory of this process: its high-water mark by phase. Standard library alone.
-
-Resident memory means little by default, as glibc keeps freed memory. With the two thresholds of `give_freed_memory_back` it
-is right within some 0.2 %, and steps are 1.25 to 2.7 times slower: for memory trials, never for timed ones.
-"""
+"""The resident memory of this process by phase. With the thresholds of `give_freed_memory_back` it is right within some 0.2 %,
+and steps are 1.25 to 2.7 times slower: for memory trials, never for timed ones."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Memory of an imaginary card that is kept from step to step, or from one batch of an evaluation to the next.
 
-A trial stops after a few of them, so no peak shows what a whole run would collect (outputs kept with their graph,
-`preds.append(model(x))`). The bytes alive are read where no work is under way: after each step, and each time a loader is
-asked for a batch. There the variables of the last batch are still alive, so a reading may be higher than the one before
-because the batch was larger. Hence a difference counts only where the later batch is nowhere larger than the earlier.
-"""
+Read after each step, and when a loader is asked for a batch. The last batch's variables are still alive there, so a difference
+counts only where the later batch is nowhere larger than the earlier."""
 
 from __future__ import annotations
 
@@ -69,10 +66,8 @@ class Leaks:
                 self._steps.append(Reading(alive, _shapes(latest)))
 
     def batch(self, one: Pass, ends: bool) -> None:
-        """The pass is asked for one more batch, which it does not give if it `ends`.
-
-        Garbage is collected at the end alone: readings before it hold as much or more than is kept, which shows less growth.
-        """
+        """The pass is asked for one more batch, which it does not give if it `ends`: then alone is garbage collected, as
+        earlier readings with garbage in them show less growth."""
         if one.role not in (EVAL, None):
             self._passes.pop(one.serial, None)
             return

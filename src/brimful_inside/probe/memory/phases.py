@@ -32,10 +32,8 @@ class Phases:
         self._start(SETUP)
 
     def to(self, name: str, closing_as: Optional[str] = None) -> bool:
-        """Goes to a phase that was seen, not named: inside a named phase nothing changes. True if there was a change.
-
-        With `closing_as` the visit that ends counts for another phase than it was taken for.
-        """
+        """Goes to a phase that the script did not name, unless inside a named one; the visit that ends counts for `closing_as`,
+        if given. True if there was a change."""
         if self._named or name == self.current:
             return False
         self._close(closing_as or self.current)
@@ -89,7 +87,7 @@ def _worst(a: Optional[PhasePeak], b: PhasePeak) -> PhasePeak:
     if a is None:
         return replace(b, visits=1, cached=False)
     both = {name: [n for n in (getattr(a, name), getattr(b, name)) if n is not None] for name in _NUMBERS}
-    most = {name: max(numbers, default=None) for name, numbers in both.items()}
+    most: Dict[str, Any] = {name: max(numbers, default=None) for name, numbers in both.items()}
     return PhasePeak(**most, visits=a.visits, host_is_true=a.host_is_true and b.host_is_true)
 
 

@@ -22,11 +22,8 @@ IDLE_S = 2.0  # less than what a rank that leaves waits for the others
 
 
 def leave(probe: Any) -> None:
-    """Ends this process with exit code 0. Does not return.
-
-    One rank of several does not wait for its device: what it was given after the measured steps may hold a collective that
-    another rank, which has left or does something else, never joins (NCCL's kernels poll for it).
-    """
+    """Ends this process with exit code 0. One rank of several does not wait for its device, which may hold a collective that
+    another rank never joins (NCCL's kernels poll for it)."""
     alone = others() == 0
     if not alone:
         _wait_for_the_measured_steps(probe)
@@ -103,11 +100,9 @@ def _remove_temporary_folders() -> None:
 
 
 def follow_others(probe: Any) -> None:
-    """Leaves when another rank has left and this one has measured its steps: it may be waiting for that rank for ever.
+    """Leaves when another rank has left and this one, its steps measured, may be waiting for that rank for ever.
 
-    On an imaginary card collectives wait for nobody, so a rank that still allocates continues to its own end: stopped
-    anywhere, its trace would have another length each time.
-    """
+    On an imaginary card collectives wait for nobody, so a rank that still allocates continues to its own end."""
 
     def watch() -> None:
         idle = _Idle(probe)
@@ -143,11 +138,8 @@ class _Idle:
 
 
 def watch_end_of_child(uncaught: Callable[[BaseException], None], at_exit: Callable[[], None]) -> None:
-    """In a child of multiprocessing, called while it runs: forked children leave by os._exit, which skips atexit.
-
-    An exception that ends such a child is printed by multiprocessing itself and never reaches sys.excepthook; its finalizers
-    run while the exception is on its way.
-    """
+    """In a child of multiprocessing, which skips atexit (forked, by os._exit) and sys.excepthook; but its finalizers run, while
+    an exception is on its way."""
     util = sys.modules.get("multiprocessing.util")
     if util is None:
         return

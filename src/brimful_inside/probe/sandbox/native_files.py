@@ -1,7 +1,5 @@
 """The sandbox of a trial: writes stay out of the user's files, and its numbers out of the user's experiment trackers.
-
-`python_files` patches what Python writes; here are the libraries that open files in C++ or Rust, patched when imported.
-"""
+`python_files` patches what Python writes; here are the libraries that open files in C++ or Rust."""
 
 from __future__ import annotations
 

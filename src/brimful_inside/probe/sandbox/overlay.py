@@ -1,8 +1,5 @@
-"""A layer over the file system: what a trial writes lies in the trial's folder, and is read from there in its place.
-
-`kept_out/<absolute path>` holds what was written, `kept_out/.gone/<absolute path>` marks what was removed. All processes of a
-trial see the same layer, as its state is in these files alone. Standard library alone; `python_files` patches Python's calls.
-"""
+"""A layer over the file system: `kept_out/<absolute path>` in the trial's folder holds what a trial wrote, and is read instead;
+`kept_out/.gone/<absolute path>` marks what it removed. All processes of a trial share it through these files alone."""
 
 from __future__ import annotations
 

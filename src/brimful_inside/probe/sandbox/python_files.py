@@ -1,12 +1,6 @@
 """Patches Python's own file calls, so that they go through the overlay: open, and the functions of os and shutil with paths.
 
-Each replacement asks the overlay for the path to use and calls the real function with it. Paths that the overlay does not
-cover, open descriptors and things that are no paths go to the real function as they are.
-
-Not patched, as no training is known to need them: extended attributes, flags (chflags, lchmod) and special files (mkfifo,
-mknod) act on the user's paths as they do outside a trial. A file that only the layer holds does not exist for them, so
-shutil copies no extended attributes.
-"""
+Extended attributes, flags (chflags, lchmod) and special files (mkfifo, mknod) are not patched."""
 
 from __future__ import annotations
 

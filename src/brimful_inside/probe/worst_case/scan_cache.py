@@ -1,9 +1,7 @@
 """The scans of a trial, kept for the later trials of one session, which then measure a few samples alone.
 
-Each process writes `scans-<pid>.jsonl` in its trial's folder: one scan a line, as JSON, so that a process that is killed leaves
-at most one torn line, which counts as none. A scan is reused where it is of the same rank, of the same loader (the n-th over a
-data set of that type, part and length), and its first and its largest samples have the sizes that they have now.
-"""
+Each process writes `scans-<pid>.jsonl`: one scan a line, so that a kill leaves at most one torn line. It is reused for the same
+rank, the same loader (the n-th over a data set of that type, part and length), and the same first and largest samples."""
 
 from __future__ import annotations
 
@@ -31,10 +29,8 @@ class ScanCache:
         self._loaders: Dict[Tuple[str, int], int] = {}  # by type and length of the data set: how many so far
 
     def scan(self, dataset: Any, length: int, totals_needed: bool) -> Scan:
-        """Of the data set of one more loader: that of an earlier trial if it still holds, else a new one.
-
-        `totals_needed`: the size of each sample is asked for, not only which are the largest. Raises what the data set raises.
-        """
+        """Of one more loader's data set: that of an earlier trial if it still holds, else a new one. `totals_needed`: it has
+        the size of each sample, not only which are the largest. Raises what the data set raises."""
         key = self._key(dataset, length)
         if self._earlier is None:
             self._earlier = {}

@@ -1,7 +1,4 @@
-"""The worst batch: a trial's batches are made of the largest samples, so that its peak is the peak of the whole run.
-
-On an imaginary card they are made here, of a few samples, without workers and at any batch size; else by the loader's workers.
-"""
+"""The worst batch: a trial's batches are made of the largest samples, so that its peak is the peak of the whole run."""
 
 from __future__ import annotations
 
@@ -192,11 +189,8 @@ def _sampler_of_probe(loader: Any, sampler: Any) -> Any:
 
 
 class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-defined]
-    """A pass over a loader as it would be, with batches of the planned samples; a last batch is as large as the first.
-
-    A training pass continues until the trial has its steps, so that a trial is the same at every batch size, also where the
-    whole data set is one batch.
-    """
+    """A pass over a loader on an imaginary card, with batches of the planned samples, made without workers; a last batch is as
+    large as the first. A training pass continues until the trial has its steps, so that all batch sizes give the same trial."""
 
     def __init__(self, loader: Any, plan: Any):
         self._dataset_kind = loader._dataset_kind
