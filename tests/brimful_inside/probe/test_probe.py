@@ -101,7 +101,7 @@ AFTER_AN_EVALUATION = {
     "between steps": "step()\nevaluate()\nmodel.full = True\nstep()",
     "by no_grad alone": "step()\nevaluate(modes=False)\nmodel.full = True\nstep()",
     "of a loader": "step()\nevaluate(given=DataLoader(batches, 4))\nmodel.full = True\nstep()",
-    "with another's forward first": ("step()\nevaluate()\nmodel.full = True\nwith torch.no_grad():\n    target(x)\nstep()"),
+    "with another's forward first": "step()\nevaluate()\nmodel.full = True\nwith torch.no_grad():\n    target(x)\nstep()",
     "of the first epoch, before a batch was worked on": (
         "evaluate(given=DataLoader(batches, 4))\n"
         "for _ in DataLoader(batches, 2):\n    raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB')"

@@ -78,46 +78,31 @@ print("never")
     assert trial.report["ended"] == "steps_done" and "eval" in trial.report["phases"] and trial.failures == []
 
 
-def test_with_no_interest_in_evaluation_the_trial_ends_with_its_steps(run_trial):
-    trial = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\n    print('step', flush=True)\n", see_eval=False, steps=2)
-    assert trial.stdout.count("step") == 2 and trial.report["steps"] == 3 and trial.report["ended"] == "steps_done"
-
-
 def test_a_whole_run_is_not_cut(run_trial):
     trial = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\nevaluate()\nprint('end')\n", cut=False)
     assert trial.stdout == "end\n" and trial.report["steps"] == 10 and len(trial.report["step_s"]) == 9
     assert loader_of(trial, "eval")["batches_seen"] == 8
 
 
-def test_a_script_without_a_loader_is_counted_by_its_models_input(run_trial):
+@pytest.mark.parametrize(("evaluates", "steps"), [(False, 4 + 200), (True, 11)])
+def test_a_script_without_a_loader_is_counted_by_its_models_input_and_ends_after_its_evaluation(run_trial, evaluates, steps):
     trial = run_trial(
         HEAD
         + """
 x, y = data.tensors
 for i in range(10_000):
     step(x[:32], y[:32])
-print("never")
-"""
-    )
-    report = trial.report
-    assert trial.stdout == "" and report["ended"] == "steps_done" and report["steps"] == 4 + 200
-    assert report["samples_per_step"][1:4] == [32, 32, 32] and report["loaders"] == []
-    assert "no DataLoader was used" in report["notes"] and "the trial reached no evaluation" in report["notes"]
-
-
-def test_a_script_without_a_loader_ends_after_its_own_evaluation(run_trial):
-    trial = run_trial(
-        HEAD
-        + """
-x, y = data.tensors
-for i in range(10_000):
-    step(x[:32], y[:32])
-    if i == 10:
+    if i == 10 and "evaluates" in sys.argv:
         with torch.no_grad():
             model(x)
-"""
+""",
+        argv=("evaluates",) if evaluates else (),
     )
-    assert trial.report["steps"] == 11 and list(trial.report["phases"]) == ["setup", "train", "eval"]
+    report = trial.report
+    assert report["ended"] == "steps_done" and report["steps"] == steps
+    assert report["samples_per_step"][1:4] == [32, 32, 32] and report["loaders"] == []
+    assert "no DataLoader was used" in report["notes"]
+    assert ("the trial reached no evaluation" in report["notes"]) == ("eval" not in report["phases"]) == (not evaluates)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
-from brimful_inside.probe.hooks.data_loaders import (
-    EVAL,
-    TRAIN,
-    Consumption,
-    Loader,
-    Pass,
-    samples_in,
-)
+from brimful_inside.probe.hooks.data_loaders import EVAL, TRAIN, Consumption, Loader, Pass, samples_in
 
 LOADER = DataLoader(TensorDataset(torch.zeros(10)), batch_size=4)
 
@@ -28,23 +21,15 @@ def give(consumption, one, count, samples=4):
         consumption.given(one, samples)
 
 
-def test_one_batch_a_step():
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_accumulation_is_counted(accumulation):
     c, one = Consumption(), iteration()
     for _ in range(3):
-        give(c, one, 1)
-        c.worked_on()
-        c.step()
-    assert c.by_step() == ([1, 1, 1], [4, 4, 4])
-
-
-def test_accumulation_is_counted():
-    c, one = Consumption(), iteration()
-    for _ in range(2):
-        for _ in range(3):
+        for _ in range(accumulation):
             give(c, one, 1)
             c.worked_on()
         c.step()
-    assert c.by_step() == ([3, 3], [12, 12])
+    assert c.by_step() == ([accumulation] * 3, [4 * accumulation] * 3)
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
@@ -91,12 +76,9 @@ def test_two_loaders_side_by_side_count_all_samples_and_the_most_batches():
         give(c, unlabelled, 1, samples=28)
         c.step()
     assert c.by_step() == ([1, 1], [32, 32])
-
-
-def test_a_step_without_a_batch_has_no_known_samples():
-    c = Consumption()
-    c.step()
-    assert c.by_step() == ([0], [None])
+    without_a_batch = Consumption()
+    without_a_batch.step()
+    assert without_a_batch.by_step() == ([0], [None])
 
 
 def test_samples_are_counted_by_indices_and_else_by_the_first_dimension():
@@ -117,7 +99,7 @@ class Stream(IterableDataset):
         return 10
 
 
-def test_a_loader_tells_its_facts():
+def test_the_facts_of_a_loader_are_its_settings():
     facts = Loader(DataLoader(TensorDataset(torch.zeros(10)), batch_size=4, shuffle=True, drop_last=True)).facts
     assert facts == {
         "batch_size": 4, "dataset_length": 10, "length": 2, "sampler": "RandomSampler", "sampler_samples": 10,

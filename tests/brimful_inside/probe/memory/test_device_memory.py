@@ -142,11 +142,6 @@ def test_before_the_script_has_used_a_card_nothing_starts_one(monkeypatch):
     assert device.peaks() == (0, 0, 0)
 
 
-def test_a_cpu_build_has_no_accelerator():
-    if torch.accelerator.current_accelerator() is None:
-        assert device_memory.accelerator_type() is None and not device_memory.is_started()
-
-
 @pytest.mark.parametrize(
     ("named", "seen"), [(None, 4), ("0", 1), ("2,3", 2), ("0,1,2,3,4,5", 4), ("", 1), ("GPU-1f2e", 1)]
 )  # fmt: skip

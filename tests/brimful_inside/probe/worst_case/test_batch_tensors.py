@@ -43,8 +43,8 @@ def test_no_checksum_where_the_values_are_not_on_the_host():
     assert batch_tensors.checksum_of([]) is None
 
 
-def test_a_checksum_looks_at_few_values():
-    class RunCounter(torch.Tensor):
+def test_a_checksum_reads_few_values():
+    class Counted(torch.Tensor):
         seen = 0
 
         @classmethod
@@ -54,5 +54,5 @@ def test_a_checksum_looks_at_few_values():
                 cls.seen = max(cls.seen, result.numel())
             return result
 
-    batch_tensors.checksum_of(torch.zeros(1024, 1024).as_subclass(RunCounter))
-    assert 0 < RunCounter.seen <= batch_tensors.CHECKED_VALUES
+    batch_tensors.checksum_of(torch.zeros(1024, 1024).as_subclass(Counted))
+    assert 0 < Counted.seen <= batch_tensors.CHECKED_VALUES
