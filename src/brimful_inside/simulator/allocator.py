@@ -317,33 +317,41 @@ class CachingAllocator:
 
     def _count_allocation(self, statistics: Statistics, pool: Pool, address: int, found: int, size: int, nbytes: int) -> None:
         """A block of `size` was cut from a free one of `found` bytes, or is all of it."""
-        statistics.add(pool.small, allocation=1, allocated_bytes=size, active=1, active_bytes=size, requested_bytes=nbytes)
+        statistics.all.allocate(size, nbytes)
+        scope = statistics.small if pool.small else statistics.large
+        scope.allocate(size, nbytes)
         if size >= self._oversize:
             statistics.oversize_allocations.add(1)
         if pool.expandable and pool.expandable_at(address) is not None:
             return
         whole = pool.is_segment(address, found)
-        if size < found:
-            splits, split_bytes = (1, found - size) if whole else (0, -size)
-        else:
-            splits, split_bytes = (0, 0) if whole else (-1, -size)
-        statistics.add(pool.small, inactive_split=splits, inactive_split_bytes=split_bytes)
+        if whole and size == found:
+            return
+        splits, split_bytes = (1, found - size) if whole else (0 if size < found else -1, -size)
+        statistics.all.split(splits, split_bytes)
+        scope.split(splits, split_bytes)
 
     def _count_end(self, statistics: Statistics, pool: Pool, size: int) -> None:
         """A block of `size` is allocated no more."""
-        statistics.add(pool.small, allocated_bytes=-size, allocation=-1)
+        statistics.all.end(size)
+        (statistics.small if pool.small else statistics.large).end(size)
         if size >= self._oversize:
             statistics.oversize_allocations.add(-1)
 
     def _count_return(self, statistics: Statistics, pool: Pool, address: int, size: int, nbytes: int) -> None:
         """A block is about to return to its pool."""
-        statistics.add(pool.small, active=-1, active_bytes=-size, requested_bytes=-nbytes)
+        scope = statistics.small if pool.small else statistics.large
+        statistics.all.give_back(size, nbytes)
+        scope.give_back(size, nbytes)
         if pool.expandable and pool.expandable_at(address) is not None:
             return
-        neighbours = [block for block in (pool.starts.get(address + size), pool.ends.get(address)) if block is not None]
-        merged = sum(block >> SIZE_AT for block in neighbours)
-        start = min([address, *(block & ADDRESS for block in neighbours)])
-        if not pool.is_segment(start, size + merged):
-            statistics.add(pool.small, inactive_split=1 - len(neighbours), inactive_split_bytes=size)
-        elif neighbours:
-            statistics.add(pool.small, inactive_split=-len(neighbours), inactive_split_bytes=-merged)
+        behind, before = pool.starts.get(address + size, 0), pool.ends.get(address, 0)
+        merged = (behind >> SIZE_AT) + (before >> SIZE_AT)
+        neighbours = (behind > 0) + (before > 0)
+        splits, split_bytes = -neighbours, -merged
+        if not pool.is_segment(before & ADDRESS if before else address, size + merged):
+            splits, split_bytes = splits + 1, size
+        elif not neighbours:
+            return
+        statistics.all.split(splits, split_bytes)
+        scope.split(splits, split_bytes)

@@ -65,7 +65,8 @@ class DeviceMemory:
 
     def _count(self, pool: Pool, nbytes: int, segments: int) -> None:
         if self._statistics is not None:
-            self._statistics.add(pool.small, reserved_bytes=nbytes, segment=segments)
+            self._statistics.all.reserve(nbytes, segments)
+            (self._statistics.small if pool.small else self._statistics.large).reserve(nbytes, segments)
             if segments and abs(nbytes) >= self.oversize:
                 self._statistics.oversize_segments.add(segments)
 
