@@ -193,7 +193,7 @@ TRAIN = """
     torch.manual_seed(0)
     plain = nn.Sequential(block(), block(), block())
     compiled = copy.deepcopy(plain)
-    _, rows = applied(compiled, Options(compile=True, gradient_checkpointing=True))
+    rows = applied(compiled, Options(compile=True, gradient_checkpointing=True))
     assert [row.effective for row in rows] == [True, True]
     counters.clear()
     for model in (plain, compiled):
@@ -215,8 +215,8 @@ REFUSED = """
     try:
         applied(blocks(), Options(compile=True))
     except UsageError as error:
-        print(error.saw)
-        print(error.do)
+        print(error.problem)
+        print(error.suggestion)
 """
 
 
