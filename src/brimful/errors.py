@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -28,6 +29,11 @@ class BrimfulError(Exception):
         given = (problem, explanation, suggestion)
         self.problem, self.explanation, self.suggestion = (a or b for a, b in zip(given, self.defaults, strict=True))
         super().__init__(self.problem)
+
+    @property
+    def code(self) -> str:
+        """The name of the error in JSON: DiskFull is "disk-full", UsageError "usage"."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__).lower().removeprefix("brimful-").removesuffix("-error")
 
     def sentences(self) -> tuple[str, ...]:
         """What is shown to a person: problem, explanation, suggestion, the empty ones left out."""
