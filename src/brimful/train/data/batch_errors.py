@@ -38,8 +38,6 @@ class BatchMemoryError(BatchNotMade):
 class WorkerDied(CommandFailed):
     """A worker of a loader ended before its time, for a reason that it took with it."""
 
-    code = "worker-died"
-
 
 @contextlib.contextmanager
 def batches_are_made() -> Iterator[None]:

@@ -45,8 +45,6 @@ class Vote(NamedTuple):
 class RankFailed(BrimfulError):
     """Another rank met an error that ends the training; its own output shows it."""
 
-    code = "rank-failed"
-
 
 def device_for(name: str) -> torch.device:
     """The device that "auto" or a torch name means in this process: with several ranks, each its own accelerator."""
