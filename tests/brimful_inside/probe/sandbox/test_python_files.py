@@ -55,8 +55,7 @@ except FileNotFoundError:
 else:
     raise AssertionError
 assert sorted(p.name for p in pathlib.Path(".").iterdir() if p.suffix == ".csv") == ["copy.csv", "log.csv"]
-assert sys.dont_write_bytecode == ("MLFLOW_TRACKING_URI" in os.environ)
-print("all as it should be", os.environ["WANDB_MODE"])
+print("all as it should be", os.environ["WANDB_MODE"], "MLFLOW_TRACKING_URI" in os.environ, sys.dont_write_bytecode)
 """
 
 PATHS = """
@@ -96,7 +95,7 @@ def work(tmp_path):
 def test_everything_a_script_writes_lies_in_the_trials_folder_and_is_read_from_there(run_trial, work):
     before = contents(work)
     trial = run_trial(["script.py"], keep_out=True, cut=False)
-    assert trial.stdout == "all as it should be disabled\n", trial.stderr
+    assert trial.stdout == "all as it should be disabled True True\n", trial.stderr
     assert contents(work) == before
     wrote = {os.path.relpath(path, work) for path in trial.report["wrote"]}
     assert {"best.pt", "ck/last.pt", "log.csv", "weights.safetensors", "a.npy"} <= wrote
