@@ -91,7 +91,7 @@ def test_a_damaged_line_in_the_middle_of_the_wire_is_reported(tmp_path, line):
 
 
 def test_a_child_of_another_version_is_reported(tmp_path):
-    started = wire.ProcessStarted(1, 0, "rank", 0, 1, [], "python", "3.12", 0.0, version=wire.WIRE_VERSION + 1)
+    started = wire.ProcessStarted(1, "rank", 0, [], version=wire.WIRE_VERSION + 1)
     (tmp_path / "wire-1.jsonl").write_bytes(wire.encode_event(started))
     with pytest.raises(WireUnreadable, match=f"version {wire.WIRE_VERSION + 1}"):
         codec.read_wire(tmp_path / "wire-1.jsonl")

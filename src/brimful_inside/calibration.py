@@ -1,7 +1,6 @@
-"""What a real card of this machine takes and gives: ``python calibration.py [--no-rates]``, in a process of its own.
-
-The last line it prints is ``BRIMFUL`` and a JSON object: the card, the versions, `outside_bytes` (in use on the card beside
-PyTorch's own segments at each of `STAGES`, which run what a training runs, as CUDA loads kernels at first use), and `rates`."""
+"""What a real card of this machine takes and gives: ``python calibration.py [--no-rates]``, in a process of its own. The last
+line it prints is ``BRIMFUL`` and a JSON object: the card, the versions, `outside_bytes` (in use on the card beside PyTorch's
+own segments at each of `STAGES`, which run what a training runs, as CUDA loads kernels at first use), and `rates`."""
 
 from __future__ import annotations
 

@@ -58,10 +58,8 @@ def ends_with(error: BaseException) -> None:
 
 
 def setting(name: str, default: T) -> T:
-    """The planned value of a setting, in the type of `default`; `default` itself without brimful or without a plan for it.
-
-    A value that cannot be turned into that type is an error of the plan: a note reports it, and `default` is returned.
-    """
+    """The planned value of a setting, in the type of `default`; `default` itself without brimful or without a plan for it. A
+    value that cannot be turned into that type is an error of the plan: a note reports it, and `default` is returned."""
     context = current_context()
     if context is None:
         return default

@@ -1,8 +1,7 @@
-"""The messages between brimful and the processes that it starts: the trial config one way, events the other way.
-
-The config is one JSON file, its path in the environment (`TRIAL_CONFIG_VARIABLE`). Each process appends events to its
-``wire-<pid>.jsonl``, a line written whole or not at all; of several reports the last counts. In a whole run snapshots replace
-each other in ``latest-<event>-<pid>.jsonl``. Units are in the names; absent is ``None``."""
+"""The messages between brimful and the processes that it starts: the trial config one way, events the other way. The config is
+one JSON file, its path in the environment (`TRIAL_CONFIG_VARIABLE`). Each process appends events to its ``wire-<pid>.jsonl``, a
+line written whole or not at all; of several reports the last counts. In a whole run snapshots replace each other in
+``latest-<event>-<pid>.jsonl``. Units are in the names; absent is ``None``."""
 
 from __future__ import annotations
 
@@ -62,23 +61,17 @@ class ProcessStarted:
     """The first event of each process."""
 
     pid: int
-    ppid: int
     role: str  # "launcher" (torchrun, accelerate launch, a shell's python), "rank" or "worker" (of a DataLoader, a pool)
     rank: int
-    world_size: int
     argv: List[str]
-    executable: str
-    python_version: str
-    started_unix_s: float
     version: int = WIRE_VERSION
 
 
 @dataclass(frozen=True)
 class TorchImported:
-    """torch was imported in this process and the probe is installed."""
+    """torch was imported in this process."""
 
     torch_version: str
-    cuda_build: Optional[str]
 
 
 @dataclass(frozen=True)
@@ -157,7 +150,7 @@ class BatchSeen:
 
     samples: Optional[int]  # by the sampler's indices where there are some, else by the first dimension; None: unknown
     shapes: List[List[int]]  # of its tensors, in order
-    checksum: Optional[str]  # of about a thousand strided values; None where not asked for or not possible
+    checksum: Optional[str]  # of about a thousand strided values; None where not wanted or not possible
 
 
 @dataclass(frozen=True)
@@ -206,11 +199,9 @@ class Report:
     """What the probe of one rank measured."""
 
     rank: int
-    local_rank: int
     world_size: int
     device: str  # "cpu", "cuda:0", "imaginary"
     device_name: Optional[str]
-    device_total_bytes: Optional[int]
     torch_version: str
     ended: str  # "steps_done", "script_ended", "out_of_memory", "crashed", "running" (a snapshot)
     steps: int  # by the optimizer that stepped first, warm-up included

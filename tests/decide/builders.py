@@ -57,11 +57,9 @@ def optimizer(rates=(1e-3,), **changes):
 def report(loaders=None, optimizers=None, **changes):
     fields = {
         "rank": 0,
-        "local_rank": 0,
         "world_size": 1,
         "device": "cpu",
         "device_name": None,
-        "device_total_bytes": None,
         "torch_version": "2.13.0",
         "ended": "steps_done",
         "steps": 12,

@@ -86,7 +86,7 @@ def test_what_nobody_knows_stays_absent():
 
 def test_failures_come_with_the_rank_that_reported_them_and_in_its_order():
     failure = Failure("crashed", "ValueError", "x", "Traceback", None, "train", 1, False)
-    started = ProcessStarted(1, 0, "rank", 1, 2, [], "python", "3.11", 0.0)
+    started = ProcessStarted(1, "rank", 1, [])
     found = gather.gathered([[started, failure], [replace(started, role="worker", rank=0), replace(failure, step=2)]])
     assert [(one.rank, one.failure.step) for one in found.failures] == [(0, 2), (1, 1)]
     assert found.roles == ("rank", "worker")

@@ -134,7 +134,7 @@ class World:
         )  # fmt: skip
         optimizer = OptimizerSeen("Adam", steps, 10, [1e-3], [1e-3])
         return Report(
-            rank=0, local_rank=0, world_size=1, device=_label(trial), device_name=None, device_total_bytes=None,
+            rank=0, world_size=1, device=_label(trial), device_name=None,
             torch_version="2.13.0", ended="steps_done", steps=steps, warmup_steps=trial.warmup_steps,
             step_s=[step_s] * trial.steps if step_s else [], loading_s=[], micro_batches_per_step=[1] * steps,
             samples_per_step=[size] * steps, optimizers=[optimizer], loaders=[loader], phases={}, losses=[], worst_batch=None,

@@ -1,7 +1,6 @@
-"""Python runs this file at the start of every process with this folder on its path; without a trial config it does nothing.
-
-It loads our package by its place in the file system, so nothing of ours stays on `sys.path`, and then runs the
-`sitecustomize` that it hides, if any. Written for any Python, since whatever interpreter the command starts reads it."""
+"""Python runs this file at the start of every process with this folder on its path; without a trial config it does nothing. It
+loads our package by its place in the file system, so nothing of ours stays on `sys.path`, and then runs the `sitecustomize`
+that it hides, if any. Written for any Python, since whatever interpreter the command starts reads it."""
 
 import os
 import sys

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 import traceback
 from typing import Any, Callable, List, Optional, Tuple, TypeVar
 
@@ -20,10 +19,7 @@ LAUNCHER_MODULES = (
     *("accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
     *("deepspeed.launcher.runner", "deepspeed.launcher.launch"),
 )
-LAUNCHER_PROGRAMS = (
-    *("torchrun", "torchrun.exe", "accelerate", "accelerate-launch"),
-    *("deepspeed", "composer", "horovodrun", "fabric"),
-)
+LAUNCHER_PROGRAMS = (*("torchrun", "accelerate", "accelerate-launch", "deepspeed", "composer", "horovodrun", "fabric"),)
 
 
 class ProcessContext:
@@ -36,7 +32,6 @@ class ProcessContext:
         self.overlay: Any = None  # of the sandbox, where there is one
         self.forked = False  # a forked child that has not shown itself to be a rank
         self.notes: List[str] = []
-        self.started_unix_s = time.time()
         self._writer: Optional[Writer] = None
 
     def emit(self, event: Any, replaces: bool = False) -> None:
@@ -50,19 +45,7 @@ class ProcessContext:
             pass
 
     def report_process(self) -> None:
-        self.emit(
-            ProcessStarted(
-                pid=os.getpid(),
-                ppid=os.getppid(),
-                role=self.role,
-                rank=environment_number("RANK"),
-                world_size=environment_number("WORLD_SIZE", 1),
-                argv=list(getattr(sys, "orig_argv", None) or getattr(sys, "argv", None) or []),
-                executable=sys.executable or "",
-                python_version=sys.version.split()[0],
-                started_unix_s=self.started_unix_s,
-            )
-        )
+        self.emit(ProcessStarted(os.getpid(), self.role, environment_number("RANK"), own_argv()))
 
     def note(self, sentence: str) -> None:
         """A sentence for the report, once."""
@@ -78,13 +61,10 @@ class ProcessContext:
             pass
 
     def after_fork(self) -> None:
-        """In a forked child: the parent's wire file is not ours, and only a rank reports."""
-        self._writer = None
-        self.probe = None
-        self.forked = True
-        self.role = "worker"
-        self.notes = []
-        self.started_unix_s = time.time()
+        """In a forked child: the parent's wire file is not ours, and only a rank reports more than that it has started."""
+        self._writer = self.probe = None
+        self.forked, self.role, self.notes = True, "worker", []
+        self.report_process()
 
 
 _current: Optional[ProcessContext] = None
@@ -103,6 +83,13 @@ def current_context() -> Optional[ProcessContext]:
 def current_probe() -> Any:
     """The probe of this process; None without brimful, before torch is imported, and in workers."""
     return _current.probe if _current is not None else None
+
+
+def call_probe(method: str, *args: Any) -> None:
+    """A method of the probe, where there is one."""
+    probe = current_probe()
+    if probe is not None:
+        getattr(probe, method)(*args)
 
 
 def environment_number(variable: str, default: int = 0) -> int:
@@ -137,11 +124,16 @@ def guarded(function: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
-def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """``owner.name`` becomes ``make(original)`` for good, with the original's name and documentation, if it is there."""
+def patch(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Calls of ``owner.name``, if there is such a function, become ``around(original, ...)`` for good."""
     original = getattr(owner, name, None)
     if original is not None:
-        setattr(owner, name, functools.update_wrapper(make(original), original))
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        setattr(owner, name, call)
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 from brimful_inside.probe.context import (
     ProcessContext,
+    call_probe,
     current_context,
     current_probe,
     guarded,
@@ -42,20 +43,17 @@ def start() -> None:
         from brimful_inside.probe.memory.host_memory import give_freed_memory_back
 
         give_freed_memory_back(context)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_in_forked_child)
+    os.register_at_fork(after_in_child=context.after_fork)
     # The objects of torch are on no card yet: an imaginary card may keep the garbage collector away from them for good.
     import_hooks.load_quietly("torch", freeze=config.device == "imaginary")
     import_hooks.load_quietly("torch._dynamo")  # by the first optimizer
-    import_hooks.when_imported("torch", _torch_imported)
+    import_hooks.when_imported("torch", functools.partial(_install, context))
 
 
-def _end_with_parent(parent_pid: Optional[int], number: int = signal.SIGKILL) -> None:
-    """Asks Linux to send this process a signal when its parent dies, if that is brimful: a trial does not outlive it.
-
-    A whole run gets SIGTERM, so that the script may write its checkpoint.
-    """
-    if parent_pid is None or os.getppid() != parent_pid or not sys.platform.startswith("linux"):
+def _end_with_parent(parent_pid: Optional[int], number: int) -> None:
+    """Asks Linux to send this process a signal when its parent dies, if that is brimful: a trial does not outlive it. A whole
+    run gets SIGTERM, so that the script may write its checkpoint."""
+    if os.getppid() != parent_pid:
         return
     import ctypes
 
@@ -67,29 +65,7 @@ def _end_with_parent(parent_pid: Optional[int], number: int = signal.SIGKILL) ->
         os.kill(os.getpid(), number)
 
 
-def _torch_imported(torch: Any) -> None:
-    context = current_context()
-    if context is None:
-        return
-    context.emit(TorchImported(torch_version=str(torch.__version__), cuda_build=torch.version.cuda))
-    try:
-        _install(context)
-    except Exception:
-        context.write_error()
-        raise
-
-
-def _in_forked_child() -> None:
-    context = current_context()
-    if context is not None:
-        try:
-            context.after_fork()
-            context.report_process()
-        except Exception as error:  # a fork must succeed whatever we do
-            sys.stderr.write("brimful: %r\n" % (error,))
-
-
-def _install(context: ProcessContext) -> None:
+def _install(context: ProcessContext, torch: Any) -> None:
     """The hooks into torch's base classes, and the probe that they call. Runs when `import torch` is complete."""
     from brimful_inside.probe.hooks.data_loaders import patch_loaders
     from brimful_inside.probe.hooks.exceptions import watch_exceptions
@@ -99,18 +75,22 @@ def _install(context: ProcessContext) -> None:
     from brimful_inside.probe.process.exit import patch_spawn
     from brimful_inside.probe.worst_case.worst_batches import patch_samplers
 
-    context.probe = _new_probe(context)
+    context.emit(TorchImported(torch_version=str(torch.__version__)))
+    probe = _new_probe(context)
     _watch_optimizers()
-    _patch_scaler_and_modes()
+    patch(torch.amp.GradScaler, "step", _scaler_step)
+    patch(torch.nn.Module, "eval", _eval)
+    patch(torch.nn.Module, "train", _train)
     patch_loaders(probe_of_rank)
     patch_samplers()
-    patch_frameworks(context)
+    patch_frameworks(context.config)
     patch_graphs()
-    patch_backward(functools.partial(_call, "backward_begins"))
+    patch_backward()
     if context.config.device != "imaginary":  # an imaginary card compiles nothing, so a hook breaks no graph there
-        patch_compile(functools.partial(_call, "compilation_begins"))
-    watch_exceptions(functools.partial(_call, "left_the_script"), functools.partial(_call, "left_a_thread"))
-    patch_spawn(functools.partial(_call, "left_the_script"))
+        patch_compile()
+    watch_exceptions()
+    patch_spawn()
+    context.probe = probe  # last: an error before this is written to a file, as there is no report to note it in
     atexit.register(_at_exit)
 
 
@@ -122,13 +102,6 @@ def _new_probe(context: ProcessContext) -> Any:
 
     worst = WorstBatches(context.config) if context.config.worst_batch else None
     return Probe(context, meter_for(context), HostMeter(context), worst)
-
-
-def _call(name: str, *args: Any) -> None:
-    """A method of the probe, where there is one."""
-    probe = current_probe()
-    if probe is not None:
-        getattr(probe, name)(*args)
 
 
 def probe_of_rank() -> Any:
@@ -143,7 +116,7 @@ def probe_of_rank() -> Any:
         context.probe = _new_probe(context)
     from brimful_inside.probe.process.exit import watch_end_of_child
 
-    watch_end_of_child(functools.partial(_call, "left_the_script"), _at_exit)
+    watch_end_of_child(_at_exit)
     return context.probe
 
 
@@ -166,42 +139,28 @@ def _watch_optimizers() -> None:
     register_optimizer_step_post_hook(after)
 
 
-def _patch_scaler_and_modes() -> None:
-    """GradScaler.step calls the optimizer's step, or skips it; Module.eval and .train show what comes next."""
-    import torch
+def _scaler_step(original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    """GradScaler.step calls the optimizer's step, or skips it."""
+    probe = current_probe()
+    before = probe.steps.hooks_run if probe is not None else 0
+    result = original(scaler, optimizer, *args, **kwargs)
+    if probe is not None and probe.steps.hooks_run == before:
+        probe.scaler_skipped(optimizer)
+    return result
 
-    def scaler_step(original: Any) -> Any:
-        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            probe = current_probe()
-            before = probe.steps.hooks_run if probe is not None else 0
-            result = original(self, optimizer, *args, **kwargs)
-            if probe is not None and probe.steps.hooks_run == before:
-                probe.scaler_skipped(optimizer)
-            return result
 
-        return step
+def _eval(original: Any, module: Any) -> Any:
+    call_probe("eval_called", module)
+    return original(module)
 
-    def module_eval(original: Any) -> Any:
-        def eval(self: Any) -> Any:
-            _call("eval_called", self)
-            return original(self)
 
-        return eval
-
-    def module_train(original: Any) -> Any:
-        def train(self: Any, mode: bool = True) -> Any:
-            if mode:
-                _call("train_called")
-            return original(self, mode)
-
-        return train
-
-    patch(torch.amp.GradScaler, "step", scaler_step)
-    patch(torch.nn.Module, "eval", module_eval)
-    patch(torch.nn.Module, "train", module_train)
+def _train(original: Any, module: Any, mode: bool = True) -> Any:
+    if mode:
+        call_probe("train_called")
+    return original(module, mode)
 
 
 def _at_exit() -> None:
     context = current_context()
     if context is not None and context.role == "rank":
-        _call("report_end")
+        call_probe("report_end")

@@ -99,6 +99,7 @@ class Probe:
         trains = self.phases.current == EVAL and (trains_now() or (self._set_to_train and trained_in(self._trace_left)))
         return TRAIN if trains else self.phases.current
 
+    @guarded
     def left_the_script(self, error: BaseException) -> None:
         """An exception that nobody caught: its calls have returned by now, and only its traceback holds them."""
         self._trace_left = error.__traceback__
@@ -316,7 +317,7 @@ class Probe:
 
 
 def _samples_in(args: Any, batch_size: Any = None) -> Optional[int]:
-    """The first dimension of the model's input; the second where that is the batch size asked for (recurrent networks)."""
+    """The first dimension of the model's input; or the second where that is the batch size set (recurrent networks)."""
     first = next((a for a in args if isinstance(a, torch.Tensor)), None) if isinstance(args, tuple) else None
     if first is None or first.dim() == 0:
         return None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional
 
 import torch
 
-from brimful_inside.probe.context import environment_number
 from brimful_inside.probe.memory.device_memory import accelerator_type, is_started
 from brimful_inside.probe.process.exit import world
 from brimful_inside.wire import Report
@@ -29,18 +28,15 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
     over = ended != "running"
     waits = over and waits
     rank, size = world()
-    name, total = device_facts(probe)
     batches, samples = probe.loaders.consumption.by_step()
     if not any(batches) and probe.inputs:
         batches, samples = [count for count, _ in probe.inputs], [samples for _, samples in probe.inputs]
-    device, overlay = probe.device, probe.context.overlay
+    overlay = probe.context.overlay
     return Report(
         rank=rank,
-        local_rank=environment_number("LOCAL_RANK"),
         world_size=size,
         device=device_label(probe),
-        device_name=name,
-        device_total_bytes=total,
+        device_name=_device_name(probe),
         torch_version=str(torch.__version__),
         ended=ended,
         steps=probe.steps.count,
@@ -55,17 +51,12 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         losses=probe.losses.read(waits) if over else [],
         worst_batch=probe.worst.report(probe.loaders.is_trained) if probe.worst is not None else None,
         peak_unphased=probe.phases.whole(),
-        context_bytes=device.context_bytes,
-        trace_file=device.trace_file,
-        approximations=dict(device.approximations),
         notes=[*probe.context.notes, *(_notes(probe) if over else [])],
         wrote=overlay.wrote() if overlay is not None else [],
         first_step_unix_s=probe.first_step_unix_s,
-        cards=device.cards,
-        communicators=device.communicators,
-        split_over=device.split_over,
         growth=probe.leaks.read(),
         counters=probe.counters(),
+        **probe.device.read(),
     )
 
 
@@ -73,8 +64,8 @@ def minimal_report(probe: Any, ended: str) -> Report:
     """How far the script came and our notes: for when something else cannot be read."""
     (rank, size), config = world(), probe.config
     return Report(
-        rank, environment_number("LOCAL_RANK"), size, config.device, None, None, str(torch.__version__), ended,
-        probe.steps.count, config.warmup_steps, trace_file=probe.device.trace_file, notes=list(probe.context.notes),
+        rank, size, config.device, None, str(torch.__version__), ended, probe.steps.count, config.warmup_steps,
+        trace_file=probe.device.trace_file, notes=list(probe.context.notes),
     )  # fmt: skip
 
 
@@ -93,19 +84,17 @@ def _device_index(probe: Any) -> int:
     return int(index())
 
 
-def device_facts(probe: Any) -> Tuple[Optional[str], Optional[int]]:
-    """(name, total bytes) of the device."""
-    if probe.config.device == "imaginary" and probe.config.card is not None:
-        return probe.config.card.name, probe.config.card.total_bytes
-    if probe.config.device == "accelerator" and torch.cuda.is_initialized():
-        properties = torch.cuda.get_device_properties(_device_index(probe))
-        return properties.name, int(properties.total_memory)
-    return None, None
+def _device_name(probe: Any) -> Optional[str]:
+    if probe.config.device == "imaginary":
+        return probe.config.card.name
+    is_cuda = probe.config.device == "accelerator" and torch.cuda.is_initialized()
+    return torch.cuda.get_device_name(_device_index(probe)) if is_cuda else None
 
 
 def _notes(probe: Any) -> List[str]:
     """Sentences about what was not as usual."""
     steps, config, overlay, notes = probe.steps, probe.config, probe.context.overlay, []
+    skipped = sum(seen.skipped for seen in steps.seen)
     if config.device == "accelerator" and not is_started():
         notes.append("the script used no accelerator")
     if steps.count == 0:
@@ -115,13 +104,13 @@ def _notes(probe: Any) -> List[str]:
         if probe.inputs:
             notes.append(
                 "samples are counted by the model's input, assumed: its first dimension, or the second where that is "
-                "the batch size asked for"
+                "the batch size of this trial"
             )
-    if steps.all_skipped:
-        notes.append("steps skipped by the GradScaler: %d" % steps.all_skipped)
-    if steps.optimizers > 1:
+    if skipped:
+        notes.append("steps skipped by the GradScaler: %d" % skipped)
+    if len(steps.seen) > 1:
         kinds = ", ".join("%s: %d" % (seen.name, seen.steps) for seen in steps.read())
-        notes.append("%d optimizers stepped (%s); the first one sets the pace" % (steps.optimizers, kinds))
+        notes.append("%d optimizers stepped (%s); the first one sets the pace" % (len(steps.seen), kinds))
     if any(seen.uses_closure for seen in steps.read()):
         notes.append("the optimizer is given a closure: forward and backward passes run inside its step")
     for path in overlay.resumed_from() if overlay is not None else []:

@@ -101,10 +101,8 @@ class CachingAllocator:
     peak_reserved = property(lambda self: self.memory.peak_reserved)
 
     def change_settings(self, text: str) -> None:
-        """torch.cuda.memory._set_allocator_settings: what `text` names has its values from now on.
-
-        Raises ValueError as `settings_from` does, and NotImplementedError for another backend.
-        """
+        """torch.cuda.memory._set_allocator_settings: what `text` names has its values from now on. Raises ValueError as
+        `settings_from` does, and NotImplementedError for another backend."""
         self._apply(changed(self.settings, text))
 
     def _apply(self, settings: AllocatorSettings) -> None:
@@ -126,13 +124,9 @@ class CachingAllocator:
         self.memory.allowed_bytes = None if total_bytes is None else int(fraction * total_bytes)
 
     def malloc(self, nbytes: int, stream: int = 0, private: int = 0) -> int:
-        """The address of a block for `nbytes`; 0 for no bytes at all, to which PyTorch gives no memory.
-
-        `private` is the number of the private pool that serves the request; 0: the general ones do.
-
-        Raises CardFull: everything is then as before, except that cached segments were given back. Raises AboveLimit where
-        `memory.stop_above` is set.
-        """
+        """The address of a block for `nbytes`; 0 for no bytes at all, to which PyTorch gives no memory. `private` is the number
+        of the private pool that serves the request; 0: the general ones do. Raises CardFull: everything is then as before,
+        except that cached segments were given back. Raises AboveLimit where `memory.stop_above` is set."""
         if nbytes <= 0:
             if nbytes < 0:
                 raise ValueError("a request of %d bytes" % nbytes)
@@ -217,10 +211,8 @@ class CachingAllocator:
         return self._live[address][0] if address else 0
 
     def empty_cache(self) -> None:
-        """Give back every segment that is wholly free (torch.cuda.empty_cache, release_cached_blocks).
-
-        The host waits for every stream first. Those of a private pool are given back only after its last graph is gone.
-        """
+        """Give back every segment that is wholly free (torch.cuda.empty_cache, release_cached_blocks). The host waits for every
+        stream first. Those of a private pool are given back only after its last graph is gone."""
         self.num_sync_all_streams += 1
         for address in list(self._retired):
             self.ready(address)
@@ -271,10 +263,8 @@ class CachingAllocator:
         return sorted(segment for pool in every for segment in pools.segments_of(pool, used))
 
     def _allowed_fit(self, pool: Pool, free: List[int], at: int, size: int) -> int:
-        """The place of the free block that serves under settings that ask for more than the best fit (get_free_block).
-
-        `at`: of the best fit. The answer is the length of `free` where none serves.
-        """
+        """The place of the free block that serves under settings that ask for more than the best fit (get_free_block). `at`: of
+        the best fit. The answer is the length of `free` where none serves."""
         pool.searches += 1
         if at < len(free) and self.settings.expandable_segments:
             at = pools.best_fit(pool, free, at)

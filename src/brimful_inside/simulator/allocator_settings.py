@@ -1,7 +1,5 @@
-"""The caching allocator's settings, as PYTORCH_ALLOC_CONF (or the older PYTORCH_CUDA_ALLOC_CONF) spells them.
-
-Keys, defaults and rules: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to 2.15.
-"""
+"""The caching allocator's settings, as PYTORCH_ALLOC_CONF (or the older PYTORCH_CUDA_ALLOC_CONF) spells them. Keys, defaults
+and rules: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to 2.15."""
 
 from __future__ import annotations
 
@@ -40,10 +38,8 @@ DEFAULT_SETTINGS = AllocatorSettings()
 
 
 def conf_in(environment: Mapping[str, str]) -> Optional[str]:
-    """The text in force in an environment; None without one.
-
-    The older names go before the newer one, even empty ones: so it is in every release to 2.15, read back from it.
-    """
+    """The text in force in an environment; None without one. The older names go before the newer one, even empty ones: so it is
+    in every release to 2.15, read back from it."""
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         if name in environment:
             return environment[name]
@@ -56,18 +52,14 @@ def settings_in(environment: Mapping[str, str]) -> AllocatorSettings:
 
 
 def settings_from(conf: str) -> AllocatorSettings:
-    """The settings of a string such as ``"max_split_size_mb:128,expandable_segments:True"``.
-
-    Raises ValueError for an unknown key or a value that PyTorch refuses as well, naming the key.
-    """
+    """The settings of a string such as ``"max_split_size_mb:128,expandable_segments:True"``. Raises ValueError for an unknown
+    key or a value that PyTorch refuses as well, naming the key."""
     return changed(DEFAULT_SETTINGS, conf)
 
 
 def changed(settings: AllocatorSettings, conf: str) -> AllocatorSettings:
-    """`settings` after `conf` was set at run time.
-
-    What is not named keeps its value, but for three settings that PyTorch puts back first. Raises ValueError as above.
-    """
+    """`settings` after `conf` was set at run time. What is not named keeps its value, but for three settings that PyTorch puts
+    back first. Raises ValueError as above."""
     put_back = ("max_split_size", "roundup_power2_divisions", "garbage_collection_threshold")
     settings = settings._replace(**{name: getattr(DEFAULT_SETTINGS, name) for name in put_back})
     for part in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", re.sub(r"\s", "", conf)):

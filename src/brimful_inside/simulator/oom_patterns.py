@@ -1,8 +1,6 @@
-"""Out-of-memory patterns: one table, by which an exception or the end of a standard error is recognised.
-
-Not among them: limits of a kernel launch ("invalid configuration argument", Triton's "out of resource: shared memory"),
-illegal memory access, CUDNN_STATUS_NOT_SUPPORTED, and Python's own errors that merely mention memory.
-"""
+"""Out-of-memory patterns: one table, by which an exception or the end of a standard error is recognised. Not among them: limits
+of a kernel launch ("invalid configuration argument", Triton's "out of resource: shared memory"), illegal memory access,
+CUDNN_STATUS_NOT_SUPPORTED, and Python's own errors that merely mention memory."""
 
 from __future__ import annotations
 
@@ -71,11 +69,9 @@ CONSEQUENCE = re.compile(
 
 
 def match_oom(type_name: str, message: str) -> Optional[OomPattern]:
-    """The pattern of an exception, by its qualified name and message; None if it is not about missing memory.
-
-    Without a name, `message` is a process's last words (the end of its standard error): the exceptions in it are looked
-    at from the last one back, those that only follow from another's fall passed over.
-    """
+    """The pattern of an exception, by its qualified name and message; None if it is not about missing memory. Without a name,
+    `message` is a process's last words (the end of its standard error): the exceptions in it are looked at from the last one
+    back, those that only follow from another's fall passed over."""
     if not type_name:
         return _match_in(message)
     if PYTHONS_OWN.search(type_name):

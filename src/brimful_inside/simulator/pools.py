@@ -91,11 +91,9 @@ class ExpandableSegment(NamedTuple):
 
 
 class Pool:
-    """Small or large blocks: the free ones by stream, and the segments that they are cut from.
-
-    Private pools (CUDA graphs, torch.cuda.MemPool; Note [Interaction with CUDA graph capture]) have an `owner`: a graph has the
-    addresses of its capture baked in, so its segments are not given back while it lives, and nobody else is served from them.
-    """
+    """Small or large blocks: the free ones by stream, and the segments that they are cut from. Private pools (CUDA graphs,
+    torch.cuda.MemPool; Note [Interaction with CUDA graph capture]) have an `owner`: a graph has the addresses of its capture
+    baked in, so its segments are not given back while it lives, and nobody else is served from them."""
 
     __slots__ = (
         "ends", "expandable", "free", "freed_at", "max_split", "min_rest", "owner", "searches", "segments", "small", "starts",
@@ -171,10 +169,8 @@ def release_free(memory: DeviceMemory, pool: Pool) -> None:
 
 
 def release_oversize(memory: DeviceMemory, pool: Pool, size: int, stream: int, limit: int) -> bool:
-    """Give back just enough oversize blocks for a request of `size` (release_available_cached_blocks).
-
-    `limit`: the size from which on blocks are oversize. Answers whether enough was given back to try again.
-    """
+    """Give back just enough oversize blocks for a request of `size` (release_available_cached_blocks). `limit`: the size from
+    which on blocks are oversize. Answers whether enough was given back to try again."""
     needed = max(size, limit)
     blocks = [(block & ADDRESS, block >> SIZE_AT) for block in pool.free.get(stream, []) if block >> SIZE_AT >= limit]
     blocks = [block for block in blocks if pool.is_segment(*block)]
@@ -211,10 +207,8 @@ def _release_segment(memory: DeviceMemory, pool: Pool, address: int) -> None:
 
 
 def best_fit(pool: Pool, free: List[int], at: int) -> int:
-    """Of the free blocks from `at` on, the first that can grow less than the one behind it.
-
-    A block at the mapped end of an expandable segment can grow, so it counts with what it could become (get_free_block).
-    """
+    """Of the free blocks from `at` on, the first that can grow less than the one behind it. A block at the mapped end of an
+    expandable segment can grow, so it counts with what it could become (get_free_block)."""
 
     def could_become(block: int) -> int:
         size = block >> SIZE_AT
@@ -226,10 +220,8 @@ def best_fit(pool: Pool, free: List[int], at: int) -> int:
 
 
 def grow(memory: DeviceMemory, pool: Pool, size: int, stream: int, large_page: int) -> Optional[Tuple[int, int]]:
-    """Address and size of a block of at least `size`, mapped as far as need be and in no list; None if the card is full.
-
-    As in PyTorch, what was mapped before the card was full stays mapped (try_allocate_expandable_block).
-    """
+    """Address and size of a block of at least `size`, mapped as far as need be and in no list; None if the card is full. As in
+    PyTorch, what was mapped before the card was full stays mapped (try_allocate_expandable_block)."""
     address = _room(pool, size, stream)
     if address is None:
         address = _reserve_addresses(memory, pool, size, stream, 2 * MIB if pool.small else large_page)
@@ -243,10 +235,8 @@ def grow(memory: DeviceMemory, pool: Pool, size: int, stream: int, large_page: i
 
 
 def _room(pool: Pool, size: int, stream: int) -> Optional[int]:
-    """Where the lowest free or unmapped block with `size` free addresses from it on lies; None if there is none.
-
-    As find_expandable_block has it: the search starts at unmapped blocks, or at the free block before one.
-    """
+    """Where the lowest free or unmapped block with `size` free addresses from it on lies; None if there is none. As
+    find_expandable_block has it: the search starts at unmapped blocks, or at the free block before one."""
     for segment in pool.expandable:
         if segment.stream != stream:
             continue

@@ -1,8 +1,6 @@
-"""A trace as a program: what happens in which order, apart from how many bytes each allocation takes.
-
-Two traces at different batch sizes are comparable when their programs have the same events; allocations are numbered in their
-order for that, from 0 on for each card.
-"""
+"""A trace as a program: what happens in which order, apart from how many bytes each allocation takes. Two traces at different
+batch sizes are comparable when their programs have the same events; allocations are numbered in their order for that, from 0 on
+for each card."""
 
 from __future__ import annotations
 
@@ -71,10 +69,8 @@ class Program:
         return tuple(cards)
 
     def largest_live_set(self, sizes: Sequence[int]) -> List[int]:
-        """The allocations that are alive when most bytes are, on the card that holds most, if they have `sizes`.
-
-        What is retired is alive until it is ready.
-        """
+        """The allocations that are alive when most bytes are, on the card that holds most, if they have `sizes`. What is
+        retired is alive until it is ready."""
         highest = alive = number = start = first = 0  # start and first: of this card, its first event and allocation
         found = (0, 0, 0)  # start, end and first allocation of the events up to the highest moment
         for at, event in enumerate(self.events):

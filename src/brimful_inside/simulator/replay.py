@@ -38,10 +38,8 @@ def replay(
     stop_above: Optional[int] = None,
     observe: Optional[Observer] = None,
 ) -> Replayed:
-    """Replay the program of one card until it ends, the card is full, or more than `stop_above` bytes are reserved.
-
-    `sizes` are the bytes that its allocations ask for, by their numbers; `allocator` is a fresh one.
-    """
+    """Replay the program of one card until it ends, the card is full, or more than `stop_above` bytes are reserved. `sizes` are
+    the bytes that its allocations ask for, by their numbers; `allocator` is a fresh one."""
     malloc, free = allocator.malloc, allocator.free
     allocator.memory.stop_above = NO_LIMIT if stop_above is None else stop_above
     remaining = iter(sizes)
@@ -104,10 +102,8 @@ def replay_cards(
     capacity_bytes: Optional[int] = None,
     stop_above: Optional[int] = None,
 ) -> List[Replayed]:
-    """The replay of each card's program; `capacity_bytes`: for segments (None: no limit).
-
-    Cards that do the same are replayed once. As soon as one has more than `stop_above` reserved, the others are left out.
-    """
+    """The replay of each card's program; `capacity_bytes`: for segments (None: no limit). Cards that do the same are replayed
+    once. As soon as one has more than `stop_above` reserved, the others are left out."""
     known: Dict[Tuple[int, Tuple[int, ...]], Replayed] = {}
     replays: List[Replayed] = []
     first = 0

@@ -63,10 +63,8 @@ FP64_SHARE_ELSE = 1 / 64
 
 
 class Efficiency(NamedTuple):
-    """What is reached of the peaks, and what a launch costs.
-
-    `tensor_cores`, `halved` and `direct` are fitted on published training speeds (bench/clock.py), the rest cited or assumed.
-    """
+    """What is reached of the peaks, and what a launch costs. `tensor_cores`, `halved` and `direct` are fitted on published
+    training speeds (bench/clock.py), the rest cited or assumed."""
 
     tensor_cores: float = 0.70  # of the peak, in large products
     halved: float = 1.0  # the same on GeForce cards: they add up in single precision at half the rate, so that operands keep up
@@ -178,10 +176,8 @@ class Step(NamedTuple):
 
 
 class Queue:
-    """Two queues in simple form: the host dispatches operations one after another, the card runs them in that order.
-
-    `host` and `device` are the moments, in seconds, at which each is done with all it was given so far.
-    """
+    """Two queues in simple form: the host dispatches operations one after another, the card runs them in that order. `host` and
+    `device` are the moments, in seconds, at which each is done with all it was given so far."""
 
     def __init__(self) -> None:
         self.host = self.device = 0.0

@@ -1,14 +1,14 @@
-"""Workspaces: device memory that libraries and kernels ask PyTorch's allocator for, beside the tensors a script sees.
+"""Workspaces: device memory that libraries and kernels take from PyTorch's allocator, beside the tensors a script sees.
 
 Each formula computes bytes from whole numbers (shapes, a card's capability, a version), so that a trace can name it and its
-numbers, and the bytes can be computed anew at another batch size. `FORMULAS` is the table.
+numbers, and the bytes can be computed anew at another batch size. `FORMULAS` is the table; cuDNN's are in cudnn_workspaces.py.
 
 PyTorch keeps one cuBLAS workspace for each pair of thread and stream: the autograd engine's thread has one of its own, so a
-training step holds two. From 2.15 on it is allocated for the operation and freed after it, unless caching is asked for.
+training step holds two. From 2.15 on it is allocated for the operation and freed after it, unless caching is on.
 
 Temporaries of CUDA's kernels that come, go or change their form at some size are in every trace, with 0 bytes where the kernel
 takes none; their numbers are chosen so that each is affine in the batch size. The files named are PyTorch's
-(aten/src/ATen/native unless said otherwise), releases 2.6 to 2.15.
+(below aten/src/ATen/native where no folder is given), releases 2.6 to 2.15.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from __future__ import annotations
 import re
 from math import gcd
 from typing import Callable, Dict, Mapping, Sequence
+
+from brimful_inside.simulator.cudnn_workspaces import backward_data_bytes, backward_filter_bytes, forward_bytes
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -35,10 +37,8 @@ def torch_release(version: str) -> int:
 
 
 def cublas_default_bytes(major: int, minor: int, release: int) -> int:
-    """cuBLAS's workspace without CUBLAS_WORKSPACE_CONFIG, by capability (aten/src/ATen/cuda/CublasHandlePool.cpp).
-
-    32 MiB on Hopper, later on Blackwell as well; else two buffers of 4096 KiB and eight of 16 KiB, as ":4096:2:16:8".
-    """
+    """cuBLAS's workspace without CUBLAS_WORKSPACE_CONFIG, by capability (aten/src/ATen/cuda/CublasHandlePool.cpp). 32 MiB on
+    Hopper, later on Blackwell as well; else two buffers of 4096 KiB and eight of 16 KiB, as ":4096:2:16:8"."""
     blackwell = major in (10, 12) and release >= BLACKWELL_32_MIB_SINCE
     thor = major == 11 and release >= THOR_32_MIB_SINCE
     if (major == 9 and (minor == 0 or release >= BLACKWELL_32_MIB_SINCE)) or blackwell or thor:
@@ -52,10 +52,8 @@ def cublaslt_default_bytes(major: int, minor: int, release: int) -> int:
 
 
 def cublas_bytes(capability: Sequence[int], release: int, environment: Mapping[str, str]) -> int:
-    """cuBLAS's workspace as the environment has it.
-
-    CUBLAS_WORKSPACE_CONFIG is pairs ``:KIB:COUNT``; what cannot be read leaves the default, as in PyTorch.
-    """
+    """cuBLAS's workspace as the environment has it. CUBLAS_WORKSPACE_CONFIG is pairs ``:KIB:COUNT``; what cannot be read leaves
+    the default, as in PyTorch."""
     pairs = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if not pairs:
         return cublas_default_bytes(capability[0], capability[1], release)
@@ -63,10 +61,8 @@ def cublas_bytes(capability: Sequence[int], release: int, environment: Mapping[s
 
 
 def cublaslt_bytes(capability: Sequence[int], release: int, environment: Mapping[str, str]) -> int:
-    """What cuBLASLt takes beside cuBLAS's workspace: 0 where they are one.
-
-    Of the switch, anything but "1" and "0" is as not set (c10::utils::check_env).
-    """
+    """What cuBLASLt takes beside cuBLAS's workspace: 0 where they are one. Of the switch, anything but "1" and "0" is as not
+    set (c10::utils::check_env)."""
     unified = environment.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE")
     if unified == "1" or (unified != "0" and release >= UNIFIED_SINCE):
         return 0
@@ -91,26 +87,14 @@ def _last_power_of_2(number: int) -> int:
 
 
 def reduction_bytes(
-    element: int,
-    itemsize: int,
-    inputs: int,
-    outputs: int,
-    run: int,
-    fastest: int,
-    aligned: int,
-    multiprocessors: int,
-    threads: int,
+    element: int, itemsize: int, inputs: int, outputs: int, run: int, fastest: int, aligned: int, processors: int, threads: int
 ) -> int:
-    """The staging buffer of a reduction that is split over thread blocks (cuda/Reduce.cuh, setReduceConfig).
-
-    element, itemsize: bytes of the accumulator and of an element of the input; inputs: elements that go into one output; run:
-    length of the output's innermost dimension; fastest: 1 if the input's innermost dimension is summed; aligned: what all
-    strides of the input but the innermost are multiples of (1: it is not read in vectors, which are of 4 elements at most);
-    threads: resident threads of a multiprocessor.
-
-    Summing the rows of a wide matrix, as for the gradient of a bias, takes tens of MiB: each block has room for
-    a value of each of its threads.
-    """
+    """The staging buffer of a reduction that is split over thread blocks (cuda/Reduce.cuh, setReduceConfig). element, itemsize:
+    bytes of the accumulator and of an element of the input; inputs: elements that go into one output; run: length of the
+    output's innermost dimension; fastest: 1 if the input's innermost dimension is summed; aligned: what all strides of the
+    input but the innermost are multiples of (1: it is not read in vectors, which are of 4 elements at most); processors,
+    threads: the card's multiprocessors, and resident threads of each. Summing the rows of a wide matrix, as for the gradient of
+    a bias, takes tens of MiB: each block has room for a value of each of its threads."""
     if inputs <= 0 or outputs <= 0:
         return 0
     while inputs * outputs * itemsize > MAX_OFFSET and (inputs > 1 or outputs > 1):  # done in halves (with_32bit_indexing)
@@ -135,7 +119,7 @@ def reduction_bytes(
         return 0  # no split over the block's warps, so none over blocks
     per_thread = ceil_div(inputs, step_input * height)
     grid = ceil_div(outputs // vector, step_output)
-    target = multiprocessors * (threads // (width * height))
+    target = processors * (threads // (width * height))
     if per_thread < 256 or grid > target:
         return 0
     blocks = max(ceil_div(per_thread, 256), min(ceil_div(target, grid), ceil_div(per_thread, 16)))
@@ -145,10 +129,8 @@ def reduction_bytes(
 
 
 def layer_norm_partial_bytes(itemsize: int, rows: int, columns: int, multiprocessors: int, release: int) -> int:
-    """Partial sums of the gradient of a layer norm's weight or bias (cuda/layer_norm_kernel.cu).
-
-    Only since 2.7, and only where there are more than 65536 rows, and too few columns to keep the card busy.
-    """
+    """Partial sums of the gradient of a layer norm's weight or bias (cuda/layer_norm_kernel.cu). Only since 2.7, and only where
+    there are more than 65536 rows, and too few columns to keep the card busy."""
     if release < 207 or rows <= 64 * 1024 or columns // 32 >= multiprocessors // 2:
         return 0
     blocks = ceil_div(columns, 32)
@@ -176,11 +158,9 @@ def foreach_norm_bytes(element: int, tensors: int, largest: int) -> int:
 
 
 def sort_bytes(width: int, slices: int, length: int, both: int) -> int:
-    """`width` bytes for each element where rows are sorted by radix, not in their place (cuda/SortStable.cu).
-
-    Rows of up to 4096 elements are sorted in their place (cuda/Sort.h, should_use_small_sort). both 0: only where 2 to 127
-    rows are sorted by one sort over all of them, which takes more (segmented_sort_pairs_by_full_sort).
-    """
+    """`width` bytes for each element where rows are sorted by radix, not in their place (cuda/SortStable.cu). Rows of up to
+    4096 elements are sorted in their place (cuda/Sort.h, should_use_small_sort). both 0: only where 2 to 127 rows are sorted by
+    one sort over all of them, which takes more (segmented_sort_pairs_by_full_sort)."""
     if length <= 4096 or (not both and not 1 < slices < 128):
         return 0
     return width * slices * length
@@ -188,9 +168,7 @@ def sort_bytes(width: int, slices: int, length: int, both: int) -> int:
 
 def topk_bytes(slices: int, length: int) -> int:
     """Counts of the top k that several blocks look for in one row (cuda/TensorTopK.cu, should_use_multiblock, mbtopk::launch).
-
-    256 counts of 2 bytes for each block; a block takes at least 4 elements a thread.
-    """
+    256 counts of 2 bytes for each block; a block takes at least 4 elements a thread."""
     bounds = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
     least = next((shortest for most, shortest in bounds if slices <= most), 400)
     return slices * ceil_div(length, 1024) * 512 if length >= least else 0
@@ -199,12 +177,10 @@ def topk_bytes(slices: int, length: int) -> int:
 def efficient_workspace_bytes(
     batch: int, heads: int, queries: int, keys: int, size: int, value_size: int, rows: int, columns: int, in_registers: int
 ) -> int:
-    """The workspace of memory-efficient attention's backward pass (transformers/cuda/mem_eff_attention/kernel_backward.h).
-
-    rows and columns: the kernel's block (kBlockSizeI, kBlockSizeJ). The gradient of the query in float32, in blocks of
-    rows x columns with 16 bytes of bookkeeping; where the gradients of key and value are not kept in registers
-    (in_registers 0) those as well, once for each part into which the keys are split.
-    """
+    """The workspace of memory-efficient attention's backward pass (transformers/cuda/mem_eff_attention/kernel_backward.h). rows
+    and columns: the kernel's block (kBlockSizeI, kBlockSizeJ). The gradient of the query in float32, in blocks of rows x
+    columns with 16 bytes of bookkeeping; where the gradients of key and value are not kept in registers (in_registers 0) those
+    as well, once for each part into which the keys are split."""
     words = ceil_div(queries, rows) * ceil_div(size, columns) * (4 + rows * columns)
     if not in_registers:
         splits = max(1, min(ceil_div(keys, columns), 200 // max(1, batch * heads)))
@@ -212,52 +188,12 @@ def efficient_workspace_bytes(
     return batch * heads * up(words, 4) * 4
 
 
-# cuDNN is closed. What is known: its kernels for tensor cores read and write channels last ("nhwc" and "krsc" in their names),
-# and `nchwToNhwcKernel` and `nhwcToNchwKernel` run before and after them. So where tensors are channels first, the workspace
-# holds what is converted: forward the input and the weight (the kernel itself writes the output channels first); for the
-# gradient of the input, the output's gradient and the weight on the way in and the result on the way out; for the gradient of
-# the weight, input and output's gradient on the way in, the result on the way out, and where the sum over all places is split
-# between multiprocessors, partial sums. How much these take is not documented; what matters is that the workspace is then
-# larger than the one before it, so that the allocator cannot give it the same segment again: with 2, 4 and 8 MiB the figures
-# are the same, so that it is no fitted number. Where channels come in groups the gradient of the weight is counted as if they
-# did not: assumed, as blocks of a tensor core's product go across groups. Checked on timm's models that GPUMemNet measured on
-# an A100 (arXiv 2602.17817); see docs/log.md for what else was tried.
-PARTIAL_SUMS = 2 * MIB  # the allocator's: more than what rounding a segment to 2 MiB leaves over (kRoundLarge)
-FEW_CHANNELS = 32  # measured: up to so many in a group, the two gradients of a convolution share a segment
-
-
-def cudnn_forward_bytes(itemsize: int, inputs: int, weights: int) -> int:
-    """As the next two: `itemsize` in bytes, all else in elements."""
-    return itemsize * (inputs + weights)
-
-
-def cudnn_backward_data_bytes(itemsize: int, inputs: int, outputs: int, weights: int) -> int:
-    return itemsize * (inputs + outputs + weights)
-
-
-def cudnn_backward_filter_bytes(itemsize: int, inputs: int, outputs: int, weights: int, partial_sums: int = 0) -> int:
-    """`partial_sums` is in bytes."""
-    return itemsize * (inputs + outputs + weights) + partial_sums
-
-
-def partial_sums_bytes(input_channels: int, output_channels: int, groups: int = 1, stride: int = 1) -> int:
-    """Channels are of all groups together; `stride` is the largest of all dimensions.
-
-    At a stride, few input channels share a segment only where they divide `FEW_CHANNELS`. Measured: 8, 16 and 32 do, 24 does
-    not; assumed: as these fill what a thread block takes at once without a rest.
-    """
-    if min(input_channels, output_channels) // groups > FEW_CHANNELS:
-        return PARTIAL_SUMS
-    uneven = FEW_CHANNELS % min(input_channels, FEW_CHANNELS) != 0
-    return PARTIAL_SUMS if groups == 1 and stride > 1 and uneven else 0
-
-
 FORMULAS: Dict[str, Callable[..., int]] = {
     "cublas": cublas_default_bytes,  # args: major, minor, release
     "cublaslt": cublaslt_default_bytes,  # args: major, minor, release
-    "cudnn_forward": cudnn_forward_bytes,
-    "cudnn_backward_data": cudnn_backward_data_bytes,
-    "cudnn_backward_filter": cudnn_backward_filter_bytes,
+    "cudnn_forward": forward_bytes,
+    "cudnn_backward_data": backward_data_bytes,
+    "cudnn_backward_filter": backward_filter_bytes,
     "reduction": reduction_bytes,
     "layer_norm_partial": layer_norm_partial_bytes,
     "embedding_sort": embedding_sort_bytes,

@@ -1,6 +1,6 @@
 """Convolutions and their gradients: shapes, copies of operands, and when cuDNN takes a workspace.
 
-How large cuDNN's workspaces are: simulator/workspaces.py. Rules of layouts: aten/src/ATen/native/ConvUtils.h
+How large cuDNN's workspaces are: simulator/cudnn_workspaces.py. Rules of layouts: aten/src/ATen/native/ConvUtils.h
 (cudnn_conv_suggest_memory_format) and Convolution.cpp.
 
 With ``torch.backends.cudnn.benchmark`` PyTorch tries plans the first time it runs a convolution (operation, shapes, layout,
@@ -22,7 +22,8 @@ from brimful_inside.imaginary.operators.reductions import accumulator, reduction
 from brimful_inside.imaginary.operators.temporaries import Formula, Held, Kernel, Machine, bytes_of_tensor
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META
-from brimful_inside.simulator.workspaces import bytes_of, partial_sums_bytes
+from brimful_inside.simulator.cudnn_workspaces import partial_sums_bytes
+from brimful_inside.simulator.workspaces import bytes_of
 
 __all__ = ["TEMPORARIES", "Plans", "handlers", "layout_of"]
 
@@ -192,7 +193,7 @@ class Plans:
 
 
 def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
-    """The formula of simulator/workspaces.py and its arguments."""
+    """The name of the formula (simulator/workspaces.py) and its arguments."""
     operation, tensor, weight, output, layout, stride, _, _, transposed, groups = convolution
     outputs = _product(output)
     args = [tensor.element_size(), tensor.numel(), outputs, weight.numel()]

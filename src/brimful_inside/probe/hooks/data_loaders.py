@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import weakref
 from collections import deque
@@ -18,7 +19,7 @@ MAX_LOADERS = 64
 KEPT_BATCHES = 64
 KEPT_STEPS = 2000  # of a run without an end
 TRAIN, EVAL = "train", "eval"
-# What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has asked for and not returned yet.
+# What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and not returned yet.
 ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
 
 
@@ -34,11 +35,7 @@ class Loader:
         self.wait_s = 0.0
         self.first: List[BatchSeen] = []
         self.facts = _facts(loader)
-        self._dataset_type = type(loader.dataset)
-
-    def is_same(self, other: Loader) -> bool:
-        """Whether `other` may be made anew over the same data set (whose length is among the facts)."""
-        return self._dataset_type is other._dataset_type and self.facts == other.facts
+        self.dataset_type = type(loader.dataset)
 
     def count(self, samples: Optional[int], waited_s: float) -> None:
         self.batches_seen += 1
@@ -76,13 +73,13 @@ class Pass:
 
 def samples_in(index: Any, batch: Any, iterable: bool) -> Optional[int]:
     """Samples of a batch: by the sampler's indices, else by the first dimension, at most an iterable data set's batch size."""
-    asked = len(index) if hasattr(index, "__len__") else None
+    drawn = len(index) if hasattr(index, "__len__") else None
     if not iterable:
-        return asked if asked is not None else 1
+        return drawn if drawn is not None else 1
     got = batch_tensors.first_dimension(batch)
-    if asked is None or got is None:
-        return got if got is not None else asked
-    return got if 0 < got < asked else asked
+    if drawn is None or got is None:
+        return got if got is not None else drawn
+    return got if 0 < got < drawn else drawn
 
 
 def _facts(loader: Any) -> Dict[str, Any]:
@@ -119,11 +116,8 @@ def _length_of_iterable(loader: Any) -> Optional[int]:
 
 
 class Consumption:
-    """Which batches went into which step.
-
-    A loader may be asked for more than a step uses: accelerate draws one batch ahead. What is drawn before the first forward
-    pass beyond what later steps draw is that lookahead, and every count is moved back by it.
-    """
+    """Which batches went into which step. A script may draw more than a step uses: accelerate draws one batch ahead. What is
+    drawn before the first forward pass beyond what later steps draw is that lookahead, and every count is moved back by it."""
 
     def __init__(self) -> None:
         self._given: Dict[int, List[Optional[int]]] = {}  # pass -> samples of each batch it gave
@@ -206,13 +200,14 @@ class Loaders:
         return Pass(self._known(loader), self._serial)
 
     def _known(self, loader: Any) -> Loader:
-        """A loader not seen before takes the place of a dead one that was the same (scripts make one an epoch), or is new."""
+        """A loader not seen before takes the place of a dead one over the same data set, whose length is among the facts
+        (scripts make one an epoch), or is new."""
         for known in self._all:
             if known.loader() is loader:
                 return known
         new = Loader(loader)
         for known in self._all:
-            if known.loader() is None and known.is_same(new):
+            if known.loader() is None and known.dataset_type is new.dataset_type and known.facts == new.facts:
                 known.loader = new.loader
                 return known
         self._all.append(new)
@@ -244,9 +239,8 @@ class Loaders:
             one.loader.role = role
 
     def trained(self) -> Optional[Pass]:
-        """A backward pass or a step happened: the batches since the last one were for training.
-
-        Returns a pass that was taken for an evaluation, by a teacher's forward pass under no_grad before the student's."""
+        """A backward pass or a step happened: the batches since the last one were for training. Returns a pass that was taken
+        for an evaluation, by a teacher's forward pass under no_grad before the student's."""
         mistaken = None
         for one in reversed(self.recent):
             if one.role is None:
@@ -268,22 +262,19 @@ class Loaders:
 
 def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
     """Into the base classes: once a process, whatever number of probes it has. `probe_of_rank()` is the probe."""
-    patch(torch_dataloader.DataLoader, "__iter__", lambda original: _iter(original, guarded(probe_of_rank)))
+    patch(torch_dataloader.DataLoader, "__iter__", functools.partial(_iter, guarded(probe_of_rank)))
     patch(torch_dataloader._BaseDataLoaderIter, "__next__", _next)
     patch(torch_dataloader._BaseDataLoaderIter, "_next_index", _next_index)
     patch(torch_dataloader._BaseDataLoaderIter, "_reset", _reset)
 
 
-def _iter(original: Any, probe_of_rank: Callable[[], Any]) -> Any:
-    def __iter__(self: Any) -> Any:
-        probe = probe_of_rank()
-        own = probe.before_pass(self) if probe is not None else None
-        iterator = own if own is not None else original(self)
-        if probe is not None:
-            _attach(probe, self, iterator)
-        return iterator
-
-    return __iter__
+def _iter(probe_of_rank: Callable[[], Any], original: Any, loader: Any) -> Any:
+    probe = probe_of_rank()
+    own = probe.before_pass(loader) if probe is not None else None
+    iterator = own if own is not None else original(loader)
+    if probe is not None:
+        _attach(probe, loader, iterator)
+    return iterator
 
 
 @guarded
@@ -292,38 +283,29 @@ def _attach(probe: Any, loader: Any, iterator: Any) -> None:
         iterator.__dict__[ATTRIBUTE] = probe.loaders.begin(loader)
 
 
-def _next(original: Any) -> Any:
-    def __next__(self: Any) -> Any:
-        one, probe = self.__dict__.get(ATTRIBUTE), current_probe()
-        if one is None or probe is None:
-            return original(self)
-        if probe.stops(one):
-            one.ended = True
-            raise StopIteration
-        before = time.perf_counter()
-        try:
-            batch = original(self)
-        except StopIteration:
-            one.ended = True
-            raise
-        probe.batch_given(one, self, batch, time.perf_counter() - before)
-        return batch
-
-    return __next__
+def _next(original: Any, iterator: Any) -> Any:
+    one, probe = iterator.__dict__.get(ATTRIBUTE), current_probe()
+    if one is None or probe is None:
+        return original(iterator)
+    if probe.stops(one):
+        one.ended = True
+        raise StopIteration
+    before = time.perf_counter()
+    try:
+        batch = original(iterator)
+    except StopIteration:
+        one.ended = True
+        raise
+    probe.batch_given(one, iterator, batch, time.perf_counter() - before)
+    return batch
 
 
-def _next_index(original: Any) -> Any:
-    def _next_index(self: Any) -> Any:
-        index = original(self)
-        self.__dict__.setdefault(INDICES, deque()).append(index)
-        return index
-
-    return _next_index
+def _next_index(original: Any, iterator: Any) -> Any:
+    index = original(iterator)
+    iterator.__dict__.setdefault(INDICES, deque()).append(index)
+    return index
 
 
-def _reset(original: Any) -> Any:
-    def _reset(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.__dict__.pop(INDICES, None)  # of a pass that was left before its end, with workers that persist
-        return original(self, *args, **kwargs)
-
-    return _reset
+def _reset(original: Any, iterator: Any, *args: Any, **kwargs: Any) -> Any:
+    iterator.__dict__.pop(INDICES, None)  # of a pass that was left before its end, with workers that persist
+    return original(iterator, *args, **kwargs)

@@ -13,7 +13,7 @@ import traceback
 from typing import Any, Callable, List, Optional
 
 import brimful_inside
-from brimful_inside.probe.context import guarded
+from brimful_inside.probe.context import call_probe, guarded
 from brimful_inside.simulator.oom_patterns import match_oom
 from brimful_inside.wire import Failure
 
@@ -153,18 +153,16 @@ class Failures:
         )
 
 
-def watch_exceptions(uncaught: Callable[[BaseException], None], in_thread: Callable[[BaseException], None]) -> None:
-    """`uncaught(error)` before Python's own hook prints it, and `in_thread(error)` for other threads than the main one."""
+def watch_exceptions() -> None:
+    """What nobody caught, before Python's own hook prints it, in the main thread and in others."""
     before, before_in_threads = sys.excepthook, threading.excepthook
 
     def excepthook(kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, BaseException):
-            uncaught(error)
+        call_probe("left_the_script", error)
         before(kind, error, trace)
 
     def thread_excepthook(args: Any) -> None:
-        if isinstance(args.exc_value, BaseException):
-            in_thread(args.exc_value)
+        call_probe("left_a_thread", args.exc_value)
         before_in_threads(args)
 
     sys.excepthook = excepthook

@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Optional
 
 import torch
 
-from brimful_inside.probe.context import patch
+from brimful_inside.probe.context import call_probe, patch
 
 KEPT_LOSSES = 512
 SMALL_BYTES = 1024  # a loss in a larger storage is a view, which would keep all of that alive
@@ -65,19 +65,26 @@ def _is_training(frame: Any) -> bool:
     return frame is not None and bool(getattr(frame.f_locals.get("self"), "training", False))
 
 
-def patch_compile(disarm: Callable[[], None]) -> None:
+def patch_compile() -> None:
     """From the first torch.compile on, no hook is set."""
 
-    def make(original: Any) -> Any:
-        def compile(*args: Any, **kwargs: Any) -> Any:
-            global _compiled
-            _compiled = True
-            disarm()
-            return original(*args, **kwargs)
+    def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
+        global _compiled
+        _compiled = True
+        call_probe("compilation_begins")
+        return original(*args, **kwargs)
 
-        return compile
+    patch(torch, "compile", compile)
 
-    patch(torch, "compile", make)
+
+def patch_backward() -> None:
+    """Of torch.autograd, which Tensor.backward calls as well."""
+
+    def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        call_probe("backward_begins", tensors)
+        return original(tensors, *args, **kwargs)
+
+    patch(torch.autograd, "backward", backward)
 
 
 class Losses:
@@ -118,16 +125,3 @@ class Losses:
                 except (RuntimeError, ValueError):
                     continue
         return values
-
-
-def patch_backward(before: Callable[[Any], None]) -> None:
-    """`before(tensors)` runs at each torch.autograd.backward, which Tensor.backward calls as well."""
-
-    def make(original: Any) -> Any:
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            before(tensors)
-            return original(tensors, *args, **kwargs)
-
-        return backward
-
-    patch(torch.autograd, "backward", make)

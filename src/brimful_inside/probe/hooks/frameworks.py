@@ -5,22 +5,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from brimful_inside.probe.context import ProcessContext, current_context, current_probe, patch
+from brimful_inside.probe.context import current_context, current_probe, patch
 from brimful_inside.probe.hooks.import_hooks import import_hooks
+from brimful_inside.wire import TrialConfig
 
 
-def patch_frameworks(context: ProcessContext) -> None:
-    config = context.config
-    packages = ("lightning.pytorch", "pytorch_lightning")
+def patch_frameworks(config: TrialConfig) -> None:
+    lightning = ("lightning.pytorch", "pytorch_lightning")
     if config.cut and config.see_eval:
-        import_hooks.when_imported("transformers.trainer_callback", _evaluate_in_trainer)
-        for package in packages:
-            import_hooks.when_imported(package + ".loops.training_epoch_loop", _evaluate_in_lightning)
+        import_hooks.when_imported(
+            "transformers.trainer_callback", lambda m: patch(m.CallbackHandler, "on_step_end", _evaluate_in_trainer)
+        )
+        for package in lightning:
+            import_hooks.when_imported(
+                package + ".loops.training_epoch_loop",
+                lambda m: patch(m._TrainingEpochLoop, "_should_check_val_fx", _evaluate_in_lightning),
+            )
     if config.cut and config.keep_out:
         import_hooks.when_imported(
             "transformers.trainer", lambda m: _start_anew(m.Trainer, "train", "resume_from_checkpoint", 1)
         )
-        for package in packages:
+        for package in lightning:
             import_hooks.when_imported(package + ".trainer.trainer", lambda m: _start_anew(m.Trainer, "fit", "ckpt_path", 5))
 
 
@@ -30,46 +35,29 @@ def _wants_evaluation() -> bool:
     return probe is not None and probe.ending.measured and not probe.ending.evaluated
 
 
-def _evaluate_in_trainer(module: Any) -> None:
+def _evaluate_in_trainer(original: Any, handler: Any, args: Any, state: Any, control: Any) -> Any:
     """After a step the callbacks return what the Trainer shall do next."""
-
-    def make(original: Any) -> Any:
-        def on_step_end(self: Any, args: Any, state: Any, control: Any) -> Any:
-            control = original(self, args, state, control)
-            strategy = getattr(args, "eval_strategy", None) or getattr(args, "evaluation_strategy", "no")
-            if control is not None and _wants_evaluation() and str(getattr(strategy, "value", strategy)) != "no":
-                control.should_evaluate = True
-            return control
-
-        return on_step_end
-
-    patch(module.CallbackHandler, "on_step_end", make)
+    control = original(handler, args, state, control)
+    strategy = getattr(args, "eval_strategy", None) or getattr(args, "evaluation_strategy", "no")
+    if control is not None and _wants_evaluation() and str(getattr(strategy, "value", strategy)) != "no":
+        control.should_evaluate = True
+    return control
 
 
-def _evaluate_in_lightning(module: Any) -> None:
-    def make(original: Any) -> Any:
-        def _should_check_val_fx(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return (_wants_evaluation() and self.trainer.enable_validation) or original(self, *args, **kwargs)
-
-        return _should_check_val_fx
-
-    patch(module._TrainingEpochLoop, "_should_check_val_fx", make)
+def _evaluate_in_lightning(original: Any, loop: Any, *args: Any, **kwargs: Any) -> Any:
+    return (_wants_evaluation() and loop.trainer.enable_validation) or original(loop, *args, **kwargs)
 
 
 def _start_anew(cls: Any, name: str, argument: str, position: int) -> None:
     """A trial does not resume from a checkpoint: it would find the training over, or count its steps from there."""
 
-    def make(original: Any) -> Any:
-        def start(self: Any, *args: Any, **kwargs: Any) -> Any:
-            given = kwargs.get(argument) or (args[position - 1] if len(args) >= position else None)
-            if given:
-                kwargs.pop(argument, None)
-                args = (*args[: position - 1], None, *args[position:]) if len(args) >= position else args
-                context = current_context()
-                if context is not None:
-                    context.note("%s.%s was to resume from %s: a trial starts anew" % (cls.__name__, name, given))
-            return original(self, *args, **kwargs)
+    def start(original: Any, *args: Any, **kwargs: Any) -> Any:
+        given = kwargs.pop(argument, None) or (args[position] if len(args) > position else None)
+        if given:
+            args = (*args[:position], None, *args[position + 1 :]) if len(args) > position else args
+            context = current_context()
+            if context is not None:
+                context.note("%s.%s was to resume from %s: a trial starts anew" % (cls.__name__, name, given))
+        return original(*args, **kwargs)
 
-        return start
-
-    patch(cls, name, make)
+    patch(cls, name, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -75,7 +76,7 @@ class Steps:
         self._on_begin = on_begin
         self._on_step = on_step
         self._on_skip = on_skip
-        self._all: List[Seen] = []
+        self.seen: List[Seen] = []
         self._alive: Dict[int, Seen] = {}  # by the optimizer's id, until it dies: the script's memory is not kept alive
         self._trained: Any = weakref.WeakKeyDictionary()  # module -> whether an optimizer holds a parameter of it
         self._calls = threading.local()
@@ -89,9 +90,9 @@ class Steps:
 
     @property
     def attempts(self) -> int:
-        """Steps that were asked for: those made, and those that a GradScaler skipped."""
+        """Steps that the script called for: those made, and those that a GradScaler skipped."""
         made = self.pace.steps + self.pace.skipped if self.pace is not None else 0
-        return made or max((seen.skipped for seen in self._all), default=0)
+        return made or max((seen.skipped for seen in self.seen), default=0)
 
     @property
     def stepping(self) -> bool:
@@ -142,20 +143,12 @@ class Steps:
             self._on_step(seen.steps)
 
     def skipped(self, optimizer: Any) -> None:
-        """A GradScaler was asked for a step and made none."""
+        """The script called a GradScaler's step, which made none."""
         self._of(optimizer).skipped += 1
         self._on_skip()
 
     def read(self, waits: bool = False) -> List[OptimizerSeen]:
-        return [seen.read(waits) for seen in self._all[:MAX_OPTIMIZERS]]
-
-    @property
-    def optimizers(self) -> int:
-        return len(self._all)
-
-    @property
-    def all_skipped(self) -> int:
-        return sum(seen.skipped for seen in self._all)
+        return [seen.read(waits) for seen in self.seen[:MAX_OPTIMIZERS]]
 
     def trains(self, module: Any) -> bool:
         """Whether an optimizer that stepped holds a parameter of `module`. True while none has stepped."""
@@ -174,7 +167,7 @@ class Steps:
         seen = self._alive.get(key)
         if seen is None:
             seen = self._alive[key] = Seen(optimizer, lambda _: self._alive.pop(key, None))
-            self._all.append(seen)
+            self.seen.append(seen)
             self._trained.clear()
         return seen
 
@@ -228,23 +221,20 @@ class CapturedSteps:
 
 
 def patch_graphs() -> None:
-    """Into the methods of torch.cuda.CUDAGraph, PyTorch's own or an imaginary card's."""
+    """The methods of torch.cuda.CUDAGraph, PyTorch's own or an imaginary card's."""
     for name in ("capture_begin", "capture_end", "replay"):
-        patch(torch.cuda.CUDAGraph, name, lambda original, name=name: _graph_method(original, name))
+        patch(torch.cuda.CUDAGraph, name, functools.partial(_graph_method, name))
 
 
-def _graph_method(original: Any, name: str) -> Any:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            result = original(self, *args, **kwargs)
-        except BaseException:
-            if name == "capture_end":
-                _notify("capture_failed", self)
-            raise
-        _notify(name, self)
-        return result
-
-    return method
+def _graph_method(name: str, original: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        result = original(graph, *args, **kwargs)
+    except BaseException:
+        if name == "capture_end":
+            _notify("capture_failed", graph)
+        raise
+    _notify(name, graph)
+    return result
 
 
 @guarded

@@ -29,10 +29,6 @@ class DeviceMeter:
 
     context_bytes: Optional[int] = None  # outside PyTorch's allocator
     trace_file: Optional[str] = None
-    approximations: Mapping[str, int] = {}
-    cards: List[CardSeen] = []  # noqa: RUF012
-    communicators: List[int] = []  # noqa: RUF012
-    split_over = 1
     allocations: Optional[int] = None  # how many were made so far; None: the device itself shows whether it works
 
     def start(self, phase: str) -> None:
@@ -54,6 +50,10 @@ class DeviceMeter:
 
     def flush(self) -> None:
         """Writes what is not on the disk yet, before the process ends."""
+
+    def read(self) -> Dict[str, Any]:
+        """Fields of `Report`."""
+        return {"context_bytes": self.context_bytes, "trace_file": self.trace_file}
 
     def on_out_of_memory(self, callback: Callable[..., None]) -> None:
         """`callback(error, message)` whenever memory runs out, with the exception or with a message alone."""
@@ -106,12 +106,13 @@ class ImaginaryMeter(DeviceMeter):
         """Of the card that was used first."""
         return next(iter(self._trace_files.values()), None)
 
-    @property
-    def approximations(self) -> Mapping[str, int]:
-        return {str(name): int(count) for name, count in self._gpu.approximations.items()}
+    def read(self) -> Dict[str, Any]:
+        approximations = {str(name): int(count) for name, count in self._gpu.approximations.items()}
+        communicators = sorted(self._gpu.communicators.values())
+        own = {"approximations": approximations, "communicators": communicators, "split_over": self._gpu.split_over}
+        return {**super().read(), **own, "cards": self._cards()}
 
-    @property
-    def cards(self) -> List[CardSeen]:
+    def _cards(self) -> List[CardSeen]:
         """Each card that was used, where there are several."""
         seen = []
         for index in range(self._gpu.count) if self._gpu.count > 1 else ():
@@ -121,14 +122,6 @@ class ImaginaryMeter(DeviceMeter):
                 peak = PhasePeak(allocated, reserved, reserved + self.context_bytes, None)
                 seen.append(CardSeen(index, peak, self._trace_files.get(index)))
         return seen
-
-    @property
-    def communicators(self) -> List[int]:
-        return sorted(self._gpu.communicators.values())
-
-    @property
-    def split_over(self) -> int:
-        return self._gpu.split_over
 
     @property
     def allocations(self) -> Optional[int]:

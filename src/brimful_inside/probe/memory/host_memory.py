@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import threading
 from typing import Any, Optional
 
@@ -21,7 +20,7 @@ def give_freed_memory_back(context: Any) -> bool:
     """Sets malloc so that freed memory leaves the process at once. False, with a note, where that is not possible."""
     global _gives_back
     try:
-        if sys.platform != "linux" or not os.confstr("CS_GNU_LIBC_VERSION"):
+        if not os.confstr("CS_GNU_LIBC_VERSION"):
             raise OSError("this system's malloc is not glibc's")
         mallopt = ctypes.CDLL(None).mallopt
         for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
@@ -36,12 +35,9 @@ def give_freed_memory_back(context: Any) -> bool:
 
 
 def _status_bytes(key: bytes) -> Optional[int]:
-    """A value of /proc/self/status, in bytes; None where there is no such file or line."""
-    try:
-        with open("/proc/self/status", "rb", buffering=0) as file:
-            text = file.read(8192) or b""
-    except OSError:
-        return None
+    """A value of /proc/self/status, in bytes; None where there is no such line."""
+    with open("/proc/self/status", "rb", buffering=0) as file:
+        text = file.read(8192) or b""
     at = text.find(b"\n" + key + b":")
     return int(text[at:].split(None, 2)[1]) * 1024 if at >= 0 else None
 
@@ -79,8 +75,7 @@ class HostMeter:
     def peak_bytes(self) -> Optional[int]:
         if self._sampler is not None:
             return self._sampler.read()
-        peak = _status_bytes(b"VmHWM")
-        return peak if peak is not None else _largest_resident_bytes()
+        return _status_bytes(b"VmHWM")
 
 
 class _Sampler:
@@ -94,18 +89,6 @@ class _Sampler:
             self.read()
             wait.wait(SAMPLING_S)
 
-    def read(self) -> Optional[int]:
-        resident = _status_bytes(b"VmRSS")
-        if resident is None:
-            return _largest_resident_bytes()
-        self.peak_bytes = max(self.peak_bytes, resident)
+    def read(self) -> int:
+        self.peak_bytes = max(self.peak_bytes, _status_bytes(b"VmRSS") or 0)
         return self.peak_bytes
-
-
-def _largest_resident_bytes() -> Optional[int]:
-    """getrusage's mark of the whole life of the process: the last resort, it cannot be reset. Bytes on macOS, KiB elsewhere."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

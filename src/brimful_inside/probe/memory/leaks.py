@@ -1,7 +1,6 @@
-"""Memory of an imaginary card that is kept from step to step, or from one batch of an evaluation to the next.
-
-Read after each step, and when a loader is asked for a batch. The last batch's variables are still alive there, so a difference
-counts only where the later batch is nowhere larger than the earlier."""
+"""Memory of an imaginary card that is kept from step to step, or from one batch of an evaluation to the next. Read after each
+step, and when a loader is asked for a batch. The last batch's variables are still alive there, so a difference counts only
+where the later batch is nowhere larger than the earlier."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import time
 import weakref
 from typing import Any, Callable, Optional, Tuple
 
-from brimful_inside.probe.context import environment_number, guarded, patch
+from brimful_inside.probe.context import call_probe, environment_number, guarded, patch
 from brimful_inside.wire import ALONE_VARIABLE
 
 OTHERS_S = 5.0
@@ -100,9 +100,8 @@ def _remove_temporary_folders() -> None:
 
 
 def follow_others(probe: Any) -> None:
-    """Leaves when another rank has left and this one, its steps measured, may be waiting for that rank for ever.
-
-    On an imaginary card collectives wait for nobody, so a rank that still allocates continues to its own end."""
+    """Leaves when another rank has left and this one, its steps measured, may be waiting for that rank for ever. On an
+    imaginary card collectives wait for nobody, so a rank that still allocates continues to its own end."""
 
     def watch() -> None:
         idle = _Idle(probe)
@@ -137,7 +136,7 @@ class _Idle:
         return time.monotonic() - self._since > IDLE_S
 
 
-def watch_end_of_child(uncaught: Callable[[BaseException], None], at_exit: Callable[[], None]) -> None:
+def watch_end_of_child(at_exit: Callable[[], None]) -> None:
     """In a child of multiprocessing, which skips atexit (forked, by os._exit) and sys.excepthook; but its finalizers run, while
     an exception is on its way."""
     util = sys.modules.get("multiprocessing.util")
@@ -147,26 +146,23 @@ def watch_end_of_child(uncaught: Callable[[BaseException], None], at_exit: Calla
     def end() -> None:
         error = sys.exc_info()[1]
         if isinstance(error, Exception):
-            uncaught(error)
+            call_probe("left_the_script", error)
         at_exit()
 
     util.Finalize(None, end, exitpriority=-1000)
 
 
-def patch_spawn(uncaught: Callable[[BaseException], None]) -> None:
+def patch_spawn() -> None:
     """torch.multiprocessing.spawn catches what its function raises and sends it to the parent as text."""
 
-    def wrap(original: Any) -> Any:
-        def _wrap(fn: Any, i: int, args: Any, error_file: Any) -> Any:
-            def watched(*arguments: Any) -> Any:
-                try:
-                    return fn(*arguments)
-                except Exception as error:
-                    uncaught(error)
-                    raise
+    def _wrap(original: Any, fn: Any, i: int, args: Any, error_file: Any) -> Any:
+        def watched(*arguments: Any) -> Any:
+            try:
+                return fn(*arguments)
+            except Exception as error:
+                call_probe("left_the_script", error)
+                raise
 
-            return original(watched, i, args, error_file)
+        return original(watched, i, args, error_file)
 
-        return _wrap
-
-    patch(sys.modules.get("torch.multiprocessing.spawn"), "_wrap", wrap)  # as an attribute, that name is a function
+    patch(sys.modules.get("torch.multiprocessing.spawn"), "_wrap", _wrap)  # as an attribute, that name is a function

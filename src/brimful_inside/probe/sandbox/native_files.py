@@ -96,10 +96,8 @@ def keep_writes_out(context: ProcessContext) -> None:
 
 
 def _switch_off_trackers(folder: str) -> None:
-    """By environment, so that child processes obey as well. MLflow has no switch: it writes to the trial's folder.
-
-    No byte code is written beside the user's modules either.
-    """
+    """By environment, so that child processes obey as well. MLflow has no switch: it writes to the trial's folder. No byte code
+    is written beside the user's modules either."""
     os.environ.update(TRACKERS_OFF)
     os.environ["MLFLOW_TRACKING_URI"] = "file:" + os.path.join(folder, "kept_out", "mlruns")
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -162,21 +160,9 @@ READERS = {
 COMPILERS = {"gcc", "g++", "cc", "c++", "clang", "clang++", "ld", "as", "nvcc", "ninja", "ptxas", "objdump", "readelf"}
 
 
-def _note_programs(context: ProcessContext, module: Any) -> None:
-    """Programs that are not Python write where they like: the probe cannot prevent that, and a note warns of it."""
-
-    def make(original: Any) -> Any:
-        def __init__(self: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
-            _note_program(context, args)
-            original(self, args, *rest, **kwargs)
-
-        return __init__
-
-    patch(module.Popen, "__init__", make)
-
-
 @guarded
 def _note_program(context: ProcessContext, args: Any) -> None:
+    """Programs that are not Python write where they like: the probe cannot prevent that, and a note warns of it."""
     first = args if isinstance(args, (str, bytes, os.PathLike)) else next(iter(args), "")
     words = os.fsdecode(first).split()
     name = os.path.basename(words[0]) if words else ""
@@ -184,18 +170,23 @@ def _note_program(context: ProcessContext, args: Any) -> None:
         context.note("the script started the program %r: what other programs write is not kept out of the user's files" % name)
 
 
+def _note_programs(context: ProcessContext, module: Any) -> None:
+    def start(original: Any, process: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
+        _note_program(context, args)
+        original(process, args, *rest, **kwargs)
+
+    patch(module.Popen, "__init__", start)
+
+
 def _drop_uploads(context: ProcessContext, module: Any) -> None:
-    """A trial publishes nothing: it drops what would have gone to the Hub, with a note."""
-    for name in ("upload_file", "upload_folder", "upload_large_folder", "create_commit", "create_branch", "create_tag",
-                 "delete_file", "delete_folder", "delete_repo", "create_repo"):  # fmt: skip
-        patch(getattr(module, "HfApi", None), name, lambda _, name=name: _dropping(context, module, name))
+    """A trial publishes nothing: it drops what would have gone to Hugging Face, with a note."""
 
-
-def _dropping(context: ProcessContext, module: Any, name: str) -> Any:
-    def drop(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def drop(name: str, original: Any, api: Any, *args: Any, **kwargs: Any) -> Any:
         context.note("the script's %s to the Hugging Face Hub was left out" % name)
         if name == "create_repo":
             return module.RepoUrl("https://huggingface.co/%s" % (kwargs.get("repo_id") or (*args, "brimful/left-out")[0]))
         return None
 
-    return drop
+    for name in ("upload_file", "upload_folder", "upload_large_folder", "create_commit", "create_branch", "create_tag",
+                 "delete_file", "delete_folder", "delete_repo", "create_repo"):  # fmt: skip
+        patch(getattr(module, "HfApi", None), name, functools.partial(drop, name))

@@ -136,10 +136,8 @@ class Overlay:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def to_write(self, absolute: str, keeps_content: bool) -> str:
-        """The path to write in place of `absolute`, with the user's content copied there if it is to be kept.
-
-        Where the folder above does not exist for the script, the path returned has none either, so that writing fails.
-        """
+        """The path to write in place of `absolute`, with the user's content copied there if it is to be kept. Where the folder
+        above does not exist for the script, the path returned has none either, so that writing fails."""
         upper = self.upper(absolute)
         if not self.make_parent(absolute):
             return upper

@@ -1,5 +1,4 @@
 """Patches Python's own file calls, so that they go through the overlay: open, and the functions of os and shutil with paths.
-
 Extended attributes, flags (chflags, lchmod) and special files (mkfifo, mknod) are not patched."""
 
 from __future__ import annotations

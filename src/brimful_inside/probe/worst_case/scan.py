@@ -59,11 +59,9 @@ def order_of(length: int) -> Iterator[int]:
 
 
 def scan(dataset: Any, length: int, first_s: float = FIRST_S, all_s: float = ALL_S, earlier: Sequence[Scan] = ()) -> Scan:
-    """Measures samples for `first_s` seconds, `FIRST` of them at least; for up to `all_s` once something varies.
-
-    Returns the first of the `earlier` scans whose first samples were as they are now, which are measured in any case, and
-    whose largest are where they were. Raises what the data set raises.
-    """
+    """Measures samples for `first_s` seconds, `FIRST` of them at least; for up to `all_s` once something varies. Returns the
+    first of the `earlier` scans whose first samples were as they are now, which are measured in any case, and whose largest are
+    where they were. Raises what the data set raises."""
     started = time.monotonic()
     low: Dims = {}
     high: Dict[str, Tuple[int, int]] = {}
@@ -94,10 +92,8 @@ def _digest(dims: Dims, total: int) -> str:
 
 
 def _still_holds(earlier: Scan, dataset: Any, until_s: float) -> bool:
-    """Whether the samples that were the largest in some dimension are as large now, as far as a scan's own time allows.
-
-    Of a data set that is split or drawn at random the first samples may agree and the one that counts be another.
-    """
+    """Whether the samples that were the largest in some dimension are as large now, as far as a scan's own time allows. Of a
+    data set that is split or drawn at random the first samples may agree and the one that counts be another."""
     measured: Dict[int, Dims] = {}
     for name, (_, most, at) in sorted(earlier.extremes.items(), key=lambda entry: -entry[1][1]):
         if at not in measured:

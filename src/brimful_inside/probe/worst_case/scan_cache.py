@@ -1,7 +1,6 @@
-"""The scans of a trial, kept for the later trials of one session, which then measure a few samples alone.
-
-Each process writes `scans-<pid>.jsonl`: one scan a line, so that a kill leaves at most one torn line. It is reused for the same
-rank, the same loader (the n-th over a data set of that type, part and length), and the same first and largest samples."""
+"""The scans of a trial, kept for the later trials of one session, which then measure a few samples alone. Each process writes
+`scans-<pid>.jsonl`: one scan a line, so that a kill leaves at most one torn line. It is reused for the same rank, the same
+loader (the n-th over a data set of that type, part and length), and the same first and largest samples."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from brimful_inside.simulator.cudnn_workspaces import FEW_CHANNELS, PARTIAL_SUMS
 from brimful_inside.simulator.trace import EmptyCache, Malloc
-from brimful_inside.simulator.workspaces import FEW_CHANNELS, PARTIAL_SUMS
 from tests.brimful_inside.imaginary.conftest import peak_of, rows
 
 
