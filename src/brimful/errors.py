@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
+HOME_VARIABLE = "BRIMFUL_HOME"  # names the folder that brimful keeps its own files in
+
 
 class BrimfulError(Exception):
     """The base of all errors that brimful raises on purpose: `problem` is one sentence with the facts, the rest may be empty.
@@ -130,7 +132,7 @@ class DiskFull(BrimfulError):
         super().__init__(
             problem or f"The disk is full: {path} could not be written.",
             f"Kept: {kept}",
-            suggestion or "Free some space, or set BRIMFUL_HOME to a folder on another disk.",
+            suggestion or f"Free some space, or set {HOME_VARIABLE} to a folder on another disk.",
         )
 
 
@@ -170,6 +172,11 @@ class Terminated(BrimfulError):
 
     exit_code = 143
     defaults = ("Terminated.", "", "")
+
+
+def not_writable(problem: str, error: OSError) -> UsageError:
+    """Of a place that brimful keeps its own files in."""
+    return UsageError(f"{problem}: {error.strerror or error}.", suggestion=f"Set {HOME_VARIABLE} to a folder you may write to.")
 
 
 def nearest(name: str, known: Iterable[str], count: int = 4) -> tuple[str, ...]:

@@ -15,7 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from brimful.codec import Entry, decode_entry, encode_entry
-from brimful.errors import BrimfulError, DiskFull, NoSuchRecord, OtherSchema, RecordUnreadable, UsageError, nearest
+from brimful.errors import (
+    HOME_VARIABLE,
+    BrimfulError,
+    DiskFull,
+    NoSuchRecord,
+    OtherSchema,
+    RecordUnreadable,
+    nearest,
+    not_writable,
+)
 from brimful.values import (
     Attempt,
     Audit,
@@ -34,7 +43,6 @@ from brimful.values import (
     TrialResult,
 )
 
-HOME_VARIABLE = "BRIMFUL_HOME"
 FILE_NAME = "record.jsonl"
 _DEFAULT_HOME = ".brimful"
 _DULL_NAMES = {"train", "main", "run", "finetune", "__main__", "src", "scripts", "."}  # the folder above says more
@@ -63,10 +71,7 @@ class RecordWriter:
         except OSError as error:
             if DiskFull.caused(error):
                 raise DiskFull(str(home), kept="nothing of this run; earlier records are untouched.") from error
-            raise UsageError(
-                f"No record can be kept in {home}: {error.strerror or error}.",
-                suggestion=f"Set {HOME_VARIABLE} to a folder you may write to.",
-            ) from error
+            raise not_writable(f"No record can be kept in {home}", error) from error
 
     def append(self, entry: Entry) -> None:
         """Writes one entry and waits until the disk has it. Raises DiskFull; the entries before it stay whole."""

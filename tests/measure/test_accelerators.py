@@ -34,7 +34,7 @@ def driver(*names: str, sliced: str = "", old: bool = False) -> types.ModuleType
     vars(module).update(
         NVMLError=NVMLError, NVML_DEVICE_MIG_ENABLE=1, nvmlMemory_v2=2, nvmlInit=lambda: None, nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: len(names), nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetMemoryInfo=memory, nvmlDeviceGetName=lambda handle: names[handle].encode(),
+        nvmlDeviceGetMemoryInfo=memory, nvmlDeviceGetName=lambda handle: names[handle],
         nvmlSystemGetDriverVersion=lambda: "570.1", nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}abc",
         nvmlDeviceGetMigMode=mig,
     )  # fmt: skip

@@ -39,12 +39,16 @@ class User:
 def run(tmp_path: Path, script: str, user: User | None = None, signals: SignalForwarding | None = None, **more) -> Attempt:
     path = tmp_path / "script.py"
     path.write_text(READY + textwrap.dedent(script))
-    asked = {"settings": (), "values": {}, "environment": {}, "device": Device("cpu", "cpu"), "resumed": None}
-    known = {k: more.pop(k) for k in ("terminals", "on_heartbeat") if k in more}
-    start = Start(number=1, argv=(sys.executable, str(path)), host_limit_bytes=more.pop("limit", None), **{**asked, **more})
-    record = tmp_path / "record"
-    user = user or User()
-    return run_attempt(start, record / "attempt-001", record, signals or SignalForwarding(), user.show, **known)
+    argv = more.pop("argv", (sys.executable, str(path)))
+    start = Start(1, argv, (), {}, {}, Device("cpu", "cpu"), resumed=None, host_limit_bytes=None)
+    record, user = tmp_path / "record", user or User()
+    return run_attempt(start, record / "attempt-001", record, signals or SignalForwarding(), user.show, **more)
+
+
+def signalled(tmp_path: Path, script: str, number: int, grace_s: float = 60.0) -> Attempt:
+    """The attempt gets that signal once its script is ready."""
+    signals = SignalForwarding(grace_s)
+    return run(tmp_path, script, User(lambda: signals.receive(number)), signals)
 
 
 def kept(tmp_path: Path, stream: str) -> bytes:
@@ -87,7 +91,7 @@ def test_on_a_terminal_the_command_has_a_terminal_of_the_same_size_and_line_ends
 def test_what_a_full_disk_does_not_keep_still_reaches_the_user(tmp_path):
     user = User()
     tee = OutputTee(tmp_path, user.show)
-    os.dup2(os.open("/dev/full", os.O_WRONLY), tee._kept["stdout"])
+    os.dup2(os.open("/dev/full", os.O_WRONLY), tee._files["stdout"])
     for word in (b"one", b"two"):
         os.write(tee.child_streams["stdout"], word)
         tee.pump(1.0)
@@ -97,10 +101,7 @@ def test_what_a_full_disk_does_not_keep_still_reaches_the_user(tmp_path):
 
 
 def test_a_checkpoint_that_is_being_written_on_sigterm_is_awaited(tmp_path):
-    signals = SignalForwarding(grace_s=60)
-    ended = run(
-        tmp_path,
-        """
+    script = """
         def save(number, frame):
             for part in range(5):
                 print("part", part); time.sleep(0.1)
@@ -108,18 +109,15 @@ def test_a_checkpoint_that_is_being_written_on_sigterm_is_awaited(tmp_path):
         signal.signal(signal.SIGTERM, save)
         ready()
         time.sleep(60)
-        """,
-        User(lambda: signals.receive(signal.SIGTERM)),
-        signals,
-    )
+        """
+    ended = signalled(tmp_path, script, signal.SIGTERM)
     assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, 7)
     assert kept(tmp_path, "stdout").endswith(b"part 4\n")
 
 
 def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tmp_path):
-    signals = SignalForwarding(grace_s=0.3)
     script = "signal.signal(signal.SIGTERM, signal.SIG_IGN); ready(); time.sleep(60)"
-    ended = run(tmp_path, script, User(lambda: signals.receive(signal.SIGTERM)), signals)
+    ended = signalled(tmp_path, script, signal.SIGTERM, grace_s=0.3)
     assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, None)
     assert ended.duration_s > 0.3
 
@@ -139,21 +137,14 @@ def test_a_second_interrupt_shortens_the_grace_and_a_third_one_ends_it(tmp_path)
 
 
 def test_an_interrupted_command_prints_its_own_traceback(tmp_path):
-    signals, user = SignalForwarding(), User()
-    user.when_ready = lambda: signals.receive(signal.SIGINT)
-    ended = run(tmp_path, "ready(); time.sleep(60)", user, signals)
+    ended = signalled(tmp_path, "ready(); time.sleep(60)", signal.SIGINT)
     assert ended.outcome is Outcome.INTERRUPTED
-    assert b"KeyboardInterrupt" in user.seen["stderr"]
+    assert b"KeyboardInterrupt" in kept(tmp_path, "stderr")
 
 
 def test_a_signal_that_ends_nothing_is_passed_on_and_the_run_goes_on(tmp_path):
-    signals = SignalForwarding()
-    ended = run(
-        tmp_path,
-        "signal.signal(signal.SIGUSR1, lambda *_: (print('noted'), sys.exit(0))); ready(); time.sleep(60)",
-        User(lambda: signals.receive(signal.SIGUSR1)),
-        signals,
-    )
+    script = "signal.signal(signal.SIGUSR1, lambda *_: (print('noted'), sys.exit(0))); ready(); time.sleep(60)"
+    ended = signalled(tmp_path, script, signal.SIGUSR1)
     assert ended.outcome is Outcome.COMPLETED
     assert kept(tmp_path, "stdout").endswith(b"noted\n")
 
@@ -168,10 +159,7 @@ def test_real_signals_are_passed_on_and_handlers_are_put_back(tmp_path):
 
 def test_loader_workers_are_spared_so_that_the_script_can_finish_its_batch(tmp_path):
     """A forked child reports in as a worker; a signal for everybody would end it before the script needs it."""
-    signals = SignalForwarding()
-    ended = run(
-        tmp_path,
-        """
+    script = """
         pid = os.fork()
         if pid == 0:
             time.sleep(60)
@@ -186,16 +174,12 @@ def test_loader_workers_are_spared_so_that_the_script_can_finish_its_batch(tmp_p
         while len(glob.glob(folder + "/wire-*")) < 2: time.sleep(0.01)
         ready()
         time.sleep(60)
-        """,
-        User(lambda: signals.receive(signal.SIGTERM)),
-        signals,
-    )
-    assert ended.outcome is Outcome.TERMINATED
+        """
+    assert signalled(tmp_path, script, signal.SIGTERM).outcome is Outcome.TERMINATED
     assert kept(tmp_path, "stdout").endswith(b"worker lives: True\n")
 
 
 def test_a_script_whose_launcher_falls_at_once_may_still_write_its_checkpoint(tmp_path):
-    signals = SignalForwarding()
     inner = """
 import signal, sys, time
 def save(*_):
@@ -204,12 +188,7 @@ signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
 time.sleep(60)
 """
-    ended = run(
-        tmp_path,
-        f"import subprocess; subprocess.run([sys.executable, '-c', {inner!r}])",
-        User(lambda: signals.receive(signal.SIGTERM)),
-        signals,
-    )
+    ended = signalled(tmp_path, f"import subprocess; subprocess.run([sys.executable, '-c', {inner!r}])", signal.SIGTERM)
     assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, -signal.SIGTERM)
     assert kept(tmp_path, "stdout").endswith(b"saved\n")
 
@@ -220,14 +199,8 @@ def test_brimful_ends_what_a_command_leaves_behind_and_notes_it(tmp_path, monkey
     ended = run(tmp_path, script)
     assert ended.outcome is Outcome.COMPLETED
     assert ended.notes[0] == "brimful ended 1 process that the command left behind"
-    assert not psutil.pid_exists(int(kept(tmp_path, "stdout"))) or _is_gone(int(kept(tmp_path, "stdout")))
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    left = int(kept(tmp_path, "stdout"))
+    assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_command_killed_from_outside_is_called_killed(tmp_path):
@@ -241,10 +214,9 @@ def test_a_memory_error_is_out_of_host_memory_without_torch_too(tmp_path):
 
 
 def test_a_command_that_is_not_there_is_named_and_leaves_nothing(tmp_path):
-    start = Start(1, ("pythn", "train.py"), (), {}, {}, Device("cpu", "cpu"), None, None)
     with pytest.raises(NoSuchCommand, match="pythn"):
-        run_attempt(start, tmp_path / "r" / "a", tmp_path / "r", SignalForwarding(), User().show)
-    assert not (tmp_path / "r").exists()
+        run(tmp_path, "", argv=("pythn", "train.py"))
+    assert not (tmp_path / "record").exists()
 
 
 def test_a_run_is_no_trial_for_what_it_writes_and_how_it_ends(tmp_path):
@@ -257,8 +229,7 @@ def test_a_run_is_no_trial_for_what_it_writes_and_how_it_ends(tmp_path):
 
 
 def test_a_command_without_the_probe_runs_all_the_same_and_that_is_noted(tmp_path):
-    start = Start(1, (sys.executable, "-I", "-c", "print(1)"), (), {}, {}, Device("cpu", "cpu"), None, None)
-    ended = run_attempt(start, tmp_path / "r" / "a", tmp_path / "r", SignalForwarding(), User().show)
+    ended = run(tmp_path, "", argv=(sys.executable, "-I", "-c", "print(1)"))
     assert (ended.outcome, ended.steps, ended.samples) == (Outcome.COMPLETED, 0, None)
     assert "no Python process of the command loaded the probe" in ended.notes[0]
 

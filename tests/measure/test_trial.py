@@ -14,10 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brimful.errors import DiskFull, NoSuchCommand, UsageError
+from brimful.errors import DiskFull, NoSuchCommand
 from brimful.measure import supervisor
+from brimful.measure.gpus import find_gpu
 from brimful.measure.trial import _a_rank_is_without_the_probe, config_of, environment, failure_text, run_trial
-from brimful.values import Command, Device, Estimate, Gpu, Outcome, Source, Trial, TrialKind
+from brimful.values import Command, Device, Outcome, Trial, TrialKind
 from brimful_inside import wire
 
 CPU = Device("cpu", "cpu")
@@ -35,23 +36,28 @@ def trial(*argv: str, settings=None, **more) -> Trial:
     return Trial(Command(argv), settings or {}, more.pop("device", CPU), more.pop("kind", TrialKind.AUDIT), **more)
 
 
-def run(tmp_path: Path, script: str, *arguments: str, **more):
+def imaginary_device(**more) -> Device:
+    return Device("imaginary", "t4 (imaginary)", find_gpu("t4"), **more)
+
+
+def launched(folder: Path, *argv: str, name: str = "t1", watch=lambda _: None, **more):
+    return run_trial(trial(*argv, **more), folder / "record" / name, folder / "record", watch)
+
+
+def run(tmp_path: Path, script: str, *arguments: str, python=(sys.executable,), watch=lambda _: None, **more):
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
-    return run_trial(
-        trial(sys.executable, str(tmp_path / "script.py"), *arguments, **more), tmp_path / "record" / "t1", tmp_path / "record"
-    )
+    return launched(tmp_path, *python, str(tmp_path / "script.py"), *arguments, watch=watch, **more)
+
+
+def executable(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
 
 
 def test_a_file_that_no_machine_can_run_is_refused_with_the_systems_words(tmp_path):
-    (tmp_path / "garbage").write_bytes(b"\x00\x01 no program")
-    (tmp_path / "garbage").chmod(0o755)
     with pytest.raises(NoSuchCommand, match="could not be started"):
-        run_trial(trial(str(tmp_path / "garbage")), tmp_path / "t1", tmp_path)
-
-
-def test_an_open_placeholder_is_a_usage_error(tmp_path):
-    with pytest.raises(UsageError, match=r"\{lr\}"):
-        run_trial(trial("true", "{lr}"), tmp_path / "t1", tmp_path)
+        launched(tmp_path, executable(tmp_path / "garbage", "\x00\x01 no program"))
 
 
 def test_output_and_error_stream_are_kept_in_the_record(tmp_path):
@@ -64,26 +70,17 @@ def test_output_and_error_stream_are_kept_in_the_record(tmp_path):
 
 @pytest.mark.parametrize("options", [["-I"], ["-E"], ["-S"]])
 def test_a_python_that_reads_no_environment_does_not_load_the_probe(tmp_path, options):
-    (tmp_path / "script.py").write_text("print('trained')\n")
-    result = run_trial(
-        trial(sys.executable, *options, str(tmp_path / "script.py")), tmp_path / "record" / "t1", tmp_path / "record"
-    )
+    result = run(tmp_path, "print('trained')", python=(sys.executable, *options))
     assert result.outcome is Outcome.PROBE_NOT_LOADED
 
 
 @pytest.mark.parametrize("line", ["PYTHONPATH=/mine {python} {script}", "env -i {python} {script}"])
 def test_a_shell_script_that_takes_the_path_away_does_not_load_the_probe(tmp_path, line):
     (tmp_path / "script.py").write_text("print('trained')\n")
-    shell = tmp_path / "train.sh"
-    shell.write_text("#!/bin/sh\n" + line.format(python=sys.executable, script=tmp_path / "script.py") + "\n")
-    shell.chmod(0o755)
-    result = run_trial(trial(str(shell)), tmp_path / "record" / "t1", tmp_path / "record")
-    assert result.outcome is Outcome.PROBE_NOT_LOADED
-    kept = tmp_path / "kept.sh"
-    kept.write_text(shell.read_text().replace("PYTHONPATH=/mine", "PYTHONPATH=/mine:$PYTHONPATH").replace("env -i ", ""))
-    kept.chmod(0o755)
-    result = run_trial(trial(str(kept)), tmp_path / "record" / "t2", tmp_path / "record")
-    assert result.outcome is Outcome.NO_STEP, "the bootstrap loads where the path is kept"
+    text = "#!/bin/sh\n" + line.format(python=sys.executable, script=tmp_path / "script.py") + "\n"
+    assert launched(tmp_path, executable(tmp_path / "train.sh", text)).outcome is Outcome.PROBE_NOT_LOADED
+    kept = executable(tmp_path / "kept.sh", text.replace("=/mine", "=/mine:$PYTHONPATH").replace("env -i ", ""))
+    assert launched(tmp_path, kept, name="t2").outcome is Outcome.NO_STEP, "the bootstrap loads where the path is kept"
 
 
 def test_why_a_process_could_not_be_entered_reaches_the_result(tmp_path):
@@ -133,22 +130,18 @@ def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers
 
 
 def test_an_interrupt_ends_all_processes_and_gives_a_result(tmp_path):
-    (tmp_path / "script.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
-    folder = tmp_path / "record" / "t1"
+    output = tmp_path / "record" / "t1" / "stdout.txt"
 
     def interrupt() -> None:
-        while not (folder / "stdout.txt").exists() or not (folder / "stdout.txt").read_text():
+        while not output.exists() or not output.read_text():
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    result = run_trial(trial(sys.executable, str(tmp_path / "script.py")), folder, tmp_path / "record")
+    result = run(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     assert result.outcome is Outcome.INTERRUPTED
-    assert not [
-        p
-        for p in psutil.Process().children(recursive=True)
-        if p.status() != psutil.STATUS_ZOMBIE and "script.py" in str(p.cmdline())
-    ]
+    living = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    assert not [p for p in living if "script.py" in str(p.cmdline())]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "Ctrl-C works again afterwards"
 
 
@@ -163,36 +156,33 @@ def test_a_full_disk_before_the_trial_names_what_is_kept(tmp_path, monkeypatch):
 
 
 def test_the_heartbeat_shows_where_the_script_is(tmp_path):
-    (tmp_path / "script.py").write_text(
-        REPORTS + "write('progress', phase='eval', steps=7, unix_s=time.time())\ntime.sleep(1.0)\n"
-    )
     seen = []
-    run_trial(trial(sys.executable, str(tmp_path / "script.py")), tmp_path / "record" / "t1", tmp_path / "record", seen.append)
+    run(tmp_path, REPORTS + "write('progress', phase='eval', steps=7, unix_s=time.time())\ntime.sleep(1.0)", watch=seen.append)
     assert any(one is not None and (one.phase, one.steps) == ("eval", 7) for one in seen)
 
 
-def test_the_child_gets_the_bootstrap_in_front_of_its_own_path_and_the_users_variables(tmp_path):
+def test_the_child_gets_the_bootstrap_in_front_of_its_own_path_and_the_users_variables(tmp_path, monkeypatch):
+    for name, value in {"PYTHONPATH": "/mine", "HOME": "/home/me", "CUDA_VISIBLE_DEVICES": "1"}.items():
+        monkeypatch.setenv(name, value)
     one = trial("true", environment={"MALLOC_MMAP_MAX_": "0"})
     one = replace(one, command=replace(one.command, environment={"MINE": "1"}))
-    variables = environment(one, tmp_path / "trial_config.json", {"PYTHONPATH": "/mine", "HOME": "/home/me"})
+    variables = environment(one, tmp_path / "trial_config.json")
     first, *rest = variables["PYTHONPATH"].split(os.pathsep)
     assert sorted(os.listdir(first)) == ["sitecustomize.py"] or set(os.listdir(first)) == {"sitecustomize.py", "__pycache__"}
     assert rest == ["/mine"]
     assert (variables["HOME"], variables["MINE"], variables["MALLOC_MMAP_MAX_"]) == ("/home/me", "1", "0")
     assert variables[wire.TRIAL_CONFIG_VARIABLE] == str(tmp_path / "trial_config.json")
     assert variables["CUDA_VISIBLE_DEVICES"] == "", "a trial on the CPU sees no card"
-    empty = environment(trial("true", device=Device("accelerator", "cuda:0")), tmp_path, {"CUDA_VISIBLE_DEVICES": "1"})
+    monkeypatch.delenv("PYTHONPATH")
+    empty = environment(trial("true", device=Device("accelerator", "cuda:0")), tmp_path)
     assert os.pathsep not in empty["PYTHONPATH"], "an empty entry would be the working folder"
     assert empty["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 def test_what_a_trial_is_for_decides_what_the_child_measures(tmp_path):
-    number = Estimate(8 << 30, Source.ASSUMED)
-    gpu = Gpu("mine", "mine", number, replace(number, value=1 << 29), (8, 0), 10, number, number, None, None, None)
-    imaginary = Device("imaginary", "mine", gpu)
-    trace = config_of(trial("true", device=imaginary, kind=TrialKind.TRACE, capacity_bytes=7), tmp_path)
+    trace = config_of(trial("true", device=imaginary_device(), kind=TrialKind.TRACE, capacity_bytes=7), tmp_path)
     assert (trace.trace, trace.worst_batch, trace.capacity_bytes, trace.measure_host_memory) == (True, True, 7, False)
-    assert trace.card.total_bytes == 8 << 30
+    assert trace.card.name == "Tesla T4"
     memory = config_of(trial("true", kind=TrialKind.MEMORY), tmp_path)
     assert (memory.measure_host_memory, memory.worst_batch, memory.trace, memory.card) == (True, True, False, None)
     speed = config_of(trial("true", kind=TrialKind.SPEED, settings={"batch_size": 8}), tmp_path)
@@ -205,20 +195,16 @@ def test_what_a_trial_is_for_decides_what_the_child_measures(tmp_path):
 def test_the_child_gets_the_scans_of_earlier_trials(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     show = "import json, os; print(json.load(open(os.environ['BRIMFUL_TRIAL_CONFIG']))['scans'])"
-    for scans, told in (((), []), ((Path("t0/scans-1.jsonl"),), [str(tmp_path / "t0" / "scans-1.jsonl")])):
-        result = run_trial(trial(sys.executable, "-c", show), tmp_path / f"t{len(told) + 1}", tmp_path, scans=scans)
-        assert (tmp_path / result.folder / "stdout.txt").read_text() == f"{told}\n", "a script may change its folder"
+    result = run_trial(trial(sys.executable, "-c", show), tmp_path / "t1", tmp_path, scans=[Path("t0/scans-1.jsonl")])
+    absolute = [str(tmp_path / "t0" / "scans-1.jsonl")]
+    assert (tmp_path / result.folder / "stdout.txt").read_text() == f"{absolute}\n", "a script may change its folder"
 
 
 def test_a_folder_with_spaces_is_no_obstacle(tmp_path):
     spaced = tmp_path / "my files"
     spaced.mkdir()
     (spaced / "my script.py").write_text("import sys; print(sys.argv[1])\n")
-    result = run_trial(
-        trial(sys.executable, str(spaced / "my script.py"), "{batch_size}", settings={"batch_size": 12}),
-        spaced / "record" / "t1",
-        spaced / "record",
-    )
+    result = launched(spaced, sys.executable, str(spaced / "my script.py"), "{batch_size}", settings={"batch_size": 12})
     assert (spaced / "record" / result.folder / "stdout.txt").read_text() == "12\n"
     assert result.outcome is Outcome.NO_STEP
 
@@ -230,28 +216,20 @@ def test_a_trial_that_filled_the_disk_is_not_taken_for_a_probe_that_was_not_load
         run_trial(trial("true"), tmp_path / "t1", tmp_path)
 
 
-def imaginary_device(**more) -> Device:
-    from brimful.measure.gpus import find_gpu
-
-    return Device("imaginary", "t4 (imaginary)", find_gpu("t4"), **more)
-
-
 def test_imaginary_cards_are_not_hidden_by_the_choice_of_real_ones(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert "CUDA_VISIBLE_DEVICES" not in environment(trial("true", device=imaginary_device()), Path("trial_config.json"))
-    said = replace(
-        trial("true", device=imaginary_device()), command=Command(("true",), environment={"CUDA_VISIBLE_DEVICES": "0"})
-    )
-    assert environment(said, Path("trial_config.json"))["CUDA_VISIBLE_DEVICES"] == "0"
+    own = Command(("true",), environment={"CUDA_VISIBLE_DEVICES": "0"})
+    chosen = replace(trial("true", device=imaginary_device()), command=own)
+    assert environment(chosen, Path("trial_config.json"))["CUDA_VISIBLE_DEVICES"] == "0"
     assert config_of(trial("true", device=imaginary_device(cards=3)), Path()).cards == 3
 
 
 def test_one_rank_is_started_without_its_launcher_and_has_the_environment_of_all(tmp_path):
-    script = "import os\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['LOCAL_RANK'], sys.argv[1:])"
-    (tmp_path / "script.py").write_text("import sys\n" + script)
-    words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "8", str(tmp_path / "script.py"), "--lr", "3")
+    script = "import os, sys\nprint(*map(os.environ.get, ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')), sys.argv[1:])"
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "8")
     device = imaginary_device(cards=8, ranks=64, as_rank=10)
-    run_trial(trial(*words, device=device), tmp_path / "record" / "t1", tmp_path / "record")
+    run(tmp_path, script, "--lr", "3", python=launcher, device=device)
     assert (tmp_path / "record" / "t1" / "stdout.txt").read_text().split("\n")[0] == "10 64 2 ['--lr', '3']"
 
 

@@ -1,8 +1,7 @@
 """Real accelerators of this machine, without importing torch here.
 
-NVIDIA cards are asked through NVML, which sees what PyTorch cannot: other processes' memory, the driver. Cards of other
-makers, and those that NVML does not number as CUDA does, are asked through `torch.accelerator` in a process of the script's
-own Python (`ask_python`).
+NVML describes NVIDIA cards, with other processes' memory and the driver. Cards of other makers, and those that NVML does not
+number as CUDA does, `torch.accelerator` describes in a process of the script's own Python (`ask_python`).
 """
 
 from __future__ import annotations
@@ -78,10 +77,10 @@ def _by_nvml(pynvml, index: int) -> Accelerator:
     return Accelerator(
         index=index,
         kind="cuda",
-        name=_string(pynvml.nvmlDeviceGetName(handle)),
+        name=pynvml.nvmlDeviceGetName(handle),
         total_bytes=int(memory.total),
         free_bytes=int(memory.free),
-        driver=_string(pynvml.nvmlSystemGetDriverVersion()),
+        driver=pynvml.nvmlSystemGetDriverVersion(),
         others_bytes=int(memory.used),
         sliced=_is_sliced(pynvml, handle),
     )
@@ -106,7 +105,7 @@ def _as_torch_numbers_them(pynvml, cards: list[Accelerator]) -> tuple[Accelerato
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return tuple(cards)
-    by_uuid = {_string(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(c.index))): c for c in cards}
+    by_uuid = {pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(card.index)): card for card in cards}
     picked: list[Accelerator] = []
     for word in (part.strip() for part in chosen.split(",")):
         if word.isdigit() and int(word) < len(cards):
@@ -162,18 +161,13 @@ def is_older(version: str, than: tuple[int, int]) -> bool:
     return len(numbers) >= 2 and (int(numbers[0]), int(numbers[1])) < than
 
 
-def _answer(python: str, question: str, timeout_s: float = 60.0) -> str | None:
+def _answer(python: str, question: str) -> str | None:
     """What the program `question` prints behind BRIMFUL in that interpreter; None where it cannot."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIMFUL_")}
     try:
         run = subprocess.run(
-            [python, "-c", question], capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+            [python, "-c", question], capture_output=True, text=True, timeout=60.0, env=environment, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    lines = (line for line in run.stdout.splitlines() if line.startswith("BRIMFUL"))
-    return next((line.removeprefix("BRIMFUL") for line in lines), None)
-
-
-def _string(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    return next((line.removeprefix("BRIMFUL") for line in run.stdout.splitlines() if line.startswith("BRIMFUL")), None)

@@ -1,7 +1,7 @@
 """One attempt of a run: the command with the probe inside, from its start to its own end.
 
-A run is no trial: nothing is cut, there is no time limit, what it prints reaches the user as it comes, files are the user's
-own, and a signal to brimful is forwarded and its effect awaited.
+Unlike a trial it is not cut and has no time limit, its output reaches the user as it comes, its files are the user's own, and
+brimful forwards signals to it.
 """
 
 from __future__ import annotations
@@ -58,23 +58,16 @@ def run_attempt(
     config_path = write_config(_config(start, folder), "what was kept before this attempt, which was not started")
     environment = environment_with_probe(start.device, start.environment, config_path)
     began_unix_s, heartbeats = time.time(), Heartbeats(folder)
-    limited = start.host_limit_bytes is not None
     with OutputTee(folder, show, terminals) as output:
 
         def heartbeat(seconds: float, host_bytes: int) -> None:
             output.follow_size()
             on_heartbeat(heartbeats.read(seconds, host_bytes or None))
 
-        watch = Watch(
-            heartbeat,
-            HEARTBEAT_S,
-            MEMORY_EVERY_UNDER_LIMIT_S if limited else MEMORY_EVERY_S,
-            memory_time_share=None if limited else MEMORY_TIME_SHARE,
-            host_limit_bytes=start.host_limit_bytes,
-            waits_for_leftovers=True,
-        )
+        watch = _watch(start.host_limit_bytes, heartbeat)
         ending = supervise(start.argv, environment, config_path, output, watch, signals)
     reported = gather.of_run(folder)
+    counters = gather.training_counters(reported.reports)
     cause = outcome.of_run(ending, reported, tail(folder / "stderr.txt"), signals.outcome)
     where = str(folder.relative_to(record_folder.resolve()))
     return Attempt(
@@ -87,10 +80,17 @@ def run_attempt(
         samples=gather.samples_trained(reported.reports),
         started_unix_s=began_unix_s,
         output_cut=output.cut,
-        samples_per_s=gather.run_samples_per_second(reported.reports),
-        loading_share=gather.run_loading_share(reported.reports),
+        samples_per_s=gather.training_rate(counters),
+        loading_share=gather.training_loading_share(counters),
         **outcome.execution_fields(cause, ending, reported, where, _notes(ending, reported)),
     )
+
+
+def _watch(host_limit_bytes: int | None, heartbeat: Callable[[float, int], None]) -> Watch:
+    if host_limit_bytes is None:
+        return Watch(heartbeat, HEARTBEAT_S, MEMORY_EVERY_S, memory_time_share=MEMORY_TIME_SHARE, waits_for_leftovers=True)
+    every_s = MEMORY_EVERY_UNDER_LIMIT_S
+    return Watch(heartbeat, HEARTBEAT_S, every_s, host_limit_bytes=host_limit_bytes, waits_for_leftovers=True)
 
 
 def _config(start: Start, folder: Path) -> wire.TrialConfig:

@@ -1,11 +1,8 @@
 """What the trials of one session hand on to the next: files that the script prepared, and scans of its data sets.
 
-What a script prepares before it trains (drawn images, a tokenized corpus, a download): a trial's writes stay in its own folder,
-so each trial would prepare the same again. Files that an earlier trial made before its first optimizer step are therefore there
-for the next one; what came later (checkpoints, logs) is not, for no trial resumes another. The user's own files stay untouched.
-
-Scans: the trials run one command with other batch sizes, workers and ways of running it; its samples are the same. Each trial
-checks that by some of them, and scans anew where they differ (`brimful_inside.probe.worst_case.scan_cache`).
+A trial's writes stay in its own folder. The next trial gets those from before the first optimizer step (a tokenized corpus, a
+download) and none from after it (checkpoints, logs), since no trial resumes another. Each trial checks the scans by some of
+their samples, and scans anew where they differ (`brimful_inside.probe.worst_case.scan_cache`).
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ def _made_before(root: Path, unix_s: float) -> Iterator[Path]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A hard link, or a copy where the file system has none. What the new trial cannot be given it prepares itself."""
+    """A hard link, or a copy where the file system has none."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)

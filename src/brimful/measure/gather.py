@@ -6,17 +6,16 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brimful import codec
-from brimful.values import Failure, PhasePeak, Report
+from brimful.values import Failure, PhasePeak, Report, RunCounters
 from brimful_inside import wire
 
 _HEAD_BYTES = 4096  # of a wire file: enough for the roles that a process reports first
 
 
-@dataclass(frozen=True)
-class RankFailure:
+class RankFailure(NamedTuple):
     """A failure and the rank that reported it."""
 
     rank: int
@@ -44,7 +43,7 @@ def of_trial(folder: Path) -> Reported:
 
 
 def of_run(folder: Path) -> Reported:
-    """What can be read. A process that was killed reports by its last snapshot."""
+    """Leaves out what it cannot read. A process that was killed reports by its last snapshot."""
     found, damaged = [], 0
     for path in sorted(folder.glob("wire-*.jsonl")):
         events, whole = codec.read_wire_leniently(path)
@@ -156,16 +155,19 @@ def samples_trained(reports: Sequence[Report]) -> int | None:
     return sum(known) if known and len(known) == len(counts) else None
 
 
-def run_samples_per_second(reports: Sequence[Report]) -> float | None:
-    """Of all ranks together, over the whole time of training (evaluations and set-up not counted)."""
-    counters = [r.counters for r in reports if r.counters and r.counters.train_s > 0]
+def training_counters(reports: Sequence[Report]) -> list[RunCounters]:
+    """Of each rank of a run that has trained; evaluations and set-up are not counted in their times."""
+    return [r.counters for r in reports if r.counters and r.counters.train_s > 0]
+
+
+def training_rate(counters: Sequence[RunCounters]) -> float | None:
+    """Samples per second of all ranks together; None where one of them cannot count."""
     rates = [one.samples / one.train_s for one in counters if one.samples is not None]
-    return sum(rates) if rates and samples_trained(reports) is not None else None
+    return sum(rates) if rates and len(rates) == len(counters) else None
 
 
-def run_loading_share(reports: Sequence[Report]) -> float | None:
-    """Of the training time of the slowest rank, waited for data."""
-    counters = [r.counters for r in reports if r.counters and r.counters.train_s > 0]
+def training_loading_share(counters: Sequence[RunCounters]) -> float | None:
+    """Share of the training time that the slowest rank waited for data."""
     return max((min(1.0, one.loading_s / one.train_s) for one in counters), default=None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 from brimful import codec
@@ -41,6 +42,7 @@ class Heartbeats:
         latest = sorted((kept[-1] for kept in self._seen.values()), key=lambda one: (one.rank, -one.steps))
         counters = [one.counters for one in latest if one.counters is not None]
         loss = next(((one.rank, one.counters.loss) for one in latest if one.counters and one.counters.loss is not None), None)
+        lately = self._lately()
         free, total = host.free_bytes(), host.total_bytes()
         newest = max(latest, key=lambda one: one.unix_s, default=None)
         return Heartbeat(
@@ -48,8 +50,8 @@ class Heartbeats:
             steps=max((one.steps for one in latest), default=0),
             seconds=seconds,
             ranks=len(counters),
-            samples_per_s=self._samples_per_s(),
-            loading_share=self._loading_share(),
+            samples_per_s=gather.training_rate(lately),
+            loading_share=gather.training_loading_share(lately),
             loss=loss[1] if loss else None,
             loss_rank=loss[0] if loss else None,
             allocated_bytes=gather.most(one.allocated_bytes for one in counters),
@@ -71,34 +73,16 @@ class Heartbeats:
             if not kept:
                 del self._seen[path.name]
 
-    def _spans(self) -> list[tuple[RunCounters | None, RunCounters]]:
-        """(the first of the window, the latest) of each rank that trains."""
+    def _lately(self) -> list[RunCounters]:
+        """What each rank that trains counted within the window; since it began where it did not train in the window."""
         found = []
         for kept in self._seen.values():
-            last, first = kept[-1].counters, kept[0].counters if len(kept) > 1 else None
+            first, last = kept[0].counters, kept[-1].counters
             if last is not None and last.train_s > 0:
-                found.append((first, last))
+                found.append(last if first is None or first.train_s >= last.train_s else _since(first, last))
         return found
 
-    def _samples_per_s(self) -> float | None:
-        rates = [_rate(first, last) for first, last in self._spans()]
-        known = [rate for rate in rates if rate is not None]
-        return sum(known) if known and len(known) == len(rates) else None
 
-    def _loading_share(self) -> float | None:
-        shares = []
-        for first, last in self._spans():
-            seconds = last.train_s - (first.train_s if first else 0.0)
-            waited = last.loading_s - (first.loading_s if first else 0.0)
-            if seconds > 0:
-                shares.append(min(1.0, waited / seconds))
-        return max(shares, default=None)
-
-
-def _rate(first: RunCounters | None, last: RunCounters) -> float | None:
-    """Samples per second of training between two counters of one rank; of all of it where the window has no training."""
-    if last.samples is None:
-        return None
-    if first is not None and first.samples is not None and last.train_s > first.train_s:
-        return (last.samples - first.samples) / (last.train_s - first.train_s)
-    return last.samples / last.train_s
+def _since(first: RunCounters, last: RunCounters) -> RunCounters:
+    samples = None if first.samples is None or last.samples is None else last.samples - first.samples
+    return replace(last, samples=samples, train_s=last.train_s - first.train_s, loading_s=last.loading_s - first.loading_s)

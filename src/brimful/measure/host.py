@@ -1,7 +1,7 @@
 """This machine's host side: memory that can really be had, cores, shared memory, the kernel's counter of kills.
 
-psutil shows the host's memory, not the container's. A cgroup's limit may stand at any level of the hierarchy, and the smallest
-of them rules. Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+psutil shows the host's memory, not the container's. The smallest cgroup limit of any level of the hierarchy holds. Sources: the
+kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
+from brimful import __version__
 from brimful.measure import accelerators
 from brimful.values import Machine
 
@@ -60,30 +60,19 @@ def oom_kills() -> int:
     return own if own is not None else int(_entry(Path("/proc/vmstat"), "oom_kill ") or 0)
 
 
-def cpu_name() -> str:
-    return _entry(Path("/proc/cpuinfo"), "model name").lstrip("\t :") or platform.processor() or platform.machine()
-
-
-def brimful_version() -> str:
-    try:
-        return version("brimful")
-    except PackageNotFoundError:
-        return "unknown (run from a source tree)"
-
-
 def machine() -> Machine:
     """This machine, for records and `doctor`."""
     return Machine(
         hostname=socket.gethostname(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        cpu_name=cpu_name(),
+        cpu_name=_entry(Path("/proc/cpuinfo"), "model name").lstrip("\t :") or platform.processor() or platform.machine(),
         cores=cores(),
         host_total_bytes=total_bytes(),
         host_free_bytes=free_bytes(),
         cgroup_limit_bytes=Cgroup().memory_limit_bytes(),
         shm_bytes=shm_bytes(),
         python_version=platform.python_version(),
-        brimful_version=brimful_version(),
+        brimful_version=__version__,
         accelerators=tuple(card.name for card in accelerators.visible()),
     )
 
@@ -115,8 +104,9 @@ class Cgroup:
         for level in self._levels("memory"):
             used = _text(level / "memory.current") or _text(level / "memory.usage_in_bytes")
             droppable = _entry(level / "memory.stat", "inactive_file ") or _entry(level / "memory.stat", "total_inactive_file ")
-            limits = _limits(level, "memory.max", "memory.limit_in_bytes") if used else []
-            left += [limit - int(used) + int(droppable or 0) for limit in limits]
+            if used:
+                limits = _limits(level, "memory.max", "memory.limit_in_bytes")
+                left += [limit - int(used) + int(droppable or 0) for limit in limits]
         return min(left, default=None)
 
     def oom_kills(self) -> int | None:

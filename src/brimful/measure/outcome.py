@@ -24,6 +24,7 @@ MESSAGE_CHARACTERS = 200  # of an exception's first line: some hold whole tensor
 _MEMORY_KINDS = {outcome.value: outcome for outcome in OUT_OF_MEMORY}
 _KINDS = {**_MEMORY_KINDS, "unsupported": Outcome.UNSUPPORTED}
 _RANK_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")  # torchrun's words for a rank that was
+_ENDED_IT = "brimful ended it: its processes held more host memory than "
 
 # The errors of `brimful.train` are known here by their names and words.
 _DOES_NOT_FIT = f"{DoesNotFit.__module__}.{DoesNotFit.__qualname__}"
@@ -43,15 +44,15 @@ def of_trial(ending: Ending, reported: Reported, stderr_tail: str, probe_error: 
     if ending.stop is Stop.INTERRUPT:
         return Cause(Outcome.INTERRUPTED)
     if ending.stop is Stop.HOST_LIMIT:
-        return Cause(Outcome.OUT_OF_HOST_MEMORY, None, "brimful ended it: its processes held more host memory than the budget")
+        return Cause(Outcome.OUT_OF_HOST_MEMORY, None, _ENDED_IT + "the budget")
     swallowed = _swallowed(reported)
     if swallowed is not None:
         return Cause(Outcome.OUT_OF_DEVICE_MEMORY, swallowed, "the script caught the error and went on with less")
-    fatal = _explains(reported.failures)
+    fatal = _gravest(reported.failures)
     if fatal is not None and fatal.failure.kind in _KINDS:
         return Cause(_KINDS[fatal.failure.kind], fatal)
     if reported.reports and all(report.ended == "steps_done" for report in reported.reports):
-        return Cause(Outcome.COMPLETED, fatal, _after_measured(fatal))  # what happens afterwards takes nothing from it
+        return Cause(Outcome.COMPLETED, fatal, _after_measured(fatal.failure) if fatal else None)
     if ending.stop is Stop.TIME_LIMIT:
         return Cause(Outcome.TIMED_OUT, fatal)
     if fatal is not None:
@@ -62,14 +63,15 @@ def of_trial(ending: Ending, reported: Reported, stderr_tail: str, probe_error: 
 def of_run(ending: Ending, reported: Reported, stderr_tail: str, by_signal: Outcome | None = None) -> Cause:
     """`by_signal`: brimful forwarded a signal to end, `interrupted` or `terminated`."""
     if ending.stop is Stop.HOST_LIMIT:
-        return Cause(
-            Outcome.OUT_OF_HOST_MEMORY, None, "brimful ended it: its processes held more host memory than --host-limit"
-        )
+        return Cause(Outcome.OUT_OF_HOST_MEMORY, None, _ENDED_IT + "--host-limit")
     if by_signal is not None:
         return Cause(by_signal)
     if ending.exit_code == 0:
         return Cause(Outcome.COMPLETED)
-    fatal = _fatal(reported)
+    fatal = _gravest(reported.failures)
+    if fatal is None or (follows(fatal.failure) and not is_for_memory(fatal.failure)):
+        caught = (f for f in reported.failures if f.failure.caught and f.failure.kind in _MEMORY_KINDS)
+        fatal = next((f for f in caught if f.failure.step >= reported.steps), None)  # the script gave up over it
     if fatal is not None:
         return Cause(_kind(fatal.failure, reported.reports), fatal)
     return _from_outside(ending, stderr_tail) or Cause(Outcome.CRASHED, next(iter(reported.failures), None))
@@ -113,9 +115,9 @@ def follows(failure: Failure) -> bool:
 
 
 def _swallowed(reported: Reported) -> RankFailure | None:
-    """Out of memory in training that the script caught: it went on, and yet the size that was asked for does not fit.
+    """Out of memory in training that the script caught: it went on, and yet the requested size does not fit.
 
-    On an imaginary card alone: on a real one libraries try algorithms and swallow such errors in the ordinary way of things.
+    On an imaginary card alone: on a real one libraries try algorithms and catch such errors in ordinary use.
     """
     if not any(report.device == "imaginary" for report in reported.reports):
         return None
@@ -123,22 +125,10 @@ def _swallowed(reported: Reported) -> RankFailure | None:
     return next((f for f in caught if f.failure.kind == Outcome.OUT_OF_DEVICE_MEMORY), None)
 
 
-def _explains(failures: Sequence[RankFailure]) -> RankFailure | None:
-    """The failure that ended a trial: the first of those nobody caught, out of memory before all others."""
+def _gravest(failures: Sequence[RankFailure]) -> RankFailure | None:
+    """Of those that nobody caught: memory before all others, what follows from another rank's failure last."""
     uncaught = [f for f in failures if not f.failure.caught]
-    memory = [f for f in uncaught if f.failure.kind in _MEMORY_KINDS]
-    return min(memory or uncaught, key=lambda one: follows(one.failure), default=None)  # of equals the first
-
-
-def _fatal(reported: Reported) -> RankFailure | None:
-    """Memory before all else, then what no other rank's failure explains; then memory that a script caught and gave up over."""
-    uncaught = [f for f in reported.failures if not f.failure.caught]
-    memory = [f for f in uncaught if is_for_memory(f.failure)]
-    if memory:
-        return min(memory, key=lambda one: follows(one.failure))
-    own = [f for f in uncaught if not follows(f.failure)]
-    caught = [f for f in reported.failures if f.failure.caught and f.failure.kind in _MEMORY_KINDS]
-    return next(iter([*own, *(f for f in caught if f.failure.step >= reported.steps)]), None)
+    return min(uncaught, key=lambda one: (not is_for_memory(one.failure), follows(one.failure)), default=None)
 
 
 def _kind(failure: Failure, reports: Sequence[Report]) -> Outcome:
@@ -147,10 +137,7 @@ def _kind(failure: Failure, reports: Sequence[Report]) -> Outcome:
     return _MEMORY_KINDS.get(failure.kind, missing if is_for_memory(failure) else Outcome.CRASHED)
 
 
-def _after_measured(fatal: RankFailure | None) -> str | None:
-    if fatal is None:
-        return None
-    failure = fatal.failure
+def _after_measured(failure: Failure) -> str:
     where = f" ({failure.where})" if failure.where else ""
     words = ": ".join(filter(None, [failure.type, failure.message.strip().partition("\n")[0][:MESSAGE_CHARACTERS]]))
     return f"after the measured steps the script stopped with {words}{where}; that brimful had ended its loaders can be why"

@@ -1,8 +1,7 @@
 """Where the output of a command goes: into the record alone (a trial), or to the user as it comes and into the record (a run).
 
-Where the user's own stream is a terminal the command of a run gets one too, so that it prints what it would print without
-brimful (colours, progress bars, lines as they are made); else it gets a pipe. What is kept stops where the disk is full; the
-command goes on.
+Where the user's own stream is a terminal, the command of a run gets one too, so that it prints what it would print without
+brimful (colours, progress bars); else it gets a pipe. On a full disk the record keeps no more, and the command goes on.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import termios
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Self
 
 CHUNK_BYTES = 1 << 16  # what a pipe of Linux holds
 TAIL_BYTES = 20_000
@@ -25,7 +25,7 @@ Show = Callable[[str, bytes], None]  # which of STREAMS, and what came
 
 
 class OutputFiles:
-    """stdout.txt and stderr.txt in `folder`; standard input is empty."""
+    """stdout.txt and stderr.txt in `folder`; standard input is empty. A context manager around the start of a command."""
 
     def __init__(self, folder: Path):
         self._files = {name: os.open(folder / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) for name in STREAMS}
@@ -42,7 +42,7 @@ class OutputFiles:
         time.sleep(timeout_s)
         return False
 
-    def __enter__(self) -> OutputFiles:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,27 +50,26 @@ class OutputFiles:
             os.close(descriptor)
 
 
-class OutputTee:
+class OutputTee(OutputFiles):
     """To `show` and into the same files; `terminals`: the descriptor of the user's terminal for each of STREAMS that is one."""
 
     def __init__(self, folder: Path, show: Show, terminals: Mapping[str, int] | None = None):
+        super().__init__(folder)
         self._show = show
         self._terminals = dict(terminals or {})
         self._inner: dict[str, int] = {}  # the child's ends, until it has them
         self._outer: dict[int, str] = {}  # ours
-        self._kept: dict[str, int] = {}
         self.cut: str | None = None  # why a part of the output is not in the record
         for name in STREAMS:
             outer, self._inner[name] = _terminal(self._terminals[name]) if name in self._terminals else os.pipe()
             self._outer[outer] = name
-            self._kept[name] = os.open(folder / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     @property
     def child_streams(self) -> dict[str, int]:
         return dict(self._inner)
 
     def started(self) -> None:
-        """The command has its ends of the streams; ours of them are closed, so that its end is seen."""
+        """Closes our copies of the command's ends of the streams, so that its end is seen."""
         for descriptor in self._inner.values():
             os.close(descriptor)
         self._inner.clear()
@@ -103,25 +102,18 @@ class OutputTee:
             if name in self._terminals:
                 _copy_size(self._terminals[name], descriptor)
 
-    def __enter__(self) -> OutputTee:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        for descriptor in [*self._inner.values(), *self._outer, *self._kept.values()]:
+        for descriptor in [*self._inner.values(), *self._outer]:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+        super().__exit__()
 
     def _keep(self, name: str, data: bytes) -> None:
-        if self.cut is not None:
-            return
         try:
-            while data:
-                data = data[os.write(self._kept[name], data) :]
+            while data and self.cut is None:
+                data = data[os.write(self._files[name], data) :]
         except OSError as error:
             self.cut = f"the rest of its output could not be kept ({error.strerror}); it was still passed on"
-
-
-Output = OutputFiles | OutputTee  # context managers around the start of a command
 
 
 def tail(path: Path, size: int = TAIL_BYTES) -> str:

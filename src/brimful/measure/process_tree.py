@@ -1,7 +1,7 @@
-"""The processes of one command: found wherever they went, their memory sampled, and ended for sure.
+"""The processes of one command: finds them, samples their memory, and ends them.
 
-A process group is not enough: torchrun and others start sessions of their own. What all processes of a trial share is the
-environment variable that names its config; it is inherited, and can be read from outside.
+A process group is not enough: torchrun and others start sessions of their own. All processes of a trial share the environment
+variable that names its config; it is inherited, and can be read from outside.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class ProcessTree:
 class MemorySampler:
     """Samples a tree's memory now and then, and at once when it may have come to a limit; `peak_bytes` is the most seen.
 
-    A sample costs some milliseconds (reading the PSS of a process walks all of its pages and holds its memory map meanwhile),
-    in which a script can fill hundreds of MiB; how much it has grown since the last one costs microseconds. With a `time_share`
-    samples take no more than that of the time, and the first ones come after as long as has passed.
+    A sample costs some milliseconds (the PSS of a process takes a walk over its pages), in which a script can fill hundreds of
+    MiB; how much it has grown since the last one costs microseconds. With a `time_share` samples take no more than that of the
+    time, and the first ones come after as long as has passed.
     """
 
     def __init__(self, tree: ProcessTree, limit_bytes: int | None, every_s: float, time_share: float | None = None):
@@ -93,7 +93,6 @@ class MemorySampler:
         return self._limit_bytes is not None and self.peak_bytes > self._limit_bytes
 
     def poll(self, now_s: float) -> None:
-        """Samples if it is time or there is cause."""
         due = now_s >= self._next_s
         if not due and (self._limit_bytes is None or self._tree.resident_bytes() - self._resident_bytes <= self._room_bytes):
             return

@@ -1,13 +1,14 @@
 """Signals that brimful gets while a run goes on: forwarded to the command, whose own ending is awaited.
 
-The command has a session of its own, so that it gets each signal once, from here. Loader workers are spared: a terminal or a
-cluster that signals everybody kills them in the middle of a batch, and the script, which waits for that batch, fails where it
-could have written its checkpoint. The ranks of torchrun have sessions of their own and get the signal from it.
+The command has a session of its own, so that it gets each signal once, from here. Loader workers get none: a script that waits
+for the batch of a killed worker fails where it could have written its checkpoint. The ranks of torchrun have sessions of their
+own and get the signal from it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -25,8 +26,8 @@ from brimful.values import Outcome
 GRACE_S = 90.0
 #: After a second Ctrl-C (assumed: enough to leave a step, too little for a large checkpoint). A third one kills at once.
 HARDER_S = 5.0
-_ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
-_FORWARDED = ("SIGUSR1", "SIGUSR2")  # clusters announce their end with these, and scripts write a checkpoint
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)  # clusters announce their end with these, and scripts write a checkpoint
 
 
 class SignalForwarding:
@@ -38,14 +39,13 @@ class SignalForwarding:
         self._send: Callable[[int], None] | None = None
         self._before: dict[int, Any] = {}
         self._interrupts = 0
-        self.deadline_s: float | None = None  # by `clock`; None: no signal to end has come
+        self.deadline_s = math.inf  # by `clock`, once a signal to end has come
         self.outcome: Outcome | None = None  # what the first signal to end makes of the run
 
     def __enter__(self) -> SignalForwarding:
         with contextlib.suppress(ValueError):  # not in the main thread: signals are somebody else's
-            for name in (*_ENDING, *_FORWARDED):
-                number = getattr(signal, name, None)
-                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a job in the background
+            for number in (*_ENDING, *_FORWARDED):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a job in the background
                     self._before[number] = signal.signal(number, self.receive)
         return self
 
@@ -61,11 +61,11 @@ class SignalForwarding:
 
     @property
     def overdue(self) -> bool:
-        return self.deadline_s is not None and self._clock() >= self.deadline_s
+        return self._clock() >= self.deadline_s
 
     def receive(self, number: int, frame: object = None) -> None:
         """Called by Python between two of its own steps, whatever the main thread does."""
-        if signal.Signals(number).name in _ENDING:
+        if number in _ENDING:
             self._note_end(number)
         if self._send is not None:
             self._send(number)
@@ -74,11 +74,9 @@ class SignalForwarding:
         grace_s = self._grace_s
         if number == signal.SIGINT:
             self._interrupts += 1
-            grace_s = (self._grace_s, min(HARDER_S, self._grace_s), 0.0)[min(self._interrupts, 3) - 1]
-        if self.outcome is None:
-            self.outcome = Outcome.INTERRUPTED if number == signal.SIGINT else Outcome.TERMINATED
-        due_s = self._clock() + grace_s
-        self.deadline_s = due_s if self.deadline_s is None else min(self.deadline_s, due_s)
+            grace_s = (grace_s, min(HARDER_S, grace_s), 0.0)[min(self._interrupts, 3) - 1]
+        self.outcome = self.outcome or (Outcome.INTERRUPTED if number == signal.SIGINT else Outcome.TERMINATED)
+        self.deadline_s = min(self.deadline_s, self._clock() + grace_s)
 
 
 def send_to_group(leader_pid: int, folder: Path, number: int) -> None:

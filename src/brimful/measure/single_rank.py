@@ -52,7 +52,7 @@ def without_launcher(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, st
     program = Path(argv[0]).name if argv else ""
     if program.startswith("python") and len(argv) > 2 and argv[1] == "-m" and argv[2] in _MODULES:
         return _behind(_MODULES[argv[2]], argv[0], list(argv[3:]))
-    if program in ("torchrun", "torchrun.exe"):
+    if program == "torchrun":
         return _behind("torchrun", _python_beside(argv[0]), list(argv[1:]))
     if program == "accelerate-launch" or (program == "accelerate" and argv[1:2] == ["launch"]):
         return _behind("accelerate launch", _python_beside(argv[0]), list(argv[1 if "-" in program else 2 :]))
@@ -66,7 +66,7 @@ def _python_beside(program: str) -> str:
 
 
 def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The same, of the words behind the launcher."""
+    """The same for the `words` behind the launcher."""
     environment = {} if launcher == "torchrun" else {"ACCELERATE_MIXED_PRECISION": "no"}
     start = [python]
     while words:

@@ -1,7 +1,7 @@
-"""One start of the user's command: watched from outside, held to its limits, and none of its processes outlives it.
+"""Starts the user's command, watches it from outside, holds it to its limits, and ends all of its processes.
 
-Trials and runs share it. They differ in where the output goes (`measure.output`) and in what a signal to brimful does: a
-trial ends at once, a run forwards the signal to the command and awaits its end (`measure.signal_forwarding`).
+Trials and runs differ in where the output goes (`measure.output`) and in what a signal to brimful does: a trial ends at once, a
+run forwards the signal to the command and awaits its end (`measure.signal_forwarding`).
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import brimful_inside
 from brimful import codec
 from brimful.errors import DiskFull, NoSuchCommand
 from brimful.measure import host
 from brimful.measure.gather import role_of
-from brimful.measure.output import Output
+from brimful.measure.output import OutputFiles
 from brimful.measure.process_tree import MemorySampler, ProcessTree
 from brimful.measure.signal_forwarding import SignalForwarding, send_to_group
 from brimful.values import Device
@@ -42,7 +41,7 @@ class Stop(StrEnum):
     HOST_LIMIT = "host_limit"
     INTERRUPT = "interrupt"  # Ctrl-C in a trial
     OVERDUE = "overdue"  # the command did not end in time after a signal
-    HEARTBEAT = "heartbeat"  # the heartbeat asked for it
+    HEARTBEAT = "heartbeat"  # the heartbeat returned True
 
 
 @dataclass(frozen=True)
@@ -93,13 +92,11 @@ def write_config(config: wire.TrialConfig, kept: str) -> Path:
     return folder / "trial_config.json"
 
 
-def environment_with_probe(
-    device: Device, added: Mapping[str, str], config_path: Path, base: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def environment_with_probe(device: Device, added: Mapping[str, str], config_path: Path) -> dict[str, str]:
     """The user's environment with what is `added`, and with what loads the probe into every Python process of the command."""
-    variables = dict(os.environ if base is None else base)
+    variables = dict(os.environ)
     if device.kind == "imaginary":
-        variables.pop("CUDA_VISIBLE_DEVICES", None)  # it is about this machine's cards; the command's own word stays
+        variables.pop("CUDA_VISIBLE_DEVICES", None)  # of this machine's cards; the command's own value stays
     variables.update(added)
     bootstrap = str(Path(brimful_inside.__file__).resolve().parent / "bootstrap")
     variables["PYTHONPATH"] = os.pathsep.join([bootstrap, *filter(None, [variables.get("PYTHONPATH")])])
@@ -113,18 +110,17 @@ def supervise(
     argv: Sequence[str],
     environment: Mapping[str, str],
     config_path: Path,
-    output: Output,
+    output: OutputFiles,
     watch: Watch,
     signals: SignalForwarding | None = None,
 ) -> Ending:
     """Runs the command in a session of its own to its end, or to a limit. Raises NoSuchCommand."""
     kills_before = host.oom_kills()
     process = _start(argv, environment, output)
-    supervisor = _Supervisor(process, ProcessTree(process.pid, str(config_path)), config_path.parent, output, watch, signals)
-    return supervisor.to_the_end(kills_before)
+    return _Supervisor(process, config_path, output, watch, signals).to_the_end(kills_before)
 
 
-def _start(argv: Sequence[str], environment: Mapping[str, str], output: Output) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], environment: Mapping[str, str], output: OutputFiles) -> subprocess.Popen[bytes]:
     try:
         ends = output.child_streams
         process = subprocess.Popen(
@@ -144,15 +140,17 @@ class _Supervisor:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        tree: ProcessTree,
-        folder: Path,
-        output: Output,
+        config_path: Path,
+        output: OutputFiles,
         watch: Watch,
         signals: SignalForwarding | None,
     ):
-        self._process, self._tree, self._folder = process, tree, folder
-        self._output, self._watch, self._signals = output, watch, signals
-        self._sampler = MemorySampler(tree, watch.host_limit_bytes, watch.memory_every_s, watch.memory_time_share)
+        self._process, self._folder = process, config_path.parent
+        self._output, self._watch = output, watch
+        self._hold_interrupts = _interrupts_held if signals is None else contextlib.nullcontext
+        self._signals = signals or SignalForwarding()  # a trial's receives none
+        self._tree = ProcessTree(process.pid, str(config_path))
+        self._sampler = MemorySampler(self._tree, watch.host_limit_bytes, watch.memory_every_s, watch.memory_time_share)
         self._poll_s = POLL_S if watch.host_limit_bytes is None else POLL_UNDER_LIMIT_S
         self._began_s = self._next_heartbeat_s = time.monotonic()
         self._heartbeat_stops = False
@@ -160,20 +158,18 @@ class _Supervisor:
     def to_the_end(self, kills_before: int) -> Ending:
         stop, code, left = None, None, 0
         try:
-            if self._signals is not None:
-                self._signals.forward_to(lambda number: send_to_group(self._process.pid, self._folder, number))
+            self._signals.forward_to(lambda number: send_to_group(self._process.pid, self._folder, number))
             stop = self._wait()
             code = self._process.poll()
             left = self._wait_for_leftovers() if stop is None and self._watch.waits_for_leftovers else 0
         except KeyboardInterrupt:
             stop = Stop.INTERRUPT
         finally:
-            with _interrupts_held() if self._signals is None else contextlib.nullcontext():
+            with self._hold_interrupts():
                 self._tree.end(0.0 if stop in (Stop.HOST_LIMIT, Stop.OVERDUE) else TERMINATE_GRACE_S)
                 self._process.wait()
             self._output.drain()
-            if self._signals is not None:
-                self._signals.forward_to(None)
+            self._signals.forward_to(None)
         duration_s = time.monotonic() - self._began_s
         return Ending(code, stop, host.oom_kills() - kills_before, self._sampler.peak_bytes or None, duration_s, left)
 
@@ -185,15 +181,14 @@ class _Supervisor:
             self._sampler.poll(now_s)
             if now_s >= self._next_heartbeat_s:
                 self._next_heartbeat_s = now_s + self._watch.heartbeat_every_s
-                seconds = now_s - self._began_s
-                self._heartbeat_stops = bool(self._watch.heartbeat(seconds, self._sampler.latest_bytes))
+                self._heartbeat_stops = bool(self._watch.heartbeat(now_s - self._began_s, self._sampler.latest_bytes))
         return stop
 
     def _reason_to_stop(self) -> Stop | None:
         limit_s = self._watch.time_limit_s
         if self._sampler.over_limit:
             return Stop.HOST_LIMIT
-        if self._signals is not None and self._signals.overdue:
+        if self._signals.overdue:
             return Stop.OVERDUE
         if self._process.poll() is not None:
             return None
@@ -206,7 +201,7 @@ class _Supervisor:
         write a checkpoint)."""
         if self._process.poll() is None:
             return False
-        return self._signals is None or self._signals.outcome is None or not self._others()
+        return self._signals.outcome is None or not self._others()
 
     def _others(self) -> int:
         """How many other processes of the command are alive, loader workers not counted."""
@@ -214,25 +209,23 @@ class _Supervisor:
         return sum(role_of(self._folder, pid) != "worker" for pid in pids)
 
     def _wait_for_leftovers(self) -> int:
-        if self._signals is not None and self._signals.outcome is not None:
+        if self._signals.outcome is not None:
             return 0
         deadline_s = time.monotonic() + LEFTOVERS_S
         while others := self._others():
-            if time.monotonic() >= deadline_s or (self._signals is not None and self._signals.overdue):
+            if time.monotonic() >= deadline_s or self._signals.overdue:
                 break
             self._output.pump(self._poll_s)
         return others
 
 
-class _interrupts_held:
-    """Holds back Ctrl-C and signals to end while children are ended, so that none is left behind by an impatient second one."""
-
-    def __enter__(self) -> None:
-        self._before: dict[signal.Signals, Any] = {}
-        with contextlib.suppress(ValueError):  # not in the main thread: nothing to hold
-            for number in (signal.SIGINT, signal.SIGTERM, *filter(None, [getattr(signal, "SIGHUP", None)])):
-                self._before[number] = signal.signal(number, signal.SIG_IGN)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Holds back signals to end while brimful ends children, so that a second Ctrl-C leaves none behind."""
+    before = {}
+    with contextlib.suppress(ValueError):  # not in the main thread: nothing to hold
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            before[number] = signal.signal(number, signal.SIG_IGN)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

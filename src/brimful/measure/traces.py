@@ -27,7 +27,7 @@ def read_traces(result: TrialResult, record_folder: Path) -> tuple[CardTrace, ..
 
 
 def _files(report: Report) -> list[tuple[int, str, int]]:
-    """(the card's index, the file's name, the peak reserved in bytes) of each card of a rank."""
+    """(index of the card, name of the file, peak reserved bytes) of each card of a rank."""
     if report.cards:
         return [(c.index, c.trace_file, c.peak.reserved_bytes or 0) for c in report.cards if c.trace_file]
     peak = report.peak_unphased.reserved_bytes if report.peak_unphased else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from brimful.command import fill
@@ -34,9 +34,8 @@ def run_trial(
 ) -> TrialResult:
     """Runs `trial` with its files in `folder` (made here); paths in the result are relative to the record.
 
-    `scans`: files of earlier trials of the same command with what they found in its data sets (`measure.carry_over`).
-    An interrupt (Ctrl-C) ends all its processes and gives a result with the outcome `interrupted`. Raises NoSuchCommand when
-    the program cannot be started at all, UsageError for an open placeholder, DiskFull when nothing can be written.
+    `scans`: files of earlier trials of the same command (`measure.carry_over`). Ctrl-C gives a result with the outcome
+    `interrupted`. Raises NoSuchCommand, UsageError for an open placeholder, DiskFull when nothing can be written.
     """
     argv, of_launcher = _words(trial)
     require_startable(argv[0])
@@ -77,14 +76,14 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
     )
 
 
-def environment(trial: Trial, config_path: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(trial: Trial, config_path: Path) -> dict[str, str]:
     """The child's environment: the user's, the command's and the trial's additions, the probe."""
-    variables = environment_with_probe(trial.device, {**trial.command.environment, **trial.environment}, config_path, base)
+    variables = environment_with_probe(trial.device, {**trial.command.environment, **trial.environment}, config_path)
     return {**variables, "PYTHONDONTWRITEBYTECODE": "1"}  # a trial leaves no trace; caches that are there are still read
 
 
 def failure_text(result: TrialResult, record_folder: Path) -> str:
-    """The script's own words about its end: the traceback that it reported, else the tail of its standard error."""
+    """The traceback that the script reported, else the tail of its standard error."""
     return result.failure.traceback if result.failure else tail(record_folder / result.folder / "stderr.txt")
 
 
@@ -105,18 +104,17 @@ def _slowed(trial: Trial) -> bool:
 
 def _require_room(folder: Path) -> None:
     """Raises DiskFull where the disk is full now: what the child could not write would pass for something it did not do."""
-    if hasattr(os, "statvfs"):
-        disk = os.statvfs(folder)
-        blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail  # some are kept back for root
-        if disk.f_blocks and blocks * disk.f_frsize < _NO_ROOM_BYTES:
-            raise DiskFull(str(folder), kept=_KEPT)
+    disk = os.statvfs(folder)
+    blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail  # some are kept back for root
+    if disk.f_blocks and blocks * disk.f_frsize < _NO_ROOM_BYTES:
+        raise DiskFull(str(folder), kept=_KEPT)
 
 
 def _a_rank_is_without_the_probe(folder: Path) -> bool:
-    """Whether a rank wrote that the probe is not in it: it would train on, unseen and uncut, for as long as it likes.
+    """Whether a rank wrote that it could not load the probe: it would train on unseen and uncut.
 
-    A process that could not even report in may be a rank, or a helper with an old Python that is soon gone: it counts when no
-    rank has reported in for a while.
+    A process that did not report in may be a rank, or a helper with an old Python that is soon gone: it counts when no rank has
+    reported in for a while.
     """
     failed = list(folder.glob("probe-error-*.txt"))
     if not failed:
@@ -129,12 +127,9 @@ def _a_rank_is_without_the_probe(folder: Path) -> bool:
 
 
 def _probe_error(folder: Path) -> str | None:
-    """Why the probe could not be loaded into a process (an older Python, say): the last line of what its bootstrap wrote."""
-    for path in sorted(folder.glob("probe-error-*.txt")):
-        lines = [line for line in tail(path).splitlines() if line.strip()]
-        if lines:
-            return lines[-1].strip()
-    return None
+    """Why a process could not load the probe (an older Python, say): the last line of what its bootstrap wrote."""
+    texts = (tail(path).strip() for path in sorted(folder.glob("probe-error-*.txt")))
+    return next((text.splitlines()[-1].strip() for text in texts if text), None)
 
 
 def _result(trial: Trial, folder: Path, record_folder: Path, ending: Ending) -> TrialResult:

@@ -7,7 +7,7 @@ import pytest
 
 from brimful.decide.memory.cuda_context import context_of
 from brimful.errors import NoSuchDevice, UsageError
-from brimful.measure.gpus import aliases, all_gpus, custom_gpu, find_gpu, to_card
+from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, to_card
 from brimful.values import Estimate, Source
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -57,10 +57,10 @@ def test_usable_memory_is_a_little_under_the_sticker_and_rates_are_plausible(gpu
     assert (gpu.tf32_flops is None) == (gpu.capability < (8, 0))
 
 
-def test_the_cards_of_the_promise_are_there_and_found_by_key_and_alias():
+def test_the_cards_of_the_promise_are_there_and_found_by_key():
     assert sorted(gpu.key for gpu in all_gpus()) == sorted(STICKERS)
     for gpu in all_gpus():
-        assert all(find_gpu(name) is gpu for name in (gpu.key, *aliases(gpu)))
+        assert find_gpu(gpu.key) is gpu
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""Cards that were measured on this machine (`brimful doctor --calibrate`): what the catalogue assumes, they know.
+"""Cards that `brimful doctor --calibrate` measured on this machine.
 
-One JSON file a card, in ``cards`` of BRIMFUL_HOME where that is set, else of the user's configuration (``~/.config/brimful``):
-it belongs to a machine and not to a project.
+One JSON file a card, in ``cards`` of BRIMFUL_HOME where that is set, else of the user's configuration (``~/.config/brimful``).
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from brimful.errors import NoSuchDevice, UsageError
+from brimful.errors import HOME_VARIABLE, NoSuchDevice, not_writable
 from brimful.measure.gpus.find import custom_gpu, find_gpu
 from brimful.values import Calibration, Estimate, Gpu, Source
 
-HOME_VARIABLE = "BRIMFUL_HOME"  # as brimful.record has it, which brings the codec along
 SCHEMA = 1
 
 
@@ -31,17 +29,14 @@ def folder_of(home: Path | str | None = None) -> Path:
 
 
 def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
-    """Write it down, in place of an earlier one of the same card. Raises UsageError where nothing can be written."""
+    """Writes it, over an earlier one of the same card. Raises UsageError where nothing can be written."""
     path = _path_of(calibration.name, home)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".new").write_text(json.dumps({"schema": SCHEMA, **asdict(calibration)}, indent=1) + "\n")
         path.with_suffix(".new").replace(path)
     except OSError as error:
-        raise UsageError(
-            f"The calibration cannot be kept at {path}: {error.strerror or error}.",
-            suggestion=f"Set {HOME_VARIABLE} to a folder you may write to.",
-        ) from error
+        raise not_writable(f"The calibration cannot be kept at {path}", error) from error
     return path
 
 

@@ -6,6 +6,8 @@ keep. It differs by some 0.1 to 1 % between drivers; where several values were s
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from brimful.units import GIB, MIB
 from brimful.values import Estimate, Gpu, Source
 
@@ -34,11 +36,7 @@ _H200 = "https://www.nvidia.com/en-us/data-center/h200/"
 _B200 = "https://www.nvidia.com/en-us/data-center/hgx/"
 _BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 _MODAL = "https://github.com/modal-labs/modal-client/pull/2797"
-_ACHATBOT = (
-    "https://github.com/ai-bot-pro/achatbot/blob/859e21612de769164d8d1802d794ef8f87ace3c8/"
-    "deploy/modal/src/llm/vllm/vlm/skywork_r1v.py"
-)
-
+_ACHATBOT = "ai-bot-pro/achatbot/blob/859e21612de769164d8d1802d794ef8f87ace3c8/deploy/modal/src/llm/vllm/vlm/skywork_r1v.py"
 
 # Bare context after the first CUDA call, PyTorch 2.10 with CUDA 13 on an RTX 6000 Ada: 426 MiB
 # (github.com/unslothai/unsloth-zoo/pull/1053). cuBLAS and cuDNN load their kernels on first use on top of that (lazily
@@ -52,14 +50,15 @@ A100_CONTEXT_MIB = 1429
 A100_CONTEXT_WITH_CUDNN_MIB = 1707
 
 
-def _as_reported(total_bytes: float, where: str, low: float | None = None, high: float | None = None) -> Estimate:
-    """Usable bytes as CUDA showed them on a real card. `low` and `high` are from other cards or drivers."""
-    return Estimate(round(total_bytes), Source.MEASURED, _rounded(low), _rounded(high), where)
+def _seen(total_bytes: float, thread: str, low: float | None = None, high: float | None = None) -> Estimate:
+    """Usable bytes from an error message or a device query in a public thread; `low`, `high`: of other cards or drivers."""
+    return replace(_by_rule(total_bytes, f"https://github.com/{thread}", low, high), source=Source.MEASURED)
 
 
 def _by_rule(total_bytes: float, rule: str, low: float | None = None, high: float | None = None) -> Estimate:
     """Usable bytes of a card for which we have no report, with the rule that gave them."""
-    return Estimate(round(total_bytes), Source.ASSUMED, _rounded(low), _rounded(high), rule)
+    ends = [None if end is None else round(end) for end in (low, high)]
+    return Estimate(round(total_bytes), Source.ASSUMED, ends[0], ends[1], rule)
 
 
 def context(seen_on: str = "") -> Estimate:
@@ -96,10 +95,6 @@ def _teraflops(value: float | None, sheet: str) -> Estimate | None:
     return None if value is None else Estimate(value * 1e12, Source.DATASHEET, note=sheet)
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value)
-
-
 def _sticker(gib: float) -> Estimate:
     """No report at hand. The cards below that have one give 97.6 to 99 % of their sticker (ECC off or side-band)."""
     return _by_rule(
@@ -112,11 +107,6 @@ def _from_smi(mib: int, where: str) -> Estimate:
     return _by_rule(
         0.98 * mib * MIB, f"98 % of the {mib} MiB that nvidia-smi shows ({where})", 0.971 * mib * MIB, 0.99 * mib * MIB
     )
-
-
-def _seen(total_bytes: float, thread: str, low: float | None = None, high: float | None = None) -> Estimate:
-    """From an out-of-memory message or a device query in a public thread."""
-    return _as_reported(total_bytes, f"https://github.com/{thread}", low, high)
 
 
 def _card(
@@ -204,7 +194,7 @@ CARDS: tuple[Gpu, ...] = (
           79.2 * GIB), (9, 0), 132, 3350, 66.9, 494.7, 989.4, 989.4, _H100),
     _card("h100-pcie", "NVIDIA H100 PCIe", _by_rule(79.11 * GIB, "as the H100 with SXM", 79.0 * GIB, 79.2 * GIB),
           (9, 0), 114, 2000, 51.2, 378, 756, 756, _H100_PCIE),
-    _card("h200", "NVIDIA H200", _as_reported(143_156 * MIB, _ACHATBOT), (9, 0), 132, 4800, 66.9, 494.7, 989.4, 989.4, _H200),
+    _card("h200", "NVIDIA H200", _seen(143_156 * MIB, _ACHATBOT), (9, 0), 132, 4800, 66.9, 494.7, 989.4, 989.4, _H200),
     _card("b200", "NVIDIA B200", _seen(178.35 * GIB, "pytorch/ao/pull/4002", 178.35 * GIB, 182_642 * MIB), (10, 0),
           148, 7700, 75, 1125, 2250, 2250, _B200),
     _card("rtx5080", "NVIDIA GeForce RTX 5080", _sticker(16), (12, 0), 84, 960, 56.3, 56.3, 112.6, 112.6, _BLACKWELL),

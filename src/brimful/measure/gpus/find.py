@@ -1,4 +1,4 @@
-"""Looking a card up, and describing one that the catalogue does not have."""
+"""Finds a card of the catalogue, and describes one that it does not have."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from brimful.measure.gpus.cards import CARDS, context
 from brimful.units import format_bytes, parse_bytes
 from brimful.values import Card, Estimate, Gpu, Source
 
-# A custom card is an RTX 3090 in all but its memory: what is not known has to be something, and most kernels of PyTorch
-# behave alike from capability 8.0 on.
+# A custom card is an RTX 3090 in all but its memory: most kernels of PyTorch behave alike from capability 8.0 on.
 _STAND_IN = "rtx3090"
+_UNKNOWN = "an RTX 3090's, since nothing is known of this card"
 
 # Short names for which one card is the ordinary meaning. Names that mean two sizes ("a100") get the larger share of users.
 _SHORT = {
@@ -33,8 +33,6 @@ _SHORT = {
     "rtxa4000": "a4000",
     "6000ada": "rtx6000-ada",
 }
-
-
 _RATES = ("bandwidth_bytes_per_s", "fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops")
 
 
@@ -54,11 +52,6 @@ def find_gpu(name: str) -> Gpu:
     return card
 
 
-def aliases(gpu: Gpu) -> tuple[str, ...]:
-    """Other names under which `find_gpu` finds this card."""
-    return tuple(short for short, key in _SHORT.items() if key == gpu.key)
-
-
 def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
     """A card with `memory` usable bytes ("20GiB", or a number of bytes), for a card that the catalogue lacks.
 
@@ -72,13 +65,12 @@ def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
             suggestion="Give its memory, as in --gpu-memory 20GiB.",
         )
     stand_in = find_gpu(_STAND_IN)
-    label = name or f"a card with {format_bytes(total)}"
     return replace(
         stand_in,
         key=_plain(name) if name else f"custom-{format_bytes(total).replace(' ', '').lower()}",
-        name=label,
+        name=name or f"a card with {format_bytes(total)}",
         total_bytes=Estimate(total, Source.ASSUMED, note="as given with --gpu-memory"),
-        **{name: _assumed(getattr(stand_in, name)) for name in _RATES},
+        **{rate: Estimate(getattr(stand_in, rate).value, Source.ASSUMED, note=_UNKNOWN) for rate in _RATES},
     )
 
 
@@ -105,10 +97,6 @@ def _rates(gpu: Gpu) -> dict[str, Any]:
         "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s.value,
         "flops": {kind: rate.value for kind, rate in peaks.items() if rate is not None},
     }
-
-
-def _assumed(rate: Estimate) -> Estimate:
-    return Estimate(rate.value, Source.ASSUMED, note="an RTX 3090's, since nothing is known of this card")
 
 
 @cache
