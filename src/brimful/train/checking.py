@@ -15,8 +15,6 @@ from typing import Any
 
 from brimful.errors import UsageError
 
-__all__ = ["Effective", "check_types", "refuse_unread", "require"]
-
 _WORDS = {bool: "neither True nor False", int: "no whole number", float: "no number", str: "no text", Path: "no path"}
 
 

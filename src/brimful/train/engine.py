@@ -34,7 +34,7 @@ from brimful.train.reporting.statistics import Statistics, peaks_of_all_ranks, w
 from brimful.train.step.buffers import running_statistics
 from brimful.train.step.dry_run import dry_run
 from brimful.train.step.non_finite import Facts, LossSums, all_finite
-from brimful.train.step.oom import attempt, no_room_at_the_start
+from brimful.train.step.oom import Missing, attempt, no_room_at_the_start
 from brimful.train.step.optimizer_update import Update
 from brimful.train.step.parallel import full
 from brimful.train.step.rng_state import Randomness, RandomState
@@ -42,8 +42,6 @@ from brimful.train.step.step import Asks, Counts, Done, Stepper
 from brimful.train.task import Result, Task
 from brimful.units import counted
 from brimful_inside.script import ends_with, keeps_writes_out
-
-__all__ = ["Result", "exit_codes", "fit"]
 
 
 def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
@@ -61,11 +59,9 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
         config.out.mkdir(parents=True, exist_ok=True)
         log = Log(config.out, writes=ranks.first, tensorboard=config.tensorboard)
         with Stop() as stop:
-            made: list[_Training] = []
-            missing = attempt(lambda: made.append(_Training(task, config, device, ranks, log, stop, peaks or Peaks(device))))
-            if missing is not None:
-                raise no_room_at_the_start(missing.message)
-            training = made[0]
+            training = attempt(lambda: _Training(task, config, device, ranks, log, stop, peaks or Peaks(device)))
+            if isinstance(training, Missing):
+                raise no_room_at_the_start(training.message)
             try:
                 training.resume()
                 return training.run()
@@ -131,9 +127,9 @@ class _Training:
             parts.adopt_limits(self.restart.limit, self.restart.eval_limit, why)
         update = Update(parts.optimizer, self.device, self._update_recovered)
         self.stepper = Stepper(
-            self.task, parts.model, parts.module, update, parts.precision, self.ranks, parts.split,
+            self.task, parts.model, parts.module, update, parts.precision, self.ranks, parts.at_once,
             device=self.device, clip_norm=self.config.clip_norm, on_nan=self.config.on_nan, say=self.log.say,
-            replays_graphs=self.config.cuda_graphs, overlapped=parts.overlapped, sharded=self.sharded, restart=self.restart,
+            replays_graphs=self.config.cuda_graphs, overlapped=parts.overlapped, sharded=self.sharded,
         )  # fmt: skip
         self.stepper.counts = counts
         self.sums = LossSums(self.device).both  # of the epoch
@@ -188,8 +184,7 @@ class _Training:
     def run(self) -> Result:
         with self.peaks.phase(TRAIN):
             if not self._is_over():
-                sharded = self.restart if self.sharded else None
-                dry_run(self.task, self.parts, self.stepper, self.ranks, self.log, sharded)
+                dry_run(self.parts, self.stepper, self.ranks, self.log)
             self._probe_evaluation()
             self.clock = time.perf_counter()
             self.saved_at = self.clock
@@ -273,12 +268,13 @@ class _Training:
         evaluation = self.parts.evaluation
         if evaluation is None:
             return
-        asked = evaluation.split.limit
+        requested = evaluation.at_once.split.limit
         with self.peaks.phase(EVAL):
             evaluation.probe()
-        if evaluation.split.limit < asked:
+        limit = evaluation.at_once.split.limit
+        if limit < requested:
             why = "the first evaluation batch, tried before the training, ran out of memory with more"
-            self.log.settings([Effective("eval_batch", asked, evaluation.split.limit, why)])
+            self.log.settings([Effective("eval_batch", requested, limit, why)])
 
     def _evaluate(self) -> float | None:
         """Measures, and returns the score by which checkpoints are compared."""
@@ -335,7 +331,7 @@ class _Training:
             "position": dataclasses.asdict(self.position),
             "counts": dataclasses.asdict(self.stepper.counts),
             "random": [state.as_tree() for state in self.ranks.gather(self.randomness.take())],
-            "learned": limits_of(self.stepper.split, parts.evaluation.split if parts.evaluation is not None else None),
+            "learned": limits_of(parts.at_once.split, parts.evaluation.at_once.split if parts.evaluation is not None else None),
             "statistics": dict(vars(self.statistics)),
             "measures": self.measures,
             "best": self.best,
@@ -351,7 +347,6 @@ class _Training:
         self.clock = now
 
     def _write_statistics(self) -> None:
-        self.statistics.epoch_loss, self.statistics.epoch_count = self.sums.tolist()
         self.peaks.read(TRAIN)
         peaks = peaks_of_all_ranks(self.peaks.of, self.ranks)
         if not self.ranks.first:
@@ -361,8 +356,8 @@ class _Training:
         content = self.statistics.content(
             peaks,
             device=str(self.device), ranks=self.ranks.size, effective_batch=parts.batching.effective,
-            micro_batch=self.stepper.split.limit, micro_batch_requested=self.config.batch.micro_batch,
-            eval_batch=evaluation.split.limit if evaluation is not None else None,
+            micro_batch=parts.at_once.split.limit, micro_batch_requested=self.config.batch.micro_batch,
+            eval_batch=evaluation.at_once.split.limit if evaluation is not None else None,
             updates=counts.updates, samples=counts.samples, epochs=self._epochs(),
             recoveries=counts.recoveries, eval_recoveries=evaluation.recoveries if evaluation is not None else 0,
             update_recoveries=self.update_recoveries, skipped_nan=counts.skipped_nan,
@@ -371,7 +366,7 @@ class _Training:
         )  # fmt: skip
         write_json(self.config.out / "training_stats.json", content, self.log)
 
-    def _update_recovered(self, missing: Any) -> None:
+    def _update_recovered(self, missing: Missing) -> None:
         self.update_recoveries += 1
         self.log.say(
             f"Out of memory in the optimizer's update ({missing.pattern}): it is done in smaller pieces; nothing is lost."

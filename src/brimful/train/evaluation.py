@@ -6,30 +6,30 @@ An out-of-memory error here makes the evaluation batch smaller and nothing else,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
 
-from brimful.errors import DoesNotFit, UsageError
+from brimful.errors import UsageError
 from brimful.train.config import BatchingConfig, DataConfig
 from brimful.train.data.epoch_sampler import EpochSampler, Position
 from brimful.train.data.pipeline import DataPipeline, StepData
-from brimful.train.distributed.ranks import GIVES_UP, Ranks, Vote
+from brimful.train.distributed.ranks import Ranks, Vote
 from brimful.train.model.precision import Precision
-from brimful.train.oom_limits import Restart
-from brimful.train.step.batching import EVAL_TIMES_MICRO, Batching, Split
-from brimful.train.step.oom import attempt, free_what_is_cached
+from brimful.train.step.batching import EVAL_TIMES_MICRO, Batching
+from brimful.train.step.oom import Missing, Pieces, SamplesAtOnce, attempt, free_what_is_cached
 from brimful.train.step.rng_state import Randomness
-from brimful.train.task import Sum, Task
-
-__all__ = ["Evaluation"]
+from brimful.train.task import Batch, Sum, Task
 
 Sums = dict[str, list[torch.Tensor]]  # name: [total, count], on the device
 
 
 class Evaluation:
-    """Measures `task` on its evaluation data. `model` runs forward; it is back in training mode afterwards if it was before."""
+    """Measures `task` on its evaluation data. `model` runs forward; it is back in training mode afterwards if it was before.
+
+    `sharded`: its forward is one of all ranks together.
+    """
 
     def __init__(
         self,
@@ -38,20 +38,16 @@ class Evaluation:
         precision: Precision,
         ranks: Ranks,
         pipeline: DataPipeline,
-        split: Split,
+        at_once: SamplesAtOnce,
         *,
         device: torch.device,
-        say: Callable[[str], None],
-        restart: Restart | None = None,
+        sharded: bool = False,
     ):
-        self._restart = restart  # of a sharded model, whose forward is one of all ranks together
-        self._spare: object = None
-        self.split = split
+        self.at_once = at_once
         self.recoveries = 0
         self._task, self._model, self._precision, self._ranks, self._pipeline = task, model, precision, ranks, pipeline
-        self._device, self._say = device, say
+        self._device, self._sharded = device, sharded
         self._sum_type = torch.float32 if device.type == "mps" else torch.float64
-        self._running = (0, 0)
 
     @staticmethod
     def pipeline(
@@ -73,9 +69,8 @@ class Evaluation:
 
         Adopts a smaller batch where it must. Raises UsageError when the measures lack the one of task.best.
         """
-        seen = self._tried()
         name = self._task.best[0]
-        names = sorted({one for names in self._ranks.gather(sorted(seen)) for one in names})
+        names = sorted({one for names in self._ranks.gather(sorted(self._tried())) for one in names})
         if names and name not in names:
             raise UsageError(
                 f"task.best names the measure {name!r}, and the evaluation gives {', '.join(names)}",
@@ -84,24 +79,21 @@ class Evaluation:
             )
 
     def _tried(self) -> Sums:
-        worst = self._pipeline.worst_step(self.split.at_once)
+        before = self.at_once.split
+        worst = self._pipeline.worst_step(before.at_once)
         if worst is None:
             return self._measured(itertools.islice(self._pipeline.steps(Position()), 1))
-        before, seen = self.split, self._measured([worst])
-        return seen if self.split == before else self._tried()  # cut smaller, another one may be the worst
+        sums = self._measured([worst])
+        return sums if self.at_once.split == before else self._tried()  # cut smaller, another one may be the worst
 
     def measure(self) -> dict[str, float]:
         """Each measure over all samples of all ranks: total / count."""
-        mine = {
-            name: [float(part) for part in parts] for name, parts in self._measured(self._pipeline.steps(Position())).items()
-        }
-        added: dict[str, list[float]] = {}
-        for measured in self._ranks.gather(mine):  # in the order of ranks, so that all add up alike
-            for name, (total, count) in measured.items():
-                before = added.setdefault(name, [0.0, 0.0])
-                before[0] += total
-                before[1] += count
-        return {name: total / count if count else float("nan") for name, (total, count) in added.items()}
+        mine = self._measured(self._pipeline.steps(Position())).items()
+        added: Sums = {}
+        for sums in self._ranks.gather({name: [float(part) for part in parts] for name, parts in mine}):
+            for name, parts in sums.items():  # in the order of ranks, so that all add up alike
+                _add(added, name, torch.tensor(parts, dtype=torch.float64).unbind())
+        return {name: float(total / count) if count else float("nan") for name, (total, count) in added.items()}
 
     def _measured(self, steps: Iterable[StepData]) -> Sums:
         randomness = Randomness(self._device)
@@ -113,88 +105,50 @@ class Evaluation:
             for data in steps:
                 for part in range(len(data.parts)):
                     self._batch(data, part, sums)
-                if self._restart is not None:
-                    self._go_along(data)
+                if self._sharded:
+                    with torch.no_grad():
+                        for batch in self.at_once.spares(data, self._pieces(data, range(len(data.parts)))):
+                            self._measures(batch, 1)
         finally:
             for module, training in modes:
                 module.training = training
             randomness.put_back(state)
-        self._share_the_batch()
+        self.at_once.adopt(self._ranks.meet(Vote(piece=self.at_once.split.limit)))
         return sums
 
     def _batch(self, data: StepData, part: int, sums: Sums) -> None:
-        while True:
-            own: Sums = {}
-            missing = attempt(lambda own=own: self._run(data, part, own))
-            if missing is None:
-                break
+        while isinstance(own := attempt(lambda: self._run(data, part)), Missing):
             free_what_is_cached(self._device)
             self.recoveries += 1
-            of, failed = self._running
-            smaller = self.split.smaller(of, failed)
-            if smaller is not None and self._restart is not None:
-                self._restart.smaller(smaller.limit, missing.pattern, evaluation=True)
-            if smaller is None:
-                self._ranks.announce(GIVES_UP)
-                raise DoesNotFit(
-                    f"A single sample does not fit into memory in evaluation: {missing.message}",
-                    "The evaluation batch cannot become smaller than 1. The last checkpoint stays as it is.",
-                    "Use bf16 or a smaller model, or evaluate smaller samples.",
-                )
-            self.split = smaller
-            self._say(
-                f"Out of memory in evaluation ({missing.pattern}): {smaller.piece(of):,} in place of {failed:,} samples at "
-                "once; the batch is measured again, and the training batch stays as it is."
-            )
-        for name, (total, count) in own.items():
-            before = sums.setdefault(name, [torch.zeros_like(total), torch.zeros_like(count)])
-            before[0] += total
-            before[1] += count
+            self.at_once.shrink(own, " in evaluation", "; the batch is measured again, and the training batch stays as it is.")
+        for name, parts in own.items():
+            _add(sums, name, parts)
+
+    def _pieces(self, data: StepData, parts: Iterable[int]) -> Pieces:
+        return [(part, *piece) for part in parts for piece in self.at_once.split.pieces(data.parts[part])]
 
     @torch.no_grad()
-    def _go_along(self, data: StepData) -> None:
-        """Forwards whose result nobody counts, while other ranks of a sharded model have more pieces than this one."""
-        own = sum(len(list(self.split.pieces(samples))) for samples in data.parts)
-        most = max(self._ranks.gather(own))
-        if data.parts:
-            self._spare = data.load(0, 0, 1)
-        for _ in range(most - own):
-            if self._spare is None:
-                raise UsageError(
-                    f"The evaluation data has fewer samples than the {self._ranks.size} ranks",
-                    "Under FSDP2 each rank takes part in each forward.",
-                    "Use fewer ranks, or parallel ddp.",
-                )
-            batch = self._task.prepare(self._spare) if self._task.prepare is not None else self._spare
-            with self._precision.autocast():
-                self._measures(batch, 1)
+    def _run(self, data: StepData, part: int) -> Sums:
+        sums: Sums = {}
+        for piece in self._pieces(data, [part]):
+            batch = self.at_once.load(data, *piece)
+            for name, one in self._measures(batch, piece[2] - piece[1]).items():
+                values = one.total, one.count
+                _add(sums, name, [torch.as_tensor(v, device=self._device).detach().to(self._sum_type) for v in values])
+        return sums
 
-    @torch.no_grad()
-    def _run(self, data: StepData, part: int, sums: Sums) -> None:
-        for start, stop in self.split.pieces(data.parts[part]):
-            self._running = (data.parts[part], stop - start)
-            batch = data.load(part, start, stop)
-            if self._task.prepare is not None:
-                batch = self._task.prepare(batch)
-            with self._precision.autocast():
-                measured = self._measures(batch, stop - start)
-            for name, one in measured.items():
-                parts = [torch.as_tensor(v, device=self._device).detach().to(self._sum_type) for v in (one.total, one.count)]
-                before = sums.setdefault(name, [torch.zeros_like(p) for p in parts])
-                before[0] += parts[0]
-                before[1] += parts[1]
+    def _measures(self, batch: Batch, samples: int) -> Mapping[str, Sum]:
+        with self._precision.autocast():
+            if self._task.measure is not None:
+                return _checked(self._task.measure(self._model, batch))
+            loss = self._task.loss(self._model, batch)
+            return {"loss": loss if isinstance(loss, Sum) else Sum(loss * samples, samples)}
 
-    def _measures(self, batch: object, samples: int) -> Mapping[str, Sum]:
-        if self._task.measure is not None:
-            return _checked(self._task.measure(self._model, batch))
-        loss = self._task.loss(self._model, batch)
-        return {"loss": loss if isinstance(loss, Sum) else Sum(loss * samples, samples)}
 
-    def _share_the_batch(self) -> None:
-        """The smallest of all ranks' batches holds for all."""
-        votes = self._ranks.meet(Vote(piece=self.split.limit))
-        self._ranks.raise_for(votes)
-        self.split = self.split.agreed(min(vote.piece for vote in votes))
+def _add(sums: Sums, name: str, parts: Iterable[torch.Tensor]) -> None:
+    parts = list(parts)
+    for held, part in zip(sums.setdefault(name, [torch.zeros_like(part) for part in parts]), parts, strict=True):
+        held += part
 
 
 def _checked(measured: object) -> Mapping[str, Sum]:

@@ -19,8 +19,6 @@ import torch.distributed as dist
 from brimful.errors import DoesNotFit
 from brimful.train.step.batching import Split
 
-__all__ = ["Restart", "SmallerFits", "limits_of"]
-
 _trainings = itertools.count()  # of this process; all ranks count alike, also after a restart
 
 

@@ -23,10 +23,9 @@ from brimful.train.optim.schedules import Schedule
 from brimful.train.reporting.peak_memory import limit_memory
 from brimful.train.reporting.progress_log import Log
 from brimful.train.step.batching import Batching, Split, plan_batches, token_rows
+from brimful.train.step.oom import SamplesAtOnce
 from brimful.train.step.parallel import OVERLAP_AFTER, Overlapped, shard
 from brimful.train.task import Task
-
-__all__ = ["Parts", "build_parts"]
 
 
 @dataclass
@@ -40,25 +39,26 @@ class Parts:
     precision: Precision
     schedule: Schedule
     batching: Batching
-    split: Split
+    at_once: SamplesAtOnce
     sampler: EpochSampler
     pipeline: DataPipeline
     evaluation: Evaluation | None
     rows: list[Effective]
 
     def adopt_checkpoint(self, limits: dict[str, Any]) -> None:
-        """Batches that out-of-memory errors had made smaller before stay so, unless another size is asked for now."""
+        """Batches that out-of-memory errors had made smaller before stay so, unless another size is requested now."""
         limit = limits["limit"] if limits["micro_batch"] == self.batching.micro_batch else None
-        same = self.evaluation is not None and limits["eval_batch"] == self.evaluation.split.micro_batch
+        same = self.evaluation is not None and limits["eval_batch"] == self.evaluation.at_once.split.micro_batch
         why = "it ran out of memory with more before the checkpoint; the effective batch is as planned"
         self.adopt_limits(limit, limits["eval_limit"] if same else None, why)
 
     def adopt_limits(self, limit: int | None, eval_limit: int | None, why: str) -> None:
-        if limit is not None and limit < self.split.limit:
-            self.rows.append(Effective("micro_batch", self.split.micro_batch, limit, why))
-            self.split = self.split.agreed(limit)
+        split = self.at_once.split
+        if limit is not None and limit < split.limit:
+            self.rows.append(Effective("micro_batch", split.micro_batch, limit, why))
+            self.at_once.split = split.agreed(limit)
         if eval_limit is not None and self.evaluation is not None:
-            self.evaluation.split = self.evaluation.split.agreed(eval_limit)
+            self.evaluation.at_once.split = self.evaluation.at_once.split.agreed(eval_limit)
 
 
 def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, log: Log, restart: Restart | None) -> Parts:
@@ -66,7 +66,7 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     eval_samples = len(task.eval_data) if task.eval_data is not None else None  # type: ignore[arg-type]
     train_samples = len(task.train_data)  # type: ignore[arg-type]
     batching = plan_batches(config.batch, ranks.size, train_samples, eval_samples)
-    why = "as asked" if config.device != "auto" else "what PyTorch found here"
+    why = "as requested" if config.device != "auto" else "what PyTorch found here"
     rows = [Effective("device", config.device, str(device), why), *batching.rows]
     if config.batch.max_tokens is not None:
         sized = getattr(task.eval_data, "sizes", None) is not None if task.eval_data is not None else None
@@ -98,16 +98,16 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     rows += schedule.rows()
 
     split = Split(batching.micro_batch, batching.micro_batch, by_size=sampler.sizes is not None)
+    at_once = SamplesAtOnce(task, split, ranks, log.say, restart)
     evaluation = None
     if task.eval_data is not None:
         eval_pipeline = Evaluation.pipeline(task, batching, config.batch, config.data, config.seed, ranks, device)
         eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=eval_pipeline.sampler.sizes is not None)
-        evaluation = Evaluation(
-            task, module, precision, ranks, eval_pipeline, eval_split, device=device, say=log.say,
-            restart=restart if config.parallel == "fsdp2" else None,
-        )  # fmt: skip
+        sharded = config.parallel == "fsdp2" and ranks.size > 1
+        eval_at_once = SamplesAtOnce(task, eval_split, ranks, log.say, restart if sharded else None, "evaluation")
+        evaluation = Evaluation(task, module, precision, ranks, eval_pipeline, eval_at_once, device=device, sharded=sharded)
     return Parts(
-        module, model, overlapped, optimizer, precision, schedule, batching, split, sampler, pipeline, evaluation, rows
+        module, model, overlapped, optimizer, precision, schedule, batching, at_once, sampler, pipeline, evaluation, rows
     )
 
 

@@ -13,8 +13,6 @@ from torch.utils.data import Dataset
 
 from brimful.errors import UsageError
 
-__all__ = ["Batch", "Result", "Sum", "Task"]
-
 Batch = Any  # a tree of tensors (tuples, lists, dicts) whose first dimension counts samples
 
 

@@ -17,13 +17,11 @@ import torch.distributed as dist
 
 from brimful.errors import BrimfulError, DoesNotFit, UsageError
 
-__all__ = ["RankFailed", "Ranks", "Vote", "device_for"]
-
 # Assumed: longer than the slowest thing that one rank does while others wait (compiling, a checkpoint to a slow disk).
 MEETING_TIMEOUT = datetime.timedelta(hours=2)
 
 SEE_ITS_OUTPUT = "Its own output shows the error."
-FINE, OUT_OF_MEMORY, GIVES_UP, BROKEN = 0, 1, 2, 3  # what a rank says of its part of a step
+FINE, OUT_OF_MEMORY, GIVES_UP, BROKEN = 0, 1, 2, 3  # the outcome of a rank's part of a step
 
 
 class Vote(NamedTuple):
@@ -37,9 +35,6 @@ class Vote(NamedTuple):
     save: int = 0  # 1: a checkpoint is due by this rank's clock
     recoveries: int = 0  # replays after out-of-memory in this update
     by_count: int = 0  # 1: the loss is a Sum
-
-    def numbers(self) -> list[int]:
-        return [int(value) for value in self]
 
 
 class RankFailed(BrimfulError):
@@ -56,17 +51,16 @@ def device_for(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise UsageError(f"config.device = {name!r} is no device's name", "", 'write "auto", "cpu" or "cuda:0"') from None
-    if device.type != "cpu" and device.index is None:
-        device = torch.device(device.type, local)
-    if device.type != "cpu":
-        count = torch.accelerator.device_count()
-        if device.index is not None and device.index >= count:
-            raise UsageError(
-                f"config.device = {name!r} asks for {device} and this process sees {count} of them",
-                "Each rank needs an accelerator of its own.",
-                f"start {max(count, 1)} processes (torchrun --nproc-per-node), or set config.device to cpu",
-            )
-    return device
+    if device.type == "cpu":
+        return device
+    index, count = local if device.index is None else device.index, torch.accelerator.device_count()
+    if index >= count:
+        raise UsageError(
+            f"config.device = {name!r} means {device.type}:{index} here, and this process sees {count} of them",
+            "Each rank needs an accelerator of its own.",
+            f"start {max(count, 1)} processes (torchrun --nproc-per-node), or set config.device to cpu",
+        )
+    return torch.device(device.type, index)
 
 
 class Ranks:
@@ -92,7 +86,7 @@ class Ranks:
             self._started = True
         if self.size > 1:
             self._control = dist.new_group(backend="gloo", timeout=MEETING_TIMEOUT)
-            self._table = [torch.zeros(len(Vote().numbers()), dtype=torch.int64) for _ in range(self.size)]
+            self._table = [torch.zeros(len(Vote()), dtype=torch.int64) for _ in range(self.size)]
 
     @property
     def first(self) -> bool:
@@ -100,15 +94,20 @@ class Ranks:
         return self.rank == 0
 
     def meet(self, vote: Vote) -> list[Vote]:
-        """Every rank's vote, in the order of ranks. Each rank takes part, whatever happened to it."""
-        if self.size == 1:
-            return [vote]
-        dist.all_gather(self._table, torch.tensor(vote.numbers(), dtype=torch.int64), group=self._control)
-        return [Vote(*row.tolist()) for row in self._table]
+        """Every rank's vote, in the order of ranks. Each takes part, whatever happened to it; where one failed, all raise."""
+        votes = self._exchange(vote)
+        self.raise_for(votes)
+        return votes
 
     def confirm(self) -> None:
-        """A meeting before anything else that all ranks do together: raises where one of them comes to say that it failed."""
-        self.raise_for(self.meet(Vote()))
+        """A meeting before anything else that all ranks do together: raises where one of them failed."""
+        self.meet(Vote())
+
+    def _exchange(self, vote: Vote) -> list[Vote]:
+        if self.size == 1:
+            return [vote]
+        dist.all_gather(self._table, torch.tensor([int(value) for value in vote]), group=self._control)
+        return [Vote(*row.tolist()) for row in self._table]
 
     def raise_for(self, votes: Sequence[Vote]) -> None:
         for rank, vote in enumerate(votes):
@@ -125,8 +124,8 @@ class Ranks:
             return
         self._failure_is_known = True
         if self.meets_in_steps:
-            with contextlib.suppress(RuntimeError):  # a group that is broken already has nobody left to hear of it
-                self.meet(Vote(status))
+            with contextlib.suppress(RuntimeError):  # a group that is broken already has nobody left in it
+                self._exchange(Vote(status))
 
     def gather(self, value: Any) -> list[Any]:
         """`value` of every rank (small Python values), on every rank."""

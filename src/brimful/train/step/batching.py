@@ -1,4 +1,4 @@
-"""micro-batch × accumulation × ranks = effective batch: what was asked, what is in force, and why. No torch is needed here."""
+"""micro-batch × accumulation × ranks = effective batch: requested, in force, and why. No torch is needed here."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from brimful.train.checking import Effective
 from brimful.train.config import BatchingConfig
 from brimful.units import counted
 
-__all__ = ["EVAL_TIMES_MICRO", "Batching", "Split", "plan_batches", "token_rows"]
-
 # Assumed: evaluation keeps no activations for a backward pass; the first batch of the size that follows is tried at the start.
 EVAL_TIMES_MICRO = 3
 
 
 @dataclass(frozen=True)
 class Batching:
-    """The sizes in force. `rows` say for each what was asked and why it is what it is."""
+    """The sizes in force. `rows`: what was requested for each, and why it is what it is."""
 
     micro_batch: int
     accumulation: int
@@ -161,11 +159,13 @@ class Split:
         at_once = samples * self.limit // self.micro_batch if self.by_size else self.limit
         return max(1, min(samples, at_once))
 
-    def pieces(self, samples: int) -> Iterator[tuple[int, int]]:
+    def pieces(self, samples: int, decomposes: bool = True) -> Iterator[tuple[int, int]]:
         """Start and stop of each piece of a micro-batch of `samples`: as few as the limit allows, of nearly one size."""
-        count = -(-samples // self.piece(samples)) if samples else 0
+        count = self._count(samples, decomposes)
         for number in range(count):
-            yield samples * number // count, samples * (number + 1) // count
+            start, stop = samples * number // count, samples * (number + 1) // count
+            if stop > start:
+                yield start, stop
 
     def updates(self, largest: int) -> int:
         """Of a loss that does not decompose: into how many updates a step is cut whose micro-batches have up to `largest`
@@ -174,15 +174,17 @@ class Split:
 
     def at_once(self, samples: int, decomposes: bool = True) -> int:
         """The samples in the largest piece of a micro-batch of `samples`."""
-        count = -(-samples // self.piece(samples)) if decomposes else self.updates(samples)
-        return -(-samples // count)
+        return -(-samples // self._count(samples, decomposes))
+
+    def _count(self, samples: int, decomposes: bool) -> int:
+        return -(-samples // self.piece(samples)) if decomposes else self.updates(samples)
 
     def smaller(self, samples: int, failed: int) -> Split | None:
         """What to try after a piece of `failed` out of `samples` did not fit; None when it was a single sample."""
         if failed <= 1:
             return None
-        split = replace(self, limit=max(1, failed // 2)) if not self.by_size else replace(self, limit=max(1, self.limit // 2))
-        while split.limit > 1 and -(-samples // -(-samples // split.piece(samples))) >= failed:
+        split = replace(self, limit=max(1, (self.limit if self.by_size else failed) // 2))
+        while split.limit > 1 and split.at_once(samples) >= failed:
             split = replace(split, limit=split.limit // 2)
         return split
 

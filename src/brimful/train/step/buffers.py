@@ -9,8 +9,6 @@ from torch import nn
 
 from brimful_inside.script import is_imaginary
 
-__all__ = ["Buffers", "layers_that_depend_on_the_cut", "running_statistics"]
-
 
 class Buffers:
     """Copies of the buffers as they were at the start of a step.

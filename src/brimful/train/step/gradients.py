@@ -7,10 +7,11 @@ The sums of the loss ride along in a small bucket of their own.
 from __future__ import annotations
 
 import functools
+import itertools
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,39 +19,32 @@ from torch.distributed.tensor import DTensor
 
 from brimful.train.distributed.ranks import Ranks
 
-__all__ = ["GradientSum", "clip", "local"]
-
 BUCKET_BYTES = 25 * 2**20  # cited: DistributedDataParallel's default bucket_cap_mb of 25
 BUCKETS_AT_ONCE = 2  # assumed: one is filled while the other is on its way
 
+T = TypeVar("T", bound=torch.Tensor)
 Parameters = list[torch.nn.Parameter]
 
 
 class GradientSum:
     """Adds up the gradients of `parameters` over all ranks, in place. Parameters larger than a bucket go without one."""
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], ranks: Ranks, bucket_bytes: int = BUCKET_BYTES):
-        self._parameters = list(parameters)
+    def __init__(self, parameters: Parameters, ranks: Ranks):
+        self._parameters = parameters
         self._ranks = ranks
         self._groups: list[Parameters] = []
         self._large: Parameters = []
         self._flat: dict[tuple, list[torch.Tensor]] = {}  # by type and device: buckets that are used again and again
         if ranks.size > 1:
-            self._large = [p for p in self._parameters if _bytes(p) > bucket_bytes]
-            small = [p for p in self._parameters if _bytes(p) <= bucket_bytes]
-            self._groups = list(_grouped(small, bucket_bytes))
-            for kind in dict.fromkeys(_kind(group) for group in self._groups):
-                largest = max(sum(p.numel() for p in group) for group in self._groups if _kind(group) == kind)
-                count = min(BUCKETS_AT_ONCE, sum(_kind(group) == kind for group in self._groups))
-                self._flat[kind] = [torch.zeros(largest, dtype=kind[0], device=kind[1]) for _ in range(count)]
+            self._large = [p for p in self._parameters if p.nbytes > BUCKET_BYTES]
+            self._groups = list(_grouped([p for p in self._parameters if p.nbytes <= BUCKET_BYTES]))
+            for kind, groups in itertools.groupby(self._groups, _kind):
+                lengths = [sum(p.numel() for p in group) for group in groups]
+                flats = [torch.zeros(max(lengths), dtype=kind[0], device=kind[1]) for _ in lengths[:BUCKETS_AT_ONCE]]
+                self._flat[kind] = flats
             ranks.confirm()  # one that failed before (loading a checkpoint, allocating this) is not waited for below
             for flats in self._flat.values():
                 dist.all_reduce(flats[0])  # what the backend allocates for itself at first use, it allocates now
-
-    @property
-    def bucket_bytes(self) -> int:
-        """What the buckets hold for as long as the training lasts."""
-        return sum(_bytes(flat) for flats in self._flat.values() for flat in flats)
 
     def present(self) -> int:
         """A checksum of which parameters have a gradient, by which ranks see whether they agree."""
@@ -75,22 +69,18 @@ class GradientSum:
         work: list[Any] = [dist.all_reduce(sums, async_op=True)]
         work += [dist.all_reduce(p.grad, async_op=True) for p in self._large if p.grad is not None]
         under_way: deque[tuple] = deque()
-        used = dict.fromkeys(self._flat, 0)
+        buckets = {kind: itertools.cycle(flats) for kind, flats in self._flat.items()}
         for group in self._groups:
-            kind = _kind(group)
-            flats = self._flat[kind]
-            if used[kind] >= len(flats):
-                while under_way:  # the bucket that comes next must be free again
-                    _finish(*under_way.popleft())
-                used[kind] = 0
-            flat = flats[used[kind]]
-            used[kind] += 1
             gradients = [p.grad for p in group if p.grad is not None]
-            if gradients:
-                views = _views(flat, gradients)
-                torch._foreach_copy_(views, gradients)
-                filled = flat[: sum(g.numel() for g in gradients)]
-                under_way.append((dist.all_reduce(filled, async_op=True), gradients, views))
+            if not gradients:
+                continue
+            while len(under_way) >= len(self._flat[_kind(group)]):  # the bucket that comes next must be free again
+                _finish(*under_way.popleft())
+            lengths = [gradient.numel() for gradient in gradients]
+            filled = next(buckets[_kind(group)])[: sum(lengths)]
+            views = [part.view(g.shape) for part, g in zip(filled.split(lengths), gradients, strict=True)]
+            torch._foreach_copy_(views, gradients)
+            under_way.append((dist.all_reduce(filled, async_op=True), gradients, views))
         while under_way:
             _finish(*under_way.popleft())
         for one in work:
@@ -102,36 +92,31 @@ def _finish(work: Any, gradients: list[torch.Tensor], views: list[torch.Tensor])
     torch._foreach_copy_(gradients, views)
 
 
-def _views(flat: torch.Tensor, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    lengths = [gradient.numel() for gradient in gradients]
-    parts = flat[: sum(lengths)].split(lengths)
-    return [part.view(gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _kind(group: Parameters) -> tuple:
     return group[0].dtype, group[0].device
 
 
-def _grouped(parameters: Parameters, bucket_bytes: int) -> Iterator[Parameters]:
-    """Parameters of one type and device together, up to a bucket's size."""
+def _grouped(parameters: Parameters) -> Iterator[Parameters]:
+    """Parameters of one type and device together, up to a bucket's size; all groups of one kind in a row."""
     kinds: dict[tuple, Parameters] = {}
     for parameter in parameters:
         kinds.setdefault(_kind([parameter]), []).append(parameter)
     for kind in kinds.values():
-        group: Parameters = []
-        size = 0
-        for parameter in kind:
-            if group and size + _bytes(parameter) > bucket_bytes:
-                yield group
-                group, size = [], 0
-            group.append(parameter)
-            size += _bytes(parameter)
-        if group:
+        yield from in_groups(kind, lambda parameter: parameter.nbytes, BUCKET_BYTES)
+
+
+def in_groups(tensors: Iterable[T], bytes_of: Callable[[T], int], limit_bytes: int) -> Iterator[list[T]]:
+    """Neighbours together, as many as keep within the limit, and at least one."""
+    group: list[T] = []
+    size = 0
+    for tensor in tensors:
+        if group and size + bytes_of(tensor) > limit_bytes:
             yield group
+            group, size = [], 0
+        group.append(tensor)
+        size += bytes_of(tensor)
+    if group:
+        yield group
 
 
 def clip(parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:

@@ -10,9 +10,8 @@ import numpy
 import torch
 
 from brimful.errors import TrainingDiverged
+from brimful.train.step.gradients import local
 from brimful.train.task import Sum
-
-__all__ = ["Facts", "Finite", "LossSums", "all_finite"]
 
 INDICES_NAMED = 8  # of the batch, in the error
 
@@ -130,10 +129,9 @@ class Finite:
 
 def all_finite(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether no value is NaN or infinite. Waits for the device."""
-    tensors = [getattr(t, "_local_tensor", t) for t in tensors]  # of sharded ones, this rank's part
-    floats = [t.detach() for t in tensors if t.is_floating_point() and t.numel()]
+    floats = [local(t).detach() for t in tensors if t.is_floating_point() and local(t).numel()]
     if not floats:
         return True
     norms = torch._foreach_norm(floats, float("inf"))
-    # Asked the other way round: what is read of an imaginary card is zero, and there nothing diverges.
+    # Not "all are finite": what is read of an imaginary card is zero, and there nothing diverges.
     return not bool(torch.stack([(~torch.isfinite(norm)).to(norms[0].device) for norm in norms]).any())

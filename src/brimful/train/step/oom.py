@@ -1,30 +1,28 @@
-"""Catching an out-of-memory error so that nothing of what failed stays behind."""
+"""Out-of-memory errors: caught so that nothing of what failed stays behind, and answered with fewer samples at once."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
-from brimful.errors import BrimfulError, DoesNotFit
+from brimful.errors import BrimfulError, DoesNotFit, UsageError
 from brimful.train.data.batch_errors import dead_worker
+from brimful.train.data.pipeline import StepData
+from brimful.train.distributed.ranks import GIVES_UP, Ranks, Vote
+from brimful.train.oom_limits import Restart
+from brimful.train.step.batching import Split
+from brimful.train.task import Batch, Task
 from brimful_inside.simulator.oom_patterns import match_oom
 
-__all__ = [
-    "Missing",
-    "attempt",
-    "does_not_fit",
-    "fewer_samples_sentence",
-    "free_what_is_cached",
-    "layers_sentence",
-    "no_room_after_backward",
-    "no_room_at_the_start",
-    "smaller_sentence",
-]
+T = TypeVar("T")
+Pieces = list[tuple[int, int, int]]  # micro-batch, its first sample, one past its last
 
 
 @dataclass(frozen=True)
@@ -35,17 +33,14 @@ class Missing:
     message: str
 
 
-def attempt(work: Callable[[], object]) -> Missing | None:
-    """Does `work`; None when it succeeded, the missing memory when that was what it lacked. All other errors are raised.
+def attempt(work: Callable[[], T]) -> T | Missing:
+    """What `work` returns, or the memory that it lacked. All other errors are raised.
 
     An error of brimful's own is never a shortage, whatever its message: it is a decision that `work` made. Nor is a
     worker of a loader that died, which torch may raise anywhere: smaller pieces do not bring it back.
-
-    The `except` block is left before anything is returned, so that the traceback, its frames and their tensors are gone.
     """
-    missing: Missing | None = None
     try:
-        work()
+        return work()
     except BrimfulError:
         raise
     except Exception as error:
@@ -54,56 +49,83 @@ def attempt(work: Callable[[], object]) -> Missing | None:
             raise dead from error
         kind = type(error)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        face = match_oom(name, str(error))
-        if face is None:
+        pattern = match_oom(name, str(error))
+        if pattern is None:
             raise
-        words = str(error).strip().splitlines()
-        missing = Missing(face.name, words[0] if words else kind.__name__)
-    return missing
+        lines = str(error).strip().splitlines()
+        missing = Missing(pattern.name, lines[0] if lines else kind.__name__)
+    return missing  # outside of `except`: the traceback, its frames and their tensors are gone
 
 
 def free_what_is_cached(device: torch.device) -> None:
     """Gives memory that nobody uses back to the device, or to the system."""
     gc.collect()
     if device.type != "cpu":
-        module = getattr(torch, device.type, None)
-        if module is not None and hasattr(module, "empty_cache"):
-            module.empty_cache()
+        getattr(torch, device.type).empty_cache()
     elif sys.platform.startswith("linux"):
-        _trim_the_heap()
+        with contextlib.suppress(OSError, AttributeError):  # glibc keeps freed blocks; other C libraries have no such call
+            ctypes.CDLL(None).malloc_trim(0)
 
 
-def _trim_the_heap() -> None:
-    """glibc keeps freed blocks that are below its mapping threshold; other C libraries have no such call."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        return
+class SamplesAtOnce:
+    """How many samples go through the model at once on this rank: `split`, smaller after each out-of-memory error.
 
+    `restart`: of a training whose forward or backward communicates, in which a step cannot be replayed. `use`: "training" or
+    "evaluation", as messages name it.
+    """
 
-def smaller_sentence(missing: Missing, rank: int | None, piece: int, failed: int, task: str | None) -> str:
-    """`rank`: None where there is one process. `task`: the name of one whose loss does not decompose, else None."""
-    where = f" on rank {rank}" if rank is not None else ""
-    begin = f"Out of memory{where} ({missing.pattern}): {piece:,} in place of {failed:,} samples at once"
-    if task is None:
-        return f"{begin}; the step is replayed, its batch stays as it is."
-    return f"{begin}. {fewer_samples_sentence(task)}"
+    def __init__(
+        self, task: Task, split: Split, ranks: Ranks, say: Callable[[str], None], restart: Restart | None, use: str = "training"
+    ):
+        self.split = split
+        self.communicates = True  # whether other ranks wait in a collective for what runs, where there is a `restart`
+        self._task, self._ranks, self._say, self._restart, self._use = task, ranks, say, restart, use
+        self._running = (0, 0)  # samples of the micro-batch that runs, and of the piece of it
+        self._spare: Batch = None  # one sample, for a rank of a sharded model that has none in a step
 
+    def load(self, data: StepData, part: int, start: int, stop: int) -> Batch:
+        self._running = (data.parts[part], stop - start)
+        return self._prepared(data.load(part, start, stop))
 
-def fewer_samples_sentence(task: str) -> str:
-    """Of a task whose loss does not decompose."""
-    return (
-        f"The loss of {task} is no mean over samples and cannot be split with the same result: from now on an update has FEWER "
-        "samples. None is lost or repeated."
-    )
+    def spares(self, data: StepData, pieces: Pieces) -> Iterator[Batch]:
+        """A batch whose result counts for nothing for each piece that another rank of a sharded model has more than this one:
+        every rank takes part in each forward."""
+        most = max(self._ranks.gather(len(pieces)))
+        if pieces:
+            part, start, _ = pieces[0]
+            self._spare = data.load(part, start, start + 1)
+        for _ in range(most - len(pieces)):
+            if self._spare is None:
+                raise UsageError(
+                    f"{data.samples:,} samples over {self._ranks.size} ranks leave this rank without any in {self._use}",
+                    "Under FSDP2 each rank takes part in each forward.",
+                    "Use fewer ranks, or parallel ddp.",
+                )
+            yield self._prepared(self._spare)
 
+    def _prepared(self, batch: Batch) -> Batch:
+        return self._task.prepare(batch) if self._task.prepare is not None else batch
 
-def layers_sentence(layers: Sequence[str]) -> str:
-    more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
-    return (
-        f"The result is not that of the whole micro-batch, because of {', '.join(layers[:3])}{more}: normalization over a "
-        "batch and dropout depend on which samples go through the model together."
-    )
+    def shrink(self, missing: Missing, where: str, then: str) -> None:
+        """Goes below the piece for which memory was `missing`, and says so. `where` and `then`: parts of the sentence.
+
+        Raises DoesNotFit, on all ranks, where the piece was a single sample, and SmallerFits where other ranks wait.
+        """
+        of, failed = self._running
+        smaller = self.split.smaller(of, failed)
+        if smaller is None:
+            self._ranks.announce(GIVES_UP)
+            raise does_not_fit(missing.message, self._use)
+        if self._restart is not None and self.communicates:
+            self._restart.smaller(smaller.limit, missing.pattern, evaluation=self._use == "evaluation")
+        self.split = smaller
+        rank = f" on rank {self._ranks.rank}" if self._ranks.size > 1 else ""
+        at_once = f"{smaller.piece(of):,} in place of {failed:,} samples at once"
+        self._say(f"Out of memory{rank}{where} ({missing.pattern}): {at_once}{then}")
+
+    def adopt(self, votes: Sequence[Vote]) -> None:
+        """The smallest of all ranks' pieces holds for all."""
+        self.split = self.split.agreed(min(vote.piece for vote in votes))
 
 
 def no_room_at_the_start(message: str) -> DoesNotFit:
@@ -114,11 +136,12 @@ def no_room_at_the_start(message: str) -> DoesNotFit:
     )
 
 
-def does_not_fit(message: str) -> DoesNotFit:
+def does_not_fit(message: str, use: str = "training") -> DoesNotFit:
     return DoesNotFit(
-        f"A single sample does not fit into memory in training: {message}",
-        "The micro-batch cannot become smaller than 1. The last checkpoint stays as it is.",
-        "Switch gradient checkpointing on, use bf16, or choose a smaller model or smaller samples.",
+        f"A single sample does not fit into memory in {use}: {message}",
+        "The batch cannot become smaller than 1. The last checkpoint stays as it is.",
+        "Use bf16, a smaller model or smaller samples"
+        + (", or switch gradient checkpointing on." if use == "training" else "."),
     )
 
 

@@ -17,10 +17,8 @@ import torch
 from torch.optim import Optimizer
 
 from brimful.errors import DoesNotFit
-from brimful.train.step.gradients import local
+from brimful.train.step.gradients import in_groups, local
 from brimful.train.step.oom import Missing, attempt, free_what_is_cached
-
-__all__ = ["Update"]
 
 COPIED_AT_ONCE_BYTES = 64 * 2**20  # assumed: small beside what a forward pass needs, and that is free during the update
 
@@ -133,17 +131,12 @@ class Update(Optimizer):
 
     def _copied_pieces(self) -> Iterator[_Piece]:
         for piece in self._pieces:
-            taken: list[torch.Tensor] = []
-            size = 0
-            for parameter in piece.with_gradients():
-                own = _bytes_changed(parameter, self.inner.state)
-                if taken and size + own > COPIED_AT_ONCE_BYTES:
-                    yield _Piece(piece.group, taken)
-                    taken, size = [], 0
-                taken.append(parameter)
-                size += own
-            if taken:
-                yield _Piece(piece.group, taken)
+            changed = in_groups(piece.with_gradients(), self._bytes_changed, COPIED_AT_ONCE_BYTES)
+            yield from (_Piece(piece.group, parameters) for parameters in changed)
+
+    def _bytes_changed(self, parameter: torch.Tensor) -> int:
+        held = self.inner.state.get(parameter, {}).values()
+        return 2 * local(parameter).nbytes + sum(local(v).nbytes for v in held if isinstance(v, torch.Tensor))
 
 
 class _Kept:
@@ -175,11 +168,6 @@ def _pieces_of(optimizer: Optimizer) -> Iterator[_Piece]:
             kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
         for parameters in kinds.values():
             yield _Piece(group, parameters)
-
-
-def _bytes_changed(parameter: torch.Tensor, state: Any) -> int:
-    held = state.get(parameter, {}).values()
-    return 2 * local(parameter).nbytes + sum(local(v).nbytes for v in held if isinstance(v, torch.Tensor))
 
 
 def _no_room(piece: _Piece, missing: Missing) -> DoesNotFit:

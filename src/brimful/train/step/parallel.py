@@ -7,9 +7,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,17 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 from brimful.errors import UsageError
 from brimful.train.checking import Effective
 from brimful.train.distributed.ranks import Ranks
-
-__all__ = [
-    "OVERLAP_AFTER",
-    "Overlapped",
-    "full",
-    "incomplete_in_overlap",
-    "load_sharded",
-    "no_overlap_sentence",
-    "shard",
-    "without_gradient",
-]
 
 OVERLAP_AFTER = 300  # assumed: updates without out-of-memory, after which sizes that vary have been met
 
@@ -47,11 +36,9 @@ class Overlapped:
             self.model = DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
         self.model.register_comm_hook(None, _sum)
 
-    @contextlib.contextmanager
-    def locally(self) -> Iterator[None]:
+    def locally(self) -> AbstractContextManager[None]:
         """Gradients stay on this rank."""
-        with self.model.no_sync():
-            yield
+        return self.model.no_sync()
 
 
 def _sum(state, bucket):  # DDP compares annotations with types, and here they are strings
@@ -88,14 +75,12 @@ def shard(module: nn.Module, ranks: Ranks) -> Effective:
     """FSDP2, in place: each repeated block, then the rest."""
     if ranks.size == 1:
         return Effective("parallel", "fsdp2", "one process", "there is nobody to share the parameters with")
-    blocks = [child for holder in module.modules() if isinstance(holder, (nn.ModuleList, nn.Sequential)) for child in holder]
-    count = 0
-    for block in reversed(blocks):  # inner ones first
-        if any(p.requires_grad for p in block.parameters()) and not isinstance(block, (nn.ModuleList, nn.ModuleDict)):
-            fully_shard(block)
-            count += 1
-    fully_shard(module)
-    return Effective("parallel", "fsdp2", "fsdp2", f"{count} blocks and the rest, each over {ranks.size} ranks")
+    children = [child for holder in module.modules() if isinstance(holder, (nn.ModuleList, nn.Sequential)) for child in holder]
+    containers = (nn.ModuleList, nn.ModuleDict)
+    blocks = [c for c in children if any(p.requires_grad for p in c.parameters()) and not isinstance(c, containers)]
+    for block in (*reversed(blocks), module):  # inner ones first
+        fully_shard(block)
+    return Effective("parallel", "fsdp2", "fsdp2", f"{len(blocks)} blocks and the rest, each over {ranks.size} ranks")
 
 
 def full(tree: Any) -> Any:

@@ -13,37 +13,20 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
 from brimful.errors import UsageError
 from brimful.train.data.pipeline import StepData
-from brimful.train.distributed.ranks import (
-    BROKEN,
-    FINE,
-    GIVES_UP,
-    OUT_OF_MEMORY,
-    Ranks,
-    Vote,
-)
+from brimful.train.distributed.ranks import BROKEN, FINE, GIVES_UP, OUT_OF_MEMORY, Ranks, Vote
 from brimful.train.model.precision import Precision
-from brimful.train.oom_limits import Restart
 from brimful.train.optim.optimizers import set_lr
-from brimful.train.step.batching import Split
 from brimful.train.step.buffers import Buffers, layers_that_depend_on_the_cut
 from brimful.train.step.gradients import GradientSum, clip, local
 from brimful.train.step.non_finite import Facts, Finite, LossSums
-from brimful.train.step.oom import (
-    Missing,
-    attempt,
-    does_not_fit,
-    free_what_is_cached,
-    layers_sentence,
-    no_room_after_backward,
-    smaller_sentence,
-)
+from brimful.train.step.oom import Missing, Pieces, SamplesAtOnce, attempt, free_what_is_cached, no_room_after_backward
 from brimful.train.step.optimizer_update import Update
 from brimful.train.step.parallel import (  # fmt: skip
     OVERLAP_AFTER,
@@ -52,14 +35,11 @@ from brimful.train.step.parallel import (  # fmt: skip
     no_overlap_sentence,
     without_gradient,
 )
-from brimful.train.step.rng_state import Randomness
+from brimful.train.step.rng_state import Randomness, RandomState
 from brimful.train.task import Sum, Task
-
-__all__ = ["Asks", "Counts", "Done", "Stepper"]
 
 T = TypeVar("T")
 _NOTHING = contextlib.nullcontext()  # may be entered again and again
-Pieces = list[tuple[int, int, int]]  # micro-batch, its first sample, one past its last
 
 
 @dataclass
@@ -102,7 +82,7 @@ class Stepper:
         update: Update,
         precision: Precision,
         ranks: Ranks,
-        split: Split,
+        at_once: SamplesAtOnce,
         *,
         device: torch.device,
         clip_norm: float | None,
@@ -111,24 +91,22 @@ class Stepper:
         replays_graphs: bool = False,
         overlapped: Overlapped | None = None,
         sharded: bool = False,
-        restart: Restart | None = None,
     ):
-        self.split = split
+        self.task, self.at_once = task, at_once
         self.counts = Counts()
         self.finite = Finite(on_nan, device)
-        self._task, self._model, self._module = task, model, module
+        self._model, self._module = model, module
+        self.at_once.communicates = sharded
         self._update, self._precision, self._ranks = update, precision, ranks
         self._device, self._clip_norm, self._say = device, clip_norm, say
-        self._overlapped, self._sharded, self._restart = overlapped, sharded, restart
-        self._spare: object = None  # a batch of one sample, for a rank of a sharded model that has none in a step
+        self._overlapped, self._sharded = overlapped, sharded
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._gradients = GradientSum(self._parameters if not sharded else [], ranks)
         self._randomness = Randomness(device)
         self._buffers = Buffers(module, always=replays_graphs)
         self._sums = LossSums(device)
         self._by_count = False  # the loss is a Sum: its count, not the number of samples, is what it is divided by
-        self._overlaps, self._communicates = False, sharded
-        self._running = (0, 0)  # samples of the micro-batch that runs, and of the piece of it
+        self._overlaps = False
         self._warned_of_layers = False
 
     def train_on(self, data: StepData, lr_at: Callable[[int], float], asks: Callable[[], Asks]) -> Iterator[Done]:
@@ -138,23 +116,16 @@ class Stepper:
         sample does not fit on one of them.
         """
         whole = [(part, 0, samples) for part, samples in enumerate(data.parts)]
-        todo = deque([whole] if self._task.decomposes else self._cut_apart(whole, data))
+        todo = deque([whole] if self.task.decomposes else self._cut_apart(whole, data))
         while todo:
             pieces = todo.popleft()
             self._overlaps = self._may_overlap(data)
             state = self._randomness.take_again()
             self._buffers.take()
-
-            def put_back(state=state) -> None:
-                self._randomness.put_back(state)
-                self._buffers.put_back()
-
-            vote = self._own_part(data, pieces, put_back, asks())
-            votes = self._ranks.meet(vote)
-            self._ranks.raise_for(votes)
+            votes = self._ranks.meet(self._own_part(data, pieces, state, asks()))
             self._adopt(votes)
             if any(v.status == OUT_OF_MEMORY for v in votes):
-                put_back()
+                self._put_back(state)
                 self.drop_gradients()
                 todo.extendleft(reversed(_halves(pieces)))
                 continue
@@ -162,46 +133,53 @@ class Stepper:
                 continue  # a part of micro-batches that all have fewer samples than there are parts
             yield self._finish(data, votes, lr_at)
 
+    def _put_back(self, state: RandomState) -> None:
+        self._randomness.put_back(state)
+        self._buffers.put_back()
+
     # --- this rank's part -------------------------------------------------------------------------------------------
 
-    def _own_part(self, data: StepData, pieces: Pieces, put_back: Callable[[], None], asks: Asks) -> Vote:
-        """Gradients and sums of this rank's part, and what it has to say: whatever happens, the others hear of it."""
+    def _own_part(self, data: StepData, pieces: Pieces, state: RandomState, asks: Asks) -> Vote:
+        """Gradients and sums of this rank's part, and its vote: whatever happens, the other ranks learn of it."""
         status, recoveries = FINE, 0
         try:
-            while (missing := attempt(lambda: self._run(data, pieces))) is not None:
+            while isinstance(missing := attempt(lambda: self._run(data, pieces)), Missing):
                 recoveries += 1
-                if self._communicates:
-                    self._start_anew(missing)
                 self.drop_gradients()
                 free_what_is_cached(self._device)
-                put_back()
-                if not self._go_smaller(missing):
-                    status, self.last_message = GIVES_UP, missing.message
-                    break
-                if not self._task.decomposes:
+                self._put_back(state)
+                self.shrink(missing, "", "; the step is replayed, its batch stays as it is.")
+                if not self.task.decomposes:
                     status = OUT_OF_MEMORY
                     break
         except BaseException:
             self._ranks.announce(BROKEN)
             raise
-        if status == GIVES_UP:
-            self._ranks.announce(GIVES_UP)
-            raise does_not_fit(self.last_message)
         samples = sum(stop - start for _, start, stop in pieces)
         present = self._gradients.present()
-        return Vote(status, self.split.limit, asks.signal, samples, present, asks.save, recoveries, self._by_count)
+        return Vote(status, self.at_once.split.limit, asks.signal, samples, present, asks.save, recoveries, self._by_count)
 
     def _run(self, data: StepData, pieces: Pieces) -> None:
-        """Forward and backward of `pieces`, each cut as small as it has to be."""
+        """Forward and backward of `pieces`, each cut as small as it has to be; one whose loss does not decompose is not."""
         self.drop_gradients()
         self._sums.clear()
-        cut = self._cut(data, pieces)
-        for number, (part, start, stop) in enumerate(cut):
-            self._running = (data.parts[part], stop - start)
-            batch = data.load(part, start, stop)
-            if self._task.prepare is not None:
-                batch = self._task.prepare(batch)
-            with self._reduction(last=number == len(cut) - 1):
+        if self.task.decomposes:
+            split = self.at_once.split
+            cut = [(part, a + start, a + stop) for part, a, b in pieces for start, stop in split.pieces(b - a)]
+        else:
+            cut = [piece for piece in pieces if piece[2] > piece[1]]
+        self.forward_backward(data, cut)
+        if self._sharded:
+            for batch in self.at_once.spares(data, cut):
+                self._precision.backward(self._objective(batch, 1, data.samples)[1] * 0.0)
+        if self._overlaps and self._gradients.present() != self._gradients.complete:
+            raise incomplete_in_overlap(without_gradient(self._module))
+
+    def forward_backward(self, data: StepData, pieces: Pieces) -> None:
+        """Adds the gradients of `pieces` to those of the parameters, and their losses to the sums of the update."""
+        for number, (part, start, stop) in enumerate(pieces, 1):
+            batch = self.at_once.load(data, part, start, stop)
+            with self._reduction(last=number == len(pieces)):
                 loss, objective = self._objective(batch, stop - start, data.samples)
                 self._precision.backward(objective)
             if isinstance(loss, Sum):
@@ -209,45 +187,17 @@ class Stepper:
             else:
                 self._sums.add_mean(loss, stop - start)
             del batch, loss, objective  # the next one needs the room
-        if self._sharded:
-            self._go_along(data, cut)
-        if self._overlaps and self._gradients.present() != self._gradients.complete:
-            raise incomplete_in_overlap(without_gradient(self._module))
-
-    def _cut(self, data: StepData, pieces: Pieces) -> Pieces:
-        """`pieces` as small as they have to be. One whose loss does not decompose is not cut any further."""
-        if not self._task.decomposes:
-            return [piece for piece in pieces if piece[2] > piece[1]]
-        return [(part, a + start, a + stop) for part, a, b in pieces for start, stop in self.split.pieces(b - a)]
 
     def _reduction(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """Around a forward and backward: whether gradients stay on this rank."""
-        if self._overlapped is None or (last and self._overlaps):
-            self._communicates = self._overlapped is not None or self._sharded
-            return _NOTHING
-        self._communicates = False
-        return self._overlapped.locally()
-
-    def _go_along(self, data: StepData, cut: Pieces) -> None:
-        """Forwards that count for nothing, while other ranks of a sharded model have more pieces than this one."""
-        most = max(self._ranks.gather(len(cut)))
-        if cut:
-            part, start, _ = cut[0]
-            self._spare = data.load(part, start, start + 1)
-        if len(cut) < most and self._spare is None:
-            raise UsageError(
-                f"A step of {data.samples:,} samples over {self._ranks.size} ranks leaves this one without any",
-                "Under FSDP2 each rank takes part in each forward.",
-                "Use fewer ranks, or parallel ddp.",
-            )
-        for _ in range(most - len(cut)):
-            batch = self._task.prepare(self._spare) if self._task.prepare is not None else self._spare
-            self._precision.backward(self._objective(batch, 1, data.samples)[1] * 0.0)
+        stay = self._overlapped is not None and not (last and self._overlaps)
+        self.at_once.communicates = not stay
+        return self._overlapped.locally() if self._overlapped is not None and stay else _NOTHING
 
     def _objective(self, batch: object, samples: int, reference: int) -> tuple[torch.Tensor | Sum, torch.Tensor]:
         """The loss, and what goes backward, so that the sum over all micro-batches of all ranks is the mean."""
         with self._precision.autocast():
-            loss = self._task.loss(self._model, batch)
+            loss = self.task.loss(self._model, batch)
         if isinstance(loss, Sum):
             self._by_count = True
             return loss, torch.as_tensor(loss.total) / reference
@@ -262,48 +212,36 @@ class Stepper:
         for parameter in self._parameters:
             parameter.grad = None
 
+    def shrink(self, missing: Missing, where: str, then: str) -> None:
+        """Makes the pieces smaller, with a warning where that changes the result. Raises as `SamplesAtOnce.shrink` does."""
+        if not self.task.decomposes:
+            then = (
+                f". The loss of {self.task.name} is no mean over samples and cannot be split with the same result: from now on "
+                "an update has FEWER samples. None is lost or repeated."
+            )
+        self.at_once.shrink(missing, where, then)
+        layers = [] if self._warned_of_layers else layers_that_depend_on_the_cut(self._module)
+        self._warned_of_layers = True
+        if layers:
+            more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
+            self._say(
+                f"The result is not that of the whole micro-batch, because of {', '.join(layers[:3])}{more}: normalization "
+                "over a batch and dropout depend on which samples go through the model together."
+            )
+
     def _may_overlap(self, data: StepData) -> bool:
-        """By what all ranks know alike. Each needs a micro-batch of its own."""
+        """From what all ranks know alike. Each needs a micro-batch of its own."""
         return (
             self._overlapped is not None
             and self.counts.updates_since_recovery >= OVERLAP_AFTER
             and data.samples >= self._ranks.size
-            and self._task.decomposes
+            and self.task.decomposes
             and not self.counts.incomplete
         )
 
-    # --- out of memory ----------------------------------------------------------------------------------------------
-
-    def _go_smaller(self, missing: Missing) -> bool:
-        of, failed = self._running
-        smaller = self.split.smaller(of, failed)
-        if smaller is None:
-            return False
-        self.split = smaller
-        rank = self._ranks.rank if self._ranks.size > 1 else None
-        task = None if self._task.decomposes else self._task.name
-        self._say(smaller_sentence(missing, rank, self.split.piece(of), failed, task))
-        self._warn_of_layers()
-        return True
-
-    def _start_anew(self, missing: Missing) -> NoReturn:
-        """Other ranks wait in a collective for what this one could not do: the step cannot be replayed."""
-        assert self._restart is not None
-        smaller = self.split.smaller(*self._running)
-        if smaller is None:
-            raise does_not_fit(missing.message)
-        self._restart.smaller(smaller.limit, missing.pattern)
-
-    def _warn_of_layers(self) -> None:
-        layers = layers_that_depend_on_the_cut(self._module)
-        if layers and not self._warned_of_layers:
-            self._say(layers_sentence(layers))
-        self._warned_of_layers = True
-
     def _cut_apart(self, whole: Pieces, data: StepData) -> Iterator[Pieces]:
         """For a loss that does not decompose: the updates that one step becomes. The same number on all ranks."""
-        largest = max([-(-data.samples // self._ranks.size), *data.parts])
-        count = self.split.updates(largest)
+        count = self.at_once.split.updates(max([-(-data.samples // self._ranks.size), *data.parts]))
         for number in range(count):
             yield [(part, n * number // count, n * (number + 1) // count) for part, _, n in whole]
 
@@ -311,7 +249,7 @@ class Stepper:
 
     def _adopt(self, votes: list[Vote]) -> None:
         """What all ranks know alike from here on."""
-        self.split = self.split.agreed(min(vote.piece for vote in votes))
+        self.at_once.adopt(votes)
         self._by_count = any(vote.by_count for vote in votes)
         if self._overlapped is not None:
             self._notice_incomplete(votes)
@@ -334,7 +272,9 @@ class Stepper:
                 torch.distributed.all_reduce(sums)
         else:
             if len({vote.gradients for vote in votes}) > 1:
-                self._fill_missing()
+                missing = self._gradients.missing()
+                self._twice(lambda: _fill_with_zeros(missing))
+                self._ranks.confirm()
             self._gradients.reduce(sums)
         if self._by_count or self._sharded or samples != data.samples:
             self._twice(lambda: self._divide(data.samples, samples))
@@ -368,16 +308,15 @@ class Stepper:
 
         The ranks have their sums by now, and another one may be in its update: the step cannot be replayed from here.
         """
-        done: list[T] = []
-        missing = attempt(lambda: done.append(work()))
-        if missing is not None:
-            self._say(f"Out of memory between backward and update ({missing.pattern}): tried again, nothing is lost.")
+        done = attempt(work)
+        if isinstance(done, Missing):
+            self._say(f"Out of memory between backward and update ({done.pattern}): tried again, nothing is lost.")
             free_what_is_cached(self._device)
-            missing = attempt(lambda: done.append(work()))
-        if missing is not None:
+            done = attempt(work)
+        if isinstance(done, Missing):
             self._ranks.announce(GIVES_UP)
-            raise no_room_after_backward(missing.message)
-        return done[0]
+            raise no_room_after_backward(done.message)
+        return done
 
     def _divide(self, reference: int, samples: int) -> None:
         """Gradients were divided by `reference`; what they ought to be divided by is known only now."""
@@ -388,18 +327,10 @@ class Stepper:
             factor = averaged * reference / samples
         torch._foreach_mul_([local(p.grad) for p in self._parameters if p.grad is not None], factor)
 
-    def _fill_missing(self) -> None:
-        missing = self._gradients.missing()
 
-        def fill() -> None:
-            for parameter in missing:
-                parameter.grad = torch.zeros_like(parameter)
-
-        failed = attempt(fill)
-        if failed is not None:
-            self._ranks.announce(GIVES_UP)
-            raise does_not_fit(failed.message)
-        self._ranks.confirm()
+def _fill_with_zeros(parameters: list[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
 
 
 def _halves(pieces: Pieces) -> list[Pieces]:
