@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from brimful.train.config import (
+    from brimful.train.config import (  # fmt: skip
         BatchingConfig,
         CheckpointConfig,
         Config,
@@ -25,39 +25,18 @@ if TYPE_CHECKING:
     from brimful.train.task import Batch, Result, Sum, Task
 
 _MODULES = {
-    "config": (
-        "BatchingConfig",
-        "CheckpointConfig",
-        "Config",
-        "DataConfig",
-        "OptimizerConfig",
-        "ScalingConfig",
-        "ScheduleConfig",
-    ),
-    "data.arrays": ("Arrays",),
-    "engine": ("exit_codes", "fit"),
-    "reporting.peak_memory": ("Peaks",),
-    "task": ("Batch", "Result", "Sum", "Task"),
+    "config": "BatchingConfig CheckpointConfig Config DataConfig OptimizerConfig ScalingConfig ScheduleConfig",
+    "data.arrays": "Arrays",
+    "engine": "exit_codes fit",
+    "reporting.peak_memory": "Peaks",
+    "task": "Batch Result Sum Task",
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
-    "Arrays",
-    "Batch",
-    "BatchingConfig",
-    "CheckpointConfig",
-    "Config",
-    "DataConfig",
-    "OptimizerConfig",
-    "Peaks",
-    "Result",
-    "ScalingConfig",
-    "ScheduleConfig",
-    "Sum",
-    "Task",
-    "exit_codes",
-    "fit",
-]
+    "Arrays", "Batch", "BatchingConfig", "CheckpointConfig", "Config", "DataConfig", "OptimizerConfig", "Peaks", "Result",
+    "ScalingConfig", "ScheduleConfig", "Sum", "Task", "exit_codes", "fit",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -37,9 +37,9 @@ RESIDENCES = ("auto", "device", "pinned", "host", "loader")
 
 _BATCH, _LEARNING = Group("Batch", sort_key=1), Group("Learning", sort_key=2)
 _COMPUTING, _KEEPING = Group("Computing", sort_key=3), Group("Keeping", sort_key=4)
-_ADAMS = ("adamw", "adam")
+ADAMS = ("adamw", "adam")
 _READ_BY_OPTIMIZERS = {
-    **dict.fromkeys(("beta1", "beta2", "eps"), _ADAMS),
+    **dict.fromkeys(("beta1", "beta2", "eps"), ADAMS),
     **dict.fromkeys(("momentum", "nesterov"), ("sgd",)),
     "relative_step": ("adafactor",),
 }

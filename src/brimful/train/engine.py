@@ -26,7 +26,7 @@ from brimful.train.data.epoch_sampler import Position
 from brimful.train.data.pipeline import StepData
 from brimful.train.distributed.ranks import BROKEN, Ranks, device_for
 from brimful.train.oom_limits import Restart, limits_of
-from brimful.train.optim.state import load_optimizer_state
+from brimful.train.optim.optimizers import load_optimizer_state
 from brimful.train.parts import build_parts
 from brimful.train.reporting.peak_memory import EVAL, TRAIN, Peaks
 from brimful.train.reporting.progress_log import Log, ProgressLog, Standing

@@ -66,7 +66,7 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     eval_samples = len(task.eval_data) if task.eval_data is not None else None  # type: ignore[arg-type]
     train_samples = len(task.train_data)  # type: ignore[arg-type]
     batching = plan_batches(config.batch, ranks.size, train_samples, eval_samples)
-    why = "as requested" if config.device != "auto" else "what PyTorch found here"
+    why = "as asked" if config.device != "auto" else "what PyTorch found here"
     rows = [Effective("device", config.device, str(device), why), *batching.rows]
     if config.batch.max_tokens is not None:
         sized = getattr(task.eval_data, "sizes", None) is not None if task.eval_data is not None else None

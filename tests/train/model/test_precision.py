@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 
 import pytest
 import torch
@@ -175,7 +176,7 @@ def test_a_cpu_without_instructions_for_bf16_is_told(monkeypatch):
 def test_flags_of_the_card_are_set_and_put_back(gpu, name: str, in_force: tuple):  # noqa: F811
     before = tf32_flags()
     assert before == (False, True), "PyTorch's own: convolutions in TF32 unless told otherwise"
-    with Precision(name, CARD) as precision:
+    with closing(Precision(name, CARD)) as precision:
         assert precision.effective == name
         assert tf32_flags() == in_force
     assert tf32_flags() == before
@@ -186,13 +187,13 @@ def test_flags_of_the_card_are_set_and_put_back(gpu, name: str, in_force: tuple)
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
 def test_half_precision_leaves_the_flags_of_the_card(gpu, name: str):  # noqa: F811
     before = tf32_flags()
-    with Precision(name, CARD):
+    with closing(Precision(name, CARD)):
         assert tf32_flags() == before
 
 
 def test_flags_are_not_touched_for_a_cpu():
     before = tf32_flags()
-    with Precision("fp32", CPU):
+    with closing(Precision("fp32", CPU)):
         assert tf32_flags() == before
 
 
@@ -226,7 +227,7 @@ def test_a_card_older_than_ampere_has_no_tf32(enter):  # noqa: F811
 def test_an_update_runs_on_a_card(gpu, name: str):  # noqa: F811
     model = nn.Linear(8, 3).to(CARD)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    with Precision(name, CARD) as precision:
+    with closing(Precision(name, CARD)) as precision:
         assert precision.effective == name
         one_update(model, optimizer, precision, torch.randn(4, 8, device=CARD))
 
@@ -239,7 +240,7 @@ def test_another_precision_is_refused():
 @pytest.mark.parametrize(("has", "expected"), [(True, "bf16"), (False, "fp32")])
 def test_auto_is_what_the_processor_computes_fast(has, expected, monkeypatch):
     monkeypatch.setattr(precision_module, "_cpu_computes_bf16", lambda: has)
-    with Precision("auto", CPU) as precision:
+    with closing(Precision("auto", CPU)) as precision:
         assert (precision.row.requested, precision.effective) == ("auto", expected)
 
 

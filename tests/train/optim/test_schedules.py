@@ -140,7 +140,7 @@ def test_a_warm_up_of_the_whole_training_is_told_and_never_reaches_the_peak():
 def test_what_is_in_force_is_told_in_samples():
     schedule, warm_up = Schedule(ScheduleConfig(warmup_epochs=2), PEAK_LR, 1000, 100).rows()
     assert (schedule.requested, schedule.effective) == ("cosine", "cosine")
-    assert (warm_up.requested, warm_up.effective, warm_up.why) == (2, 200, "asked for in epochs")
+    assert (warm_up.requested, warm_up.effective, warm_up.why) == (2, 200, "given in epochs")
     assert len(Schedule(ScheduleConfig(), PEAK_LR, 1000, 100).rows()) == 1
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful.train.optim.optimizers import AbsoluteAdafactor
-from brimful.train.optim.state import load_optimizer_state, prepare_state
+from brimful.train.optim.optimizers import AbsoluteAdafactor, load_optimizer_state, prepare_state
 
 MAKERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),

@@ -63,7 +63,9 @@ def test_what_a_later_micro_batch_lacks_is_missing_before_the_first_update(tmp_p
     fit(task, ledger_config(tmp_path, batch=batch))
     assert room.met == [False]
     said = capfd.readouterr().err
-    assert said.index("tried before the training: 1 in place of 2 samples at once") < said.index("epoch 1")
+    assert said.index("tried before the training (torch.OutOfMemoryError): 1 in place of 2 samples at once") < said.index(
+        "epoch 1"
+    )
     assert told(tmp_path)["micro_batch"] == 1 and told(tmp_path)["recoveries"] == 1
     assert shares(task).count_nonzero() == 9
 

@@ -1,9 +1,8 @@
 """Gradient checkpointing of any model: its repeated blocks keep their input alone, and are computed once more for the backward.
 
 Chen et al. 2016, arXiv 1604.06174. The blocks' class is changed in place (as FSDP2 does it): names of parameters, keys of
-state dicts and hooks stay as they are, and a wrapper put on later (DDP, FSDP2) finds the model that it knows. PyTorch's
-apply_activation_checkpointing puts a wrapper module around each block instead, and batch normalization moves its statistics
-twice under it (seen in torch 2.13): a training with it does not end in the weights of one without.
+state dicts and hooks stay as they are. Under PyTorch's apply_activation_checkpointing, which wraps each block, batch
+normalization moves its statistics twice (seen in torch 2.13).
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, noop_context_fn
-
-__all__ = ["checkpoint_blocks"]
 
 _DONE = "_computed_again"  # stands in the classes made here
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
@@ -40,14 +37,14 @@ def checkpoint_blocks(model: nn.Module) -> str | None:
         names = ", ".join(f"{count} × {kind}" for kind, count in Counter(type(block).__name__ for block in blocks).items())
         for block in blocks:
             if not hasattr(block, _DONE):  # by a training before this one, say
-                block.__class__ = _checkpointed(type(block))
+                block.__class__ = _checkpointed(type(block), in_stretches=False)
         return f"{names}, each computed again in the backward pass"
     longest = max((m for m in model.modules() if isinstance(m, nn.Sequential)), key=len, default=None)
     stretches = _stretches(longest) if longest is not None else []
     if longest is None or len(stretches) < _FEWEST:
         return None
     if not hasattr(longest, _DONE):
-        longest.__class__ = _in_stretches(type(longest))
+        longest.__class__ = _checkpointed(type(longest), in_stretches=True)
     return f"a Sequential of {len(longest)} layers in {len(stretches)} stretches, each computed again in the backward pass"
 
 
@@ -98,24 +95,16 @@ def _stretches(layers: nn.Sequential) -> list[list[nn.Module]]:
 
 
 @functools.cache
-def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of `kind` whose forward keeps its input alone."""
+def _checkpointed(kind: Any, in_stretches: bool) -> Any:
+    """A subclass of `kind` whose forward keeps its input alone, or the inputs of its stretches of layers."""
 
     @functools.wraps(kind.forward)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not (self.training and torch.is_grad_enabled()):
             return kind.forward(self, *args, **kwargs)
-        return _run([self], functools.partial(kind.forward, self, **kwargs), *args)
-
-    return type(f"Checkpointed{kind.__name__}", (kind,), {"forward": forward, "__module__": kind.__module__, _DONE: True})
-
-
-@functools.cache
-def _in_stretches(kind: type[nn.Sequential]) -> type[nn.Sequential]:
-    @functools.wraps(kind.forward)
-    def forward(self: nn.Sequential, input: Any) -> Any:
-        if not (self.training and torch.is_grad_enabled()):
-            return kind.forward(self, input)
+        if not in_stretches:
+            return _run([self], functools.partial(kind.forward, self, **kwargs), *args)
+        (input,) = args
         for stretch in _stretches(self):
             input = _run(stretch, functools.partial(_through, stretch), input)
         return input

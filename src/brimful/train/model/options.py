@@ -17,8 +17,6 @@ from brimful.train.checking import Effective
 from brimful.train.config import Config
 from brimful.train.model.gradient_checkpointing import checkpoint_blocks
 
-__all__ = ["apply_model_options"]
-
 _PLAIN = "_before_compiling"  # stands in the classes made here
 # A model's own way to do it and how its settings are called: transformers' of today, and of before 5.
 _OWN_WAYS = {
@@ -30,7 +28,7 @@ _OWN_WAYS = {
 def apply_model_options(
     model: nn.Module, config: Config, device: torch.device, *, shapes_alike: bool = True, ranks: int = 1
 ) -> list[Effective]:
-    """Does what was asked for to `model`, which is on `device` and not yet wrapped, and returns what came of it.
+    """Applies the options to `model`, which is on `device` and not yet wrapped, and returns what is in force.
 
     shapes_alike: all batches have the same shape but for their first dimension; False lets torch.compile make sizes variable.
     Raises UsageError for what the device or the machine cannot do.
@@ -80,14 +78,12 @@ def _checkpoint(model: nn.Module) -> Effective:
             own(**{settings: {"use_reentrant": False}} if settings in inspect.signature(own).parameters else {})
             return Effective("gradient_checkpointing", True, True, f"{type(model).__name__}'s own")
         except (ValueError, NotImplementedError) as error:  # transformers' word for a class without support
-            refused = f"; its own was asked first and refused: {str(error).splitlines()[0]}"
+            refused = f"; its own way refused: {str(error).splitlines()[0]}"
             break
     found = checkpoint_blocks(model)
     if found is None:
-        why = (
-            "no repeated blocks found: no Sequential or ModuleList with two of several layers, nor a Sequential of four layers"
-        )
-        return Effective("gradient_checkpointing", True, False, why + refused)
+        none = "no repeated blocks: no Sequential or ModuleList with two of several layers, nor a Sequential of four layers"
+        return Effective("gradient_checkpointing", True, False, none + refused)
     return Effective("gradient_checkpointing", True, True, found + refused)
 
 
@@ -95,14 +91,9 @@ def _compile(model: nn.Module, device: torch.device, shapes_alike: bool, graphs:
     _check_compiler(device)
     plain = getattr(type(model), _PLAIN, type(model))  # what it was before a training before this one
     model.__class__ = _compiled(plain, False if shapes_alike else None, "reduce-overhead" if graphs else None)
-    why = "compiled at the first batch; " + (
-        "each further batch size is compiled anew" if shapes_alike else "sizes that vary become variables"
-    )
-    return (
-        Effective("cuda_graphs", True, True, f"{why}; replayed as CUDA graphs")
-        if graphs
-        else Effective("compile", True, True, why)
-    )
+    sizes = "each further batch size is compiled anew" if shapes_alike else "sizes that vary become variables"
+    name, how = ("cuda_graphs", "; replayed as CUDA graphs") if graphs else ("compile", "")
+    return Effective(name, True, True, f"compiled at the first batch; {sizes}{how}")
 
 
 def _compiled(kind: type[nn.Module], dynamic: bool | None, mode: str | None) -> type[nn.Module]:
@@ -136,19 +127,12 @@ def _own_gradients(model: nn.Module) -> None:
 
 def _check_compiler(device: torch.device) -> None:
     """Compiles a line. What is missing (a C++ compiler, Python's headers, Triton) is seen here and not in the first batch."""
-    failed = ""
     try:
-        torch.compile(_line, dynamic=False)(torch.zeros(2, device=device))
+        torch.compile(lambda x: x + 1, dynamic=False)(torch.zeros(2, device=device))
     except (RuntimeError, OSError, ImportError) as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        failed = lines[0] if lines else type(error).__name__
-    if failed:
+        failed = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UsageError(
             f"config.compile = True: torch.compile does not work on this machine: {failed}",
             "It needs a C++ compiler and Python's headers on a CPU, and Triton with a C compiler on a card.",
             "Install what is missing (Debian: apt install g++ python3-dev), or train without config.compile.",
-        )
-
-
-def _line(x: torch.Tensor) -> torch.Tensor:
-    return x + 1
+        ) from None

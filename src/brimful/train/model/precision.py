@@ -16,8 +16,6 @@ from torch.optim import Optimizer
 from brimful.train.checking import Effective, require
 from brimful.train.config import PRECISIONS
 
-__all__ = ["Precision"]
-
 Flag = tuple[Any, str, Any]  # where a setting of PyTorch's stands, its name, its value
 
 _NOTHING = nullcontext()  # may be entered again and again
@@ -25,10 +23,10 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """A precision on a device, in force from its making to `close()` (or the end of a `with`).
+    """A precision on a device, in force until `close()`.
 
-    Parameters, gradients and the optimizer's state are fp32 in all of them. `effective` may be another than what was asked
-    for, and is what the device computes fast for "auto"; `row` has the reason.
+    Parameters, gradients and the optimizer's state are fp32 in all of them. `effective` may be another than what was requested,
+    and is what the device computes fast for "auto"; `row` has the reason.
     """
 
     def __init__(self, name: str, device: torch.device):
@@ -110,12 +108,6 @@ class Precision:
             _put_tf32(self._flags_before)
             self._flags_before = None
 
-    def __enter__(self) -> Precision:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
 
 def _fast_on(device: torch.device) -> tuple[str, str]:
     """bf16 where the device has instructions for it, fp16 on older CUDA cards."""
@@ -130,14 +122,14 @@ def _fast_on(device: torch.device) -> tuple[str, str]:
 
 def _cpu_computes_bf16() -> bool:
     """Whether the processor multiplies in bf16 itself (AVX-512 BF16 or AMX): emulated it is slower than fp32."""
-    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name)() for name in asked if hasattr(torch.cpu, name))
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name)() for name in names if hasattr(torch.cpu, name))
 
 
 def _fp32(device: torch.device) -> tuple[str, str]:
     if device.type == "cuda":
         return "fp32", "TF32 is off for matrix products and for convolutions (where PyTorch has it on by default)"
-    return "fp32", "as asked for"
+    return "fp32", "as asked"
 
 
 def _tf32(device: torch.device) -> tuple[str, str]:
@@ -168,20 +160,18 @@ def _fp16(device: torch.device) -> tuple[str, str]:
 
 
 def _set_tf32(on: bool) -> list[Flag]:
-    """Sets the flags of matrix products and of convolutions; returns what they were."""
-    before = _tf32_flags()
-    _put_tf32([(owner, name, on if name == "allow_tf32" else "tf32" if on else "ieee") for owner, name, _ in before])
-    return before
+    """Sets the flags of matrix products and of convolutions; returns what they were.
 
-
-def _tf32_flags() -> list[Flag]:
-    """PyTorch has these settings twice, and refuses the older names once a script has used the newer ones (since 2.9)."""
+    PyTorch has these settings twice, and refuses the older names once a script has used the newer ones (since 2.9).
+    """
     backends: Any = torch.backends
     try:
-        return [(owner, "allow_tf32", bool(owner.allow_tf32)) for owner in (backends.cuda.matmul, backends.cudnn)]
+        before = [(owner, "allow_tf32", bool(owner.allow_tf32)) for owner in (backends.cuda.matmul, backends.cudnn)]
     except RuntimeError:
         owners: list[Any] = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
-        return [(owner, "fp32_precision", owner.fp32_precision) for owner in owners]
+        before = [(owner, "fp32_precision", owner.fp32_precision) for owner in owners]
+    _put_tf32([(owner, name, on if name == "allow_tf32" else "tf32" if on else "ieee") for owner, name, _ in before])
+    return before
 
 
 def _put_tf32(flags: list[Flag]) -> None:

@@ -1,7 +1,6 @@
-"""The learning rate as a function of the samples seen, and of nothing else.
+"""The learning rate as a function of the samples seen: one in steps would bend when the batch size changes.
 
-A schedule in steps bends when the batch size changes; one in samples does not. A step uses the samples seen at its end, so
-that the first one moves, and the last one is at the schedule's end.
+A step uses the samples seen at its end, so that the first one moves, and the last one is at the schedule's end.
 
 Warm-up and cosine: Loshchilov and Hutter 2016, arXiv 1608.03983; Goyal et al. 2017, arXiv 1706.02677. Warm-up, stable, decay:
 Hu et al. 2024, arXiv 2404.06395. One-cycle: Smith and Topin 2017, arXiv 1708.07120 (of the rate alone: momentum stays).
@@ -20,8 +19,6 @@ from brimful.decide.audit.learning_rate import scaled_learning_rate
 from brimful.errors import UsageError
 from brimful.train.checking import Effective
 from brimful.train.config import ScalingConfig, ScheduleConfig
-
-__all__ = ["Scaled", "Schedule", "scale"]
 
 _STANDS_FOR = {"linear": "sgd", "sqrt": "adam"}  # an optimizer for which decide/audit/learning_rate.py has that rule
 
@@ -91,7 +88,7 @@ class Schedule:
         asked = config.warmup_epochs if config.warmup_epochs is not None else config.warmup_samples
         if self.warmup_samples:
             unit = "epochs" if config.warmup_epochs is not None else "samples"
-            why = f"asked for in {unit}" if asked is not None else f"the rise is {config.rise_share:g} of the training"
+            why = f"given in {unit}" if asked is not None else f"the rise is {config.rise_share:g} of the training"
             if self.warmup_samples >= self.total_samples:
                 why += f"; the training ends before it, at {self.lr(self.total_samples):.3g} of {self.peak_lr:.3g}"
             rows.append(Effective("warm-up samples", asked, round(self.warmup_samples), why))
@@ -126,7 +123,7 @@ def scale(optimizer: str, lr: float, beta2: float, config: ScalingConfig, effect
 def _scale_lr(optimizer: str, lr: float, config: ScalingConfig, batch: int) -> tuple[float, str]:
     reference = config.reference_batch
     if config.rule == "none" or reference is None:
-        return lr, f"as given: no scaling rule asked for, and the effective batch is {batch:,}"
+        return lr, f"as given: there is no scaling rule, and the effective batch is {batch:,}"
     if batch == reference:
         return lr, f"as given: the effective batch is the reference batch, {batch:,}"
     scaled = scaled_learning_rate(lr, reference, batch, _STANDS_FOR.get(config.rule, optimizer))
@@ -150,7 +147,7 @@ def _scale_beta2(beta2: float, config: ScalingConfig, batch: int) -> tuple[float
     if reference is None:
         return beta2, "as given: without a reference batch there is no half-life to hold"
     if not config.hold_beta2:
-        return beta2, "as given: it was asked not to hold its half-life"
+        return beta2, "as given: config.scaling.hold_beta2 is off"
     if batch == reference:
         return beta2, f"as given: the effective batch is the reference batch, {batch:,}"
     why = f"half-life held in samples from batch {reference:,} to {batch:,}: beta2 ** (batch / reference) (arXiv 2507.07101)"

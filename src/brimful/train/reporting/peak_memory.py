@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from brimful.errors import DoesNotFit
 from brimful.train.checking import Effective
 from brimful.units import format_bytes, parse_budget
 from brimful_inside import script
-
-__all__ = ["Peak", "Peaks", "limit_memory"]
 
 TRAIN, EVAL = "train", "eval"
 
@@ -41,11 +39,6 @@ class Peak:
         self.cached = self.cached and other.cached
 
 
-@dataclass
-class _Visit:
-    cached: bool = False
-
-
 class Peaks:
     """Peaks of named phases on `device`. A phase within another one interrupts it."""
 
@@ -56,15 +49,15 @@ class Peaks:
         self._open: list[str] = []
 
     @contextlib.contextmanager
-    def phase(self, name: str, cached: bool = False) -> Iterator[_Visit]:
+    def phase(self, name: str) -> Iterator[Peak]:
         """A stretch with a peak of its own. `.cached = True` on what it gives says that its work was cached."""
-        visit = _Visit(cached)
+        visit = Peak()
         self._fold()
         self._open.append(name)
         self._meter.reset()
         try:
             # A probe around this process learns of the phases that it cannot see.
-            with script.phase(name, cached) if name not in (TRAIN, EVAL) else contextlib.nullcontext() as noted:
+            with script.phase(name) if name not in (TRAIN, EVAL) else contextlib.nullcontext() as noted:
                 yield visit
                 if noted is not None:
                     noted.cached = visit.cached
@@ -84,13 +77,9 @@ class Peaks:
 
     def _fold(self, cached: bool = False) -> None:
         if self._open:
-            seen = self._meter.peak()
-            seen.cached = cached
-            name = self._open[-1]
-            if name in self.of:
-                self.of[name].larger(seen)
-            else:
-                self.of[name] = seen
+            peak = self._meter.peak()
+            peak.cached = cached
+            self.of.setdefault(self._open[-1], peak).larger(peak)
 
 
 class _CardMeter:
@@ -109,25 +98,22 @@ class _CardMeter:
         return self._memory.memory_allocated(self._device)
 
 
-@dataclass
 class _HostMeter:
     """This process's resident memory, without its workers'."""
 
-    _clear: Path = Path("/proc/self/clear_refs")
-    _status: Path = Path("/proc/self/status")
-    _sampled: int = 0
-    resets: bool = field(init=False, default=True)  # False: the peak is the largest of the values looked at
+    def __init__(self) -> None:
+        self._sampled = 0
+        self._resets = True  # False: the peak is the largest of the samples
 
     def reset(self) -> None:
         self._sampled = 0
         try:
-            self._clear.write_text("5")
+            Path("/proc/self/clear_refs").write_text("5")
         except OSError:
-            self.resets = False
+            self._resets = False
 
     def peak(self) -> Peak:
-        self._sampled = max(self._sampled, self.now_bytes())
-        return Peak(host_bytes=max(self._sampled, self._mark() if self.resets else 0))
+        return Peak(host_bytes=max(self.now_bytes(), self._sampled, self._mark() if self._resets else 0))
 
     def now_bytes(self) -> int:
         now = psutil.Process().memory_info().rss
@@ -135,10 +121,7 @@ class _HostMeter:
         return now
 
     def _mark(self) -> int:
-        try:
-            lines = self._status.read_text().splitlines()
-        except OSError:
-            return 0
+        lines = Path("/proc/self/status").read_text().splitlines()
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
@@ -177,9 +160,5 @@ def _limit_host_memory(budget: str) -> Effective:
     if hard != resource.RLIM_INFINITY and limit > hard:
         return Effective("memory_budget", budget, format_bytes(max(0, hard - untouched)), "the system's own limit is lower")
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    return Effective(
-        "memory_budget",
-        budget,
-        format_bytes(wanted),
-        "what this process allocates on the host (RLIMIT_DATA); the libraries that it loads come on top",
-    )
+    why = "what this process allocates on the host (RLIMIT_DATA); the libraries that it loads come on top"
+    return Effective("memory_budget", budget, format_bytes(wanted), why)

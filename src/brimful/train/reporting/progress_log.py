@@ -1,7 +1,6 @@
 """What a training logs: lines for people on stderr, a line of JSON per event in log.jsonl, TensorBoard by an extra.
 
-Only rank 0 writes files; other ranks speak up for what happened to them alone. A full disk ends none of it: the
-log says so once, and each file goes on when there is room again.
+Only rank 0 writes files. A full disk ends none of it: the log says so once, and each file goes on when there is room again.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from brimful.train.checking import Effective
 from brimful.train.reporting.peak_memory import TRAIN, Peaks
 from brimful.units import counted, format_bytes, format_duration, format_rate
 from brimful_inside.script import is_imaginary
-
-__all__ = ["Log", "ProgressLog", "Standing", "finite_or_none", "settings_table"]
 
 
 class Log:
@@ -100,25 +97,7 @@ class Log:
         rows = list(rows)
         for line in settings_table(rows):
             self.line(line)
-        self.event(
-            "settings", rows=[{"name": r.name, "requested": r.requested, "effective": r.effective, "why": r.why} for r in rows]
-        )
-
-    def progress(
-        self, *, epoch: float, step: int, loss: float | None, lr: float, samples_per_s: float, memory_bytes: int,
-        peak_bytes: int | None, elapsed_s: float, left_s: float | None, measures: Mapping[str, float],
-    ) -> None:  # fmt: skip
-        """One line: where the training is, how it goes, what it holds."""
-        peak = f", peak {format_bytes(peak_bytes)}" if peak_bytes is not None else ""
-        left = f", {format_duration(left_s)} left" if left_s is not None else ""
-        shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({_why_no_loss()})"
-        named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
-        self.line(
-            f"epoch {epoch:.4g}  step {step:,}  {shown}{named}  lr {lr:.3g}  {format_rate(samples_per_s)}  "
-            f"memory {format_bytes(memory_bytes)}{peak}  {format_duration(elapsed_s)}{left}"
-        )
-        scalars = {"loss": loss, "lr": lr, "samples_per_s": samples_per_s, **{f"eval/{k}": v for k, v in measures.items()}}
-        self.scalars({name: value for name, value in scalars.items() if value is not None}, step)
+        self.event("settings", rows=[dataclasses.asdict(row) for row in rows])
 
     def close(self) -> None:
         with self._board_that_may_end():
@@ -155,17 +134,26 @@ class ProgressLog:
         passed, trained = max(now.at_s - self._begun.at_s, 1e-9), now.epochs - self._begun.epochs
         rate = (now.samples - self.last.samples) / max(now.at_s - self.last.at_s, 1e-9)
         left = passed / trained * (self._epochs - now.epochs) if trained > 0 and self._epochs is not None else None
-        peak = self._peaks.read(TRAIN)
-        self._log.progress(
-            epoch=now.epochs, step=now.updates, loss=loss, lr=lr, samples_per_s=rate, memory_bytes=self._peaks.now_bytes(),
-            peak_bytes=peak.allocated_bytes if peak.allocated_bytes is not None else peak.host_bytes,
-            elapsed_s=passed, left_s=left, measures=measures,
-        )  # fmt: skip
+        shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({_why_no_loss()})"
+        named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
+        self._log.line(
+            f"epoch {now.epochs:.4g}  step {now.updates:,}  {shown}{named}  lr {lr:.3g}  {format_rate(rate)}  "
+            f"memory {self._memory()}  {format_duration(passed)}{f', {format_duration(left)} left' if left is not None else ''}"
+        )
+        scalars = {"loss": loss, "lr": lr, "samples_per_s": rate, **{f"eval/{k}": v for k, v in measures.items()}}
+        self._log.scalars({name: value for name, value in scalars.items() if value is not None}, now.updates)
         self._log.event(
             "epoch" if epoch_ends else "progress", epoch=now.epochs, step=now.updates, samples=now.samples, loss=loss, lr=lr,
             samples_per_s=rate, measures=measures,
         )  # fmt: skip
         self.last = dataclasses.replace(now, loss_sum=0.0, loss_count=0.0) if epoch_ends else now
+
+    def _memory(self) -> str:
+        """Held now, and the training's peak: of the card, or on the host."""
+        peak = self._peaks.read(TRAIN)
+        peak_bytes = peak.allocated_bytes if peak.allocated_bytes is not None else peak.host_bytes
+        highest = f", peak {format_bytes(peak_bytes)}" if peak_bytes is not None else ""
+        return f"{format_bytes(self._peaks.now_bytes())}{highest}"
 
 
 def settings_table(rows: Iterable[Effective]) -> list[str]:

@@ -17,8 +17,6 @@ from brimful.train.reporting.peak_memory import Peak
 from brimful.train.reporting.progress_log import Log, finite_or_none
 from brimful.units import GIB
 
-__all__ = ["Statistics", "peaks_of_all_ranks", "write_json"]
-
 PHASES = ("encoding", "train", "eval")  # these have their fields always
 
 
@@ -86,10 +84,7 @@ def peaks_of_all_ranks(own: dict[str, Peak], ranks: Ranks) -> dict[str, Peak]:
     merged: dict[str, Peak] = {}
     for peaks in ranks.gather({name: vars(peak) for name, peak in own.items()}):
         for name, values in peaks.items():
-            if name in merged:
-                merged[name].larger(Peak(**values))
-            else:
-                merged[name] = Peak(**values)
+            merged.setdefault(name, Peak(**values)).larger(Peak(**values))
     return merged
 
 
