@@ -1,7 +1,15 @@
-"""The command line that all recipes share: the engine's `Config`, a preset under it, and how a recipe ends.
+"""The command line of a recipe: the engine's `Config`, presets under it, and its exit codes.
 
-A recipe is a cyclopts `App(config=presets.apply)` whose training takes `config: Config`, whose fields are the flags. A preset
-gives values to flags that were not given. Importing this imports no torch, so that --help is quick.
+    presets = Presets("small", ("small", "large"), find)
+    app = App(name="python -m brimful.recipes.NAME", config=presets.apply)
+
+    @app.default
+    def train(*, preset: str = presets.default, own: OwnOptions = ..., config: Config = ...) -> int: ...
+
+    sys.exit(run(app, sys.argv[1:]))
+
+The fields of the dataclasses are the flags; a preset gives values to those that the command line leaves out, and `presets.rows`
+says of each where its value comes from. Importing this imports no torch, so that --help is quick.
 """
 
 from __future__ import annotations
@@ -11,7 +19,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Token
 
@@ -19,13 +26,13 @@ from brimful.errors import BrimfulError, UsageError, nearest
 from brimful.train.checking import Effective
 from brimful_inside.script import ends_with
 
-__all__ = ["Preset", "Presets", "is_first", "run", "say"]
-
 
 @dataclass(frozen=True)
 class Preset:
-    """Values of flags by their names without dashes ("batch-size"). `why` is one sentence; `assumed` says of single flags what
-    has no better ground."""
+    """Values of flags by their names without dashes ("batch-size").
+
+    why: where they come from, in a sentence. assumed: of single flags, why nothing better than an assumption is known.
+    """
 
     name: str
     why: str
@@ -34,14 +41,13 @@ class Preset:
 
 
 class Presets:
-    """`apply` is an App's `config`: it gives the flags of `--preset` their values, and notes in `rows` where each came from.
+    """`apply` is an App's `config`: it gives the flags of --preset (`default` without one) their values, and fills `rows`.
 
-    `find(name, device)`: the preset of that name for the value of --device ("auto" where it is not given).
+    find(name, device): the preset of one of `names` for the value of --device ("auto" without one).
     """
 
     def __init__(self, default: str, names: Sequence[str], find: Callable[[str, str], Preset]) -> None:
         self.default, self._names, self._find = default, names, find
-        self.name = default
         self.rows: list[Effective] = []
 
     def apply(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -49,14 +55,7 @@ class Presets:
         if "preset" not in flags:
             return
         given = {name: _value(argument.tokens[-1]) for name, argument in flags.items() if argument.tokens}
-        self.name = given.pop("preset", self.default)
-        if self.name not in self._names:
-            close = nearest(self.name, self._names)
-            more = f" Nearest: {close[0]}." if close else ""
-            raise UsageError(
-                f"--preset {self.name}: there is no such preset.", suggestion=f"Name one of {', '.join(self._names)}.{more}"
-            )
-        preset = self._find(self.name, given.get("device", "auto"))
+        preset = self._preset(given.pop("preset", self.default), given.get("device", "auto"))
         freed = _freed(given, preset)
         self.rows = [Effective(name, None, None, why) for name, why in freed.items()]
         for name, value in preset.flags.items():
@@ -70,6 +69,14 @@ class Presets:
         for name, value in given.items():
             has = f"; preset {preset.name} has {preset.flags[name]}" if str(preset.flags.get(name, value)) != value else ""
             self.rows.append(Effective(name, value, value, f"given{has}"))
+
+    def _preset(self, name: str, device: str) -> Preset:
+        if name not in self._names:
+            close = nearest(name, self._names)
+            more = f" Nearest: {close[0]}." if close else ""
+            names = ", ".join(self._names)
+            raise UsageError(f"--preset {name}: there is no such preset.", suggestion=f"Name one of {names}.{more}")
+        return self._find(name, device)
 
 
 def _value(token: Token) -> str:
@@ -107,33 +114,27 @@ def say(sentence: str) -> None:
 def run(app: App, argv: Sequence[str]) -> int:
     """Runs one command line of a recipe and returns its exit code (brimful.errors has them).
 
-    The first rank reports an error in full. Every other one prints a line, as it may be the only one to fail.
+    The first rank reports an error in full, with the flags in place of Config's names. Every other rank prints a line, as it
+    may be the only one to fail.
     """
     try:
-        function, bound, _ = _parse(app, argv)
+        function, bound, _ = app.parse_args(list(argv), exit_on_error=False, print_error=False)
         return function(*bound.args, **bound.kwargs) or 0
+    except CycloptsError as error:
+        return _failed(UsageError(" ".join(str(error).split()), suggestion="--help lists all options."), app)
     except BrimfulError as error:
         ends_with(error)
-        flags = _flags(app)
-        for sentence in error.sentences() if is_first() else (f"rank {os.environ['RANK']}: {error.problem}",):
-            say(re.sub(r"config(\.\w+)+", lambda found: flags.get(found.group(), found.group()), sentence))
-        return error.exit_code
+        return _failed(error, app)
     except KeyboardInterrupt:
         say("Interrupted.")
         return 130
-    except BrokenPipeError:  # `... read folder | head` has seen enough
+    except BrokenPipeError:  # `... read folder | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
-def _parse(app: App, argv: Sequence[str]) -> Any:
-    try:
-        return app.parse_args(list(argv), exit_on_error=False, print_error=False)
-    except CycloptsError as error:
-        raise UsageError(" ".join(str(error).split()), suggestion="--help lists all options.") from None
-
-
-def _flags(app: App) -> dict[str, str]:
-    """Config's names, as its errors say them, and the flags that set them."""
-    arguments = app.assemble_argument_collection() if app.default_command is not None else ()
-    return {".".join(("config", *argument.keys)): argument.name for argument in arguments if argument.keys}
+def _failed(error: BrimfulError, app: App) -> int:
+    flags = {".".join(("config", *argument.keys)): argument.name for argument in app.assemble_argument_collection()}
+    for sentence in error.sentences() if is_first() else (f"rank {os.environ['RANK']}: {error.problem}",):
+        say(re.sub(r"config(\.\w+)+", lambda found: flags.get(found.group(), found.group()), sentence))
+    return error.exit_code

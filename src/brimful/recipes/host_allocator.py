@@ -1,7 +1,7 @@
 """Makes glibc keep freed memory for the next tensor, from inside the process.
 
-It is what `brimful tune` tries from outside by the environment (MALLOC_*, `decide.search.ALLOCATOR` says why): glibc takes each
-large tensor from the kernel and gives it back when it dies, and the kernel clears every page of it anew.
+`brimful tune` does it from outside, by the environment (`ALLOCATOR`). Otherwise glibc takes each large tensor from the kernel
+and gives it back afterwards, and the kernel clears every page of it anew.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from brimful.decide.tune.search import ALLOCATOR
 from brimful.errors import UsageError
 from brimful.train.checking import Effective
 
-__all__ = ["set_host_allocator"]
-
 NAME = "host-allocator"
 # malloc.h of glibc; mallopt takes an int, so "never" is the largest one.
 _MALLOPT = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TOP_PAD_": -2, "MALLOC_TRIM_THRESHOLD_": -1}
@@ -22,7 +20,7 @@ _LARGEST = 2**31 - 1
 
 
 def set_host_allocator(wanted: str, device_type: str) -> Effective:
-    """To be called before the first large tensor. `wanted`: "keep" or "system". Says what is in force, and why."""
+    """Call it before the first large tensor. `wanted`: "keep" or "system". Returns what is in force, and why."""
     if wanted not in ("keep", "system"):
         raise UsageError(f"--host-allocator {wanted}: there is no such way.", suggestion="Name keep or system.")
     if wanted == "system":

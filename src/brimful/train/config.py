@@ -1,6 +1,6 @@
-"""All settings of a training, checked when they are made. A recipe's command line is made of them: hence the flags' names.
+"""All settings of a training, each checked when it is made: UsageError names what cannot be meant ("config.batch.effective").
 
-Nothing here imports torch, so that `--help` is quick. Raises UsageError with the dotted name of what cannot be meant.
+A recipe's command line is made of them: a field is a flag, its docstring the help. No torch here, so that --help is quick.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,17 +18,6 @@ from cyclopts import Group, Parameter
 from brimful.errors import UsageError
 from brimful.train.checking import check_types, refuse_unread, require
 from brimful.units import parse_memory
-
-__all__ = [
-    "PRECISIONS",
-    "BatchingConfig",
-    "CheckpointConfig",
-    "Config",
-    "DataConfig",
-    "OptimizerConfig",
-    "ScalingConfig",
-    "ScheduleConfig",
-]
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
 SCHEDULES = ("cosine", "wsd", "constant", "one_cycle")
@@ -68,9 +58,8 @@ class BatchingConfig:
 
     def __post_init__(self) -> None:
         check_types(self, "config.batch")
-        for name in ("micro_batch", "accumulation", "effective", "eval_batch", "max_tokens"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"batch.{name}", value, "it is a whole number of 1 or more")
+        sizes = "micro_batch accumulation effective eval_batch max_tokens"
+        _each(self, "batch.", sizes, lambda size: size >= 1, "it is a whole number of 1 or more")
 
 
 @Parameter(name="*", group=_LEARNING)
@@ -81,7 +70,7 @@ class OptimizerConfig:
     name: Annotated[str, Parameter(name="--optimizer")] = "adamw"
     """adamw, adam, sgd or adafactor."""
     lr: float = 1e-3
-    """The peak learning rate, at the reference batch where a scaling rule is asked for."""
+    """The peak learning rate; with a scaling rule, the one at the reference batch."""
     weight_decay: float = 0.01
     """Decoupled for AdamW and Adafactor, added to the gradient for Adam and SGD. Biases and normalization never decay."""
     beta1: float = 0.9
@@ -94,16 +83,12 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_types(self, "config.optimizer")
-        _require_one_of("optimizer.name", self.name, OPTIMIZERS)
-        require(0 < self.lr < math.inf, "optimizer.lr", self.lr, "a learning rate is more than 0")
-        for name in ("weight_decay", "eps"):
-            value = getattr(self, name)
-            require(0 <= value < math.inf, f"optimizer.{name}", value, "it is 0 or more")
-        for name in ("beta1", "beta2", "momentum"):
-            value = getattr(self, name)
-            require(0 <= value < 1, f"optimizer.{name}", value, "it is at least 0 and less than 1")
-        still = self.nesterov and not self.momentum
-        require(not still, "optimizer.nesterov", True, "Nesterov's step needs a momentum of more than 0")
+        _one_of(self, "optimizer.", "name", OPTIMIZERS)
+        _each(self, "optimizer.", "lr", lambda lr: 0 < lr < math.inf, "a learning rate is more than 0")
+        _each(self, "optimizer.", "weight_decay eps", lambda value: 0 <= value < math.inf, "it is 0 or more")
+        _each(self, "optimizer.", "beta1 beta2 momentum", lambda share: 0 <= share < 1, "it is at least 0 and less than 1")
+        needs = "Nesterov's step needs a momentum of more than 0"
+        _each(self, "optimizer.", "nesterov", lambda nesterov: not nesterov or self.momentum, needs)
         refuse_unread(self, "optimizer", self.name, _READ_BY_OPTIMIZERS)
 
 
@@ -129,19 +114,16 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         check_types(self, "config.schedule")
-        _require_one_of("schedule.kind", self.kind, SCHEDULES)
+        _one_of(self, "schedule.", "kind", SCHEDULES)
         warm = (self.warmup_epochs, self.warmup_samples)
         if None not in warm:
             raise UsageError(
                 f"config.schedule.warmup_epochs = {warm[0]} and warmup_samples = {warm[1]}: a warm-up has one length",
                 suggestion="Give one of the two.",
             )
-        for name in ("warmup_epochs", "warmup_samples", "floor_lr"):
-            value = getattr(self, name)
-            require(value is None or 0 <= value < math.inf, f"schedule.{name}", value, "it is 0 or more")
-        for name in ("decay_share", "rise_share", "start_share"):
-            value = getattr(self, name)
-            require(0 < value <= 1, f"schedule.{name}", value, "it is more than 0 and at most 1")
+        lengths, shares = "warmup_epochs warmup_samples floor_lr", "decay_share rise_share start_share"
+        _each(self, "schedule.", lengths, lambda value: 0 <= value < math.inf, "it is 0 or more")
+        _each(self, "schedule.", shares, lambda share: 0 < share <= 1, "it is more than 0 and at most 1")
         refuse_unread(self, "schedule", self.kind, _READ_BY_SCHEDULES)
         two_lengths = self.rise_share != ScheduleConfig.rise_share and warm != (None, None)
         require(not two_lengths, "schedule.rise_share", self.rise_share, "the warm-up beside it is the rise's length already",
@@ -162,11 +144,10 @@ class ScalingConfig:
 
     def __post_init__(self) -> None:
         check_types(self, "config.scaling")
-        _require_one_of("scaling.rule", self.rule, SCALING_RULES)
-        reference, found = self.reference_batch, "Give the effective batch at which the learning rate was found."
-        is_batch = reference is None or reference >= 1
-        require(is_batch, "scaling.reference_batch", reference, "a batch has 1 sample or more", found)
-        if self.rule != "none" and reference is None:
+        _one_of(self, "scaling.", "rule", SCALING_RULES)
+        found = "Give the effective batch at which the learning rate was found."
+        _each(self, "scaling.", "reference_batch", lambda batch: batch >= 1, "a batch has 1 sample or more", found)
+        if self.rule != "none" and self.reference_batch is None:
             raise UsageError(
                 f"config.scaling.rule = {self.rule!r} without config.scaling.reference_batch",
                 "A learning rate can only be scaled from the batch at which it is right.",
@@ -179,7 +160,7 @@ class ScalingConfig:
 class CheckpointConfig:
     """How often a checkpoint is written, how many stay, and where a training goes on from.
 
-    None switches an interval off; where several are given, each one asks for checkpoints.
+    None switches an interval off; several may hold at once.
     """
 
     every_epochs: Annotated[float | None, Parameter(name="--checkpoint-every-epochs")] = 1
@@ -198,13 +179,11 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         check_types(self, "config.checkpoints")
-        for name in ("every_epochs", "every_steps", "every_minutes"):
-            value = getattr(self, name)
-            is_interval = value is None or (math.isfinite(value) and value > 0)
-            require(is_interval, f"checkpoints.{name}", value, "it is a number above 0", "Give None to switch it off.")
+        intervals, off = "every_epochs every_steps every_minutes", "Give None to switch it off."
+        _each(self, "checkpoints.", intervals, lambda every: 0 < every < math.inf, "it is a number above 0", off)
         newest = "it is 1 or more: the newest whole checkpoint is never removed"
-        require(self.keep_last >= 1, "checkpoints.keep_last", self.keep_last, newest)
-        require(bool(self.resume), "checkpoints.resume", self.resume, 'it is "auto", "no" or the path of a checkpoint')
+        _each(self, "checkpoints.", "keep_last", lambda last: last >= 1, newest)
+        _each(self, "checkpoints.", "resume", bool, 'it is "auto", "no" or the path of a checkpoint')
 
 
 @Parameter(name="*", group=_COMPUTING)
@@ -226,14 +205,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_types(self, "config.data")
-        require(self.workers is None or self.workers >= 0, "data.workers", self.workers, "it is 0 or more")
-        _require_one_of("data.residence", self.residence, RESIDENCES)
-        require(0 < self.memory_share <= 1, "data.memory_share", self.memory_share, "a share is above 0 and up to 1")
-        require(self.prefetch >= 1, "data.prefetch", self.prefetch, "a worker makes one batch at least")
-
-
-def _in(group: Group, **more: Any) -> Parameter:
-    return Parameter(group=group, **more)
+        _each(self, "data.", "workers", lambda workers: workers >= 0, "it is 0 or more")
+        _one_of(self, "data.", "residence", RESIDENCES)
+        _each(self, "data.", "memory_share", lambda share: 0 < share <= 1, "a share is above 0 and up to 1")
+        _each(self, "data.", "prefetch", lambda batches: batches >= 1, "a worker makes one batch at least")
 
 
 @Parameter(name="*", group=_COMPUTING)
@@ -241,13 +216,13 @@ def _in(group: Group, **more: Any) -> Parameter:
 class Config:
     """Settings of one training."""
 
-    out: Annotated[Path, _in(_KEEPING)]
+    out: Annotated[Path, Parameter(group=_KEEPING)]
     """Folder of checkpoints, statistics and log."""
-    epochs: Annotated[float, _in(_LEARNING)] = 1
+    epochs: Annotated[float, Parameter(group=_LEARNING)] = 1
     """How often each sample is trained on; may be a part of one (0.5)."""
-    max_steps: Annotated[int | None, _in(_LEARNING)] = None
+    max_steps: Annotated[int | None, Parameter(group=_LEARNING)] = None
     """End after so many updates; the learning rate comes to its end there as well."""
-    seed: Annotated[int, _in(_LEARNING)] = 0
+    seed: Annotated[int, Parameter(group=_LEARNING)] = 0
     """Of weights, order of samples and dropout."""
     device: str = "auto"
     """auto (an accelerator if there is one), cpu, cuda, cuda:0 ..."""
@@ -257,7 +232,7 @@ class Config:
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     precision: str = "fp32"
     """fp32, tf32, bf16, fp16 or auto (what the device computes fast)."""
-    clip_norm: Annotated[float | None, _in(_LEARNING)] = None
+    clip_norm: Annotated[float | None, Parameter(group=_LEARNING)] = None
     """The largest 2-norm of all gradients together; 0 (or None): no clipping."""
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -274,47 +249,50 @@ class Config:
     overlap: bool = False
     """Once some hundred steps passed without out-of-memory, reduce gradients while the backward pass goes on; an out-of-memory
     error then costs what was trained since the last checkpoint instead of one step."""
-    on_nan: Annotated[str, _in(_LEARNING)] = "stop"
+    on_nan: Annotated[str, Parameter(group=_LEARNING)] = "stop"
     """What happens when the loss becomes NaN or infinite: stop, or skip (leave that update out and count it)."""
     memory_budget: str | None = None
     """Memory that training may use, of the device or on a CPU of the host: a share of what is free (80%) or bytes (20GiB)."""
-    eval_every_epochs: Annotated[float | None, _in(_LEARNING)] = 1
+    eval_every_epochs: Annotated[float | None, Parameter(group=_LEARNING)] = 1
     """How often the held-out data is measured; None: at the end alone."""
-    tensorboard: Annotated[bool, _in(_KEEPING)] = False
+    tensorboard: Annotated[bool, Parameter(group=_KEEPING)] = False
     """Write events for TensorBoard into --out (pip install 'brimful[tensorboard]')."""
-    log_every_s: Annotated[float, _in(_KEEPING)] = 10.0
+    log_every_s: Annotated[float, Parameter(group=_KEEPING)] = 10.0
     """Seconds between two lines of the log within an epoch."""
 
     def __post_init__(self) -> None:
         check_types(self, "config")
         object.__setattr__(self, "out", Path(self.out))
         object.__setattr__(self, "clip_norm", self.clip_norm or None)
-        require(math.isfinite(self.epochs) and self.epochs > 0, "epochs", self.epochs, "it is a number above 0")
-        require(self.max_steps is None or self.max_steps >= 1, "max_steps", self.max_steps, "it is 1 or more")
-        require(self.seed >= 0, "seed", self.seed, "it is 0 or more")
-        is_name = re.fullmatch(r"[a-z]+(:\d+)?", self.device) is not None
-        require(is_name, "device", self.device, 'it is no device\'s name ("auto", "cpu", "cuda:0")')
-        _require_one_of("precision", self.precision, (*PRECISIONS, "auto"))
-        require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", self.clip_norm, "it is 0 (no clipping) or more")
-        _require_one_of("parallel", self.parallel, ("ddp", "fsdp2"))
-        _require_one_of("on_nan", self.on_nan, ("stop", "skip"))
-        every = self.eval_every_epochs
-        require(every is None or every > 0, "eval_every_epochs", every, "it is above 0 (None: at the end alone)")
-        require(self.log_every_s > 0, "log_every_s", self.log_every_s, "it is above 0")
-        if self.memory_budget is not None:
-            _check_memory(self.memory_budget)
+        _each(self, "", "epochs", lambda epochs: 0 < epochs < math.inf, "it is a number above 0")
+        _each(self, "", "max_steps", lambda steps: steps >= 1, "it is 1 or more")
+        _each(self, "", "seed", lambda seed: seed >= 0, "it is 0 or more")
+        is_name = re.compile(r"[a-z]+(:\d+)?").fullmatch
+        _each(self, "", "device", is_name, 'it is no device\'s name ("auto", "cpu", "cuda:0")')
+        _one_of(self, "", "precision", (*PRECISIONS, "auto"))
+        _each(self, "", "clip_norm", lambda norm: norm > 0, "it is 0 (no clipping) or more")
+        _one_of(self, "", "parallel", ("ddp", "fsdp2"))
+        _one_of(self, "", "on_nan", ("stop", "skip"))
+        _each(self, "", "eval_every_epochs", lambda every: every > 0, "it is above 0 (None: at the end alone)")
+        _each(self, "", "log_every_s", lambda every: every > 0, "it is above 0")
+        try:
+            if self.memory_budget is not None:
+                parse_memory(self.memory_budget)
+        except UsageError as error:
+            problem = f"config.memory_budget = {self.memory_budget!r}: {error.problem}"
+            raise UsageError(problem, error.explanation, error.suggestion) from None
 
     def as_json(self) -> dict[str, Any]:
         """JSON values alone."""
         return dataclasses.asdict(self) | {"out": str(self.out)}
 
 
-def _require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    require(value in choices, name, value, "there is no such choice", f"Name one of {', '.join(choices)}.")
+def _each(settings: Any, part: str, names: str, holds: Callable[[Any], Any], problem: str, suggestion: str = "") -> None:
+    """Raises UsageError for each of `names` (divided by spaces) that is set and for which `holds` is false."""
+    for name in names.split():
+        value = getattr(settings, name)
+        require(value is None or bool(holds(value)), part + name, value, problem, suggestion)
 
 
-def _check_memory(budget: str) -> None:
-    try:
-        parse_memory(budget)
-    except UsageError as error:
-        raise UsageError(f"config.memory_budget = {budget!r}: {error.problem}", error.explanation, error.suggestion) from None
+def _one_of(settings: Any, part: str, name: str, choices: tuple[str, ...]) -> None:
+    _each(settings, part, name, choices.__contains__, "there is no such choice", f"Name one of {', '.join(choices)}.")

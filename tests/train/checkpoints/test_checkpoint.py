@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 import torch
@@ -31,16 +32,13 @@ def test_every_state_comes_back_from_the_disk_to_the_bit(tmp_path_factory, state
     assert same(whole.read(folder).state, state)
 
 
-def test_a_checkpoint_is_two_files_of_safetensors_and_one_of_json(tmp_path):
-    folder = written(tmp_path / "one")
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    index = json.loads((folder / "state.json").read_text())
-    assert (index["format"], index["step"], index["score"]) == (1, 3, 0.5)
-
-
 @pytest.mark.parametrize("score", [None, 0.1, -0.0, float("inf"), float("-inf"), float("nan")])
-def test_every_score_comes_back(tmp_path, score):
-    assert same(whole.read_facts(written(tmp_path / "one", score=score)).score, score)
+def test_a_checkpoint_is_two_files_of_safetensors_and_one_of_json(tmp_path, score):
+    folder = written(tmp_path / "one", score=score, best="max")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert json.loads((folder / "state.json").read_text())["format"] == 1
+    facts = whole.read_facts(folder)
+    assert (facts.step, facts.best) == (3, "max") and same(facts.score, score)
 
 
 def test_the_model_s_file_is_of_use_without_brimful(tmp_path):
@@ -93,18 +91,37 @@ def test_a_file_cut_off_anywhere_is_found(tmp_path_factory, name, share):
         whole.read_facts(folder)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_found(tmp_path, name):
-    folder = written(tmp_path / "one")
-    (folder / name).unlink()
-    with pytest.raises(CheckpointDamaged, match=rf"{name} is damaged: it is missing"):
-        whole.read_facts(folder)
+def damage_missing(folder, tmp_path):
+    (folder / "state.safetensors").unlink()
 
 
-def test_a_file_exchanged_for_another_of_the_same_size_is_found(tmp_path):
-    folder, other = written(tmp_path / "one"), written(tmp_path / "other", training_state(4))
+def damage_exchanged(folder, tmp_path):
+    other = written(tmp_path / "other", training_state(4))  # of the same size
     (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
-    with pytest.raises(CheckpointDamaged, match=r"model\.safetensors is damaged: its checksum is"):
+
+
+def damage_foreign(folder, tmp_path):
+    save_file({"x": torch.zeros(2)}, folder / "model.safetensors")
+
+
+def damage_unknown_tensor(folder, tmp_path):
+    content = (folder / "state.json").read_bytes().replace(b'"norm.bias"]', b'"norm.boas"]')
+    (folder / "state.json").write_bytes(sealed(content[: content.rindex(b',"crc32"')] + b"}"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (damage_missing, r"state\.safetensors is damaged: it is missing"),
+        (damage_exchanged, r"model\.safetensors is damaged: its checksum is"),
+        (damage_foreign, r"model\.safetensors is damaged: it has .* bytes"),
+        (damage_unknown_tensor, "do not belong together"),
+    ],
+)
+def test_each_damage_is_named(tmp_path, damage, words):
+    folder = written(tmp_path / "one")
+    damage(folder, tmp_path)
+    with pytest.raises(CheckpointDamaged, match=words):
         whole.read(folder)
 
 
@@ -136,22 +153,6 @@ def test_an_index_of_something_else_is_no_checkpoint(tmp_path, body):
         whole.read(folder)
 
 
-def test_a_tree_that_names_a_tensor_nobody_has_is_damage_and_no_crash(tmp_path):
-    folder = written(tmp_path / "one")
-    content = (folder / "state.json").read_bytes().replace(b'"norm.bias"]', b'"norm.boas"]')
-    body = content[: content.rindex(b',"crc32"')] + b"}"
-    (folder / "state.json").write_bytes(sealed(body))
-    with pytest.raises(CheckpointDamaged, match="do not belong together"):
-        whole.read(folder)
-
-
-def test_a_file_of_tensors_that_others_wrote_is_not_taken_for_ours(tmp_path):
-    folder = written(tmp_path / "one")
-    save_file({"x": torch.zeros(2)}, folder / "model.safetensors")
-    with pytest.raises(CheckpointDamaged, match="bytes"):
-        whole.read(folder)
-
-
 def test_an_error_of_the_disk_while_reading_is_damage_and_named(tmp_path, monkeypatch):
     folder = written(tmp_path / "one")
 
@@ -161,3 +162,23 @@ def test_an_error_of_the_disk_while_reading_is_damage_and_named(tmp_path, monkey
     monkeypatch.setattr(whole, "_checksum", broken)
     with pytest.raises(CheckpointDamaged, match=r"model\.safetensors is damaged: it cannot be read \(EIO"):
         whole.read(folder)
+
+
+@pytest.fixture
+def no_pickle(monkeypatch):
+    """A pickle runs what its writer wants: none is made or read."""
+
+    def refused(*_, **__):
+        raise AssertionError("a pickle was made or read")
+
+    for name in ("Pickler", "Unpickler", "dump", "dumps", "load", "loads"):
+        monkeypatch.setattr(pickle, name, refused)
+    monkeypatch.setattr(torch, "save", refused)
+    monkeypatch.setattr(torch, "load", refused)
+
+
+@pytest.mark.usefixtures("no_pickle")
+def test_a_checkpoint_is_saved_and_loaded_where_pickle_does_not_work(tmp_path):
+    assert same(whole.read(written(tmp_path / "one")).state, training_state(3))
+    with pytest.raises(AssertionError, match="pickle"):  # that this test can fail
+        torch.save({}, tmp_path / "x.pt")

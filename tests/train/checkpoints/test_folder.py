@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from brimful.errors import BrimfulError, CheckpointDamaged, CheckpointUnreadable, DiskFull, NewerCheckpoint, UsageError
-from brimful.train.checkpoints import checkpoint as whole
 from brimful.train.checkpoints.checkpoint import Disk
 from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.config import CheckpointConfig
@@ -46,79 +45,63 @@ def test_the_newest_is_what_was_saved_last(tmp_path):
     assert checkpoints.newest() is None and checkpoints.best() is None
     path = save(checkpoints, 7)
     save(checkpoints, 12)
+    again = save(checkpoints, 12)  # the same step can be saved again
     loaded = of(tmp_path / "a" / "b").newest()
-    assert loaded.step == 12 and same(loaded.state, training_state(12))
+    assert loaded.folder == again and loaded.step == 12 and same(loaded.state, training_state(12))
     assert "0000000007" in path.name
 
 
-def test_the_last_ones_and_the_best_stay(tmp_path):
-    checkpoints = of(tmp_path, keep_last=2)
-    for step, score in [(1, 0.9), (2, 0.3), (3, 0.8), (4, 0.7), (5, math.nan), (6, None)]:
-        save(checkpoints, step, score)
-    assert steps(tmp_path) == [2, 5, 6]
-    assert checkpoints.best().step == 2 and checkpoints.newest().step == 6
-    assert hidden(tmp_path) == []
+@pytest.mark.parametrize("reopened", [False, True])  # who comes later knows the scores of those before
+@pytest.mark.parametrize(
+    ("config", "best", "scores", "left", "best_step"),
+    [
+        ({"keep_last": 2}, "min", [0.9, 0.3, 0.8, 0.7, math.nan, None], [2, 5, 6], 2),
+        ({"keep_last": 1}, "max", [0.3, 0.9, 0.5], [2, 3], 2),
+        ({"keep_last": 1, "keep_best": False}, "min", [0.1, 0.9], [2], 2),
+    ],
+)
+def test_the_last_ones_and_the_best_stay(tmp_path, reopened, config, best, scores, left, best_step):
+    checkpoints = of(tmp_path, **config)
+    for step, score in enumerate(scores, start=1):
+        save(of(tmp_path, **config) if reopened else checkpoints, step, score, best)
+    assert steps(tmp_path) == left and hidden(tmp_path) == []
+    assert of(tmp_path).best().step == best_step and checkpoints.newest().step == left[-1]
 
 
-def test_the_best_of_an_accuracy_is_its_largest_also_for_who_comes_later(tmp_path):
-    checkpoints = of(tmp_path, keep_last=1)
-    for step, score in [(1, 0.3), (2, 0.9), (3, 0.5)]:
-        save(checkpoints, step, score, best="max")
-    assert steps(tmp_path) == [2, 3] and of(tmp_path).best().step == 2
-
-
-def test_without_keep_best_only_the_last_ones_stay(tmp_path):
-    checkpoints = of(tmp_path, keep_last=1, keep_best=False)
-    for step, score in [(1, 0.1), (2, 0.9)]:
-        save(checkpoints, step, score)
-    assert steps(tmp_path) == [2]
-
-
-def test_who_comes_later_knows_the_scores_of_those_before(tmp_path):
-    save(of(tmp_path, keep_last=1), 1, 0.1)
-    for step in (2, 3):
-        save(of(tmp_path, keep_last=1), step, 0.5)
-    assert steps(tmp_path) == [1, 3]
-
-
-def test_who_begins_anew_in_a_used_folder_does_not_go_on_from_the_old_run(tmp_path):
-    for step in (800, 900, 1000):
-        save(of(tmp_path), step)
-    assert of(tmp_path, warn=[].append, resume="no").resume() is None
-    save(of(tmp_path, resume="no"), 10)
-    assert of(tmp_path).newest().step == 10 and steps(tmp_path) == [10, 900, 1000]
-
-
-def test_a_training_that_began_anew_has_a_best_of_its_own(tmp_path):
-    save(of(tmp_path), 10, score=0.1)
-    anew = of(tmp_path, warn=[].append, keep_last=1, resume="no")
+def test_a_training_that_begins_anew_in_a_used_folder_has_a_newest_and_a_best_of_its_own(tmp_path):
+    for step, score in ((800, None), (900, None), (1000, 0.1)):
+        save(of(tmp_path), step, score)
+    anew = of(tmp_path, warn=[].append, keep_last=2, resume="no")
     assert anew.resume() is None
-    for step, score in ((1, 0.8), (2, 0.9), (3, 0.9)):
-        save(anew, step, score)
-    assert steps(tmp_path) == [1, 3]  # its best and its newest: nothing of the training before
-    assert of(tmp_path).best().step == 1
+    save(anew, 1, 0.8)
+    assert of(tmp_path).newest().step == 1 and steps(tmp_path) == [1, 1000]
+    for step in (2, 3):
+        save(anew, step, 0.9)
+    assert steps(tmp_path) == [1, 2, 3] and of(tmp_path).best().step == 1  # nothing of the training before
 
 
 @pytest.mark.parametrize("how", ["anew", "from elsewhere"])
-def test_who_begins_in_a_folder_of_another_training_is_told_what_will_be_removed_before_it_is(tmp_path, how):
+def test_a_training_in_the_folder_of_another_warns_of_what_it_will_remove(tmp_path, how):
     elsewhere = save(of(tmp_path / "elsewhere"), 5)
-    said = []
+    warnings = []
     resume = "no" if how == "anew" else str(elsewhere)
-    of(tmp_path / "own", warn=said.append, resume=resume).resume()
-    assert said == []  # nothing is there to be removed
+    of(tmp_path / "own", warn=warnings.append, resume=resume).resume()
+    assert warnings == []  # nothing is there to be removed
     for step in (900, 1000):
         save(of(tmp_path / "own"), step)
-    checkpoints = of(tmp_path / "own", warn=said.append, keep_last=2, resume=resume)
+    checkpoints = of(tmp_path / "own", warn=warnings.append, keep_last=2, resume=resume)
     checkpoints.resume()
-    assert "holds 2 checkpoints of another training, the newest of step 1,000. THEY WILL BE REMOVED" in said[0]
-    assert "the last 2 and the best stay" in said[0] and steps(tmp_path / "own") == [900, 1000]
+    assert "holds 2 checkpoints of another training, the newest of step 1,000. THEY WILL BE REMOVED" in warnings[0]
+    assert "the last 2 and the best stay" in warnings[0] and steps(tmp_path / "own") == [900, 1000]
     save(checkpoints, 6), save(checkpoints, 7)
-    assert steps(tmp_path / "own") == [6, 7] and len(said) == 1
+    assert steps(tmp_path / "own") == [6, 7] and len(warnings) == 1
 
 
-def test_who_goes_on_is_told_nothing(tmp_path):
-    first = save(of(tmp_path), 5)
-    of(tmp_path).resume(), of(tmp_path, resume=str(first)).resume()  # a warning would fail
+def test_a_training_that_goes_on_in_its_own_folder_warns_of_nothing(tmp_path):
+    first, warnings = save(of(tmp_path), 5), []
+    for resume in ("auto", str(first)):
+        assert of(tmp_path, warn=warnings.append, resume=resume).resume().folder == first
+    assert warnings == []
 
 
 @pytest.mark.parametrize("resume", ["auto", "path"])
@@ -140,11 +123,6 @@ def test_who_goes_on_from_another_folder_begins_a_training_here(tmp_path):
     assert of(tmp_path / "b").best().step == 6
 
 
-def test_the_same_step_can_be_saved_again(tmp_path):
-    first, second = save(of(tmp_path), 5), save(of(tmp_path), 5)
-    assert first != second and of(tmp_path).newest().folder == second
-
-
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
@@ -161,19 +139,13 @@ def test_a_damaged_one_is_skipped_with_a_warning_and_the_one_before_is_used(tmp_
 
 
 def test_where_all_are_damaged_nothing_begins_from_zero(tmp_path):
-    for step in (1, 2):
-        spoil(save(of(tmp_path), step))
+    spoil(save(of(tmp_path), 1))
+    (tmp_path / "step-0000000002-save-00002").mkdir()  # an emptied one
     warnings = []
     with pytest.raises(CheckpointDamaged, match="None of the 2 checkpoints") as raised:
         of(tmp_path, warnings.append).newest()
     assert "step-0000000001" in raised.value.problem and "step-0000000002" in raised.value.problem and raised.value.suggestion
     assert len(warnings) == 2
-
-
-def test_an_emptied_checkpoint_is_a_damaged_one(tmp_path):
-    (tmp_path / "step-0000000003-save-00001").mkdir()
-    with pytest.raises(CheckpointDamaged, match="None of the 1"):
-        of(tmp_path, lambda _: None).newest()
 
 
 def test_damaged_ones_do_not_push_out_whole_ones(tmp_path):
@@ -186,36 +158,25 @@ def test_damaged_ones_do_not_push_out_whole_ones(tmp_path):
     assert steps(tmp_path) == [3, 4]
 
 
-def test_a_damaged_best_is_told_and_the_next_best_is_given(tmp_path):
+def test_a_damaged_best_is_warned_of_once_and_the_next_best_is_given(tmp_path):
     paths = {step: save(of(tmp_path), step, score) for step, score in [(1, 0.5), (2, 0.1), (3, 0.9)]}
     spoil(paths[2])
     warnings = []
-    assert of(tmp_path, warnings.append).best().step == 1
+    checkpoints = of(tmp_path, warnings.append)
+    assert [checkpoints.best().step for _ in range(3)] == [1, 1, 1]
     assert len(warnings) == 1 and str(paths[2]) in warnings[0]
 
 
-def test_the_same_damage_is_told_once(tmp_path):
-    save(of(tmp_path), 1)
-    spoil(save(of(tmp_path), 2))
-    warnings = []
-    checkpoints = of(tmp_path, warnings.append)
-    assert [checkpoints.newest().step for _ in range(3)] == [1, 1, 1] and len(warnings) == 1
-
-
-def test_a_newer_format_is_refused_and_nothing_older_used_in_its_place(tmp_path):
-    save(of(tmp_path), 1)
-    path = save(of(tmp_path), 2)
-    (path / "state.json").write_bytes(sealed(b'{"format":2}'))
+def test_one_of_a_newer_format_is_neither_removed_nor_passed_over_for_an_older_one(tmp_path):
+    checkpoints = of(tmp_path, keep_last=1)
+    save(checkpoints, 1)
+    newer = sealed(b'{"format":2}')
+    (save(of(tmp_path), 2) / "state.json").write_bytes(newer)
     with pytest.raises(NewerCheckpoint):
         of(tmp_path).newest()
-
-
-def test_one_of_a_newer_format_is_neither_counted_nor_removed(tmp_path):
-    (save(of(tmp_path), 1) / "state.json").write_bytes(sealed(b'{"format":2}'))
-    checkpoints = of(tmp_path, keep_last=1)
-    for step in (2, 3):
-        save(checkpoints, step)
-    assert steps(tmp_path) == [1, 3]
+    for step in (3, 4):
+        save(of(tmp_path, keep_last=1), step)
+    assert steps(tmp_path) == [2, 4]
 
 
 # --- which one to go on from ------------------------------------------------------------------------------------------
@@ -243,11 +204,6 @@ def test_a_path_without_a_checkpoint_is_answered_with_those_that_are_there(tmp_p
         assert str(wrong) in raised.value.problem and str(path) in raised.value.suggestion
     with pytest.raises(UsageError):
         of(tmp_path).load(path / "state.json")
-
-
-def test_tensors_come_to_the_device_asked_for(tmp_path):
-    save(of(tmp_path), 4)
-    assert of(tmp_path).newest(torch.device("cpu")).state["model"]["norm.bias"].device == torch.device("cpu")
 
 
 # --- rights -----------------------------------------------------------------------------------------------------------
@@ -281,11 +237,13 @@ def test_one_that_may_not_be_read_is_not_taken_for_a_damaged_one(tmp_path, reque
 
 
 def test_a_folder_that_may_not_be_listed_is_not_taken_for_an_empty_one(tmp_path, request):
+    (tmp_path / "file").write_text("")
     save(of(tmp_path / "all"), 1)
     (tmp_path / "all").chmod(0)
     request.getfixturevalue("as_nobody")
-    with pytest.raises(CheckpointUnreadable, match="cannot be read"):
-        of(tmp_path / "all").newest()
+    for folder in ("all", "file"):
+        with pytest.raises(CheckpointUnreadable, match="cannot be read"):
+            of(tmp_path / folder).newest()
 
 
 def test_a_folder_that_may_not_be_written_says_so_and_names_what_is_kept(tmp_path, request):
@@ -297,17 +255,11 @@ def test_a_folder_that_may_not_be_written_says_so_and_names_what_is_kept(tmp_pat
     assert str(path) in raised.value.explanation
 
 
-def test_a_file_in_the_folder_s_place_says_so(tmp_path):
-    (tmp_path / "all").write_text("")
-    with pytest.raises(CheckpointUnreadable):
-        of(tmp_path / "all").newest()
-
-
 # --- a full disk ------------------------------------------------------------------------------------------------------
 
 
 class Full(Disk):
-    """Says that the disk is full at each writing while more than `room` checkpoints are there."""
+    """Is full at each writing while more than `room` checkpoints are there."""
 
     def __init__(self, folder, room, number=errno.ENOSPC, where="write_tensors"):
         self.folder, self.room, self.number, self.where = folder, room, number, where
@@ -367,7 +319,7 @@ def test_the_best_makes_no_room(tmp_path):
 
 def test_the_only_whole_one_makes_no_room_for_the_next_even_if_damage_is_newer(tmp_path):
     save(of(tmp_path, keep_last=2), 1)
-    spoil(save(of(tmp_path, keep_last=2), 2))  # its sizes are right: only reading all of it tells
+    spoil(save(of(tmp_path, keep_last=2), 2))  # its sizes are right: only reading all of it shows the damage
     warnings = []
     with pytest.raises(DiskFull) as raised:
         save(of(tmp_path, warnings.append, keep_last=2, disk=Full(tmp_path, 2)), 3)
@@ -386,10 +338,11 @@ def small_disk(tmp_path):
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_disk_that_is_really_full_is_told_and_harms_nothing(small_disk):
-    def big(step):
-        return {"model": {"weight": torch.full((100_000,), float(step))}}  # 400 kB; two of them fit
+def big(step):
+    return {"model": {"weight": torch.full((100_000,), float(step))}}  # 400 kB; two of them fit
 
+
+def test_a_disk_that_is_really_full_is_named_and_harms_nothing(small_disk):
     checkpoints = of(small_disk, keep_last=1)
     checkpoints.save(big(1), step=1, score=None)
     checkpoints.save(big(2), step=2, score=None)
@@ -406,14 +359,14 @@ def test_a_disk_that_is_really_full_is_told_and_harms_nothing(small_disk):
 def test_on_a_disk_for_two_old_ones_make_room(small_disk):
     checkpoints = of(small_disk, keep_last=2)
     for step in range(1, 6):
-        checkpoints.save({"model": {"weight": torch.full((100_000,), float(step))}}, step=step, score=None)
+        checkpoints.save(big(step), step=step, score=None)
     assert steps(small_disk) == [4, 5]
 
 
-# --- what cannot be removed -------------------------------------------------------------------------------------------
+# --- what cannot be removed or held -----------------------------------------------------------------------------------
 
 
-def test_an_old_one_that_cannot_be_removed_is_told_and_the_save_stands(tmp_path):
+def test_an_old_one_that_cannot_be_removed_is_warned_of_and_the_save_stands(tmp_path):
     class Sticky(Disk):
         def remove(self, folder):
             raise PermissionError(errno.EACCES, "Permission denied", str(folder))
@@ -426,18 +379,7 @@ def test_an_old_one_that_cannot_be_removed_is_told_and_the_save_stands(tmp_path)
     assert "could not be removed" in warnings[0] and "step-0000000001" in warnings[0]
 
 
-@pytest.mark.parametrize("wrong", [{"best": "smallest"}, {"step": -1}])
-def test_a_save_that_cannot_be_meant_is_refused(tmp_path, wrong):
-    with pytest.raises(UsageError):
-        of(tmp_path).save({}, **{"step": 1, "score": None, **wrong})
-
-
 def test_a_state_that_cannot_be_held_leaves_nothing_behind(tmp_path):
     with pytest.raises(UsageError, match=r"state\.model\.x"):
         of(tmp_path).save({"model": {"x": object()}}, step=1, score=None)
     assert steps(tmp_path) == [] and hidden(tmp_path) == []
-
-
-def test_facts_stand_in_the_index(tmp_path):
-    facts = whole.read_facts(save(of(tmp_path), 3, 0.25, "max"))
-    assert (facts.step, facts.score, facts.best) == (3, 0.25, "max")

@@ -17,18 +17,13 @@ def test_a_signal_is_noted_and_the_program_goes_on(number):
         assert stop.signal == number
 
 
-def test_a_second_interrupt_is_for_those_who_do_not_want_to_wait():
-    with Stop() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-        assert stop.signal == signal.SIGINT
-
-
-def test_clusters_repeat_a_termination_and_that_changes_nothing():
+def test_a_second_interrupt_ends_at_once_and_a_repeated_termination_changes_nothing():
+    """Clusters repeat a termination."""
     with Stop() as stop:
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
             os.kill(os.getpid(), number)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
         assert stop.signal == signal.SIGTERM
 
 
@@ -45,15 +40,15 @@ def test_the_handlers_that_were_there_are_put_back_also_after_an_error():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_in_a_thread_nothing_is_caught_and_that_is_said():
-    said = []
+def test_in_a_thread_nothing_is_caught():
+    caught = []
 
     def work():
         with Stop() as stop:
-            said.append(stop.is_caught)
+            caught.append(stop.is_caught)
 
     before = signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert said == [False] and signal.getsignal(signal.SIGTERM) is before
+    assert caught == [False] and signal.getsignal(signal.SIGTERM) is before

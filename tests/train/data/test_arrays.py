@@ -13,6 +13,7 @@ from brimful.errors import DoesNotFit, UsageError
 from brimful.train.config import DataConfig
 from brimful.train.data import arrays
 from brimful.train.data.arrays import Arrays, Resident, decide_residence
+from tests.brimful_inside.helper import CARD as CARD_OF_8_GIB
 from tests.brimful_inside.helper import run_trial
 
 TYPES = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64", "bool"]
@@ -30,12 +31,6 @@ def test_a_batch_is_what_collating_its_samples_gives(dtype):
     assert (batch["images"].numpy() == images[indices]).all()
 
 
-def test_unnamed_arrays_give_tuples():
-    data = Arrays(numpy.arange(6.0).reshape(3, 2), numpy.arange(3))
-    assert isinstance(data[0], tuple) and isinstance(data.take([1]), tuple)
-    assert len(data) == 3 and data.bytes == 6 * 8 + 3 * 8
-
-
 def test_a_read_only_memmap_is_read_in_place_and_without_a_warning(tmp_path):
     numpy.save(tmp_path / "images.npy", numpy.arange(12, dtype=numpy.uint8).reshape(4, 3))
     mapped = numpy.load(tmp_path / "images.npy", mmap_mode="r")
@@ -46,26 +41,27 @@ def test_a_read_only_memmap_is_read_in_place_and_without_a_warning(tmp_path):
     assert data.take([3, 0])[0].tolist() == [[9, 10, 11], [0, 1, 2]]
 
 
-def test_what_is_done_to_a_batch_or_a_sample_in_place_does_not_reach_the_data():
-    images = torch.zeros(4, 3)
-    data = Arrays(images)
-    data.take([0, 1, 2, 3])[0].fill_(9)
-    data[2][0].fill_(9)
-    assert images.sum() == 0
+def test_a_change_in_place_of_a_batch_or_a_sample_does_not_reach_the_data():
+    data = Arrays(x=torch.arange(6).reshape(3, 2))
+    resident = Resident(data, "host", torch.device("cpu")).take(torch.tensor([2, 0]))
+    assert resident["x"].tolist() == [[4, 5], [0, 1]]
+    for tensor in (resident["x"], data.take([0, 1, 2])["x"], data[2]["x"]):
+        tensor.fill_(-1)
+    assert data.tensors[0].tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_an_array_turned_around_is_taken_as_it_reads():
     assert Arrays(numpy.arange(4)[::-1]).take([0, 3])[0].tolist() == [3, 0]
 
 
-def test_the_end_of_the_data_ends_a_loop_over_it():
-    assert len(list(Arrays(torch.arange(3)))) == 3  # type: ignore[call-overload]
-    with pytest.raises(IndexError):
-        Arrays(torch.arange(3))[3]
+def test_unnamed_arrays_give_tuples_and_the_end_of_the_data_ends_a_loop_over_it():
+    data = Arrays(numpy.arange(6.0).reshape(3, 2), numpy.arange(3))
+    assert isinstance(data.take([1]), tuple) and data.bytes == 6 * 8 + 3 * 8
+    assert [type(sample) for sample in data] == [tuple] * 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "words"),
     [
         (lambda: Arrays(images=numpy.zeros((100, 2)), labels=numpy.zeros(99)), "images has 100, labels has 99"),
         (lambda: Arrays(numpy.zeros(2), numpy.zeros(3)), "array 0 has 2, array 1 has 3"),
@@ -76,14 +72,13 @@ def test_the_end_of_the_data_ends_a_loop_over_it():
         (lambda: Arrays(numpy.zeros(2), labels=numpy.zeros(2)), "1 unnamed and 1 named"),
     ],
 )
-def test_what_cannot_be_samples_is_said(make, said):
+def test_what_cannot_be_samples_is_refused(make, words):
     with pytest.raises(UsageError) as caught:
         make()
-    assert said in caught.value.problem and caught.value.suggestion
+    assert words in caught.value.problem and caught.value.suggestion
 
 
 CARD = torch.device("cuda", 0)
-IMAGINARY = {"name": "A card", "total_bytes": 8 << 30, "context_bytes": 0, "capability": [8, 0], "multiprocessors": 108}
 MIB = 1 << 20
 
 
@@ -100,66 +95,55 @@ def decided(monkeypatch, free_device, free_host, ranks=1, size=100 * MIB, **conf
         (400, 400, 1, "device", "25% of 400 MiB free on the device hold it"),
         (399, 400, 1, "pinned", "25% of 400 MiB free on the host hold it"),
         (399, 400, 2, "host", "a copy for each of 2 ranks"),
-        (399, 399, 1, "host", "neither do 25% of 399 MiB free on the host"),
+        (399, 399, 1, "host", "25% of 399 MiB free on the host do not hold it"),
     ],
 )
 def test_data_lives_where_its_share_of_the_free_memory_holds_it(monkeypatch, free_device, free_host, ranks, lives, why):
-    told = decided(monkeypatch, free_device * MIB, free_host * MIB, ranks)
-    assert told.requested is None and told.effective == lives
-    assert "the data is 100 MiB" in told.why and why in told.why
-
-
-def test_what_is_asked_for_may_take_all_that_is_free_and_no_more(monkeypatch):
-    assert decided(monkeypatch, 100 * MIB, 0, residence="device").effective == "device"
-    assert decided(monkeypatch, 0, 100 * MIB, residence="pinned").effective == "pinned"
-    assert decided(monkeypatch, 400 * MIB, 400 * MIB, residence="host").effective == "host"
-    with pytest.raises(DoesNotFit, match=r"the data is 100 MiB, and 99\.0? ?MiB|the data is 100 MiB, and 99 MiB"):
-        decided(monkeypatch, 99 * MIB, 99 << 30, residence="device")
-    with pytest.raises(DoesNotFit, match="free on the host do not hold it"):
-        decided(monkeypatch, 99 << 30, 99 * MIB, residence="pinned")
-
-
-def test_the_share_can_be_set(monkeypatch):
-    assert decided(monkeypatch, 200 * MIB, 0, memory_share=0.5).effective == "device"
-    assert decided(monkeypatch, 200 * MIB, 0, memory_share=0.4).effective == "host"
-
-
-def test_other_data_sets_are_behind_a_loader_whatever_was_asked():
-    class Made(Dataset):
-        pass
-
-    told = decide_residence(Made(), CARD, DataConfig(residence="device"))
-    assert (told.requested, told.effective) == ("device", "loader") and "Made is no `Arrays`" in told.why
-
-
-def test_rows_are_copied_on_the_host():
-    data = Arrays(x=torch.arange(6).reshape(3, 2))
-    batch = Resident(data, "host", torch.device("cpu")).take(torch.tensor([2, 0]))
-    assert batch["x"].tolist() == [[4, 5], [0, 1]]
-    batch["x"].fill_(-1)
-    assert data.tensors[0].min() == 0
+    row = decided(monkeypatch, free_device * MIB, free_host * MIB, ranks)
+    assert row.requested is None and row.effective == lives
+    assert "the data is 100 MiB" in row.why and why in row.why
 
 
 @pytest.mark.parametrize(
-    ("said", "config"),
+    ("free_device", "free_host", "config", "lives"),
     [
-        ("config.data.residence = 'disk'", {"residence": "disk"}),
-        ("config.data.workers = -1", {"workers": -1}),
-        ("config.data.memory_share = 0", {"memory_share": 0}),
-        ("config.data.prefetch = 0", {"prefetch": 0}),
+        (100, 0, {"residence": "device"}, "device"),
+        (0, 100, {"residence": "pinned"}, "pinned"),
+        (400, 400, {"residence": "host"}, "host"),
+        (200, 0, {"memory_share": 0.5}, "device"),
+        (200, 0, {"memory_share": 0.4}, "host"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_said(said, config):
-    with pytest.raises(UsageError) as caught:
-        DataConfig(**config)
-    assert caught.value.problem.startswith(said)
+def test_a_named_residence_may_take_all_that_is_free_and_the_share_can_be_set(
+    monkeypatch, free_device, free_host, config, lives
+):
+    assert decided(monkeypatch, free_device * MIB, free_host * MIB, **config).effective == lives
+
+
+@pytest.mark.parametrize(
+    ("residence", "words"),
+    [("device", "the data is 100 MiB, and 99.0 MiB free on the device do not"), ("pinned", "free on the host do not hold it")],
+)
+def test_a_named_residence_without_room_is_refused(monkeypatch, residence, words):
+    free = {"device": (99 * MIB, 99 << 30), "pinned": (99 << 30, 99 * MIB)}[residence]
+    with pytest.raises(DoesNotFit, match=words):
+        decided(monkeypatch, *free, residence=residence)
+
+
+def test_other_data_sets_are_behind_a_loader_whatever_the_residence():
+    class Made(Dataset):
+        pass
+
+    row = decide_residence(Made(), CARD, DataConfig(residence="device"))
+    assert (row.requested, row.effective) == ("device", "loader") and "Made is no `Arrays`" in row.why
 
 
 SCRIPT = """
     import torch
+    from brimful.train.config import DataConfig
     from brimful.train.data.arrays import Arrays
     from brimful.train.data.epoch_sampler import EpochSampler, Position
-    from brimful.train.data.pipeline import DataConfig, DataPipeline
+    from brimful.train.data.pipeline import DataPipeline
 
     card = torch.device("cuda")
     data = Arrays(torch.zeros(4096, 1024, dtype=torch.uint8), torch.zeros(4096, dtype=torch.int64))
@@ -176,10 +160,10 @@ SCRIPT = """
 
 
 def test_on_an_imaginary_card_only_what_lives_on_the_device_takes_its_memory(tmp_path):
-    told = run_trial(tmp_path, SCRIPT, device="imaginary", card=IMAGINARY)
-    assert told.exit_code == 0, told.stderr
+    trial = run_trial(tmp_path, SCRIPT, device="imaginary", card=CARD_OF_8_GIB)
+    assert trial.exit_code == 0, trial.stderr
     size = 4096 * 1024 + 4096 * 8
-    assert told.stdout.splitlines() == [
+    assert trial.stdout.splitlines() == [
         f"{residence} {held} cuda (64, 1024) torch.uint8 cuda"
         for residence, held in (("device", size), ("pinned", 0), ("host", 0))
     ]

@@ -17,15 +17,10 @@ from torch.utils.data import Dataset, get_worker_info
 from brimful.errors import DoesNotFit, UsageError
 from brimful.measure.outcome import is_final
 from brimful.train import BatchingConfig, Config, OptimizerConfig, Task, fit
-from brimful.train.data.batch_errors import (
-    BatchMemoryError,
-    BatchNotMade,
-    WorkerDied,
-    batches_are_made,
-    dead_worker,
-)
+from brimful.train.config import DataConfig
+from brimful.train.data.batch_errors import BatchMemoryError, BatchNotMade, WorkerDied, batches_are_made, dead_worker
 from brimful.train.data.epoch_sampler import EpochSampler, Position
-from brimful.train.data.pipeline import DataConfig, DataPipeline
+from brimful.train.data.pipeline import DataPipeline
 from brimful.values import Failure
 from brimful_inside.probe.hooks.exceptions import kind_of
 from brimful_inside.simulator.oom_patterns import DEVICE, HOST, match_oom
@@ -81,14 +76,14 @@ class Dies(Lacks):
 
 @pytest.fixture(autouse=True)
 def no_dead_worker_is_left_to_other_tests():
-    """Torch tells of it at the end of any child process, as long as its loader is somewhere."""
+    """Torch raises at the end of any child process, as long as the dead one's loader is somewhere."""
     yield
     gc.collect()
 
 
-def trained(folder, data, seen, workers=0, eval_data=None, waits_s=0.0):
+def trained(folder, data, batches, workers=0, eval_data=None, waits_s=0.0):
     def loss(model, batch):
-        seen.append(batch[1].tolist())
+        batches.append(batch[1].tolist())
         time.sleep(waits_s)
         return (model(batch[0]) ** 2).mean() * 1e-9
 
@@ -104,16 +99,16 @@ def trained(folder, data, seen, workers=0, eval_data=None, waits_s=0.0):
 @pytest.mark.parametrize("error", MISSING)
 @pytest.mark.parametrize("at", [2, 13, 20, 60])  # in the first micro-batch of a step, its second, another step, the last
 def test_no_sample_is_trained_on_twice_and_the_training_ends_with_its_own_error(error, at, tmp_path):
-    seen: list[list[int]] = []
+    batches: list[list[int]] = []
     with pytest.raises(BatchNotMade, match="while a batch was being made") as caught:
-        trained(tmp_path, Lacks(error, at), seen)
-    whole, flat = (at - 1) // 8, [index for batch in seen for index in batch]
-    assert len(flat) == len(set(flat)) == 8 * whole and len(seen) == whole  # nothing was replayed, nothing was cut
+        trained(tmp_path, Lacks(error, at), batches)
+    whole, flat = (at - 1) // 8, [index for batch in batches for index in batch]
+    assert len(flat) == len(set(flat)) == 8 * whole and len(batches) == whole  # nothing was replayed, nothing was cut
     assert str(error()).strip()[:60] in str(caught.value) and "smaller" in caught.value.suggestion
 
 
 @pytest.mark.parametrize("error", [allocator, MemoryError, of_numpy])
-def test_what_a_worker_lacked_is_told_in_its_words(error, tmp_path):
+def test_what_a_worker_lacked_is_reported_in_its_words(error, tmp_path):
     with pytest.raises(BatchMemoryError, match="in DataLoader worker process 0") as caught:
         trained(tmp_path, Lacks(error, 20, only_in_workers=True), [], workers=1)
     assert type(error()).__name__ in str(caught.value) and "fewer workers" in caught.value.suggestion
@@ -121,19 +116,19 @@ def test_what_a_worker_lacked_is_told_in_its_words(error, tmp_path):
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGBUS, BatchMemoryError), (signal.SIGKILL, BatchMemoryError),
                                                (signal.SIGTERM, WorkerDied)])  # fmt: skip
-def test_a_worker_that_died_is_told_of(number, error, tmp_path):
-    """Torch tells it wherever the main thread is, here in a forward pass, which lacks nothing."""
-    seen: list[list[int]] = []
+def test_a_worker_that_died_ends_the_training(number, error, tmp_path):
+    """Torch raises wherever the main thread is, here in a forward pass, which lacks nothing."""
+    batches: list[list[int]] = []
     with pytest.raises(error, match=r"while a batch was being made|while it made batches"):
-        trained(tmp_path, Dies(number, 30, only_in_workers=True), seen, workers=1, waits_s=0.5)
-    assert 1 <= len(seen) <= 3 and all(len(batch) == 8 for batch in seen)
+        trained(tmp_path, Dies(number, 30, only_in_workers=True), batches, workers=1, waits_s=0.5)
+    assert 1 <= len(batches) <= 3 and all(len(batch) == 8 for batch in batches)
 
 
 def test_in_evaluation_as_in_training(tmp_path):
-    seen: list[list[int]] = []
+    batches: list[list[int]] = []
     with pytest.raises(BatchMemoryError, match="DefaultCPUAllocator"):
-        trained(tmp_path, Lacks(allocator, 999), seen, eval_data=Lacks(allocator, 13))
-    assert len(seen) <= 1, "no evaluation batch was cut"
+        trained(tmp_path, Lacks(allocator, 999), batches, eval_data=Lacks(allocator, 13))
+    assert len(batches) <= 1, "no evaluation batch was cut"
 
 
 def test_where_the_worst_micro_batches_are_made(tmp_path):
@@ -160,10 +155,9 @@ def test_from_outside_it_is_known_as_missing_memory_that_a_smaller_batch_may_men
     assert kind_of(caught.value) == kind
     assert isinstance(caught.value, DoesNotFit) and caught.value.__cause__ is not None
     name = f"{type(caught.value).__module__}.{type(caught.value).__qualname__}"
-    told = Failure(kind, name, str(caught.value), "", None, "train", 0, False, False)
-    assert not is_final(told)
-    face = match_oom("", f"Traceback (most recent call last):\n  File\n{name}: {caught.value}\n")
-    assert face is not None and face.kind == kind
+    assert not is_final(Failure(kind, name, str(caught.value), "", None, "train", 0, False, False))
+    pattern = match_oom("", f"Traceback (most recent call last):\n  File\n{name}: {caught.value}\n")
+    assert pattern is not None and pattern.kind == kind
 
 
 def test_the_loader_s_own_error_is_read_with_its_cause():
@@ -175,7 +169,7 @@ def test_the_loader_s_own_error_is_read_with_its_cause():
     assert isinstance(dead_worker(RuntimeError(KILLED.format("Segmentation fault"))), WorkerDied)
 
 
-def test_the_look_ahead_is_no_exception():
+def test_the_batch_after_an_epoch_is_no_exception():
     """The loader is asked for one batch more than the epoch has steps for."""
 
     class OneMore:

@@ -9,7 +9,7 @@ import json
 import numpy
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import UsageError
@@ -37,8 +37,8 @@ def sized(draw):
 def all_ranks(length, start=Position(), seed=0, **asked):  # noqa: B008
     """The steps of an epoch's rest, each as (the step of rank 0, the micro-batches of every rank)."""
     ranks = asked.get("ranks", 1)
-    courses = [EpochSampler(length, seed=seed, rank=rank, **asked) for rank in range(ranks)]
-    for steps in zip(*(sampler.steps(start) for sampler in courses), strict=True):
+    samplers = [EpochSampler(length, seed=seed, rank=rank, **asked) for rank in range(ranks)]
+    for steps in zip(*(sampler.steps(start) for sampler in samplers), strict=True):
         yield steps[0], [step.micro_batches for step in steps]
 
 
@@ -46,16 +46,16 @@ def all_ranks(length, start=Position(), seed=0, **asked):  # noqa: B008
 def test_every_sample_comes_once_in_an_epoch_though_batch_size_accumulation_and_ranks_change_on_the_way(
     length, epoch, changes, data
 ):
-    seen, position = [], Position(epoch)
+    trained, position = [], Position(epoch)
     for n, asked in enumerate(changes):
         steps = list(all_ranks(length, position, **asked))
         last = n == len(changes) - 1
         kept = steps if last else steps[: data.draw(st.integers(0, len(steps) - 1))]
         for step, ranks in kept:
             assert step.before == position
-            seen += [int(i) for micro_batches in ranks for batch in micro_batches for i in batch]
+            trained += [int(i) for micro_batches in ranks for batch in micro_batches for i in batch]
             position = Position(**json.loads(json.dumps(dataclasses.asdict(step.after))))
-    assert sorted(seen) == list(range(length))
+    assert sorted(trained) == list(range(length))
     assert position == Position(epoch + 1, 0)
 
 
@@ -136,8 +136,8 @@ def test_every_chunk_but_the_head_of_the_first_epoch_is_a_sample_of_all_sizes(mo
     monkeypatch.setattr(sampler_module, "_CHUNK", 100)
     sizes = numpy.arange(1, 2001)
     order = EpochSampler(2000, seed=0, micro_batch=1, accumulation=1, sizes=sizes).order(1)
-    explanation = [sizes[order[at : at + 100]].mean() for at in range(0, 2000, 100)]
-    assert min(explanation) > 800 and max(explanation) < 1200
+    means = [sizes[order[at : at + 100]].mean() for at in range(0, 2000, 100)]
+    assert min(means) > 800 and max(means) < 1200
 
 
 def test_without_shuffling_the_order_is_that_of_the_data_or_by_size():
@@ -153,17 +153,13 @@ def test_dropping_the_last_drops_only_a_step_that_is_short(length, asked):
         with pytest.raises(UsageError, match=f"{step_samples} samples is more than the {length} samples"):
             EpochSampler(length, seed=0, drop_last=True, **asked)
         return
+    whole = EpochSampler(length, seed=0, **asked)
+    assert len(list(whole.steps(Position()))) == whole.steps_per_epoch()
     sampler = EpochSampler(length, seed=0, drop_last=True, **asked)
     steps = list(sampler.steps(Position()))
     assert len(steps) == length // step_samples == sampler.steps_per_epoch()
     assert all(step.samples == step_samples for step in steps)
     assert steps[-1].after == Position(1, 0)
-
-
-@given(LENGTHS, SETTINGS)
-def test_the_steps_of_an_epoch_are_as_many_as_told(length, asked):
-    sampler = EpochSampler(length, seed=0, **asked)
-    assert len(list(sampler.steps(Position()))) == sampler.steps_per_epoch()
 
 
 def test_going_on_where_no_step_is_left_goes_on_with_the_next_epoch():
@@ -174,26 +170,16 @@ def test_going_on_where_no_step_is_left_goes_on_with_the_next_epoch():
     assert next(dropping.steps(Position(2, 6))).before == Position(2, 6)
 
 
-def test_fewer_samples_than_ranks_leave_some_ranks_without_a_micro_batch():
-    steps = list(all_ranks(1, micro_batch=8, accumulation=2, ranks=3))
-    assert [[len(part) for part in ranks] for _, ranks in steps] == [[1, 0, 0]]
-
-
-@settings(max_examples=20)
-@given(st.integers(2, 50))
-def test_one_sample_is_a_data_set(micro_batch):
-    (step,) = EpochSampler(1, seed=0, micro_batch=micro_batch, accumulation=3).steps(Position())
+def test_one_sample_is_a_data_set_also_for_several_ranks():
+    ((step, ranks),) = all_ranks(1, micro_batch=8, accumulation=2, ranks=3)
     assert step.indices.tolist() == [0] and step.after == Position(1, 0)
+    assert [[len(part) for part in micro_batches] for micro_batches in ranks] == [[1], [], []]
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "words"),
     [
         ({"length": 0}, "the data set has 0 samples"),
-        ({"micro_batch": 0}, "micro_batch = 0"),
-        ({"accumulation": -1}, "accumulation = -1"),
-        ({"ranks": 2, "rank": 2}, "rank 2 of 2 ranks"),
-        ({"seed": -3}, "seed = -3"),
         ({"max_tokens": 5}, "max_tokens = 5 without the samples' sizes"),
         ({"sizes": numpy.array([1, 2, 7, 1]), "max_tokens": 5}, "sample 2 has size 7, and max_tokens is 5"),
         ({"sizes": numpy.array([1, 2])}, "sizes of shape (2,)"),
@@ -201,15 +187,15 @@ def test_one_sample_is_a_data_set(micro_batch):
         ({"sizes": numpy.array([1.0, 2, 3, 1])}, "type float64"),
     ],
 )
-def test_what_cannot_be_meant_is_said(asked, said):
+def test_what_cannot_be_meant_is_refused(asked, words):
     with pytest.raises(UsageError) as caught:
         EpochSampler(**{"length": 4, "seed": 0, "micro_batch": 2, "accumulation": 1, **asked})
-    assert said in " ".join(caught.value.sentences())
+    assert words in " ".join(caught.value.sentences())
     assert caught.value.suggestion
 
 
 @pytest.mark.parametrize("position", [Position(0, 11), Position(0, -1), Position(-1, 0)])
-def test_a_position_that_the_data_does_not_have_is_said(position):
+def test_a_position_that_the_data_does_not_have_is_refused(position):
     with pytest.raises(UsageError, match="the data set has 10 samples"):
         next(EpochSampler(10, seed=0, micro_batch=4, accumulation=1).steps(position))
 
@@ -241,7 +227,7 @@ def test_nothing_in_any_epoch_on_any_rank_is_worse_than_all_that_is_tried(
         bounds = [max(column) for column in zip(*map(measured, tried.indices.micro_batches), strict=True)]
         for step in sampler.steps(Position(epoch)):
             for batch in step.micro_batches:
-                assert all(seen <= bound for seen, bound in zip(measured(batch), bounds, strict=True))
+                assert all(one <= bound for one, bound in zip(measured(batch), bounds, strict=True))
 
 
 @given(sized(), st.integers(1, 9))
@@ -257,19 +243,20 @@ def test_what_is_tried_keeps_the_limits_and_could_hold_no_sample_more(case, micr
         assert not (one_more and (sizes <= longest).sum() > len(batch))
 
 
-def test_the_first_micro_batch_of_the_first_epoch_is_not_the_worst():
-    """Why something has to be tried: one sample of 600 comes first, and later two of 500."""
-    sizes = numpy.array([600] + [500] * 8)
-    sampler = EpochSampler(9, seed=0, micro_batch=8, accumulation=1, sizes=sizes, max_tokens=1000)
-    cut = [sizes[batch].tolist() for step in sampler.steps(Position()) for batch in step.micro_batches]
-    assert cut[0] == [600] and [500, 500] in cut[1:]
-    assert [sizes[batch].tolist() for batch in worst_micro_batches(sizes, 8, 1000, whole)] == [[600], [500, 500]]
-
-
-def test_more_short_samples_may_be_worse_than_more_tokens():
-    sizes = numpy.array([1] * 10 + [90, 95])
-    tried = [sizes[batch].tolist() for batch in worst_micro_batches(sizes, 10, 100, whole)]
-    assert tried == [[95], [1] * 10]
+@pytest.mark.parametrize(
+    ("sizes", "micro_batch", "max_tokens", "worst"),
+    [
+        ([600] + [500] * 8, 8, 1000, [[600], [500, 500]]),  # the 600 comes first, and later two of 500
+        ([1] * 10 + [90, 95], 10, 100, [[95], [1] * 10]),  # more short samples may be worse than more tokens
+    ],
+)
+def test_the_first_micro_batch_of_the_first_epoch_is_not_the_worst(sizes, micro_batch, max_tokens, worst):
+    """Why several have to be tried."""
+    sizes = numpy.array(sizes)
+    sampler = EpochSampler(len(sizes), seed=0, micro_batch=micro_batch, accumulation=1, sizes=sizes, max_tokens=max_tokens)
+    first = next(sampler.steps(Position())).micro_batches[0]
+    assert sizes[first].tolist() == worst[0]
+    assert [sizes[batch].tolist() for batch in worst_micro_batches(sizes, micro_batch, max_tokens, whole)] == worst
 
 
 def test_once_micro_batches_are_cut_another_one_is_the_worst():
@@ -282,10 +269,8 @@ def test_once_micro_batches_are_cut_another_one_is_the_worst():
 
 
 def test_samples_without_sizes_have_no_worst_micro_batch():
-    assert (
-        DataPipeline(Noisy(10), EpochSampler(10, seed=0, micro_batch=4, accumulation=1), CPU, ALONE, 0).worst_step(whole)
-        is None
-    )
+    sampler = EpochSampler(10, seed=0, micro_batch=4, accumulation=1)
+    assert DataPipeline(Noisy(10), sampler, CPU, ALONE, 0).worst_step(whole) is None
 
 
 @pytest.mark.parametrize("residence", ["device", "host", "loader"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy
@@ -34,7 +35,7 @@ def arrays(length):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 3), st.integers(1, 3), st.sampled_from([arrays, Noisy]))
-def test_what_is_loaded_is_what_the_course_says(length, micro_batch, accumulation, ranks, make):
+def test_what_is_loaded_is_what_the_sampler_plans(length, micro_batch, accumulation, ranks, make):
     loaded = []
     for rank in range(ranks):
         on_rank = sampler(length, micro_batch, accumulation, ranks=ranks, rank=rank)
@@ -72,99 +73,77 @@ def test_workers_batch_size_and_a_resume_change_no_random_number_of_a_sample():
     assert len(rest) == 11 and rest.items() <= here.items()
 
 
-def test_a_step_that_was_left_in_the_middle_does_not_shift_the_next():
-    for make, config in ((arrays, ALONE), (Noisy, ALONE), (Noisy, DataConfig(workers=1))):
-        for step in DataPipeline(make(30), sampler(30, 4, 3), CPU, config, 0).steps(Position()):
+@pytest.mark.parametrize(("make", "config"), [(arrays, ALONE), (Noisy, ALONE), (Noisy, DataConfig(workers=1))])
+def test_a_step_or_a_pass_that_was_left_in_the_middle_does_not_shift_the_next(make, config):
+    pipeline = DataPipeline(make(30), sampler(30, 4, 3), CPU, config, 0)
+    next(pipeline.steps(Position())).load(0, 0, 1)
+    for epoch in (0, 1):
+        steps = []
+        for step in pipeline.steps(Position(epoch, 8)):
             assert indices_of(step.load(0, 0, 2)) == step.indices.micro_batches[0][:2].tolist()
-
-
-def test_a_pass_that_was_left_can_be_begun_anew_also_with_workers():
-    for config in (ALONE, DataConfig(workers=1)):
-        pipeline = DataPipeline(Noisy(30), sampler(30), CPU, config, 0)
-        next(pipeline.steps(Position())).load(0, 0, 1)
-        for epoch in (0, 1):
-            steps = list(pipeline.steps(Position(epoch, 8)))
-            assert steps[0].indices.before == Position(epoch, 8) and steps[-1].indices.after == Position(epoch + 1)
+            steps.append(step)
+        assert steps[0].indices.before == Position(epoch, 8) and steps[-1].indices.after == Position(epoch + 1)
 
 
 def test_batches_by_size_are_collated_by_the_data_set_and_cut_by_samples():
     sized = sampler(8, 4, 1, sizes=Texts.sizes, max_tokens=12)
-    steps = list(DataPipeline(Texts(), sized, CPU, ALONE, 0).steps(Position()))
-    step = steps[0]
-    assert step.parts[0] == 1 and step.load(0, 0, 1)["tokens"].shape == (1, 9)  # the longest comes first
+    sizes = []
     seen = []
     for step in DataPipeline(Texts(), sized, CPU, ALONE, 0).steps(Position()):
         for part, n in enumerate(step.parts):
-            assert step.load(part, 0, n)["tokens"].numel() <= 12
+            sizes.append(tuple(step.load(part, 0, n)["tokens"].shape))
             seen += [int(step.load(part, at, at + 1)["tokens"][0, 0]) for at in range(n)]
-    assert sorted(seen) == list(range(8))
+    assert sizes[0] == (1, 9)  # the longest comes first
+    assert sorted(seen) == list(range(8)) and all(samples * longest <= 12 for samples, longest in sizes)
 
 
-def test_the_training_s_own_random_states_are_untouched():
+def random_states():
+    return torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("make", "config"), [(arrays, ALONE), (Noisy, ALONE), (Noisy, DataConfig()), (Noisy, DataConfig(workers=1))]
+)
+def test_the_training_s_own_random_states_are_untouched(make, config):
     """Also by the loader's own draw at the start of each pass."""
-    for data, config in (
-        (arrays(20), ALONE),
-        (Noisy(20), ALONE),
-        (Noisy(20), DataConfig()),
-        (Noisy(20), DataConfig(workers=1)),
-    ):
-        before = torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[index]
-        for step in DataPipeline(data, sampler(20), CPU, config, 0).steps(Position()):
-            step.load(0, 0, step.parts[0])
-        assert (torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()) == before  # type: ignore[index]
+    before = random_states()
+    for step in DataPipeline(make(20), sampler(20), CPU, config, 0).steps(Position()):
+        step.load(0, 0, step.parts[0])
+    assert random_states() == before
 
 
-class EndsEarly:
-    """Imitates a trial: a pass over a loader ends after so many batches."""
+def pipeline_of(length, loader):
+    """A pipeline whose loader is ``loader(its own)``: it imitates a trial, which ends a pass early or gives other batches."""
+    pipeline = DataPipeline(arrays(length), sampler(length), CPU, ALONE, 0)
+    pipeline._loader = loader(pipeline._loader)
+    return pipeline
 
-    def __init__(self, loader, batches):
-        self.loader, self.batches = loader, batches
+
+class Each:
+    """A loader whose passes are ``make()``."""
+
+    def __init__(self, make):
+        self.make = make
 
     def __iter__(self):
-        for _, batch in zip(range(self.batches), self.loader, strict=False):
-            yield batch
+        return iter(self.make())
 
 
 @pytest.mark.parametrize(("batches", "steps"), [(0, 0), (1, 1), (2, 1), (3, 2), (100, 4)])
 def test_a_loader_that_ends_early_ends_the_epoch_and_the_step_that_was_begun_can_be_made(batches, steps):
-    pipeline = DataPipeline(arrays(30), sampler(30), CPU, ALONE, 0)
-    pipeline._loader = EndsEarly(pipeline._loader, batches)  # type: ignore[assignment]
-    seen = 0
-    for step in pipeline.steps(Position()):
-        seen += 1
-        for part, n in enumerate(step.parts):
-            assert len(step.load(part, 0, n)[0]) > 0
-    assert seen == steps
+    pipeline = pipeline_of(30, lambda own: Each(lambda: itertools.islice(own, batches)))
+    made = [[len(step.load(part, 0, n)[0]) for part, n in enumerate(step.parts)] for step in pipeline.steps(Position())]
+    assert len(made) == steps and all(samples > 0 for parts in made for samples in parts)
 
 
 def test_a_loader_that_goes_on_beyond_the_epoch_gives_more_steps():
-    pipeline = DataPipeline(arrays(16), sampler(16), CPU, ALONE, 0)
-    once = pipeline._loader
-
-    class Thrice:
-        def __iter__(self):
-            for _ in range(3):
-                yield from once
-
-    pipeline._loader = Thrice()  # type: ignore[assignment]
+    pipeline = pipeline_of(16, lambda own: Each(lambda: itertools.chain(own, own, own)))
     batches = [step.load(part, 0, n) for step in pipeline.steps(Position()) for part, n in enumerate(step.parts)]
     assert [len(batch[0]) for batch in batches] == [4] * 12
 
 
-class Gives:
-    """A loader of these batches."""
-
-    def __init__(self, *batches):
-        self.batches = batches
-
-    def __iter__(self):
-        return iter(self.batches)
-
-
 def first_of(*batches):
-    pipeline = DataPipeline(arrays(16), sampler(16), CPU, ALONE, 0)
-    pipeline._loader = Gives(*batches)  # type: ignore[assignment]
-    return next(iter(pipeline.steps(Position())))
+    return next(iter(pipeline_of(16, lambda own: Each(lambda: batches)).steps(Position())))
 
 
 @pytest.fixture
@@ -219,16 +198,12 @@ def test_samples_that_a_part_does_not_have_are_refused(bad):
         step.load(0, *bad)
 
 
-def test_a_rank_without_samples_has_a_step_without_parts():
-    pipeline = DataPipeline(arrays(1), sampler(1, ranks=2, rank=1), CPU, ALONE, 0)
-    (step,) = pipeline.steps(Position())
-    assert step.parts == () and step.samples == 1
-
-
 @pytest.mark.parametrize("config", [ALONE, DataConfig(), DataConfig(workers=1)])
-def test_one_sample_is_a_data_set(config):
+def test_one_sample_is_a_data_set_also_for_a_rank_without_it(config):
     (step,) = DataPipeline(Noisy(1), sampler(1), CPU, config, 0).steps(Position())
     assert indices_of(step.load(0, 0, 1)) == [0]
+    (other,) = DataPipeline(arrays(1), sampler(1, ranks=2, rank=1), CPU, config, 0).steps(Position())
+    assert other.parts == () and other.samples == 1
 
 
 class Endless(IterableDataset):
@@ -242,17 +217,12 @@ def test_a_data_set_that_has_no_indices_is_refused():
     assert "__getitem__" in caught.value.suggestion
 
 
-def test_a_course_through_another_number_of_samples_is_refused():
-    with pytest.raises(UsageError, match="the data set has 5 samples, and the sampler goes through 6"):
-        DataPipeline(arrays(5), sampler(6), CPU, ALONE, 0)
-
-
 def test_a_sample_that_fails_fails_the_training_with_its_own_error():
     with pytest.raises(ValueError, match="a broken image"):
         list(DataPipeline(Noisy(8, fails_at=5), sampler(8), CPU, ALONE, 0).steps(Position()))
 
 
-def test_residence_and_workers_are_told_as_asked_and_in_force():
+def test_residence_and_workers_are_reported_as_asked_and_in_force():
     pipeline = DataPipeline(arrays(5), sampler(5), CPU, DataConfig(workers=3, residence="device"), 0)
     assert (pipeline.residence.requested, pipeline.residence.effective) == ("device", "host")
     assert (pipeline.workers.requested, pipeline.workers.effective) == (3, 0)
@@ -261,7 +231,7 @@ def test_residence_and_workers_are_told_as_asked_and_in_force():
     assert (asked.residence.effective, asked.workers.effective) == ("loader", 2)
 
 
-def test_a_data_set_that_gives_batches_at_once_is_told_that_its_samples_are_made_one_by_one():
+def test_the_report_shows_that_samples_of_a_data_set_of_batches_are_made_one_by_one():
     class Batched(Noisy):
         def __getitems__(self, indices):
             return [self[index] for index in indices]

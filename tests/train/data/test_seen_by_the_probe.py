@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.brimful_inside.helper import run_trial
+from tests.brimful_inside.helper import CARD, run_trial
 
 pytestmark = pytest.mark.heavy  # processes of their own
 
-CARD = {"name": "A card", "total_bytes": 8 << 30, "context_bytes": 0, "capability": [8, 0], "multiprocessors": 108}
 SCRIPT = """
     import sys
     import numpy as np, torch
     from torch import nn
+    from brimful.train.config import DataConfig
     from brimful.train.data.arrays import Arrays
     from brimful.train.data.epoch_sampler import EpochSampler, Position
-    from brimful.train.data.pipeline import DataConfig, DataPipeline
+    from brimful.train.data.pipeline import DataPipeline
 
     kind, micro_batch, workers = sys.argv[1], int(sys.argv[2]), None if sys.argv[3] == "measured" else int(sys.argv[3])
 
@@ -59,27 +59,22 @@ SCRIPT = """
 """
 
 
-def seen(tmp_path, kind, device, micro_batch=32, workers="0", **config):
+def probed(tmp_path, kind, device, micro_batch=32, workers="0", **config):
+    """The trial, and its two loaders by role: one for training and one for evaluation, whatever was measured with others."""
     more = {"card": CARD} if device == "imaginary" else {}
-    told = run_trial(tmp_path, SCRIPT, argv=(kind, str(micro_batch), workers), device=device, **more, **config)
-    assert told.exit_code == 0, told.stderr
-    loaders = {loader["role"]: loader for loader in told.report["loaders"]}
-    assert len(told.report["loaders"]) == 2, "one for training and one for evaluation, whatever was measured with others"
-    return told, loaders
+    trial = run_trial(tmp_path, SCRIPT, argv=(kind, str(micro_batch), workers), device=device, **more, **config)
+    assert trial.exit_code == 0, trial.stderr
+    assert len(trial.report["loaders"]) == 2
+    return trial, {loader["role"]: loader for loader in trial.report["loaders"]}
 
 
 @pytest.mark.parametrize(
     ("kind", "workers", "device"),
-    [
-        pytest.param("arrays", "0", "cpu", marks=pytest.mark.heavy),
-        ("arrays", "0", "imaginary"),
-        pytest.param("made", "1", "cpu", marks=pytest.mark.heavy),
-        ("made", "measured", "imaginary"),
-    ],
+    [("arrays", "0", "cpu"), ("arrays", "0", "imaginary"), ("made", "1", "cpu"), ("made", "measured", "imaginary")],
 )
 def test_batches_steps_and_lengths_are_seen(tmp_path, kind, workers, device):
-    told, loaders = seen(tmp_path, kind, device, workers=workers, warmup_steps=1, steps=3)
-    report = told.report
+    trial, loaders = probed(tmp_path, kind, device, workers=workers, warmup_steps=1, steps=3)
+    report = trial.report
     assert report["ended"] == "steps_done" and report["steps"] == 4
     assert report["micro_batches_per_step"][:4] == [2] * 4 and report["samples_per_step"][:4] == [64] * 4
     assert loaders["train"]["dataset_length"] == 1000 and loaders["eval"]["dataset_length"] == 200
@@ -87,37 +82,29 @@ def test_batches_steps_and_lengths_are_seen(tmp_path, kind, workers, device):
     assert set(report["phases"]) >= {"train", "eval"}
 
 
-@pytest.mark.heavy
 def test_no_loader_ends_a_training_that_is_not_cut(tmp_path):
-    told, loaders = seen(tmp_path, "arrays", "cpu", cut=False)
-    assert told.stdout.split() == ["epoch", "0", "epoch", "1", "epoch", "2"]
-    assert (
-        told.report["steps"] == 3 * 16 and loaders["train"]["samples_seen"] == 3000 and loaders["eval"]["samples_seen"] == 600
-    )
+    trial, loaders = probed(tmp_path, "arrays", "cpu", cut=False)
+    assert trial.stdout.split() == ["epoch", "0", "epoch", "1", "epoch", "2"] and trial.report["steps"] == 3 * 16
+    assert loaders["train"]["samples_seen"] == 3000 and loaders["eval"]["samples_seen"] == 600
 
 
 def test_the_worst_batch_of_samples_that_vary_is_made(tmp_path):
-    told, loaders = seen(tmp_path, "sized", "imaginary", workers="1", worst_batch=True)
-    worst = told.report["worst_batch"]
+    trial, loaders = probed(tmp_path, "sized", "imaginary", workers="1", worst_batch=True)
+    worst = trial.report["worst_batch"]
     assert worst["varies"] and worst["dataset_length"] == 1000 and "from 5 to 59" in worst["what"]
     assert all(batch["shapes"][0] == [32, 59, 16] for batch in loaders["train"]["batches"])
 
 
-def test_resident_samples_are_known_to_be_alike(tmp_path):
-    told, _ = seen(tmp_path, "arrays", "imaginary", worst_batch=True)
-    assert not told.report["worst_batch"]["varies"]
+def test_a_trial_of_an_epoch_of_one_step_has_its_steps_and_resident_samples_are_known_to_be_alike(tmp_path):
+    trial, _ = probed(tmp_path, "arrays", "imaginary", micro_batch=500, worst_batch=True, warmup_steps=1, steps=3)
+    assert trial.report["ended"] == "steps_done" and trial.report["samples_per_step"][:4] == [1000] * 4
+    assert not trial.report["worst_batch"]["varies"]
 
 
-def test_a_trial_of_an_epoch_of_one_step_has_its_steps(tmp_path):
-    told, _ = seen(tmp_path, "arrays", "imaginary", micro_batch=500, worst_batch=True, warmup_steps=1, steps=3)
-    assert told.report["ended"] == "steps_done" and told.report["samples_per_step"][:4] == [1000] * 4
-
-
-@pytest.mark.heavy
 def test_a_trace_has_no_short_step_at_the_end_of_an_epoch_and_a_run_has(tmp_path):
     """800 samples and 200 are left: one micro-batch of 200, where all other steps have two."""
-    told, _ = seen(tmp_path, "arrays", "imaginary", micro_batch=400, worst_batch=True, warmup_steps=1, steps=3)
-    assert told.report["micro_batches_per_step"][:4] == [2] * 4 and told.report["samples_per_step"][:4] == [800] * 4
+    trial, _ = probed(tmp_path, "arrays", "imaginary", micro_batch=400, worst_batch=True, warmup_steps=1, steps=3)
+    assert trial.report["micro_batches_per_step"][:4] == [2] * 4 and trial.report["samples_per_step"][:4] == [800] * 4
     (tmp_path / "run").mkdir()
-    told, _ = seen(tmp_path / "run", "arrays", "cpu", micro_batch=400, cut=False)
-    assert told.report["samples_per_step"] == [800, 200] * 3
+    trial, _ = probed(tmp_path / "run", "arrays", "cpu", micro_batch=400, cut=False)
+    assert trial.report["samples_per_step"] == [800, 200] * 3

@@ -93,14 +93,11 @@ def test_an_object_with_fields_is_cut_field_by_field_and_not_checked_as_a_whole_
     assert torch.equal(piece.x, rows(4)[1:3]) and len(whole.x) == 4
 
 
-def test_an_object_with_slices_is_asked_for_them():
-    batch = {"packed": Packed([3, 1, 2])}
-    assert cut(batch, 1, 3, 3)["packed"].tokens.tolist() == [1, 2, 2]
+def test_an_object_with_slices_cuts_itself_and_a_single_number_belongs_to_every_piece():
+    batch = (Packed([3, 1, 2]), torch.tensor(7), None)
+    packed, *others = cut(batch, 1, 3, 3)
+    assert packed.tokens.tolist() == [1, 2, 2] and others == [torch.tensor(7), None]
     assert samples_in(Packed([3, 1, 2])) == 3
-
-
-def test_a_single_number_belongs_to_every_piece():
-    assert cut((rows(4), torch.tensor(7), None), 0, 2, 4)[1:] == (torch.tensor(7), None)
 
 
 def test_a_whole_batch_is_not_touched():
@@ -109,12 +106,12 @@ def test_a_whole_batch_is_not_touched():
 
 
 @pytest.mark.parametrize("odd", [rows(3), torch.zeros(1, 2), ["a", "b"]])
-def test_a_part_that_has_not_one_row_a_sample_is_said(odd):
+def test_a_part_that_has_not_one_row_a_sample_is_refused(odd):
     with pytest.raises(UsageError, match="rows, and the batch has 4 samples"):
         cut((rows(4), odd), 0, 2, 4)
 
 
-def test_samples_are_told_where_all_tensors_agree():
+def test_samples_are_known_where_all_tensors_agree():
     assert samples_in({"x": rows(3), "n": torch.tensor(1)}) == 3
     assert samples_in((rows(3), rows(4))) is None
     assert samples_in(["a"]) is None

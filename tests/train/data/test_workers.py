@@ -60,20 +60,16 @@ def decided(data=None, machine=ROOMY, kept=1, **config):
         ({"shm_free_bytes": None}, 8, "cores"),
     ],
 )
-def test_the_machine_bounds_the_workers_and_the_tightest_bound_is_told(machine, most, why):
-    found, told = bound(Machine(**{**vars(ROOMY), **machine}), SMALL)
-    assert found == most and why in told
+def test_the_machine_bounds_the_workers_and_the_tightest_bound_is_named(machine, most, why):
+    found, reason = bound(Machine(**{**vars(ROOMY), **machine}), SMALL)
+    assert found == most and why in reason
 
 
-def test_an_epoch_of_few_batches_bounds_them_and_one_batch_needs_none():
+def test_an_epoch_of_few_batches_and_those_that_a_step_keeps_bound_them():
     assert bound(ROOMY, Need(MIB, 2, 1, batches=3)) == (3, "an epoch has 3 batches on a rank")
     assert bound(ROOMY, Need(MIB, 2, 1, batches=1))[0] == 0
-
-
-def test_the_batches_of_a_step_that_are_kept_take_their_room():
     machine = Machine(8, 64 * GIB, 20 * MIB, 1)
-    assert bound(machine, Need(MIB, 2, 0, 1000))[0] == 5
-    assert bound(machine, Need(MIB, 2, 6, 1000))[0] == 2
+    assert [bound(machine, Need(MIB, 2, kept, 1000))[0] for kept in (0, 6)] == [5, 2]
 
 
 @given(
@@ -128,9 +124,8 @@ def test_making_a_batch_is_measured_on_as_many_samples_as_that_needs(monkeypatch
         clock.now_s += 0.06 * len(indices)
         return torch.zeros(len(indices), 16)
 
-    made = make_here(make, list(range(8)))
-    assert (made.samples, made.batch_bytes) == (2, 2 * 64) and made.seconds == pytest.approx(0.12)
-    assert make_here(lambda indices: torch.zeros(len(indices)), list(range(8))).samples == 8
+    assert make_here(make, list(range(8))) == (2, 2 * 64, pytest.approx(0.12))
+    assert make_here(lambda indices: torch.zeros(len(indices)), list(range(8)))[0] == 8
 
 
 def test_more_workers_are_tried_until_they_bring_no_more(monkeypatch):
@@ -141,24 +136,22 @@ def test_more_workers_are_tried_until_they_bring_no_more(monkeypatch):
         return max(0.1 / count, 0.03), 0.001
 
     monkeypatch.setattr(workers_module, "_rate", rate)
-    rates = measure(lambda count: DataLoader(Slow()), 0.1, most=24)
-    assert tried == [1, 2, 4, 8] and rates.between_s[8] == 0.03
-    tried.clear()
-    measure(lambda count: DataLoader(Slow()), 0.1, most=3)
-    assert tried == [1, 2, 3]
-    tried.clear()
-    measure(lambda count: DataLoader(Slow()), 0.0005, most=8)
-    assert tried == [1], "a batch is received no faster than made: no use in more"
+    rates = measure(lambda count: DataLoader(Slow()), 0.1, most=24, scale=2)
+    assert tried == [1, 2, 4, 8] and (rates.making_s, rates.receiving_s, rates.between_s[8]) == (0.2, 0.002, 0.06)
+    for making_s, most, counts in ((0.1, 3, [1, 2, 3]), (0.0005, 8, [1])):  # received no faster than made: no use in more
+        tried.clear()
+        measure(lambda count: DataLoader(Slow()), making_s, most)
+        assert tried == counts
 
 
 def test_a_data_set_that_waits_gets_workers(monkeypatch):
     monkeypatch.setattr(workers_module, "_MEASURED_S", 0.1)
-    told = decided(Slow(0.05), Machine(2, 8 * GIB, GIB, 1))
-    assert told.requested is None and told.effective in (1, 2)
-    assert "to make" in told.why and "with 1" in told.why
+    row = decided(Slow(0.05), Machine(2, 8 * GIB, GIB, 1))
+    assert row.requested is None and row.effective in (1, 2)
+    assert "to make" in row.why and "with 1" in row.why
 
 
-def test_what_was_asked_for_is_kept_unless_it_has_no_room(monkeypatch):
+def test_the_number_that_the_user_set_is_kept_unless_it_has_no_room(monkeypatch):
     monkeypatch.setattr(workers_module, "measure", lambda *args: pytest.fail("nothing needs to be measured"))
     assert decided(workers=12).effective == 12  # more than cores: asked is asked
     assert decided(workers=0).why == "as asked"
@@ -168,27 +161,17 @@ def test_what_was_asked_for_is_kept_unless_it_has_no_room(monkeypatch):
     assert none.effective == 0 and "there is room for no worker" in none.why
 
 
-def test_the_data_set_is_looked_at_through_a_copy_so_that_workers_open_their_own_files(monkeypatch):
+def test_measuring_opens_no_file_of_the_data_set_and_leaves_the_random_states_alone():
     class Opens(Slow):
         file = None
 
         def __getitem__(self, index):
             self.file = self.file or object()
-            return torch.zeros(1)
-
-    data = Opens()
-    decided(data, workers=1)
-    assert data.file is None
-
-
-def test_measuring_leaves_the_random_states_alone():
-    class Draws(Slow):
-        def __getitem__(self, index):
             return torch.rand(4)
 
-    before = torch.get_rng_state()
-    decided(Draws())
-    assert torch.equal(torch.get_rng_state(), before)
+    data, before = Opens(), torch.get_rng_state()
+    decided(data)
+    assert data.file is None and torch.equal(torch.get_rng_state(), before)
 
 
 def on_two_ranks(decide):

@@ -6,5 +6,3 @@
 
 `recipe.py` is the training, from top to bottom. Importing this package imports no torch: processes that draw images need none.
 """
-
-from __future__ import annotations

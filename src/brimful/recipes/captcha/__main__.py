@@ -89,9 +89,5 @@ def read(
     return show(read_images(paths, checkpoint, batch_size, device), as_json=json)
 
 
-def main(argv: list[str] | None = None) -> int:
-    return run(app, sys.argv[1:] if argv is None else argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(app, sys.argv[1:]))

@@ -34,10 +34,15 @@ def draw_parts(
     processes = max(1, min(processes, len(jobs)))
     before = f", {key.count - total:,} of them drawn before" if total < key.count else ""
     say(f"Drawing {counted(key.count, 'image')}{before}: once, in {counted(processes, 'process', 'processes')}.")
-    progress = _Progress(total, say)
+    begun = shown_at = time.monotonic()
+    done = 0
     for start, pixels in (_alone if processes == 1 else _several)(key, jobs, processes):
         yield start, pixels
-        progress.add(len(jobs[start]))
+        done += len(jobs[start])
+        now = time.monotonic()
+        if now >= shown_at + SAY_EVERY_S and done < total:
+            shown_at = now
+            say(f"  {done:,} of {total:,} images drawn, {(now - begun) / done * (total - done):.0f} s left")
 
 
 def draw_part(key: Key, start: int, shown: list[str]) -> bytes:
@@ -87,18 +92,3 @@ def _begin() -> None:
 def _end_with(sentinel: int) -> None:
     wait_for_sentinels([sentinel])
     os._exit(1)
-
-
-class _Progress:
-    def __init__(self, total: int, say: Callable[[str], None]) -> None:
-        self._total, self._say = total, say
-        self._done, self._begun = 0, time.monotonic()
-        self._next = self._begun + SAY_EVERY_S
-
-    def add(self, count: int) -> None:
-        self._done += count
-        now = time.monotonic()
-        if now >= self._next and self._done < self._total:
-            self._next = now + SAY_EVERY_S
-            left = (now - self._begun) / self._done * (self._total - self._done)
-            self._say(f"  {self._done:,} of {self._total:,} images drawn, {left:.0f} s left")

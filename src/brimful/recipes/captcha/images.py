@@ -20,13 +20,11 @@ from cyclopts import Group, Parameter
 
 from brimful.errors import UsageError
 
-__all__ = ["ALPHABET", "DIGITS", "ImageOptions", "Key", "Look", "Painter", "package_versions", "texts"]
-
 DIGITS = "0123456789"
 ALPHABET = DIGITS + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # The size at which the package's noise and fonts were made to be seen; other sizes are scaled from it.
 DRAWN_HEIGHT, DRAWN_WIDTH = 60, 160
-FORMAT = 1  # of what lies in the cache; a change that changes pixels raises it
+FORMAT = 1  # of the cached arrays: raise it with any change that changes pixels
 LEAST_PIXELS = 8  # the network halves height and width three times
 
 
@@ -41,23 +39,16 @@ class Look:
     fonts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.alphabet or len(set(self.alphabet)) != len(self.alphabet):
-            raise UsageError(
-                f"--alphabet {self.alphabet!r} has no character, or one twice",
-                "each character is a class of its own",
-                "give each once",
-            )
-        if len(self.alphabet) > 256:
-            raise UsageError(f"--alphabet has {len(self.alphabet)} characters", "labels are kept in a byte", "give 256 at most")
-        if self.length < 1:
-            raise UsageError(f"--length {self.length}", "an image shows 1 character at least", "give 1 or more")
+        _require(
+            0 < len(self.alphabet) == len(set(self.alphabet)),
+            f"--alphabet {self.alphabet!r} has no character, or one twice",
+            "each character is a class of its own, given once",
+        )
+        _require(len(self.alphabet) <= 256, f"--alphabet has {len(self.alphabet)} characters", "labels are kept in a byte")
+        _require(self.length >= 1, f"--length {self.length}", "an image shows 1 character at least")
         for name, pixels in (("--height", self.height), ("--width", self.width)):
-            if pixels < LEAST_PIXELS:
-                raise UsageError(
-                    f"{name} {pixels}",
-                    "the network halves height and width three times",
-                    f"give {LEAST_PIXELS} or more",
-                )
+            least = f"the network halves height and width three times: give {LEAST_PIXELS} or more"
+            _require(pixels >= LEAST_PIXELS, f"{name} {pixels}", least)
 
 
 @Parameter(name="*", group=Group("Images", sort_key=0))
@@ -91,17 +82,12 @@ class ImageOptions:
     """Processes that draw; one for each core without it."""
 
     def __post_init__(self) -> None:
-        if self.digits and self.alphabet not in (None, DIGITS):
-            raise UsageError(
-                f"--digits and --alphabet {self.alphabet}", "both say which characters are shown", "give one of them"
-            )
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"--dropout {self.dropout}", "it is a share of 0 or more and less than 1", "give 0.25, say")
-        for name, count in (("--samples", self.samples), ("--eval-samples", self.eval_samples)):
-            if count < 1:
-                raise UsageError(f"{name} {count}", "a data set has 1 image at least", "ask for 1 or more")
-        if self.draw_processes is not None and self.draw_processes < 1:
-            raise UsageError(f"--draw-processes {self.draw_processes}", "one at least draws", "give 1 or more")
+        both = f"--digits and --alphabet {self.alphabet}"
+        _require(not self.digits or self.alphabet in (None, DIGITS), both, "both name the characters: give one of them")
+        _require(0 <= self.dropout < 1, f"--dropout {self.dropout}", "it is a share of 0 or more and less than 1")
+        for name in ("samples", "eval_samples", "draw_processes"):
+            count = getattr(self, name)
+            _require(count is None or count >= 1, f"--{name.replace('_', '-')} {count}", "it is 1 or more")
 
     @property
     def look(self) -> Look:
@@ -109,8 +95,13 @@ class ImageOptions:
         return Look(alphabet, self.length, self.height, self.width, self.font)
 
 
+def _require(holds: bool, setting: str, why: str) -> None:
+    if not holds:
+        raise UsageError(f"{setting}: {why}.", suggestion="--help lists what each option takes.")
+
+
 def texts(seed: str, count: int, look: Look) -> list[str]:
-    """What the images numbered 0 to count - 1 show."""
+    """The texts of the images numbered 0 to count - 1."""
     source = random.Random(seed)
     return ["".join(source.choices(look.alphabet, k=look.length)) for _ in range(count)]
 
@@ -120,7 +111,11 @@ def package_versions() -> dict[str, str]:
     try:
         return {"captcha": version("captcha"), "pillow": version("pillow")}
     except PackageNotFoundError as error:
-        raise _no_package(str(error.name)) from None
+        raise UsageError(
+            f"The Python package {error.name} is not installed.",
+            "The captcha recipe draws its images with it.",
+            "pip install 'brimful[captcha]'",
+        ) from None
 
 
 class Painter:
@@ -128,14 +123,15 @@ class Painter:
 
     def __init__(self, look: Look) -> None:
         self.look = look
-        self._module = _captcha_package()
+        package_versions()
+        self._module: Any = importlib.import_module("captcha.image")
         fonts = list(look.fonts or self._module.DEFAULT_FONTS)
         for font in fonts:
             _check_font(font)
         self._captcha = self._module.ImageCaptcha(width=DRAWN_WIDTH, height=DRAWN_HEIGHT, fonts=fonts)
 
     def draw(self, seed: str, number: int, text: str) -> np.ndarray:
-        """(height, width) uint8, grey. What another size was asked for is scaled down or up from 60 × 160."""
+        """(height, width) uint8, grey; another size than 60 × 160 is scaled from it."""
         before = self._module.secrets
         self._module.secrets = _Seeded(f"{seed}/{number}")
         try:
@@ -175,15 +171,11 @@ def font_digest(look: Look) -> str:
 
 @dataclass(frozen=True)
 class Key:
-    """What decides the pixels of a data set, besides the versions of the packages that draw."""
+    """What decides the pixels of a data set of `count` images, besides the versions of the packages that draw."""
 
     seed: str
     count: int
     look: Look
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise UsageError(f"{self.count} images", "a data set has 1 at least", "ask for 1 or more")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -199,27 +191,12 @@ class Key:
         return f"{seed}_{size}_{self.look.length}of{len(self.look.alphabet)}-{digest}.npy"
 
 
-def _captcha_package() -> Any:
-    try:
-        return importlib.import_module("captcha.image")
-    except ImportError as error:
-        raise _no_package((error.name or "captcha").partition(".")[0]) from error
-
-
-def _no_package(name: str) -> UsageError:
-    return UsageError(
-        f"The Python package {name} is not installed.",
-        "The captcha recipe draws its images with it.",
-        "pip install 'brimful[captcha]'",
-    )
-
-
 def _check_font(font: str) -> None:
     if not Path(font).is_file():
         raise UsageError(
             f"The font {font} is not there.",
             "Images are drawn with TrueType files; without --font it is the captcha package's own.",
-            "Name a .ttf file that exists, or install the captcha package anew (pip install --force-reinstall captcha).",
+            "Name a .ttf file that exists, or install the package anew (pip install --force-reinstall captcha).",
         )
     from PIL import ImageFont
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["Reader"]
-
 
 def block(inside: int, outside: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU(inplace=True))
@@ -22,16 +20,10 @@ class Reader(nn.Module):
         super().__init__()
         self.classes, self.length = classes, length
         self.features = nn.Sequential(
-            block(1, 32),
-            nn.MaxPool2d(2),
-            block(32, 64),
-            block(64, 64),
-            nn.MaxPool2d(2),
-            block(64, 128),
-            block(128, 128),
-            nn.MaxPool2d(2),
-            block(128, 128),
-            block(128, 128),
+            *(block(1, 32), nn.MaxPool2d(2)),
+            *(block(32, 64), block(64, 64), nn.MaxPool2d(2)),
+            *(block(64, 128), block(128, 128), nn.MaxPool2d(2)),
+            *(block(128, 128), block(128, 128)),
         )
         self.head = nn.Sequential(
             nn.Flatten(),

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from brimful.recipes.common import Preset
 
-__all__ = ["PRESETS", "preset_on"]
-
 OUT = "out/captcha"
 _NOT_ON_A_CARD = "assumed: not measured on a card"
 

@@ -1,4 +1,4 @@
-"""Prediction: what a trained network reads in image files, and the facts beside its checkpoints that this needs."""
+"""What a trained network reads in image files, and the facts beside its checkpoints that this needs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from brimful.train.config import CheckpointConfig
 from brimful.train.distributed.ranks import device_for
 from brimful.units import counted
 
-__all__ = ["Facts", "Reading", "check_resumable", "load_reader", "read_facts", "read_images", "show", "write_facts"]
-
 FILE_NAME = "captcha.json"
-ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}  # of files looked at in a folder
+ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}  # of the files of a folder that are read
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def read_images(paths: Sequence[Path], checkpoint: Path, batch_size: int, device
     Raises UsageError where there is nothing to read at all.
     """
     if batch_size < 1:
-        raise UsageError(f"--batch-size {batch_size}", "an image is read at once at least", "give 1 or more")
+        raise UsageError(f"--batch-size {batch_size}: it is 1 or more.")
     found = [(path, *_found(path)) for path in paths]
     files = [file for _, inside, _ in found for file in inside]
     missing = [(path, error) for path, _, error in found if error is not None]
@@ -97,10 +95,8 @@ def _found(path: Path) -> tuple[list[Path], UsageError | None]:
         found = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
     except OSError as error:
         return [], UsageError(f"{path} cannot be opened.", str(error.strerror), "Make it readable, or name the files.")
-    if not found:
-        looked = f"looked for {', '.join(sorted(ENDINGS))}"
-        return [], UsageError(f"{path} has no image files.", f"no image files in it ({looked})", "Name the files.")
-    return found, None
+    none = f"no image files in it ({', '.join(sorted(ENDINGS))})"
+    return found, None if found else UsageError(f"{path} has no image files.", none, "Name the files.")
 
 
 def _read_batch(model: Reader, facts: Facts, files: list[Path], device: torch.device) -> Iterator[Reading]:
@@ -145,25 +141,25 @@ def _texts(model: Reader, facts: Facts, pixels: np.ndarray, device: torch.device
 def show(readings: Iterator[Reading], as_json: bool) -> int:
     """A line for each file on standard output; a sentence for each that could not be read on standard error.
 
-    Returns 2 where there was one: it was named and is no image, and who reads the exit code alone shall know it.
+    Returns the exit code: 2 where there was one, for who reads that alone.
     """
-    read = failed = 0
-    for reading in readings:
-        read, failed = read + (reading.text is not None), failed + (reading.text is None)
+    files = failed = 0
+    for files, reading in enumerate(readings, start=1):
         if as_json:
             print(json.dumps(asdict(reading)), flush=True)
         elif reading.text is not None:
             print(f"{reading.path}\t{reading.text}" + (f"\t({reading.note})" if reading.note else ""), flush=True)
         if reading.text is None:
+            failed += 1
             say(f"{reading.path} could not be read: {reading.note}.")
     if failed:
-        say(f"{failed:,} of {counted(read + failed, 'file')} could not be read.")
+        say(f"{failed:,} of {counted(files, 'file')} could not be read.")
     return 2 if failed else 0
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a reader and of the images that it learned from."""
+    """What a trained network reads, and the images that it learned from."""
 
     alphabet: str
     length: int

@@ -25,13 +25,12 @@ from brimful.train.step.batching import plan_batches
 from brimful.train.task import Batch, Sum, Task
 from brimful_inside.script import keeps_writes_out
 
-__all__ = ["reader_task", "train"]
-
 
 def train(config: Config, images: ImageOptions, host_allocator: str, title: str, rows: Sequence[Effective]) -> Result:
-    """One training. Raises what `brimful.train.fit` raises, and UsageError for images that cannot be had.
+    """One training. `rows` say of each flag where it comes from.
 
-    `rows` say of each flag where it comes from."""
+    Raises what `brimful.train.fit` raises, and UsageError for images that cannot be had.
+    """
     allocator = set_host_allocator(host_allocator, device_for(config.device).type)
     facts = Facts(images.look.alphabet, images.length, images.height, images.width, images.samples, images.image_seed)
     if config.checkpoints.resume == "auto" and not keeps_writes_out():
@@ -49,7 +48,7 @@ def train(config: Config, images: ImageOptions, host_allocator: str, title: str,
 
 
 def reader_task(model: nn.Module, train: Captchas, valid: Captchas) -> Task:
-    """What the engine is handed. The arrays stay uint8 until they are on the device."""
+    """What the engine trains. The arrays stay uint8 until they are on the device."""
 
     def prepare(batch: Batch) -> Batch:
         images, labels = batch

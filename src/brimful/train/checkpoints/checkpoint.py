@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,6 @@ from safetensors.torch import load_file, save_file
 
 from brimful.errors import CheckpointDamaged, CheckpointUnreadable, NewerCheckpoint
 from brimful.train.checkpoints.tree import MODEL, STATE, pack, unpack
-
-__all__ = ["FORMAT", "INDEX", "Disk", "Facts", "Loaded", "read", "read_facts", "reading", "verify", "write"]
 
 FORMAT = 1
 INDEX = "state.json"
@@ -47,7 +45,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Facts:
-    """What state.json says. `score` is None where none was given; `best` says whether a "min" or a "max" is the best one."""
+    """What state.json holds. `score`: None where none was given; `best`: whether a "min" or a "max" is the best one."""
 
     step: int
     score: float | None
@@ -92,16 +90,18 @@ def _index(facts: Facts) -> bytes:
 
 
 def read_facts(folder: Path) -> Facts:
-    """What state.json says, and that the other files are there in their full size; their bytes are not read.
+    """What state.json holds, if the other files are there in their full size; their bytes are not read.
 
     Raises CheckpointDamaged, NewerCheckpoint, or CheckpointUnreadable where this user may not read it.
     """
-    facts = _facts(folder / INDEX, _bytes(folder / INDEX))
+    with reading(folder / INDEX):
+        content = (folder / INDEX).read_bytes()
+    facts = _facts(folder / INDEX, content)
     for name, (size, _) in facts.files.items():
         with reading(folder / name):
-            seen = (folder / name).stat().st_size
-        if seen != size:
-            raise _damaged(folder / name, f"it has {seen:,} bytes, and {size:,} were written")
+            found = (folder / name).stat().st_size
+        if found != size:
+            raise _damaged(folder / name, f"it has {found:,} bytes, and {size:,} were written")
     return facts
 
 
@@ -110,9 +110,9 @@ def verify(folder: Path) -> Facts:
     facts = read_facts(folder)
     for name, (_, crc32) in facts.files.items():
         with reading(folder / name):
-            seen = _checksum(folder / name)
-        if seen != crc32:
-            raise _damaged(folder / name, f"its checksum is {seen}, and was {crc32} when it was written")
+            found = _checksum(folder / name)
+        if found != crc32:
+            raise _damaged(folder / name, f"its checksum is {found}, and was {crc32} when it was written")
     return facts
 
 
@@ -166,11 +166,6 @@ def _facts(path: Path, content: bytes) -> Facts:
         raise _damaged(path, f"it is no checkpoint's index ({type(error).__name__}: {error})") from error
 
 
-def _bytes(path: Path) -> bytes:
-    with reading(path):
-        return path.read_bytes()
-
-
 def _checksum(path: Path) -> str:
     block, crc32 = memoryview(bytearray(_BLOCK_BYTES)), 0
     with path.open("rb", buffering=0) as file:
@@ -183,27 +178,22 @@ def _damaged(path: Path, what: str) -> CheckpointDamaged:
     return CheckpointDamaged(f"{path} is damaged: {what}.", suggestion="Go on from another checkpoint, or copy this one anew.")
 
 
-class reading:
-    """Tells what an OSError means for a checkpoint: one that this user may not read is not taken for a damaged one."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, PermissionError):
-            raise CheckpointUnreadable(
-                f"{self.path} may not be read by this user.",
-                "The checkpoint may be whole; an older one is not used in its place without being asked for.",
-                "Give yourself the right to read it (chmod, chown), or give the path of the checkpoint to go on from.",
-            ) from error
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise _damaged(self.path, "it is missing") from error
-        if isinstance(error, OSError):
-            name = errno.errorcode.get(error.errno or 0, "unknown")
-            raise _damaged(self.path, f"it cannot be read ({name}: {error.strerror})") from error
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raises what an OSError means for a checkpoint: one that this user may not read is not taken for a damaged one."""
+    try:
+        yield
+    except PermissionError as error:
+        raise CheckpointUnreadable(
+            f"{path} may not be read by this user.",
+            "The checkpoint may be whole; an older one is not used in its place without being asked for.",
+            "Give yourself the right to read it (chmod, chown), or give the path of the checkpoint to go on from.",
+        ) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _damaged(path, "it is missing") from error
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "unknown")
+        raise _damaged(path, f"it cannot be read ({name}: {error.strerror})") from error
 
 
 class Disk:
@@ -227,7 +217,7 @@ class Disk:
         try:
             os.fsync(opened)
         except OSError as error:
-            # Some network file systems cannot sync a folder and say EINVAL; there the rename itself has to do.
+            # Some network file systems cannot sync a folder (EINVAL); there the rename itself has to do.
             if not (error.errno == errno.EINVAL and path.is_dir()):
                 raise
         finally:

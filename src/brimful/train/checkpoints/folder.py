@@ -1,8 +1,8 @@
 """A folder of checkpoints: written so that whatever happens, a whole one is left.
 
-A checkpoint is written into a folder aside (.writing-…), synced, and renamed into its place, so that one under its own name was
-whole when it got it. Old ones are renamed (.removing-…) before they are deleted. What a killed writer left is removed at the
-next start. Names carry the step and the number of the save, which orders them: step-0000000500-save-00012.
+A checkpoint is written into a folder aside (.writing-…), synced, and renamed, so that one under its own name was whole when it
+got it. Old ones are renamed (.removing-…) before they are deleted. What a killed writer left is removed at the next start.
+Names carry the step and the number of the save, which orders them: step-0000000500-save-00012.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from brimful.train.checkpoints import checkpoint as whole
 from brimful.train.checkpoints.checkpoint import Disk, Loaded
 from brimful.train.config import CheckpointConfig
 from brimful.units import counted
-
-__all__ = ["Checkpoints", "Kept", "best_of", "to_remove"]
 
 _NAME = re.compile(r"step-(\d+)-save-(\d+)")
 _WRITING, _REMOVING, _LOCK = ".writing-", ".removing-", ".lock"
@@ -58,36 +56,29 @@ class Checkpoints:
         score: of the evaluation at this step, None where there was none. best: whether its "min" or its "max" is best.
         Raises DiskFull, which names what is left, and BrimfulError where the folder cannot be written otherwise.
         """
-        if best not in ("min", "max"):
-            raise UsageError(f'best = {best!r} is neither "min" nor "max".')
-        if step < 0:
-            raise UsageError(f"step = {step} is below 0.")
         score = None if score is None else float(score)
         try:
             self._make_own_folder()
             with self._lock(wait=True):
                 self._remove_leftovers()
-                path = self._write_with_room(state, step=step, score=score, best=best)
-                self._prune(self.config.keep_last, best)
+                try:
+                    path = self._write(state, step, score, best)
+                except OSError as error:
+                    if not (DiskFull.caused(error) and self._make_room()):
+                        raise
+                    path = self._write(state, step, score, best)
+                self._prune(self.config.keep_last)
                 return path
         except OSError as error:
             raise self._unwritable(error, step) from error
 
-    def _write_with_room(self, state: Mapping[str, Any], *, step: int, score: float | None, best: str) -> Path:
-        try:
-            return self._write(state, step=step, score=score, best=best)
-        except OSError as error:
-            if not (DiskFull.caused(error) and self._make_room(best)):
-                raise
-        return self._write(state, step=step, score=score, best=best)
-
-    def _write(self, state: Mapping[str, Any], *, step: int, score: float | None, best: str) -> Path:
-        number = max((_numbers(path)[1] for path in self._paths()), default=0) + 1
+    def _write(self, state: Mapping[str, Any], step: int, score: float | None, best: str) -> Path:
+        number = max(map(_save_of, self._paths()), default=0) + 1
         path = self.folder / f"step-{step:010d}-save-{number:05d}"
         aside = self.folder / f"{_WRITING}{path.name}"
         try:
             training = self._training or self._training_before() or number
-            facts = whole.write(self._disk, aside, state, step=step, score=score, best=best, training=training)
+            whole.write(self._disk, aside, state, step=step, score=score, best=best, training=training)
             self._disk.rename(aside, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -95,26 +86,24 @@ class Checkpoints:
             raise
         self._disk.sync(self.folder)
         self._training = training
-        self._known[path] = Kept(number, facts.step, facts.score, whole=True, training=training)
+        self._known[path] = Kept(path, score, best, training)
         self._verified.add(path)
         return path
 
     def _training_before(self) -> int | None:
-        """That of the newest whole checkpoint in the folder, which is gone on from unless another way was asked for."""
+        """That of the newest whole checkpoint in the folder, unless config.resume names another way to begin."""
         if self.config.resume != "auto":
             return None
-        found = (self._look(path) for path in self._newest_first())
+        found = map(self._kept, self._newest_first())
         return next((one.training for one in found if one is not None and one.whole), None)
 
-    def _make_room(self, best: str) -> bool:
+    def _make_room(self) -> bool:
         """Removes those that the next save would have removed, if one that is whole to the last byte stays. Whether any was."""
         for path in self._newest_first():
             with contextlib.suppress(CheckpointUnreadable):
                 self._verify(path)
-                break
-        else:
-            return False
-        return self._prune(max(1, self.config.keep_last - 1), best) > 0
+                return self._prune(max(1, self.config.keep_last - 1)) > 0
+        return False
 
     def _verify(self, path: Path) -> None:
         if path not in self._verified:
@@ -125,11 +114,9 @@ class Checkpoints:
                 raise
             self._verified.add(path)
 
-    def _prune(self, keep_last: int, best: str) -> int:
-        found = {one.save: path for path in self._paths() if (one := self._look(path)) is not None}
-        kept = [one for path in found.values() if (one := self._known[path]) is not None]
-        gone = to_remove(kept, keep_last=keep_last, keep_best=self.config.keep_best, best=best)
-        return sum(self._removed(found[one.save]) for one in gone)
+    def _prune(self, keep_last: int) -> int:
+        found = [one for path in self._paths() if (one := self._kept(path)) is not None]
+        return sum(self._removed(one.path) for one in to_remove(found, keep_last=keep_last, keep_best=self.config.keep_best))
 
     def _removed(self, path: Path) -> bool:
         aside = self.folder / f"{_REMOVING}{path.name}"
@@ -160,7 +147,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _lock(self, *, wait: bool) -> Iterator[bool]:
-        """Held while a checkpoint is written; the kernel lets go of it when the writer dies. Whether it was got."""
+        """Held while a checkpoint is written; the kernel releases it when the writer dies. Whether it is held."""
         with (self.folder / _LOCK).open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -172,7 +159,7 @@ class Checkpoints:
             yield True
 
     def _unwritable(self, error: OSError, step: int) -> BrimfulError:
-        kept = ", ".join(str(path) for path in self._newest_first() if (one := self._look(path)) and one.whole)
+        kept = ", ".join(str(path) for path in self._newest_first() if (one := self._kept(path)) and one.whole)
         kept = kept or "no checkpoint; none was written before"
         if DiskFull.caused(error):
             return DiskFull(
@@ -190,7 +177,7 @@ class Checkpoints:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def resume(self, device: str | torch.device = "cpu") -> Loaded | None:
-        """What config.resume asks for: the newest whole checkpoint, nothing, or the one at a path."""
+        """The checkpoint that config.resume names: the newest whole one, none, or the one at a path."""
         if self.config.resume == "no":
             self._warn_of_others()
             return None
@@ -216,12 +203,11 @@ class Checkpoints:
 
         Warns and raises as `newest`.
         """
-        paths = self._newest_first()
-        facts = next((facts for path in paths if (facts := _facts_or_none(path)) is not None), None)
-        left = {one.save: path for path in paths if (one := self._look(path)) is not None}
+        left = [one for path in self._newest_first() if (one := self._kept(path)) is not None]
         ordered = []
-        while winner := best_of([one for path in left.values() if (one := self._known[path])], facts.best if facts else "min"):
-            ordered.append(left.pop(winner.save))
+        while winner := best_of(left):
+            ordered.append(winner.path)
+            left.remove(winner)
         return self._first_whole(ordered, device)
 
     def load(self, path: Path, device: str | torch.device = "cpu") -> Loaded:
@@ -237,21 +223,20 @@ class Checkpoints:
         return loaded
 
     def _warn_of_others(self) -> None:
-        """They were asked to make room, and nobody shall find out afterwards."""
-        steps = [_numbers(path)[0] for path in self._newest_first()]
-        if steps:
+        paths = self._newest_first()
+        if paths:
             stay = f"the last {self.config.keep_last}" + (" and the best" if self.config.keep_best else "")
             self._warn(
-                f"{self.folder} holds {counted(len(steps), 'checkpoint')} of another training, the newest of step "
-                f"{steps[0]:,}. THEY WILL BE REMOVED as this training writes its own, of which {stay} stay. "
+                f"{self.folder} holds {counted(len(paths), 'checkpoint')} of another training, the newest of step "
+                f"{_step_of(paths[0]):,}. THEY WILL BE REMOVED as this training writes its own, of which {stay} stay. "
                 "To keep them, move them away now or choose another folder."
             )
 
     def _go_on_from(self, path: Path) -> None:
         """What is saved from now on is of the same training as this checkpoint, if it is one of the folder."""
-        own = self.folder / path.name
         ours = path.resolve().parent == self.folder.resolve() and _NAME.fullmatch(path.name)
-        self._training = one.training if ours and (one := self._look(own)) is not None and one.whole else None
+        one = self._kept(self.folder / path.name) if ours else None
+        self._training = one.training if one is not None and one.whole else None
 
     def _first_whole(self, paths: list[Path], device: str | torch.device) -> Loaded | None:
         wrong = []
@@ -285,7 +270,7 @@ class Checkpoints:
 
     def _newest_first(self) -> list[Path]:
         try:
-            return sorted(self._paths(), key=lambda path: -_numbers(path)[1])
+            return sorted(self._paths(), key=_save_of, reverse=True)
         except OSError as error:
             raise CheckpointUnreadable(
                 f"{self.folder} cannot be read: {error.strerror}.",
@@ -293,12 +278,11 @@ class Checkpoints:
                 "Make it a folder that this user may read (chmod, chown), or choose another one.",
             ) from error
 
-    def _look(self, path: Path) -> Kept | None:
+    def _kept(self, path: Path) -> Kept | None:
         if path not in self._known:
-            step, save = _numbers(path)
             try:
                 facts = whole.read_facts(path)
-                self._known[path] = Kept(save, step, facts.score, whole=True, training=facts.training)
+                self._known[path] = Kept(path, facts.score, facts.best, facts.training)
             except CheckpointDamaged as error:
                 self._set_damaged(path, error)
             except CheckpointUnreadable:
@@ -306,55 +290,53 @@ class Checkpoints:
         return self._known[path]
 
     def _set_damaged(self, path: Path, error: CheckpointDamaged) -> None:
-        step, save = _numbers(path)
         known = self._known.get(path)
         if known is None or known.whole:
-            self._warn(f"{error} The checkpoint of step {step} is skipped.")
-        self._known[path] = Kept(save, step, None, whole=False)
+            self._warn(f"{error} The checkpoint of step {_step_of(path)} is skipped.")
+        self._known[path] = Kept(path, None, whole=False)
         self._verified.discard(path)
 
 
-def _numbers(path: Path) -> tuple[int, int]:
-    """Step and number of the save."""
-    found = _NAME.fullmatch(path.name)
-    assert found is not None, path
-    return int(found[1]), int(found[2])
+def _step_of(path: Path) -> int:
+    return int(path.name.split("-")[1])
 
 
-def _facts_or_none(path: Path) -> whole.Facts | None:
-    with contextlib.suppress(CheckpointUnreadable):
-        return whole.read_facts(path)
-    return None
+def _save_of(path: Path) -> int:
+    return int(path.name.split("-")[3])
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A checkpoint on the disk. `save` counts the checkpoints ever written into the folder: the larger is the newer.
+    """A checkpoint on the disk. `best`: whether the "min" or the "max" of its training's scores is the best one."""
 
-    The step does not show that: who goes on from an older checkpoint writes smaller steps later.
-    """
-
-    save: int
-    step: int
+    path: Path
     score: float | None
-    whole: bool
+    best: str = "min"
     training: int = 1  # the number of its training's first save: a training that began anew in the folder has another
+    whole: bool = True
+
+    @property
+    def save(self) -> int:
+        """The larger is the newer. The step does not show that: who goes on from an older one writes smaller steps later."""
+        return _save_of(self.path)
 
 
-def best_of(found: Iterable[Kept], best: str) -> Kept | None:
+def best_of(found: Iterable[Kept]) -> Kept | None:
     """The whole one with the best score, of the training that the newest one is of; of equal ones the oldest.
 
     None where none of these has a score that is a number.
     """
     present = [one for one in found if one.whole]
-    training = max(present, key=lambda one: one.save).training if present else None
-    scored = [one for one in present if one.training == training and one.score is not None and not math.isnan(one.score)]
-    sign = 1 if best == "min" else -1
+    newest = max(present, key=lambda one: one.save, default=None)
+    if newest is None:
+        return None
+    sign = 1 if newest.best == "min" else -1
+    scored = [one for one in present if one.training == newest.training and one.score is not None and not math.isnan(one.score)]
     return min(scored, key=lambda one: (sign * (one.score or 0.0), one.save), default=None)
 
 
-def to_remove(found: Sequence[Kept], *, keep_last: int, keep_best: bool, best: str) -> list[Kept]:
-    """All but the `keep_last` newest whole ones and, if asked for, the best; oldest first.
+def to_remove(found: Sequence[Kept], *, keep_last: int, keep_best: bool) -> list[Kept]:
+    """All but the `keep_last` newest whole ones and, with `keep_best`, the best; oldest first.
 
     A damaged one does not count, and goes once there are `keep_last` whole ones newer than it.
     """
@@ -362,7 +344,7 @@ def to_remove(found: Sequence[Kept], *, keep_last: int, keep_best: bool, best: s
     if len(newest) < keep_last:
         return []
     stay = {one.save for one in newest}
-    if keep_best and (winner := best_of(found, best)) is not None:
+    if keep_best and (winner := best_of(found)) is not None:
         stay.add(winner.save)
     oldest = newest[-1].save
     return sorted((one for one in found if one.save not in stay and one.save < oldest), key=lambda one: one.save)

@@ -7,8 +7,6 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["Stop"]
-
 _CAUGHT = (signal.SIGTERM, signal.SIGINT)
 
 

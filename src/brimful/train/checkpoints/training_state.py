@@ -12,11 +12,9 @@ from brimful.errors import UsageError
 from brimful.train.config import Config
 from brimful.train.step.parallel import load_sharded
 
-__all__ = ["changed_settings", "check_data", "load_model"]
-
 NAMED = 4  # of what differs, in an error
-# Settings that may change between runs without a word: where things are written, how often, and what only costs time.
-UNSAID = ("out", "log_every_s", "tensorboard", "checkpoints", "data", "eval_every_epochs", "memory_budget", "device")
+# Settings that may change between runs without a message: where things are written, how often, and what only costs time.
+UNREPORTED = ("out", "log_every_s", "tensorboard", "checkpoints", "data", "eval_every_epochs", "memory_budget", "device")
 
 
 def load_model(module: nn.Module, state: Mapping[str, torch.Tensor], where: str, *, sharded: bool = False) -> None:
@@ -55,7 +53,7 @@ def changed_settings(saved: Mapping[str, Any], config: Config) -> Iterator[str]:
     """A sentence for each setting that is not what the checkpoint was made with."""
     before, now = _flat(saved), _flat(config.as_json())
     for name in now:
-        if name.split(".")[0] in UNSAID or name not in before or before[name] == now[name]:
+        if name.split(".")[0] in UNREPORTED or name not in before or before[name] == now[name]:
             continue
         sentence = f"config.{name} was {before[name]!r} when the checkpoint was made and is {now[name]!r} now."
         if name == "seed":

@@ -3,9 +3,9 @@
 The JSON holds everything but the tensors; a tensor stands in it as the name under which a safetensors file has it. What JSON
 lacks is written as an object with one key that begins with "$":
 
-    {"$tuple": […]}   {"$bytes": base64}   {"$int": hexadecimal}   {"$float": 8 bytes, hexadecimal}   {"$str": UTF-8, base64}
+    {"$tuple": […]}   {"$bytes": base64}   {"$float": 8 bytes, hexadecimal}, where it is not finite
     {"$dict": [[key, value], …]}       a dict with keys that are no strings, or that begin with "$"
-    {"$tensor": [file, name], …}       with "complex" or "dtype" and "shape" where safetensors has no such type
+    {"$tensor": [file, name], …}       with "dtype" and "shape" where its bytes are stored
 
 Two tensors that are the same view of one storage (tied weights) are saved once and come back as one tensor. Tensors that
 overlap in any other way are saved as copies, and come back as copies. All come back contiguous, without a gradient.
@@ -25,17 +25,12 @@ import torch
 
 from brimful.errors import UsageError
 
-__all__ = ["MODEL", "STATE", "Packed", "pack", "unpack"]
-
 MODEL, STATE = "model", "state"  # the two files of tensors
-EXACT_INT = 1 << 53  # other readers of JSON take numbers for doubles
-MAX_DEPTH = 200  # assumed: the state of an optimizer is some 5 deep; Python's own JSON ends near 1000
 # What safetensors has had since 0.4.5. All other types are stored as bytes, so that no version of it is asked for more.
 NATIVE = {
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool),
 }
-COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
 
 
 @dataclass(frozen=True)
@@ -51,8 +46,8 @@ def pack(state: Mapping[str, Any]) -> Packed:
     """The state as JSON and tensors. Raises UsageError, with the place, for what a checkpoint cannot hold."""
     packer = _Packer()
     # The model first: what it shares with the rest belongs into its file.
-    model = {MODEL: packer.packed(state[MODEL], MODEL, (), 1)} if MODEL in state else {}
-    rest = {key: packer.packed(value, STATE, (key,), 1) for key, value in state.items() if key != MODEL}
+    model = {MODEL: packer.packed(state[MODEL], MODEL, ())} if MODEL in state else {}
+    rest = {key: packer.packed(value, STATE, (key,)) for key, value in state.items() if key != MODEL}
     nodes = {**model, **rest}
     return Packed(_object([(key, nodes[key]) for key in state]), packer.tensors, packer.tied)
 
@@ -64,7 +59,9 @@ def unpack(tree: Any, tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
     def tensor(node: dict[str, Any]) -> torch.Tensor:
         file, name = node["$tensor"]
         if (file, name) not in made:
-            made[file, name] = _as_it_was(tensors[file][name], node)
+            stored = tensors[file][name]
+            is_native = "dtype" not in node
+            made[file, name] = stored if is_native else stored.view(getattr(torch, node["dtype"])).reshape(node["shape"])
         return made[file, name]
 
     return _unpacked(tree, tensor)
@@ -78,28 +75,27 @@ class _Packer:
         self._storages: set[int] = set()
         self._alive: list[torch.Tensor] = []  # so that no storage's address is given to another one meanwhile
 
-    def packed(self, value: Any, file: str, path: tuple[Any, ...], depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise UsageError(f"The state is more than {MAX_DEPTH} deep at {_dotted(file, path)[:200]}, or contains itself.")
+    def packed(self, value: Any, file: str, path: tuple[Any, ...]) -> Any:
         if isinstance(value, torch.Tensor):
             return self._tensor(value, file, path)
         if isinstance(value, Mapping):
-            pairs = [(key, self.packed(item, file, (*path, key), depth + 1)) for key, item in value.items()]
-            return _object(pairs, lambda key: self.packed(key, file, path, depth + 1))
+            pairs = [(key, self.packed(item, file, (*path, key))) for key, item in value.items()]
+            return _object(pairs, lambda key: self.packed(key, file, path))
         if isinstance(value, list | tuple):
-            items = [self.packed(item, file, (*path, number), depth + 1) for number, item in enumerate(value)]
+            items = [self.packed(item, file, (*path, number)) for number, item in enumerate(value)]
             return {"$tuple": items} if isinstance(value, tuple) else items
         return _scalar(value, _dotted(file, path))
 
     def _tensor(self, tensor: torch.Tensor, file: str, path: tuple[Any, ...]) -> dict[str, Any]:
         _require_data(tensor, _dotted(file, path))
-        same = _view(tensor)
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        same = _view(plain)
         name = self._free_name(file, path)
         if same not in self._nodes:
-            stored, note = _storable(tensor)
+            stored, note = _storable(plain)
             self.tensors[file][name] = self._unshared(stored)
             self._nodes[same] = {"$tensor": [file, name], **note}
-            self._alive.append(tensor)
+            self._alive.append(plain)
         elif file == MODEL:
             self.tied[name] = self._nodes[same]["$tensor"][1]
         return self._nodes[same]
@@ -123,8 +119,9 @@ class _Packer:
 
 
 def _require_data(tensor: torch.Tensor, where: str) -> None:
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or _is_distributed(tensor):
-        kind = "distributed" if _is_distributed(tensor) else "on the meta device" if tensor.is_meta else "sparse or quantized"
+    is_distributed = hasattr(tensor, "full_tensor")
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or is_distributed:
+        kind = "distributed" if is_distributed else "on the meta device" if tensor.is_meta else "sparse or quantized"
         raise UsageError(
             f"{where} is a tensor that is {kind}.",
             "A checkpoint holds dense tensors with data of their own.",
@@ -132,44 +129,26 @@ def _require_data(tensor: torch.Tensor, where: str) -> None:
         )
 
 
-def _is_distributed(tensor: torch.Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")
-
-
 def _view(tensor: torch.Tensor) -> Any:
     """Equal for two tensors that show the same elements of one storage in the same way."""
     if tensor.numel() == 0:
         return object()  # nothing to share
-    layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+    layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
     return (tensor.untyped_storage()._cdata, *layout)
 
 
 def _storable(tensor: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
-    """A contiguous tensor of a type that safetensors knows, with no storage beyond its own, and how to read it back."""
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.dtype in COMPLEX:
-        return _on_cpu(torch.view_as_real(plain)), {"complex": True}
-    if plain.dtype in NATIVE:
-        return _on_cpu(plain), {}
-    note = {"dtype": str(plain.dtype).removeprefix("torch."), "shape": list(plain.shape)}
+    """A contiguous tensor of a type that safetensors knows, and how to read it back."""
+    stored = tensor.cpu().contiguous()
+    if stored.dtype in NATIVE:
+        return stored, {}
+    note = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
     # Cloned, since a single element of a wider tensor keeps its stride, and then it cannot be seen as bytes.
-    return _on_cpu(plain).clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8), note
-
-
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.cpu().contiguous()
-
-
-def _as_it_was(stored: torch.Tensor, node: dict[str, Any]) -> torch.Tensor:
-    if node.get("complex"):
-        return torch.view_as_complex(stored)
-    if "dtype" in node:
-        return stored.view(getattr(torch, node["dtype"])).reshape(node["shape"])
-    return stored
+    return stored.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8), note
 
 
 def _object(pairs: list[tuple[Any, Any]], pack_key: Callable[[Any], Any] = lambda key: key) -> dict[str, Any]:
-    if all(type(key) is str and not key.startswith("$") and _is_unicode(key) for key, _ in pairs):
+    if all(type(key) is str and not key.startswith("$") for key, _ in pairs):
         return dict(pairs)
     return {"$dict": [[pack_key(key), item] for key, item in pairs]}
 
@@ -178,12 +157,11 @@ def _scalar(value: Any, where: str) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return int(value) if abs(value) <= EXACT_INT else {"$int": hex(value)}
+        return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": struct.pack(">d", value).hex()}
     if isinstance(value, str):
-        text = str.__str__(value)
-        return text if _is_unicode(text) else {"$str": base64.b64encode(text.encode(errors="surrogatepass")).decode()}
+        return str.__str__(value)
     if isinstance(value, bytes):
         return {"$bytes": base64.b64encode(value).decode()}
     raise UsageError(
@@ -191,14 +169,6 @@ def _scalar(value: Any, where: str) -> Any:
         "A checkpoint holds tensors, dict, list, tuple, int, float, str, bytes, bool and None.",
         "Turn it into these: torch.from_numpy for an array, .item() for a number of numpy's.",
     )
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _dotted(file: str, path: tuple[Any, ...]) -> str:
@@ -219,12 +189,6 @@ def _unpacked(node: Any, tensor: Callable[[dict[str, Any]], torch.Tensor]) -> An
         return tuple(_unpacked(item, tensor) for item in node[tag])
     if tag == "$dict":
         return {_unpacked(key, tensor): _unpacked(item, tensor) for key, item in node[tag]}
-    return _SCALARS[tag](node[tag])
-
-
-_SCALARS: dict[str, Callable[[str], Any]] = {
-    "$bytes": base64.b64decode,
-    "$int": lambda text: int(text, 16),
-    "$float": lambda text: struct.unpack(">d", bytes.fromhex(text))[0],
-    "$str": lambda text: base64.b64decode(text).decode(errors="surrogatepass"),
-}
+    if tag == "$bytes":
+        return base64.b64decode(node[tag])
+    return struct.unpack(">d", bytes.fromhex(node["$float"]))[0]

@@ -1,5 +1,4 @@
-"""A data set of arrays with one row a sample: the form in which data loads fastest, and where it lives: on the device, in
-pinned memory, or on the host as it is."""
+"""A data set of arrays with one row a sample, the form in which data loads fastest, and the memory in which it lives."""
 
 from __future__ import annotations
 
@@ -16,8 +15,6 @@ from brimful.measure import host
 from brimful.train.checking import Effective
 from brimful.train.config import DataConfig
 from brimful.units import format_bytes
-
-__all__ = ["Arrays", "Resident", "decide_residence", "local_ranks"]
 
 _ALIKE = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
@@ -42,7 +39,13 @@ class Arrays(Dataset):
         given = tuple(named.values()) or arrays
         self.tensors = tuple(_tensor(array, self._name(n)) for n, array in enumerate(given))
         self.sizes = None if sizes is None else numpy.asarray(sizes)
-        self._check_lengths()
+        lengths = [f"{self._name(n)} has {len(tensor):,}" for n, tensor in enumerate(self.tensors)]
+        if len({len(tensor) for tensor in self.tensors}) > 1:
+            raise UsageError(
+                f"the arrays differ in their first dimension: {', '.join(lengths)}",
+                "a sample is one row of each",
+                "check how they are made",
+            )
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -65,19 +68,10 @@ class Arrays(Dataset):
     @property
     def bytes(self) -> int:
         """Of all arrays."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def _name(self, number: int) -> str:
         return self._names[number] if self._names else f"array {number}"
-
-    def _check_lengths(self) -> None:
-        lengths = {self._name(n): len(tensor) for n, tensor in enumerate(self.tensors)}
-        if len(set(lengths.values())) > 1:
-            raise UsageError(
-                "the arrays differ in their first dimension: " + ", ".join(f"{k} has {v:,}" for k, v in lengths.items()),
-                "a sample is one row of each",
-                "check how they are made",
-            )
 
 
 def select(tensor: torch.Tensor, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -113,13 +107,13 @@ def _from_numpy(array: numpy.ndarray, name: str) -> torch.Tensor:
 
 def local_ranks() -> int:
     """Ranks on this machine, by torchrun."""
-    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
 
 
 def decide_residence(data: Any, device: torch.device, config: DataConfig) -> Effective:
     """Where `data` lives: "device", "pinned", "host" or "loader", from the memory that is free now.
 
-    Raises DoesNotFit where a residence was asked for whose memory is too small for the data at all.
+    Raises DoesNotFit where config.residence names a memory that is too small for the data.
     """
     asked = None if config.residence == "auto" else config.residence
 
@@ -134,39 +128,33 @@ def decide_residence(data: Any, device: torch.device, config: DataConfig) -> Eff
         return row("host", f"the training is on {device.type}, where the data is as it is")
     if asked == "host":
         return row("host", "as asked")
-    return _on_a_card(data, device, config, row)
-
-
-def _on_a_card(data: Arrays, device: torch.device, config: DataConfig, row: Any) -> Effective:
-    size, copies = data.bytes, local_ranks()
     if all(tensor.device == device for tensor in data.tensors):
         return row("device", "the arrays are on the device already")
-    free = torch.cuda.mem_get_info(device)[0]
-    allowed = free if config.residence == "device" else int(config.memory_share * free)
-    card = f"the data is {format_bytes(size)}, and {_share(config, 'device')}{format_bytes(free)} free on the device"
-    if config.residence in ("auto", "device") and size <= allowed:
-        return row("device", f"{card} hold it")
-    if config.residence == "device":
-        raise DoesNotFit(f"{card} do not hold it", "the data cannot live on the device", 'set config.data.residence to "auto"')
-    free = host.free_bytes()
-    allowed = free if config.residence == "pinned" else int(config.memory_share * free)
-    ram = f"{_share(config, 'pinned')}{format_bytes(free)} free on the host"
-    if copies > 1:
-        ram += f" (a copy for each of {copies} ranks)"
-    begin = "" if config.residence == "pinned" else f"{card} do not hold it; "
-    if size * copies <= allowed:
-        return row("pinned", f"{begin}{ram} hold it")
-    if config.residence == "pinned":
-        raise DoesNotFit(
-            f"the data is {format_bytes(size)}, and {ram} do not hold it",
-            "memory is pinned only where it is there",
-            'set config.data.residence to "auto"',
-        )
-    return row("host", f"{begin}neither do {ram}: rows are read from where they are")
+    return row(*_first_with_room(data.bytes, device, config))
 
 
-def _share(config: DataConfig, residence: str) -> str:
-    return "" if config.residence == residence else f"{config.memory_share:.0%} of "
+def _first_with_room(size: int, device: torch.device, config: DataConfig) -> tuple[str, str]:
+    """(residence, why) for arrays of `size` bytes and a card."""
+    ranks = local_ranks()
+    shared = f" (a copy for each of {ranks} ranks)" if ranks > 1 else ""
+    places = {
+        "device": (size, torch.cuda.mem_get_info(device)[0], "free on the device"),
+        "pinned": (size * ranks, host.free_bytes(), f"free on the host{shared}"),
+    }
+    words = f"the data is {format_bytes(size)}, and "
+    for name, (needed, free, where) in places.items():
+        if config.residence not in ("auto", name):
+            continue
+        allowed = free if config.residence == name else int(config.memory_share * free)
+        share = "" if config.residence == name else f"{config.memory_share:.0%} of "
+        room = f"{share}{format_bytes(free)} {where}"
+        if needed <= allowed:
+            return name, f"{words}{room} hold it"
+        words += f"{room} do not hold it"
+        if config.residence == name:
+            raise DoesNotFit(words, f"It cannot live there ({name}).", 'Set config.data.residence to "auto".')
+        words += "; "
+    return "host", f"{words}rows are read from where they are"
 
 
 class Resident:

@@ -1,7 +1,7 @@
-"""Memory that is missing while a batch is made, on the host: in the data set, in its collate, in a worker of the loader.
+"""Memory that runs out while a batch is made: in the data set, in its collate, in a worker of the loader.
 
-A loader has used up the batch whose making failed: asked again it gives the next one, and samples would be left out. To split
-a micro-batch does not help either, as the loader makes whole ones. So this is no shortage of a step: it ends the training.
+It ends the training: the loader has used up that batch and gives the next one, and it makes whole micro-batches, so that
+neither to try again nor to split the micro-batch helps.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
 from brimful_inside.simulator.oom_patterns import HOST, OomPattern, match_oom
 
-__all__ = ["BatchMemoryError", "BatchNotMade", "WorkerDied", "batches_are_made", "dead_worker"]
-
-# What torch.utils.data says of a worker: its SIGCHLD handler, which raises wherever the main thread is, and the loader itself.
+# torch.utils.data on a dead worker: its SIGCHLD handler's words, which raises wherever the main thread is, and the loader's.
 _DEAD = re.compile(r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal|exited unexpectedly)")
 _FOR_MEMORY = re.compile(r"is killed by signal: (Killed|Bus error)")
 # An error of a worker or of the pinning thread, raised again in the main one.
@@ -55,7 +53,7 @@ def batches_are_made() -> Iterator[None]:
 
 
 def dead_worker(error: BaseException) -> BrimfulError | None:
-    """What a training ends with where `error` says that a worker of a loader is dead; None where it says something else."""
+    """What a training ends with where `error` is of a loader's dead worker; None for any other error."""
     if not isinstance(error, RuntimeError):
         return None
     # The loader's own error follows from that of the signal handler, which says more.

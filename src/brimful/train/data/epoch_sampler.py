@@ -14,8 +14,6 @@ import numpy
 
 from brimful.errors import UsageError
 
-__all__ = ["EpochSampler", "Position", "StepIndices", "worst_micro_batches"]
-
 _CHUNK = 4096  # samples sorted together. Assumed: some hundred micro-batches, so that batches pad little and still are mixed
 _HEAD = 256  # largest samples put in front in epoch 0. Assumed: a micro-batch of samples that vary in size is no larger
 
@@ -67,18 +65,12 @@ class EpochSampler:
         sizes: numpy.ndarray | None = None,
         max_tokens: int | None = None,
     ) -> None:
-        self.length = length
-        self.seed = seed
-        self.micro_batch = micro_batch
-        self.accumulation = accumulation
-        self.ranks = ranks
-        self.rank = rank
-        self.drop_last = drop_last
-        self.shuffle = shuffle
+        self.length, self.seed, self.drop_last, self.shuffle = length, seed, drop_last, shuffle
+        self.micro_batch, self.accumulation, self.ranks, self.rank = micro_batch, accumulation, ranks, rank
         self.sizes = None if sizes is None else numpy.asarray(sizes)
         self.max_tokens = max_tokens
         self.step_samples = micro_batch * accumulation * ranks
-        self._ordered: tuple[int, numpy.ndarray] | None = None  # the latest epoch asked for
+        self._ordered: tuple[int, numpy.ndarray] | None = None  # the latest epoch
         self._check()
 
     def order(self, epoch: int) -> numpy.ndarray:
@@ -152,42 +144,34 @@ class EpochSampler:
     def _check(self) -> None:
         if self.length <= 0:
             raise UsageError("the data set has 0 samples", "there is nothing to train on", "check how it is made")
-        for name in ("micro_batch", "accumulation", "ranks"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} = {getattr(self, name)}", "it must be 1 or more", f"set {name} to 1 or more")
-        if self.seed < 0:
-            raise UsageError(f"seed = {self.seed}", "a seed is 0 or more", "choose another seed")
-        if not 0 <= self.rank < self.ranks:
-            raise UsageError(f"rank {self.rank} of {self.ranks} ranks", "ranks count from 0", "check how ranks are started")
         if self.drop_last and self.length < self.step_samples:
             raise UsageError(
                 f"a step of {self.step_samples:,} samples is more than the {self.length:,} samples of the data set",
                 "with drop_last there would be no step at all",
                 "make the batch smaller or leave drop_last off",
             )
-        self._check_sizes()
-
-    def _check_sizes(self) -> None:
-        if self.sizes is None:
-            if self.max_tokens is not None:
-                raise UsageError(
-                    f"max_tokens = {self.max_tokens:,} without the samples' sizes",
-                    "no batch can be held to it",
-                    "give the data set a `sizes`: one number for each sample",
-                )
-            return
-        if self.sizes.shape != (self.length,) or self.sizes.dtype.kind not in "iu" or self.sizes.min() < 1:
+        if self.sizes is not None:
+            self._check_sizes(self.sizes)
+        elif self.max_tokens is not None:
             raise UsageError(
-                f"sizes of shape {self.sizes.shape} and type {self.sizes.dtype} for {self.length:,} samples",
+                f"max_tokens = {self.max_tokens:,} without the samples' sizes",
+                "no batch can be held to it",
+                "give the data set a `sizes`: one number for each sample",
+            )
+
+    def _check_sizes(self, sizes: numpy.ndarray) -> None:
+        if sizes.shape != (self.length,) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
+            raise UsageError(
+                f"sizes of shape {sizes.shape} and type {sizes.dtype} for {self.length:,} samples",
                 "there must be one whole number of 1 or more for each sample",
                 "check how the data set makes its `sizes`",
             )
-        worst = int(self.sizes.argmax())
-        if self.max_tokens is not None and self.sizes[worst] > self.max_tokens:
+        worst = int(sizes.argmax())
+        if self.max_tokens is not None and sizes[worst] > self.max_tokens:
             raise UsageError(
-                f"sample {worst:,} has size {self.sizes[worst]:,}, and max_tokens is {self.max_tokens:,}",
+                f"sample {worst:,} has size {sizes[worst]:,}, and max_tokens is {self.max_tokens:,}",
                 "a sample is not cut, so that it fits into no batch",
-                f"set max_tokens to {self.sizes[worst]:,} or more, or leave the sample out",
+                f"set max_tokens to {sizes[worst]:,} or more, or leave the sample out",
             )
 
 

@@ -1,7 +1,7 @@
 """The pipeline: the samples of each step, on the device.
 
-All batches come through a torch DataLoader, those of arrays as well, whose loader gives no more than the indices of a batch.
-What watches loaders sees a training by brimful as it sees any other, and may end a pass early or give other batches.
+All batches come through a torch DataLoader, those of arrays as well, so that a probe sees a training by brimful as it sees any
+other, and may end a pass early or give other batches.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy
 import torch
@@ -28,36 +28,35 @@ from brimful.train.data.workers import decide_workers, machine_now, samples_of, 
 from brimful.train.task import Batch
 from brimful_inside.script import is_imaginary, keeps_writes_out
 
-__all__ = ["DataConfig", "DataPipeline", "StepData"]
+Load = Callable[[Any, tuple[int, int, int]], Batch]  # (a batch, (start, stop, planned samples)) -> these samples on the device
 
 
-class StepData(Protocol):
-    """The data of one step on this rank."""
+class StepData:
+    """The data of one step on this rank. `samples` over all ranks; `parts`: samples in each micro-batch of this rank."""
 
-    @property
-    def indices(self) -> StepIndices: ...
-    @property
-    def samples(self) -> int:
-        """Over all ranks."""
-        ...
-
-    @property
-    def parts(self) -> Sequence[int]:
-        """Samples in each micro-batch of this rank."""
-        ...
+    def __init__(self, indices: StepIndices, load: Load) -> None:
+        self.indices, self._load = indices, load
+        self.samples = indices.samples
+        self.parts = tuple(len(part) for part in indices.micro_batches)
 
     def load(self, part: int, start: int, stop: int) -> Batch:
         """Samples ``start..stop`` of a micro-batch, on the device. The same each time."""
-        ...
+        planned = self.parts[part]
+        if not 0 <= start < stop <= planned:
+            raise IndexError(f"samples {start}..{stop} of a micro-batch of {planned}")
+        return self._load(self._batch(part), (start, stop, planned))
+
+    def _batch(self, part: int) -> Any:
+        raise NotImplementedError
 
 
 class DataPipeline:
-    """Gives the steps of a `EpochSampler` their samples.
+    """Gives the steps of an `EpochSampler` over `data` their samples.
 
     share(number): rank 0's number, on every rank; needed with more than one rank.
     A data set may have `collate(samples) -> batch`; PyTorch's default_collate is used otherwise.
 
-    Raises UsageError for an IterableDataset, and where the data set has another length than the sampler.
+    Raises UsageError for an IterableDataset.
     """
 
     def __init__(
@@ -69,27 +68,63 @@ class DataPipeline:
         seed: int,
         share: Callable[[int], int] | None = None,
     ) -> None:
-        _check(data, sampler)
+        if isinstance(data, IterableDataset):
+            raise UsageError(
+                f"{type(data).__name__} is an IterableDataset",
+                "it gives its samples in an order of its own, so that a training could neither go on exactly where it was "
+                "stopped nor meet each sample once on any number of ranks",
+                "give a data set with __len__ and __getitem__",
+            )
         self.sampler = sampler
         self._device = device
         self.residence: Effective = decide_residence(data, device, config)
-        self._batches: Any = _RankBatches(sampler)  # indices as arrays, where torch has lists in mind
-        self._seeded: SeededSamples | None = None
         self._resident: Resident | None = None
-        self._make: Callable[[Any], Any]  # a batch of these indices, here and now
-        self.workers: Effective
-        if isinstance(data, Arrays) and self.residence.effective != "loader":
-            self._resident = Resident(data, str(self.residence.effective), device)
-            self.workers = Effective("workers", config.workers, 0, "the data is in arrays: no sample has to be made")
-            self._loader = DataLoader(
-                _Rows(data),
-                batch_sampler=self._batches,
-                collate_fn=_chosen,
-                generator=torch.Generator().manual_seed(seed),  # else each pass would draw from the training's own
-            )
-            self._make = _chosen
-        else:
-            self._loader = self._make_loader(data, config, seed, share)
+        self._seeded: SeededSamples | None = None
+        samples: Any = data
+        collate: Callable[[Any], Any] = getattr(data, "collate", None) or default_collate
+        if isinstance(data, Arrays):
+            samples, collate = _Rows(data), data.take
+            if self.residence.effective != "loader":
+                self._resident, collate = Resident(data, str(self.residence.effective), device), Chosen
+        elif config.random_samples:
+            samples = self._seeded = SeededSamples(data, seed)
+        # A batch of these indices, here and now. Of a copy: a file that it opens at its first use is not handed to the workers.
+        self._make = lambda indices: collate(samples_of(copy.copy(samples), [int(index) for index in indices]))
+        self.workers: Effective = self._decide_workers(samples, collate, config, share)
+        self._batches: Any = _RankBatches(sampler)  # indices as arrays, where torch has lists in mind
+        workers = int(str(self.workers.effective))
+        self._loader = DataLoader(
+            samples,
+            batch_sampler=self._batches,
+            collate_fn=collate,
+            num_workers=workers,
+            prefetch_factor=config.prefetch if workers else None,
+            persistent_workers=workers > 0,
+            pin_memory=device.type == "cuda" and self._resident is None,
+            generator=torch.Generator().manual_seed(seed),  # else each pass would draw from the training's own
+        )
+
+    def _decide_workers(
+        self, samples: Any, collate: Callable[[Any], Any], config: DataConfig, share: Callable[[int], int] | None
+    ) -> Effective:
+        if self._resident is not None:
+            return Effective("workers", config.workers, 0, "the data is in arrays: no sample has to be made")
+
+        def decide() -> Effective:
+            with batches_are_made():
+                kept = self.sampler.accumulation
+                return decide_workers(samples, self._measured_lists, collate, config, kept, machine_now())
+
+        workers = shared(decide, config.workers, self.sampler.rank, share)
+        if self._seeded is not None and hasattr(self._seeded.data, "__getitems__"):
+            why = "samples are made one by one, each with random numbers of its own (data.random_samples), not by __getitems__"
+            workers = dataclasses.replace(workers, why=f"{workers.why}; {why}")
+        return workers
+
+    def _measured_lists(self) -> Iterator[numpy.ndarray]:
+        """Of epoch 1: epoch 0 begins with the largest samples, which are not what a batch takes."""
+        for step in self.sampler.steps(Position(1)):
+            yield from step.micro_batches
 
     def steps(self, start: Position) -> Iterator[StepData]:
         """One epoch's rest; less where the loader ends before, as it does in a trial.
@@ -106,10 +141,10 @@ class DataPipeline:
             for indices in self._planned(start):
                 step = _Step(indices, first, batches, self._load)
                 first = []
-                if step.planned and not step.draw(1):
+                if step.parts and not step.draw(1):
                     return
                 yield step
-                if not step.draw(step.planned):
+                if not step.draw(len(step.parts)):
                     return
             with batches_are_made():
                 first = list(itertools.islice(batches, 1))  # the loader ends here; a trial's may go on, over the same samples
@@ -126,11 +161,7 @@ class DataPipeline:
             return None
         share = -(-min(sampler.step_samples, sampler.length) // sampler.ranks)
         worst = worst_micro_batches(sampler.sizes, min(sampler.micro_batch, share), sampler.max_tokens, at_once)
-        return MadeStep(worst, self._made, self._load)
-
-    def _made(self, indices: Any) -> Any:
-        with batches_are_made():
-            return self._make(indices)
+        return _MadeStep(worst, self._make, self._load)
 
     def _planned(self, start: Position) -> Iterator[StepIndices]:
         """The sampler's steps. On an imaginary card an epoch's short last step is made as long as its first, as its loader's
@@ -160,111 +191,56 @@ class DataPipeline:
             return self._resident.take(drawn.rows[start:stop] if stop - start < samples else drawn.rows)
         return to_device(cut(drawn, start, stop, samples), self._device)
 
-    def _make_loader(self, data: Any, config: DataConfig, seed: int, share: Callable[[int], int] | None) -> DataLoader:
-        samples, collate = data, getattr(data, "collate", None) or default_collate
-        if isinstance(data, Arrays):
-            samples, collate = _TakenRows(data), _collated
-        elif config.random_samples:
-            samples = self._seeded = SeededSamples(data, seed)
-        sampler, machine = self.sampler, machine_now()
-        # A copy: a file that the data set opens at its first use is not handed to the workers.
-        self._make = lambda indices: collate(samples_of(copy.copy(samples), [int(index) for index in indices]))
 
-        def decide() -> Effective:
-            with batches_are_made():
-                return decide_workers(samples, self._measured_lists, collate, config, sampler.accumulation, machine)
+class _Step(StepData):
+    """Draws its batches from the loader when they are first needed, so that workers make them while the device computes, and
+    keeps them for the next time."""
 
-        self.workers = shared(decide, config.workers, sampler.rank, share)
-        if self._seeded is not None and hasattr(data, "__getitems__"):
-            why = "samples are made one by one, each with random numbers of its own (data.random_samples), not by __getitems__"
-            self.workers = dataclasses.replace(self.workers, why=f"{self.workers.why}; {why}")
-        workers = int(str(self.workers.effective))
-        return DataLoader(
-            samples,
-            batch_sampler=self._batches,
-            collate_fn=collate,
-            num_workers=workers,
-            prefetch_factor=config.prefetch if workers else None,
-            persistent_workers=workers > 0,
-            pin_memory=self._device.type == "cuda",
-            generator=torch.Generator().manual_seed(seed),  # else each pass would draw from the training's own
-        )
-
-    def _measured_lists(self) -> Iterator[numpy.ndarray]:
-        """Of epoch 1: epoch 0 begins with the largest samples, which are not what a batch takes."""
-        for step in self.sampler.steps(Position(1)):
-            yield from step.micro_batches
-
-
-class _Step:
-    """Draws its batches from the loader when they are first asked for, so that workers make them while the device computes,
-    and keeps them, so that they can be asked for again."""
-
-    def __init__(
-        self, indices: StepIndices, drawn: list[Any], batches: Iterator[Any], load: Callable[[Any, tuple[int, int, int]], Batch]
-    ) -> None:
-        self.indices = indices
-        self.samples = indices.samples
-        self.parts = tuple(len(part) for part in indices.micro_batches)
-        self.planned = len(self.parts)
-        self._drawn = drawn
-        self._batches = batches
-        self._load = load
+    def __init__(self, indices: StepIndices, drawn: list[Any], batches: Iterator[Any], load: Load) -> None:
+        super().__init__(indices, load)
+        self._drawn, self._batches = drawn, batches
 
     def draw(self, count: int) -> bool:
-        """Whether so many batches could be drawn. Raises BatchNotMade where memory is missing: the loader has used up the batch
-        that failed, and would give the next one in its place."""
+        """Whether the step has `count` batches, drawn now where it had fewer. Raises BatchNotMade where memory is missing."""
         missing = count - len(self._drawn)
         if missing > 0:
             with batches_are_made():
                 self._drawn += itertools.islice(self._batches, missing)
         return len(self._drawn) >= count
 
-    def load(self, part: int, start: int, stop: int) -> Batch:
+    def _batch(self, part: int) -> Any:
         """Where a trial ended the loader in the middle of this step, its last batch comes again."""
-        planned = self.parts[part]
-        if not 0 <= start < stop <= planned:
-            raise IndexError(f"samples {start}..{stop} of a micro-batch of {planned}")
         self.draw(part + 1)
-        return self._load(self._drawn[min(part, len(self._drawn) - 1)], (start, stop, planned))
+        return self._drawn[min(part, len(self._drawn) - 1)]
 
 
-class MadeStep:
-    """The data of a step that is made on request and comes from no loader. A `StepData`."""
+class _MadeStep(StepData):
+    """The data of a step that comes from no loader: each micro-batch is made whole, and cut then, padded as that is."""
 
-    def __init__(
-        self,
-        micro_batches: tuple[numpy.ndarray, ...],
-        make: Callable[[numpy.ndarray], object],
-        load: Callable[[object, tuple[int, int, int]], Batch],
-    ) -> None:
+    def __init__(self, micro_batches: tuple[numpy.ndarray, ...], make: Callable[[Any], Any], load: Load) -> None:
         together = numpy.concatenate(micro_batches)
-        self.indices = StepIndices(Position(), Position(), len(together), micro_batches, together)
-        self.samples = len(together)
-        self.parts = tuple(len(part) for part in micro_batches)
-        self._make, self._load = make, load
-        self._made: tuple[int, object] | None = None  # the latest: one at a time, as they are large
+        super().__init__(StepIndices(Position(), Position(), len(together), micro_batches, together), load)
+        self._make = make
+        self._made: tuple[int, Any] | None = None  # the latest: one at a time, as they are large
 
-    def load(self, part: int, start: int, stop: int) -> Batch:
-        """Cut from the whole micro-batch, padded as that is."""
+    def _batch(self, part: int) -> Any:
         if self._made is None or self._made[0] != part:
             self._made = None
-            self._made = (part, self._make(self.indices.micro_batches[part]))
-        return self._load(self._made[1], (start, stop, self.parts[part]))
+            with batches_are_made():
+                self._made = (part, self._make(self.indices.micro_batches[part]))
+        return self._made[1]
 
 
 class Chosen:
-    """What the loader of a resident data set gives: rows to be taken where the data lives."""
+    """What the loader of a resident data set gives: rows (int64) to be taken where the data lives."""
 
-    def __init__(self, rows: torch.Tensor) -> None:
-        self.rows = rows
+    def __init__(self, indices: Any) -> None:
+        self.rows = torch.from_numpy(numpy.ascontiguousarray(indices, dtype=numpy.int64))
 
 
 class _Rows(Dataset):
-    """Arrays for the loader of a resident data set: a sample is its index, a batch its indices.
-
-    A single sample is its index as well, so that a probe that makes batches of its own makes them where the data lives.
-    """
+    """Arrays for a loader: a sample is its index, a batch its indices. The loader's collate takes the rows, or `Resident` does,
+    so that a probe that makes batches of its own makes them where the data lives."""
 
     def __init__(self, data: Arrays) -> None:
         self._data = data
@@ -277,37 +253,6 @@ class _Rows(Dataset):
 
     def __getitems__(self, indices: Any) -> Any:
         return indices
-
-
-def _chosen(indices: Any) -> Chosen:
-    return Chosen(torch.from_numpy(numpy.ascontiguousarray(indices, dtype=numpy.int64)))
-
-
-class _TakenRows(Dataset):
-    """Arrays for a loader with workers, which take whole batches; single samples for who asks for them."""
-
-    def __init__(self, data: Arrays) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._data[index]
-
-    def __getitems__(self, indices: Any) -> Any:
-        return _Taken(self._data.take(numpy.asarray(indices, dtype=numpy.int64)))
-
-
-class _Taken:
-    """A whole batch, which need not be collated."""
-
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
-
-
-def _collated(taken: Any) -> Any:
-    return taken.batch if isinstance(taken, _Taken) else default_collate(taken)
 
 
 class _RankBatches:
@@ -323,20 +268,3 @@ class _RankBatches:
 
     def __len__(self) -> int:
         return sum(len(step.micro_batches) for step in self._sampler.steps(self.start))
-
-
-def _check(data: Dataset, sampler: EpochSampler) -> None:
-    if isinstance(data, IterableDataset):
-        raise UsageError(
-            f"{type(data).__name__} is an IterableDataset",
-            "it gives its samples in an order of its own, so that a training could neither go on exactly where it was stopped "
-            "nor meet each sample once on any number of ranks",
-            "give a data set with __len__ and __getitem__",
-        )
-    length = len(data)  # type: ignore[arg-type]
-    if length != sampler.length:
-        raise UsageError(
-            f"the data set has {length:,} samples, and the sampler goes through {sampler.length:,}",
-            "",
-            "make the sampler with the length of the data set",
-        )

@@ -16,8 +16,6 @@ import numpy
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-__all__ = ["SeededSamples", "kept_random_states", "seed_of", "set_random_states"]
-
 _BITS = (1 << 64) - 1
 
 
@@ -34,7 +32,7 @@ def seed_of(seed: int, epoch: int, index: int) -> int:
 
 
 def set_random_states(value: int) -> None:
-    """Of torch (on the CPU), numpy's global state and Python's. `value` has 64 bits."""
+    """Sets torch's (on the CPU), numpy's global and Python's. `value` has 64 bits."""
     torch.default_generator.manual_seed(value)
     numpy.random.seed(value & 0xFFFFFFFF)
     random.seed(value)
@@ -42,7 +40,7 @@ def set_random_states(value: int) -> None:
 
 @contextlib.contextmanager
 def kept_random_states() -> Iterator[None]:
-    """The same three are afterwards as they were."""
+    """Restores the same three afterwards."""
     states = torch.get_rng_state(), numpy.random.get_state(), random.getstate()
     try:
         yield
@@ -53,10 +51,9 @@ def kept_random_states() -> Iterator[None]:
 
 
 class SeededSamples(Dataset):
-    """A data set whose samples are made in random states of their own.
+    """A data set whose samples are made in random states of their own: torch's on the CPU, numpy's global one and Python's.
 
-    Set are the states that a transform commonly draws from: torch's on the CPU, numpy's global one and Python's. A generator
-    that the data set keeps for itself goes its own way. `epoch` is shared with the workers, which may outlive an epoch.
+    A generator that the data set keeps for itself goes its own way. The epoch is shared with workers, which may outlive it.
     """
 
     def __init__(self, data: Any, seed: int) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from brimful.errors import UsageError
-
-__all__ = ["bytes_in", "cut", "samples_in", "to_device"]
 
 
 def samples_in(batch: Any) -> int | None:
@@ -19,15 +17,13 @@ def samples_in(batch: Any) -> int | None:
     that has one; None where it cannot be known."""
     if _cuts_itself(batch):
         return len(batch)
-    firsts = {leaf.shape[0] for leaf in _leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0}
-    if len(firsts) == 1:
-        return firsts.pop()
-    return None
+    firsts = {tensor.shape[0] for tensor in _tensors(batch) if tensor.dim() > 0}
+    return firsts.pop() if len(firsts) == 1 else None
 
 
 def bytes_in(batch: Any) -> int:
     """Of all tensors of the batch."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in _leaves(batch) if isinstance(leaf, torch.Tensor))
+    return sum(tensor.nbytes for tensor in _tensors(batch))
 
 
 def cut(batch: Any, start: int, stop: int, samples: int) -> Any:
@@ -51,7 +47,7 @@ def cut(batch: Any, start: int, stop: int, samples: int) -> Any:
             return leaf[start:stop]
         return leaf
 
-    return _mapped(batch, one, samples)
+    return _mapped(batch, one, _cuts_itself)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -60,46 +56,33 @@ def to_device(batch: Any, device: torch.device) -> Any:
     def one(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf.to(device, non_blocking=True)
-        move = getattr(leaf, "to", None)
-        return move(device) if callable(move) else leaf
+        return leaf.to(device) if _moves_itself(leaf) else leaf
 
-    return _mapped(batch, one, None)
+    return _mapped(batch, one, _moves_itself)
 
 
-def _mapped(tree: Any, one: Callable[[Any], Any], samples: int | None) -> Any:
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    leaves: list[Any] = []
+    _mapped(batch, leaves.append, lambda _: False)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _mapped(tree: Any, one: Callable[[Any], Any], is_leaf: Callable[[Any], bool]) -> Any:
     """`tree` with `one` applied to each leaf. A list of texts or numbers is a leaf: it has one for each sample."""
     if isinstance(tree, torch.Tensor) or _is_list_of_values(tree):
         return one(tree)
     if isinstance(tree, Mapping):
-        return _like(tree, {key: _mapped(value, one, samples) for key, value in tree.items()})
+        return _like(tree, {key: _mapped(value, one, is_leaf) for key, value in tree.items()})
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(_mapped(value, one, samples) for value in tree))
+        return type(tree)(*(_mapped(value, one, is_leaf) for value in tree))
     if isinstance(tree, (list, tuple)):
-        return type(tree)(_mapped(value, one, samples) for value in tree)
-    if samples is None and callable(getattr(tree, "to", None)):
+        return type(tree)(_mapped(value, one, is_leaf) for value in tree)
+    if is_leaf(tree) or not dataclasses.is_dataclass(tree) or isinstance(tree, type):
         return one(tree)
-    if samples is not None and _cuts_itself(tree):
-        return one(tree)
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        same = copy.copy(tree)  # not `replace`: a batch is not checked again by its __post_init__ for being cut
-        for field in dataclasses.fields(tree):
-            object.__setattr__(same, field.name, _mapped(getattr(tree, field.name), one, samples))
-        return same
-    return one(tree)
-
-
-def _leaves(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, Mapping):
-        for value in tree.values():
-            yield from _leaves(value)
-    elif isinstance(tree, (list, tuple)) and not _is_list_of_values(tree):
-        for value in tree:
-            yield from _leaves(value)
-    elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        for field in dataclasses.fields(tree):
-            yield from _leaves(getattr(tree, field.name))
-    else:
-        yield tree
+    same = copy.copy(tree)  # not `replace`: a batch is not checked again by its __post_init__ for being cut
+    for field in dataclasses.fields(tree):
+        object.__setattr__(same, field.name, _mapped(getattr(tree, field.name), one, is_leaf))
+    return same
 
 
 def _is_list_of_values(tree: Any) -> bool:
@@ -111,6 +94,10 @@ def _cuts_itself(thing: Any) -> bool:
     if isinstance(thing, (torch.Tensor, Mapping, list, tuple, str, bytes)):
         return False
     return hasattr(type(thing), "__getitem__") and hasattr(type(thing), "__len__")
+
+
+def _moves_itself(thing: Any) -> bool:
+    return callable(getattr(thing, "to", None))
 
 
 def _like(mapping: Mapping, parts: dict) -> Any:

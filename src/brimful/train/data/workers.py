@@ -1,14 +1,14 @@
 """How many loader workers a rank gets: measured on the data itself, within what the machine has.
 
-In the training's own process the making of a batch holds the training up. Workers make batches meanwhile, but to receive one
-costs as well. Taken are the fewest whose batches come about as fast as with any number that was tried, or none where that
-could cost more than it saves.
+Making a batch in the training's own process delays the training. Workers make batches meanwhile, but to receive one costs as
+well: `choose` weighs the two.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,20 +26,6 @@ from brimful.train.data.seeds import kept_random_states
 from brimful.train.data.trees import bytes_in
 from brimful.units import format_bytes, format_duration
 from brimful_inside.script import is_imaginary
-
-__all__ = [
-    "Machine",
-    "Need",
-    "Rates",
-    "bound",
-    "choose",
-    "decide_workers",
-    "machine_now",
-    "make_here",
-    "measure",
-    "samples_of",
-    "shared",
-]
 
 _WORKER_BYTES = 256 << 20  # assumed: what a forked worker comes to have of its own
 _SHARE = 0.5  # of free memory and of /dev/shm that loading may take. Assumed: others want some too
@@ -83,7 +69,7 @@ def machine_now() -> Machine:
 
 
 def bound(machine: Machine, need: Need, asked: int | None = None) -> tuple[int, str]:
-    """(the most workers of one rank, what holds them to that). Cores and the length of an epoch bound no number asked for."""
+    """(the most workers of one rank, what bounds them). Cores and the length of an epoch bound no number that the user set."""
     each = need.batch_bytes * need.prefetch
     bounds = [(int((_SHARE * machine.free_bytes / machine.ranks - need.kept * need.batch_bytes) // (each + _WORKER_BYTES)),
                f"{format_bytes(machine.free_bytes)} of memory are free")]  # fmt: skip
@@ -100,7 +86,7 @@ def bound(machine: Machine, need: Need, asked: int | None = None) -> tuple[int, 
 
 
 def choose(rates: Rates) -> tuple[int, str]:
-    """(workers, why)
+    """(workers, why): the fewest whose batches come about as fast as with any number tried, or none.
 
     How long the device computes for a batch is not known yet. Without workers a step takes computing + making; with them the
     longer of computing and between, + receiving. So they win at most ``making - receiving`` (long computing) and lose at
@@ -120,18 +106,17 @@ def choose(rates: Rates) -> tuple[int, str]:
     return chosen, f"{reason}: the fewest within {_GAIN:.0%} of the fastest"
 
 
-def measure(loader: Callable[[int], DataLoader], making_s: float, most: int) -> Rates:
-    """Twice as many workers each time, up to `most`, until more bring no more."""
+def measure(loader: Callable[[int], DataLoader], making_s: float, most: int, scale: float = 1) -> Rates:
+    """Twice as many workers each time, up to `most`, until more bring no more. A whole batch is `scale` of the loader's."""
     between: dict[int, float] = {}
-    receiving_s, count = 0.0, 1
-    while count <= most:
+    receiving_s = 0.0
+    for count in sorted({most, *(1 << n for n in range(most.bit_length()))}):
+        fastest = min(between.values(), default=math.inf)
         between[count], received_s = _rate(loader(count), count)
         receiving_s = receiving_s or received_s
-        others = [between_s for tried, between_s in between.items() if tried != count]
-        if making_s <= receiving_s or (others and between[count] > (1 - _GAIN) * min(others)):
+        if making_s <= receiving_s or between[count] > (1 - _GAIN) * fastest:
             break
-        count = min(2 * count, most) if count < most else most + 1
-    return Rates(making_s, receiving_s, between)
+    return Rates(making_s * scale, receiving_s * scale, {count: between_s * scale for count, between_s in between.items()})
 
 
 def _rate(loader: DataLoader, count: int) -> tuple[float, float]:
@@ -147,17 +132,8 @@ def _rate(loader: DataLoader, count: int) -> tuple[float, float]:
     return (time.perf_counter() - started) / drawn, (time.thread_time() - worked) / drawn
 
 
-@dataclass(frozen=True)
-class Making:
-    """Batches of `samples` samples, made here."""
-
-    samples: int
-    batch_bytes: int
-    seconds: float
-
-
-def make_here(make: Callable[[list[int]], Any], indices: list[int]) -> Making:
-    """Makes 1, 2, 4, … of these samples into a batch until that takes long enough to measure."""
+def make_here(make: Callable[[list[int]], Any], indices: list[int]) -> tuple[int, int, float]:
+    """Makes 1, 2, 4, … of these samples into a batch until that takes long enough to measure: (samples, bytes, seconds)."""
     make(indices[:1])  # opens files, imports
     count = 1
     while True:
@@ -165,7 +141,7 @@ def make_here(make: Callable[[list[int]], Any], indices: list[int]) -> Making:
         batch = make(indices[:count])
         took_s = time.perf_counter() - started
         if took_s >= _MAKING_S or count >= len(indices):
-            return Making(count, bytes_in(batch), took_s)
+            return count, bytes_in(batch), took_s
         count = min(2 * count, len(indices))
 
 
@@ -201,11 +177,11 @@ def decide_workers(
         return row(config.workers or 0, "a trial on an imaginary card makes its batches itself")
     first = [int(index) for index in next(iter(lists()))]
     epoch = sum(1 for _ in itertools.islice(lists(), 2 * machine.cores))  # beyond that it bounds nothing
-    looked_at = copy.copy(data)  # a file that it opens at its first use is not handed to the workers
+    unopened = copy.copy(data)  # a file that it opens at its first use is not handed to the workers
     with kept_random_states():
-        made = make_here(lambda indices: collate(samples_of(looked_at, indices)), first)
-    whole = len(first) / made.samples
-    need = Need(int(made.batch_bytes * whole), config.prefetch, kept, epoch)
+        samples, batch_bytes, making_s = make_here(lambda indices: collate(samples_of(unopened, indices)), first)
+    scale = len(first) / samples
+    need = Need(int(batch_bytes * scale), config.prefetch, kept, epoch)
     most, why = bound(machine, need, config.workers)
     if config.workers is not None:
         return row(min(config.workers, most), "as asked" if config.workers <= most else f"{why}: more would not have room")
@@ -213,15 +189,14 @@ def decide_workers(
         return row(0, f"{why}: there is room for no worker")
 
     def loader(count: int) -> DataLoader:
-        batches: Any = _endless(lists, made.samples)
+        batches: Any = _endless(lists, samples)
         generator = torch.Generator().manual_seed(0)
         return _Unwatched(
             data, batch_sampler=batches, collate_fn=collate, num_workers=count, prefetch_factor=config.prefetch,
             generator=generator,
         )  # fmt: skip
 
-    rates = measure(loader, made.seconds, most)
-    chosen, reason = choose(_scaled(rates, whole))
+    chosen, reason = choose(measure(loader, making_s, most, scale))
     return row(chosen, reason + (f" (at most {most}: {why})" if chosen == most else ""))
 
 
@@ -230,32 +205,24 @@ def samples_of(data: Any, indices: list[int]) -> list[Any]:
     return data.__getitems__(indices) if hasattr(data, "__getitems__") else [data[index] for index in indices]
 
 
-def _scaled(rates: Rates, factor: float) -> Rates:
-    between = {count: between_s * factor for count, between_s in rates.between_s.items()}
-    return Rates(rates.making_s * factor, rates.receiving_s * factor, between)
-
-
 def shared(decide: Callable[[], Effective], asked: int | None, rank: int, share: Callable[[int], int] | None) -> Effective:
-    """Decided on rank 0 and handed on, so that all ranks load alike.
+    """Decides on rank 0 for all ranks, so that they load alike.
 
     Raises BrimfulError on the other ranks where rank 0 could not decide; there the reason itself is raised.
     """
     if share is None:
         return decide()
-    if rank == 0:
-        try:
-            decided = decide()
-        except BaseException:
-            share(_FAILED)
-            raise
-        share(_as_int(decided.effective))
-        return decided
-    workers = share(0)
-    if workers == _FAILED:
-        raise BrimfulError("rank 0 could not make a batch of the data set", "its own message says why", "read that of rank 0")
-    return Effective("workers", asked, workers, "as rank 0 decided")
-
-
-def _as_int(value: object) -> int:
-    assert isinstance(value, int)
-    return value
+    if rank != 0:
+        workers = share(0)
+        if workers == _FAILED:
+            raise BrimfulError(
+                "rank 0 could not make a batch of the data set", "its own message says why", "read that of rank 0"
+            )
+        return Effective("workers", asked, workers, "as rank 0 decided")
+    try:
+        decided = decide()
+    except BaseException:
+        share(_FAILED)
+        raise
+    share(int(str(decided.effective)))
+    return decided
