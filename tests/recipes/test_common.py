@@ -100,15 +100,16 @@ def test_an_unknown_preset_names_those_that_exist():
     assert "nmed" in caught.value.problem and "Nearest: named" in caught.value.suggestion
 
 
-def app_that(ends_with: BaseException | int) -> App:
+def app_that(ends_with: BaseException | int, command: str = "") -> App:
+    """A recipe whose training ends so: the app's default, or the command of that name."""
     app = App(name="recipe")
 
-    @app.default
     def train(*, config: Config = SETTINGS) -> int:
         if isinstance(ends_with, BaseException):
             raise ends_with
         return ends_with
 
+    app.command(train, name=command) if command else app.default(train)
     return app
 
 
@@ -120,12 +121,14 @@ def test_each_ending_has_its_exit_code(what: BaseException | int, code: int):
     assert common.run(app_that(what), []) == code
 
 
-def test_the_first_rank_reports_all_in_the_words_of_the_command_line(capsys, monkeypatch):
+@pytest.mark.parametrize("command", ["", "train"])
+def test_the_first_rank_reports_all_in_the_words_of_the_command_line(capsys, monkeypatch, command):
     error = UsageError("config.batch.micro_batch: 9 is more than 5.", "It cannot be filled.", "Set config.optimizer.lr.")
-    assert common.run(app_that(error), []) == 2
+    app, argv = app_that(error, command), [command] if command else []
+    assert common.run(app, argv) == 2
     assert capsys.readouterr().err.splitlines() == ["--batch-size: 9 is more than 5.", "It cannot be filled.", "Set --lr."]
     monkeypatch.setenv("RANK", "2")
-    assert common.run(app_that(error), []) == 2
+    assert common.run(app, argv) == 2
     assert capsys.readouterr().err == "rank 2: --batch-size: 9 is more than 5.\n"
 
 

@@ -11,7 +11,7 @@ from brimful.errors import UsageError
 from brimful.recipes import host_allocator
 from brimful.recipes.host_allocator import set_host_allocator
 
-# Allocates and frees 64 MiB ten times, and tells how many pages the kernel had to give in the last seven.
+# Allocates and frees 64 MiB ten times, and prints how many pages the kernel had to give in the last seven.
 PROGRAM = """
 import json, resource, sys, torch
 from brimful.recipes.host_allocator import set_host_allocator
@@ -48,18 +48,14 @@ def test_what_the_environment_says_is_left_as_it_is():
     assert effective == "environment" and "MALLOC_MMAP_MAX_" in why
 
 
-def test_another_allocator_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("LD_PRELOAD", "libjemalloc.so")
-    row = set_host_allocator("keep", "cpu")
-    assert row.effective == "system" and "libjemalloc.so" in row.why
+@pytest.mark.parametrize(("preloaded", "device", "why"), [("libjemalloc.so", "cpu", "libjemalloc.so"), ("", "cuda", "cuda")])
+def test_another_allocator_and_that_beside_a_card_are_left_as_they_are(monkeypatch, preloaded, device, why):
+    monkeypatch.setenv("LD_PRELOAD", preloaded)
+    row = set_host_allocator("keep", device)
+    assert row.effective == "system" and why in row.why
 
 
-def test_on_a_card_the_hosts_allocator_is_left_as_it_is():
-    row = set_host_allocator("keep", "cuda")
-    assert row.effective == "system" and "cuda" in row.why
-
-
-def test_another_c_library_is_said(monkeypatch: pytest.MonkeyPatch):
+def test_another_c_library_is_named(monkeypatch: pytest.MonkeyPatch):
     for name in host_allocator.ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("LD_PRELOAD", raising=False)

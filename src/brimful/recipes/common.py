@@ -121,10 +121,9 @@ def run(app: App, argv: Sequence[str]) -> int:
         function, bound, _ = app.parse_args(list(argv), exit_on_error=False, print_error=False)
         return function(*bound.args, **bound.kwargs) or 0
     except CycloptsError as error:
-        return _failed(UsageError(" ".join(str(error).split()), suggestion="--help lists all options."), app)
+        return _failed(UsageError(" ".join(str(error).split()), suggestion="--help lists all options."), app, argv)
     except BrimfulError as error:
-        ends_with(error)
-        return _failed(error, app)
+        return _failed(error, app, argv)
     except KeyboardInterrupt:
         say("Interrupted.")
         return 130
@@ -133,8 +132,11 @@ def run(app: App, argv: Sequence[str]) -> int:
         return 0
 
 
-def _failed(error: BrimfulError, app: App) -> int:
-    flags = {".".join(("config", *argument.keys)): argument.name for argument in app.assemble_argument_collection()}
+def _failed(error: BrimfulError, app: App, argv: Sequence[str]) -> int:
+    ends_with(error)
+    command = app.parse_commands(list(argv))[1][-1]
+    arguments = command.assemble_argument_collection() if command.default_command is not None else ()
+    flags = {".".join(("config", *argument.keys)): argument.name for argument in arguments}
     for sentence in error.sentences() if is_first() else (f"rank {os.environ['RANK']}: {error.problem}",):
         say(re.sub(r"config(\.\w+)+", lambda found: flags.get(found.group(), found.group()), sentence))
     return error.exit_code

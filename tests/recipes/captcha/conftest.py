@@ -24,7 +24,7 @@ def images_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def last_of_each(*flags: object) -> list[str]:
-    """The command line, where a flag that is given again stands in place of the first one."""
+    """The command line without those flags that are given again behind."""
     words, values = [], {}
     for word in map(str, flags):
         if word.startswith("--"):
@@ -42,12 +42,12 @@ def environment() -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if k not in hidden}, "OMP_NUM_THREADS": "1"}
 
 
-def run_recipe(cache: Path, *flags: object, code: int = 0, ranks: int = 0) -> subprocess.CompletedProcess[str]:
-    """`python -m brimful.recipes.captcha FLAGS --cache CACHE`, or with torchrun where `ranks` says so."""
+def run_recipe(cache: Path | None, *flags: object, code: int = 0, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    """`python -m brimful.recipes.captcha FLAGS --cache CACHE`, by torchrun with `ranks`."""
     program = [sys.executable, "-m"]
     if ranks:
         program += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-    words = [*program, "brimful.recipes.captcha", *last_of_each(*flags), "--cache", str(cache)]
+    words = [*program, "brimful.recipes.captcha", *last_of_each(*flags), *(["--cache", str(cache)] if cache else [])]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=280)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done

@@ -1,20 +1,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 pytest.importorskip("captcha")
 
-from dataclasses import replace
-
-import pytest
-
 from brimful.errors import UsageError
-from brimful.recipes.captcha.images import DIGITS, Look, Painter
+from brimful.recipes.captcha.images import DIGITS, Look, Painter, texts
 from brimful.recipes.captcha.reading import (
     FILE_NAME,
     Facts,
@@ -64,8 +60,6 @@ def test_it_reads_what_the_network_was_trained_to_read(images_cache: Path, tmp_p
     flags = ["--samples", 24, "--epochs", 60, "--batch-size", 8, "--dropout", 0, "--eval-every-epochs", 60]
     run_recipe(images_cache, *SMALL, *flags, "--checkpoint-every-epochs", 60, "--out", tmp_path / "out")
     painter, files = Painter(LOOK), []
-    from brimful.recipes.captcha.images import texts
-
     shown = texts("train 0", 24, LOOK)
     for number, text in enumerate(shown):
         files.append(tmp_path / f"{number}.png")
@@ -74,13 +68,13 @@ def test_it_reads_what_the_network_was_trained_to_read(images_cache: Path, tmp_p
     assert sum(one == other for one, other in zip(read, shown, strict=True)) >= 20, (read, shown)
 
 
-def test_an_image_of_another_size_is_scaled_and_that_is_said(trained: Path, tmp_path: Path):
+def test_an_image_of_another_size_is_scaled_with_a_note(trained: Path, tmp_path: Path):
     Image.new("RGB", (160, 60), "white").save(tmp_path / "large.png")
     (reading,) = read_images([tmp_path / "large.png"], trained, 8, "cpu")
     assert reading.text is not None and reading.note == "scaled from 60 × 160 to 16 × 32"
 
 
-def test_what_is_no_image_is_said_and_the_others_are_read(trained: Path, pictures: Path, tmp_path: Path):
+def test_what_is_no_image_is_named_and_the_others_are_read(trained: Path, pictures: Path, tmp_path: Path):
     (tmp_path / "words.png").write_text("no image")
     whole = (pictures / "0.png").read_bytes()
     (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
@@ -99,64 +93,47 @@ def test_the_best_checkpoint_a_single_one_and_its_folder_are_all_taken(trained: 
 
 def test_the_command_prints_a_line_a_file_or_json(trained: Path, pictures: Path, tmp_path: Path):
     words = ["read", pictures, "--checkpoint", trained, "--device", "cpu"]
-    plain = run_recipe_alone(*words)
-    assert [line.split("\t")[0] for line in plain.splitlines()] == [str(pictures / f"{n}.png") for n in range(3)]
-    rows = [json.loads(line) for line in run_recipe_alone(*words, "--json").splitlines()]
-    assert [row["text"] for row in rows] == [line.split("\t")[1] for line in plain.splitlines()]
+    plain = [line.split("\t") for line in run_recipe(None, *words).stdout.splitlines()]
+    assert [path for path, _ in plain] == [str(pictures / f"{n}.png") for n in range(3)]
+    rows = [json.loads(line) for line in run_recipe(None, *words, "--json").stdout.splitlines()]
+    assert [[row["path"], row["text"]] for row in rows] == plain
     (tmp_path / "words.png").write_text("no image")
-    failed = run_recipe_alone("read", tmp_path / "words.png", "--checkpoint", trained, code=2)
-    assert failed == ""
+    failed = run_recipe(None, "read", tmp_path / "words.png", "--checkpoint", trained, code=2)
+    assert failed.stdout == "" and "Traceback" not in failed.stderr
 
 
-def test_the_exit_code_says_that_a_file_was_not_read_and_the_others_are_answered(trained, pictures, tmp_path, capsys):
+def test_the_exit_code_shows_that_a_file_was_not_read_and_the_others_are_answered(trained, pictures, tmp_path, capsys):
     (tmp_path / "words.png").write_text("no image")
     (tmp_path / "empty").mkdir()
     paths = [tmp_path / "words.png", tmp_path / "gone.png", tmp_path / "empty", pictures]
     assert show(read_images(paths, trained, 8, "cpu"), as_json=False) == 2
-    told = capsys.readouterr()
-    assert [line.split("\t")[0] for line in told.out.splitlines()] == [str(pictures / f"{n}.png") for n in range(3)]
+    printed = capsys.readouterr()
+    assert [line.split("\t")[0] for line in printed.out.splitlines()] == [str(pictures / f"{n}.png") for n in range(3)]
     for name, why in (("words.png", "no image"), ("gone.png", "it is not there"), ("empty", "no image files in it")):
-        assert f"{tmp_path / name} could not be read: {why}" in told.err
-    assert "3 of 6 files could not be read." in told.err
+        assert f"{tmp_path / name} could not be read: {why}" in printed.err
+    assert "3 of 6 files could not be read." in printed.err
     assert show(read_images([pictures], trained, 8, "cpu"), as_json=True) == 0
 
 
-def run_recipe_alone(*words: object, code: int = 0) -> str:
-    import subprocess
-    import sys
-
-    from tests.recipes.captcha.conftest import environment
-
-    argv = [sys.executable, "-m", "brimful.recipes.captcha", *map(str, words)]
-    done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=120)
-    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize("what", ["nothing", "no facts", "no checkpoint", "no file", "empty folder", "no batch"])
-def test_what_cannot_be_read_from_is_said(what: str, trained: Path, pictures: Path, tmp_path: Path):
-    paths, checkpoint, batch = [pictures], trained, 8
-    if what == "nothing":
-        checkpoint = tmp_path / "nowhere"
-    elif what == "no facts":
-        checkpoint = tmp_path
-    elif what == "no checkpoint":
-        checkpoint = tmp_path
-        (tmp_path / "captcha.json").write_bytes((trained / "captcha.json").read_bytes())
-    elif what == "no file":
-        paths = [tmp_path / "gone.png"]
-    elif what == "empty folder":
-        paths = [tmp_path]
-    else:
-        batch = 0
-    with pytest.raises(UsageError) as caught:
-        list(read_images(paths, checkpoint, batch, "cpu"))
-    assert caught.value.suggestion
-
-
-def test_pixels_are_those_of_the_training(pictures: Path):
-    with Image.open(pictures / "0.png") as picture:
-        assert np.array_equal(np.asarray(picture.convert("L")), Painter(LOOK).draw("test", 0, "12"))
+@pytest.mark.parametrize(
+    ("paths", "checkpoint", "batch", "words"),
+    [
+        (["pictures"], "nowhere", 8, "There is no checkpoint at"),
+        (["pictures"], "empty", 8, "No captcha.json at or above"),
+        (["pictures"], "facts", 8, "facts holds no checkpoint"),
+        (["gone.png"], "trained", 8, "gone.png is not there"),
+        (["empty"], "trained", 8, "empty has no image files"),
+        (["pictures"], "trained", 0, "--batch-size 0"),
+    ],
+)
+def test_what_cannot_be_read_from_is_named(paths, checkpoint, batch, words, trained: Path, pictures: Path, tmp_path: Path):
+    place = {"trained": trained, "pictures": pictures}
+    for name in ("empty", "facts"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "facts" / FILE_NAME).write_bytes((trained / FILE_NAME).read_bytes())
+    paths = [place.get(name, tmp_path / name) for name in paths]
+    with pytest.raises(UsageError, match=words):
+        list(read_images(paths, place.get(checkpoint, tmp_path / checkpoint), batch, "cpu"))
 
 
 FACTS = Facts("0123456789", 4, 24, 64, 512, 0)
@@ -188,6 +165,5 @@ def test_a_training_goes_on_with_its_own_images_alone(tmp_path: Path):
     check_resumable(tmp_path, FACTS)
     with pytest.raises(UsageError) as caught:
         check_resumable(tmp_path, replace(FACTS, height=30))
-    assert (
-        "24 × 64" in caught.value.problem and "30 × 64" in caught.value.explanation and "--resume no" in caught.value.suggestion
-    )
+    error = caught.value
+    assert "24 × 64" in error.problem and "30 × 64" in error.explanation and "--resume no" in error.suggestion

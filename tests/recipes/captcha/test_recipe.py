@@ -20,7 +20,7 @@ def captchas_of(count: int) -> Captchas:
     return Captchas(images, np.zeros((count, 2), dtype=np.uint8), Path("nowhere"))
 
 
-class Says(nn.Module):
+class Reads(nn.Module):
     """Reads what it was made with, whatever the images are."""
 
     def __init__(self, places: list[list[int]]) -> None:
@@ -33,7 +33,7 @@ class Says(nn.Module):
 
 def test_exact_matches_and_characters_are_counted_apart():
     labels = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]])
-    model = Says([[1, 2], [3, 0], [0, 0], [7, 8]])
+    model = Reads([[1, 2], [3, 0], [0, 0], [7, 8]])
     measured = measure(model, (torch.zeros(4, 1, 8, 8), labels))
     assert (measured["exact"].total, measured["exact"].count) == (2, 4)
     assert (measured["characters"].total, measured["characters"].count) == (5, 8)
@@ -48,10 +48,6 @@ def test_bytes_become_floats_from_minus_1_to_1_when_they_are_on_the_device():
     assert floats.shape == (1, 1, 2, 2) and floats.dtype == torch.float32 and labels.dtype == torch.int64
     assert floats.flatten().tolist() == pytest.approx([-1.0, 1.0, -1 / 255, 1 / 255], abs=1e-6)
     assert images.flatten().tolist() == [0, 255, 127, 128]  # the data set's own bytes are left as they are
-
-
-def test_the_data_stays_bytes():
-    task = reader_task(nn.Identity(), captchas_of(3), captchas_of(2))
     assert [tensor.dtype for tensor in task.train_data.tensors] == [torch.uint8, torch.uint8]  # type: ignore[attr-defined]
     assert task.best == ("exact", "max")
 
@@ -87,8 +83,8 @@ def test_a_batch_larger_than_the_data_set_is_refused_before_anything_is_drawn(tm
 def test_a_data_set_of_one_sample_trains(images_cache: Path, tmp_path: Path):
     one = [*SMALL, "--samples", 1, "--eval-samples", 1]
     run_recipe(images_cache, *one, "--batch-size", 1, "--epochs", 2, "--out", tmp_path)
-    told = json.loads((tmp_path / "training_stats.json").read_text())
-    assert (told["updates"], told["samples"], told["effective_batch"]) == (2, 2, 1)
+    statistics = json.loads((tmp_path / "training_stats.json").read_text())
+    assert (statistics["updates"], statistics["samples"], statistics["effective_batch"]) == (2, 2, 1)
 
 
 @pytest.mark.heavy
@@ -105,5 +101,5 @@ def test_every_switch_trains(images_cache: Path, tmp_path: Path):
     flags += ["--accumulation", 2, "--clip-norm", 0.5, "--schedule", "wsd", "--eval-batch-size", 5, "--on-nan", "skip"]
     done = run_recipe(images_cache, *SMALL, *flags, "--batch-size", 8, "--max-steps", 2, "--out", tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    told = {row["name"]: row["effective"] for row in rows[0]["rows"]}
-    assert told["accumulation"] == 2 and told["effective_batch"] == 16 and told["precision"] == "bf16", done.stderr
+    effective = {row["name"]: row["effective"] for row in rows[0]["rows"]}
+    assert (effective["accumulation"], effective["effective_batch"], effective["precision"]) == (2, 16, "bf16"), done.stderr

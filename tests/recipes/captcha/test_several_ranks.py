@@ -68,7 +68,7 @@ def test_the_running_averages_are_those_of_one_rank(two_ranks):
 
 
 @pytest.mark.heavy
-def test_one_set_of_files_is_written_and_one_table_told(images_cache: Path, tmp_path: Path):
+def test_one_set_of_files_is_written_and_one_table_shown(images_cache: Path, tmp_path: Path):
     done = run_recipe(images_cache, *FLAGS, "--out", tmp_path, "--batch-size", 8, "--max-steps", 1, ranks=2)
     assert done.stderr.count("captcha, preset tuned") == 1
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]

@@ -144,7 +144,8 @@ def show(readings: Iterator[Reading], as_json: bool) -> int:
     Returns the exit code: 2 where there was one, for who reads that alone.
     """
     files = failed = 0
-    for files, reading in enumerate(readings, start=1):
+    for reading in readings:
+        files += 1
         if as_json:
             print(json.dumps(asdict(reading)), flush=True)
         elif reading.text is not None:
