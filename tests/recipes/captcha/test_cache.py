@@ -277,25 +277,3 @@ def test_held_out_images_that_are_training_images_too_are_not_measured_and_count
     assert "2 of 5" in messages[0] and "3 are measured" in messages[0]
     with pytest.raises(UsageError, match="All 5 held-out images"):
         held_out(captchas_of(valid), captchas_of(valid), messages)
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"samples": 0}, "--samples"),
-        ({"eval_samples": 0}, "--eval-samples"),
-        ({"digits": True, "alphabet": "AB"}, "--digits"),
-        ({"dropout": 1.0}, "--dropout"),
-        ({"draw_processes": 0}, "--draw-processes"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_by_the_name_of_its_flag(options: dict, word: str):
-    with pytest.raises(UsageError) as caught:
-        ImageOptions(**options)
-    assert word in caught.value.problem and caught.value.suggestion
-
-
-def test_digits_are_an_alphabet_of_ten():
-    assert ImageOptions(digits=True).look.alphabet == "0123456789"
-    assert len(ImageOptions().look.alphabet) == 36
-    assert ImageOptions(alphabet="AB").look.alphabet == "AB"

@@ -14,7 +14,7 @@ from PIL import Image
 
 from brimful.errors import UsageError
 from brimful.recipes.captcha import images
-from brimful.recipes.captcha.images import Look, Painter, font_digest, texts
+from brimful.recipes.captcha.images import ImageOptions, Look, Painter, font_digest, texts
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "captcha"
 
@@ -55,20 +55,25 @@ def test_another_size_is_the_same_image_scaled():
 
 
 @pytest.mark.parametrize(
-    ("settings", "word"),
+    ("options", "flag"),
     [
-        ({"alphabet": ""}, "--alphabet"),
         ({"alphabet": "AAB"}, "--alphabet"),
         ({"alphabet": "".join(map(chr, range(200, 500)))}, "--alphabet"),
-        ({"length": 0}, "--length"),
-        ({"height": 7}, "--height"),
-        ({"width": 3}, "--width"),
+        ({"digits": True, "alphabet": "AB"}, "--digits"),
+        *(({name: 0}, f"--{name}") for name in ("length", "height", "width", "samples")),
+        ({"eval_samples": 0}, "--eval-samples"),
+        ({"draw_processes": 0}, "--draw-processes"),
+        ({"dropout": 1.0}, "--dropout"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_by_the_name_of_its_flag(settings: dict, word: str):
+def test_what_cannot_be_meant_is_refused_by_the_name_of_its_flag(options: dict, flag: str):
     with pytest.raises(UsageError) as caught:
-        Look(**settings)
-    assert word in caught.value.problem and caught.value.suggestion
+        ImageOptions(**options).look  # noqa: B018
+    assert flag in caught.value.problem and caught.value.suggestion
+
+
+def test_the_alphabet_is_that_of_the_flags():
+    assert [len(ImageOptions(**options).look.alphabet) for options in ({}, {"digits": True}, {"alphabet": "AB"})] == [36, 10, 2]
 
 
 @pytest.mark.parametrize("own", [True, False])

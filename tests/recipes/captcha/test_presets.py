@@ -55,13 +55,9 @@ def test_each_preset_is_a_whole_config_and_says_why(name: str):
     assert PRESETS[name].assumed.keys() <= PRESETS[name].flags.keys()
 
 
-def test_on_a_card_tuned_has_another_batch_and_says_that_it_was_not_measured():
+def test_tuned_says_on_what_it_was_measured_and_has_another_batch_on_a_card():
     card = preset_on("tuned", "cuda")
-    assert preset_on("tuned", "cpu") is PRESETS["tuned"] and card.flags["batch-size"] == 256
-    assert "not measured" in card.assumed["batch-size"]
-    assert preset_on("large-batch", "cuda") is PRESETS["large-batch"]
-
-
-def test_the_default_says_on_what_it_was_measured():
-    assert presets.default == "tuned"
+    assert presets.default == "tuned" and preset_on("tuned", "cpu") is PRESETS["tuned"]
     assert "CPU" in PRESETS["tuned"].why and "not on a GPU" in PRESETS["tuned"].why
+    assert card.flags["batch-size"] == 256 and "not measured" in card.assumed["batch-size"]
+    assert preset_on("large-batch", "cuda") is PRESETS["large-batch"]

@@ -19,7 +19,7 @@ from brimful.measure.outcome import is_final
 from brimful.train import BatchingConfig, Config, OptimizerConfig, Task, fit
 from brimful.train.config import DataConfig
 from brimful.train.data.batch_errors import BatchMemoryError, BatchNotMade, WorkerDied, batches_are_made, dead_worker
-from brimful.train.data.epoch_sampler import EpochSampler, Position
+from brimful.train.data.epoch_sampler import EpochSampler
 from brimful.train.data.pipeline import DataPipeline
 from brimful.values import Failure
 from brimful_inside.probe.hooks.exceptions import kind_of
@@ -167,24 +167,3 @@ def test_the_loader_s_own_error_is_read_with_its_cause():
     assert isinstance(dead_worker(outer), BatchMemoryError) and "Bus error" in str(dead_worker(outer))
     assert isinstance(dead_worker(RuntimeError(KILLED.format("Killed"))), BatchMemoryError)
     assert isinstance(dead_worker(RuntimeError(KILLED.format("Segmentation fault"))), WorkerDied)
-
-
-def test_the_batch_after_an_epoch_is_no_exception():
-    """The loader is asked for one batch more than the epoch has steps for."""
-
-    class OneMore:
-        def __init__(self, loader):
-            self.loader = loader
-
-        def __iter__(self):
-            yield from self.loader
-            raise MemoryError
-
-    pipeline = DataPipeline(
-        Lacks(MemoryError, 0, 16), EpochSampler(16, seed=0, micro_batch=8, accumulation=1), CPU, DataConfig(workers=0), 0
-    )
-    pipeline._loader = OneMore(pipeline._loader)  # type: ignore[assignment]
-    steps = pipeline.steps(Position())
-    assert [next(steps).parts, next(steps).parts] == [(8,), (8,)]
-    with pytest.raises(BatchMemoryError):
-        next(steps)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
 from brimful.errors import UsageError
-from brimful.train import BatchingConfig, Config, Task, fit
 from brimful.train.config import DataConfig
 from brimful.train.data.arrays import Arrays
 from brimful.train.data.epoch_sampler import EpochSampler, Position
@@ -166,29 +165,6 @@ def test_a_batch_whose_first_dimension_is_not_its_samples_goes_whole_and_is_not_
         step.load(0, 0, 2)
     assert "slices" in caught.value.suggestion
     assert step.load(0, 0, 4)[0].shape == (time_steps, 4, 3)
-
-
-def test_memory_that_is_missing_does_not_cut_time_in_place_of_samples(tmp_path):
-    class TimeMajor(Noisy):
-        def __getitem__(self, index):
-            return torch.full((6, 3), float(index))
-
-        def collate(self, samples):
-            return torch.stack(samples, 1)
-
-    shapes = []
-
-    def loss(model, batch):
-        shapes.append(tuple(batch.shape))
-        if len(shapes) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
-        return model(batch).square().mean()
-
-    task = Task("time-major", torch.nn.Linear(3, 1), loss, TimeMajor(16))
-    config = Config(tmp_path, epochs=1, device="cpu", batch=BatchingConfig(micro_batch=8), data=ALONE)
-    with pytest.raises(UsageError, match="has 6 rows, and the batch has 8 samples"):
-        fit(task, config)
-    assert shapes == [(6, 8, 3)]
 
 
 @pytest.mark.parametrize("bad", [(0, 0), (-1, 2), (3, 2), (0, 5)])
