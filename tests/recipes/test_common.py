@@ -52,6 +52,8 @@ def parsed(*argv: object, preset: Preset = NAMED) -> tuple[Config, dict[str, tup
         (("--num-workers", 3), "data.workers", 3),
         (("--resume", "no"), "checkpoints.resume", "no"),
         (("--checkpoint-every-minutes", 5), "checkpoints.every_minutes", 5.0),
+        (("--checkpoint-every-steps", 10), "checkpoints.every_epochs", None),  # another interval stands in place of epochs
+        (("--checkpoint-every-steps", 10, "--checkpoint-every-epochs", 2), "checkpoints.every_epochs", 2),
         (("--clip-norm", 0), "clip_norm", None),
         (("--precision", "fp16"), "precision", "fp16"),
         (("--no-channels-last",), "channels_last", False),
@@ -65,12 +67,6 @@ def test_a_flag_arrives_in_its_setting_and_a_preset_where_none_is_given(flags, d
     for name in dotted.split("."):
         found = getattr(found, name)
     assert found == value
-
-
-def test_another_interval_of_checkpoints_stands_in_place_of_epochs():
-    assert parsed("--checkpoint-every-steps", 10)[0].checkpoints.every_epochs is None
-    both = parsed("--checkpoint-every-steps", 10, "--checkpoint-every-epochs", 2)[0].checkpoints
-    assert (both.every_steps, both.every_epochs) == (10, 2)
 
 
 def test_each_row_says_where_its_value_comes_from():

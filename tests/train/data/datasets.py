@@ -16,8 +16,7 @@ class Noisy(Dataset):
     """Each sample is its index and a number drawn for it."""
 
     def __init__(self, length, fails_at=None):
-        self.length = length
-        self.fails_at = fails_at
+        self.length, self.fails_at = length, fails_at
 
     def __len__(self):
         return self.length

@@ -182,12 +182,10 @@ def test_one_sample_is_a_data_set_also_for_a_rank_without_it(config):
     assert other.parts == () and other.samples == 1
 
 
-class Endless(IterableDataset):
-    def __iter__(self):
-        return iter(range(3))
-
-
 def test_a_data_set_that_has_no_indices_is_refused():
+    class Endless(IterableDataset):
+        pass
+
     with pytest.raises(UsageError, match="Endless is an IterableDataset") as caught:
         DataPipeline(Endless(), sampler(3), CPU, ALONE, 0)
     assert "__getitem__" in caught.value.suggestion

@@ -102,11 +102,11 @@ def test_samples_are_known_where_all_tensors_agree():
     assert samples_in(["a"]) is None
 
 
+def test_bytes_are_those_of_all_tensors():
+    assert bytes_in({"x": torch.zeros(3, 2), "y": [torch.zeros(3, dtype=torch.uint8)], "s": "text"}) == 27
+
+
 def test_everything_goes_to_the_device():
     packed = Packed([1])
     moved = to_device([{"x": rows(2)}, packed, "text"], torch.device("meta"))
     assert moved[0]["x"].device.type == "meta" and packed.moved == torch.device("meta") and moved[2] == "text"
-
-
-def test_bytes_are_those_of_all_tensors():
-    assert bytes_in({"x": torch.zeros(3, 2), "y": [torch.zeros(3, dtype=torch.uint8)], "s": "text"}) == 27

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 
 import pytest
@@ -175,27 +174,18 @@ def test_measuring_opens_no_file_of_the_data_set_and_leaves_the_random_states_al
 
 
 def on_two_ranks(decide):
-    """What `shared` gives or raises on rank 0 and on rank 1, which exchange numbers as ranks do."""
-    box, ready, outcomes = [], threading.Event(), {}
+    """What `shared` gives or raises on rank 0, and then on rank 1, which gets the first number that was shared."""
+    box, outcomes = [], []
 
     def share(number):
-        if threading.current_thread().name == "0":
-            box.append(number)
-            ready.set()
-        assert ready.wait(20)
+        box.append(number)
         return box[0]
 
-    def run(rank):
+    for rank, work in enumerate((decide, lambda: pytest.fail("rank 0 decides"))):
         try:
-            outcomes[rank] = shared(decide if rank == 0 else lambda: pytest.fail("rank 0 decides"), None, rank, share)
-        except BaseException as error:
-            outcomes[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,), name=str(rank)) for rank in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+            outcomes.append(shared(work, None, rank, share))
+        except Exception as error:
+            outcomes.append(error)
     return outcomes
 
 
