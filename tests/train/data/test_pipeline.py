@@ -184,7 +184,8 @@ def test_one_sample_is_a_data_set_also_for_a_rank_without_it(config):
 
 def test_a_data_set_that_has_no_indices_is_refused():
     class Endless(IterableDataset):
-        pass
+        def __iter__(self):
+            return iter(range(3))
 
     with pytest.raises(UsageError, match="Endless is an IterableDataset") as caught:
         DataPipeline(Endless(), sampler(3), CPU, ALONE, 0)
