@@ -102,7 +102,7 @@ def evidence_from(errors: Sequence[float], situation: str, date: str, hardware: 
     """Summarise a bench's signed relative errors. Raises ValueError for fewer than 20, of which no quantile speaks."""
     if len(errors) < 20:
         raise ValueError(f"{len(errors)} runs are too few for a 95 % interval")
-    known = (*KINDS, "any", STEP_TIME, STEP_TIME_GROUPED)
+    known = (*KINDS, STEP_TIME, STEP_TIME_GROUPED)
     if situation not in known:
         raise ValueError(f"{situation!r} is none of: {'; '.join(known)}")
     ordered = sorted(errors)

@@ -31,7 +31,7 @@ from typing import Any
 
 from bench.gpu import figures, machine
 from bench.gpu.jobs import JOBS, Job, in_order
-from brimful.decide.memory.cuda_context import context_of
+from brimful.decide.memory.fit import context_of
 from brimful.decide.speed.predicted import efficiency_of, rates_of
 from brimful.errors import NoSuchDevice
 from brimful.measure.gpus import find_gpu, to_card

@@ -34,7 +34,7 @@ from typing import Any
 
 from bench import accuracy, peers
 from bench.timm_figures import Row, figures, judge, print_table, seen_models, write_evidence
-from brimful.decide.memory.cuda_context import context_of
+from brimful.decide.memory.fit import context_of
 from brimful.decide.memory.intervals import kind_of
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.gpus import find_gpu, to_card

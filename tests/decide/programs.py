@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Card
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.search_traced import Traced
@@ -49,52 +50,40 @@ def affine(constant: int, linear: int) -> Size:
     return lambda batch_size: constant + linear * batch_size
 
 
-def network(seed: int, size_of: Callable[[random.Random], Size] | None = None, layers: int = 12) -> Script:
+def network(seed: int, layers: int = 12) -> Script:
     """Parameters, then per step: activations forward, gradients backward in reverse, temporaries at random places."""
     rng = random.Random(seed)
-    make = size_of or (lambda r: affine(r.choice([0, 0, 512, 70_000]), r.choice([64, 4096, 100_000, 400_000, 1_500_000])))
+
+    def make() -> Size:
+        return affine(rng.choice([0, 0, 512, 70_000]), rng.choice([64, 4096, 100_000, 400_000, 1_500_000]))
+
     actions: list[tuple] = [("malloc", f"w{i}", affine(rng.choice([1_000, 300_000, 9_000_000]), 0)) for i in range(layers)]
     actions.append(("phase", "train"))
     for step in range(2):
+        kept: list[tuple] = []
         for i in range(layers):
-            actions += [("malloc", f"a{i}", make(rng)), ("malloc", f"t{i}", make(rng))]
-            if rng.random() < 0.8:
-                actions.append(("free", f"t{i}"))
+            actions += [("malloc", f"a{i}", make()), ("malloc", f"t{i}", make())]
+            (actions if rng.random() < 0.8 else kept).append(("free", f"t{i}"))
         for i in reversed(range(layers)):
-            actions += [("malloc", f"g{i}", make(rng)), ("free", f"a{i}"), ("free", f"g{i}")]
-        live = {a[1] for a in actions if a[0] == "malloc"}
-        for i in range(layers):
-            allocated = sum(a[:2] == ("malloc", f"t{i}") for a in actions)
-            if f"t{i}" in live and allocated > sum(a[:2] == ("free", f"t{i}") for a in actions):
-                actions.append(("free", f"t{i}"))
-        actions.append(("step", step + 1))
+            actions += [("malloc", f"g{i}", make()), ("free", f"a{i}"), ("free", f"g{i}")]
+        actions += [*kept, ("step", step + 1)]
     actions.append(("phase", "eval"))
     for i in range(layers // 2):
-        actions += [("malloc", f"e{i}", make(rng)), *([("free", f"e{i - 1}")] if i else [])]
+        actions += [("malloc", f"e{i}", make()), *([("free", f"e{i - 1}")] if i else [])]
     return Script(actions)
 
 
-def drive(
-    search,
-    trace_of: Callable[[int], Trace],
-    over: Callable[[int], bool] | None = None,
-    crashes: Callable[[int], bool] | None = None,
-):
-    """Run a search against a script. Answers the conclusion and the sizes that were traced."""
+def drive(search, shown_at: Callable[[int], Trace | Traced]):
+    """Run a search against a script. Returns the conclusion and the sizes that were traced."""
     asked: list[int] = []
-    try:
-        size = next(search)
-        while True:
-            assert size not in asked, "no size is traced twice"
-            asked.append(size)
-            if over is not None and over(size):
-                size = search.send(Traced(Outcome.OUT_OF_DEVICE_MEMORY))
-            elif crashes is not None and crashes(size):
-                size = search.send(Traced(Outcome.CRASHED, failure=f"the script, which fails at {size}"))
-            else:
-                size = search.send(Traced(Outcome.COMPLETED, (trace_of(size),)))
-    except StopIteration as end:
-        return end.value, asked
+
+    def show(size: int) -> Traced:
+        assert size not in asked, "no size is traced twice"
+        asked.append(size)
+        shown = shown_at(size)
+        return shown if isinstance(shown, Traced) else Traced(Outcome.COMPLETED, (shown,))
+
+    return run_search(search, show), asked
 
 
 def traced(*rows):

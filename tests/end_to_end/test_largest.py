@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from helper import environment
 
+from brimful import tune
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import Outcome, Record
-from brimful.verbs import tune
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.session import Options, Session, opened
 from brimful_inside.simulator.program import program_of

@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from brimful import audit, predict, tune
 from brimful.errors import BrimfulError
 from brimful.record import latest, read_record
 from brimful.values import Machine, Outcome, Record, Trial, TrialKind, TrialResult
-from brimful.verbs import audit, predict, tune
 from brimful.verbs.run import Passes, run
 from brimful.verbs.session import Options
 from brimful_inside.simulator.roofline import Kernel

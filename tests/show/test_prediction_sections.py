@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.decide.memory import categories
+from brimful.decide.memory import breakdown
 from brimful.show.charts import COLOURS
 from brimful.show.prediction_sections import (
     card_groups,
@@ -90,7 +90,7 @@ def test_cards_that_need_the_same_are_one_row_the_fullest_first(cards: list[tupl
 
 
 def test_every_category_has_a_name_and_a_colour() -> None:
-    assert tuple(CATEGORIES) == tuple(COLOURS) == categories.CATEGORIES
+    assert tuple(CATEGORIES) == tuple(COLOURS) == breakdown.CATEGORIES
     assert len(set(COLOURS.values())) == len(COLOURS)
 
 

@@ -20,28 +20,29 @@ def on(*labels: str):
     return dataclasses.replace(trial_result(8, TrialKind.SPEED), reports=reports)
 
 
-def test_a_script_on_another_card_is_refused_with_what_to_do():
-    with pytest.raises(UsageError, match="cuda:1") as caught:
-        require_that_card(CARD, on("cuda:1"))
-    assert "CUDA_VISIBLE_DEVICES=1" in caught.value.suggestion
+@pytest.mark.parametrize(
+    ("labels", "refused"), [(("cuda:1",), True), (("cuda:0",), False), (("cpu",), False), (("cuda:0", "cuda:1"), False)]
+)
+def test_a_script_on_another_card_is_refused_with_what_to_do_and_ranks_on_cards_of_their_own_are_not(labels, refused):
+    try:
+        require_that_card(CARD, on(*labels))
+    except UsageError as error:
+        assert refused and "cuda:1" in error.problem and "CUDA_VISIBLE_DEVICES=1" in error.suggestion
+    else:
+        assert not refused
 
 
-@pytest.mark.parametrize("labels", [("cuda:0",), ("cpu",), ("cuda:0", "cuda:1")])
-def test_the_same_card_and_ranks_on_cards_of_their_own_are_fine(labels):
-    require_that_card(CARD, on(*labels))
-
-
-@pytest.mark.parametrize(("conf", "said"), [("backend:cudaMallocAsync", "cudaMallocAsync"), ("no_such_key:1", "no_such_key")])
-def test_an_allocator_that_is_not_modelled_is_refused_before_any_trial(monkeypatch, conf, said):
+@pytest.mark.parametrize(("conf", "named"), [("backend:cudaMallocAsync", "cudaMallocAsync"), ("no_such_key:1", "no_such_key")])
+def test_an_allocator_that_is_not_modelled_is_refused_before_any_trial(monkeypatch, conf, named):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=named):
         choose(parse(("python", "train.py")), "auto", Cards(find_gpu("t4")))
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     assert choose(parse(("python", "train.py")), "auto", Cards(find_gpu("t4")))[0].kind == "imaginary"
 
 
-def test_several_cards_are_asked_for_behind_a_colon():
-    assert cards("t4:3").count == 3 and cards("t4").count == 1 and cards(None, "20GiB:2").count == 2
+def test_the_number_of_cards_stands_behind_a_colon():
+    assert [found.count for found in (cards("t4:3"), cards("t4"), cards(None, "20GiB:2"))] == [3, 1, 2]
     assert cards("t4:3").gpu.key == "t4" and cards(None) is None
     device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:3"))
     assert (device.cards, device.label) == (3, "3 x t4 (imaginary)")
@@ -53,7 +54,7 @@ def test_a_number_of_cards_that_makes_no_sense_is_refused(text):
         cards(text)
 
 
-def test_one_rank_of_many_is_the_first_unless_it_is_said():
+def test_one_rank_of_many_is_the_first_unless_the_user_names_another():
     assert cards("t4:8", ranks=64)[2:] == (64, 0)
     assert cards("t4:8", ranks=64, as_rank=63)[2:] == (64, 63)
     device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:8", ranks=64, as_rank=9))

@@ -1,4 +1,4 @@
-"""`doctor --calibrate`, with a child that says what a card would."""
+"""`doctor --calibrate`, with a child that answers as on a card."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from brimful.verbs import doctor as verb
 from tests.end_to_end.helper import environment
 
 MIB, GIB = 1 << 20, 1 << 30
-TOLD = {
+ANSWER = {
     "card": {"name": "NVIDIA H200", "total_bytes": 140 * GIB, "capability": [9, 0], "multiprocessors": 132},
     "versions": {"torch": "2.13.0", "cuda": "13.0", "cudnn": 91300},
     "outside_bytes": {"bare": 900 * MIB, "tensor": 910 * MIB, "cublas": 950 * MIB, "training": 1000 * MIB, "cudnn": 1300 * MIB},
@@ -25,16 +25,16 @@ TOLD = {
 }
 
 
-def child(folder: Path, told: dict, code: int = 0) -> Path:
+def child(folder: Path, answer: dict, code: int = 0) -> Path:
     path = folder / "child.py"
-    path.write_text(f"import sys\nprint('noise')\nprint('BRIMFUL' + {json.dumps(told)!r})\nsys.exit({code})")
+    path.write_text(f"import sys\nprint('noise')\nprint('BRIMFUL' + {json.dumps(answer)!r})\nsys.exit({code})")
     return path
 
 
-def test_what_the_child_saw_is_kept_without_what_others_hold(tmp_path, monkeypatch):
+def test_what_the_child_measured_is_kept_without_what_others_hold(tmp_path, monkeypatch):
     seen = Accelerator(0, "cuda", "NVIDIA H200", 141 * GIB, 100 * GIB, driver="580.1", others_bytes=400 * MIB)
     monkeypatch.setattr(verb.accelerators, "visible", lambda: (seen,))
-    measured, path = verb.calibrate(sys.executable, tmp_path, child(tmp_path, TOLD))
+    measured, path = verb.calibrate(sys.executable, tmp_path, child(tmp_path, ANSWER))
     assert calibrations(tmp_path) == (measured,) and path.is_file()
     assert measured.context_bytes == 600 * MIB and measured.cudnn_bytes == 300 * MIB
     assert measured.stages_bytes["bare"] == 500 * MIB and measured.others_bytes == 400 * MIB
@@ -43,9 +43,9 @@ def test_what_the_child_saw_is_kept_without_what_others_hold(tmp_path, monkeypat
     assert devices.cards("h200", None, tmp_path).gpu.context_bytes.value == 600 * MIB
 
 
-def test_without_nvml_the_card_is_taken_to_have_been_free_and_that_is_said(tmp_path, monkeypatch):
+def test_without_nvml_the_card_counts_as_free(tmp_path, monkeypatch):
     monkeypatch.setattr(verb.accelerators, "visible", tuple)
-    measured, _ = verb.calibrate(sys.executable, tmp_path, child(tmp_path, TOLD))
+    measured, _ = verb.calibrate(sys.executable, tmp_path, child(tmp_path, ANSWER))
     assert measured.context_bytes == 1000 * MIB and measured.others_bytes is None
 
 
@@ -55,7 +55,7 @@ def test_without_a_card_it_is_no_such_device(tmp_path):
     assert error.value.exit_code == 4 and not calibrations(tmp_path)
 
 
-def test_a_child_that_fails_is_told_in_its_own_words(tmp_path):
+def test_a_child_that_fails_shows_its_traceback(tmp_path):
     path = tmp_path / "child.py"
     path.write_text("raise RuntimeError('CUDA error: out of memory')")
     with pytest.raises(CommandFailed) as error:

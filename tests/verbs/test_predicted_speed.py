@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 from world import GIB, MIB, World, chosen, work
 
+from brimful import predict, tune
 from brimful.errors import UsageError
 from brimful.values import Objective, Outcome, Source
-from brimful.verbs import predict, tune
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc, Row
 

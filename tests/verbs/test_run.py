@@ -1,20 +1,23 @@
-"""A whole run, with commands that need no torch: restarts with smaller sizes, exit codes, what is said and kept."""
+"""A whole run, with commands that need no torch: restarts with smaller sizes, exit codes, what it shows and keeps."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
-import brimful
+from brimful import run
+from brimful.decide.run.next_batch_size import Known
 from brimful.errors import DiskFull, NoSuchCommand, UsageError
 from brimful.record import RecordWriter, latest, read_record
-from brimful.values import Attempt, Outcome, Record
-from brimful.verbs.run import Passes, run
+from brimful.values import Attempt, Command, Failure, Outcome, PlannedSetting, Record, RunStarted, Source
+from brimful.verbs.run import Passes, next_settings, nothing_trained, reason
 from brimful.verbs.session import Options
+from tests.measure.helper import REPORT
 
-#: Out of host memory above the size it is given as a second argument; tells what it was started with.
+#: Prints what it was started with; out of host memory above the size that is its second argument.
 SCRIPT = """
 import sys
 print("started", *sys.argv[1:], flush=True)
@@ -27,11 +30,11 @@ class Notebook(Passes):
     """Keeps what it is shown."""
 
     def __init__(self):
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.out = b""
 
     def message(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
     def output(self, stream: str, data: bytes) -> None:
         self.out += data if stream == "stdout" else b""
@@ -72,8 +75,7 @@ def ended(record: Record) -> tuple[Outcome, int]:
 def test_out_of_memory_goes_on_with_smaller_sizes_until_it_fits(trains, user):
     record = trains("{batch_size}", "20", settings={"batch_size": 64})
     assert user.lines == ["started 64 20", "started 32 20", "started 16 20"]
-    assert sizes(record) == [64, 32, 16]
-    assert ended(record) == (Outcome.COMPLETED, 0)
+    assert sizes(record) == [64, 32, 16] and ended(record) == (Outcome.COMPLETED, 0)
     assert record.closed is not None and record.closed.exit_code == 0
 
 
@@ -92,13 +94,7 @@ def test_accumulation_keeps_the_effective_batch_as_far_as_whole_numbers_can(trai
     assert problems == [f"an update of each rank goes {change}" for change in changed]
 
 
-def test_without_accumulation_the_smaller_effective_batch_is_reported(trains):
-    record = trains("{batch_size}", "20", settings={"batch_size": 64})
-    problems = [note.problem for note in record.notes if note.code == "effective-batch"]
-    assert problems[0] == "an update of each rank goes from 64 samples to 32"
-
-
-def test_the_script_is_told_to_resume_from_the_second_attempt_on(trains, user):
+def test_the_script_resumes_from_the_second_attempt_on(trains, user):
     words = ("{batch_size}", "40", "{resume}")
     record = trains(*words, settings={"batch_size": 64}, resume_with="--resume 'the last'")
     assert user.lines == ["started 64 40", "started 32 40 --resume the last"]
@@ -106,23 +102,24 @@ def test_the_script_is_told_to_resume_from_the_second_attempt_on(trains, user):
     assert not [note for note in record.notes if note.code == "starts-over"]
 
 
-def test_starting_over_is_shown_at_each_restart_and_explained_once(trains, user):
+def test_without_a_place_to_resume_or_accumulate_each_restart_says_so_and_explains_it_once(trains, user):
     record = trains("{batch_size}", "20", settings={"batch_size": 64})
+    problems = [note.problem for note in record.notes if note.code == "effective-batch"]
+    assert problems[0] == "an update of each rank goes from 64 samples to 32"
     assert [a.resumed for a in record.run.attempts] == [None, False, False]  # type: ignore[union-attr]
-    assert sum("STARTS OVER" in said for said in user.said) == 2
-    assert sum("--resume-with" in said for said in user.said) == 1
+    assert sum("STARTS OVER" in message for message in user.messages) == 2
+    assert sum("--resume-with" in message for message in user.messages) == 1
 
 
-def test_an_open_placeholder_is_told_with_why_no_plan_sets_it(trains, user):
+def test_an_open_placeholder_is_refused_with_why_no_plan_sets_it(trains, user):
     with pytest.raises(UsageError) as caught:
         trains("{batch_size}", "20")
-    assert "trial" not in caught.value.explanation
     assert "left no plan" in caught.value.explanation
 
 
-def test_a_flag_given_twice_is_said_to_count_by_its_last(trains, user):
+def test_of_a_flag_given_twice_the_last_counts_and_the_user_is_shown_so(trains, user):
     trains("--batch-size", "64", "--batch-size", "32", script="pass")
-    assert any("stands there 2 times, and the last one counts" in said for said in user.said)
+    assert any("stands there 2 times, and the last one counts" in message for message in user.messages)
 
 
 @pytest.mark.parametrize(
@@ -158,12 +155,11 @@ def test_a_batch_size_behind_a_known_flag_is_what_becomes_smaller(trains, user):
 def test_a_smaller_host_limit_is_obeyed_and_counts_as_out_of_memory(trains):
     script = "import os, sys, time\nkept = os.urandom(int(sys.argv[1]) << 20)\ntime.sleep(0.5)"
     record = trains("{batch_size}", settings={"batch_size": 400}, script=script, host_limit="300MiB")
-    assert sizes(record) == [400, 200]
-    assert ended(record) == (Outcome.COMPLETED, 0)
+    assert sizes(record) == [400, 200] and ended(record) == (Outcome.COMPLETED, 0)
 
 
 @pytest.mark.parametrize(
-    ("words", "more", "said"),
+    ("words", "more", "problem"),
     [
         (("{resume}",), {}, "which words it stands for"),
         (("1",), {"resume_with": "--resume"}, r"no \{resume\}"),
@@ -173,8 +169,8 @@ def test_a_smaller_host_limit_is_obeyed_and_counts_as_out_of_memory(trains):
         (("1",), {"host_limit": "a lot"}, "a lot"),
     ],
 )
-def test_what_cannot_be_meant_is_told_before_anything_is_started(trains, user, tmp_path, words, more, said):
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_meant_is_refused_before_anything_is_started(trains, user, tmp_path, words, more, problem):
+    with pytest.raises(UsageError, match=problem):
         trains(*words, **more)
     assert user.lines == []
     assert latest(tmp_path / "home") is None
@@ -187,21 +183,19 @@ def test_a_command_that_is_not_there_ends_with_its_name(tmp_path):
 
 
 def test_a_training_that_goes_well_is_not_ended_by_a_disk_that_is_full(trains, user, monkeypatch):
-    append = RecordWriter.append
+    append, full = RecordWriter.append, []
 
-    def full(self, entry):
-        if isinstance(entry, Attempt):
-            monkeypatch.setattr(RecordWriter, "append", refuse)
-        return append(self, entry) if not isinstance(entry, Attempt) else refuse(self, entry)
+    def until_full(self, entry):
+        if full or isinstance(entry, Attempt):
+            full.append(entry)
+            raise DiskFull(str(self.folder), "some")
+        return append(self, entry)
 
-    def refuse(self, entry):
-        raise DiskFull(str(self.folder), "some")
-
-    monkeypatch.setattr(RecordWriter, "append", full)
+    monkeypatch.setattr(RecordWriter, "append", until_full)
     record = trains("{batch_size}", "40", settings={"batch_size": 64})
     assert user.lines == ["started 64 40", "started 32 40"]
     assert (sizes(record), ended(record)) == ([64, 32], (Outcome.COMPLETED, 0))
-    assert sum("disk is full" in said for said in user.said) == 1
+    assert sum("disk is full" in message for message in user.messages) == 1
 
 
 def test_the_record_can_be_read_back_and_cut_off_at_any_line(trains, tmp_path):
@@ -216,5 +210,41 @@ def test_the_record_can_be_read_back_and_cut_off_at_any_line(trains, tmp_path):
         assert cut.run is None or cut.run.ended is None or count == len(lines) - 1
 
 
-def test_it_is_a_public_name():
-    assert brimful.run is run
+# --- after an attempt, from values alone ----------------------------------------------------------------------------------
+
+ROWS = (PlannedSetting("batch_size", 64, 64, "as the command says", Source.MEASURED),)
+FULL = Failure(
+    "out_of_device_memory", "torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "Traceback (most recent call last):\n  ...\ntorch.OutOfMemoryError", "/home/u/train.py:41 in train", "train", 8211, False,
+)  # fmt: skip
+ATTEMPT = Attempt(
+    number=1, settings=ROWS, argv=("python", "train.py"), environment={}, resumed=None, steps=146_000, started_unix_s=0.0,
+    outcome=Outcome.OUT_OF_DEVICE_MEMORY, duration_s=29_200.0, folder="attempt-001", exit_code=1, failure=FULL,
+)  # fmt: skip
+
+
+def after(attempt: Attempt):
+    started = RunStarted("command", "the command as it stands", None, 10, (), 90.0)
+    return next_settings(attempt, Command(("python", "train.py", "{batch_size}")), ROWS, started, Known(), attempt)
+
+
+def test_memory_that_ran_out_leads_to_a_smaller_size_unless_the_engine_went_down_to_one_sample():
+    (row,), _ = after(ATTEMPT)
+    assert row.effective == 32
+    message = "A single sample does not fit into memory in training: CUDA out of memory"
+    answer = after(replace(ATTEMPT, failure=replace(FULL, type="brimful.errors.DoesNotFit", message=message)))
+    assert isinstance(answer, str) and message in answer and "No smaller batch size would help" in answer
+
+
+def test_an_exit_code_of_a_scripts_own_has_no_meaning():
+    crashed = replace(ATTEMPT, outcome=Outcome.CRASHED, failure=None, exit_code=3, notes=("no DataLoader was used",))
+    assert "has no set meaning" in reason(crashed) and "DataLoader" not in reason(crashed)
+    killed = replace(crashed, outcome=Outcome.KILLED, notes=("killed, probably for memory",))
+    assert reason(killed) == ": killed, probably for memory"
+
+
+@pytest.mark.parametrize(("steps", "reports", "nothing"), [(0, 1, True), (1, 1, False), (0, 0, False)])
+def test_a_command_that_ended_well_without_a_step_trained_nothing_where_brimful_saw_its_processes(steps, reports, nothing):
+    advice = nothing_trained(replace(ATTEMPT, steps=steps, reports=(REPORT,) * reports))
+    assert (advice is not None) is nothing
+    assert advice is None or ("0 optimizer steps" in advice.problem and "checkpoint" in advice.explanation)

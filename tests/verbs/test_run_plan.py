@@ -1,4 +1,4 @@
-"""Which plan a run trains under, and what is said where plan, command and machine disagree."""
+"""Which plan a run trains under, and the errors where plan, command and machine disagree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from brimful.codec import SCHEMA
 from brimful.command import parse
-from brimful.errors import NoSuchDevice, NoSuchRecord, PlanMismatch, UsageError
+from brimful.errors import NoSuchDevice, PlanMismatch, UsageError
 from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import find_gpu
 from brimful.record import RecordWriter, list_records
@@ -19,6 +19,7 @@ from brimful.verbs.run_plan import choose
 
 WORDS = ("python", "train.py", "--batch-size", "64")
 CPU, CARD = Device("cpu", "cpu"), Device("accelerator", "cuda:0")
+IMAGINARY = Device("imaginary", "a100-40gb (imaginary)", find_gpu("a100-40gb"))
 HOST_BUDGET = Budget(1 << 20, 2 << 20, 2 << 20, "host", "")
 
 
@@ -52,7 +53,7 @@ def chosen(home, words=WORDS, plan=None, given=False, device=None):
     return choose(parse(words), plan, given, device, home)
 
 
-def test_the_newest_plan_of_the_same_command_is_taken_and_said(tmp_path):
+def test_the_newest_plan_of_the_same_command_is_taken_and_named(tmp_path):
     tuned(tmp_path, size=128)
     newest = tuned(tmp_path, size=512)
     tuned(tmp_path, ("python", "other.py", "--batch-size", "64"))
@@ -70,19 +71,12 @@ def test_the_newest_plan_of_the_same_command_is_taken_and_said(tmp_path):
         ("python3", "train.py", "--batch-size", "32"),
         ("/opt/env/bin/python", "train.py", "--batch-size={batch_size}"),
         ("python", "train.py", "--batch-size", "{batch_size}", "--accumulation", "{accumulation}", "{resume}"),
+        ("python", "train.py", "--batch-size", "32", "--batch-size", "64"),  # the last of them counts
     ],
 )
 def test_settings_and_what_only_a_run_needs_make_no_other_command(tmp_path, words):
-    tuned(
-        tmp_path,
-        words=("python", "train.py", "--batch-size", "64") if "=" not in words[2] else ("python", "train.py", "--batch-size=1"),
-    )
+    tuned(tmp_path, words=WORDS if "=" not in words[2] else ("python", "train.py", "--batch-size=1"))
     assert chosen(tmp_path, words).source == "plan"
-
-
-def test_a_plan_of_another_folder_with_the_same_words_is_another_command(tmp_path):
-    tuned(tmp_path, folder="/elsewhere")
-    assert chosen(tmp_path).source == "command"
 
 
 def test_settings_given_go_by_themselves_and_none_means_none(tmp_path):
@@ -92,7 +86,8 @@ def test_settings_given_go_by_themselves_and_none_means_none(tmp_path):
     assert chosen(tmp_path, plan="latest", given=True).source == "plan"
 
 
-def test_without_any_plan_the_command_is_run_as_it_stands(tmp_path):
+def test_without_any_plan_of_this_folder_the_command_is_run_as_it_stands(tmp_path):
+    tuned(tmp_path, folder="/elsewhere")
     found = chosen(tmp_path)
     assert (found.source, found.plan, found.device) == ("command", None, CPU)
 
@@ -101,36 +96,33 @@ def test_a_plan_that_is_named_and_of_another_command_does_not_belong(tmp_path):
     name = tuned(tmp_path, ("python", "other.py", "--batch-size", "64"))
     with pytest.raises(PlanMismatch, match=r"'other.py' there, 'train.py' here") as caught:
         chosen(tmp_path, plan=name)
-    assert caught.value.exit_code == 6
-    assert "--set" in caught.value.suggestion
+    assert caught.value.exit_code == 6 and "--set" in caught.value.suggestion
 
 
 @pytest.mark.parametrize(
-    ("device", "names", "asked", "said"),
+    ("device", "here_is", "asked", "why"),
     [
         (CARD, (), None, "no accelerator"),
-        (Device("imaginary", "a100-40gb (imaginary)", find_gpu("a100-40gb")), (), None, "no accelerator"),
-        (Device("imaginary", "a100-40gb (imaginary)", find_gpu("a100-40gb")), ("NVIDIA H100 PCIe",), None, "H100"),
+        (IMAGINARY, (), None, "no accelerator"),
+        (IMAGINARY, ("NVIDIA H100 PCIe",), None, "H100"),
         (CPU, ("NVIDIA H100 PCIe",), "accelerator", "--device accelerator"),
         (CARD, ("NVIDIA H100 PCIe",), "cpu", "--device cpu"),
     ],
 )
 def test_a_plan_for_another_device_is_refused_when_named_and_left_aside_when_found(
-    tmp_path, monkeypatch, device, names, asked, said
+    tmp_path, monkeypatch, device, here_is, asked, why
 ):
     name = tuned(tmp_path, device=device)
-    here(monkeypatch, *names)
-    with pytest.raises(PlanMismatch, match=said):
+    here(monkeypatch, *here_is)
+    with pytest.raises(PlanMismatch, match=why):
         chosen(tmp_path, plan=name, device=asked)
     left = chosen(tmp_path, device=asked)
-    assert left.source == "command"
-    assert name in left.why and said in left.why
+    assert left.source == "command" and name in left.why and why in left.why
 
 
 def test_a_plan_predicted_for_a_card_is_followed_on_that_card(tmp_path, monkeypatch):
-    gpu = find_gpu("a100-40gb")
-    tuned(tmp_path, device=Device("imaginary", "a100-40gb (imaginary)", gpu))
-    here(monkeypatch, gpu.name)
+    tuned(tmp_path, device=IMAGINARY)
+    here(monkeypatch, IMAGINARY.gpu.name)
     found = chosen(tmp_path)
     assert (found.source, found.device) == ("plan", CARD)
 
@@ -148,14 +140,11 @@ def test_a_plan_for_the_cpu_is_followed_on_the_cpu_where_a_card_is_too(tmp_path,
     assert chosen(tmp_path, plan="none").device == CARD
 
 
-def test_records_without_a_plan_and_no_record_at_all_are_told(tmp_path):
+def test_records_without_a_plan_and_no_record_at_all_are_refused(tmp_path):
     name = tuned(tmp_path, verb="audit", plan=False)
-    with pytest.raises(UsageError, match="holds no plan"):
-        chosen(tmp_path, plan=name)
-    with pytest.raises(UsageError, match="--plan latest"):
-        chosen(tmp_path, plan="latest")
-    with pytest.raises(NoSuchRecord):
-        chosen(tmp_path, plan="nothing-of-that-name")
+    for named, why in ((name, "holds no plan"), ("latest", "--plan latest"), ("nothing-of-that-name", "nothing-of-that-name")):
+        with pytest.raises(UsageError, match=why):
+            chosen(tmp_path, plan=named)
 
 
 def test_an_accelerator_asked_for_without_a_plan_must_be_here(tmp_path):
@@ -168,9 +157,3 @@ def test_a_flag_that_was_not_tuned_is_named_where_the_command_is_run_as_it_stand
     found = chosen(tmp_path, (*WORDS, "--epochs", "3"))
     assert found.source == "command"
     assert f"{name}, is of another command: nothing more there, '--epochs' here" in found.why
-
-
-def test_a_flag_given_twice_is_the_command_with_the_last_of_them(tmp_path):
-    tuned(tmp_path)
-    words = ("python", "train.py", "--batch-size", "32", "--batch-size", "64")
-    assert chosen(tmp_path, words).source == "plan"

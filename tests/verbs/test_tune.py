@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from world import COMMAND, GIB, MIB, WORLDS, World, chosen, work
 
+from brimful import tune
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, TrialFailed, UsageError
 from brimful.measure import accelerators
 from brimful.measure.accelerators import Accelerator
 from brimful.values import Outcome, Plan, Record, Source
-from brimful.verbs import tune
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from world import COMMAND, GIB, MIB, World, work
 
+from brimful import predict
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import Outcome, Source
-from brimful.verbs import predict
 from brimful.verbs.warnings import Answer
 from brimful.verbs.what_if import find
 from brimful_inside.simulator.program import joined, program_of

@@ -1,10 +1,10 @@
-"""A training command that exists in thought alone: what a trial of it would show, in place of `brimful.measure.trial`."""
+"""An invented training command: what a trial of it would show, in place of `brimful.measure.trial`."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -43,10 +43,8 @@ class World:
     sample_s: float = 0.001
     device_bytes: int = 80 * GIB  # what the (real) device or host can hold before it is out of memory
     helps: dict[str, float] = field(default_factory=dict)  # what-if -> what is left of a batch's memory
-    steps_taken: int | None = None  # None: as many as asked
     outcome_of: Callable[[Trial, int], Outcome | None] = lambda trial, size: None  # None: as memory says
     launched: list[Trial] = field(default_factory=list)
-    samples: list[TrialResult] = field(default_factory=list)
 
     def batch(self, trial: Trial) -> int:
         """What the loader gives for what the trial asks."""
@@ -76,13 +74,10 @@ class World:
         self.launched.append(trial)
         folder.mkdir(parents=True)
         size = self.batch(trial)
-        outcome = self.outcome_of(trial, size)
-        sample = (
-            self._imaginary(trial, size, folder) if trial.device.kind == "imaginary" else self._measured(trial, size, folder)
-        )
+        outcome, imaginary = self.outcome_of(trial, size), trial.device.kind == "imaginary"
+        sample = (self._imaginary if imaginary else self._measured)(trial, size, folder)
         if outcome is not None and sample.outcome is Outcome.COMPLETED:
             sample = self._sample(trial, size, folder, outcome, None)
-        self.samples.append(sample)
         return sample
 
     def _imaginary(self, trial: Trial, size: int, folder: Path) -> TrialResult:
@@ -110,7 +105,7 @@ class World:
         completed = outcome is Outcome.COMPLETED
         clock = completed and trial.device.kind != "imaginary"
         seconds = self.overhead_s + size * self.sample_s
-        steps = (trial.warmup_steps + trial.steps if self.steps_taken is None else self.steps_taken) if completed else 0
+        steps = trial.warmup_steps + trial.steps if completed else 0
         return TrialResult(
             trial=trial,
             outcome=outcome,
@@ -136,11 +131,24 @@ class World:
         return Report(
             rank=0, world_size=1, device=_label(trial), device_name=None,
             torch_version="2.13.0", ended="steps_done", steps=steps, warmup_steps=trial.warmup_steps,
-            step_s=[step_s] * trial.steps if step_s else [], loading_s=[], micro_batches_per_step=[1] * steps,
-            samples_per_step=[size] * steps, optimizers=[optimizer], loaders=[loader], phases={}, losses=[], worst_batch=None,
-            peak_unphased=peak, context_bytes=None, trace_file="trace-0.jsonl" if trial.device.kind == "imaginary" else None,
-            approximations={}, notes=[], wrote=[],
+            step_s=[step_s] * trial.steps if step_s else [], micro_batches_per_step=[1] * steps,
+            samples_per_step=[size] * steps, optimizers=[optimizer], loaders=[loader], peak_unphased=peak,
+            trace_file="trace-0.jsonl" if trial.device.kind == "imaginary" else None,
         )  # fmt: skip
+
+
+def reporting(change: Callable[[TrialResult], TrialResult] | None = None, world: World | None = None, **of_report) -> World:
+    """A world whose completed trials are changed, or the fields `of_report` of their reports."""
+    world = world or World()
+    launch = world.launch
+
+    def changed(trial: Trial, folder: Path, record_folder: Path, *rest, **more) -> TrialResult:
+        seen = launch(trial, folder, record_folder, *rest, **more)
+        seen = replace(seen, reports=tuple(replace(report, **of_report) for report in seen.reports))
+        return change(seen) if change is not None else seen
+
+    world.launch = changed  # type: ignore[method-assign]
+    return world
 
 
 def _shrunk(row, left: float):
@@ -148,7 +156,7 @@ def _shrunk(row, left: float):
 
 
 def _notes(trial: Trial) -> list[Uses]:
-    """What the child tells of a what-if that it switched."""
+    """What the child reports of a what-if that it switched."""
     return [Uses("what_if: 3 blocks of layers")] if trial.what_if == "checkpointing" else []
 
 

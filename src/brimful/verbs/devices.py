@@ -42,11 +42,10 @@ def cards(
     ranks: int | None = None,
     as_rank: int | None = None,
 ) -> Cards | None:
-    """The card of the catalogue called `gpu`, with what was measured of it here (see `measure.gpus.calibrations`, for `home`
-    too), or one described by its memory, and how many of them: "a100-40gb:3". None if no card is named.
+    """The card called `gpu` in the catalogue or in the calibrations of `home`, or one described by its memory, and how many:
+    "a100-40gb:3". None if no card is named. With `ranks` one of so many is started alone: `as_rank`, by default the first.
 
-    With `ranks` one of so many is started alone, the first one unless `as_rank` says which. Raises UsageError for counts that
-    make no sense, NoSuchDevice for an unknown card.
+    Raises UsageError for counts that make no sense, NoSuchDevice for an unknown card.
     """
     if gpu and gpu_memory:
         raise UsageError(
@@ -85,11 +84,8 @@ def _require_sensible_ranks(ranks: int | None, as_rank: int | None, has_card: bo
 
 
 def choose(command: Command, device: str, asked: Cards | None) -> tuple[Device, accelerators.Accelerator | None]:
-    """The device to work on: imaginary cards if they are named, else `device`: "auto", "cpu" or "accelerator".
-
-    "auto" takes the accelerator that is there, else the CPU. Raises NoSuchDevice where an accelerator is asked for and
-    there is none.
-    """
+    """The device to work on: imaginary cards if they are named, else `device`: "auto" (the accelerator that is there, else the
+    CPU), "cpu" or "accelerator". Raises NoSuchDevice where there is no accelerator."""
     if asked is not None:
         _require_a_modelled_allocator(command)
         gpu, count = asked.gpu, asked.count
@@ -104,7 +100,7 @@ def choose(command: Command, device: str, asked: Cards | None) -> tuple[Device, 
         )
     if device == "cpu":
         return Device("cpu", "cpu"), None
-    first = command.argv[0] if command.argv else ""
+    first = command.argv[0]
     found = accelerators.found_by(first if Path(first).name.startswith("python") else sys.executable)
     if found:
         return Device("accelerator", found[0].label), found[0]
@@ -142,16 +138,16 @@ def budget_for(device: Device, accelerator: accelerators.Accelerator | None, tex
     real card that peak also holds what other processes have there, which is therefore added to what is allowed. On a CPU it
     is host memory: the smaller of free RAM and what the cgroup still allows.
     """
-    others = 0
+    text, others = text or DEFAULT_BUDGET, 0
     if device.gpu is not None:
         total = free = int(device.gpu.total_bytes.value)
         memory, place = "device", f"{device.gpu.key}'s"
     elif accelerator is not None:
-        total, free, memory, place = accelerator.total_bytes, accelerator.free_bytes, "device", f"{accelerator.name}'s"
-        others = accelerator.others_bytes
+        total, free, others = accelerator.total_bytes, accelerator.free_bytes, accelerator.others_bytes
+        memory, place = "device", f"{accelerator.name}'s"
     else:
         total, free, memory, place = host.total_bytes(), host.free_bytes(), "host", "this machine's"
-    allowed = parse_budget(text or DEFAULT_BUDGET, free)
+    allowed = parse_budget(text, free)
     if allowed < _LEAST_BUDGET:
         raise UsageError(
             problem=f"a budget of {format_bytes(allowed)}",
@@ -159,14 +155,13 @@ def budget_for(device: Device, accelerator: accelerators.Accelerator | None, tex
             suggestion=f"write the unit, as in {text}GiB, or a share of what is free, as in 90%",
         )
     if allowed + others > total:
+        held = f", of which other processes hold {format_bytes(others)}" if others else ""
         raise UsageError(
             problem=f"a budget of {format_bytes(allowed)}",
-            explanation=f"that is more than {place} {format_bytes(total)} of {memory} memory"
-            + (f", of which other processes hold {format_bytes(others)}" if others else ""),
+            explanation=f"that is more than {place} {format_bytes(total)} of {memory} memory{held}",
             suggestion="give less, or a share of what is free: --budget 90%",
         )
-    share = f"{text or DEFAULT_BUDGET} of " if (text or DEFAULT_BUDGET).strip().endswith("%") else f"{text}, of "
-    why = f"{share}{format_bytes(free)} free of {place} {format_bytes(total)}"
+    why = f"{text}{'' if text.strip().endswith('%') else ','} of {format_bytes(free)} free of {place} {format_bytes(total)}"
     if others:
         why += f", and the {format_bytes(others)} that other processes hold"
     return Budget(allowed + others, total, free, memory, why)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from brimful.decide.memory.cuda_context import context_of, slack_of
-from brimful.decide.memory.fit import Card
+from brimful.decide.memory.bracket import run_search
+from brimful.decide.memory.fit import Card, context_of, slack_of
 from brimful.decide.memory.intervals import interval_for, kind_of
-from brimful.decide.memory.search_traced import FIRST_SIZE, MAX_TRACES, MemoryConclusion, Traced, search_largest
+from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion, Traced, search_largest
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
@@ -19,7 +19,7 @@ from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Out
 from brimful.verbs.results import dataset_length, error_of, exception_of, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful_inside.simulator.allocator_settings import settings_in
-from brimful_inside.simulator.program import NOTHING, program_of
+from brimful_inside.simulator.program import NOTHING, Program, program_of
 from brimful_inside.simulator.replay import Replayed, worst_of
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import CardTrace, Trace
@@ -68,7 +68,7 @@ class Tracer:
         return self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.samples) + 1))
 
     def traced(self, batch_size: int) -> Traced:
-        """What a search asks for."""
+        """What a trial shows to a search."""
         sample = self.sample(batch_size, searching=True)
         return Traced(
             outcome=sample.outcome,
@@ -80,9 +80,7 @@ class Tracer:
 
     def trace(self, batch_size: int | None) -> Trace | None:
         """The trace of the fullest card."""
-        trace = read_trace(self.samples[batch_size], self.session.folder)
-        self._kernels[batch_size] = trace.runs if trace is not None else ()
-        return trace
+        return read_trace(self.samples[batch_size], self.session.folder)
 
     def cards(self, batch_size: int | None) -> tuple[CardTrace, ...]:
         """The traces of all cards of all ranks."""
@@ -94,7 +92,8 @@ class Tracer:
     def kernels(self, batch_size: int | None) -> Sequence[Kernel]:
         """What ran on the card in a step at a batch size that was traced."""
         if batch_size not in self._kernels:
-            self.trace(batch_size)
+            trace = self.trace(batch_size)
+            self._kernels[batch_size] = trace.runs if trace is not None else ()
         return self._kernels[batch_size]
 
     def played(self, batch_size: int | None, card: Card) -> Replayed | None:
@@ -103,24 +102,18 @@ class Tracer:
         return worst_of([card.replay(one.trace) for one in cards]) if cards else None
 
     @property
-    def catalogue_gpu(self) -> Gpu:
-        gpu = self.device.gpu
-        assert gpu is not None
-        return gpu
-
-    @property
     def _capacity_bytes(self) -> int:
-        gpu = self.catalogue_gpu
-        return int(gpu.total_bytes.value - gpu.context_bytes.value)
+        assert self.device.gpu is not None
+        return int(self.device.gpu.total_bytes.value - self.device.gpu.context_bytes.value)
 
     @cached_property
     def gpu(self) -> Gpu:
         """The card with the context that this program has on it, by the first trace."""
-        operations = (str(event[1]) for event in self._first.events if event[0] == "malloc")
-        uses_cudnn = any("conv" in operation for operation in operations)
-        reports = next(iter(self.samples.values())).reports
+        gpu, reports = self.device.gpu, next(iter(self.samples.values())).reports
+        assert gpu is not None
+        uses_cudnn = any("conv" in event[1] for event in self._first.allocations)
         communicators = max((report.communicators for report in reports), key=len, default=[])
-        return replace(self.catalogue_gpu, context_bytes=context_of(self.catalogue_gpu, uses_cudnn, communicators))
+        return replace(gpu, context_bytes=context_of(gpu, uses_cudnn, communicators))
 
     @cached_property
     def card(self) -> Card:
@@ -136,8 +129,13 @@ class Tracer:
             calibration=self.gpu.calibration,
         )
 
+    @property
+    def limitless_card(self) -> Card:
+        """The same for what needs more memory than there is."""
+        return replace(self.card, capacity_bytes=None)
+
     @cached_property
-    def _first(self):
+    def _first(self) -> Program:
         trace = self.trace(next(iter(self.samples)))
         return program_of(trace) if trace is not None else NOTHING
 
@@ -146,7 +144,7 @@ class Tracer:
         return next((length for sample in self.samples.values() if (length := dataset_length(sample))), None)
 
     def effective(self, batch_size: int | None) -> int | None:
-        """What the loader gives where so much is asked for: no more than the data set has."""
+        """What the loader gives where the script asks for so much: no more than the data set has."""
         length = self.dataset_length()
         return batch_size if batch_size is None or length is None else min(batch_size, length)
 
@@ -157,12 +155,24 @@ class Tracer:
 
 
 def _script_error(session: Session, sample: TrialResult, batch_size: int) -> str:
-    """What limits the batch size where the script failed, in the words of its exception if there is one."""
+    """What limits the batch size where the script failed: its exception if there is one."""
     words = exception_of(sample) if sample.outcome is Outcome.CRASHED else None
     return f"the script itself, which fails at batch size {batch_size:,}: {words or error_of(session, sample).problem}"
 
 
-def first_size(asked: int | None, max_batch_size: int | None, cards: int = 1) -> int:
+def search(tracer: Tracer, asked: int | None) -> MemoryConclusion:
+    """The largest batch size for the command, by few traces; it goes into the record.
+
+    Raises the errors of a command that does not train.
+    """
+    first, multiple_of = _first_that_trains(tracer, asked)
+    limits = Limits(dataset_length=tracer.dataset_length(), max_batch_size=tracer.session.options.max_batch_size)
+    conclusion = run_search(search_largest(tracer.card, limits, first, multiple_of), tracer.traced)
+    tracer.session.keep(conclusion.estimate)
+    return conclusion
+
+
+def _first_size(asked: int | None, max_batch_size: int | None, cards: int) -> int:
     """The first batch size to trace: small, and within what the user allows.
 
     Of several cards each gets two samples at least and as many as the others, should they share the batch.
@@ -172,27 +182,14 @@ def first_size(asked: int | None, max_batch_size: int | None, cards: int = 1) ->
     return size - size % cards if size > cards else size
 
 
-def search(tracer: Tracer, asked: int | None = None, max_traces: int = MAX_TRACES) -> MemoryConclusion:
-    """The largest batch size for the command, by few traces. Raises the errors of a command that does not train."""
-    start, multiple_of = _first_that_trains(tracer, asked)
-    limits = Limits(dataset_length=tracer.dataset_length(), max_batch_size=tracer.session.options.max_batch_size)
-    sizes = search_largest(tracer.card, limits, max_traces, start, multiple_of)
-    try:
-        size = next(sizes)
-        while True:
-            size = sizes.send(tracer.traced(size))
-    except StopIteration as end:
-        return end.value
-
-
 def _first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
-    """(A small batch size that was traced, the size whose multiples are to be searched.)
+    """(A small batch size that was traced, the size whose multiples to search.)
 
-    Scripts that want pairs, or groups of four or eight, fail at the usual first size; then multiples of eight are tried,
-    or of the largest power of two below that in the size asked for. Raises the first failure where that is none of the reasons.
+    Scripts that want pairs, or groups of four or eight, fail at the usual first size; then multiples of eight are tried, or of
+    the largest power of two below that in the requested size. Raises the first failure where that is not the reason.
     """
     options = tracer.session.options
-    start = first_size(asked, options.max_batch_size, tracer.device.cards)
+    start = _first_size(asked, options.max_batch_size, tracer.device.cards)
     try:
         sample = tracer.sample(start)
     except CommandFailed:
@@ -200,14 +197,9 @@ def _first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
         ran = start in tracer.samples  # else there is no such command
         if not ran or start % group == 0 or group > (options.max_batch_size or group) or not _trains(tracer, group):
             raise
-        tracer.session.note(
-            Diagnostic(
-                "multiples",
-                f"the script fails at batch size {start} and trains at {group}",
-                f"brimful tries multiples of {group} alone; the largest that fits is one of them",
-                "",
-            )
-        )
+        problem = f"the script fails at batch size {start} and trains at {group}"
+        explanation = f"brimful tries multiples of {group} alone; the largest that fits is one of them"
+        tracer.session.note(Diagnostic("multiples", problem, explanation, ""))
         return group, group
     over = max((report.split_over for report in sample.reports), default=1)  # cards of a process
     return start, over if start % over == 0 else 1

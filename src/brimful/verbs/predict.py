@@ -1,44 +1,26 @@
-"""`predict`: will a command fit a card that need not be here, how much memory in which phase, the largest batch size, how fast.
-
-It reads top to bottom: parse the command, run its trials, make one `Prediction` of what they showed.
-"""
+"""`predict`: does a command fit a card that need not be here, its memory by phase, the largest batch size, its speed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 from brimful import command as commands
 from brimful.decide.memory.search_traced import MemoryConclusion
-from brimful.decide.run.settings import ACCUMULATION
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
 from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
-from brimful.units import parse_batch_size
-from brimful.values import (
-    CardPeak,
-    Command,
-    Diagnostic,
-    Outcome,
-    PeakEstimate,
-    PredictedSpeed,
-    Prediction,
-    Record,
-    Setting,
-    TrialResult,
-)
-from brimful.verbs import devices, imaginary
+from brimful.values import CardPeak, Diagnostic, Outcome, PredictedSpeed, Prediction, Record, Setting, TrialResult
+from brimful.verbs import imaginary
 from brimful.verbs.imaginary import Tracer
-from brimful.verbs.results import batches_per_step
-from brimful.verbs.session import Options, opened
+from brimful.verbs.results import PHASES, batches_per_step
+from brimful.verbs.session import Options
+from brimful.verbs.start import start, takes_a_batch_size
 from brimful.verbs.warnings import Answer, warnings_of
 from brimful.verbs.what_if import find, what_would_help
 from brimful_inside.simulator.replay import Replayed
 
-PHASES = ("train", "eval")
 FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
 
 
@@ -55,89 +37,36 @@ def predict(
 ) -> Record:
     """Runs the command for a few steps on an imaginary card. Returns the record, whose `prediction` is the answer.
 
-    `what_if`: whether what would save memory is tried; None tries it where the batch size that was asked for does not fit.
-    With ``{batch_size}`` left open it answers for the largest that fits. Raises UsageError without a card, NoSuchDevice
-    for an unknown one, DoesNotFit when no batch size fits and none was asked for, and the errors of `verbs.results`.
+    `what_if`: whether to try what would save memory; None tries it where the requested batch size does not fit. With
+    ``{batch_size}`` left open it answers for the largest that fits. Raises UsageError without a card, NoSuchDevice for an
+    unknown one, DoesNotFit when an open batch size fits at no value, and the errors of `verbs.results`.
     """
-    options = options or Options()
-    command, advice = devices.with_torch(commands.parse(tuple(argv)))
-    given = dict(settings or {})
-    asked = asked_batch_size(command, given)
-    cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
-    if cards is None:
+    if not gpu and not gpu_memory and ranks is None and as_rank is None:
         raise UsageError(
             problem="no card was named",
             explanation="a prediction is for a card that need not be here",
             suggestion="name one: --gpu a100-40gb (see `brimful gpus`), or --gpu-memory 20GiB",
         )
-    device, _ = devices.choose(command, "auto", cards)
-    budget = devices.budget_for(device, None, options.budget)
-    with opened("predict", command, device, options, budget) as session:
-        if advice:
-            session.note(advice)
-        others = {name: value for name, value in values_of(command, given).items() if name != "batch_size"}
-        tracer = Tracer(session, command, device, budget, others)
-        answer = _by_search(tracer, asked) if takes_a_batch_size(command) else _as_it_stands(tracer)
+    began = start(argv, settings, options, "auto", gpu, gpu_memory, ranks, as_rank)
+    with began.session("predict") as session:
+        tracer = Tracer(session, began.command, began.device, began.budget, began.other_values())
+        if takes_a_batch_size(began.command):
+            answer = _by_search(tracer, began.asked)
+        else:  # it is run as it stands, and other sizes are not predicted
+            answer = _at(tracer, None, _replay_of_trial(tracer, None))
         session.keep(_prediction(tracer, answer, what_if))
     return session.record()
 
 
-def asked_batch_size(command: Command, given: Mapping[str, Setting]) -> int | None:
-    """The batch size that the command or --set names; None where it is left open. Raises UsageError for what is none."""
-    value = given.get("batch_size", command.given.get("batch_size"))
-    return None if value is None else parse_batch_size(str(value))
-
-
-def takes_a_batch_size(command: Command) -> bool:
-    """Whether a batch size can be given to the script: by a placeholder, a known flag, or brimful.setting inside."""
-    if "batch_size" in commands.placeholders(command):
-        return True
-    return any(commands.says_its_batch_size_inside(text) for text in _texts(command))
-
-
-def _texts(command: Command) -> list[str]:
-    """The scripts that the command names, as far as they can be read."""
-    paths = [Path(word) for word in command.argv if word.endswith(".py")]
-    return [path.read_text(errors="replace") for path in paths if path.is_file()]
-
-
-def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:
-    """Raises UsageError for a given setting that has no placeholder, unless a script may ask for it (brimful.setting)."""
-    texts = _texts(command)
-    if texts and not any("brimful" in text for text in texts):
-        commands.with_settings(command, given)
-
-
-def values_of(command: Command, given: Mapping[str, Setting]) -> dict[str, Setting]:
-    """What the trial's settings are: what was given, and what stood in the command. Raises UsageError for an open one."""
-    refuse_unreachable(command, given)
-    placeholders = commands.placeholders(command)
-    values = {name: command.given[name] for name in placeholders if name in command.given} | dict(given)
-    if ACCUMULATION in placeholders:
-        values.setdefault(ACCUMULATION, 1)  # what a run starts with: a line that serves `run` serves here
-    commands.fill(command, {"batch_size": 1} | values)
-    return values
-
-
 def _by_search(tracer: Tracer, asked: int | None) -> Answer:
-    """The peak at the batch size that was asked for, else at the largest that fits."""
+    """The peak at the requested batch size, else at the largest that fits."""
     conclusion = imaginary.search(tracer, asked)
-    tracer.session.keep(conclusion.estimate)
     if asked is not None:
         return _at(tracer, asked, _played_at(tracer, conclusion, tracer.effective(asked) or asked), conclusion)
     largest = conclusion.estimate.largest_batch_size
     if largest is None or conclusion.peak is None:
         raise imaginary.nothing_fits(tracer, conclusion)
     return Answer(largest, conclusion.peak, conclusion.phases, conclusion)
-
-
-def _as_it_stands(tracer: Tracer) -> Answer:
-    """A command with no place for a batch size: it is run as it is, and others are not predicted."""
-    sample = tracer.sample(None)
-    card = replace(tracer.card, capacity_bytes=None)  # how much it needs, where that is more than there is
-    if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
-        tracer.sample(None, limitless=True)
-    return _at(tracer, None, tracer.played(None, card))
 
 
 def _at(tracer: Tracer, batch_size: int | None, played: Replayed | None, conclusion: MemoryConclusion | None = None) -> Answer:
@@ -154,15 +83,19 @@ def _played_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) ->
     A model that was fitted near the edge, beyond a kink, says nothing of smaller sizes on its other side; and none knows where
     the script raises an error, so that a size above all that ran is traced.
     """
-    card = replace(tracer.card, capacity_bytes=None)  # how much it needs, where that is more than there is
     ran = [size for size, one in tracer.samples.items() if size is not None and one.outcome is Outcome.COMPLETED]
     failed = any(one.outcome in SCRIPT_FAILED for one in tracer.samples.values())
     model = conclusion.size_model
     if model is not None and batch_size >= min(model.fitted_at) and not (failed and batch_size > max(ran, default=0)):
-        return model.replay_at(batch_size, card.settings)
+        return model.replay_at(batch_size, tracer.card.settings)
+    return _replay_of_trial(tracer, batch_size)
+
+
+def _replay_of_trial(tracer: Tracer, batch_size: int | None) -> Replayed | None:
+    """The replay of a trial at this size, on a card as large as it needs to be."""
     if tracer.sample(batch_size).outcome is Outcome.OUT_OF_DEVICE_MEMORY:
         tracer.sample(batch_size, limitless=True)
-    return tracer.played(batch_size, card)
+    return tracer.played(batch_size, tracer.limitless_card)
 
 
 def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None) -> Prediction:
@@ -208,7 +141,7 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None) -> P
 
 
 def _largest(tracer: Tracer, answer: Answer, fits: bool) -> int | None:
-    """The largest batch size of the search, which may have stopped below the size asked for, whose own trace fits."""
+    """The largest batch size of the search, or the requested one where the search stopped below it and its own trace fits."""
     if answer.conclusion is None:
         return None
     largest, most = answer.conclusion.estimate.largest_batch_size, tracer.session.options.max_batch_size
@@ -220,7 +153,7 @@ def _largest(tracer: Tracer, answer: Answer, fits: bool) -> int | None:
 
 def _card_peaks(tracer: Tracer, answer: Answer) -> tuple[CardPeak, ...]:
     """The peak of every card of every rank; () where there is but one card."""
-    card = replace(tracer.card, capacity_bytes=None)
+    card = tracer.limitless_card
     if answer.batch_size in tracer.samples:
         labels = tracer.cards(answer.batch_size)
         played = [card.replay(one.trace) for one in labels] if len(labels) > 1 else []
@@ -231,8 +164,7 @@ def _card_peaks(tracer: Tracer, answer: Answer) -> tuple[CardPeak, ...]:
         played = model.replay_cards_at(size, card.settings) if model is not None and size is not None else []
     if len(labels) < 2 or len(played) != len(labels):
         return ()
-    peaks: list[PeakEstimate] = [card.estimate(one.peak) for one in played]
-    return tuple(CardPeak(one.rank, one.index, peak) for one, peak in zip(labels, peaks, strict=True))
+    return tuple(CardPeak(one.rank, one.index, card.estimate(p.peak)) for one, p in zip(labels, played, strict=True))
 
 
 def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> PredictedSpeed | Diagnostic:
@@ -240,14 +172,9 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
 
     Or what stands in the way of one.
     """
-    gpu = tracer.gpu
-    if rates_of(gpu) is None:
-        return Diagnostic(
-            "no-clock",
-            "only the memory of this card is known",
-            "so no speed is predicted",
-            "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)",
-        )
+    if rates_of(tracer.gpu) is None:
+        suggestion = "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)"
+        return Diagnostic("no-clock", "only the memory of this card is known", "so no speed is predicted", suggestion)
     done = {
         size: sample
         for size, sample in tracer.samples.items()
@@ -268,7 +195,9 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
             samples = float  # the work of a step grows with the batch size
             notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
     ranks = tracer.representative().reports[0].world_size
-    speed = predict_speed(kernels, gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks, draws=not accumulates)
+    speed = predict_speed(
+        kernels, tracer.gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks, draws=not accumulates
+    )
     assert speed is not None
     return speed
 

@@ -1,4 +1,4 @@
-"""What a trial's result shows, and the error for one that shows nothing, with the script's own words."""
+"""What a trial's result shows, and the error for one that shows nothing, with the script's own error."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from brimful.values import Diagnostic, Outcome, TrialResult
 from brimful.verbs.session import Session
 from brimful_inside.wire import LoaderSeen
 
+PHASES = ("train", "eval")
 _UNKNOWN_FLAG = re.compile(
     r"unrecognized arguments|no such option|unexpected argument|unknown (?:flag|option)|Could not override"
 )
@@ -53,17 +54,11 @@ def require_steps_or_memory(session: Session, sample: TrialResult) -> TrialResul
     that fails at some sizes may train at others; that is noted). Else raises the error."""
     if sample.outcome in OUT_OF_MEMORY or trained(sample):
         return sample
-    if not any(map(trained, session.results)):
-        raise error_of(session, sample)
     error = error_of(session, sample)
-    session.note(
-        Diagnostic(
-            "script-error",
-            f"{error.problem}{_settings_of(sample)}",
-            "other sizes did train; this one is left out",
-            error.suggestion,
-        )
-    )
+    if not any(map(trained, session.results)):
+        raise error
+    explanation = "other sizes did train; this one is left out"
+    session.note(Diagnostic("script-error", f"{error.problem}{_settings_of(sample)}", explanation, error.suggestion))
     return sample
 
 
@@ -72,7 +67,10 @@ def error_of(session: Session, sample: TrialResult) -> BrimfulError:
     text = failure_text(sample, session.folder).strip()
     logs = f"its output is in {session.folder / sample.folder}"
     if sample.outcome is Outcome.PROBE_NOT_LOADED:
-        return _probe_not_loaded(sample, logs)
+        if not sample.notes:
+            return ProbeNotLoaded()
+        explanation = "Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug."
+        return ProbeNotLoaded(sample.notes[0], explanation, f"The whole text is in probe-error-*.txt; {logs}.")
     if sample.outcome in OUT_OF_MEMORY:
         kind = "device" if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
         return DoesNotFit(
@@ -88,9 +86,10 @@ def error_of(session: Session, sample: TrialResult) -> BrimfulError:
             traceback=text,
         )
     if sample.outcome is Outcome.TIMED_OUT:
+        steps = max((report.steps for report in sample.reports), default=0)
         return TrialFailed(
             problem=f"brimful ended the trial after its time limit of {format_duration(sample.trial.time_limit_s)}",
-            explanation=f"{_steps_of(sample)}; {logs}",
+            explanation=f"it had {f'taken {steps} steps' if steps else 'not taken a step'}; {logs}",
             suggestion="allow more with --time-limit, or let the script begin to train sooner (a smaller data set, a cache)",
             traceback=text,
         )
@@ -133,16 +132,6 @@ def _what_is_lacking(sample: TrialResult, text: str) -> str:
     return f"the imaginary GPU does not have what the script called{where}: {failure.message if failure else _last_line(text)}"
 
 
-def _probe_not_loaded(sample: TrialResult, logs: str) -> ProbeNotLoaded:
-    if not sample.notes:
-        return ProbeNotLoaded()
-    return ProbeNotLoaded(
-        problem=sample.notes[0],
-        explanation="Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug.",
-        suggestion=f"The whole text is in probe-error-*.txt; {logs}.",
-    )
-
-
 def _crashed(sample: TrialResult, text: str, logs: str) -> CommandFailed:
     unknown = _UNKNOWN_FLAG.search(text)
     code = "" if sample.exit_code is None else f" with exit code {sample.exit_code}"
@@ -155,18 +144,13 @@ def _crashed(sample: TrialResult, text: str, logs: str) -> CommandFailed:
         suggestion = "name as many cards as the command's processes use: --gpu NAME:2"
     else:
         suggestion = "run the command without brimful first: brimful changes nothing in it but the settings"
-    problem = f"the script raised an error{code}{_settings_of(sample)}: {_in_its_words(sample, text)}"
-    return CommandFailed(problem=problem, explanation=logs, suggestion=suggestion, traceback=text)
-
-
-def _in_its_words(sample: TrialResult, text: str) -> str:
-    """The exception that ended the script and where, as far as the probe saw it; else the last line of what it printed."""
     caught = sample.failure is not None and sample.failure.caught
-    return (None if caught else exception_of(sample)) or _last_line(text)
+    error = (None if caught else exception_of(sample)) or _last_line(text)
+    return CommandFailed(f"the script raised an error{code}{_settings_of(sample)}: {error}", logs, suggestion, text)
 
 
 def exception_of(sample: TrialResult) -> str | None:
-    """The script's exception as "ValueError: too short (train.py:7 in main)"; None where it has no words."""
+    """The script's exception as "ValueError: too short (train.py:7 in main)"; None where it has no message."""
     failure = sample.failure
     if failure is None or not failure.message.strip():
         return None
@@ -177,11 +161,6 @@ def exception_of(sample: TrialResult) -> str | None:
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "it printed nothing to standard error"
-
-
-def _steps_of(sample: TrialResult) -> str:
-    steps = max((report.steps for report in sample.reports), default=0)
-    return f"it had taken {steps} steps" if steps else "it had not taken a step"
 
 
 def _settings_of(sample: TrialResult) -> str:

@@ -13,19 +13,20 @@ from brimful import command as commands
 from brimful.codec import Entry
 from brimful.decide.run import settings as run_settings
 from brimful.decide.run.memory_pressure import MemoryPressure
-from brimful.decide.run.next_batch_size import Known, known_from
+from brimful.decide.run.next_batch_size import Known, Size, known_from, next_smaller
+from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, values_in_force
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
+from brimful.measure.outcome import is_final
 from brimful.measure.signal_forwarding import GRACE_S, SignalForwarding
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
-from brimful.show.text import environment_text
+from brimful.show.text import environment_text, failure_text
 from brimful.units import format_duration, parse_bytes
 from brimful.values import (
     Attempt,
     Command,
     Diagnostic,
     Heartbeat,
-    Opened,
     Outcome,
     PlannedSetting,
     Record,
@@ -33,9 +34,9 @@ from brimful.values import (
     RunStarted,
     Setting,
 )
-from brimful.verbs import devices, restart, run_plan
-from brimful.verbs.predict import refuse_unreachable, takes_a_batch_size
-from brimful.verbs.session import Nobody, Options, Session, Watcher, opened
+from brimful.verbs import devices, run_plan
+from brimful.verbs.session import Options, Session, Watcher, opened
+from brimful.verbs.start import refuse_unreachable, takes_a_batch_size
 
 #: Each one is smaller than the one before, so that ten lead from any usual size to 1 (assumed).
 MAX_RESTARTS = 10
@@ -45,21 +46,17 @@ class RunWatcher(Watcher, Protocol):
     """Who watches a run, and gets its command's output."""
 
     @property
-    def terminals(self) -> Mapping[str, int]: ...
+    def terminals(self) -> Mapping[str, int]:
+        return {}
+
     def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None: ...
     def output(self, stream: str, data: bytes) -> None: ...
     def heartbeat(self, seen: Heartbeat) -> None: ...
     def attempt_ended(self, attempt: Attempt) -> None: ...
 
 
-class Passes(Nobody):
+class Passes(RunWatcher):
     """Passes the command's output on, and adds nothing."""
-
-    terminals: Mapping[str, int] = {}
-
-    def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None: ...
-    def heartbeat(self, seen: Heartbeat) -> None: ...
-    def attempt_ended(self, attempt: Attempt) -> None: ...
 
     def output(self, stream: str, data: bytes) -> None:
         target = getattr(sys, stream)
@@ -121,8 +118,8 @@ def run(
     """Trains. Returns the record, whose `run` says how it ended (`run.ended.exit_code`), also where the command failed.
 
     `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan). `resume_with`: the words that stand for
-    ``{resume}`` from the second attempt on. `host_limit`: ends an attempt as out of host memory when it is seen to hold
-    more ("20GiB"); it is looked at every `measure.supervisor.POLL_UNDER_LIMIT_S`, so that a peak can pass the limit.
+    ``{resume}`` from the second attempt on. `host_limit`: ends an attempt as out of host memory when it holds more ("20GiB");
+    brimful polls every `measure.supervisor.POLL_UNDER_LIMIT_S`, so that a peak can pass the limit.
     Raises UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
     """
     watching = watcher or Passes()
@@ -133,7 +130,10 @@ def run(
     refuse_unreachable(command, given)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home)
     rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
-    _refuse_open(command, run_settings.values_in_force(rows), chosen)
+    try:
+        commands.fill(command, values_in_force(rows))
+    except UsageError as error:
+        raise UsageError(error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion) from None
     limit = parse_bytes(host_limit) if host_limit is not None else None
     folder = chosen.record.folder if chosen.record else None
     started = RunStarted(chosen.source, chosen.why, folder, max_restarts, resume_words, grace_s, limit)
@@ -150,14 +150,6 @@ def run(
         going.keep(ended)
         session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
     return session.record()
-
-
-def _refuse_open(command: Command, values: Mapping[str, Setting], chosen: run_plan.Chosen) -> None:
-    """Raises UsageError for an open placeholder before anything is started, with why no plan sets it."""
-    try:
-        commands.fill(command, values)
-    except UsageError as error:
-        raise UsageError(error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion) from None
 
 
 def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
@@ -177,51 +169,39 @@ def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
-        raise UsageError(
-            problem=f"--resume-with {text!r}: {error}", explanation="it is read as a shell would", suggestion="close it"
-        ) from None
+        raise UsageError(f"--resume-with {text!r}: {error}", "it is read as a shell would", "close it") from None
 
 
 def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
     """Attempts, until one ends otherwise than out of memory, or nothing smaller is left."""
-    reachable = takes_a_batch_size(going.command)
-    known: dict[str, Known] = {}
     while True:
         attempt = _attempt(going, signals)
         if attempt.outcome not in OUT_OF_MEMORY:
             return _ended_by(attempt, going)
-        if signals.outcome is not None:  # while the attempt that had run out of memory was being put away
-            return RunEnded(
-                signals.outcome, OUTCOMES[signals.outcome].exit_code, "a signal to end came after it ran out of memory"
-            )
-        lever = restart.lever(attempt, going.rows)
-        knows = known.setdefault(lever, _known(going.chosen, lever))
-        step = restart.decide(attempt, going.command, going.rows, going.started, knows, reachable, going.attempts[0])
+        if signals.outcome is not None:  # while brimful was ending the attempt that had run out of memory
+            message = "a signal to end came after it ran out of memory"
+            return RunEnded(signals.outcome, OUTCOMES[signals.outcome].exit_code, message)
+        lever, record = lever_of(attempt, going.rows), going.chosen.record
+        known = known_from(record.trials, record.opened.budget, record.memory, lever) if record else Known()
+        step = next_settings(attempt, going.command, going.rows, going.started, known, going.attempts[0])
         if isinstance(step, str):
             return RunEnded(attempt.outcome, OUTCOMES[attempt.outcome].exit_code, step)
-        going.rows = step.rows
-        for one in step.advice:
+        going.rows, found = step
+        for one in found:
             going.note(one)
-
-
-def _known(chosen: run_plan.Chosen, lever: str) -> Known:
-    record = chosen.record
-    return known_from(record.trials, record.opened.budget, record.memory, lever) if record else Known()
 
 
 def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
     number = len(going.attempts) + 1
-    values = run_settings.values_in_force(going.rows)
-    again = number > 1
-    resuming = commands.resuming(going.command, going.started.resume_words if again else ())
+    values, resume_words = values_in_force(going.rows), going.started.resume_words
     start = Start(
         number=number,
-        argv=commands.fill(resuming, values),
+        argv=commands.fill(commands.resuming(going.command, resume_words if number > 1 else ()), values),
         settings=going.rows,
         values=values,
         environment={**going.command.environment, **going.environment},
         device=going.chosen.device,
-        resumed=bool(going.started.resume_words) if again else None,
+        resumed=bool(resume_words) if number > 1 else None,
         host_limit_bytes=going.started.host_limit_bytes,
     )
     going.watcher.attempt_started(number, going.rows)
@@ -244,23 +224,23 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
     return attempt
 
 
+# --- after an attempt -------------------------------------------------------------------------------------------------
+
+
 def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
-    code = OUTCOMES[attempt.outcome].exit_code
     took = f"after {format_duration(attempt.duration_s)} and {attempt.steps:,} steps"
     if attempt.outcome is Outcome.COMPLETED:
-        nothing = restart.nothing_trained(attempt)
+        nothing = nothing_trained(attempt)
         message = f"the command ended well {took}{': NOTHING WAS TRAINED' if nothing else ''}"
         if nothing:
             going.note(nothing)
     elif attempt.outcome in (Outcome.INTERRUPTED, Outcome.TERMINATED):
-        how = (
-            "it had to be killed" if attempt.exit_code is None else f"the command ended on its own ({_code(attempt.exit_code)})"
-        )
-        message = f"{attempt.outcome} {took}; {how}"
+        own = f"the command ended on its own ({_code(attempt.exit_code)})"
+        message = f"{attempt.outcome} {took}; {'it had to be killed' if attempt.exit_code is None else own}"
     else:
         what = "the script raised an error" if attempt.failure else "the command failed"
-        message = f"{what} {took} ({_code(attempt.exit_code)}){restart.reason(attempt)}"
-    return RunEnded(attempt.outcome, code, message)
+        message = f"{what} {took} ({_code(attempt.exit_code)}){reason(attempt)}"
+    return RunEnded(attempt.outcome, OUTCOMES[attempt.outcome].exit_code, message)
 
 
 def _code(exit_code: int | None) -> str:
@@ -269,4 +249,108 @@ def _code(exit_code: int | None) -> str:
     return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
 
 
-__all__ = ["MAX_RESTARTS", "Opened", "Passes", "RunWatcher", "run"]
+def reason(attempt: Attempt) -> str:
+    """The script's own exception and its place, behind a colon; where brimful saw none, that."""
+    if attempt.failure is not None:
+        return f": {failure_text(attempt.failure, attempt.failed_rank)}"
+    if attempt.outcome is Outcome.CRASHED:
+        return "; brimful saw no exception, and an exit code that a script chose has no set meaning"
+    return f": {attempt.notes[0]}" if attempt.notes else ""
+
+
+def nothing_trained(attempt: Attempt) -> Diagnostic | None:
+    """The warning for a command that ended well, and none of whose processes took an optimizer step."""
+    if attempt.steps or not attempt.reports:
+        return None
+    return Diagnostic(
+        "nothing-trained",
+        f"attempt {attempt.number} ended well with 0 optimizer steps",
+        "nothing was trained: the command found a finished training in its checkpoint folder, did something "
+        "else than training, or trains by other means than torch.optim, which brimful does not see",
+        "to continue, give the command more epochs or steps; to train anew, give it another folder for its checkpoints",
+    )
+
+
+def lever_of(attempt: Attempt, rows: tuple[PlannedSetting, ...]) -> str:
+    """The setting that was too large, by the phase in which memory ran out."""
+    phase = attempt.failure.phase if attempt.failure else None
+    return run_settings.lever_of(phase, tuple(row.name for row in rows))
+
+
+def next_settings(
+    attempt: Attempt,
+    command: Command,
+    rows: tuple[PlannedSetting, ...],
+    started: RunStarted,
+    known: Known,
+    first: Attempt,
+) -> tuple[tuple[PlannedSetting, ...], list[Diagnostic]] | str:
+    """The settings of the attempt after one that ran out of memory, with what to show; or why there is none.
+
+    `first`: the attempt whose effective batch is to stay. Taken anew from each attempt, it would move by a rounding each time.
+    """
+    name, where, failure = lever_of(attempt, rows), _where(attempt), attempt.failure
+    if failure is not None and is_final(failure):
+        message = failure.message.splitlines()[0].rstrip(".")
+        return (
+            f"{where}: {message}. No smaller batch size would help: brimful.train made its micro-batches as small as they get"
+        )
+    failed = _size_of(attempt, rows, name)
+    if failed is None or (name == BATCH_SIZE and not takes_a_batch_size(command)):
+        return f"{where}; the command has no {{{BATCH_SIZE}}}, so that brimful cannot give it a smaller one"
+    effective = None
+    if name == BATCH_SIZE and ACCUMULATION in commands.placeholders(command):
+        before = _size_of(first, first.settings, BATCH_SIZE)
+        own = (failed, rows) if before is None else (before, first.settings)
+        effective = own[0] * int(values_in_force(own[1]).get(ACCUMULATION) or 1)
+    size = next_smaller(failed, known, effective)
+    if size is None:
+        return f"{where} at {name} {failed}: there is nothing smaller"
+    if attempt.number > started.max_restarts:
+        return f"{where} at {name} {failed:,}, after {started.max_restarts} restarts (--max-restarts)"
+    accumulation = f" and {ACCUMULATION} {size.accumulation}" if size.accumulation is not None else ""
+    problem = f"attempt {attempt.number}: {where} at {name} {failed:,}"
+    goes_on = f"attempt {attempt.number + 1} starts with {name} {size.batch_size:,}{accumulation} ({size.why})"
+    advice = [Diagnostic("restart", problem, goes_on, ""), *_effective_batch(name, failed, size, effective), _resume(started)]
+    return run_settings.with_size(rows, name, size), advice
+
+
+def _where(attempt: Attempt) -> str:
+    failure, text = attempt.failure, OUTCOMES[attempt.outcome].text
+    if failure is None:
+        return f"{text} after {attempt.steps:,} steps"
+    rank = f", rank {attempt.failed_rank}" if attempt.failed_rank is not None else ""
+    return f"{text} in step {attempt.steps + 1:,} ({failure.phase}{rank})"
+
+
+def _size_of(attempt: Attempt, rows: tuple[PlannedSetting, ...], name: str) -> int | None:
+    """What it was set to; of a script that has its own default, what its training loader gave."""
+    value = values_in_force(rows).get(name)
+    if value is not None or name != BATCH_SIZE:
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+    loaders = [loader for report in attempt.reports for loader in report.loaders if loader.role == "train"]
+    return max((loader.batch_size for loader in loaders if loader.batch_size), default=None)
+
+
+def _effective_batch(name: str, failed: int, size: Size, effective: int | None) -> list[Diagnostic]:
+    """What becomes of the effective batch, where it does not stay."""
+    if name != BATCH_SIZE or size.effective_batch == effective:
+        return []
+    suggestion = f"write {{{ACCUMULATION}}} where your script takes the batches of an update, and it stays"
+    if effective is not None:
+        suggestion = f"{size.batch_size:,} × {size.accumulation} is as near as whole numbers come"
+    problem = f"an update of each rank goes from {effective or failed:,} samples to {size.effective_batch:,}"
+    explanation = "this changes the training: its learning rate was chosen for the larger batch"
+    return [Diagnostic("effective-batch", problem, explanation, suggestion)]
+
+
+def _resume(started: RunStarted) -> Diagnostic:
+    if started.resume_words:
+        words = " ".join(started.resume_words)
+        return Diagnostic("resumes", f"the command resumes from its own checkpoint: {words}", "", "")
+    return Diagnostic(
+        "starts-over",
+        "the command has no {resume}: it STARTS OVER FROM ITS BEGINNING unless the script finds its own checkpoint",
+        "brimful cannot save a step of another program from outside",
+        'write {resume} where your script takes the words to resume: --resume-with "--resume last" -- python train.py {resume}',
+    )

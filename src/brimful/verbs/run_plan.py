@@ -9,19 +9,19 @@ from pathlib import Path
 
 from brimful import command as commands
 from brimful.errors import NoSuchDevice, PlanMismatch, RecordUnreadable, UsageError
-from brimful.measure import accelerators, host
+from brimful.measure import host
 from brimful.record import list_records, read_record
 from brimful.units import format_bytes
 from brimful.values import Command, Device, Plan, Record
 from brimful.verbs import devices
 
 _NONE = "none"
-_LOOKED_AT = 50  # records, the newest first: reading one takes a millisecond or so (assumed)
+_MOST_READ = 50  # records, the newest first: reading one takes a millisecond or so (assumed)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a run goes by, and on what."""
+    """What sets the settings of a run, and its device."""
 
     source: str  # "plan", "settings" or "command"
     why: str
@@ -42,12 +42,8 @@ def choose(command: Command, named: str | None, settings_given: bool, device: st
     command. Raises PlanMismatch where the plan named and this machine or command disagree, NoSuchRecord, UsageError."""
     if named is not None and named != _NONE:
         record = _named(named, command, home)
-        chosen, card = _device_for(record, command, device)
-        problem = _machine_problem(record, chosen, card)
-        if problem is not None:
-            raise problem
-        return Chosen("plan", f"the plan of {record.opened.record_id}", record, chosen)
-    chosen, card = devices.choose(command, device or "auto", None)
+        return Chosen("plan", f"the plan of {record.opened.record_id}", record, _device_for(record, command, device))
+    chosen, _ = devices.choose(command, device or "auto", None)
     if settings_given:
         return Chosen("settings", "the settings given with --set", None, chosen)
     if named == _NONE:
@@ -55,19 +51,14 @@ def choose(command: Command, named: str | None, settings_given: bool, device: st
     passed_over = ""
     for record in _of_the_same(command, home):
         try:
-            planned, card_now = _device_for(record, command, device)
-            problem = _machine_problem(record, planned, card_now)
-        except (PlanMismatch, NoSuchDevice) as error:
-            problem = error
-        if problem is None:
+            planned = _device_for(record, command, device)
+        except PlanMismatch as error:
+            passed_over = passed_over or f" ({record.opened.record_id} is left aside: {error.problem})"
+        else:
             return Chosen("plan", f"the newest plan of this command, {record.opened.record_id}{passed_over}", record, planned)
-        passed_over = passed_over or f" ({record.opened.record_id} is left aside: {problem.problem})"
-    nearest = "" if passed_over else _of_another(command, home)
-    none = (
-        f"no plan of it is for this machine{passed_over}"
-        if passed_over
-        else f"`brimful tune` has left no plan of it here{nearest}"
-    )
+    none = f"no plan of it is for this machine{passed_over}"
+    if not passed_over:
+        none = f"`brimful tune` has left no plan of it here{_of_another(command, home)}"
     return Chosen("command", f"the command as it stands: {none}", None, chosen)
 
 
@@ -83,10 +74,10 @@ def _named(name: str, command: Command, home: Path | None) -> Record:
         return record
     record = read_record(name, home)
     if record.plan is None or record.opened.command is None:
+        makes_none = "" if record.opened.verb == "tune" else ", which makes none"
         raise UsageError(
             problem=f"the record {record.opened.record_id} holds no plan",
-            explanation=f"it is of `brimful {record.opened.verb}`"
-            + ("" if record.opened.verb == "tune" else ", which makes none"),
+            explanation=f"it is of `brimful {record.opened.verb}`{makes_none}",
             suggestion="name the record of a `brimful tune` that came to its end",
         )
     difference = _difference(record.opened.command, command)
@@ -111,58 +102,47 @@ def _difference(planned: Command, now: Command) -> str | None:
 
 def _of_another(command: Command, home: Path | None) -> str:
     """The newest plan in this folder, which is of another command, and in what it differs; "" where there is none."""
-    for record in _planned_here(home):
-        assert record.opened.command is not None
-        difference = _difference(record.opened.command, command)
-        return f"; the newest plan, {record.opened.record_id}, is of another command: {difference}"
+    for record, planned in _planned_here(home):
+        return f"; the newest plan, {record.opened.record_id}, is of another command: {_difference(planned, command)}"
     return ""
 
 
 def _of_the_same(command: Command, home: Path | None) -> Iterator[Record]:
     """Tune records of this command in this folder that hold a plan, the newest first."""
-    for record in _planned_here(home):
-        if record.opened.command is not None and _difference(record.opened.command, command) is None:
-            yield record
+    return (record for record, planned in _planned_here(home) if _difference(planned, command) is None)
 
 
-def _planned_here(home: Path | None) -> Iterator[Record]:
-    """Tune records in this folder that hold a plan, the newest first."""
+def _planned_here(home: Path | None) -> Iterator[tuple[Record, Command]]:
+    """Tune records in this folder that hold a plan, with their commands, the newest first."""
     tuned = [folder for folder in list_records(home) if "-tune" in folder.name]
-    for folder in reversed(tuned[-_LOOKED_AT:]):
+    for folder in reversed(tuned[-_MOST_READ:]):
         try:
             record = read_record(folder)
         except (RecordUnreadable, OSError):  # one record that cannot be read must not keep another from being found
             continue
         opened = record.opened
-        if record.plan is None or opened.command is None or opened.working_folder not in (None, os.getcwd()):
-            continue
-        yield record
+        if record.plan is not None and opened.command is not None and opened.working_folder in (None, os.getcwd()):
+            yield record, opened.command
 
 
-def _device_for(record: Record, command: Command, asked: str | None) -> tuple[Device, accelerators.Accelerator | None]:
-    """The device that the plan is for, as it is here. Raises PlanMismatch where this machine has none, or another is asked."""
-    planned = record.opened.device or Device("cpu", "cpu")
-    on_cpu = planned.kind == "cpu"
-    if asked not in (None, "auto") and (asked == "cpu") != on_cpu:
-        raise _mismatch(record, f"it is for {_card_of(record) or 'the CPU'}, and --device {asked} was given")
-    if on_cpu:
-        return devices.choose(command, "cpu", None)
-    try:
-        return devices.choose(command, "accelerator", None)
-    except NoSuchDevice:
-        raise _mismatch(record, f"it is for {_card_of(record)}, and this machine has no accelerator") from None
-
-
-def _machine_problem(record: Record, device: Device, card: accelerators.Accelerator | None) -> PlanMismatch | None:
-    """Why the plan may not be followed here, if it may not."""
+def _device_for(record: Record, command: Command, asked: str | None) -> Device:
+    """The device that the plan is for, as it is here. Raises PlanMismatch where this machine has none like it, or not as much
+    memory as the plan allows itself, or `asked` is another."""
     planned, budget = _card_of(record), record.opened.budget
+    on_cpu = record.opened.device is None or record.opened.device.kind == "cpu"
+    if asked not in (None, "auto") and (asked == "cpu") != on_cpu:
+        raise _mismatch(record, f"it is for {planned or 'the CPU'}, and --device {asked} was given")
+    try:
+        device, card = devices.choose(command, "cpu" if on_cpu else "accelerator", None)
+    except NoSuchDevice:
+        raise _mismatch(record, f"it is for {planned}, and this machine has no accelerator") from None
     if card is not None and planned and _plain(planned) != _plain(card.name):
-        return _mismatch(record, f"it is for {planned}, and this machine has {card.name}")
+        raise _mismatch(record, f"it is for {planned}, and this machine has {card.name}")
     total = card.total_bytes if card is not None else host.total_bytes()
     if budget is not None and budget.bytes > total:
         allowed = f"it allows itself {format_bytes(budget.bytes)} of {budget.memory} memory"
-        return _mismatch(record, f"{allowed}, and this machine has {format_bytes(total)}")
-    return None
+        raise _mismatch(record, f"{allowed}, and this machine has {format_bytes(total)}")
+    return device
 
 
 def _card_of(record: Record) -> str | None:

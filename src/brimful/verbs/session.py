@@ -21,7 +21,7 @@ from brimful_inside import wire
 
 
 class Watcher(Protocol):
-    """Who watches while a verb works (a terminal, a notebook, nobody)."""
+    """Who watches while a verb works (a terminal, a notebook, nobody). Does nothing where it is not overridden."""
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
     def trial_progress(self, seen: wire.Progress | None) -> None: ...
@@ -29,13 +29,8 @@ class Watcher(Protocol):
     def message(self, text: str) -> None: ...
 
 
-class Nobody:
+class Nobody(Watcher):
     """Watches in silence."""
-
-    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
-    def trial_progress(self, seen: wire.Progress | None) -> None: ...
-    def trial_ended(self, sample: TrialResult) -> None: ...
-    def message(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -53,9 +48,8 @@ class Options:
 class Session:
     """One verb at work. Use `opened`; `run` gives samples; everything is in the record at once."""
 
-    def __init__(self, writer: RecordWriter, opened: Opened, options: Options):
-        self.writer = writer
-        self.opened = opened
+    def __init__(self, writer: RecordWriter, options: Options):
+        self.writer, self.folder, self.opened = writer, writer.folder, writer.opened
         self.options = options
         self.results: list[TrialResult] = []
         self.entries: list[Entry] = [writer.opened]
@@ -63,21 +57,17 @@ class Session:
         self.exit_code = 0  # of a verb that ends without an error
         self.outlives_a_full_disk = False  # what goes on matters more than its record
 
-    @property
-    def folder(self) -> Path:
-        return self.writer.folder
-
     def run(self, trial: Trial, expected_total: int | None = None) -> TrialResult:
         """One trial, kept in the record. Raises Interrupted after the record has it; other outcomes are the caller's."""
-        number = len(self.results) + 1
-        self.options.watcher.trial_started(trial, number, expected_total)
+        number, watcher = len(self.results) + 1, self.options.watcher
+        watcher.trial_started(trial, number, expected_total)
         folder = self.writer.trial_folder(number)
         carry_over.carry_over_files(self.results, self.folder, folder)
         scans = carry_over.scan_files(self.results, self.folder)
-        sample = run_trial(trial, folder, self.folder, self.options.watcher.trial_progress, scans)
+        sample = run_trial(trial, folder, self.folder, watcher.trial_progress, scans)
         self.results.append(sample)
         self.keep(sample)
-        self.options.watcher.trial_ended(sample)
+        watcher.trial_ended(sample)
         if sample.outcome is Outcome.INTERRUPTED:
             raise Interrupted("interrupted in the middle of a trial", f"the record is kept in {self.folder}")
         return sample
@@ -89,7 +79,7 @@ class Session:
 
     def note(self, advice: Diagnostic) -> None:
         self.keep(advice)
-        self.options.watcher.message(f"{advice.problem}; {advice.explanation}. {advice.suggestion}")
+        self.message(f"{advice.problem}; {advice.explanation}. {advice.suggestion}")
 
     def message(self, text: str) -> None:
         self.options.watcher.message(text)
@@ -108,7 +98,6 @@ def opened(
     objective: Objective | None = None,
 ) -> Iterator[Session]:
     """A session with an open record, closed with the exit code of whatever ends it."""
-    home = record_home(options.home)
     entry = Opened(
         schema=SCHEMA,
         record_id=new_record_id(verb, command),
@@ -122,7 +111,7 @@ def opened(
         objective=objective,
         working_folder=os.getcwd(),
     )
-    session = Session(RecordWriter.create(home, entry), entry, options)
+    session = Session(RecordWriter.create(record_home(options.home), entry), options)
     if command is not None:
         _report_flags(session, command)
     try:

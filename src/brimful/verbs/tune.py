@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from brimful import command as commands
 from brimful.decide.speed.predicted import rates_of
-from brimful.decide.tune.objective import default_objective
 from brimful.decide.tune.plan import make_plan
 from brimful.errors import UsageError
 from brimful.units import format_share
@@ -24,10 +23,11 @@ from brimful.values import (
     Source,
     SpeedEstimate,
 )
-from brimful.verbs import devices, imaginary, tune_measured
+from brimful.verbs import imaginary, tune_measured
 from brimful.verbs.imaginary import Tracer
-from brimful.verbs.predict import FIXED_TOTAL, asked_batch_size, speed_of, takes_a_batch_size, values_of
-from brimful.verbs.session import Options, opened
+from brimful.verbs.predict import FIXED_TOTAL, speed_of
+from brimful.verbs.session import Options
+from brimful.verbs.start import start, takes_a_batch_size
 from brimful.verbs.tune_measured import rate_advice
 
 
@@ -48,33 +48,24 @@ def tune(
     Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch size fits, and the
     errors of `verbs.results` when it does not train.
     """
-    options = options or Options()
-    command, advice = devices.with_torch(commands.parse(tuple(argv)))
-    given = dict(settings or {})
-    asked = asked_batch_size(command, given)
-    if not takes_a_batch_size(command):
+    began = start(argv, settings, options, device, gpu, gpu_memory, ranks, as_rank)
+    if not takes_a_batch_size(began.command):
         raise commands.no_place_for_a_batch_size()
-    cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
-    chosen, accelerator = devices.choose(command, device, cards)
-    goal = _objective(objective, has_clock=chosen.gpu is None or rates_of(chosen.gpu) is not None)
-    budget = devices.budget_for(chosen, accelerator, options.budget)
-    open_settings = {"num_workers"} & set(commands.placeholders(command)) - set(given)
-    others = {n: v for n, v in values_of(command, dict.fromkeys(open_settings, 0) | given).items() if n != "batch_size"}
-    with opened("tune", command, chosen, options, budget, goal) as session:
-        if advice:
-            session.note(advice)
-        if chosen.kind == "imaginary":
-            tracer = Tracer(session, command, chosen, budget, others)
-            session.keep(_on_imaginary(tracer, goal, asked))
+    goal = _objective(objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None)
+    others = began.other_values(num_workers=0)
+    with began.session("tune", goal) as session:
+        if began.device.kind == "imaginary":
+            tracer = Tracer(session, began.command, began.device, began.budget, others)
+            session.keep(_on_imaginary(tracer, goal, began.asked))
         else:
-            task = tune_measured.Task(command, chosen, budget, goal, asked, others, tuple(open_settings))
-            tune_measured.run(session, task)
+            tune_measured.run(session, tune_measured.Task(began, goal, others))
     return session.record()
 
 
 def _objective(name: str | None, has_clock: bool) -> Objective:
+    """By default speed where it can be measured or predicted; else, where only the memory is known, the largest that fits."""
     if name is None:
-        return default_objective(has_clock)
+        return Objective.FASTEST if has_clock else Objective.LARGEST
     if name not in list(Objective):
         raise UsageError(
             problem=f"--objective {name}",
@@ -91,10 +82,9 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
 
 
 def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None) -> Plan:
-    """By memory and the predicted speed: the knee (or the size asked for, or the largest), traced before it is named."""
+    """By memory and the predicted speed: the knee (or the requested size, or the largest), traced before it is named."""
     session = tracer.session
     conclusion = imaginary.search(tracer, asked)
-    session.keep(conclusion.estimate)
     if conclusion.estimate.ignores_batch_size:
         raise imaginary.ignores_the_batch_size(tracer.command)
     largest, limited_by = conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by
@@ -120,11 +110,7 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None) -> Plan:
         source=Source.PREDICTED,
         peak=_estimate(confirmed or conclusion.peak),
         speed=choice.samples_per_s,
-        warnings=[
-            *imaginary.search_notes(conclusion),
-            *choice.warnings,
-            *rate_advice(tracer.representative(), asked, size),
-        ],
+        warnings=[*imaginary.search_notes(conclusion), *choice.warnings, *rate_advice(tracer.representative(), asked, size)],
     )
 
 
@@ -160,7 +146,7 @@ class _Choice:
 
 
 def _choose(tracer: Tracer, goal: Objective, asked: int | None, largest: int, limited_by: str | None) -> _Choice:
-    """FASTEST takes the predicted knee, FIT what was asked for if it fits; LARGEST, and any other, the largest."""
+    """FASTEST takes the predicted knee, FIT the requested size if it fits; LARGEST, and any other, the largest."""
     if goal is Objective.FIT and asked is not None and asked <= largest:
         return _Choice(asked, "it fits as asked")
     if goal is not Objective.FASTEST:
@@ -180,7 +166,7 @@ def _choose(tracer: Tracer, goal: Objective, asked: int | None, largest: int, li
 
 
 def _the_largest(tracer: Tracer, largest: int, limited_by: str | None, *found: Diagnostic) -> _Choice:
-    """The largest that fits, with a word on what was not judged."""
+    """The largest that fits, with a warning of what brimful did not judge."""
     within = "the largest whose upper bound is within the budget"
     limits = {"dataset": "the whole data set", "max_batch_size": "the maximum you gave", "budget": within}
     why = limits.get(limited_by or "budget", f"the largest that ran; limited by {limited_by}")
@@ -198,13 +184,11 @@ def _the_largest(tracer: Tracer, largest: int, limited_by: str | None, *found: D
 def _predicted(speed: PredictedSpeed, knee: int) -> Diagnostic:
     """What a predicted knee is worth, and where else it may lie."""
     low, high = speed.knee_interval or (knee, knee)
-    between = (
-        f" It lies between {low:,} and {high:,}, as the host there is twice as fast or half as fast." if low < high else ""
-    )
+    between = f" It lies between {low:,} and {high:,}, as the host there is twice as fast or half as fast."
     left_out = "".join(f"; {note}" for note in speed.notes)
     return Diagnostic(
         "predicted-speed",
         f"the knee at {knee:,} is predicted, not measured: the time of each kernel comes from its arithmetic and bytes",
-        f"Where it lies is known better than how fast it is.{between} Loading is not in it{left_out}.",
+        f"Where it lies is known better than how fast it is.{between if low < high else ''} Loading is not in it{left_out}.",
         "tune on the card itself when you have it",
     )

@@ -47,7 +47,7 @@ def _about_the_batch_size(tracer: Tracer, answer: Answer, sample: TrialResult) -
         explanation = f"the script would train with batches of {length:,}, and the prediction is for that"
         if any(loader.drop_last for loader in loaders(sample, "train")):
             explanation = (
-                f"with drop_last the loader gives no batch, so nothing trains; the prediction is for batches of {length:,}"
+                f"with drop_last the loader gives no batch: nothing trains; the prediction is for batches of {length:,}"
             )
         yield Diagnostic(
             "batch-exceeds-dataset",
@@ -69,7 +69,7 @@ def _about_the_batch_size(tracer: Tracer, answer: Answer, sample: TrialResult) -
 
 
 def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
-    """Where the loader gave less than a trial asked for and the batch size in question is above that."""
+    """Where the loader gave less than a trial requested and the batch size in question is above that."""
     completed = {size: one for size, one in tracer.samples.items() if size and one.outcome is Outcome.COMPLETED}
     size, sample = max(completed.items(), default=(0, None))
     if sample is None or not any(one.code == "hidden-cap" for one in findings(sample, {"batch_size": size})):
@@ -110,20 +110,13 @@ def _about_ranks(sample: TrialResult) -> Iterator[Diagnostic]:
     """Where ranks share a machine, or one of them was started alone."""
     device = sample.trial.device
     if device.ranks is not None:
-        yield Diagnostic(
-            "one-rank-alone",
-            f"rank {device.as_rank} of {device.ranks} was started, without the others",
-            "its memory is predicted; brimful assumes that other ranks would send what this rank has itself",
-            "",
-        )
+        problem = f"rank {device.as_rank} of {device.ranks} was started, without the others"
+        explanation = "its memory is predicted; brimful assumes that other ranks would send what this rank has itself"
+        yield Diagnostic("one-rank-alone", problem, explanation, "")
     groups = max((len(report.communicators) for report in sample.reports), default=0)
     if groups:
-        yield Diagnostic(
-            "nccl-assumed",
-            f"NCCL's own buffers on the card are assumed, for {groups} process group{'s' if groups > 1 else ''}",
-            "they depend on the links between the cards, and count with the context",
-            "",
-        )
+        problem = f"NCCL's own buffers on the card are assumed, for {groups} process group{'s' if groups > 1 else ''}"
+        yield Diagnostic("nccl-assumed", problem, "they depend on the links between the cards, and count with the context", "")
     for report in sample.reports:
         own = max(report.cards, key=lambda card: card.peak.reserved_bytes or 0, default=None)
         for card in report.cards:

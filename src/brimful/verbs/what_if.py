@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from brimful.decide.memory import savings
-from brimful.decide.memory.breakdown import Breakdowns, break_down
-from brimful.decide.memory.categories import Annotated, annotate
+from brimful.decide.memory.breakdown import Annotated, Breakdowns, annotate, break_down
 from brimful.decide.memory.fit import ExtrapolatedPeaks
 from brimful.decide.memory.savings import Change
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
@@ -28,19 +27,18 @@ class Found:
 
     breakdowns: Breakdowns
     annotated: Annotated
-    program: Program
     model: SizeModel | None  # that holds at that batch size, on a single card; None: it is a trace of it
 
 
 def find(tracer: Tracer, answer: Answer) -> Found | None:
     """The breakdowns whose parts add up to the predicted peak; None where no trace gives it."""
-    card = tracer.card
-    for program, sizes, annotated, model in _origins(tracer, answer) if answer.peak is not None else ():
+    card, peak = tracer.card, answer.peak
+    for program, sizes, annotated, model in _origins(tracer, answer) if peak is not None else ():
         if len(annotated.allocations) != len(sizes):
             continue
         made = break_down(program, sizes, annotated, card.context_bytes, card.settings)
-        if made is not None and answer.peak is not None and sum(made.whole.parts.values()) == answer.peak.device_bytes:
-            return Found(made, annotated, program, model)
+        if made is not None and peak is not None and sum(made.whole.parts.values()) == peak.device_bytes:
+            return Found(made, annotated, model)
     return None
 
 
@@ -115,7 +113,7 @@ def _trial(
 
 
 def _device_bytes(tracer: Tracer, trace: Trace) -> int:
-    return tracer.card.device_bytes(replace(tracer.card, capacity_bytes=None).replay(trace).peak)
+    return tracer.card.device_bytes(tracer.limitless_card.replay(trace).peak)
 
 
 def _failure(sample: TrialResult) -> str:

@@ -14,7 +14,11 @@ from tests.decide.programs import GIB, MIB, Script, affine, card, drive, network
 
 def searched(script: Script, last: int, search=None):
     """The conclusion, and the sizes traced, where the script runs up to `last` and fails above it."""
-    return drive(search or search_largest(card(35 * GIB), Limits()), script.trace, crashes=lambda size: size > last)
+
+    def shown_at(size: int):
+        return Traced(Outcome.CRASHED, failure=f"the script, which fails at {size}") if size > last else script.trace(size)
+
+    return drive(search or search_largest(card(35 * GIB), Limits()), shown_at)
 
 
 # 20 kB a sample: memory alone would allow nearly two millions.
@@ -88,19 +92,20 @@ def test_low_and_high_obey_limits_that_become_known_late():
 
 def test_the_tighter_limit_is_named():
     assert upper_limit(Limits()) == (None, None)
-    assert upper_limit(Limits(dataset_length=100)) == (100, "dataset")
+    assert upper_limit(Limits(dataset_length=100, max_batch_size=200)) == (100, "dataset")
     assert upper_limit(Limits(dataset_length=100, max_batch_size=64)) == (64, "max_batch_size")
 
 
-def test_limits_that_leave_nothing_are_refused():
-    with pytest.raises(ValueError, match="no batch size"):
-        Bracket(Limits(dataset_length=0))
-    with pytest.raises(ValueError, match="at least 1"):
-        Bracket(Limits(min_batch_size=0))
+@pytest.mark.parametrize(
+    ("limits", "why"), [(Limits(dataset_length=0), "no batch size"), (Limits(min_batch_size=0), "at least 1")]
+)
+def test_limits_that_leave_nothing_are_refused(limits, why):
+    with pytest.raises(ValueError, match=why):
+        Bracket(limits)
 
 
 # Multiples: a batch that is split over three cards of a process.
-GROUP = 3
+GROUP, CARD = 3, card(4000 * MIB)
 
 
 def of_each_card(batch_size: int) -> tuple[Trace, ...]:
@@ -116,33 +121,26 @@ def of_each_card(batch_size: int) -> tuple[Trace, ...]:
 
 
 def split(limits: Limits | None = None, length: int | None = None, first: int = 6):
-    """(conclusion, the sizes asked for, the card)."""
-    chosen, asked = card(4000 * MIB), []
-    search = search_largest(chosen, limits or Limits(), first_size=first, multiple_of=GROUP)
-    size = next(search)
-    while True:
-        asked.append(size)
-        try:
-            size = search.send(Traced(Outcome.COMPLETED, of_each_card(size), length))
-        except StopIteration as end:
-            return end.value, asked, chosen
+    """(conclusion, the sizes traced)."""
+    search = search_largest(CARD, limits or Limits(), first_size=first, multiple_of=GROUP)
+    return drive(search, lambda size: Traced(Outcome.COMPLETED, of_each_card(size), length))
 
 
 def test_only_multiples_are_tried_and_the_largest_of_them_is_named_in_samples():
-    found, asked, chosen = split()
+    found, asked = split()
     estimate, largest = found.estimate, found.estimate.largest_batch_size
     assert estimate.exact and estimate.method == "extrapolated" and found.traced == tuple(asked) and asked[0] == 6
     for size, expected in ((largest, True), (largest + GROUP, False)):
-        assert chosen.fits(worst_of([chosen.replay(trace) for trace in of_each_card(size)])) is expected
+        assert CARD.fits(worst_of([CARD.replay(trace) for trace in of_each_card(size)])) is expected
     points = [point.batch_size for point in (*estimate.curve, *estimate.probes)]
     assert all(size % GROUP == 0 for size in [largest, *asked, *points, *found.size_model.fitted_at])
 
 
 def test_the_model_answers_for_uneven_batches_by_the_fuller_cards():
-    found, _, chosen = split()
+    found, _ = split()
     for size in (30, 31, 32, 33):
         even = -(-size // GROUP) * GROUP
-        expected = [chosen.replay(trace).peak for trace in of_each_card(even)]
+        expected = [CARD.replay(trace).peak for trace in of_each_card(even)]
         assert [played.peak for played in found.size_model.replay_cards_at(size)] == expected
 
 

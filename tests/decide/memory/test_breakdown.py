@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.memory.breakdown import LiveBlocks, break_down
-from brimful.decide.memory.categories import CATEGORIES, annotate
+from brimful.decide.memory.breakdown import CATEGORIES, LiveBlocks, annotate, break_down
 from brimful.decide.memory.size_model import fit_size_model
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, settings_from

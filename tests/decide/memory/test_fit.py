@@ -6,9 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.memory.fit import ExtrapolatedPeaks, curve_sizes, largest_that
+from brimful.decide.memory.fit import (
+    NCCL_OF_MORE,
+    NCCL_OF_TWO,
+    ExtrapolatedPeaks,
+    context_of,
+    curve_sizes,
+    largest_that,
+    slack_of,
+)
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
-from brimful.values import Source
+from brimful.measure.gpus import find_gpu
+from brimful.values import Estimate, Source
 from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import Peaks, Replayed
@@ -35,22 +44,16 @@ def test_what_is_named_fits_and_nothing_larger_in_the_window_does(edge, holes, b
     assert not any(found + d in fitting for d in range(1, 9))
 
 
-def test_nothing_fits_where_not_even_the_smallest_does():
+def test_nothing_fits_where_not_even_the_smallest_does_and_no_size_beyond_the_limit_is_tried():
     assert largest_that(lambda b: False, 1, None) is None
     assert largest_that(lambda b: b > 100, 1, 50) is None
-
-
-def test_a_size_beyond_the_limit_is_never_asked():
-    asked = []
-    largest_that(lambda b: asked.append(b) or True, 1, 37)
-    assert max(asked) <= 37
+    assert largest_that(lambda b: b <= 37 or pytest.fail("beyond the limit"), 1, 37) == 37
 
 
 def test_the_upper_end_of_the_interval_decides_whether_it_fits():
     played = Replayed({}, Peaks(9 * GIB, 9 * GIB + 524 * MIB))
     assert card(10 * GIB).fits(played)
     assert not card(10 * GIB, high=0.05).fits(played)
-    assert not card(10 * GIB).fits(played, growth=0.05)
 
 
 def test_an_estimate_has_the_three_names_of_a_peak_and_its_interval():
@@ -72,6 +75,8 @@ def test_a_picture_reaches_beyond_the_largest_size_and_not_beyond_the_limits():
     assert sizes == sorted(set(sizes)) and 100 in sizes and max(sizes) > 100
     assert max(curve_sizes(100, 1, 100)) == 100
     assert curve_sizes(1, 1, 1) == [1]
+    assert len(curve_sizes(100, 1, None, rows=1_000)) > len(curve_sizes(100, 1, None, rows=12_000)) == 11, "of a long program"
+    assert len(curve_sizes(100, 1, None, rows=10**9)) >= 8
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
@@ -107,6 +112,32 @@ def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
     assert peaks.largest(5, None) == largest
 
 
-def test_a_picture_of_a_long_program_has_fewer_points():
-    assert len(curve_sizes(100, 1, None, rows=1_000)) > len(curve_sizes(100, 1, None, rows=12_000)) == 11
-    assert len(curve_sizes(100, 1, None, rows=10**9)) >= 8
+# --- the context of a program on a card
+
+
+def test_a_convolution_net_brings_cudnn_into_the_context_of_the_card_where_that_was_measured():
+    gpu = find_gpu("a100-40gb")
+    dense, convolution = context_of(gpu, uses_cudnn=False), context_of(gpu, uses_cudnn=True)
+    assert convolution.value - dense.value == gpu.cudnn_bytes.value
+    assert convolution.source is Source.MEASURED
+    assert slack_of(dense) == slack_of(convolution) == (0, 0)
+
+
+def test_an_assumed_context_widens_the_interval_by_what_is_not_known_of_it():
+    below, above = slack_of(context_of(find_gpu("t4"), uses_cudnn=False))
+    assert below > 0 and above > 0
+    known = card(10**10, 10**9, 0.01)
+    unknown = replace(known, context_slack_bytes=(below, above))
+    played = Replayed({}, Peaks(0, 10**9))
+    assert unknown.upper(played) == known.upper(played) + above
+    assert "assumed" in unknown.estimate(played.peak).interval_basis
+    assert "assumed" not in known.estimate(played.peak).interval_basis
+
+
+def test_each_communicator_adds_buffers_of_its_own_and_widens_the_context():
+    gpu = replace(find_gpu("a100-40gb"), context_bytes=Estimate(1000, Source.MEASURED))
+    assert context_of(gpu, False, []) == context_of(gpu, False, [1]) == gpu.context_bytes, "a card alone has no peer"
+    assert context_of(gpu, False, [8, 2]).value == 1000 + NCCL_OF_MORE + NCCL_OF_TWO
+    pair = context_of(gpu, False, [2])
+    assert pair.value == 1000 + NCCL_OF_TWO and pair.source is Source.ASSUMED
+    assert slack_of(pair) == (NCCL_OF_TWO * 0.75, NCCL_OF_TWO * 0.5)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.decide.memory import savings
-from brimful.decide.memory.breakdown import break_down
-from brimful.decide.memory.categories import annotate
+from brimful.decide.memory.breakdown import annotate, break_down
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import NoSaving, Saving, Source
 from brimful_inside.simulator.program import program_of

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.search_measured import Measured, predicted_ceiling, search_largest_measured
 from brimful.values import Limits, Outcome, Source
 
@@ -13,18 +14,18 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
-def drive(search, peak_of, capacity: float):
+def searched(peak_of, budget: float = 8 * GIB, capacity: float = 1.1, limits: Limits | None = None, **options):
+    """(conclusion, the sizes run) on a host that is out of memory from `capacity` budgets on."""
     asked: list[int] = []
-    try:
-        size = next(search)
-        while True:
-            assert size not in asked, "no size is run twice"
-            asked.append(size)
-            peak = peak_of(size)
-            full = peak > capacity
-            size = search.send(Measured(Outcome.OUT_OF_HOST_MEMORY) if full else Measured(Outcome.COMPLETED, int(peak)))
-    except StopIteration as end:
-        return end.value, asked
+
+    def show(size: int) -> Measured:
+        assert size not in asked, "no size is run twice"
+        asked.append(size)
+        peak = peak_of(size)
+        out = peak > capacity * budget
+        return Measured(Outcome.OUT_OF_HOST_MEMORY) if out else Measured(Outcome.COMPLETED, int(peak))
+
+    return run_search(search_largest_measured(budget, limits or Limits(), **options), show), asked
 
 
 def line(b):
@@ -43,9 +44,7 @@ SCRIPTS = {
 @pytest.mark.parametrize("noise", [0.0, 0.003])
 def test_the_named_size_is_near_the_true_one_and_nothing_ran_out_of_memory(name, noise):
     peak_of, rng, budget = SCRIPTS[name], random.Random(1), 8 * GIB
-    found, asked = drive(
-        search_largest_measured(budget, Limits()), lambda b: peak_of(b) * rng.uniform(1 - noise, 1 + noise), budget * 1.02
-    )
+    found, asked = searched(lambda b: peak_of(b) * rng.uniform(1 - noise, 1 + noise), budget, 1.02)
     true = max(b for b in range(1, 20_000) if peak_of(b) <= budget)
     largest = found.estimate.largest_batch_size
     assert largest is not None and 0.97 * true <= largest <= 1.01 * true
@@ -70,7 +69,7 @@ def test_what_is_named_was_run_within_the_budget_and_the_limits(fixed, linear, q
         measured[b] = (fixed + linear * b + quadratic * b * b) * MIB * rng.uniform(1 - noise, 1 + noise)
         return measured[b]
 
-    found, asked = drive(search_largest_measured(budget, Limits(dataset_length=dataset)), peak_of, budget / 0.9)
+    found, asked = searched(peak_of, budget, 1 / 0.9, Limits(dataset_length=dataset))
     largest = found.estimate.largest_batch_size
     assert len(asked) <= 8 and all(1 <= b <= (dataset or 10**9) for b in asked)
     if largest is not None:
@@ -83,37 +82,36 @@ def test_what_is_named_was_run_within_the_budget_and_the_limits(fixed, linear, q
 
 
 def test_a_bend_upwards_that_nobody_could_foresee_is_survived():
-    found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: line(b) + max(0, b - 300) * 40 * MIB, 8.8 * GIB)
-    true = max(b for b in range(1, 2000) if line(b) + max(0, b - 300) * 40 * MIB <= 8 * GIB)
-    assert found.estimate.largest_batch_size is not None
+    def peak_of(b):
+        return line(b) + max(0, b - 300) * 40 * MIB
+
+    found, asked = searched(peak_of)
+    true = max(b for b in range(1, 2000) if peak_of(b) <= 8 * GIB)
     assert 0.9 * true <= found.estimate.largest_batch_size <= true
     assert len(asked) <= 8
 
 
 def test_a_bend_downwards_is_followed():
-    found, _ = drive(
-        search_largest_measured(8 * GIB, Limits()), lambda b: 400 * MIB + min(b, 100) * 40 * MIB + b * MIB, 8.8 * GIB
-    )
-    assert found.estimate.largest_batch_size is not None and found.estimate.largest_batch_size >= 2000
+    found, _ = searched(lambda b: 400 * MIB + min(b, 100) * 40 * MIB + b * MIB)
+    assert found.estimate.largest_batch_size >= 2000
 
 
 def test_the_search_goes_smaller_from_a_first_size_that_is_too_large():
-    found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: 5 * GIB + b * GIB, 8.8 * GIB)
+    found, asked = searched(lambda b: 5 * GIB + b * GIB)
     assert asked == [4, 1, 2]  # 3 would take the budget to the byte: the upper end of its interval is beyond
     assert found.estimate.largest_batch_size == 2
-    found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: 9 * GIB, 9.9 * GIB)
+    found, asked = searched(lambda b: 9 * GIB, capacity=1.3)
     assert (found.estimate.largest_batch_size, asked) == (None, [4, 1]) and found.estimate.nothing_fits
 
 
 def test_memory_that_never_changes_ignores_the_batch_size():
-    found, asked = drive(search_largest_measured(8 * GIB, Limits()), lambda b: GIB, 8.8 * GIB)
+    found, asked = searched(lambda b: GIB)
     assert found.estimate.ignores_batch_size and found.estimate.limited_by is None
     assert found.estimate.largest_batch_size == max(asked)
 
 
 def test_a_search_cut_short_names_no_largest_size_and_does_not_say_that_nothing_fits():
-    search = search_largest_measured(8 * GIB, Limits(), max_trials=3, names_largest=False)
-    found, asked = drive(search, line, 8.8 * GIB)
+    found, asked = searched(line, max_trials=3, names_largest=False)
     assert found.largest == max(asked) and len(found.estimate.probes) == 3
     assert found.estimate.largest_batch_size is None and not found.estimate.nothing_fits
     assert found.estimate.limited_by is None

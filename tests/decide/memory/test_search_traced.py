@@ -107,12 +107,8 @@ def test_a_limit_that_the_common_prefix_proves_takes_three_traces_however_the_ru
     found, asked = drive(search_largest(chosen, Limits()), trace_of)
     largest = found.estimate.largest_batch_size
     assert asked == [5, 12, largest] and largest == true_largest(chosen, trace_of, largest)
-    assert (found.estimate.method, found.estimate.exact, found.estimate.limited_by, found.notes) == (
-        "extrapolated",
-        True,
-        "budget",
-        (),
-    )
+    estimate = found.estimate
+    assert (estimate.method, estimate.exact, estimate.limited_by, found.notes) == ("extrapolated", True, "budget", ())
     curve = {point.batch_size: point.value.value for point in found.estimate.curve}
     assert found.peak is not None and curve[largest] == found.peak.device_bytes
 
@@ -201,20 +197,13 @@ def test_rounding_in_the_script_is_noted_and_the_named_size_was_traced():
 @settings(max_examples=40, deadline=None)
 def test_a_named_size_obeys_every_limit_also_one_that_the_first_trace_shows(limits, late, seed):
     script, chosen = network(seed, layers=4), card(8 * GIB)
-    search = search_largest(chosen, limits)
-    asked = [next(search)]
-    with pytest.raises(StopIteration) as end:
-        while True:
-            asked.append(search.send(Traced(Outcome.COMPLETED, (script.trace(asked[-1]),), dataset_length=late)))
-    given_limits = [n for n in (limits.dataset_length, limits.max_batch_size, late) if n is not None]
-    estimate = end.value.value.estimate
-    assert estimate.largest_batch_size is not None and 1 <= estimate.largest_batch_size <= min(given_limits, default=10**9)
-    assert all(size <= min(given_limits, default=10**9) for size in asked[1:])
-    if estimate.limited_by in ("dataset", "max_batch_size"):
-        assert estimate.largest_batch_size == min(given_limits)
-    assert estimate.largest_batch_size == true_largest(
-        chosen, script.trace, estimate.largest_batch_size, upper=min(given_limits, default=None)
-    )
+    shown_at = lambda size: Traced(Outcome.COMPLETED, (script.trace(size),), dataset_length=late)  # noqa: E731
+    found, asked = drive(search_largest(chosen, limits), shown_at)
+    most = min((n for n in (limits.dataset_length, limits.max_batch_size, late) if n is not None), default=10**9)
+    largest = found.estimate.largest_batch_size
+    assert largest is not None and 1 <= largest <= most and all(size <= most for size in asked[1:])
+    assert found.estimate.limited_by == "budget" or largest == most
+    assert largest == true_largest(chosen, script.trace, largest, upper=most)
 
 
 def test_a_script_that_ignores_the_batch_size_is_recognised():
@@ -235,7 +224,8 @@ def test_nothing_is_named_where_not_even_one_sample_fits():
 
 def test_a_card_that_is_full_at_the_first_size_makes_the_search_go_smaller():
     script, chosen = Script([("malloc", "w", affine(GIB, 6 * GIB))]), card(20 * GIB)
-    found, asked = drive(search_largest(chosen, Limits()), script.trace, over=lambda b: b >= 4)
+    full = Traced(Outcome.OUT_OF_DEVICE_MEMORY)
+    found, asked = drive(search_largest(chosen, Limits()), lambda b: full if b >= 4 else script.trace(b))
     assert found.estimate.largest_batch_size == 3
     assert "batch size 5 ran out of memory" in found.notes
     assert asked[0] == 5 and max(asked[1:]) <= 3
@@ -243,34 +233,24 @@ def test_a_card_that_is_full_at_the_first_size_makes_the_search_go_smaller():
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.UNSUPPORTED, Outcome.PROBE_NOT_LOADED])
 def test_a_failure_that_is_not_about_memory_ends_the_search(outcome):
-    search = search_largest(card(20 * GIB), Limits())
-    next(search)
-    with pytest.raises(StopIteration) as end:
-        search.send(Traced(outcome))
-    assert end.value.value.failed is outcome
-    assert end.value.value.estimate.largest_batch_size is None and not end.value.value.estimate.nothing_fits
+    found, asked = drive(search_largest(card(20 * GIB), Limits()), lambda size: Traced(outcome))
+    assert found.failed is outcome and len(asked) == 1
+    assert found.estimate.largest_batch_size is None and not found.estimate.nothing_fits
 
 
 def test_a_trace_that_is_cut_off_on_one_card_counts_for_none():
-    search = search_largest(card(20 * GIB), Limits())
-    whole = network(1).trace(next(search))
-    with pytest.raises(StopIteration) as end:
-        search.send(Traced(Outcome.COMPLETED, (whole, Trace({}, [], whole=False))))
-    assert end.value.value.failed is Outcome.CRASHED
+    traces = (network(1).trace(5), Trace({}, [], whole=False))
+    found, _ = drive(search_largest(card(20 * GIB), Limits()), lambda size: Traced(Outcome.COMPLETED, traces))
+    assert found.failed is Outcome.CRASHED
 
 
 @pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.UNSUPPORTED, Outcome.PROBE_NOT_LOADED])
 def test_a_later_failure_keeps_what_was_found(outcome):
-    script, search = network(1), search_largest(card(20 * GIB), Limits())
-    sizes = [next(search)]
-    sizes.append(search.send(Traced(Outcome.COMPLETED, (script.trace(sizes[-1]),))))
-    search.send(Traced(Outcome.COMPLETED, (script.trace(sizes[-1]),)))
-    with pytest.raises(StopIteration) as end:
-        search.send(Traced(outcome))
-    assert end.value.value.failed is outcome
-    assert end.value.value.estimate.largest_batch_size == max(sizes)
-    assert end.value.value.estimate.limited_by not in ("budget", None)
-    assert not end.value.value.estimate.exact
+    shown_at = lambda size: network(1).trace(size) if size in (5, 12) else Traced(outcome)  # noqa: E731
+    found, asked = drive(search_largest(card(20 * GIB), Limits()), shown_at)
+    assert found.failed is outcome and len(asked) == 3
+    assert found.estimate.largest_batch_size == 12 and not found.estimate.exact
+    assert found.estimate.limited_by not in ("budget", None)
 
 
 def test_the_conclusion_has_peaks_by_phase_and_a_curve_for_the_page():
@@ -302,7 +282,8 @@ def test_a_size_that_ran_out_of_memory_is_not_followed_by_the_next_smaller_one()
     script = with_more(network(3), lambda b: 100_000 * b + 40_000_000 * max(0, b - 60))
     chosen = card(20 * GIB, capacity=int(19.5 * GIB))
     full = lambda b: chosen.replay(script.trace(b)).full is not None  # noqa: E731
-    found, asked = drive(search_largest(chosen, Limits()), script.trace, over=full)
+    out = Traced(Outcome.OUT_OF_DEVICE_MEMORY)
+    found, asked = drive(search_largest(chosen, Limits()), lambda b: out if full(b) else script.trace(b))
     assert sum(map(full, asked)) <= 3
     largest = found.estimate.largest_batch_size
     assert largest >= 60, "the search came back from where the card was full to where there is room"

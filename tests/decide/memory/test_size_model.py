@@ -14,7 +14,7 @@ from brimful.decide.memory.size_model import (
     fit_polynomial,
     fit_size_model,
     most_trusted,
-    needs_another_trace,
+    third_size,
 )
 from brimful_inside.simulator import workspaces
 from brimful_inside.simulator.allocator import CachingAllocator
@@ -54,16 +54,15 @@ def test_a_parabola_through_three_points_knows_pairs_within_a_batch(a, b, c, siz
     assert [line.at(size) for size in (1, 7, 500)] == [pairs(size) for size in (1, 7, 500)]
 
 
-def test_a_size_that_was_rounded_is_not_exact():
-    assert not fit_polynomial([(5, 1000 * (5 // 2)), (12, 1000 * (12 // 2))]).exact
-    assert not fit_polynomial([(5, -(-5 // 8)), (12, -(-12 // 8))]).exact
+@pytest.mark.parametrize("rounded", [lambda b: 1000 * (b // 2), lambda b: -(-b // 8)])
+def test_a_size_that_was_rounded_is_not_exact(rounded):
+    assert not fit_polynomial([(5, rounded(5)), (12, rounded(12))]).exact
 
 
-def test_a_polynomial_needs_different_batch_sizes():
-    with pytest.raises(ValueError, match="different batch sizes"):
-        fit_polynomial([(4, 1), (4, 2)])
-    with pytest.raises(ValueError, match="one to three"):
-        fit_polynomial([(1, 1), (2, 2), (3, 3), (4, 4)])
+@pytest.mark.parametrize("sizes", [[4, 4], [1, 2, 3, 4]])
+def test_a_polynomial_needs_one_to_three_different_batch_sizes(sizes):
+    with pytest.raises(ValueError, match="one to three different batch sizes"):
+        fit_polynomial([(size, number) for number, size in enumerate(sizes)])
 
 
 @given(seed=st.integers(0, 10**6), batch_size=st.integers(1, 600), conf=st.sampled_from(["", "expandable_segments:True"]))
@@ -91,15 +90,12 @@ def test_there_is_no_model_where_the_order_depends_on_the_batch_size():
         return program_of(Trace({}, [Malloc(i, 10, "x") for i in range(b)]))
 
     assert fit_size_model({5: steps(5), 12: steps(12)}) is None
-    assert needs_another_trace({5: steps(5), 12: steps(12)}) is None
+    assert third_size({5: steps(5), 12: steps(12)}) is None
 
 
-def test_two_traces_do_for_affine_sizes_and_a_third_is_asked_where_batch_meets_batch():
-    assert needs_another_trace(programs(network(1), 5)) == 12
-    assert needs_another_trace(programs(network(1), 5, 12)) is None
-    squares = Script([("malloc", "x", lambda b: 4 * b * b)])
-    assert needs_another_trace(programs(squares, 5, 12)) == 20
-    assert needs_another_trace(programs(squares, 5, 12, 20)) is None
+def test_two_traces_do_for_affine_sizes_and_a_third_follows_where_batch_meets_batch():
+    assert third_size(programs(network(1), 5, 12)) is None
+    assert third_size(programs(Script([("malloc", "x", lambda b: 4 * b * b)]), 5, 12)) == 20
 
 
 def test_a_workspace_is_computed_anew_from_its_own_numbers(monkeypatch):
@@ -117,7 +113,6 @@ def test_a_workspace_is_computed_anew_from_its_own_numbers(monkeypatch):
 def test_what_does_not_depend_on_the_batch_is_constant():
     model = fit_size_model(programs(Script([("malloc", "w", affine(1000, 0))]), 5, 12))
     assert model is not None and model.constant and not model.superlinear
-    assert Polynomial(7).at(3) == 7
 
 
 def test_a_broken_model_is_caught_by_the_trace_that_was_not_fitted():

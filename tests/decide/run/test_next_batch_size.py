@@ -1,5 +1,6 @@
 """What a run goes on with after it ran out of memory: smaller each time, as known from trials, the effective batch kept."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,9 @@ def descend(start, known, effective=None):
 
 @given(sizes, knowns, st.none() | st.integers(1, 10**6))
 def test_sizes_fall_to_one_in_few_attempts_and_then_end(start, known, effective):
-    found = [size.batch_size for size in descend(start, known, effective)]
+    attempts = list(descend(start, known, effective))
+    assert effective is not None or all(found.accumulation is None for found in attempts)
+    found = [size.batch_size for size in attempts]
     assert all(later < earlier for earlier, later in zip([start, *found], found, strict=False))
     assert found[-1] == 1 if start > 1 else found == []
     assert len(found) <= 60  # 3/4 each time: log(10**6) / log(4/3) = 48
@@ -32,16 +35,10 @@ def test_sizes_fall_to_one_in_few_attempts_and_then_end(start, known, effective)
 def test_an_effective_batch_stays_and_where_it_cannot_it_stays_near(size, accumulation, known):
     effective = size * accumulation
     for found in descend(size, known, effective):
-        assert found.accumulation is not None
-        assert found.accumulation >= 1
+        assert found.accumulation is not None and found.accumulation >= 1
         assert abs(found.effective_batch - effective) <= found.batch_size / 2
         if effective % found.batch_size == 0:
             assert found.effective_batch == effective
-
-
-@given(sizes, knowns)
-def test_a_command_without_accumulation_is_given_none(size, known):
-    assert all(found.accumulation is None for found in descend(size, known))
 
 
 @given(st.integers(1, 16), st.integers(0, 10))
@@ -50,31 +47,22 @@ def test_powers_of_two_keep_their_effective_batch_exactly_all_the_way_down(accum
     assert all(found.effective_batch == effective for found in descend(2**power, Known(), effective))
 
 
-def test_the_next_size_that_ran_in_a_trial_comes_before_a_guess():
-    assert next_smaller(512, Known(ran=(64, 256, 384, 500))) == Size(
-        384, None, "the largest size at least a tenth smaller that ran in a trial; 512 ran out of memory", ran=True
-    )
-    assert next_smaller(512, Known(ran=(64, 256, 384))) == Size(
-        384, None, "the next smaller size that ran in a trial; 512 ran out of memory", ran=True
-    )
+NEXT, NEAR = "the next smaller size that ran in a trial", "the largest size at least a tenth smaller that ran in a trial"
 
 
-def test_a_size_that_was_rounded_to_a_divisor_is_not_named_as_run_or_as_a_half():
-    tried = next_smaller(900, Known(ran=(64, 500)), effective=900)
-    assert tried == Size(
-        450,
-        2,
-        "the largest up to 500 that divides the 900 samples of an update; "
-        "500 is the next smaller size that ran in a trial; 900 ran out of memory",
-        ran=False,
-    )
-    halved = next_smaller(900, Known(), effective=900)
-    assert halved == Size(
-        300,
-        3,
-        "the largest up to 448 that divides the 900 samples of an update; "
-        "448 is half of 900, rounded down; 900 ran out of memory",
-    )
+@pytest.mark.parametrize(
+    ("failed", "known", "effective", "expected"),
+    [
+        (512, Known((64, 256, 384, 500)), None, Size(384, None, f"{NEAR}; 512 ran out of memory", True)),
+        (512, Known((64, 256, 384)), None, Size(384, None, f"{NEXT}; 512 ran out of memory", True)),
+        (900, Known((64, 500)), 900, Size(450, 2, f"the largest up to 500 that divides the 900 samples of an update; 500 is "
+                                                  f"{NEXT}; 900 ran out of memory")),
+        (900, Known(), 900, Size(300, 3, "the largest up to 448 that divides the 900 samples of an update; 448 is half of 900, "
+                                         "rounded down; 900 ran out of memory")),
+    ],
+)  # fmt: skip
+def test_a_size_that_ran_comes_before_a_guess_and_one_rounded_to_a_divisor_is_neither(failed, known, effective, expected):
+    assert next_smaller(failed, known, effective) == expected
 
 
 @given(st.integers(2, 10**4), knowns)
@@ -88,30 +76,23 @@ def test_what_is_named_as_run_or_as_half_is_so(failed, known):
             assert found.batch_size < exact if ", rounded down;" in found.why else found.batch_size == exact
 
 
-def test_a_size_beyond_what_was_found_to_fit_goes_to_that():
-    found = next_smaller(4096, Known(ran=(64, 1000), largest=1024))
-    assert found is not None and found.batch_size == 1024
-
-
-def test_a_planned_size_that_ran_in_a_trial_loses_a_quarter_and_an_unknown_one_half():
-    near, unknown = next_smaller(100, Known(ran=(100,), largest=100)), next_smaller(100, Known())
-    assert near is not None and (near.batch_size, "three quarters" in near.why) == (72, True)
-    assert unknown is not None and (unknown.batch_size, "half" in unknown.why) == (48, True)
-
-
-def test_an_estimate_that_nothing_fits_is_no_size_to_go_to():
-    found = next_smaller(64, Known(largest=0), 64)
-    assert found is not None and (found.batch_size, found.accumulation) == (32, 2)
+@pytest.mark.parametrize(
+    ("failed", "known", "effective", "size", "accumulation", "why"),
+    [
+        (4096, Known((64, 1000), 1024), None, 1024, None, "found to fit"),
+        (100, Known((100,), 100), None, 72, None, "three quarters"),
+        (100, Known(), None, 48, None, "half"),
+        (64, Known(largest=0), 64, 32, 2, "half"),  # nothing fits, by the estimate: no size to go to
+        (97, Known(), 97, 48, 2, "half"),  # no divisor is near
+    ],
+)
+def test_the_next_size_goes_by_what_is_known(failed, known, effective, size, accumulation, why):
+    found = next_smaller(failed, known, effective)
+    assert found is not None and (found.batch_size, found.accumulation) == (size, accumulation) and why in found.why
 
 
 def test_there_is_nothing_below_one():
     assert next_smaller(1, Known(ran=(1,)), effective=64) is None
-
-
-def test_a_size_without_a_divisor_nearby_is_kept_nearly():
-    found = next_smaller(97, Known(), effective=97)
-    assert found is not None
-    assert (found.batch_size, found.accumulation, found.effective_batch) == (48, 2, 96)
 
 
 def sample(size: int, outcome: Outcome, peak: int) -> TrialResult:

@@ -45,14 +45,10 @@ def test_an_accumulation_that_nobody_sets_is_one():
     assert values_in_force(settings_of(parse(("train", "{accumulation}")), None, "", {})) == {"accumulation": 1}
 
 
-def test_the_users_own_environment_comes_before_the_plans():
-    added, kept = environment_of(plan_of({}, {"A": "1", "B": "2", "C": "3"}), {"A": "9", "C": "3"})
-    assert added == {"B": "2"}
-    assert kept == ["A=9 is set already; the plan's 1 is left out"]
-
-
-def test_an_environment_of_the_plan_is_no_setting():
-    assert settings_of(parse(("train",)), plan_of({}, {"A": "1"}), "p", {}) == ()
+def test_the_users_own_environment_comes_before_the_plans_and_is_no_setting():
+    plan = plan_of({}, {"A": "1", "B": "2", "C": "3"})
+    assert environment_of(plan, {"A": "9", "C": "3"}) == ({"B": "2"}, ["A=9 is set already; the plan's 1 is left out"])
+    assert settings_of(parse(("train",)), plan, "p", {}) == ()
 
 
 @given(st.sampled_from(["train", "eval", "encoding", "setup", None]), st.sets(names))

@@ -20,17 +20,14 @@ def kernels_at(model: KernelModel | ScaledKernels | None, batch: int) -> list[Ke
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 5000))
 def test_two_traces_give_every_kernel_at_every_batch_size(first, more, asked):
     model = fit_kernels({first: step_kernels(first), first + more: step_kernels(first + more)})
-    assert model is not None
-    assert model.exact
+    assert model is not None and model.exact
     assert kernels_at(model, asked) == step_kernels(asked)
 
 
 def test_kernels_that_are_alike_are_kept_once():
     same = [Kernel("aten.relu.default", "memory", 0, 800)] * 50
     model = fit_kernels({5: same, 12: [k._replace(bytes=1920) for k in same]})
-    assert isinstance(model, KernelModel)
-    assert len(model.kernels) == 1
-    assert len(model.order) == 50
+    assert isinstance(model, KernelModel) and (len(model.kernels), len(model.order)) == (1, 50)
 
 
 def test_a_third_trace_gives_what_grows_with_the_square():
@@ -43,8 +40,7 @@ def test_a_third_trace_gives_what_grows_with_the_square():
 
 def test_one_trace_says_nothing_of_other_sizes():
     model = fit_kernels({8: step_kernels(8)})
-    assert model is not None
-    assert model.fitted_at == (8,)
+    assert model is not None and model.fitted_at == (8,)
     assert kernels_at(model, 8) == kernels_at(model, 80) == step_kernels(8)
 
 
@@ -53,25 +49,19 @@ def test_no_step_no_model():
     assert fit_kernels({4: [], 8: []}) is None
 
 
-def test_of_several_traces_those_that_agree_are_taken():
-    model = fit_kernels({4: step_kernels(4, layers=2), 8: step_kernels(8), 15: step_kernels(15)})
-    assert isinstance(model, KernelModel)
-    assert model.fitted_at == (8, 15)
+def test_of_several_traces_those_that_agree_are_taken_unless_the_others_are_known_to_differ():
+    traces = {4: step_kernels(4, layers=2), 8: step_kernels(8), 15: step_kernels(15)}
+    model = fit_kernels(traces)
+    assert isinstance(model, KernelModel) and model.fitted_at == (8, 15)
     assert not model.exact, "one trace ran other kernels"
     assert kernels_at(model, 100) == step_kernels(100)
-
-
-def test_sizes_that_agree_give_no_model_of_all_where_others_are_known_to_differ():
-    traces = {4: step_kernels(4, layers=2), 8: step_kernels(8), 15: step_kernels(15)}
-    model = fit_kernels(traces, alike=False)
-    assert isinstance(model, ScaledKernels)
-    assert kernels_at(model, 4) == traces[4], "a size that was traced is itself"
+    scaled = fit_kernels(traces, alike=False)
+    assert isinstance(scaled, ScaledKernels) and kernels_at(scaled, 4) == traces[4], "a size that was traced is itself"
 
 
 def test_where_no_two_agree_the_nearest_is_grown_as_its_kind_grows():
     model = fit_kernels({5: step_kernels(5), 12: step_kernels(12, extra=True)})
-    assert isinstance(model, ScaledKernels)
-    assert not model.exact
+    assert isinstance(model, ScaledKernels) and not model.exact
     assert kernels_at(model, 12) == step_kernels(12, extra=True), "a size that was traced is itself"
     large = kernels_at(model, 1200)
     assert [k.op for k in large] == [k.op for k in step_kernels(12, extra=True)]

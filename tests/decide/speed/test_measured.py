@@ -37,8 +37,7 @@ def test_noise_that_is_larger_than_three_per_cent_widens_the_tolerance():
 
 
 def test_uneven_steps_within_trials_are_noise_too():
-    one = dataclasses.replace(sample(settings={"batch_size": 8}), step_s=(0.05, 0.15, 0.05, 0.15))
-    assert speed_estimate([one]).noise > 0.2
+    assert speed_estimate([sample(step_s=(0.05, 0.15, 0.05, 0.15))]).noise > 0.2
 
 
 def test_without_any_speed_nothing_is_concluded():

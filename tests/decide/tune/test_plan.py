@@ -38,22 +38,16 @@ def test_an_open_placeholder_is_not_pasted():
         command_line(COMMAND, {})
 
 
-def test_asked_and_effective_stand_side_by_side_and_nothing_is_dropped():
-    rows = planned_settings(COMMAND, {"batch_size": 96, "num_workers": 2}, {"batch_size": "the knee"}, Source.MEASURED)
-    by_name = {row.name: row for row in rows}
-    assert set(by_name) == {"batch_size", "num_workers", "lr"}
-    assert (by_name["batch_size"].requested, by_name["batch_size"].effective, by_name["batch_size"].why) == (64, 96, "the knee")
-    assert (by_name["lr"].requested, by_name["lr"].effective, by_name["lr"].why) == (0.1, 0.1, "as asked")
-    assert by_name["num_workers"].requested is None and by_name["num_workers"].effective == 2
-    assert all(row.why for row in rows)
-
-
-def test_the_environment_is_a_setting_like_others():
-    rows = planned_settings(
-        COMMAND, {"batch_size": 64}, {"MALLOC_X_": "+40 %"}, Source.MEASURED, environment={"MALLOC_X_": "0"}
-    )
-    row = next(row for row in rows if row.name == "MALLOC_X_")
-    assert (row.requested, row.effective, row.why) == (None, "0", "+40 %")
+def test_asked_and_effective_stand_side_by_side_with_the_environment_and_nothing_is_dropped():
+    chosen, why = {"batch_size": 96, "num_workers": 2}, {"batch_size": "the knee", "MALLOC_X_": "+40 %"}
+    rows = planned_settings(COMMAND, chosen, why, Source.MEASURED, environment={"MALLOC_X_": "0"})
+    found = {row.name: (row.requested, row.effective, row.why) for row in rows}
+    assert found == {
+        "batch_size": (64, 96, "the knee"),
+        "num_workers": (None, 2, "set by you"),
+        "lr": (0.1, 0.1, "as asked"),
+        "MALLOC_X_": (None, "0", "+40 %"),
+    }
 
 
 def test_a_plan_counts_its_trials_and_those_out_of_memory():

@@ -1,5 +1,4 @@
-"""The search against a machine that is made up: it has a speed curve with noise, a size from which memory runs out, sizes that
-crash or take too long. No clock, no process."""
+"""The search against an invented machine: a speed curve with noise, a size from which memory runs out, sizes that fail."""
 
 from __future__ import annotations
 
@@ -9,13 +8,22 @@ import statistics
 from types import SimpleNamespace
 
 import pytest
-from builders import COMMAND, CPU, peak, report
+from builders import COMMAND, CPU, peak, report, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.decide.memory.bracket import run_search
 from brimful.decide.tune.objective import UNCLEAR, fits_budget
-from brimful.decide.tune.search import ALLOCATOR, MAX_TRIALS, SpeedProblem, Top, search_settings, top_sentence
-from brimful.values import Budget, Objective, Outcome, Trial, TrialKind, TrialResult
+from brimful.decide.tune.search import (
+    ALLOCATOR,
+    MAX_TRIALS,
+    SpeedProblem,
+    Top,
+    search_settings,
+    top_sentence,
+    workers_to_try,
+)
+from brimful.values import Budget, Objective, Outcome, Trial, TrialKind
 
 BUDGET = Budget(1_000_000, 1_000_000, 1_000_000, "device", "all")
 BYTES_PER_SAMPLE = 100
@@ -52,17 +60,15 @@ class Machine:
 
     def _sample(self, trial, outcome, rate=None, size=0):
         done = outcome is Outcome.COMPLETED
-        return TrialResult(
+        return dataclasses.replace(
+            sample([report()] if done else []),
             trial=trial,
             outcome=outcome,
-            reports=(report(),) if done else (),
             peak=peak(BYTES_PER_SAMPLE * size) if done else None,
             samples_per_step=size or None,
             step_s=(size / rate,) * 3 if rate else (),
             samples_per_s=rate,
             loading_share=self.loading_share,
-            duration_s=1.0,
-            folder="trial",
         )
 
 
@@ -76,15 +82,14 @@ def problem(largest=512, **changes):
 
 def search(machine, a_problem):
     """The result of the search, with all samples."""
-    samples, steps = [], search_settings(a_problem)
-    try:
-        request = next(steps)
-        while True:
-            samples.append(machine.run(request))
-            request = steps.send(samples[-1])
-    except StopIteration as end:
-        out = sum(sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY for sample in samples)
-        return SimpleNamespace(**vars(end.value), samples=samples, out_of_memory_trials=out)
+    samples = []
+
+    def run(request):
+        samples.append(machine.run(request))
+        return samples[-1]
+
+    found = run_search(search_settings(a_problem), run)
+    return SimpleNamespace(**vars(found), samples=samples, sizes=[one.trial.settings["batch_size"] for one in samples])
 
 
 curves = st.one_of(
@@ -125,16 +130,12 @@ problems = st.builds(
 def test_what_is_named_was_run_and_obeys_every_limit(machine, a_problem):
     result = search(machine, a_problem)
     assert len(result.samples) <= a_problem.max_trials
-    for sample in result.samples:
-        assert a_problem.min_batch_size <= sample.trial.settings["batch_size"] <= a_problem.largest_batch_size
+    assert all(a_problem.min_batch_size <= size <= a_problem.largest_batch_size for size in result.sizes)
     if result.chosen is None:
         return
     size = result.chosen["batch_size"]
-    runs = [
-        sample
-        for sample in result.samples
-        if sample.trial.settings == result.chosen and sample.trial.environment == result.environment
-    ]
+    named = (result.chosen, result.environment)
+    runs = [one for one in result.samples if (one.trial.settings, one.trial.environment) == named]
     assert runs and any(a_problem.fits(run) for run in runs)
     assert all(run.outcome not in (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY) for run in runs)
     assert a_problem.min_batch_size <= size <= min(a_problem.largest_batch_size, result.ceiling)
@@ -145,14 +146,13 @@ def test_what_is_named_was_run_and_obeys_every_limit(machine, a_problem):
 @given(machines, problems)
 def test_only_memory_makes_the_search_go_smaller(machine, a_problem):
     result = search(machine, a_problem)
-    too_large = [
-        s.trial.settings["batch_size"] for s in result.samples if not a_problem.fits(s) and s.outcome is Outcome.COMPLETED
-    ]
-    out = [s.trial.settings["batch_size"] for s in result.samples if s.outcome is Outcome.OUT_OF_DEVICE_MEMORY]
-    if not too_large and not out:
-        assert result.ceiling == a_problem.largest_batch_size
+    memory = (Outcome.COMPLETED, Outcome.OUT_OF_DEVICE_MEMORY)
+    runs = zip(result.sizes, result.samples, strict=True)
+    too_large = [size for size, one in runs if one.outcome in memory and not a_problem.fits(one)]
+    if too_large:
+        assert result.ceiling >= min(too_large) - 1
     else:
-        assert result.ceiling >= min(too_large + out) - 1
+        assert result.ceiling == a_problem.largest_batch_size
 
 
 @settings(deadline=None, max_examples=400)
@@ -177,7 +177,7 @@ def test_the_smallest_size_within_three_per_cent_or_the_noise_of_the_best_wins(m
 @given(curves, st.integers(0, 1000), st.integers(2, 6000))
 def test_without_noise_the_choice_is_within_a_few_per_cent_of_the_best_size_tried(rate, seed, largest):
     result = search(Machine(rate, seed=seed), problem(largest))
-    tried = {s.trial.settings["batch_size"] for s in result.samples if fits_budget(s, BUDGET)}
+    tried = {size for size, one in zip(result.sizes, result.samples, strict=True) if fits_budget(one, BUDGET)}
     assert rate(result.chosen["batch_size"]) >= 0.969 * max(map(rate, tried))
 
 
@@ -194,25 +194,21 @@ def test_on_a_curve_that_saturates_the_knee_is_found_to_within_a_third(half, req
 
 def test_sizes_are_not_only_powers_of_two():
     result = search(Machine(saturating(1000, 40)), problem(1000))
-    sizes = {sample.trial.settings["batch_size"] for sample in result.samples}
-    assert any(size & (size - 1) for size in sizes)
+    assert any(size & (size - 1) for size in result.sizes)
 
 
 def test_the_users_own_settings_are_measured_in_the_same_session_before_and_after():
     result = search(Machine(saturating()), problem(requested=16))
-    sizes = [sample.trial.settings["batch_size"] for sample in result.samples]
-    assert sizes[0] == sizes[-1] == 16
+    assert result.sizes[0] == result.sizes[-1] == 16
     assert len(result.baseline_rates) >= 2
 
 
 def test_the_allocators_settings_are_taken_where_they_help_and_run_side_by_side():
-    result = search(
-        Machine(lambda size: 200.0, allocator_gain=1.5, noise=0.01), problem(128, requested=16, environments=(ALLOCATOR,))
-    )
+    machine = Machine(lambda size: 200.0, allocator_gain=1.5, noise=0.01)
+    result = search(machine, problem(128, requested=16, environments=(ALLOCATOR,)))
     assert result.environment == ALLOCATOR
     assert "+" in result.why["MALLOC_MMAP_MAX_"]
-    first = [bool(sample.trial.environment) for sample in result.samples[:4]]
-    assert first == [False, True, False, True]
+    assert [bool(one.trial.environment) for one in result.samples[:4]] == [False, True, False, True]
     assert statistics.median(result.chosen_rates) > 1.3 * statistics.median(result.baseline_rates)
 
 
@@ -241,8 +237,15 @@ def test_workers_are_tried_where_loading_takes_time_and_not_elsewhere():
     assert helped.chosen["num_workers"] == 3
     idle = search(Machine(lambda size: 100.0, worker_gain={3: 1.5}, loading_share=0.0), problem(64, requested=16, **settings_))
     assert idle.chosen["num_workers"] == 0
-    assert {sample.trial.settings["num_workers"] for sample in idle.samples} == {0}
+    assert {one.trial.settings["num_workers"] for one in idle.samples} == {0}
     assert "no time worth saving" in idle.why["num_workers"]
+
+
+@given(st.integers(1, 64))
+def test_worker_counts_to_try_are_few_and_within_the_machine(cores):
+    tried = workers_to_try(cores)
+    assert len(tried) <= 3 and list(tried) == sorted(set(tried))
+    assert all(1 <= count <= cores for count in tried)
 
 
 def test_a_crash_at_one_size_does_not_end_the_search():
@@ -255,23 +258,19 @@ def test_a_crash_at_one_size_does_not_end_the_search():
 def test_a_command_that_always_crashes_ends_the_search_with_its_failure():
     machine = Machine(saturating(), failing=dict.fromkeys(range(1, 600), Outcome.CRASHED))
     result = search(machine, problem(512, requested=16))
-    assert result.chosen is None
-    assert result.failure.outcome is Outcome.CRASHED
-    assert len(result.samples) <= 3
+    assert result.chosen is None and result.failure.outcome is Outcome.CRASHED and len(result.samples) <= 3
 
 
 @pytest.mark.parametrize("outcome", [Outcome.INTERRUPTED, Outcome.PROBE_NOT_LOADED, Outcome.UNSUPPORTED])
 def test_what_no_other_size_can_change_ends_the_search_at_once(outcome):
     result = search(Machine(saturating(), failing=dict.fromkeys(range(600), outcome)), problem(512))
-    assert len(result.samples) == 1
-    assert result.failure.outcome is outcome
+    assert [one.outcome for one in result.samples] == [result.failure.outcome] == [outcome]
 
 
 def test_an_interruption_ends_the_search_at_any_time_and_keeps_what_was_found():
     machine = Machine(lambda size: float(size), failing={64: Outcome.INTERRUPTED})
     result = search(machine, problem(512, requested=16))
-    assert result.failure.outcome is Outcome.INTERRUPTED
-    assert result.samples[-1].outcome is Outcome.INTERRUPTED
+    assert result.failure is result.samples[-1] and result.failure.outcome is Outcome.INTERRUPTED
     assert result.chosen["batch_size"] == 32
 
 
@@ -291,8 +290,7 @@ def test_a_peak_over_the_budget_counts_as_not_fitting():
 def test_nothing_is_named_where_the_smallest_size_does_not_fit():
     result = search(Machine(saturating(), oom_from=1), problem(512, requested=16))
     assert result.chosen is None
-    assert result.failure.outcome is Outcome.OUT_OF_DEVICE_MEMORY
-    assert result.out_of_memory_trials == len(result.samples)
+    assert {one.outcome for one in [*result.samples, result.failure]} == {Outcome.OUT_OF_DEVICE_MEMORY}
 
 
 def test_the_largest_is_found_by_going_down_from_what_memory_promised():
@@ -302,8 +300,7 @@ def test_the_largest_is_found_by_going_down_from_what_memory_promised():
 
 def test_a_size_that_was_asked_for_and_fits_is_left_alone():
     result = search(Machine(saturating()), problem(512, objective=Objective.FIT, requested=100))
-    assert result.chosen["batch_size"] == 100
-    assert len(result.samples) == 1
+    assert result.chosen["batch_size"] == 100 and result.sizes == [100]
 
 
 @pytest.mark.parametrize("changes", [{"min_batch_size": 600}, {"min_batch_size": 0}, {"max_trials": 0}])
@@ -332,8 +329,7 @@ def test_a_large_size_that_ran_before_does_not_end_the_way_up():
     """The allocator is compared at 8 times the size asked for as well, and that run is faster than all sizes below it."""
     machine = Machine(saturating(half=2000.0), allocator_gain=0.5)
     result = search(machine, problem(largest=9000, requested=32, environments=(ALLOCATOR,)))
-    assert max(s.trial.settings["batch_size"] for s in result.samples) >= 4096
-    assert result.chosen is not None and result.chosen["batch_size"] >= 4096
+    assert max(result.sizes) >= 4096 and result.chosen["batch_size"] >= 4096
 
 
 @pytest.mark.parametrize("seed", [3, 8, 9])
@@ -341,7 +337,7 @@ def test_noise_that_was_measured_does_not_end_the_way_up_while_sizes_gain(seed):
     """Repeats differ by more than a doubling brings. (With these seeds it ended at 128 to 1,024 when noise was asked.)"""
     machine = Machine(lambda size: size**0.4, noise=0.3, seed=seed)
     result = search(machine, problem(largest=2048, requested=32, worker_counts=(2,), settings={"num_workers": 0}))
-    assert max(s.trial.settings["batch_size"] for s in result.samples) == 2048
+    assert max(result.sizes) == 2048
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.decide.memory.cuda_context import context_of, slack_of
+from brimful.decide.memory.fit import context_of, slack_of
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus import calibrations, find_gpu, to_card
 from brimful.values import Calibration, Source

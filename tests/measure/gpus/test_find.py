@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from brimful.decide.memory.cuda_context import context_of
+from brimful.decide.memory.fit import context_of
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, to_card
 from brimful.values import Estimate, Source

@@ -1,16 +1,16 @@
-"""What an audit finds: each finding one function of `_FINDERS`, from what was seen to problem, explanation and suggestion.
+"""What an audit finds: each finding is a function of `_FINDERS`; its name is the code, its docstring the condition.
 
-The function's name is the finding's code, its docstring the condition. An ordinary, sound script meets none of them.
+An ordinary, sound script meets none of them.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from brimful.decide.audit.leaks import memory_that_grows
-from brimful.decide.audit.loading import workers_needed
 from brimful.units import format_bytes, format_share
 from brimful.values import Budget, Diagnostic, Machine, Report, Setting, TrialResult
 from brimful_inside.wire import LoaderSeen
@@ -22,6 +22,7 @@ SHORT_BATCH_STEPS = 50  # in longer epochs one short batch is less than 2 % of t
 REPEATED_SHARE = 0.10  # of the batches of an epoch
 IDLE_SHARE = 0.50  # of the budget
 RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
+STARVED_SHARE = 0.02  # of a step: where computing takes less, p / c (`workers_needed`) shows nothing any more
 _Texts = tuple[str, str, str] | None
 
 
@@ -39,7 +40,7 @@ class _Seen:
 
     @property
     def asked(self) -> int | None:
-        """The batch size asked for."""
+        """The requested batch size."""
         value = self.requested.get("batch_size")
         return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -76,7 +77,7 @@ def findings(
 
 
 def hidden_cap(seen: _Seen) -> _Texts:
-    """The loader's largest batch is smaller than asked, and neither the data set's end, nor ranks, nor accumulation make up
+    """The loader's largest batch is smaller than requested, and neither the data set's end, nor ranks, nor accumulation make up
     for it (a batch size that is meant over all ranks and micro-batches is no cap)."""
     asked, given = seen.asked, seen.given
     if asked is None or given is None or given >= asked:
@@ -92,8 +93,8 @@ def hidden_cap(seen: _Seen) -> _Texts:
 
 
 def hidden_accumulation(seen: _Seen) -> _Texts:
-    """The median step takes another number of batches than asked (one, where nothing was asked). Several training loaders
-    that are read side by side give one batch each to a step: no finding."""
+    """The median step takes another number of batches than requested (by default one). Several training loaders that a script
+    reads side by side give one batch each to a step: no finding."""
     got = seen.batches_per_step
     value = seen.requested.get("accumulation", 1)
     asked = int(value) if isinstance(value, int | float) else 1
@@ -135,8 +136,8 @@ def batch_exceeds_dataset(seen: _Seen) -> _Texts:
 
 
 def repeated_batches(seen: _Seen) -> _Texts:
-    """Within one epoch, over a tenth of the batches (and two at least) hold the very values of an earlier one. Batches that
-    brimful itself made of the largest samples do not count."""
+    """Within one epoch, over a tenth of the batches (and two at least) hold the very values of an earlier one; those that
+    brimful made of the largest samples do not count."""
     if seen.loader is None or (seen.report.worst_batch is not None and seen.report.worst_batch.indices):
         return None
     one_epoch = seen.loader.batches[: seen.loader.length]
@@ -185,6 +186,21 @@ def loader_bound(seen: _Seen) -> _Texts:
     )
 
 
+def workers_needed(step_s: float, waited_s: float, workers: int) -> int | None:
+    """Loader workers that keep up, by a step of `step_s` seconds, `waited_s` of them waiting for `workers` workers (0: none).
+
+    One worker makes a batch in `p` seconds, the device works on it for `c`: `w` workers deliver one every ``p / w`` seconds, so
+    ``ceil(p / c)`` of them are enough; `workers` where nobody waits. None where the data takes over 50 times as long as `c`.
+    """
+    computing_s = step_s - waited_s
+    if workers and waited_s == 0:
+        return workers
+    if computing_s <= STARVED_SHARE * step_s:
+        return None
+    making_s = workers * step_s if workers else waited_s
+    return max(1, math.ceil(making_s / computing_s - 1e-9))
+
+
 def remainder(seen: _Seen) -> _Texts:
     """Samples that drop_last leaves out, if over 1 % of the data set; else a last batch of one sample, or of under half the
     batch size in an epoch of at most 50 steps."""
@@ -216,10 +232,10 @@ def remainder(seen: _Seen) -> _Texts:
 
 
 def learning_rate(seen: _Seen) -> _Texts:
-    """The learning rate asked for is neither what a group of the optimizer was made with, nor where its schedule goes.
+    """The requested learning rate is neither what a group of the optimizer was made with, nor where its schedule goes.
 
-    A schedule (warm-up, decay, one cycle) is no finding: compared is what the scheduler took over from the constructor; a
-    script that sets the rate by hand at each step shows no such thing, and a rate that moves is left alone then.
+    A schedule (warm-up, decay, one cycle) is no finding, as the scheduler keeps the constructor's rate; nor is a rate that a
+    script moves by hand.
     """
     value = seen.requested.get("lr")
     if not isinstance(value, int | float) or isinstance(value, bool) or not seen.report.optimizers:
@@ -259,22 +275,16 @@ def memory_idle(seen: _Seen) -> _Texts:
 
 
 def memory_grows(seen: _Seen) -> _Texts:
-    """On an imaginary card, each step or each batch of the evaluation leaves so much memory behind that it matters
-    (`brimful.decide.audit.leaks`)."""
+    """On an imaginary card, each step or each batch of the evaluation leaves so much memory behind that it matters."""
     peak = seen.sample.peak
     if peak is None or not peak.device_bytes:
         return None
-    found = [one for one in memory_that_grows(seen.report.growth, peak.device_bytes) if one.code == "memory-grows"]
+    grows = memory_that_grows(seen.report.growth, peak.device_bytes)
+    found = [(one.problem, one.explanation, one.suggestion) for one in grows if one.code == "memory-grows"]
     if not found:
         return None
-    problem, explanation, suggestion = (
-        "; ".join(getattr(one, part) for one in found) for part in ("problem", "explanation", "suggestion")
-    )
-    return _sentence(problem), _sentence(explanation), _sentence(suggestion)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
+    problem, explanation, suggestion = (f"{text[:1].upper()}{text[1:]}." for text in map("; ".join, zip(*found, strict=True)))
+    return problem, explanation, suggestion
 
 
 _FINDERS: tuple[Callable[[_Seen], _Texts], ...] = (
@@ -288,7 +298,6 @@ _FINDERS: tuple[Callable[[_Seen], _Texts], ...] = (
     memory_idle,
     memory_grows,
 )
-
 
 CODES = tuple(find.__name__.replace("_", "-") for find in _FINDERS)
 

@@ -1,9 +1,11 @@
-"""The bracket of a search for the largest batch size: what ran, what did not and why, and which limits hold besides memory."""
+"""How searches run, and the bracket of one for the largest batch size: what ran, what did not and why, which limits hold."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from math import isqrt
+from typing import TypeVar
 
 from brimful.values import Limits, Outcome
 
@@ -11,6 +13,19 @@ from brimful.values import Limits, Outcome
 # traces: from a size of 12 and an error at two millions they end within a tenth, ln(2e6 / 12) / 2**7 = 0.09.
 MORE_TRIALS = 4
 CLOSE = 20  # assumed: a twentieth of the batch size is not worth another trial
+
+
+_Asked, _Shown, _Found = TypeVar("_Asked"), TypeVar("_Shown"), TypeVar("_Found")
+
+
+def run_search(search: Generator[_Asked, _Shown, _Found], show: Callable[[_Asked], _Shown]) -> _Found:
+    """Runs a search to its end: it yields what to try, is sent what `show` makes of that, and returns its conclusion."""
+    try:
+        asked = next(search)
+        while True:
+            asked = search.send(show(asked))
+    except StopIteration as end:
+        return end.value
 
 
 def upper_limit(limits: Limits) -> tuple[int | None, str | None]:

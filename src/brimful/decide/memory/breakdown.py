@@ -1,26 +1,160 @@
-"""Where the memory went: the device peak by category and by module, at the moment when most was live.
+"""Where the memory went: each allocation of a trace with its category, module and place, and the device peak by them.
 
-The parts are the blocks that are live at the moment of the highest allocated memory, as the allocator rounds them; what the
-allocator holds beyond them at its own highest (cache and fragmentation); and the context. So they add up to the device peak.
+The parts add up to the device peak: the blocks live when most was allocated, as the allocator rounds them; what the allocator
+held beyond them at its own highest moment (cache and fragmentation); and the context.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from brimful.decide.memory.categories import CACHE, CATEGORIES, CONTEXT, Allocation, Annotated
 from brimful.values import Alike, Breakdown, ModuleShare, Moment
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.simulator.program import Event, Program
 from brimful_inside.simulator.replay import FIRST_PHASE, replay
+from brimful_inside.simulator.trace import (
+    RECOMPUTATION,
+    At,
+    Backward,
+    Free,
+    Malloc,
+    Note,
+    Phase,
+    Ready,
+    Retire,
+    Row,
+    Site,
+    Step,
+    Tag,
+    Trace,
+    Uses,
+)
+
+PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS = "parameters", "gradients", "optimizer_state", "activations"
+INPUTS, BUFFERS, TEMPORARIES, WORKSPACES, OTHER = "inputs", "buffers", "temporaries", "workspaces", "other"
+CACHE, CONTEXT = "cache", "context"
+
+#: In the order in which they are shown. The last two are no allocations.
+CATEGORIES = (
+    *(PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, INPUTS, BUFFERS, TEMPORARIES, WORKSPACES, OTHER),
+    *(CACHE, CONTEXT),
+)
+
+_OF_TAG = {name.removesuffix("s"): name for name in (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS, INPUTS)}  # singulars
+_NO_SITE = Site(-1, "", "")
+_LIBRARIES = ("cublas", "cudnn")
+_TRAINING = ("train", "eval")
 
 TOP_MODULES = 10
 TOP_GROUPS = 5
 ENDLESS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One allocation, as it is at every batch size at which the program is the same."""
+
+    op: str
+    category: str
+    module: str  # the path that named_modules of the outermost module has for its owner, "" for that one itself
+    model: str  # the outermost module's class name; "" outside of any
+    site: Site
+    itemsize: int = 0  # bytes of an element of a parameter, a state, ...; 0: not known
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """A trace's allocations in their order, and what the script uses."""
+
+    allocations: tuple[Allocation, ...]
+    uses: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Life:
+    """What a trace shows of one allocation."""
+
+    op: str
+    site: Site
+    before_training: bool
+    steps: set[int] = field(default_factory=set)  # at whose backward passes it was alive
+    freed: bool = False
+
+
+def annotate(trace: Trace) -> Annotated:
+    """The allocations of `trace`, in their order. Without notes all are temporaries or workspaces."""
+    made: list[tuple[int, _Life]] = []
+    alive: dict[int, _Life] = {}
+    sites: dict[int, Site] = {}
+    tags: dict[int, Tag] = {}
+    uses: set[str] = set()
+    site, training, step = _NO_SITE, False, 0
+    for row in _in_order(trace):
+        if isinstance(row, Malloc):
+            alive[row.id] = life = _Life(row.op, site, not training)
+            made.append((row.id, life))
+        elif isinstance(row, Free | Retire | Ready):
+            if life := alive.pop(row.id, None):
+                life.freed = True
+        elif isinstance(row, At):
+            site = sites[row.number]
+        elif isinstance(row, Site):
+            sites[row.number] = row
+        elif isinstance(row, Tag):
+            if row.id not in tags or tags[row.id].category == "input":  # a copy from the host that is a parameter
+                tags[row.id] = row
+        elif isinstance(row, Backward) and row.begins:
+            for life in alive.values():
+                life.steps.add(step)
+        elif isinstance(row, Phase):
+            training = training or row.name in _TRAINING
+        elif isinstance(row, Step):
+            step = row.number
+        elif isinstance(row, Uses):
+            uses.add(row.name)
+    return Annotated(tuple(_allocation(life, tags.get(id_)) for id_, life in made), frozenset(uses))
+
+
+def _in_order(trace: Trace) -> Iterator[Row | Note]:
+    """Rows and notes as they were written."""
+    notes = deque(trace.notes)
+    for number, row in enumerate(trace.rows):
+        while notes and notes[0][0] <= number:
+            yield notes.popleft()[1]
+        yield row
+    yield from (note for _, note in notes)
+
+
+def _allocation(life: _Life, tag: Tag | None) -> Allocation:
+    site = life.site
+    if tag is None:
+        return Allocation(life.op, _category(life), site.module, site.model, site)
+    category = _OF_TAG.get(tag.category, OTHER)
+    owner = (tag.module, tag.model) if tag.model or category == INPUTS else (site.module, site.model)
+    return Allocation(life.op, category, *owner, site, tag.itemsize)
+
+
+def _category(life: _Life) -> str:
+    """Of an allocation that no module, optimizer or gradient claims by a tag.
+
+    An activation was alive when a backward pass began, or came of a forward pass that was done again within one. What stays
+    alive over the backward passes of more than two steps, or of two where it was made before the training began, the script
+    holds for other reasons (averages of weights, results that it collects).
+    """
+    if life.op.endswith("(temporary)"):
+        return TEMPORARIES
+    if life.op.startswith(_LIBRARIES):
+        return WORKSPACES
+    kept = life.before_training and not life.freed and not life.site.during
+    if kept or len(life.steps) > (1 if life.before_training else 2):
+        return OTHER
+    if life.steps or life.site.during == RECOMPUTATION:
+        return ACTIVATIONS
+    return TEMPORARIES
 
 
 @dataclass
@@ -35,7 +169,7 @@ class Visit:
 
 
 class LiveBlocks:
-    """Keeps, as `observe` of a replay, the lifetime of each block and the highest moments of each stay in a phase.
+    """As `observe` of a replay: the lifetime of each block, and the highest moments of each stay in a phase.
 
     Moment 0 is before all events.
     """
@@ -102,17 +236,20 @@ def break_down(
         return None
     phases = dict.fromkeys(visit.phase for visit in visits)
     made = {name: _breakdown([v for v in visits if v.phase == name], live, annotated, context_bytes) for name in phases}
-    highest = live.at(max(visits, key=lambda visit: visit.allocated).allocated_at)
-    largest = tuple((annotated.allocations[number], size) for number, size in highest.items())
-    return Breakdowns(_breakdown(visits, live, annotated, context_bytes), made, largest)
+    highest = max(visits, key=lambda visit: visit.allocated)
+    return Breakdowns(_breakdown(visits, live, annotated, context_bytes), made, _blocks(live, highest, annotated))
+
+
+def _blocks(live: LiveBlocks, visit: Visit, annotated: Annotated) -> tuple[tuple[Allocation, int], ...]:
+    """What is live when a visit has most, with its bytes."""
+    return tuple((annotated.allocations[number], size) for number, size in live.at(visit.allocated_at).items())
 
 
 def _breakdown(visits: Sequence[Visit], live: LiveBlocks, annotated: Annotated, context_bytes: int) -> Breakdown:
     """Of some stays in phases together."""
     highest = max(visits, key=lambda visit: visit.allocated)
     largest = max(visits, key=lambda visit: visit.reserved)
-    allocations = annotated.allocations
-    blocks = [(allocations[number], size) for number, size in live.at(highest.allocated_at).items()]
+    allocations, blocks = annotated.allocations, _blocks(live, highest, annotated)
     parts = dict.fromkeys(CATEGORIES, 0)
     for allocation, size in blocks:
         parts[allocation.category] += size

@@ -1,19 +1,18 @@
-"""What fits: the rule of fitting, the largest batch size under it, and estimates of peaks with their intervals.
+"""What fits: the upper end of the predicted interval of the device peak is within the budget; the largest size that does.
 
-*Fits* means that the upper end of the predicted interval of the device peak is within the budget. Device memory is what
-nvidia-smi shows: what PyTorch's allocator has reserved, and the context.
+Device memory is what nvidia-smi shows: what PyTorch's allocator has reserved, the CUDA context, and NCCL's buffers.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.size_model import SizeModel
-from brimful.values import Estimate, PeakEstimate, Point, Source
+from brimful.values import Estimate, Gpu, PeakEstimate, Point, Source
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.replay import Peaks, Replayed, replay_cards, worst_of
@@ -27,6 +26,38 @@ ANY_BYTES = 1 << 62
 ENDLESS = 1 << 24  # a batch size that nobody has
 FEWEST_POINTS, CURVE_POINTS = 8, 24
 DRAWN_ROWS = 120_000  # all points of a curve together: a third of a second
+
+# No formula of NCCL's buffers is documented: a communicator makes them at its first collective, and their size depends on
+# channels, links and NCCL's release. These are assumed, from what users of four A100 with NVLink measured for an all-reduce.
+# Fewer channels (PCIe) take less, all-to-all takes several times as much (github.com/NVIDIA/nccl/issues/1685).
+NCCL_OF_TWO, NCCL_OF_MORE = 544 << 20, 688 << 20  # bytes in a group of two cards, and in larger ones
+NCCL_LOW, NCCL_HIGH = 0.25, 1.5  # of that: two channels of the 24 that NVLink gets; a release or a link that takes more
+_NCCL_SOURCE = "github.com/NVIDIA/nccl/issues/964, four A100"
+
+
+def context_of(gpu: Gpu, uses_cudnn: bool, communicators: Sequence[int] = ()) -> Estimate:
+    """Bytes that nvidia-smi shows beside PyTorch's memory: the CUDA context, cuDNN's where a convolution runs, and NCCL's
+    buffers for `communicators` of so many ranks each. No interval where all was measured on this very card."""
+    base, more = gpu.context_bytes, gpu.cudnn_bytes
+    if uses_cudnn and more is not None:
+        measured = base.source is Source.MEASURED and more.source is Source.MEASURED
+        source = Source.MEASURED if measured else Source.ASSUMED
+        high = None if base.high is None else base.high + more.value
+        base = Estimate(base.value + more.value, source, base.low, high, more.note)
+    nccl = sum(NCCL_OF_TWO if ranks == 2 else NCCL_OF_MORE for ranks in communicators if ranks > 1)
+    if not nccl:
+        return base
+    low = (base.value if base.low is None else base.low) + NCCL_LOW * nccl
+    high = (base.value if base.high is None else base.high) + NCCL_HIGH * nccl
+    note = f"{base.note or 'the CUDA context'}; with NCCL's buffers, assumed ({_NCCL_SOURCE})"
+    return replace(base, value=base.value + nccl, source=Source.ASSUMED, low=low, high=high, note=note)
+
+
+def slack_of(context: Estimate) -> tuple[int, int]:
+    """How far below and above its value the context may lie, in bytes."""
+    below = context.value - context.low if context.low is not None else 0
+    above = context.high - context.value if context.high is not None else 0
+    return max(0, int(below)), max(0, int(above))
 
 
 @dataclass(frozen=True)
@@ -49,14 +80,14 @@ class Card:
         low, high = self.interval.around(device_bytes, growth)
         return max(0, low - self.context_slack_bytes[0]), high + self.context_slack_bytes[1]
 
-    def upper(self, played: Replayed, growth: float = 0.0) -> float:
+    def upper(self, played: Replayed) -> float:
         """The upper end of the device peak's interval; infinite where the card was full before the end."""
         if played.full is not None:
             return float("inf")
-        return self.around(self.device_bytes(played.peak), growth)[1]
+        return self.around(self.device_bytes(played.peak))[1]
 
-    def fits(self, played: Replayed, growth: float = 0.0) -> bool:
-        return self.upper(played, growth) <= self.budget_bytes
+    def fits(self, played: Replayed) -> bool:
+        return self.upper(played) <= self.budget_bytes
 
     @cached_property
     def most_reserved_bytes(self) -> int:
@@ -67,18 +98,13 @@ class Card:
 
         return bisect_left(range(ANY_BYTES), True, key=too_much) - 1
 
-    def estimate(self, peaks: Peaks, growth: float = 0.0) -> PeakEstimate:
-        device = self.device_bytes(peaks)
-        basis = self.interval.basis
-        if growth:
-            basis += f"; widened by {growth:.1%}, for this size lies beyond the ones traced"
+    def estimate(self, peaks: Peaks) -> PeakEstimate:
+        device, basis = self.device_bytes(peaks), self.interval.basis
         if any(self.context_slack_bytes):
             basis += "; and the context of this card is assumed"
         if self.calibration:
             basis += f"; {self.calibration}"
-        interval = self.around(device, growth)
-        source = Source.PREDICTED
-        return PeakEstimate(peaks.allocated, peaks.reserved, device, interval, source, basis)
+        return PeakEstimate(peaks.allocated, peaks.reserved, device, self.around(device), Source.PREDICTED, basis)
 
     def point(self, batch_size: int, played: Replayed, growth: float = 0.0) -> Point:
         """The device peak at one batch size, for a curve."""
@@ -91,7 +117,6 @@ class Card:
         return worst_of(replay_cards(program, program.sizes, self.settings, self.capacity_bytes))
 
     def replay(self, trace: Trace) -> Replayed:
-        """Replay a trace on this card."""
         return self.replay_program(program_of(trace))
 
 
@@ -130,10 +155,9 @@ class ExtrapolatedPeaks:
 def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None, tests: int = MOST_TESTS) -> int | None:
     """The largest batch size from `lower` to `upper` that fits, None if not even `lower` does.
 
-    Memory reserved is not monotone in the batch size: a larger batch can fall into better fitting segments. So the edge
-    found by bisection is a size that fits whose next one does not; then sizes above it are tested (about `tests` of them:
-    the next ones, and some spread up to `REACH` times the edge), and the largest that fits becomes the edge, until none of
-    them does. Without `upper` the search goes up by doubling until a size does not fit, and gives up at 2**24.
+    Memory reserved is not monotone in the batch size: a larger batch can fall into better fitting segments. So bisection finds
+    a size that fits whose next one does not; then about `tests` sizes above it follow (the next ones, and some up to `REACH`
+    times as large), from the largest that fits anew. Without `upper` it doubles until a size does not fit, up to 2**24.
     """
     if not fits(lower):
         found = next((size for size in _above(lower, upper, tests) if fits(size)), None)

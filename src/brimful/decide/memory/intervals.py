@@ -1,7 +1,6 @@
-"""How far a prediction of device memory may be off: from committed bench results, or assumed and labelled so.
+"""How far a prediction of device memory may be off: by bench results on real cards for its kind of network, or assumed.
 
-Each file of ``evidence/`` is one bench's result: errors of the predicted device peak, (measured - predicted) / predicted,
-over many runs on a real card. A prediction uses the one for its kind of network.
+Each file of ``evidence/`` is one bench's result: errors of the predicted device peak, (measured - predicted) / predicted.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ STEP_TIME, STEP_TIME_GROUPED = "step time", "step time, grouped convolutions"
 class Evidence:
     """One bench's result. Errors are relative and signed: above 0 means that more was measured than predicted."""
 
-    situation: str  # one of KINDS, or "any", STEP_TIME, STEP_TIME_GROUPED
+    situation: str  # one of KINDS, or STEP_TIME, STEP_TIME_GROUPED
     median_error: float
     low_error: float  # the shortest stretch that holds 95.5 % of the runs
     high_error: float
@@ -68,22 +67,20 @@ class RelativeInterval:
 
 
 def interval_for(kind: str, evidence: Iterable[Evidence] | None = None) -> RelativeInterval:
-    """The interval for a kind of network (see `kind_of`): its own bench's, else any bench's, else assumed."""
-    found = list(committed_evidence() if evidence is None else evidence)
-    for situation in (kind, "any"):
-        # Several benches of one situation: the one with most runs.
-        for one in sorted((e for e in found if e.situation == situation), key=lambda e: -e.count):
-            basis = f"{one.basis} ({one.count} runs, {one.hardware}, {one.date})"
-            return RelativeInterval(min(one.low_error, 0.0), max(one.high_error, 0.0), basis, Source.MEASURED)
-    basis = f"assumed ±{ASSUMED_ERROR:.1%}: no bench has measured networks of this kind ({kind})"
-    return RelativeInterval(-ASSUMED_ERROR, ASSUMED_ERROR, basis, Source.ASSUMED)
+    """The interval for a kind of network (see `kind_of`): that of its bench with most runs, else assumed."""
+    found = [one for one in (committed_evidence() if evidence is None else evidence) if one.situation == kind]
+    if not found:
+        basis = f"assumed ±{ASSUMED_ERROR:.1%}: no bench has measured networks of this kind ({kind})"
+        return RelativeInterval(-ASSUMED_ERROR, ASSUMED_ERROR, basis, Source.ASSUMED)
+    one = max(found, key=lambda e: e.count)
+    basis = f"{one.basis} ({one.count} runs, {one.hardware}, {one.date})"
+    return RelativeInterval(min(one.low_error, 0.0), max(one.high_error, 0.0), basis, Source.MEASURED)
 
 
 def kind_of(program: Program) -> str:
     """The kind of network by what a trace of a small batch allocates.
 
-    Predictions err by what cuDNN's workspaces hold, for its model is the least certain of all: what counts is the largest of
-    them, as a share of the most bytes alive at once.
+    The model of cuDNN's workspaces is the least certain: what counts is the largest, as a share of the most bytes alive.
     """
     names = [str(event[1]) for event in program.events if event[0] == "malloc"]
     if not any(word in name for name in names for word in ("conv", "attention", "bmm", "._softmax", "_safe_softmax")):

@@ -1,7 +1,7 @@
 """Peaks alone, where nothing finer can be measured: fixed + linear + quadratic in the batch size, none of them negative.
 
-The quadratic part is real: pairwise losses, attention over the batch. Coefficients that cannot be negative keep noisy points
-from bending the curve downwards, which would promise memory that is not there.
+The quadratic part is real (pairwise losses, attention over the batch); a negative one, of noisy points, would promise memory
+that is not there.
 """
 
 from __future__ import annotations

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from brimful.decide.memory.breakdown import Breakdowns, break_down
-from brimful.decide.memory.categories import GRADIENTS, OPTIMIZER_STATE, Allocation, Annotated
+from brimful.decide.memory.breakdown import (
+    CACHE,
+    CONTEXT,
+    GRADIENTS,
+    OPTIMIZER_STATE,
+    Allocation,
+    Annotated,
+    Breakdowns,
+    break_down,
+)
 from brimful.decide.memory.fit import Card
 from brimful.decide.memory.size_model import SizeModel
 from brimful.values import Breakdown, NoSaving, Saving, Source
 from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.trace import RECOMPUTATION
 
-MIB = 1 << 20
 WORTH_SHARE = 0.001  # of the peak: less is no saving
 SPLITS = (2, 4)  # of a batch into micro-batches
 
@@ -57,7 +64,7 @@ def changes_to_run(annotated: Annotated, capability: tuple[int, int]) -> tuple[l
 
 def judged(card: Card, code: str, how: str, before: int, after: int, source: Source, basis: str = "") -> Saving | NoSaving:
     """A change by the device peaks (bytes) before and after it."""
-    saved, least = before - after, max(MIB, WORTH_SHARE * before)
+    saved, least = before - after, max(1 << 20, WORTH_SHARE * before)
     what = NAMES.get(code, code)
     if saved < least:
         found = "a trial ran it, and" if source is Source.PREDICTED else "by estimate"
@@ -140,4 +147,4 @@ def smaller_evaluation(card: Card, model: SizeModel, breakdowns: Breakdowns, bat
 
 
 def _allocated(breakdown: Breakdown) -> int:
-    return sum(size for name, size in breakdown.parts.items() if name not in ("cache", "context"))
+    return sum(size for name, size in breakdown.parts.items() if name not in (CACHE, CONTEXT))

@@ -5,6 +5,7 @@ It goes up in steps whose predicted peak stays within the budget; the size that 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
@@ -102,9 +103,8 @@ def search_largest_measured(
 def predicted_ceiling(points: Sequence[tuple[int, float]], budget_bytes: int, limits: Limits) -> int:
     """How far a search for speed may go up when only small sizes had their memory measured.
 
-    The largest batch size whose predicted peak, at the upper end of its interval, stays within the budget. `points` are
-    (batch size, peak bytes), measured, at least one of them within the budget and the limits. The answer is predicted and
-    never below the largest such point. Raises ValueError where no point is within both.
+    The largest batch size whose predicted peak, at the upper end of its interval, stays within the budget, and at least the
+    largest of the measured `points` (batch size, peak bytes) within budget and limits. Raises ValueError where there is none.
     """
     upper = upper_limit(limits)[0]
     within = [size for size, peak in points if peak <= budget_bytes and (upper is None or size <= upper)]
@@ -139,7 +139,7 @@ def _next_size(known: _Known) -> int | None:
 
 
 def _largest_within(known: _Known, fit: PeakFit, low: int, most: int) -> int:
-    """The largest size up to `most` whose predicted upper end is within the budget, by bisection; at least `low`."""
+    """The largest size up to `most` whose predicted upper end is within the budget; at least `low`."""
     # A size that ran out of memory where the curve promised room shows the curve to be too low by at least this factor.
     inflation = max([1.0, *(known.budget_bytes / fit.at(size) for size in known.out)])
     # Two points cannot tell a line from a parabola: the steeper one must fit as well.
@@ -153,11 +153,7 @@ def _largest_within(known: _Known, fit: PeakFit, low: int, most: int) -> int:
             return False
         return fit.interval(size)[1] * inflation <= known.budget_bytes
 
-    good, bad = low, most + 1
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if within(middle) else (good, middle)
-    return good
+    return low + bisect_left(range(low + 1, most + 1), True, key=lambda size: not within(size))
 
 
 def _estimate(known: _Known, memory: str, names_largest: bool) -> MemoryEstimate:

@@ -1,9 +1,7 @@
 """The search for the largest batch size on an imaginary card: a generator of batch sizes to trace, without input or output.
 
-Two small traces extrapolate each allocation's size; the third is taken at the answer and must be reproduced. Where it is
-reproduced only up to some row, and by that row no larger size has room, the answer stands all the same. Else sizes are
-extrapolated anew from the traces nearest to the answer, or, where the order of allocations itself depends on the batch size,
-the next size comes from the peaks. Sizes below one at which the script raises an error are tried as well (`Bracket`).
+Two small traces extrapolate each allocation's size, and the third, at the answer, must come out to the byte, or at least as far
+as to a row by which no larger size has room. Else the traces nearest to the answer, or peaks alone, give the next size.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ from brimful.decide.memory.size_model import (
     common_prefix,
     fit_size_model,
     most_trusted,
-    needs_another_trace,
-    second_size,
+    third_size,
 )
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import Limits, MemoryEstimate, Outcome, PeakEstimate, Point
@@ -34,6 +31,7 @@ from brimful_inside.simulator.trace import Trace
 MAX_TRACES = 6
 GROWTH_STEP = 8  # where peaks alone are known, a size is at most this many times the largest that was traced
 FIRST_SIZE = 5  # not 1 or 2, where scripts and kernels take other ways
+APART = 7  # of the first two: a prime, so that a rounding in the script shows as a broken slope
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class _Known:
         return self.predicted.setdefault(model.identity, ExtrapolatedPeaks(model, self.card))
 
     def trace(self, size: int) -> Generator[int, Traced, None]:
-        """Ask for a trace at this size, and keep what it showed."""
+        """Trace this size, and keep what it showed."""
         bracket = self.bracket
         bracket.tried.append(size)
         traced = yield bracket.samples(size)
@@ -111,7 +109,7 @@ class _Known:
 
 
 def search_largest(
-    card: Card, limits: Limits, max_traces: int = MAX_TRACES, first_size: int = FIRST_SIZE, multiple_of: int = 1
+    card: Card, limits: Limits, first_size: int = FIRST_SIZE, multiple_of: int = 1
 ) -> Generator[int, Traced, MemoryConclusion]:
     """Yields batch sizes to trace, is sent what each showed, and returns the conclusion.
 
@@ -121,9 +119,9 @@ def search_largest(
     """
     known = _Known(card, Bracket(limits, multiple_of))
     bracket = known.bracket
-    yield from _first_traces(known, max(1, first_size // multiple_of), max_traces)
+    yield from _first_traces(known, max(1, first_size // multiple_of))
     while bracket.failed is None and known.programs:
-        most = max_traces + (MORE_TRIALS if bracket.script_errors else 0)
+        most = MAX_TRACES + (MORE_TRIALS if bracket.script_errors else 0)
         size = _next_size(known) if len(bracket.tried) < most else None
         if size is None:
             break
@@ -131,21 +129,21 @@ def search_largest(
     return _conclude(known)
 
 
-def _first_traces(known: _Known, first_size: int, max_traces: int) -> Generator[int, Traced, None]:
+def _first_traces(known: _Known, first_size: int) -> Generator[int, Traced, None]:
     """Two traces at small sizes, a third where they call for it; smaller ones where those are too large already."""
     bracket = known.bracket
     size = bracket.within(first_size)
     yield from known.trace(size)
-    while size in known.full and size > bracket.lowest and len(bracket.tried) < max_traces:
+    while size in known.full and size > bracket.lowest and len(bracket.tried) < MAX_TRACES:
         size = max(bracket.lowest, size // 4)
         yield from known.trace(size)
     if not known.programs:
         return
     second = _second_size(known, size)
-    if second is not None and len(bracket.tried) < max_traces:
+    if second is not None and len(bracket.tried) < MAX_TRACES:
         yield from known.trace(second)
     if bracket.failed is None and len(known.programs) == 2:
-        third, upper, largest = needs_another_trace(known.programs), bracket.upper, max(known.played)
+        third, upper, largest = third_size(known.programs), bracket.upper, max(known.played)
         if third is None or (upper is not None and third > upper) or known.full:
             return
         # Even if all memory grew with the square of the batch since the largest size that was traced.
@@ -155,7 +153,7 @@ def _first_traces(known: _Known, first_size: int, max_traces: int) -> Generator[
 
 def _second_size(known: _Known, first: int) -> int | None:
     """A size above the first one that fits even if all memory grows with the batch; else a size below it."""
-    wanted = min([second_size(first), *(size - 1 for size in known.full)])
+    wanted = min([first + APART, *(size - 1 for size in known.full)])
     if known.bracket.upper is not None:
         wanted = min(wanted, known.bracket.upper)
     for size in range(wanted, first, -1):
@@ -202,10 +200,7 @@ def _candidate(known: _Known, model: TrustedModel | None) -> int | None:
 
 
 def _candidate_by_memory(known: _Known, model: TrustedModel | None) -> int | None:
-    """As `_candidate`, whether or not the script itself would fail there.
-
-    A model may hold near the edge alone, so it is asked from the largest traced size that fits upwards.
-    """
+    """As `_candidate`, whether or not the script itself would fail there."""
     bracket = known.bracket
     low, high, upper = bracket.low, bracket.high, bracket.largest_to_try
     expected = high is not None and (model is None or not model.verified or known.peaks_of(model.size_model).fits(high))
@@ -219,6 +214,7 @@ def _candidate_by_memory(known: _Known, model: TrustedModel | None) -> int | Non
         # Any size is as good as any other: without a limit, name none that was not traced.
         found = upper if upper is not None and known.peaks_of(model.size_model).fits(upper) else None
     else:
+        # From the largest traced size that fits upwards, for a model may hold near the edge alone.
         found = known.peaks_of(model.size_model).largest(low or bracket.lowest, upper)
     return found if low is None or found is not None else low
 
@@ -310,8 +306,7 @@ def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
 def _notes(known: _Known, model: TrustedModel | None, proven: bool) -> list[str]:
     notes: list[str] = []
     if model is None and len(known.programs) > 1:
-        sizes = sorted(known.programs)
-        where = known.programs[sizes[0]].difference(known.programs[sizes[-1]])
+        where = known.programs[min(known.programs)].difference(known.programs[max(known.programs)])
         notes.append(f"the order of allocations depends on the batch size ({where}), so trials searched for the answer")
     elif model is not None and not model.verified and len(known.programs) > 1 and not proven:
         notes.append(f"no trace confirmed the extrapolated sizes: {_difference(known, model)}")

@@ -1,7 +1,7 @@
 """The size of each allocation as a function of the batch size, fitted through two traces, or three where batch meets batch.
 
-The peak of a run is not affine in its batch size, for the moment of the peak moves. But each allocation's size is, and the
-order of allocations stays, so that the peak at any size comes from replaying the program with the sizes computed anew.
+The peak of a run is not affine in its batch size, for its moment moves. But each allocation's size is, and their order stays:
+the peak at any size comes from replaying the program with the sizes computed anew.
 """
 
 from __future__ import annotations
@@ -192,22 +192,14 @@ def _fit(batch_sizes: Sequence[int], values: Sequence[int]) -> Polynomial:
     return fit_polynomial(list(zip(batch_sizes, values, strict=True)))
 
 
-def needs_another_trace(programs: dict[int, Program]) -> int | None:
-    """The batch size at which one more trace is needed before sizes can be extrapolated; None: they can.
+def third_size(programs: dict[int, Program]) -> int | None:
+    """The batch size of the third trace that two call for where an allocation grows faster than the batch (batch meets batch).
 
-    Two traces do for sizes that are affine in the batch. A third is called for where an allocation grows faster than that
-    (batch meets batch). Where the events differ from trace to trace more small traces give no model.
+    None where two do, and where their events differ, so that more small traces give no model.
     """
-    sizes = sorted(programs)
-    if len(sizes) == 1:
-        return second_size(sizes[0])
-    model = fit_size_model(programs) if len(sizes) == 2 else None
-    return 2 * sizes[1] - sizes[0] + 1 if model is not None and model.superlinear else None
-
-
-def second_size(first: int) -> int:
-    """A size to trace after `first`: a prime distance away, so that a rounding in the script shows as a broken slope."""
-    return first + 7
+    first, second = sorted(programs)
+    model = fit_size_model(programs)
+    return 2 * second - first + 1 if model is not None and model.superlinear else None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How settings are ranked. An objective is a value; memory occupancy is none of them."""
+"""How to rank settings. Memory occupancy is no objective."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ class Choice:
 
     batch_size: int
     why: str
-
-
-def default_objective(has_clock: bool) -> Objective:
-    """Speed where it can be measured or predicted; else, on a card of which only the memory is known, the largest that fits."""
-    return Objective.FASTEST if has_clock else Objective.LARGEST
 
 
 def peak_bytes(sample: TrialResult, memory: str) -> int | None:
@@ -52,8 +47,8 @@ def choose(objective: Objective, fitting: Sequence[TrialResult], requested: int 
     sizes = sorted({size for size, _ in runs})
     if objective is Objective.FIT and requested is not None:
         size = max((one for one in sizes if one <= requested), default=sizes[0])
-        larger = f"the largest size up to {requested:,} that was run and fits"
-        return Choice(size, "the size asked for fits" if size == requested else larger)
+        smaller = f"the largest size up to {requested:,} that was run and fits"
+        return Choice(size, "the requested size fits" if size == requested else smaller)
     speed = speed_estimate([run for _, run in runs])
     if objective is not Objective.FASTEST or speed.knee_batch_size is None:
         return Choice(sizes[-1], "the largest size that was run and fits")
@@ -67,7 +62,7 @@ def choose(objective: Objective, fitting: Sequence[TrialResult], requested: int 
 
 
 def _among_noise(speed: SpeedEstimate, requested: int | None) -> Choice | None:
-    """What to name where repeats differ too much: the size asked for, unless it is slower than even that explains."""
+    """What to name where repeats differ too much: the requested size, unless it is slower than even that explains."""
     rates = {point.batch_size: point.value.value for point in speed.points}
     best = speed.best_batch_size
     if best is None:

@@ -1,10 +1,8 @@
 """The search for settings on a device that has a clock: a generator of trials to run, without running any.
 
-In order: the user's own settings; other ways to run them (the host allocator's environment, loader workers), always in
-pairs side by side; batch sizes, doubling up and halving down from there while it pays, then between them; repeats of those
-that decide; the user's own settings once more. What is named was run to its end within the budget. Only out of memory, or a
-peak over the budget, makes the search go smaller; a size at which the command crashes or takes too long is left out.
-At most `max_trials` trials.
+In order: the user's own settings; other ways to run them (the host allocator's environment, loader workers), in pairs side by
+side; batch sizes, by doubling and halving, then between them; repeats of those that decide; the user's own once more. Only out
+of memory, or a peak over the budget, makes it go smaller; sizes at which the command crashes or takes too long are left out.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True)
 class SpeedProblem:
-    """What is to be decided."""
+    """What to decide."""
 
     largest_batch_size: int  # that fits by what the memory trials show, and obeys all other limits
     fits: Callable[[TrialResult], bool]  # whether a sample ran to its end within the budget
@@ -83,6 +81,11 @@ class SearchResult:
     baseline_rates: tuple[float, ...]  # and of the user's own settings; () where they were not given or did not fit
     ceiling: int  # the largest batch size that may still fit
     failure: TrialResult | None = None
+
+
+def workers_to_try(cores: int) -> tuple[int, ...]:
+    """Counts of loader workers worth a trial against none: one, half the cores, all the cores but one; ascending."""
+    return tuple(sorted({1, cores // 2, cores - 1} - {0}))
 
 
 class Top(StrEnum):
@@ -180,10 +183,8 @@ class _Search:
         settings = {"batch_size": size} | dict(context.settings)
         sample = yield Request(settings, dict(context.environment))
         runs.add(sample, context, size, lowers=context in (self._home, self._context))
-        hopeless = sample.outcome in HOPELESS or len(runs.dead) >= PATIENCE
-        if sample.outcome is Outcome.INTERRUPTED or (hopeless and not runs.fitting()):
-            raise _Stop(sample)
-        if runs.ceiling < self.problem.min_batch_size:
+        hopeless = (sample.outcome in HOPELESS or len(runs.dead) >= PATIENCE) and not runs.fitting()
+        if sample.outcome is Outcome.INTERRUPTED or hopeless or runs.ceiling < self.problem.min_batch_size:
             raise _Stop(sample)
         return sample
 

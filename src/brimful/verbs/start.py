@@ -1,0 +1,92 @@
+"""What predict, audit and tune start from: the command, the settings given, the device and its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from brimful import command as commands
+from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE
+from brimful.units import parse_batch_size
+from brimful.values import Budget, Command, Device, Diagnostic, Objective, Setting
+from brimful.verbs import devices
+from brimful.verbs.session import Options, Session, opened
+
+
+@dataclass(frozen=True)
+class Start:
+    """A command as a verb starts with it."""
+
+    command: Command
+    given: dict[str, Setting]  # with --set
+    asked: int | None  # the batch size of the command or of --set; None: it is left open
+    device: Device
+    budget: Budget
+    options: Options
+    advice: Diagnostic | None  # where brimful replaced a bare `python`
+
+    @contextmanager
+    def session(self, verb: str, objective: Objective | None = None) -> Iterator[Session]:
+        with opened(verb, self.command, self.device, self.options, self.budget, objective) as session:
+            if self.advice:
+                session.note(self.advice)
+            yield session
+
+    def values(self, **defaults: Setting) -> dict[str, Setting]:
+        """A trial's settings: those given, those in the command, and `defaults` where a placeholder stands open.
+
+        Raises UsageError for a placeholder that stays open, and for a given setting that reaches nothing.
+        """
+        refuse_unreachable(self.command, self.given)
+        placeholders = commands.placeholders(self.command)
+        values = {name: self.command.given[name] for name in placeholders if name in self.command.given} | self.given
+        for name, value in ({ACCUMULATION: 1} | defaults).items():  # a run starts with 1: its command line serves here
+            if name in placeholders:
+                values.setdefault(name, value)
+        commands.fill(self.command, values)
+        return values
+
+    def other_values(self, **defaults: Setting) -> dict[str, Setting]:
+        """As `values`, for a search that sets the batch size."""
+        return {name: value for name, value in self.values(batch_size=1, **defaults).items() if name != BATCH_SIZE}
+
+
+def start(
+    argv: Sequence[str],
+    settings: Mapping[str, Setting] | None,
+    options: Options | None,
+    device: str,
+    gpu: str | None,
+    gpu_memory: str | None,
+    ranks: int | None,
+    as_rank: int | None,
+) -> Start:
+    """Raises UsageError for what cannot be meant, NoSuchDevice for an unknown card or a device that is not here."""
+    options, given = options or Options(), dict(settings or {})
+    command, advice = devices.with_torch(commands.parse(tuple(argv)))
+    batch_size = given.get(BATCH_SIZE, command.given.get(BATCH_SIZE))
+    asked = None if batch_size is None else parse_batch_size(str(batch_size))
+    cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
+    chosen, accelerator = devices.choose(command, device, cards)
+    budget = devices.budget_for(chosen, accelerator, options.budget)
+    return Start(command, given, asked, chosen, budget, options, advice)
+
+
+def takes_a_batch_size(command: Command) -> bool:
+    """Whether a batch size can be given to the script: by a placeholder, a known flag, or brimful.setting inside."""
+    return BATCH_SIZE in commands.placeholders(command) or any(map(commands.says_its_batch_size_inside, _texts(command)))
+
+
+def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:
+    """Raises UsageError for a given setting that has no placeholder, unless a script may read it (brimful.setting)."""
+    texts = _texts(command)
+    if texts and not any("brimful" in text for text in texts):
+        commands.with_settings(command, given)
+
+
+def _texts(command: Command) -> list[str]:
+    """The scripts that the command names, as far as they can be read."""
+    paths = [Path(word) for word in command.argv if word.endswith(".py")]
+    return [path.read_text(errors="replace") for path in paths if path.is_file()]
