@@ -107,7 +107,7 @@ def test_an_unknown_card_is_answered_with_the_nearest_names(capsys):
         (["audit", "--steps", "1.5", *TRAIN, "8"], "--steps 1.5"),
         (["audit", "--time-limit", "soon", *TRAIN, "8"], "'soon'"),
         (["audit", "--set", "lr", *TRAIN, "8"], "name=value"),
-        (["audit", "--device", "cpu", *TRAIN, "8", "--lr", "{lr}"], "leaves {lr} open"),
+        (["audit", "--device", "cpu", *TRAIN, "8", "--lr", "{lr}"], "holds {lr} and nothing sets it"),
         (["predict", "--gpu", "t4", *TRAIN, "8", "--lr", "{lr}"], "nothing sets it"),
         (["gpus", "--", "my-train"], "runs no command"),
         (["report"], "there is no record"),
