@@ -61,7 +61,7 @@ def test_on_an_imaginary_card_what_is_named_was_run_and_obeys_every_limit(world,
     try:
         record = work(world, tune, argv, most, None, gpu_memory=memory)
     except DoesNotFit:
-        assert world.peak(1) + 600 * MIB > 0.7 * int(memory[0]) * GIB, "one sample would have fitted"
+        assert world.peak(1) + 1350 * MIB > 0.9 * int(memory[0]) * GIB, "one sample would have fitted"
         return
     check(world, record, record.opened.budget.bytes, most)
     assert record.plan.trials <= 7, "six traces, and one that confirms"
