@@ -21,7 +21,7 @@ from brimful_inside import wire
 
 
 class Watcher(Protocol):
-    """Who watches while a verb works (a terminal, a notebook, nobody). Does nothing where it is not overridden."""
+    """Who watches while a verb works (a terminal, a notebook, nobody)."""
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
     def trial_progress(self, seen: wire.Progress | None) -> None: ...
@@ -29,8 +29,13 @@ class Watcher(Protocol):
     def message(self, text: str) -> None: ...
 
 
-class Nobody(Watcher):
+class Nobody:
     """Watches in silence."""
+
+    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
+    def trial_progress(self, seen: wire.Progress | None) -> None: ...
+    def trial_ended(self, sample: TrialResult) -> None: ...
+    def message(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)

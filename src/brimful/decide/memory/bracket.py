@@ -15,7 +15,9 @@ MORE_TRIALS = 4
 CLOSE = 20  # assumed: a twentieth of the batch size is not worth another trial
 
 
-_Asked, _Shown, _Found = TypeVar("_Asked"), TypeVar("_Shown"), TypeVar("_Found")
+_Asked = TypeVar("_Asked")
+_Shown = TypeVar("_Shown")
+_Found = TypeVar("_Found")
 
 
 def run_search(search: Generator[_Asked, _Shown, _Found], show: Callable[[_Asked], _Shown]) -> _Found:
