@@ -13,8 +13,7 @@ from brimful_inside.imaginary.cuda_api.cuda_api import patch_cuda
 from brimful_inside.imaginary.cuda_api.data_parallel import patch_transfers
 from brimful_inside.imaginary.cuda_api.types import patch_storages
 from brimful_inside.imaginary.dispatch import autograd_in_place, dispatch_mode
-from brimful_inside.imaginary.dispatch.function_mode import Functions, let_bodies_run
-from brimful_inside.imaginary.dispatch.threads import Modes, follow_threads
+from brimful_inside.imaginary.dispatch.function_mode import Functions, Modes, follow_threads, let_bodies_run
 from brimful_inside.imaginary.distributed import patch_distributed
 from brimful_inside.imaginary.operators import host_reads, recurrent, tables
 from brimful_inside.imaginary.operators.avoid_sympy import avoid_sympy_import
@@ -22,13 +21,10 @@ from brimful_inside.imaginary.operators.convolutions import Plans
 from brimful_inside.imaginary.operators.cublas import Workspaces
 from brimful_inside.imaginary.operators.data_dependent import refuse_nested_tensors
 from brimful_inside.imaginary.operators.flops import Classes
-from brimful_inside.imaginary.operators.foreach_groups import group_by_card
 from brimful_inside.imaginary.operators.fused_kernels import register_meta_kernels
 from brimful_inside.imaginary.operators.temporaries import Machine
 from brimful_inside.imaginary.state.device import ImaginaryGpu, OpenTrace
 from brimful_inside.wire import Card
-
-__all__ = ["enter"]
 
 
 def enter(
@@ -87,7 +83,7 @@ def _patch(gpu: ImaginaryGpu) -> None:
     host_reads.patch_values(gpu, patches)
     patch_cache(gpu.casts, patches)
     recurrent.flatten_weights_as_on_cuda(patches)
-    group_by_card(gpu, patches)
+    devices.group_by_card(gpu, patches)
     let_bodies_run(patches)
     leave_uncompiled(gpu, patches)
     avoid_sympy_import(patches)

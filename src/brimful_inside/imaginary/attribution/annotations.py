@@ -1,26 +1,38 @@
-"""What a trace says of each allocation beside its bytes (simulator/trace.py): who asked for it, and what it becomes."""
+"""What a trace says of each allocation beside its bytes (simulator/trace.py): the module, the line and the pass that allocates,
+and what it becomes.
+
+A line is that of the first frame outwards that is neither torch's, nor another library's, nor ours.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import linecache
+import os
+import sys
+import sysconfig
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from brimful_inside.imaginary.attribution.call_sites import CallSites
+import brimful_inside
 from brimful_inside.imaginary.attribution.categories import Categories
-from brimful_inside.imaginary.attribution.modules import ModuleCalls
+from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
 from brimful_inside.imaginary.attribution.what_if import WHAT_IFS, patch_what_if
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.simulator.trace import Uses
+from brimful_inside.simulator.trace import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTATION, Site, Uses
 
-__all__ = ["Annotations"]
+LONGEST_LINE = 100
 
-_FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
+_OURS = os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_STANDARD = sysconfig.get_paths()["stdlib"]
+_HIDDEN, _LIBRARY, _USER = 0, 1, 2
 
 
 class Annotations:
-    """Who asks for memory (`call_sites`) and what it becomes (`categories`), written into the traces of `gpu`."""
+    """What the traces of `gpu` say of allocations: who makes them (`call_sites`), and what they become (`categories`)."""
 
     def __init__(self, gpu: ImaginaryGpu, what_if: Optional[str] = None) -> None:
         if what_if is not None and what_if not in WHAT_IFS:
@@ -37,20 +49,11 @@ class Annotations:
         self.call_sites.patch(patches)
         self.categories.patch(patches)
         for ledger in self._gpu.ledgers:
-            ledger.sites = self.call_sites
+            ledger.call_sites = self.call_sites
         if self._what_if is not None:
             patch_what_if(self._what_if, self._gpu.card.capability, self.calls, self.uses, patches)
         else:
             self._watch_autocast(patches)
-
-    def made(self, tensor: Any, func: Any) -> None:
-        """`tensor` was made by `func`, which may have read it from the host."""
-        if func in _FROM_DATA:
-            self.categories.copied(tensor)
-
-    def copied(self, tensor: Any) -> None:
-        """`tensor` was filled from the host."""
-        self.categories.copied(tensor)
 
     def uses(self, name: str) -> None:
         """The script uses `name`; written once."""
@@ -69,3 +72,99 @@ class Annotations:
             return enter(context)
 
         patches.set(autocast, "__enter__", __enter__)
+
+
+class CallSites:
+    """Numbers the places that allocate."""
+
+    def __init__(self, calls: ModuleCalls) -> None:
+        self.calls = calls
+        self.known: List[Site] = []  # by number
+        self._numbers: Dict[Tuple[Place, str, int, int], int] = {}
+        self._kinds: Dict[int, int] = {}  # by the id of a code object: to hash one takes longer than all the rest
+        self._codes: List[Any] = []  # kept, so that no other gets the id of one
+        self._in_step = 0
+
+    def patch(self, patches: Patches) -> None:
+        self.calls.patch(patches)
+        patches.undo_by(register_optimizer_step_pre_hook(self._step_begins).remove)
+        patches.undo_by(register_optimizer_step_post_hook(self._step_ends).remove)
+
+    def current(self) -> int:
+        """The number of the site that the current thread is at."""
+        place, during = self._doing()
+        code, line = self._line()
+        key = (place, during, id(code), line)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.known)
+            self.known.append(Site(number, place.path, _text_of(code, line), during, place.model))
+        return number
+
+    def _doing(self) -> Tuple[Place, str]:
+        thread = self.calls.thread
+        stack = thread.stack
+        if thread.backward:
+            if len(stack) > thread.base:
+                return stack[-1], RECOMPUTATION
+            return self.calls.of_backward(), BACKWARD
+        if stack:
+            return stack[-1], FORWARD
+        return NOWHERE, OPTIMIZER if self._in_step else ""
+
+    def _line(self) -> Tuple[Any, int]:
+        """The user's line. Outside of a module's call it is the same for all that happens inside, and kept for that long."""
+        kinds, lines, call = self._kinds, self.calls.thread.lines, self.calls.code
+        frame: Any = sys._getframe(5)  # those before are of the ledger
+        library: Any = None
+        level = 0
+        while frame is not None:
+            code = frame.f_code
+            if code is call:
+                level -= 1
+                if lines[level] is not None:
+                    return self._keep(lines[level], level)
+            else:
+                kind = kinds.get(id(code))
+                if kind is None:
+                    kind = kinds[id(code)] = _kind_of(code.co_filename)
+                    self._codes.append(code)
+                if kind == _USER:
+                    return self._keep((code, frame.f_lineno), level)
+                if kind == _LIBRARY and library is None:
+                    library = code, frame.f_lineno
+            frame = frame.f_back
+        return library or (None, 0)
+
+    def _keep(self, line: Tuple[Any, int], level: int) -> Tuple[Any, int]:
+        lines = self.calls.thread.lines
+        while level:
+            lines[level] = line
+            level += 1
+        return line
+
+    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._in_step += 1
+
+    def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._in_step = 0  # an exception may have left a step without this hook
+
+
+def _kind_of(file: str) -> int:
+    if file.startswith((_OURS, _TORCH, "<")):
+        return _HIDDEN
+    if "site-packages" in file or "dist-packages" in file:
+        return _LIBRARY
+    return _HIDDEN if file.startswith(_STANDARD) else _USER
+
+
+def _text_of(code: Optional[Any], line: int) -> str:
+    """ "train.py:57 in main: loss.backward()"."""
+    if code is None:
+        return ""
+    file = code.co_filename
+    place = "%s:%d in %s" % (os.path.basename(file), line, code.co_name)
+    text = " ".join(linecache.getline(file, line).split())
+    if len(text) > LONGEST_LINE:
+        text = text[: LONGEST_LINE - 3] + "..."
+    return "%s: %s" % (place, text) if text else place

@@ -19,8 +19,6 @@ from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import C, TensorBase, is_meta, plain_parts
 from brimful_inside.simulator.trace import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, Backward
 
-__all__ = ["Categories"]
-
 FIRST_STEPS = 2  # of an optimizer, after which its states are recorded; later ones are the same allocations
 
 _grad_of = TensorBase.grad.__get__
@@ -157,7 +155,7 @@ class Categories:
 
 def _flush(lines: Lines) -> None:
     for ledger, rows in lines.items():
-        ledger.note_lines(rows)
+        ledger.note_lines("".join(rows))
 
 
 def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:

@@ -15,8 +15,6 @@ import torch
 
 from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["NOWHERE", "ModuleCalls", "Place"]
-
 MOST_MARKS = 400_000  # of which the older half is dropped: graphs do not live as long
 NO_NUMBER = 1 << 62  # accumulations of gradients have the largest number there is
 
@@ -49,11 +47,8 @@ class Thread(threading.local):
 
 
 class ModuleCalls:
-    """Watches `torch.nn.Module.__call__` and the autograd engine.
-
-    `around(module, call, args, kwargs)` may stand in for a call (None: nothing does). `on_outermost(module, begins)` and
-    `on_backward(begins)` are called at the outermost calls and passes.
-    """
+    """Watches `torch.nn.Module.__call__` and the autograd engine. `around(module, call, args, kwargs)` may stand in for a call;
+    `on_outermost(module, begins)` and `on_backward(begins)` are called at the outermost calls and passes."""
 
     def __init__(self) -> None:
         self.thread = Thread()
@@ -73,11 +68,11 @@ class ModuleCalls:
         run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
         def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
-            self.backward_begins()
+            self._backward(True)
             try:
                 return run(*args, **kwargs)
             finally:
-                self.backward_ends()
+                self._backward(False)
 
         patches.set(torch.autograd, "_engine_run_backward", _engine_run_backward)
 
@@ -110,20 +105,14 @@ class ModuleCalls:
 
         return __call__
 
-    def backward_begins(self) -> None:
+    def _backward(self, begins: bool) -> None:
         thread = self.thread
-        thread.backward += 1
-        if thread.backward == 1:
+        if begins and not thread.backward:
             thread.base = len(thread.stack)
+        thread.backward += 1 if begins else -1
+        if thread.backward == (1 if begins else 0):
             for callback in self.on_backward:
-                callback(True)
-
-    def backward_ends(self) -> None:
-        thread = self.thread
-        thread.backward -= 1
-        if not thread.backward:
-            for callback in self.on_backward:
-                callback(False)
+                callback(begins)
 
     def of_backward(self) -> Place:
         """The forward module of the backward operation that runs in this thread."""

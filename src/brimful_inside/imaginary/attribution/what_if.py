@@ -17,8 +17,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from brimful_inside.imaginary.attribution.modules import ModuleCalls
 from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["WHAT_IFS", "blocks_that_repeat", "patch_what_if"]
-
 WHAT_IFS = ("autocast", "checkpointing")
 
 Module = torch.nn.Module
@@ -29,10 +27,7 @@ Uses = Callable[[str], None]  # writes what is used into the trace
 def patch_what_if(name: str, capability: Any, calls: ModuleCalls, uses: Uses, patches: Patches) -> None:
     """Switches `name` on, one of WHAT_IFS, on a card of `capability`."""
     if name == "autocast":
-        autocast = Autocast(calls, lower_precision(capability))
-        patches.undo_by(register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: autocast.close()).remove)
-        autocast.end_inside_others(patches)
-        patches.undo_by(autocast.close)
+        Autocast(calls, lower_precision(capability), patches)
     else:
         Checkpointing(calls, uses)
 
@@ -45,13 +40,16 @@ def lower_precision(capability: Any) -> torch.dtype:
 class Autocast:
     """As a script would write it: model and loss under autocast, the backward pass outside. Not where it is on already."""
 
-    def __init__(self, calls: ModuleCalls, dtype: torch.dtype):
+    def __init__(self, calls: ModuleCalls, dtype: torch.dtype, patches: Patches):
         self._calls = calls
         self._dtype = dtype
         self._open = threading.local()
         calls.on_outermost.append(self._outermost)
-        calls.on_backward.append(self._backward)
+        calls.on_backward.append(lambda begins: self._close() if begins else None)
         calls.around = self._around
+        patches.undo_by(register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._close()).remove)
+        self._end_inside_others(patches)
+        patches.undo_by(self._close)
 
     def _outermost(self, module: Module, begins: bool) -> None:
         if begins and torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda"):
@@ -59,23 +57,19 @@ class Autocast:
             self._open.context.__enter__()
             self._open.depth = _autocast_depth()
 
-    def _backward(self, begins: bool) -> None:
-        if begins:
-            self.close()
-
-    def close(self) -> None:
+    def _close(self) -> None:
         context = getattr(self._open, "context", None)
         if context is not None:
             self._open.context = None
             context.__exit__(None, None, None)
 
-    def end_inside_others(self, patches: Patches) -> None:
+    def _end_inside_others(self, patches: Patches) -> None:
         """Where the script leaves a context that ours was opened in (`autocast(enabled=args.amp)`), ours ends before it."""
         leave = torch.amp.autocast_mode.autocast.__exit__
 
         def __exit__(context: Any, *error: Any) -> Any:
             if getattr(self._open, "context", None) is not None and _autocast_depth() == self._open.depth:
-                self.close()
+                self._close()
             return leave(context, *error)
 
         patches.set(torch.amp.autocast_mode.autocast, "__exit__", __exit__)
@@ -119,12 +113,11 @@ class Checkpointing:
         calls.around = self._around
 
     def _outermost(self, module: Module, begins: bool) -> None:
-        if not begins or id(module) in self._seen or not module.training or not torch.is_grad_enabled():
-            return
-        if self._calls.thread.backward:
+        trains = module.training and torch.is_grad_enabled() and not self._calls.thread.backward
+        if not begins or not trains or id(module) in self._seen:
             return
         self._seen.add(id(module))
-        call = _switch_of_its_own(module)
+        call = _own_switch(module)
         if call:
             self._uses("what_if: own %s" % call)
             return
@@ -133,10 +126,9 @@ class Checkpointing:
             self._uses("what_if: %d blocks of %s" % (len(children), path or type(module).__name__))
 
     def _around(self, module: Module, call: Call, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        if self._blocks.get(id(module)) is not module or not module.training or not torch.is_grad_enabled():
-            return call(module, *args, **kwargs)
         inside = self._inside.__dict__.setdefault("blocks", set())
-        if id(module) in inside:
+        is_block = self._blocks.get(id(module)) is module and id(module) not in inside
+        if not is_block or not module.training or not torch.is_grad_enabled():
             return call(module, *args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -149,7 +141,7 @@ class Checkpointing:
         return torch.utils.checkpoint.checkpoint(run, *args, use_reentrant=False, **kwargs)
 
 
-def _switch_of_its_own(root: Module) -> str:
+def _own_switch(root: Module) -> str:
     """Switches a model's own gradient checkpointing on: the call that a script would write; "" where there is none."""
     for module in root.modules():
         part: Any = module

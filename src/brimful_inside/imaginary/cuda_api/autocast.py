@@ -15,8 +15,6 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import C, autocast_on, is_meta, tensors_in
 
-__all__ = ["Casts", "handlers_under_autocast", "patch_cache"]
-
 Tensor = torch.Tensor
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 

@@ -1,6 +1,5 @@
-"""Nothing is compiled: torch.compile gives back what it was given, and torch._dynamo is not imported without need.
-
-Compiled code takes less memory than eager code as a rule (fusion), so a script that compiles is predicted at its upper bound.
+"""What compilers would make: torch.compile gives back what it was given and torch._dynamo is not imported, flex_attention is a
+single kernel, Triton's launches do nothing. Compiled code takes less memory as a rule: the prediction is an upper bound.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ import sys
 import types
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.operators.compiled_kernels import WRAPPER, flex_kernel
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["leave_uncompiled"]
-
 _DYNAMO = "torch._dynamo"
+_WRAPPER = "_flex_attention_hop_wrapper"  # what torch.nn.attention.flex_attention hands to torch.compile
+# Where the classes live whose `run` launches (triton/runtime/jit.py, autotuner.py); a heuristic's run calls one of these.
+TRITON_LAUNCHERS = {"triton.runtime.jit": "JITFunction", "triton.runtime.autotuner": "Autotuner"}
 
 
 def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.compile is the identity, and counts as an approximation."""
 
     def compile(model: Any = None, **options: Any) -> Any:
-        if getattr(model, "__name__", None) == WRAPPER:
+        if getattr(model, "__name__", None) == _WRAPPER:
             return flex_kernel(model)
         gpu.approximate("torch.compile")
         return (lambda inner: inner) if model is None else model
@@ -147,3 +146,55 @@ def _bring_dynamo_back() -> None:
     """The real torch._dynamo is imported by whoever asks for it next."""
     if isinstance(sys.modules.get(_DYNAMO), _Dynamo):
         del sys.modules[_DYNAMO]
+
+
+# --- kernels ------------------------------------------------------------------------------------------------------------
+
+
+class _FlexKernel(torch.autograd.Function):
+    """flex_attention keeps output and log-sum-exp, and no scores or masks (torch/_higher_order_ops/flex_attention.py,
+    torch/_inductor/kernel/flex). Its backward pass takes the row sums of the output's gradient, in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
+        out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, out, sums)
+        ctx.mark_non_differentiable(sums)
+        return out, sums
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        query, key, value, _, sums = ctx.saved_tensors
+        delta = torch.empty_like(sums)
+        made = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        del delta
+        return made
+
+
+def flex_kernel(wrapper: Callable[..., Any]) -> Callable[..., Tuple[torch.Tensor, ...]]:
+    """Stands for the compiled `wrapper`: output and log-sum-exp, and the largest scores where its PyTorch has them."""
+    with_largest = hasattr(sys.modules["torch.nn.attention.flex_attention"], "AuxRequest")
+
+    def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *options: Any) -> Tuple[torch.Tensor, ...]:
+        out, sums = _FlexKernel.apply(query, key, value)
+        return (out, sums, torch.empty_like(sums)) if with_largest else (out, sums)
+
+    return kernel
+
+
+def pass_over(gpu: ImaginaryGpu, module: Any) -> None:
+    """Launches from `module`, one of TRITON_LAUNCHERS, do nothing while the imaginary GPU is there, and are counted.
+
+    What a kernel writes to was allocated by torch before. Triton's own scratch space, which few kernels ask for, and the time
+    are not counted.
+    """
+    launcher = getattr(module, TRITON_LAUNCHERS[module.__name__], None)
+    if launcher is None or not gpu.is_open:
+        return
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> None:
+        gpu.touch()
+        gpu.approximate("Triton kernel")
+
+    gpu.patches.set(launcher, "run", run)

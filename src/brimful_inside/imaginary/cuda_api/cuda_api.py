@@ -1,4 +1,4 @@
-"""torch.cuda and torch.accelerator as a script sees them, with the imaginary card behind.
+"""torch.cuda and torch.accelerator as a script sees them, with the imaginary card behind. Sizes in bytes.
 
 Most of torch.cuda is Python on top of functions of `torch._C`, which a CPU build lacks and a CUDA build cannot use without a
 driver. Those are replaced here, and torch's own Python (checks, messages, summaries) runs as it is.
@@ -7,23 +7,22 @@ driver. Those are replaced here, and torch's own Python (checks, messages, summa
 from __future__ import annotations
 
 import types
-from typing import Any, Callable, Dict, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import torch
 import torch.cuda
 
-from brimful_inside.imaginary.cuda_api.cuda_memory import memory_functions
 from brimful_inside.imaginary.cuda_api.graphs import patch_graphs
 from brimful_inside.imaginary.cuda_api.streams import patch_streams
 from brimful_inside.imaginary.cuda_api.types import patch_types
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-
-__all__ = ["patch_cuda"]
+from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.allocator_settings import spelled
 
 
 class _DeviceProperties:
-    """What torch.cuda.get_device_properties answers. Sizes in bytes."""
+    """What torch.cuda.get_device_properties answers."""
 
     def __init__(self, gpu: ImaginaryGpu):
         card = gpu.card
@@ -79,7 +78,7 @@ class _NoMarks:
 
 def patch_cuda(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.cuda, torch.accelerator and torch.backends answer for the imaginary card."""
-    for name, function in {**_device_functions(gpu), **_constants(gpu), **memory_functions(gpu)}.items():
+    for name, function in {**_device_functions(gpu), **_constants(gpu), **_memory_functions(gpu)}.items():
         patches.set(torch._C, name, function)
     _patch_python(gpu, torch.cuda, patches)
     patch_types(gpu, patches)
@@ -95,32 +94,31 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
     patches.set(cuda, "_lazy_init", gpu.touch)
     for module in (cuda.memory, cuda.random, cuda.streams, cuda.nccl, cuda.graphs):
         patches.set_existing(module, "_lazy_init", gpu.touch)
-    patches.set(cuda, "_initialized", cuda._initialized)
+    patches.set(cuda, "_initialized", cuda._initialized)  # `touch` sets it
     patches.set(cuda, "_is_in_bad_fork", lambda: gpu.in_bad_fork)
     for module in (cuda, cuda.random):
         patches.set_existing(module, "_lazy_call", lambda callable, **kwargs: callable())
     patches.set(cuda, "_exchange_device", c._cuda_exchangeDevice)
     patches.set(cuda, "_maybe_exchange_device", c._cuda_maybeExchangeDevice)
-    patches.set(cuda, "device_count", lambda: gpu.count)
+    for name in ("device_count", "_device_count_nvml"):
+        patches.set(cuda, name, lambda: gpu.count)
     patches.set(cuda, "is_available", lambda: True)
-    patches.set(cuda, "_device_count_nvml", lambda: gpu.count)
     properties = _DeviceProperties(gpu)
 
     def get_device_properties(device: Any) -> _DeviceProperties:
-        gpu.index_of(device)
+        gpu.index_of(device)  # raises where there is no such card
         return properties
 
     patches.set(cuda, "_get_device_properties", get_device_properties)
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):  # an idle card's
         patches.set_existing(cuda, name, lambda device=None: 0)
-    patches.set_existing(cuda, "device_memory_used", lambda device=None: _used_bytes(gpu, device))
+    patches.set_existing(cuda, "device_memory_used", lambda device=None: _used_bytes(*gpu.memory_info(device)))
     patches.set(cuda.nvtx, "_nvtx", _NoMarks())
     patches.set(torch.autograd.profiler.emit_nvtx, "__enter__", lambda self: self)
     patches.set(torch.autograd.profiler.emit_nvtx, "__exit__", lambda self, *error: None)
 
 
-def _used_bytes(gpu: ImaginaryGpu, device: Any) -> int:
-    free, total = gpu.memory_info(device)
+def _used_bytes(free: int, total: int) -> int:
     return total - free
 
 
@@ -178,12 +176,103 @@ def _constants(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     return {
         **{name: _answering(answer) for name, answer in answers.items()},
         "_cuda_isInBadFork": lambda: gpu.in_bad_fork,
-        "_cuda_clearCublasWorkspaces": lambda: gpu.workspaces.clear(),
+        "_cuda_clearCublasWorkspaces": gpu.workspaces.clear,
     }
 
 
 def _answering(answer: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: answer
+
+
+# --- memory -------------------------------------------------------------------------------------------------------------
+
+_NOTHING = (  # functions of torch._C that do nothing here
+    *("_cuda_resetPeakHostMemoryStats", "_cuda_resetAccumulatedHostMemoryStats", "_accelerator_emptyHostCache"),
+    *("_cuda_record_memory_history", "_cuda_record_memory_history_legacy", "_cuda_attach_out_of_memory_observer"),
+)
+
+
+def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
+    """Functions of torch._C by name, from the allocators' counts."""
+
+    def allocator(device: int) -> CachingAllocator:
+        return gpu.ledgers[gpu.index_of(device)].allocator
+
+    def set_fraction(fraction: float, device: int) -> None:
+        """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay obeys it too."""
+        if fraction > 0:
+            ledger = gpu.ledgers[gpu.index_of(device)]
+            ledger.change_settings(spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction))))
+        else:
+            allocator(device).set_memory_fraction(fraction, gpu.card.total_bytes)
+
+    def fraction(device: int) -> float:
+        allowed = allocator(device).memory.allowed_bytes
+        return 1.0 if allowed is None else allowed / gpu.card.total_bytes
+
+    def change_settings(settings: str) -> None:
+        for ledger in gpu.ledgers:
+            ledger.change_settings(settings)
+
+    def empty_cache(*args: Any) -> None:
+        for ledger in gpu.ledgers:
+            ledger.empty_cache()
+
+    names: Dict[Callable, Sequence[str]] = {
+        lambda device: _nested(allocator(device).memory_stats()): ("_cuda_memoryStats", "_accelerator_getDeviceStats"),
+        lambda device: allocator(device).reset_peaks(): ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"),
+        gpu.index_of: ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats"),
+        empty_cache: ("_cuda_emptyCache", "_accelerator_emptyCache"),
+        change_settings: ("_cuda_cudaCachingAllocator_set_allocator_settings", "_accelerator_setAllocatorSettings"),
+        _answering(None): _NOTHING,
+        set_fraction: ("_cuda_setMemoryFraction",),
+        fraction: ("_cuda_getMemoryFraction",),
+        lambda *args: _snapshot(gpu): ("_cuda_memorySnapshot",),
+        _answering("native"): ("_cuda_getAllocatorBackend",),
+        lambda: {}: ("_cuda_hostMemoryStats",),
+        lambda: gpu.touched: ("_accelerator_isAllocatorInitialized",),
+        gpu.memory_info: ("_accelerator_getMemoryInfo",),
+    }
+    return {name: function for function, aliases in names.items() for name in aliases}
+
+
+def _nested(flat: Dict[str, int]) -> Dict[str, Any]:
+    """{"a.b": 1} as {"a": {"b": 1}}, which is how PyTorch keeps its statistics."""
+    tree: Dict[str, Any] = {}
+    for key, value in flat.items():
+        *path, last = key.split(".")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return tree
+
+
+def _snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
+    """torch.cuda.memory._snapshot(): the segments and their blocks, without stack traces."""
+    segments: List[Dict[str, Any]] = []
+    for index, segment in ((ledger.index, segment) for ledger in gpu.ledgers for segment in ledger.allocator.segments()):
+        blocks: List[Dict[str, Any]] = []
+        for address, size, used in segment.pieces:
+            state = "active_allocated" if used else "inactive"
+            blocks.append({"address": address, "size": size, "requested_size": size, "state": state, "frames": []})
+        active = sum(size for _, size, used in segment.pieces if used)
+        segments.append(
+            {
+                "device": index,
+                "address": segment.address,
+                "total_size": segment.size,
+                **dict.fromkeys(("allocated_size", "active_size", "requested_size"), active),
+                "stream": segment.stream,
+                "segment_type": "small" if segment.small else "large",
+                "segment_pool_id": (0, segment.pool),
+                "is_expandable": segment.expandable,
+                "frames": [],
+                "blocks": blocks,
+            }
+        )
+    traces: List[List[Any]] = [[] for _ in gpu.ledgers]
+    return {"segments": segments, "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
 
 
 def _patch_builds(patches: Patches) -> None:

@@ -14,8 +14,6 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["patch_transfers"]
-
 Tensor = torch.Tensor
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.utils._device
@@ -10,17 +10,11 @@ import torch.utils._device
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.known_values import is_small
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import (
-    META,
-    C,
-    TensorBase,
-    is_meta,
-)
-
-__all__ = ["call_on", "handlers", "patch_devices"]
+from brimful_inside.imaginary.state.tensors import FROM_DATA, META, C, TensorBase, is_meta
 
 Tensor = torch.Tensor
-_FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
+Lists = List[List[Optional[Tensor]]]
+Groups = Dict[Tuple[torch.device, torch.dtype], Tuple[Lists, List[int]]]
 
 
 def call_on(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any], device: Any) -> Any:
@@ -37,13 +31,13 @@ def call_on(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any], d
 
 def _call_on_card(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any], index: int) -> Any:
     gpu.touch()
-    source = args[0] if gpu.count > 1 and args and (func is Tensor.to or func in _FROM_DATA) else None
+    source = args[0] if gpu.count > 1 and args and (func is Tensor.to or func in FROM_DATA) else None
     if isinstance(source, Tensor) and gpu.is_imaginary(source) and gpu.index_of_tensor(source) != index:
         return _moved(gpu, source, index, kwargs)
     with gpu.streams.on(index):
         made = func(*args, **_without_generator({**kwargs, "device": META}))
         gpu.see(made, func)  # torch.tensor makes its storage where no mode can see it
-        if func in _FROM_DATA:
+        if func in FROM_DATA:
             _keep_numbers(gpu, made, *args[:1])
         return made
 
@@ -92,7 +86,7 @@ def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """torch.zeros and its kin. Without a device the default device decides, whose own mode comes after this one."""
     device = kwargs.get("device")
-    if args and isinstance(args[0], (list, tuple)) and func in _FROM_DATA:
+    if args and isinstance(args[0], (list, tuple)) and func in FROM_DATA:
         args = (_read(gpu, args[0]), *args[1:])
     if kwargs.get("pin_memory") and not gpu.devices.is_card(device):
         return gpu.pinned.pin(func(*args, **{**kwargs, "pin_memory": False}))
@@ -318,3 +312,36 @@ def handlers() -> Dict[Any, Callable]:
     table.update(dict.fromkeys(torch.utils._device._device_constructors(), _construct))
     table[torch.as_tensor] = _construct
     return table
+
+
+def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:
+    """Lists of tensors are grouped by card and dtype before ``torch._foreach_...`` takes them.
+
+    PyTorch's Python asks of each group's device whether it has operations over lists: the meta device has none.
+    """
+    group = C._group_tensors_by_device_and_dtype
+
+    def by_card(lists: Lists, with_indices: bool = False) -> Groups:
+        groups: Groups = {}
+        for (device, dtype), (members, indices) in group(lists, with_indices).items():
+            if device.type != "meta" or not gpu.holds(members[0][0]):
+                groups[device, dtype] = (members, indices)
+            elif gpu.count == 1:
+                groups[gpu.device_of(members[0][0]), dtype] = (members, indices)
+            else:
+                _split(gpu, dtype, members, indices, groups)
+        return groups
+
+    patches.set(C, "_group_tensors_by_device_and_dtype", by_card)
+
+
+def _split(gpu: ImaginaryGpu, dtype: torch.dtype, members: Lists, indices: List[int], groups: Groups) -> None:
+    """One group of several cards as one for each: the tensors at one place in the lists belong together."""
+    for at, first in enumerate(members[0]):
+        if first is None:
+            continue
+        of_card, places = groups.setdefault((gpu.device_of(first), dtype), ([[] for _ in members], []))
+        for column, whole in zip(of_card, members):
+            column.extend(whole[at : at + 1])
+        if indices:
+            places.append(indices[at])

@@ -6,143 +6,133 @@ another stream used return to their pools by then (`Ledger.synchronized`).
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Tuple
 
 import torch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["patch_streams"]
-
 _CUDA_TYPE = 1  # c10::DeviceType::CUDA
 
 
-def _event_class(gpu: ImaginaryGpu) -> Any:
-    streams = gpu.streams
-
-    class Event(torch.Event):
-        """A moment of a stream: recorded or not, at a time by the card's clock."""
-
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            return super().__new__(cls, torch.device("cpu"))
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self.recorded = False
-            self._moment = (0, 0)
-            self._captured: Any = None  # the capture of a CUDA graph that it was recorded in
-            self._index = 0
-            self._at_s = 0.0
-
-        cuda_event = 1
-
-        @property
-        def device(self) -> torch.device:
-            return torch.device("cuda", self._index)
-
-        def record(self, stream: Any = None) -> None:
-            self.recorded = True
-            self._index = streams.card if stream is None else stream.device_index
-            number = streams.of(self._index) if stream is None else stream.stream_id
-            self._moment = (number, gpu.ledgers[self._index].launches)
-            self._captured = gpu.captures.by_stream.get((self._index, number))
-            self._at_s = gpu.clocks[self._index].now_s()
-
-        def wait(self, stream: Any = None) -> None:
-            waiting = gpu.current_stream() if stream is None else (stream.device_index, stream.stream_id)
-            gpu.captures.join(waiting, self._captured)
-
-        def query(self) -> bool:
-            return True
-
-        def synchronize(self) -> None:
-            gpu.captures.check_waiting((self._index, self._moment[0]))
-            if self.recorded:
-                gpu.ledgers[self._index].synchronized(*self._moment)
-
-        def elapsed_time(self, end_event: Any) -> float:
-            """Milliseconds, predicted (simulator/roofline.py); 0.0 for a card whose rates are not known."""
-            return (end_event._at_s - self._at_s) * 1e3
-
-        def ipc_handle(self) -> bytes:
-            return b""
-
-        def __repr__(self) -> str:
-            return "<torch.cuda.Event 0x1>"
-
-    Event.__qualname__ = "Event"
-    Event.__module__ = "torch.cuda"
-    return Event
+def class_of(gpu: ImaginaryGpu, kind: type, name: str) -> Any:
+    """`kind` as torch.cuda's class `name` for the cards of `gpu`, which its instances find as `_gpu`."""
+    return type(kind)(name, (kind,), {"_gpu": gpu, "__module__": "torch.cuda"})
 
 
-def _stream_class(gpu: ImaginaryGpu, Event: Any) -> Any:
-    streams = gpu.streams
+def _place(stream: Any) -> Tuple[int, int]:
+    return stream.device_index, stream.stream_id
 
-    class Stream(torch.Stream):
-        """A stream of the imaginary card."""
 
-        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
-            number = kwargs.get("stream_id")
-            number = streams.new() if number is None else number
-            index = kwargs.get("device_index")
-            index = gpu.index_of(device) if index is None else index
-            return super().__new__(cls, stream_id=number, device_index=index, device_type=_CUDA_TYPE)
+class _Event(torch.Event):
+    """A moment of a stream, at a time by the card's clock."""
 
-        def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
-            self.priority = priority
+    _gpu: ImaginaryGpu
+    cuda_event = 1
 
-        @property
-        def cuda_stream(self) -> int:
-            return self.stream_id
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().__new__(cls, torch.device("cpu"))
 
-        def wait_event(self, event: Any) -> None:
-            event.wait(self)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._index, self._at_s = 0, 0.0
+        self._moment = (0, 0)  # the stream, and how many kernels its card had launched
+        self._captured: Any = None  # the capture of a CUDA graph that it was recorded in
 
-        def wait_stream(self, stream: Any) -> None:
-            captured = gpu.captures.by_stream.get((stream.device_index, stream.stream_id))
-            gpu.captures.join((self.device_index, self.stream_id), captured)
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self._index)
 
-        def record_event(self, event: Optional[Any] = None) -> Any:
-            recorded: Any = Event() if event is None else event
-            recorded.record(self)
-            return recorded
+    def record(self, stream: Any = None) -> None:
+        gpu = self._gpu
+        self._index, number = gpu.current_stream() if stream is None else _place(stream)
+        self._moment = (number, gpu.ledgers[self._index].launches)
+        self._captured = gpu.captures.by_stream.get((self._index, number))
+        self._at_s = gpu.clocks[self._index].now_s()
 
-        def query(self) -> bool:
-            return True
+    def wait(self, stream: Any = None) -> None:
+        waiting = self._gpu.current_stream() if stream is None else _place(stream)
+        self._gpu.captures.join(waiting, self._captured)
 
-        def is_capturing(self) -> bool:
-            return (self.device_index, self.stream_id) in gpu.captures.by_stream
+    def query(self) -> bool:
+        return True
 
-        def synchronize(self) -> None:
-            gpu.captures.check_waiting((self.device_index, self.stream_id))
-            gpu.ledgers[self.device_index].synchronized(self.stream_id)
-            gpu.clocks[self.device_index].synchronized()
+    def synchronize(self) -> None:
+        self._gpu.captures.check_waiting((self._index, self._moment[0]))
+        self._gpu.ledgers[self._index].synchronized(*self._moment)
 
-        def __enter__(self) -> Any:
-            index = self.device_index
-            self.__dict__.setdefault("_outer", []).append((streams.card, streams.of(index)))
-            streams.card = index
-            streams.select(self.stream_id, index)
-            return self
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds, predicted (simulator/roofline.py); 0.0 for a card whose rates are not known."""
+        return (end_event._at_s - self._at_s) * 1e3
 
-        def __exit__(self, *error: Any) -> None:
-            card, stream_id = self.__dict__["_outer"].pop()
-            streams.select(stream_id, self.device_index)
-            streams.card = card
+    def ipc_handle(self) -> bytes:
+        return b""
 
-        def __eq__(self, other: Any) -> bool:
-            same = isinstance(other, torch.Stream) and other.stream_id == self.stream_id
-            return same and other.device_index == self.device_index
+    def __repr__(self) -> str:
+        return "<torch.cuda.Event 0x1>"
 
-        def __hash__(self) -> int:
-            return hash((self.stream_id, self.device_index))
 
-        def __repr__(self) -> str:
-            return "<torch.cuda.Stream device=%s cuda_stream=0x%x>" % (self.device, self.stream_id)
+class _Stream(torch.Stream):
+    """A stream of the imaginary card."""
 
-    Stream.__qualname__ = "Stream"
-    Stream.__module__ = "torch.cuda"
-    return Stream
+    _gpu: ImaginaryGpu
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+        number, index = kwargs.get("stream_id"), kwargs.get("device_index")
+        number = cls._gpu.streams.new() if number is None else number
+        index = cls._gpu.index_of(device) if index is None else index
+        return super().__new__(cls, stream_id=number, device_index=index, device_type=_CUDA_TYPE)
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        self.priority = priority
+
+    @property
+    def cuda_stream(self) -> int:
+        return self.stream_id
+
+    def wait_event(self, event: Any) -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        captures = self._gpu.captures
+        captures.join(_place(self), captures.by_stream.get(_place(stream)))
+
+    def record_event(self, event: Any = None) -> Any:
+        event = torch.cuda.Event() if event is None else event
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return _place(self) in self._gpu.captures.by_stream
+
+    def synchronize(self) -> None:
+        self._gpu.captures.check_waiting(_place(self))
+        self._gpu.ledgers[self.device_index].synchronized(self.stream_id)
+        self._gpu.clocks[self.device_index].synchronized()
+
+    def __enter__(self) -> Any:
+        streams, index = self._gpu.streams, self.device_index
+        self.__dict__.setdefault("_outer", []).append((streams.card, streams.of(index)))
+        streams.select(self.stream_id, index)
+        streams.card = index
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        card, stream_id = self.__dict__["_outer"].pop()
+        self._gpu.streams.select(stream_id, self.device_index)
+        self._gpu.streams.card = card
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, torch.Stream) and _place(other) == _place(self)
+
+    def __hash__(self) -> int:
+        return hash(_place(self))
+
+    def __repr__(self) -> str:
+        return "<torch.cuda.Stream device=%s cuda_stream=0x%x>" % (self.device, self.stream_id)
 
 
 class _AnyDevice(type):
@@ -164,21 +154,15 @@ class _AnyDevice(type):
 
 def patch_streams(gpu: ImaginaryGpu, patches: Patches) -> None:
     streams = gpu.streams
-    Event = _event_class(gpu)
-    Stream = _stream_class(gpu, Event)
-    real_stream, real_event = torch.Stream, torch.Event
+    Event, Stream = class_of(gpu, _Event, "Event"), class_of(gpu, _Stream, "Stream")
 
     def current(device: Any = None) -> Any:
         index = gpu.index_of(device)
         return Stream(stream_id=streams.of(index), device_index=index)
 
-    def select(stream_id: int = 0, device_index: int = 0, device_type: int = 1) -> None:
+    def select(stream_id: int = 0, device_index: int = 0, device_type: int = _CUDA_TYPE) -> None:
         streams.card = device_index
         streams.select(stream_id, device_index)
-
-    def select_stream(stream: Any) -> None:
-        if stream is not None:
-            select(stream.stream_id, stream.device_index)
 
     for owner in (torch.cuda, torch.cuda.streams):
         patches.set(owner, "Stream", Stream)
@@ -188,8 +172,8 @@ def patch_streams(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(torch.cuda, "default_stream", lambda device=None: Stream(device, stream_id=0))
     patches.set(torch._C, "_cuda_setStream", select)
     patches.set(torch._C, "_cuda_getCurrentStream", lambda device: (streams.of(device), device, _CUDA_TYPE))
-    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda device: streams.of(device))
+    patches.set(torch._C, "_cuda_getCurrentRawStream", streams.of)
     patches.set(torch._C, "_accelerator_getStream", current)
-    patches.set(torch._C, "_accelerator_setStream", select_stream)
-    patches.set(torch, "Stream", _AnyDevice("Stream", (), {"real": real_stream, "of_card": Stream}))
-    patches.set(torch, "Event", _AnyDevice("Event", (), {"real": real_event, "of_card": Event}))
+    patches.set(torch._C, "_accelerator_setStream", lambda stream: select(stream.stream_id, stream.device_index))
+    patches.set(torch, "Stream", _AnyDevice("Stream", (), {"real": torch.Stream, "of_card": Stream}))
+    patches.set(torch, "Event", _AnyDevice("Event", (), {"real": torch.Event, "of_card": Event}))

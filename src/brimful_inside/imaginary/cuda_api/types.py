@@ -10,8 +10,6 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META
 
-__all__ = ["patch_storages", "patch_types"]
-
 _DTYPES: Dict[str, torch.dtype] = {
     "FloatTensor": torch.float32,
     "DoubleTensor": torch.float64,
@@ -127,7 +125,8 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
         return storage
 
     def device(self: Any) -> torch.device:
-        return gpu.device_of_storage(self) if on_card(self) else device_of(self)
+        entry = gpu.storages.get(self._cdata)
+        return torch.device("cuda", entry.ledger.index if entry is not None else 0) if on_card(self) else device_of(self)
 
     def resize_(self: Any, nbytes: int) -> Any:
         real_resize(self, nbytes)
@@ -149,7 +148,7 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
         wanted = torch.device("cuda", gpu.index_of(device))
-        return self if on_card(self) and self.device == wanted else _moved(self, wanted)
+        return self if on_card(self) and self.device == wanted else torch.UntypedStorage(self.nbytes(), device=wanted)
 
     patches.set(_Storage, "__new__", staticmethod(new))
     patches.set(_Storage, "device", property(device))
@@ -158,21 +157,13 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(_Storage, "copy_", copy_)
     patches.set(_Storage, "data_ptr", address)
     patches.set(_Storage, "cuda", cuda)
-    _restore_from_files(gpu, patches)
-
-
-def _moved(storage: Any, device: Any) -> Any:
-    return torch.UntypedStorage(storage.nbytes(), device=device)
-
-
-def _restore_from_files(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """torch.load puts storages whose location is the card there, without their data."""
 
     def restore(storage: Any, location: str) -> Any:
+        """torch.load puts storages whose location is the card there, without their data."""
         if not location.startswith("cuda"):
             return None
-        gpu.devices.rewritten(location)
-        return _moved(storage, location)
+        gpu.devices.rewritten(location)  # raises where there is no such card
+        return torch.UntypedStorage(storage.nbytes(), device=location)
 
     registry = torch.serialization._package_registry
     patches.set(torch.serialization, "_package_registry", [(_EARLY, lambda storage: None, restore), *registry])

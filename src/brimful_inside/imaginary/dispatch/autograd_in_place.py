@@ -20,8 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import C, TensorBase, is_meta
 
-__all__ = ["in_its_place", "measure_owners"]
-
 Tensor = torch.Tensor
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 aten = torch.ops.aten

@@ -24,8 +24,6 @@ from brimful_inside.imaginary.state.ledger import Ledger
 from brimful_inside.imaginary.state.tensors import META, C, is_meta, tensors_in
 from brimful_inside.simulator.workspaces import bytes_of
 
-__all__ = ["Operations", "handlers"]
-
 Tensor = torch.Tensor
 aten = torch.ops.aten
 
@@ -46,19 +44,8 @@ class _Facts:
     """What is known of an operation, asked for once."""
 
     __slots__ = (
-        "blas",
-        "bounds",
-        "composite",
-        "cost",
-        "follows",
-        "free",
-        "fresh",
-        "handler",
-        "in_place",
-        "mixes",
-        "name",
-        "short",
-        "temporaries",
+        *("blas", "bounds", "composite", "cost", "follows", "free", "fresh"),
+        *("handler", "in_place", "mixes", "name", "short", "temporaries"),
     )
 
     def __init__(self, func: Any, handlers: Dict[Any, Callable]):
@@ -87,8 +74,8 @@ _HIGHER_ORDER = torch._ops.HigherOrderOperator
 _subclasses: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False}
 
 
-def _says_itself(types: Any) -> bool:
-    """Whether an argument is of a class that says itself what operations do, by other operations. Fake tensors are none."""
+def _has_own_dispatch(types: Any) -> bool:
+    """Whether an argument is of a class that does operations by other operations. Fake tensors are none."""
     for kind in types:
         known = _subclasses.get(kind)
         if known is None:
@@ -119,12 +106,13 @@ class Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         if isinstance(func, _HIGHER_ORDER):
             return self._higher_order(func, args, kwargs)
-        if types and _says_itself(types):
+        if types and _has_own_dispatch(types):
             return NotImplemented  # a DTensor, say: the operations on its parts come here
         if kwargs:
             device = kwargs.get("device")
             if device is not None and device.type == "cuda":  # named where no function mode listens: in C++, within a DTensor
-                with self.gpu.named(device):
+                self.gpu.touch()
+                with self.gpu.streams.on(self.gpu.index_of(device)):
                     return self.__torch_dispatch__(func, types, args, {**kwargs, "device": META})
         with torch._C.DisableTorchFunction():
             if _fake_mode(_FAKE) is not None:  # somebody works out shapes
@@ -204,10 +192,10 @@ class Operations(TorchDispatchMode):
                 return args[0] if func._schema.returns else None
             raise Unsupported(facts.name, str(error).splitlines()[0].split(". ")[0]) from error
         finally:
-            for number, address in taken:
-                ledger.release(number, address)
-        if facts.handler is _to_copy and gpu.annotations is not None and not is_meta(args[0]):
-            gpu.annotations.copied(out)
+            if taken:
+                ledger.release_all(taken)
+        if facts.handler is _to_copy and not is_meta(args[0]):
+            gpu.note_input(out)
         return out
 
     def _take(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> List[Tuple[int, int]]:
@@ -221,8 +209,7 @@ class Operations(TorchDispatchMode):
                 for held in facts.temporaries(self.gpu.machine, args, kwargs):
                     self._hold(held, name, taken)
         except torch.OutOfMemoryError:
-            for number, address in taken:
-                self.gpu.ledger.release(number, address)
+            self.gpu.ledger.release_all(taken)
             raise
         return taken
 
@@ -237,8 +224,7 @@ class Operations(TorchDispatchMode):
                 for item in held.items:
                     self._hold(item, name, passing)
             finally:
-                for number, address in passing:
-                    ledger.release(number, address)
+                ledger.release_all(passing)
         else:
             taken.append(ledger.reserve(bytes_of(held.name, held.args), name, held.name, held.args))
 
@@ -246,18 +232,12 @@ class Operations(TorchDispatchMode):
         """Whether the operation is the card's. Raises RuntimeError where tensors of both sides meet."""
         host = card = False
         for arg in args:
-            if isinstance(arg, Tensor):
-                if is_meta(arg):
-                    card = True
-                elif arg.dim():
-                    host = True
-            elif isinstance(arg, (list, tuple)):
-                for item in arg:
-                    if isinstance(item, Tensor):
-                        if is_meta(item):
-                            card = True
-                        elif item.dim():
-                            host = True
+            for item in arg if isinstance(arg, (list, tuple)) else (arg,):
+                if isinstance(item, Tensor):
+                    if is_meta(item):
+                        card = True
+                    elif item.dim():
+                        host = True
         for arg in kwargs.values():
             if isinstance(arg, Tensor) and is_meta(arg):
                 card = True
@@ -265,7 +245,8 @@ class Operations(TorchDispatchMode):
             if self.gpu.has_user_meta and not self.gpu.any_imaginary(args, kwargs):
                 return facts.fresh and not self.gpu.wants_user_meta()
             if host and not facts.mixes:
-                raise different_devices("argument of aten::%s" % facts.short, str(self.gpu.device_of_any(args, kwargs)))
+                first = next(tensor for tensor in tensors_in(args, kwargs) if is_meta(tensor))
+                raise different_devices("argument of aten::%s" % facts.short, str(self.gpu.device_of(first)))
             return True
         device = kwargs.get("device")
         if device is not None and device.type == "meta":
@@ -315,8 +296,7 @@ def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
         return func(*args, **kwargs)
     if not is_meta(args[1]):  # the copy from the host takes no memory on the card unless the dtype changes there
         torch.broadcast_shapes(args[0].shape, args[1].shape)
-        if gpu.annotations is not None:
-            gpu.annotations.copied(args[0])
+        gpu.note_input(args[0])
         return args[0]
     return func(*args, **kwargs)
 
@@ -329,6 +309,8 @@ def _scalar(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
 def _equal(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     if args[0].shape != args[1].shape:
         return False
+    if args[0].dtype == torch.bool and not args[0].dim():  # PyTorch's C++ asks whether a check came out true (istft)
+        return gpu.value_of(args[0]) == gpu.value_of(args[1])
     first, second = (gpu.known.values(arg) if is_meta(arg) else arg for arg in args[:2])
     return first is None or second is None or torch.equal(first, second)
 
@@ -353,15 +335,12 @@ def _foreach_copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
 
 def handlers() -> Dict[Any, Callable]:
     """Operations that need more than their meta kernel, because data is asked for or the host takes part."""
-    table: List[Tuple[Any, Callable]] = [
-        (aten._to_copy.default, _to_copy),
-        (aten.copy_.default, _copy_),
-        (aten._local_scalar_dense.default, _scalar),
-        (aten.equal.default, _equal),
-        (aten._foreach_copy_.default, _foreach_copy_),
-        (aten._ctc_loss.default, _ctc_loss),
-        (aten._ctc_loss.Tensor, _ctc_loss),
-        (aten._ctc_loss_backward.default, _ctc_loss_backward),
-        (aten._ctc_loss_backward.Tensor, _ctc_loss_backward),
-    ]
-    return dict(table)
+    return {
+        aten._to_copy.default: _to_copy,
+        aten.copy_.default: _copy_,
+        aten._local_scalar_dense.default: _scalar,
+        aten.equal.default: _equal,
+        aten._foreach_copy_.default: _foreach_copy_,
+        **dict.fromkeys((aten._ctc_loss.default, aten._ctc_loss.Tensor), _ctc_loss),
+        **dict.fromkeys((aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), _ctc_loss_backward),
+    }

@@ -8,15 +8,15 @@ reaches C++.
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, Iterable, Optional, Tuple
+import threading
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-
-__all__ = ["Functions", "let_bodies_run"]
 
 _DISABLED = torch._C._disabled_torch_function_impl
 _BODIES = (
@@ -72,19 +72,69 @@ def _has_override(args: Iterable[Any]) -> bool:
 def let_bodies_run(patches: Patches) -> None:
     """Python functions of torch run their bodies under the mode instead of handing themselves over."""
 
-    def unary(arg: Any) -> bool:
-        return _has_override((arg,))
-
     def variadic(*args: Any) -> bool:
         return _has_override(args)
 
     jit: Any = sys.modules["torch.jit._builtins"]
-    known = dict.fromkeys((id(_has_override), id(unary), id(variadic)), "aten::has_torch_function")
+    known = dict.fromkeys((id(_has_override), id(variadic)), "aten::has_torch_function")
     patches.set(jit, "_builtin_table", {**jit._get_builtin_table(), **known})  # for scripted modules that call those bodies
-    for module_name in _BODIES:
-        module = sys.modules.get(module_name)
-        if module is None:
-            continue
+    for module in filter(None, map(sys.modules.get, _BODIES)):
         patches.set_existing(module, "has_torch_function", _has_override)
-        patches.set_existing(module, "has_torch_function_unary", unary)
-        patches.set_existing(module, "has_torch_function_variadic", variadic)
+        for name in ("has_torch_function_unary", "has_torch_function_variadic"):
+            patches.set_existing(module, name, variadic)
+
+
+# --- threads ------------------------------------------------------------------------------------------------------------
+
+
+class Modes:
+    """Modes are per thread: enters a fresh pair of them in the current thread and leaves it again."""
+
+    def __init__(self, make: Callable[[], Tuple[Any, ...]]):
+        self._make = make
+        self._thread = threading.local()
+        self._first: Optional[int] = None  # the thread that entered first: when it leaves, the card is gone
+        self._flags: Dict[str, bool] = {}
+        self._over = False
+
+    def enter(self) -> None:
+        if self._first is None:
+            self._first, self._flags = threading.get_ident(), _flags()
+        entered: List[Any] = []
+        for mode in self._make():
+            mode.__enter__()
+            entered.append(mode)
+        self._thread.entered = entered
+
+    def leave(self) -> None:
+        """Only in a thread that entered; does nothing elsewhere."""
+        for mode in reversed(getattr(self._thread, "entered", [])):
+            mode.__exit__(None, None, None)
+        self._thread.entered = []
+        self._over = self._over or threading.get_ident() == self._first
+        if self._over:
+            vars(_python_dispatch).update(self._flags)
+
+
+def _flags() -> Dict[str, bool]:
+    """Whether any dispatch mode is on: to PyTorch one fact for all threads, which each mode keeps and gives back.
+
+    A thread that outlives the card (a loader's, that pins memory) would give back that one is on.
+    """
+    flags = vars(_python_dispatch).items()
+    return {name: value for name, value in flags if name.startswith("_is_in_") and value in (True, False)}
+
+
+def follow_threads(modes: Modes, patches: Patches) -> None:
+    """Every thread that `threading` starts from now on runs under modes of its own (executors and loaders as well)."""
+    thread_class: Any = threading.Thread
+    bootstrap = thread_class._bootstrap_inner
+
+    def _bootstrap_inner(self: threading.Thread) -> None:
+        modes.enter()
+        try:
+            bootstrap(self)
+        finally:
+            modes.leave()
+
+    patches.set(threading.Thread, "_bootstrap_inner", _bootstrap_inner)

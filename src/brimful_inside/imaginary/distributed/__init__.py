@@ -11,8 +11,6 @@ import torch
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["patch_distributed"]
-
 
 def patch_distributed(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.distributed knows NCCL, and its collectives know the card. Does nothing where PyTorch was built without it."""

@@ -18,8 +18,6 @@ from torch._C._distributed_c10d import ProcessGroup, Work, _resolve_process_grou
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, like
 
-__all__ = ["done", "handlers"]
-
 Tensor = torch.Tensor
 aten = torch.ops.aten
 _NAMES = (

@@ -17,8 +17,6 @@ from torch._C._distributed_c10d import FakeProcessGroup
 from brimful_inside.imaginary.distributed.collectives import done
 from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["patch_nccl", "replace_everywhere", "replace_plugins", "stand_in"]
-
 _TEN_MINUTES = timedelta(minutes=10)  # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout
 _VERSION = (2 << 32) | (27 << 16) | 7  # 2.27.7, as torch._C packs it
 

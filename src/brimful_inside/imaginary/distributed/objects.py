@@ -25,8 +25,6 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import is_meta
 
-__all__ = ["patch_objects", "patch_reducer"]
-
 Tensor = torch.Tensor
 aten = torch.ops.aten
 _NAMES = (

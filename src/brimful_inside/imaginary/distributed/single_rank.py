@@ -21,8 +21,6 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.wire import ALONE_VARIABLE
 
-__all__ = ["is_alone", "patch_alone"]
-
 Tensor = torch.Tensor
 _APPROXIMATION = "collectives of the host, whose other ranks were not started"
 

@@ -18,8 +18,6 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, C, is_meta
 from brimful_inside.simulator.workspaces import torch_release
 
-__all__ = ["TEMPORARIES", "Call", "choose", "handlers"]
-
 Tensor = torch.Tensor
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)

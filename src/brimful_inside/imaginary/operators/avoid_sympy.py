@@ -10,13 +10,11 @@ import importlib
 import sys
 import types
 from importlib.machinery import ModuleSpec
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Tuple
 
 import torch
 
 from brimful_inside.imaginary.state.patches import Patches
-
-__all__ = ["avoid_sympy_import"]
 
 _PACKAGE, _NAME = "torch.fx.experimental", "symbolic_shapes"
 _SHAPES = _PACKAGE + "." + _NAME
@@ -60,7 +58,7 @@ def _itself(value: Any) -> Any:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    return first == second if isinstance(first, int) else list(first) == list(second)
+    return first == second if isinstance(first, int) or isinstance(second, int) else list(first) == list(second)
 
 
 def _no_symbols(shape: Any) -> Any:
@@ -69,22 +67,12 @@ def _no_symbols(shape: Any) -> Any:
     return OrderedSet()
 
 
-_OF_TRUTHS: Dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious", "guard_bool"), _itself),
-    **dict.fromkeys(("statically_known_true", "expect_true"), _itself),
-    "sym_and": lambda *values: all(values),
-    "sym_or": lambda *values: any(values),
-}
-_OF_NUMBERS: Dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("guard_int", "guarding_hint_or_throw"), _itself),
-    **dict.fromkeys(("has_guarding_hint", "has_static_value"), lambda value: True),
-    "is_nested_int": lambda value: False,
-}
-_OF_SHAPES: Dict[str, Callable[..., Any]] = {
-    "sym_eq": _equal,
-    **dict.fromkeys(("free_symbols", "free_unbacked_symbols"), _no_symbols),
-    **dict.fromkeys(("has_free_symbols", "has_free_unbacked_symbols"), lambda shape: False),
-}
+def _is_truth(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int
 
 
 def _is_shape(value: Any) -> bool:
@@ -94,36 +82,42 @@ def _is_shape(value: Any) -> bool:
     return type(value) is int or (isinstance(value, (tuple, list)) and all(type(one) is int for one in value))
 
 
-def _are_alike(first: Any, second: Any) -> bool:
-    return isinstance(first, int) == isinstance(second, int)
+# By name: what the function answers, and for which arguments.
+_ANSWERS: Dict[str, Tuple[Callable[..., Any], Callable[[Any], bool]]] = {
+    **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious", "guard_bool"), (_itself, _is_truth)),
+    **dict.fromkeys(("statically_known_true", "expect_true"), (_itself, _is_truth)),
+    "sym_and": (lambda *values: all(values), _is_truth),
+    "sym_or": (lambda *values: any(values), _is_truth),
+    **dict.fromkeys(("guard_int", "guarding_hint_or_throw"), (_itself, _is_number)),
+    **dict.fromkeys(("has_guarding_hint", "has_static_value"), (lambda value: True, _is_number)),
+    "is_nested_int": (lambda value: False, _is_number),
+    "sym_eq": (_equal, _is_shape),
+    **dict.fromkeys(("free_symbols", "free_unbacked_symbols"), (_no_symbols, _is_shape)),
+    **dict.fromkeys(("has_free_symbols", "has_free_unbacked_symbols"), (lambda shape: False, _is_shape)),
+}
 
 
 class _Shapes(types.ModuleType):
-    """torch.fx.experimental.symbolic_shapes for plain numbers. Whatever is not in the tables brings the real one."""
+    """torch.fx.experimental.symbolic_shapes for plain numbers. Whatever is not in the table brings the real one."""
 
     def __init__(self, name: str):
         super().__init__(name)
-        self.__spec__ = ModuleSpec(name, None)  # asked for by importlib.util.find_spec
+        self.__spec__ = ModuleSpec(name, None)  # for importlib.util.find_spec
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        for table, is_plain in (
-            (_OF_TRUTHS, lambda value: type(value) is bool),
-            (_OF_NUMBERS, lambda value: type(value) is int),
-            (_OF_SHAPES, _is_shape),
-        ):
-            if name in table:
-                function = self.__dict__[name] = _for_plain(name, table[name], is_plain)
-                return function
-        return getattr(_real(), name)
+        if name not in _ANSWERS:
+            return getattr(_real(), name)
+        function = self.__dict__[name] = _for_plain(name, *_ANSWERS[name])
+        return function
 
 
 def _for_plain(name: str, answer: Callable[..., Any], is_plain: Callable[[Any], bool]) -> Callable[..., Any]:
     """Whoever imports the function by name keeps it for good, so that it has to be right for symbols too."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        if args and not kwargs and all(map(is_plain, args)) and (name != "sym_eq" or _are_alike(*args)):
+        if args and not kwargs and all(map(is_plain, args)):
             return answer(*args)
         return getattr(_real(), name)(*args, **kwargs)
 

@@ -18,14 +18,19 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 import torch
 
-from brimful_inside.imaginary.operators.reductions import accumulator, reduction
-from brimful_inside.imaginary.operators.temporaries import Formula, Held, Kernel, Machine, bytes_of_tensor
+from brimful_inside.imaginary.operators.temporaries import (
+    Formula,
+    Held,
+    Kernel,
+    Machine,
+    accumulator,
+    bytes_of_tensor,
+    reduction,
+)
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META
 from brimful_inside.simulator.cudnn_workspaces import partial_sums_bytes
 from brimful_inside.simulator.workspaces import bytes_of
-
-__all__ = ["TEMPORARIES", "Plans", "handlers", "layout_of"]
 
 Tensor = torch.Tensor
 aten = torch.ops.aten

@@ -17,8 +17,6 @@ from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Machine
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.simulator import workspaces as sizes
 
-__all__ = ["TEMPORARIES", "Workspaces", "uses_cublas"]
-
 _BLAS = frozenset(
     [
         *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "_addmm_activation", "_scaled_mm", "addr"),
@@ -111,8 +109,7 @@ class Workspaces:
             try:
                 taken += self._reserve("cublaslt", self._cublaslt)
             except torch.OutOfMemoryError:
-                for number, address in taken:
-                    self.gpu.ledger.release(number, address)
+                self.gpu.ledger.release_all(taken)
                 raise
         return taken
 
@@ -120,8 +117,7 @@ class Workspaces:
         """torch._C._cuda_clearCublasWorkspaces."""
         held, self._held = self._held, {}
         for (_, index, _), reserved in held.items():
-            for number, address in reserved:
-                self.gpu.ledgers[index].release(number, address)
+            self.gpu.ledgers[index].release_all(reserved)
 
     def _reserve(self, formula: str, nbytes: int) -> List[Any]:
         if not nbytes:

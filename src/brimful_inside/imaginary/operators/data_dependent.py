@@ -14,13 +14,10 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.operators.fast_meta_kernels import broadcast
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import META, is_meta
-
-__all__ = ["handlers", "handlers_by_name", "refuse_nested_tensors"]
+from brimful_inside.imaginary.state.tensors import META, broadcast, is_meta
 
 Tensor = torch.Tensor
 aten = torch.ops.aten

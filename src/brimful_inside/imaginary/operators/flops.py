@@ -15,8 +15,6 @@ from brimful_inside.imaginary.operators.convolutions import layout_of
 from brimful_inside.imaginary.state.tensors import is_meta
 from brimful_inside.simulator.roofline import MEMORY, TENSOR_CORES
 
-__all__ = ["COSTS", "Classes", "Cost", "cost_of", "is_free", "kernels_of", "plain"]
-
 Tensor = torch.Tensor
 Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape; a grouped convolution's kind says so
 Cost = Callable[[Sequence[Any], Dict[str, Any], Any, "Classes"], List[Part]]

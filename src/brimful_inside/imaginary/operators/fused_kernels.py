@@ -16,8 +16,6 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, C, autocast_on, is_meta, like
 
-__all__ = ["TEMPORARIES", "function_handlers", "operation_handlers", "register_meta_kernels"]
-
 Tensor = torch.Tensor
 aten = torch.ops.aten
 
@@ -65,34 +63,20 @@ def _cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
         loss = C._nn.nll_loss_nd(logs, target, weight, reduction, ignore)
         if not smoothing:
             return loss
-        return _smoothed(logs, target, weight, reduction, ignore, smoothing, loss, dim)
+        smooth = _smoothed(logs, target, weight, reduction, ignore, dim)
+        return (1 - smoothing) * loss + smooth * (smoothing / logs.shape[dim])
 
 
-def _smoothed(
-    logs: Tensor,
-    target: Tensor,
-    weight: Optional[Tensor],
-    reduction: int,
-    ignore: int,
-    smoothing: float,
-    loss: Tensor,
-    dim: int,
-) -> Tensor:
-    """cross_entropy_loss_label_smoothing."""
-    classes = logs.shape[dim]
+def _smoothed(logs: Tensor, target: Tensor, weight: Optional[Tensor], reduction: int, ignore: int, dim: int) -> Tensor:
+    """cross_entropy_loss_label_smoothing: the part for all classes."""
     if weight is not None:
-        shape = [1] * logs.dim()
-        shape[dim] = weight.shape[0]
-        smooth = -(logs * weight.view(shape)).sum(dim)
-    else:
-        smooth = -logs.sum(dim)
+        logs = logs * weight.view([-1 if at == dim else 1 for at in range(logs.dim())])
+    smooth = -logs.sum(dim)
     ignored = target == ignore
     smooth.masked_fill_(ignored, 0.0)
     if reduction == 1:
-        smooth = smooth.sum() / (~ignored).sum()
-    elif reduction == 2:
-        smooth = smooth.sum()
-    return (1 - smoothing) * loss + smooth * (smoothing / classes)
+        return smooth.sum() / (~ignored).sum()
+    return smooth.sum() if reduction == 2 else smooth
 
 
 def _linear(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -129,49 +113,6 @@ def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
     return func(log_probs, targets, *lengths, *args[4:], **kwargs)
 
 
-_ISTFT = (
-    "input",
-    "n_fft",
-    "hop_length",
-    "win_length",
-    "window",
-    "center",
-    "normalized",
-    "onesided",
-    "length",
-    "return_complex",
-)
-
-
-def _istft(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """SpectralOps.cpp, istft, without reading the window's values: frames, times the window, added where they overlap,
-    divided by the windows' squares."""
-    given = {**dict(zip(_ISTFT, args)), **kwargs}
-    spectrum, n_fft = given["input"], given["n_fft"]
-    if not is_meta(spectrum) or given.get("return_complex") or given.get("onesided") is False:
-        return func(*args, **kwargs)
-    hop = given.get("hop_length") or n_fft // 4
-    length, center = given.get("length"), given.get("center", True)
-    with gpu.functions():
-        batched = spectrum if spectrum.dim() == 3 else spectrum.unsqueeze(0)
-        frames = torch.fft.irfft(batched.transpose(1, 2), n=n_fft, dim=-1)
-        count, whole = frames.shape[1], n_fft + hop * (frames.shape[1] - 1)
-        window = given.get("window")
-        window = torch.ones(n_fft, dtype=frames.dtype, device=spectrum.device) if window is None else window
-        padding = n_fft - window.shape[0]
-        if padding:
-            window = torch.nn.functional.pad(window, (padding // 2, padding - padding // 2))
-        unfold = torch.ops.aten.unfold_backward.default
-        signal = unfold(frames * window.view(1, 1, -1), [frames.shape[0], whole], 1, n_fft, hop)
-        weights = unfold(window.square().expand(1, count, n_fft), [1, whole], 1, n_fft, hop)
-        start = n_fft // 2 if center else 0
-        end = start + length if length is not None else whole - start
-        signal = signal[:, start : min(end, whole)] / weights[:, start : min(end, whole)]
-        if end > whole:
-            signal = torch.nn.functional.pad(signal, (0, end - whole))
-        return signal if spectrum.dim() == 3 else signal.squeeze(0)
-
-
 def function_handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {
         torch.dropout: _dropout,
@@ -183,7 +124,6 @@ def function_handlers() -> Dict[Any, Callable]:
     for owner in (torch, Tensor):
         table[owner.softmax] = _softmax(torch._softmax)
         table[owner.log_softmax] = _softmax(torch._log_softmax)
-        table[owner.istft] = _istft
     return table
 
 

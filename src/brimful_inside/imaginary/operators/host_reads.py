@@ -14,8 +14,6 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import no_numpy
 from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["handlers", "patch_values"]
-
 Tensor = torch.Tensor
 
 

@@ -1,7 +1,7 @@
-"""Shapes of frequent operations whose meta kernel is slow Python, in every case that CUDA has.
+"""Shapes of frequent operations whose meta kernel in PyTorch is slow Python: a tenth of a millisecond to several.
 
-PyTorch's own meta kernels serve all the rest; some of those here would import sympy and torch._dynamo at their first call.
-Operations that are answered in their plain case alone are in fast_meta_kernels.py.
+Some are answered in every case that CUDA has, others (`_PLAIN`) in their plain case alone: contiguous, nothing unusual. All the
+rest goes to PyTorch's own meta kernels.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.operators.fast_meta_kernels import broadcast, keeps_order
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.tensors import META, C, is_meta, like
-
-__all__ = ["handlers", "itself"]
+from brimful_inside.imaginary.state.tensors import META, C, broadcast, in_its_order, is_meta, keeps_order, like
+from brimful_inside.simulator.workspaces import torch_release
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
-Shaped = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
+Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
+Shaped = Callable[..., Optional[Any]]
+FLASH_KEEPS_TWO_SINCE = 209  # releases that keep seed and offset as one tensor of two numbers
 
 
 def itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -26,7 +26,7 @@ def itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
     return args[0]
 
 
-def _like(at: int) -> Shaped:
+def _like(at: int) -> Handler:
     return lambda gpu, func, args, kwargs: like(args[at])
 
 
@@ -34,7 +34,7 @@ def _empty(shape: Any, dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=META)
 
 
-def _factory(default: Optional[torch.dtype], at: int = 0) -> Shaped:
+def _factory(default: Optional[torch.dtype], at: int = 0) -> Handler:
     """torch.randn and its kin: the size is argument number `at`."""
     return lambda gpu, func, args, kwargs: _empty(args[at], kwargs.get("dtype") or default or torch.get_default_dtype())
 
@@ -151,13 +151,165 @@ def _like_options(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, A
     return like(args[0], kwargs.get("dtype"))
 
 
+# --- the plain case alone -----------------------------------------------------------------------------------------------
+
+
+def _is_plain(*tensors: Any) -> bool:
+    """Contiguous tensors of the card that hold floating point numbers."""
+    return _are_floating(*tensors) and all(t.is_contiguous() for t in tensors)
+
+
+def _are_floating(*tensors: Any) -> bool:
+    return all(isinstance(t, Tensor) and is_meta(t) and t.is_floating_point() for t in tensors)
+
+
+def _or_pytorch(shaped: Shaped) -> Callable:
+    """`shaped` gives the result of a plain call and None for any other, which goes to PyTorch's meta kernel."""
+
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if not kwargs:
+            out = shaped(*args)
+            if out is not None:
+                return out
+        return func(*args, **kwargs)
+
+    return handler
+
+
+def _plain_like(at: int, *also: int) -> Shaped:
+    """Of the shape and dtype of argument `at`, which the arguments `also` share (gradients and their inputs)."""
+
+    def shaped(*args: Any) -> Optional[Tensor]:
+        tensor = args[at]
+        if not _is_plain(tensor):
+            return None
+        for other in [args[place] for place in also]:
+            if not _is_plain(other) or other.shape != tensor.shape or other.dtype != tensor.dtype:
+                return None
+        return _empty(tensor.shape, tensor.dtype)
+
+    return shaped
+
+
+_like_first = _plain_like(0)
+
+
+def _softmax(tensor: Any, dim: int, to_float: bool) -> Optional[Tensor]:
+    if not _is_plain(tensor) or not -tensor.dim() <= dim < tensor.dim():
+        return None
+    return _empty(tensor.shape, torch.float32 if to_float else tensor.dtype)
+
+
+def _softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> Optional[Tensor]:
+    return _empty(grad.shape, dtype) if _is_plain(grad, output) and grad.shape == output.shape else None
+
+
+def _compare(first: Any, second: Any) -> Optional[Tensor]:
+    if isinstance(second, Tensor) and not (is_meta(second) and second.is_contiguous() and first.shape == second.shape):
+        return None
+    return _empty(first.shape, torch.bool) if is_meta(first) and first.is_contiguous() else None
+
+
+def _where(condition: Any, first: Any, second: Any) -> Optional[Tensor]:
+    if not _is_plain(first, second) or not is_meta(condition) or not condition.is_contiguous() or first.dtype != second.dtype:
+        return None
+    return _empty(broadcast(condition.shape, first.shape, second.shape), first.dtype)
+
+
+def _cat(tensors: Any, dim: int = 0) -> Optional[Tensor]:
+    first = tensors[0]
+    count = first.dim()
+    # Of images and volumes the strides decide whether the result is channels last; of all else it is contiguous.
+    sound = _is_plain if count in (4, 5) else _are_floating
+    if not count or not -count <= dim < count or not sound(*tensors):
+        return None
+    dim %= count
+    rest = first.shape[:dim] + first.shape[dim + 1 :]
+    for other in tensors[1:]:
+        if other.dim() != count or other.dtype != first.dtype or other.shape[:dim] + other.shape[dim + 1 :] != rest:
+            return None
+    return _empty((*first.shape[:dim], sum(t.shape[dim] for t in tensors), *first.shape[dim + 1 :]), first.dtype)
+
+
+def _stack(tensors: Any, dim: int = 0) -> Optional[Tensor]:
+    first = tensors[0]
+    if dim or not _is_plain(*tensors) or any(t.shape != first.shape or t.dtype != first.dtype for t in tensors):
+        return None
+    return _empty((len(tensors), *first.shape), first.dtype)
+
+
+def _group_norm(tensor: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float) -> Any:
+    if not _is_plain(tensor) or tensor.numel() != batch * channels * pixels or channels % groups:
+        return None
+    return _empty(tensor.shape, tensor.dtype), *(_empty((batch, groups), tensor.dtype) for _ in range(2))
+
+
+def _group_norm_backward(grad: Any, tensor: Any, mean: Any, deviation: Any, weight: Any, *rest: Any) -> Any:
+    _, channels, _, _, mask = rest
+    wanted = tensor if weight is None else weight
+    if not _is_plain(grad, tensor, wanted) or not grad.dtype == tensor.dtype == wanted.dtype:
+        return None
+    return tuple(
+        _empty(shape, tensor.dtype) if made else None for made, shape in zip(mask, (tensor.shape, (channels,), (channels,)))
+    )
+
+
+def _bilinear(tensor: Any, size: Any, align: bool, *scales: Any) -> Optional[Tensor]:
+    if not _is_plain(tensor) or tensor.dim() != 4 or min(*size, *tensor.shape) < 1:
+        return None
+    return _empty((*tensor.shape[:2], *size), tensor.dtype)
+
+
+def _vector_norm(tensor: Any, order: Any = 2, dims: Any = None, keeps: bool = False, *_: Any) -> Optional[Tensor]:
+    return _empty((), tensor.dtype) if _is_plain(tensor) and dims is None and not keeps else None
+
+
+_PLAIN: Dict[str, Shaped] = {
+    **dict.fromkeys(("hardtanh", "elu", "leaky_relu", "softplus", "clamp", "clamp_min", "clamp_max", "sgn"), _like_first),
+    **dict.fromkeys(("softshrink", "hardshrink", "celu"), _like_first),
+    **dict.fromkeys(("hardtanh_backward", "leaky_relu_backward", "softplus_backward", "hardswish_backward"), _plain_like(0, 1)),
+    **dict.fromkeys(("sigmoid_backward", "hardsigmoid_backward", "tanh_backward", "log_sigmoid_backward"), _plain_like(0, 1)),
+    "elu_backward": _plain_like(0, 5),
+    **dict.fromkeys(
+        ("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_"),
+        lambda first, *_: first if _is_plain(first) else None,
+    ),
+    **dict.fromkeys(("tril", "triu"), lambda first, *_: _like_first(first) if first.dim() > 1 else None),
+    "rsub.Scalar": lambda first, number, *_: _like_first(first) if type(number) in (int, float) else None,
+    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
+    **{"%s.%s" % (name, kind): _compare for name in ("eq", "ne", "gt", "ge", "lt", "le") for kind in ("Scalar", "Tensor")},
+    "where.self": _where,
+    "cat": _cat,
+    "stack": _stack,
+    "native_group_norm": _group_norm,
+    "native_group_norm_backward": _group_norm_backward,
+    "upsample_bilinear2d": _bilinear,
+    "linalg_vector_norm": _vector_norm,
+}
+
+
+def _flash(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    query, key = args[:2]
+    if torch_release(torch.__version__) < FLASH_KEEPS_TWO_SINCE or (len(args) > 5 and args[5]):
+        return func(*args, **kwargs)
+    sums = _empty(query.shape[:3], torch.float32)
+    random = _empty((2,), torch.uint64), _empty((), torch.uint64)
+    out = in_its_order(query)
+    return out, sums, None, None, query.shape[2], key.shape[2], *random, _empty((0,), query.dtype)
+
+
+def _flash_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    return tuple(in_its_order(tensor) for tensor in args[1:4])
+
+
 _LISTS_OF_THEIR_OWN = ("_foreach_copy_", "_foreach_norm", "_foreach_max", "_foreach_powsum", "_foreach_pow")
 _UNARY = (
     *("relu", "sigmoid", "tanh", "silu", "exp", "sqrt", "rsqrt", "neg", "abs", "log", "erf", "sin", "cos", "reciprocal"),
     *("hardswish", "hardsigmoid", "mish", "log_sigmoid"),
 )
 _BINARY = ("add", "sub", "mul", "div")
-_OF_DEFAULT: Dict[str, Shaped] = {
+_OF_DEFAULT: Dict[str, Handler] = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
     "native_layer_norm": _layer_norm,
@@ -169,11 +321,16 @@ _OF_DEFAULT: Dict[str, Shaped] = {
     **dict.fromkeys(("randn", "rand"), _factory(None)),
     **dict.fromkeys(("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like", "clone"), _like_options),
     **dict.fromkeys(("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_"), itself),
+    "_scaled_dot_product_flash_attention": _flash,
+    "_scaled_dot_product_flash_attention_backward": _flash_backward,
 }
 
 
 def handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {getattr(aten, name).default: handler for name, handler in _OF_DEFAULT.items()}
+    for name, shaped in _PLAIN.items():
+        packet, _, overload = name.partition(".")
+        table[getattr(getattr(aten, packet), overload or "default")] = _or_pytorch(shaped)
     for packet, overloads, handler in (
         (aten.sum, ("default", "dim_IntList"), _reduction),
         (aten.mean, ("default", "dim"), _reduction),

@@ -1,6 +1,5 @@
-"""LSTM, GRU and plain RNN as cuDNN runs them, and their cells as CUDA's fused kernels.
-
-cuDNN runs a network as one operation, with flat weights and a reserve space for the backward pass (cudnn/RNN.cpp).
+"""LSTM, GRU and plain RNN as cuDNN runs them: one operation, with flat weights and a reserve space for the backward pass
+(cudnn/RNN.cpp). Their cells as CUDA's fused kernels.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, autocast_on, is_meta
 
-__all__ = ["flatten_weights_as_on_cuda", "function_handlers", "operation_handlers"]
-
 Tensor = torch.Tensor
 aten = torch.ops.aten
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -26,7 +23,7 @@ KEPT = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
 
 
 class _Plan(NamedTuple):
-    """What a network's kernels need to know beside the tensors. Shapes are those of cuDNN's products."""
+    """A network without its tensors."""
 
     gpu: ImaginaryGpu
     dtype: torch.dtype
@@ -43,8 +40,8 @@ class _Plan(NamedTuple):
     batch_first: bool
 
     def count(self, backward: bool) -> None:
-        """For the clock: each layer has one product over all rows for what comes in, and one a time step for what comes from
-        the step before; backward each has its gradient for data and for weights."""
+        """For the clock: each layer has one product over all rows for its input, and one a time step for its hidden state;
+        backward each has its gradient for data and for weights."""
         rows, hidden, gates, clock = self.rows, self.hidden, self.gates, self.gpu.clock
         kind, size = self.gpu.classes.of(self.dtype, convolution=True), self.dtype.itemsize
         a_step = max(1, rows // self.length)
@@ -67,27 +64,24 @@ class _CudnnRnn(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, data: Tensor, hidden: Tensor, cell: Optional[Tensor], *weights: Tensor) -> Any:
         by_time = data.new_empty(data.shape) if plan.batch_first else None  # cuDNN wants time first: a copy while it runs
         output = data.new_empty(plan.output_shape)
-        last_hidden = torch.empty_like(hidden)
-        last_cell = torch.empty_like(cell) if cell is not None else None
+        last = [torch.empty_like(state) for state in (hidden, cell) if state is not None]
         reserve = torch.empty(plan.reserve_bytes, dtype=torch.uint8, device=META)
         flat = weights if plan.flat else [data.new_empty(sum(w.numel() for w in weights))]
         ctx.plan, ctx.count = plan, len(weights)
         plan.count(backward=False)
         del by_time
         ctx.save_for_backward(data, hidden, cell, output, reserve, *flat, *weights)
-        return (output, last_hidden) if last_cell is None else (output, last_hidden, last_cell)
+        return (output, *last)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        saved = ctx.saved_tensors
-        data, hidden, cell = saved[:3]
+        data, hidden, cell, *saved = ctx.saved_tensors
         ctx.plan.count(backward=True)
-        weights = saved[len(saved) - ctx.count :]
         shapes = (data.shape, ctx.plan.output_shape) if ctx.plan.batch_first else ()
         by_time = [data.new_empty(shape) for shape in shapes]  # the input and the output's gradient
         grad_data, grad_hidden = torch.empty_like(data), torch.empty_like(hidden)
         grad_cell = torch.empty_like(cell) if cell is not None else None
-        grad_weights = _in_one_buffer(weights, data.dtype)
+        grad_weights = _in_one_buffer(saved[len(saved) - ctx.count :], data.dtype)
         del by_time
         return (None, grad_data, grad_hidden, grad_cell, *grad_weights)
 
@@ -95,11 +89,7 @@ class _CudnnRnn(torch.autograd.Function):
 def _in_one_buffer(weights: Sequence[Tensor], dtype: torch.dtype) -> List[Tensor]:
     """Contiguous tensors like `weights`, one after another."""
     flat = torch.empty(sum(weight.numel() for weight in weights), dtype=dtype, device=META)
-    views, start = [], 0
-    for weight in weights:
-        views.append(flat[start : start + weight.numel()].view(weight.shape))
-        start += weight.numel()
-    return views
+    return [part.view(weight.shape) for part, weight in zip(flat.split([w.numel() for w in weights]), weights)]
 
 
 def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
@@ -108,8 +98,7 @@ def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
     flat = len({w.untyped_storage()._cdata for w in weights}) == 1
     if autocast_on():
         lower = torch.get_autocast_dtype("cuda")
-        data, hidden = data.to(lower), hidden.to(lower)
-        cell = cell.to(lower) if cell is not None else None
+        data, hidden, cell = (each if each is None else each.to(lower) for each in (data, hidden, cell))
         weights, flat = list(_Flatten.apply(lower, *weights)), True
     layers, directions = options["num_layers"], 2 if options["bidirectional"] else 1
     width = hidden.shape[-1] * directions
@@ -120,11 +109,9 @@ def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
         _hold_dropout_states(gpu)
         reserve += rows * width * (layers - 1)
     lengths, batch_first = options.get("batch_sizes"), bool(options.get("batch_first"))
-    length = len(lengths) if lengths is not None else data.shape[1 if batch_first else 0]
-    sizes = data.shape[-1], hidden.shape[-1], GATES[kind] * units, layers, directions
-    reserve_bytes = reserve if options["train"] else 0
-    shape = (*data.shape[:-1], width)
-    plan = _Plan(gpu, data.dtype, rows, max(1, length), *sizes, shape, reserve_bytes, flat, batch_first)
+    length = max(1, len(lengths) if lengths is not None else data.shape[1 if batch_first else 0])
+    sizes = data.shape[-1], hidden.shape[-1], GATES[kind] * units, layers, directions, (*data.shape[:-1], width)
+    plan = _Plan(gpu, data.dtype, rows, length, *sizes, reserve if options["train"] else 0, flat, batch_first)
     gpu.approximate("cudnn rnn reserve space")
     return _CudnnRnn.apply(plan, data, hidden, cell, *weights)
 
@@ -199,9 +186,7 @@ def _fused_lstm_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str
     return _empty(cell, cell.shape), _empty(cell, cell.shape), _empty(gates, gates.shape)
 
 
-def _fused_lstm_cell_backward(
-    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
-) -> Tuple[Optional[Tensor], ...]:
+def _fused_lstm_cell_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Any, ...]:
     _, _, cell, _, gates, has_bias = args
     return _empty(gates, gates.shape), _empty(cell, cell.shape), _empty(gates, gates.shape[1:]) if has_bias else None
 
@@ -219,21 +204,17 @@ def _fused_gru_cell_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: 
     return (_empty(kept, gates), _empty(kept, gates), _empty(grad, grad.shape), *biases)
 
 
-def _lstm_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """RNN.cpp, LSTMCell: two products, and all the rest in one kernel that keeps its gates."""
-    tensor, (hidden, cell), *weights = args
-    if not is_meta(tensor) or kwargs:
-        return func(*args, **kwargs)
-    gates = F.linear(tensor, weights[0]), F.linear(hidden, weights[1])
-    return aten._thnn_fused_lstm_cell(*gates, cell, *weights[2:])[:2]
+def _cell(run: Callable[..., Any]) -> Callable:
+    """RNN.cpp, LSTMCell and GRUCell: two products, and all the rest in one kernel that keeps its gates."""
 
+    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        if not is_meta(args[0]) or kwargs:
+            return func(*args, **kwargs)
+        tensor, state, *weights = args
+        hidden = state if isinstance(state, Tensor) else state[0]
+        return run(F.linear(tensor, weights[0]), F.linear(hidden, weights[1]), state, *weights[2:])
 
-def _gru_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    tensor, hidden, *weights = args
-    if not is_meta(tensor) or kwargs:
-        return func(*args, **kwargs)
-    gates = F.linear(tensor, weights[0]), F.linear(hidden, weights[1])
-    return aten._thnn_fused_gru_cell(*gates, hidden, *weights[2:])[0]
+    return handler
 
 
 def operation_handlers() -> Dict[Any, Callable]:
@@ -250,6 +231,6 @@ def function_handlers() -> Dict[Any, Callable]:
     return {
         **table,
         torch._cudnn_rnn_flatten_weight: _flatten_weight,
-        torch.lstm_cell: _lstm_cell,
-        torch.gru_cell: _gru_cell,
+        torch.lstm_cell: _cell(lambda x, h, state, *bias: aten._thnn_fused_lstm_cell(x, h, state[1], *bias)[:2]),
+        torch.gru_cell: _cell(lambda *gates: aten._thnn_fused_gru_cell(*gates)[0]),
     }

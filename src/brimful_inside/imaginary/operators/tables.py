@@ -9,17 +9,13 @@ from brimful_inside.imaginary.operators import (
     convolutions,
     cublas,
     data_dependent,
-    fast_meta_kernels,
     fused_kernels,
     host_reads,
     meta_kernels,
     recurrent,
-    reductions,
     temporaries,
 )
 from brimful_inside.imaginary.operators.temporaries import Kernel
-
-__all__ = ["TEMPORARIES", "function_handlers", "operation_handlers"]
 
 TEMPORARIES: Dict[str, Kernel] = {
     **temporaries.TEMPORARIES,
@@ -27,14 +23,12 @@ TEMPORARIES: Dict[str, Kernel] = {
     **convolutions.TEMPORARIES,
     **cublas.TEMPORARIES,
     **fused_kernels.TEMPORARIES,
-    **reductions.TEMPORARIES,
 }
 
 
 def operation_handlers() -> Dict[Any, Callable]:
     """By ATen's operation: what stands in for its meta kernel. Of two for one operation the later counts."""
     return {
-        **fast_meta_kernels.handlers(),
         **meta_kernels.handlers(),
         **convolutions.handlers(),
         **data_dependent.handlers(),

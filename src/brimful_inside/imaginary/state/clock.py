@@ -23,8 +23,6 @@ from brimful_inside.simulator.roofline import (
 )
 from brimful_inside.wire import Card
 
-__all__ = ["Clock", "rates_of"]
-
 TRAIN = "train"  # the phase whose steps are timed
 # How many rows of a step are kept; a step of more kernels is not timed (its rows would fill the host's memory).
 MOST_ROWS = 2_000_000

@@ -20,13 +20,11 @@ from brimful_inside.imaginary.state.known_values import Bounds, Known
 from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
-from brimful_inside.imaginary.state.tensors import CUDA, META, Pinned, is_meta, plain_parts, tensors_in, zeros_on_host
+from brimful_inside.imaginary.state.tensors import CUDA, FROM_DATA, META, Pinned, is_meta, plain_parts, zeros_on_host
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import conf_in, settings_in
-from brimful_inside.simulator.trace import TRACE_VERSION
+from brimful_inside.simulator.trace import TRACE_VERSION, encode_row
 from brimful_inside.wire import Card
-
-__all__ = ["DeviceNames", "ImaginaryGpu", "OpenTrace"]
 
 Tensor = torch.Tensor
 OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
@@ -103,6 +101,7 @@ class ImaginaryGpu:
         self.count = count
         self.streams = CurrentStreams(itertools.count())
         self.devices = DeviceNames(count, self.streams)
+        self.index_of = self.devices.index_of
         self.captures = Captures()
         self.patches = Patches()
         self.pinned = Pinned()
@@ -183,7 +182,7 @@ class ImaginaryGpu:
         """As `flush`, with what ran in the last complete step: nothing more is to come."""
         if self.has_trace and self.is_open and not self.in_bad_fork:
             for clock, ledger in zip(self.clocks, self.ledgers):
-                ledger.write_runs(clock.last_step())
+                ledger.note_lines("".join(encode_row(kernel) + "\n" for kernel in clock.last_step()))
         self.flush()
 
     def flush(self) -> None:
@@ -214,6 +213,7 @@ class ImaginaryGpu:
                 ledger.change_settings(text)
 
     def approximate(self, name: str) -> None:
+        """An upper bound, `name` says which, stands in for what nobody knows."""
         self.approximations[name] += 1
 
     # --- which card --------------------------------------------------------------------------------------------------------
@@ -230,10 +230,6 @@ class ImaginaryGpu:
     def clock(self) -> Clock:
         return self.clocks[self.streams.target]
 
-    def index_of(self, device: Any) -> int:
-        """The number of the card that `device` names (None: the current one). Raises PyTorch's error for one not there."""
-        return self.devices.index_of(device)
-
     def index_of_tensor(self, tensor: Tensor) -> Optional[int]:
         """The card that a tensor on the meta device is on; None for the script's own meta tensors."""
         for part in plain_parts(tensor):
@@ -249,19 +245,6 @@ class ImaginaryGpu:
         with torch._C.DisableTorchFunction():
             index = self.index_of_tensor(tensor)
         return CUDA if index is None else torch.device("cuda", index)
-
-    def device_of_storage(self, storage: Any) -> torch.device:
-        entry = self.storages.get(storage._cdata)
-        return CUDA if entry is None else torch.device("cuda", entry.ledger.index)
-
-    def device_of_any(self, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
-        """Of the first tensor of a card among the arguments."""
-        return next((self.device_of(tensor) for tensor in tensors_in(args, kwargs) if is_meta(tensor)), CUDA)
-
-    def named(self, device: Any) -> ContextManager[None]:
-        """A context in which what is made is made on the card that `device` names."""
-        self.touch()
-        return self.streams.on(self.index_of(device))
 
     def current_stream(self) -> Tuple[int, int]:
         """The number of this thread's current card, and of its current stream there."""
@@ -311,9 +294,14 @@ class ImaginaryGpu:
             entry = self.storages.get(storage._cdata)
             if entry is None or entry() is None:
                 self.ledger.add(storage, getattr(func, "__name__", "unknown"))
-                if self.annotations is not None:
-                    self.annotations.made(made, func)
+                if func in FROM_DATA:
+                    self.note_input(made)
         return made
+
+    def note_input(self, tensor: Tensor) -> None:
+        """The trace, where it has annotations, says that `tensor` was filled from the host."""
+        if self.annotations is not None:
+            self.annotations.categories.copied(tensor)
 
     def wants_user_meta(self) -> bool:
         """Whether the call in hand makes meta tensors of the script's own."""
@@ -337,9 +325,7 @@ class ImaginaryGpu:
         if self.is_true(tensor):
             return True
         known = self.known.values(tensor)
-        if known is not None:
-            return known.item()
-        return torch.zeros((), dtype=tensor.dtype, device="cpu").item() if tensor.dtype != torch.bool else False
+        return torch.zeros((), dtype=tensor.dtype, device="cpu").item() if known is None else known.item()
 
     def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
         """What the host gets when it reads `tensor`: a new tensor of the numbers that are known, else of zeros."""

@@ -12,17 +12,6 @@ import brimful_inside
 from brimful_inside.simulator.allocator import CardFull
 from brimful_inside.wire import Card
 
-__all__ = [
-    "Unsupported",
-    "different_devices",
-    "format_size",
-    "invalid_ordinal",
-    "no_numpy",
-    "not_during_capture",
-    "out_of_memory",
-    "where_in_user_code",
-]
-
 _OURS = os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 

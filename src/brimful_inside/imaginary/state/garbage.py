@@ -13,8 +13,6 @@ import threading
 
 from brimful_inside.imaginary.state.patches import Patches
 
-__all__ = ["Garbage"]
-
 
 class Garbage:
     """Python's collector, from the first use of the card on. A script that turns it on again has it run as ever."""

@@ -20,8 +20,6 @@ import torch
 
 from brimful_inside.imaginary.state.tensors import is_meta
 
-__all__ = ["RULES", "Bounds", "Known", "follows", "is_small"]
-
 Tensor = torch.Tensor
 aten = torch.ops.aten
 _MASKS = (torch.bool, torch.uint8)

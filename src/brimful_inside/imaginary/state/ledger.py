@@ -9,17 +9,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, TextIO, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Set, TextIO, Tuple
 
 import torch
 
 from brimful_inside.imaginary.state.errors import out_of_memory
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull
-from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import (
     EmptyCache,
     EmptyPool,
-    Note,
     Phase,
     Pool,
     Ready,
@@ -31,8 +29,6 @@ from brimful_inside.simulator.trace import (
     encode_row,
 )
 from brimful_inside.wire import Card
-
-__all__ = ["LateTrace", "Ledger", "PoolId"]
 
 PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
 Block = Tuple[int, int]  # of an allocation: its number in the trace, and its address
@@ -75,7 +71,7 @@ class Ledger:
         self._last_pool = self._next_pool = 0
         self._waiting: List[Tuple[int, int, Set[int], int]] = []  # number, address, streams, launches when it was retired
         self._trace = trace
-        self.sites: Any = None  # who asks for memory (attribution.call_sites.CallSites), where the trace is to say it
+        self.call_sites: Any = None  # who allocates (attribution.annotations.CallSites), where the trace is to say it
         self._site = -1  # of the trace's malloc before
         self._sites_written: Set[int] = set()
         self._lock = threading.Lock()
@@ -96,7 +92,7 @@ class Ledger:
         entry.known_true, entry.most = False, None  # what is known of its elements (device.py, known_values.py)
         entry.values = None  # its numbers, where they came from the host (known_values.py)
         entry.stream, entry.used_by = self._stream(), None
-        entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
+        entry.id, entry.address = self.reserve(nbytes, op) if nbytes else (0, 0)
         self.storages[entry.key] = entry
 
     def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
@@ -118,13 +114,9 @@ class Ledger:
         if entry.ledger is not self:  # of another card
             return entry.ledger.resized(entry, nbytes, op)
         old_id, old_address, entry.nbytes, entry.values = entry.id, entry.address, nbytes, None
-        entry.id, entry.address = self._malloc(nbytes, op) if nbytes else (0, 0)
+        entry.id, entry.address = self.reserve(nbytes, op) if nbytes else (0, 0)
         if old_id:
             self.release(old_id, old_address)
-
-    def reserve(self, nbytes: int, op: str, law: Optional[str] = None, args: Sequence[int] = ()) -> Block:
-        """Memory that belongs to no tensor: a workspace. The answer is for `release`."""
-        return self._malloc(nbytes, op, law, args)
 
     def release(self, number: int, address: int) -> None:
         """The end of what `reserve` gave."""
@@ -132,16 +124,18 @@ class Ledger:
             self._free(number, address)
         self._work_off()
 
+    def release_all(self, blocks: Iterable[Block]) -> None:
+        for number, address in blocks:
+            self.release(number, address)
+
     def pass_by(self, sizes: Sequence[int], op: str) -> None:
         """Memory of these sizes is there together, and gone again; also where there is not room for all of it."""
         held: List[Block] = []
         try:
-            for nbytes in sizes:
-                if nbytes:
-                    held.append(self.reserve(nbytes, op))
+            for nbytes in filter(None, sizes):
+                held.append(self.reserve(nbytes, op))
         finally:
-            for number, address in held:
-                self.release(number, address)
+            self.release_all(held)
 
     def forget(self) -> None:
         """The imaginary card is gone: later frees are not written."""
@@ -151,18 +145,18 @@ class Ledger:
         self._trace = None
 
     def phase(self, name: str) -> None:
-        self._mark(encode_row(Phase(name)))
+        self.note(Phase(name))
         self.allocator.reset_peaks()
 
     def step(self, number: int) -> None:
-        self._mark(encode_row(Step(number)))
+        self.note(Step(number))
 
     def empty_cache(self) -> None:
         self._do(EmptyCache(), self.allocator.empty_cache)
 
     def _do(self, row: Any, action: Callable[..., None], *args: int) -> None:
         """Writes a row of the trace, and does the same with the allocator."""
-        self._mark(encode_row(row))
+        self.note(row)
         with self._lock:
             action(*args)
 
@@ -195,41 +189,33 @@ class Ledger:
     def _pool_of(self, stream: int) -> int:
         return next((self.pool_number(pool) for pool, asks in self._diverted if asks(stream)), 0)
 
-    def write_runs(self, kernels: Sequence[Kernel]) -> None:
-        """What ran on the card in a step, for its clock."""
-        for kernel in kernels:
-            self._mark(encode_row(kernel))
+    def note(self, row: Any) -> None:
+        """A row of the trace that is no allocation."""
+        self.note_lines(encode_row(row) + "\n")
 
-    def note(self, note: Note) -> None:
-        """A row of the trace that annotates others."""
-        self._mark(encode_row(note))
-
-    def note_lines(self, lines: List[str]) -> None:
-        """As `note`, for many that are encoded already."""
-        if lines:
-            self._mark("".join(lines)[:-1])
+    def note_lines(self, lines: str) -> None:
+        """As `note`, for rows that are encoded already."""
+        self._work_off()
+        if self._trace is not None:
+            with self._lock:
+                self._write(lines)
 
     def change_settings(self, text: str) -> None:
         """The allocator's settings are others from now on. Raises ValueError for what it does not know."""
         with self._lock:
             self.allocator.change_settings(text)
-        self._mark(encode_row(Settings(text)))
+        self.note(Settings(text))
 
     def flush(self) -> None:
         if self._trace is not None:
             self._trace.flush()
 
-    def _mark(self, line: str) -> None:
-        self._work_off()
-        if self._trace is not None:
-            with self._lock:
-                self._write(line + "\n")
-
     def _write(self, line: str) -> None:
         if self._trace is not None:
             self._trace.write(line)
 
-    def _malloc(self, nbytes: int, op: str, law: Optional[str] = None, args: Sequence[int] = ()) -> Block:
+    def reserve(self, nbytes: int, op: str, formula: Optional[str] = None, args: Sequence[int] = ()) -> Block:
+        """Memory for a tensor or a workspace. `release` ends it."""
         self._work_off()
         with self._lock:
             if self._waiting and not self._diverted:
@@ -245,7 +231,7 @@ class Ledger:
                 self._next_id = number = self._next_id + 1
                 if self._trace is not None:
                     self._write_context(stream, pool)
-                    tail = "" if law is None else ',"%s",[%s]' % (law, ",".join(map(str, args)))
+                    tail = "" if formula is None else ',"%s",[%s]' % (formula, ",".join(map(str, args)))
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address
         if self.on_out_of_memory is not None:
@@ -261,7 +247,7 @@ class Ledger:
         if pool != self._last_pool:
             self._last_pool = pool
             self._write(encode_row(Pool(pool)) + "\n")
-        sites = self.sites
+        sites = self.call_sites
         site = self._site if sites is None else sites.current()
         if sites is not None and site != self._site:
             self._site = site

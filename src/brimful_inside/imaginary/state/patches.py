@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, List
 
-__all__ = ["Patches"]
-
 _ABSENT = object()
 
 

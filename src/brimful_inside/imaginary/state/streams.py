@@ -9,8 +9,6 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from brimful_inside.imaginary.state.errors import not_during_capture
 from brimful_inside.imaginary.state.ledger import Ledger, PoolId
 
-__all__ = ["Captured", "Captures", "CurrentStreams"]
-
 Stream = Tuple[int, int]  # the card's number, and the stream's on it
 _POOL_SIZE = 32  # streams per priority that PyTorch hands out in turn (c10/cuda/CUDAStream.cpp)
 _GENERATOR_STATE_BYTES = 8  # of its seed, and of its offset: one int64 each
@@ -144,8 +142,7 @@ class Captures:
         registered = self._with_generator[captured.ledger.index]
         registered.remove(captured)
         if not registered:
-            for number, address in self._generator_state.pop(captured.ledger.index):
-                captured.ledger.release(number, address)
+            captured.ledger.release_all(self._generator_state.pop(captured.ledger.index))
         self.end(captured)
 
     def end(self, captured: Captured) -> None:

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 import torch
 
-__all__ = [
-    "CUDA",
-    "META",
-    "C",
-    "Pinned",
-    "TensorBase",
-    "autocast_on",
-    "is_meta",
-    "like",
-    "plain_parts",
-    "tensors_in",
-    "zeros_on_host",
-]
-
 Tensor = torch.Tensor
+FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
 C: Any = torch._C  # what is compiled, of which the type stubs know a part
 TensorBase: Any = torch._C.TensorBase
 
@@ -39,6 +26,41 @@ def like(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
     if tensor.is_contiguous():
         return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=META)
     return torch.empty_like(tensor, dtype=dtype or tensor.dtype)
+
+
+def broadcast(*shapes: Sequence[int]) -> torch.Size:
+    """torch.broadcast_shapes, which imports sympy. Raises RuntimeError in PyTorch's words where shapes do not go together."""
+    result = [1] * max(map(len, shapes), default=0)
+    for shape in shapes:
+        for at, size in enumerate(shape, len(result) - len(shape)):
+            if result[at] == 1:
+                result[at] = size
+            elif size not in (1, result[at]):
+                return torch.broadcast_shapes(*shapes)  # raises
+    return torch.Size(result)
+
+
+def keeps_order(tensor: Tensor) -> bool:
+    """Whether what is computed from `tensor` element by element is contiguous: no dimension lies inside an earlier one's step.
+
+    Repeated elements (stride 0) have no place of their own (TensorIteratorBase::reorder_dimensions).
+    """
+    if tensor.is_contiguous():
+        return True
+    steps = [step for step, size in zip(tensor.stride(), tensor.shape) if step and size != 1]
+    return all(outer >= inner for outer, inner in zip(steps, steps[1:]))
+
+
+def in_its_order(tensor: Tensor) -> Tensor:
+    """torch.empty_like of a tensor without repeated elements: dense, its dimensions in the order of their strides."""
+    strides, step = [0] * tensor.dim(), 1
+    for dim in sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), -dim)):
+        strides[dim] = step
+        step *= tensor.shape[dim]
+    given = tensor.stride()
+    if all(mine == theirs for mine, theirs, size in zip(strides, given, tensor.shape) if size != 1):
+        strides = list(given)  # dense itself: also what dimensions of one element say of their step
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=META)
 
 
 def plain_parts(tensor: Tensor) -> Iterator[Tensor]:

@@ -238,7 +238,7 @@ def meter_for(context: ProcessContext) -> DeviceMeter:
 
 def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
     from brimful_inside.imaginary import enter
-    from brimful_inside.imaginary.operators.compiled_kernels import TRITON_LAUNCHERS, pass_over
+    from brimful_inside.imaginary.cuda_api.compiler import TRITON_LAUNCHERS, pass_over
 
     config = context.config
     if config.card is None:

@@ -7,7 +7,7 @@ import types
 
 import torch
 
-from brimful_inside.imaginary.operators.compiled_kernels import TRITON_LAUNCHERS, pass_over
+from brimful_inside.imaginary.cuda_api.compiler import TRITON_LAUNCHERS, pass_over
 
 
 def launcher(name: str, monkeypatch) -> types.ModuleType:

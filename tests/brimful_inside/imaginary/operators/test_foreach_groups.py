@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from brimful_inside.imaginary.operators.foreach_groups import _split
+from brimful_inside.imaginary.cuda_api.devices import _split
 from brimful_inside.simulator.trace import Malloc
 from tests.brimful_inside.imaginary.conftest import rows
 
