@@ -58,7 +58,7 @@ def _equip(gpu: ImaginaryGpu) -> None:
     gpu.machine, gpu.classes = Machine.of(gpu.card), Classes(capability)
     gpu.workspaces, gpu.plans, gpu.casts = Workspaces(gpu), Plans(gpu), Casts()
     operations = {**tables.operation_handlers(), **dispatch_mode.handlers()}
-    gpu.operation_handlers = autograd_in_place.in_its_place(operations)
+    gpu.operation_handlers = autograd_in_place.accumulating_in_place(operations)
     gpu.function_handlers = handlers_under_autocast({**devices.handlers(), **tables.function_handlers()})
 
     def operate(func: Any, *args: Any, **kwargs: Any) -> Any:

@@ -37,7 +37,7 @@ class Thread(threading.local):
 
     def __init__(self) -> None:
         self.stack: List[Place] = []
-        self.lines: List[Any] = []  # of each call on the stack, the line outside of it, once somebody asked
+        self.lines: List[Any] = []  # of each call on the stack, the line outside of it, once an allocation needed it
         self.root: Any = None  # the outermost module of the stack
         self.numbers: List[int] = []  # the next node's number, where the place changed
         self.places: List[Place] = []
@@ -155,7 +155,7 @@ class ModuleCalls:
         if thread.root is not None:
             self._register(thread.root, thread.stack[0].model, thread.stack[0].path)
         place = self._place_of(module)
-        if place is None:  # no child of any: it works for whoever called it
+        if place is None:  # no child of any: it works for its caller
             place = thread.stack[-1]
             self._known[id(module)] = (weakref.ref(module), place)
         return place

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 import torch
 import torch.utils.checkpoint
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_map
 
 from brimful_inside.imaginary.attribution.modules import ModuleCalls
 from brimful_inside.imaginary.state.patches import Patches
@@ -79,25 +80,16 @@ class Autocast:
         if len(self._calls.thread.stack) > 1 or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
             return call(module, *args, **kwargs)
         with torch.autocast("cuda", dtype=self._dtype):
-            return _in_float32(call(module, *args, **kwargs), self._dtype)
+            return tree_map(self._in_float32, call(module, *args, **kwargs))
+
+    def _in_float32(self, value: Any) -> Any:
+        return value.float() if isinstance(value, torch.Tensor) and value.dtype == self._dtype else value
 
 
 def _autocast_depth() -> int:
     """How many contexts of autocast are open in this thread."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
-
-
-def _in_float32(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype == dtype else value
-    if isinstance(value, dict):
-        for key in list(value):
-            value[key] = _in_float32(value[key], dtype)
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(_in_float32(item, dtype) for item in value)
-    return value
 
 
 class Checkpointing:

@@ -32,9 +32,7 @@ FP32 = [
     *("multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss"),
     *("binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp", "norm", "arccos", "arcsin"),
 ]
-FP32_BY_DTYPE = [
-    *("prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum"),
-]
+FP32_BY_DTYPE = ["prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum"]
 PROMOTE = ["addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "tensordot", "scatter_add"]
 
 
@@ -76,8 +74,7 @@ class Casts:
         if isinstance(value, Tensor):
             return self.cast(value, dtype)
         if isinstance(value, (list, tuple)):
-            cast = [self.cast_all(item, dtype) for item in value]
-            return tuple(cast) if isinstance(value, tuple) else cast
+            return (tuple if isinstance(value, tuple) else list)(self.cast_all(item, dtype) for item in value)
         if isinstance(value, dict):
             return {key: self.cast_all(item, dtype) for key, item in value.items()}
         return value
@@ -111,10 +108,6 @@ class _autocast_excluded:
 
     def __exit__(self, *error: Any) -> None:
         torch.set_autocast_enabled("cuda", True)
-
-
-def _lower(args: Tuple, kwargs: Dict[str, Any]) -> torch.dtype:
-    return torch.get_autocast_dtype("cuda")
 
 
 def _widest(args: Tuple, kwargs: Dict[str, Any]) -> torch.dtype:
@@ -158,15 +151,14 @@ def _banned(inner: Handler) -> Handler:
 
 def _called(name: str) -> List[Any]:
     """The callables of Python that stand for the ATen function `name`."""
-    owners = (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)
-    found = [getattr(owner, name, None) for owner in owners]
+    found = [getattr(owner, name, None) for owner in (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)]
     return [func for func in found if func is not None and not hasattr(func, "__code__")]
 
 
 def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
     """`table` with autocast's casts in front of the functions that are in CUDA's lists."""
     wrappers: List[Tuple[List[str], Callable[[Handler], Handler]]] = [
-        (LOWER_PRECISION, lambda inner: _cast_to(_lower, inner)),
+        (LOWER_PRECISION, lambda inner: _cast_to(lambda args, kwargs: torch.get_autocast_dtype("cuda"), inner)),
         (FP32, lambda inner: _cast_to(lambda args, kwargs: torch.float32, inner)),
         (FP32_BY_DTYPE, _by_dtype),
         (PROMOTE, lambda inner: _cast_to(_widest, inner)),

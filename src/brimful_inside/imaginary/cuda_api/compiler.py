@@ -109,7 +109,7 @@ class _Submodules(MetaPathFinder):
 def _as_it_is(module: Any) -> ModuleSpec:
     """Of a module that is loaded. The import system would load it again by the module's own, where that is another."""
     spec = ModuleSpec(module.__name__, _Loaded(module))
-    vars(module)["__spec__"] = spec  # torch._dynamo.config lets nobody set an attribute that is no setting
+    vars(module)["__spec__"] = spec  # torch._dynamo.config refuses to set an attribute that is no setting
     return spec
 
 
@@ -143,7 +143,7 @@ def _config_alone() -> Any:
 
 
 def _bring_dynamo_back() -> None:
-    """The real torch._dynamo is imported by whoever asks for it next."""
+    """The real torch._dynamo is what the next import brings."""
     if isinstance(sys.modules.get(_DYNAMO), _Dynamo):
         del sys.modules[_DYNAMO]
 
@@ -186,7 +186,7 @@ def flex_kernel(wrapper: Callable[..., Any]) -> Callable[..., Tuple[torch.Tensor
 def pass_over(gpu: ImaginaryGpu, module: Any) -> None:
     """Launches from `module`, one of TRITON_LAUNCHERS, do nothing while the imaginary GPU is there, and are counted.
 
-    What a kernel writes to was allocated by torch before. Triton's own scratch space, which few kernels ask for, and the time
+    What a kernel writes to was allocated by torch before. Triton's own scratch space, which few kernels take, and the time
     are not counted.
     """
     launcher = getattr(module, TRITON_LAUNCHERS[module.__name__], None)

@@ -70,7 +70,7 @@ class _Cudart(types.ModuleType):
 
 
 class _NoMarks:
-    """NVTX without a profiler to listen."""
+    """NVTX without a profiler."""
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         return lambda *args, **kwargs: 0

@@ -24,11 +24,19 @@ def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
     for name in ("_broadcast_out", "_scatter_out", "_gather_out"):  # into tensors that are there already
         patches.set(torch._C, name, lambda source, out, *args: out)
 
-    def scatter(tensor: Tensor, devices: Sequence[int], *args: Any, **kwargs: Any) -> List[Tensor]:
+    def _scatter(
+        tensor: Tensor, devices: Sequence[int], sizes: Optional[Sequence[int]], dim: int, streams: Optional[Any] = None
+    ) -> List[Tensor]:
+        """Chunks of `tensor`, each copied to its card on the stream that is given for it."""
         gpu.split_over = max(gpu.split_over, len(devices))
-        return _scatter(tensor, devices, *args, **kwargs)
+        chunks = tensor.split(list(sizes), dim) if sizes is not None else tensor.chunk(len(devices), dim)
+        results = []
+        for place, chunk in enumerate(chunks):
+            with torch.cuda.stream(streams[place] if streams is not None else None):
+                results.append(chunk.to(torch.device("cuda", devices[place]), non_blocking=True))
+        return results
 
-    patches.set(torch._C, "_scatter", scatter)
+    patches.set(torch._C, "_scatter", _scatter)
     nccl: Any = torch.cuda.nccl
 
     def is_available(tensors: Sequence[Tensor]) -> bool:
@@ -41,12 +49,8 @@ def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
         patches.set(nccl, name, lambda *args, **kwargs: None)  # into tensors that are there already
 
 
-def _on(index: int) -> torch.device:
-    return torch.device("cuda", index)
-
-
 def _broadcast(tensor: Tensor, devices: Sequence[int]) -> List[Tensor]:
-    return [tensor.to(_on(index)) for index in devices]
+    return [tensor.to(torch.device("cuda", index)) for index in devices]
 
 
 def _broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int) -> List[List[Tensor]]:
@@ -56,7 +60,7 @@ def _broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], buff
         chunk = [tensors[place] for place in places]
         flat = _flatten_dense_tensors(chunk)
         for copied, index in zip(copies[1:], devices[1:]):
-            views = _unflatten_dense_tensors(flat.to(_on(index)), chunk)
+            views = _unflatten_dense_tensors(flat.to(torch.device("cuda", index)), chunk)
             copied.update(zip(places, views))
         del flat
     copies[0] = dict(enumerate(tensors))
@@ -77,18 +81,6 @@ def _chunks(tensors: Sequence[Tensor], limit_bytes: int) -> List[List[int]]:
     return done + list(open_chunks.values())
 
 
-def _scatter(
-    tensor: Tensor, devices: Sequence[int], chunk_sizes: Optional[Sequence[int]], dim: int, streams: Optional[Any] = None
-) -> List[Tensor]:
-    """Chunks of `tensor`, each copied to its card on the stream that is given for it."""
-    chunks = tensor.split(list(chunk_sizes), dim) if chunk_sizes is not None else tensor.chunk(len(devices), dim)
-    results = []
-    for place, chunk in enumerate(chunks):
-        with torch.cuda.stream(streams[place] if streams is not None else None):
-            results.append(chunk.to(_on(devices[place]), non_blocking=True))
-    return results
-
-
 def _gather(tensors: Sequence[Tensor], dim: int, out_device: Optional[int]) -> Tensor:
     """All of them one after another in one new tensor on the card `out_device` (None: the current one; -1: on the host)."""
     first = tensors[0]
@@ -97,5 +89,5 @@ def _gather(tensors: Sequence[Tensor], dim: int, out_device: Optional[int]) -> T
         if [*tensor.shape[:dim], *tensor.shape[dim + 1 :]] != [*shape[:dim], *shape[dim + 1 :]]:
             raise RuntimeError("Gather got an input of invalid size: got %s, but expected %s" % (tensor.shape, first.shape))
     shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
-    where = torch.device("cuda") if out_device is None else torch.device("cpu") if out_device == -1 else _on(out_device)
+    where = "cuda" if out_device is None else "cpu" if out_device == -1 else torch.device("cuda", out_device)
     return torch.empty(shape, dtype=first.dtype, device=where)

@@ -84,7 +84,7 @@ def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """torch.zeros and its kin. Without a device the default device decides, whose own mode comes after this one."""
+    """torch.zeros and the like. Without a device the default device decides, whose own mode comes after this one."""
     device = kwargs.get("device")
     if args and isinstance(args[0], (list, tuple)) and func in FROM_DATA:
         args = (_read(gpu, args[0]), *args[1:])
@@ -108,15 +108,8 @@ def _without_card_generator(gpu: ImaginaryGpu, kwargs: Dict[str, Any]) -> Dict[s
     return _without_generator(kwargs) if generator is not None and generator.device.type == "cuda" else kwargs
 
 
-def _torch_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> torch.device:
-    """torch.device(0) means the accelerator, which a CPU build does not know of."""
-    if len(args) == 1 and not kwargs and isinstance(args[0], int) and not isinstance(args[0], bool):
-        return func("cuda", args[0])
-    return func(*args, **kwargs)
-
-
-def _parse_to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """What nn.Module.to makes of its arguments; a number is a card, which a CPU build does not know of."""
+def _number_as_card(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """torch.device(0) and nn.Module.to(0): a number means the accelerator, which a CPU build does not know of."""
     if args and isinstance(args[0], int) and not isinstance(args[0], bool):
         args = (torch.device("cuda", args[0]), *args[1:])
     return func(*args, **kwargs)
@@ -137,7 +130,7 @@ def _let_scripts_move(gpu: ImaginaryGpu, patches: Patches) -> None:
 
 
 def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """What tensors say of their device, also where no mode listens (in hooks that C++ calls), and the default device."""
+    """The device that tensors report, also where no mode is on (in hooks that C++ calls), and the default device."""
     raw_device, raw_is_meta = TensorBase.device.__get__, TensorBase.is_meta.__get__
     enabled = torch._C._is_torch_function_enabled
 
@@ -291,12 +284,10 @@ def handlers() -> Dict[Any, Callable]:
         TensorBase.device.__get__: _device,
         TensorBase.is_cuda.__get__: _is_cuda,
         TensorBase.is_meta.__get__: _is_meta,
-        torch.device: _torch_device,
-        C._nn._parse_to: _parse_to,
+        **dict.fromkeys((torch.device, C._nn._parse_to), _number_as_card),
         TensorBase.data.__set__: _set_data,
         torch._has_compatible_shallow_copy_type: _shallow_copy_fits,
-        Tensor.get_device: _get_device,
-        torch.get_device: _get_device,
+        **dict.fromkeys((Tensor.get_device, torch.get_device), _get_device),
         Tensor.to: _to,
         Tensor.cuda: _cuda,
         Tensor.type: _type,
@@ -305,12 +296,10 @@ def handlers() -> Dict[Any, Callable]:
         Tensor.is_pinned: _is_pinned,
         Tensor.record_stream: _record_stream,
     }
-    for name in ("normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_"):
-        table[getattr(Tensor, name)] = _generator_free
-    for func in (torch.bernoulli, Tensor.bernoulli, torch.multinomial, Tensor.multinomial, torch.normal, torch.poisson):
-        table[func] = _generator_free
-    table.update(dict.fromkeys(torch.utils._device._device_constructors(), _construct))
-    table[torch.as_tensor] = _construct
+    filling = ("normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
+    drawing = (torch.bernoulli, Tensor.bernoulli, torch.multinomial, Tensor.multinomial, torch.normal, torch.poisson)
+    table.update(dict.fromkeys((*drawing, *(getattr(Tensor, name) for name in filling)), _generator_free))
+    table.update(dict.fromkeys((*torch.utils._device._device_constructors(), torch.as_tensor), _construct))
     return table
 
 

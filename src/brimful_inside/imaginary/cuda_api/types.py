@@ -1,4 +1,4 @@
-"""Types that a build without CUDA lacks, or that mean the card: torch.cuda.FloatTensor and its kin, generators, storages."""
+"""Types that a build without CUDA lacks, or that mean the card: torch.cuda.FloatTensor and the like, generators, storages."""
 
 from __future__ import annotations
 
@@ -10,18 +10,11 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META
 
-_DTYPES: Dict[str, torch.dtype] = {
-    "FloatTensor": torch.float32,
-    "DoubleTensor": torch.float64,
-    "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16,
-    "ByteTensor": torch.uint8,
-    "CharTensor": torch.int8,
-    "ShortTensor": torch.int16,
-    "IntTensor": torch.int32,
-    "LongTensor": torch.int64,
-    "BoolTensor": torch.bool,
-}
+_TYPES = (
+    *("FloatTensor", "DoubleTensor", "HalfTensor", "BFloat16Tensor", "ByteTensor"),
+    *("CharTensor", "ShortTensor", "IntTensor", "LongTensor", "BoolTensor"),
+)
+_DTYPES: Dict[str, torch.dtype] = {name: getattr(torch, name).dtype for name in _TYPES}
 _RealGenerator = torch.Generator
 _Storage = torch.UntypedStorage
 _Base: Any = torch._C.StorageBase
@@ -109,7 +102,7 @@ def patch_types(gpu: ImaginaryGpu, patches: Patches) -> None:
 
 
 def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """Storages as a script handles them: made, resized, moved, asked for their device, restored from a file."""
+    """Storages as a script handles them: made, resized, moved, restored from a file."""
     device_of, real_resize, data_ptr = _Base.device.__get__, _Storage.resize_, _Storage.data_ptr
 
     def on_card(storage: Any) -> bool:

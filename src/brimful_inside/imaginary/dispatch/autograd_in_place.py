@@ -1,11 +1,8 @@
-"""What the autograd engine does in its place on a card, and does not while somebody listens below it.
+"""What the autograd engine does in place on a card, and does not while a dispatch mode is on: PyTorch takes every tensor for a
+subclass then (isTensorSubclassLike). It writes the sum of two gradients to a new tensor (torch/csrc/autograd/input_buffer.cpp),
+and formulas fill a copy of the zeros that they have just made (FunctionsManual.cpp).
 
-Where a dispatch mode is on, PyTorch takes every tensor for a subclass of its own (isTensorSubclassLike). So the engine writes
-the sum of two gradients to a new tensor (torch/csrc/autograd/input_buffer.cpp), and formulas fill a copy of the zeros that they
-have just made (FunctionsManual.cpp). A card has one tensor less there, at each residual connection and at each lookup.
-
-Whether somebody else holds a tensor is seen by its counts of references, which are compared with those of a tensor that nobody
-else holds, taken on the same way.
+Whether anything else holds a tensor shows in its reference counts, compared with those of a tensor that nothing else holds.
 """
 
 from __future__ import annotations
@@ -33,12 +30,8 @@ _ADDS = (
 )
 # Formulas fill new zeros with these: gather, index_select, indexing, sort, topk, max, masked_select, take.
 _FILLS = (
-    "scatter.src",
-    "scatter_add.default",
-    "index_add.default",
-    "index_put.default",
-    "masked_scatter.default",
-    "put.default",
+    *(aten.scatter.src, aten.scatter_add.default, aten.index_add.default, aten.index_put.default),
+    *(aten.masked_scatter.default, aten.put.default),
 )
 
 
@@ -50,7 +43,7 @@ def _owners(tensor: Tensor) -> Tuple[int, int, int]:
 class _Listener(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.seen: Any = None
+        self.owners: Any = None
         self.storages: Any = []
 
     @classmethod
@@ -59,7 +52,7 @@ class _Listener(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         if func is aten.add.Tensor and C._current_graph_task_id() != -1:
-            self.seen = _owners_of_first(args)
+            self.owners = _owners_of_first(args)
         out = func(*args, **(kwargs or {}))
         self.storages.append(out.untyped_storage()._cdata)  # as the ledger does: a storage that Python has seen
         return out
@@ -71,14 +64,14 @@ def _owners_of_first(args: Tuple) -> Tuple[int, int, int]:
 
 @lru_cache(maxsize=1)
 def measure_owners() -> Any:
-    """The counts of a gradient that nobody but the engine holds. To be called while no mode is on."""
+    """The counts of a gradient that only the engine holds. To be called while no mode is on."""
     listener = _Listener()
     with torch.enable_grad():
         leaf = torch.zeros(2, device="cpu", requires_grad=True)
         with listener:
             twice = leaf * 2
             (twice.relu() + twice.sigmoid()).sum().backward()
-    return listener.seen
+    return listener.owners
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -97,9 +90,8 @@ def _sum(inner: Handler) -> Handler:
     """InputBuffer::accumulate: into the older gradient, else into the newer one, else to a third tensor."""
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        if C._current_graph_task_id() == -1 or torch.is_grad_enabled() or kwargs:
-            return inner(gpu, func, args, kwargs)
-        if not _is_gradient_sum(args):
+        engine = C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+        if not engine or kwargs or not _is_gradient_sum(args):
             return inner(gpu, func, args, kwargs)
         alone = measure_owners()
         for at in (0, 1):
@@ -123,31 +115,24 @@ def _filled(inner: Handler) -> Handler:
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         if C._current_graph_task_id() == -1 or torch.is_grad_enabled() or not is_meta(args[0]):
             return inner(gpu, func, args, kwargs)
-        if _owners_of_first(args) == measure_owners() or _is_index_backward():
-            return args[0]
-        return inner(gpu, func, args, kwargs)
+        node = C._current_autograd_node()
+        is_index = node is not None and node.name().startswith("IndexBackward")  # holds its zeros as an argument
+        in_place = is_index or _owners_of_first(args) == measure_owners()
+        return args[0] if in_place else inner(gpu, func, args, kwargs)
 
     return handler
-
-
-def _is_index_backward() -> bool:
-    """Its zeros are an argument of the formula, and so held once more."""
-    node = C._current_autograd_node()
-    return node is not None and node.name().startswith("IndexBackward")
 
 
 def _plain(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def in_its_place(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
-    """`table` with the engine's sums and its formulas' writes in their place."""
+def accumulating_in_place(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
+    """`table` with the engine's sums and its formulas' writes in place."""
     if _use_count is None or not hasattr(C, "_storage_Use_Count") or not hasattr(C, "_current_autograd_node"):
         return table
     changed = dict(table)
     changed[aten.add.Tensor] = _sum(table.get(aten.add.Tensor, _plain))
-    for name in _FILLS:
-        packet, overload = name.split(".")
-        func = getattr(getattr(aten, packet), overload)
+    for func in _FILLS:
         changed[func] = _filled(table.get(func, _plain))
     return changed

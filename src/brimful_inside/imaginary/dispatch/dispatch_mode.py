@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful_inside.imaginary.operators.cublas import uses_cublas
-from brimful_inside.imaginary.operators.data_dependent import handlers_by_name
+from brimful_inside.imaginary.operators.data_dependent import HANDLERS_BY_NAME
 from brimful_inside.imaginary.operators.flops import cost_of, is_free, kernels_of
 from brimful_inside.imaginary.operators.meta_kernels import itself
 from brimful_inside.imaginary.operators.tables import TEMPORARIES
@@ -41,7 +41,7 @@ MIXING = frozenset(
 
 
 class _Facts:
-    """What is known of an operation, asked for once."""
+    """What is known of an operation, found out once."""
 
     __slots__ = (
         *("blas", "bounds", "composite", "cost", "follows", "free", "fresh"),
@@ -55,7 +55,7 @@ class _Facts:
         overload = schema + "." + func._overloadname
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
         self.bounds = func in RULES
-        self.handler = handlers.get(func) or handlers_by_name().get(schema)
+        self.handler = handlers.get(func) or HANDLERS_BY_NAME.get(schema)
         self.follows = follows(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
         self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
@@ -110,12 +110,12 @@ class Operations(TorchDispatchMode):
             return NotImplemented  # a DTensor, say: the operations on its parts come here
         if kwargs:
             device = kwargs.get("device")
-            if device is not None and device.type == "cuda":  # named where no function mode listens: in C++, within a DTensor
+            if device is not None and device.type == "cuda":  # named where no function mode is on: in C++, within a DTensor
                 self.gpu.touch()
                 with self.gpu.streams.on(self.gpu.index_of(device)):
                     return self.__torch_dispatch__(func, types, args, {**kwargs, "device": META})
         with torch._C.DisableTorchFunction():
-            if _fake_mode(_FAKE) is not None:  # somebody works out shapes
+            if _fake_mode(_FAKE) is not None:  # FakeTensorMode works out shapes
                 return args[0] if self.handlers.get(func) is itself else func(*args, **kwargs)
             facts = self.facts.get(func)
             if facts is None:
@@ -188,7 +188,7 @@ class Operations(TorchDispatchMode):
         except NotImplementedError as error:
             if isinstance(error, Unsupported):
                 raise
-            if facts.in_place:  # what has no meta kernel and changes a tensor in its place takes no memory of its own
+            if facts.in_place:  # what has no meta kernel and changes a tensor in place takes no memory of its own
                 return args[0] if func._schema.returns else None
             raise Unsupported(facts.name, str(error).splitlines()[0].split(". ")[0]) from error
         finally:
@@ -309,7 +309,7 @@ def _scalar(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
 def _equal(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     if args[0].shape != args[1].shape:
         return False
-    if args[0].dtype == torch.bool and not args[0].dim():  # PyTorch's C++ asks whether a check came out true (istft)
+    if args[0].dtype == torch.bool and not args[0].dim():  # a check of PyTorch's C++ (istft): as bool() reads it
         return gpu.value_of(args[0]) == gpu.value_of(args[1])
     first, second = (gpu.known.values(arg) if is_meta(arg) else arg for arg in args[:2])
     return first is None or second is None or torch.equal(first, second)
@@ -334,7 +334,7 @@ def _foreach_copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
 
 
 def handlers() -> Dict[Any, Callable]:
-    """Operations that need more than their meta kernel, because data is asked for or the host takes part."""
+    """Operations that need more than their meta kernel, because they read data or the host takes part."""
     return {
         aten._to_copy.default: _to_copy,
         aten.copy_.default: _copy_,

@@ -1,8 +1,7 @@
 """Above autograd: what a script calls passes here first, so that "cuda" can mean the meta device.
 
-torch's own Python functions (torch.nn.functional and the like) hand themselves over whole to a mode and would hide what they
-do inside. While the imaginary GPU is there they find no active mode, so their bodies run, and the mode sees each call that
-reaches C++.
+torch's own Python functions (torch.nn.functional and the like) would hand themselves over whole to a mode and hide what they do
+inside. Here they find no active mode, so their bodies run, and the mode sees each call that reaches C++.
 """
 
 from __future__ import annotations
@@ -20,14 +19,8 @@ from brimful_inside.imaginary.state.patches import Patches
 
 _DISABLED = torch._C._disabled_torch_function_impl
 _BODIES = (
-    "torch.nn.functional",
-    "torch._tensor",
-    "torch.functional",
-    "torch.autograd",
-    "torch.overrides",
-    "torch._lobpcg",
-    "torch._linalg_utils",
-    "torch.distributed.distributed_c10d",
+    *("torch.nn.functional", "torch._tensor", "torch.functional", "torch.autograd", "torch.overrides", "torch._lobpcg"),
+    *("torch._linalg_utils", "torch.distributed.distributed_c10d"),
 )
 
 
@@ -117,9 +110,9 @@ class Modes:
 
 
 def _flags() -> Dict[str, bool]:
-    """Whether any dispatch mode is on: to PyTorch one fact for all threads, which each mode keeps and gives back.
+    """Whether any dispatch mode is on: to PyTorch one fact for all threads, which each mode keeps and restores.
 
-    A thread that outlives the card (a loader's, that pins memory) would give back that one is on.
+    A thread that outlives the card (a loader's, that pins memory) would restore that one is on.
     """
     flags = vars(_python_dispatch).items()
     return {name: value for name, value in flags if name.startswith("_is_in_") and value in (True, False)}

@@ -1,7 +1,7 @@
 """torch.distributed on imaginary cards: process groups called "nccl" whose collectives act on shapes.
 
-Collectives of the host's tensors, objects and barriers go between the ranks of the trial as they always do, through gloo. A
-rank that was started alone (`single_rank`) answers for all others what it knows of itself.
+Tensors of the host, objects and barriers go between the ranks of the trial through gloo. A rank that was started alone
+(`single_rank`) answers for all others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What torch.distributed runs on the card: collectives (c10d::*), functional ones (_c10d_functional::*, which DTensor and
-compiled code use) and nn.SyncBatchNorm's operations, by their shapes.
+"""What torch.distributed runs on the card, by shapes: collectives (c10d::*), functional ones (_c10d_functional::*, of DTensor)
+and nn.SyncBatchNorm's operations.
 
-The outputs of a c10d operation are there before the call, so nothing is allocated but what ProcessGroupNCCL.cpp allocates by
-itself: a list of outputs (all_gather) or of inputs (reduce_scatter) is flattened into one buffer for NCCL. A functional one
-makes its output (torch/csrc/distributed/c10d/Functional.cpp).
+A c10d operation allocates what ProcessGroupNCCL.cpp does: a list of outputs (all_gather) or of inputs (reduce_scatter) is
+flattened into one buffer for NCCL. A functional one makes its output (torch/csrc/distributed/c10d/Functional.cpp).
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ class _Done(Work):
         return future
 
 
-# C++ holds the work, not the Python object in front of it; once that were gone, waiting would go to a class that waits for
-# somebody to say that it is done. The reducer and the coalesced broadcast hold but a few at a time.
+# C++ holds the work, not the Python object in front of it, without which waiting would never end. The reducer and the coalesced
+# broadcast hold but a few at a time.
 _kept: Deque[_Done] = deque(maxlen=256)
 
 
@@ -99,7 +98,7 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 
 
 def _keep_what_is_known(gpu: ImaginaryGpu, name: str, args: Tuple) -> None:
-    """Sizes and counts that ranks send each other: every rank has the numbers that this one has, as far as they are known."""
+    """Sizes and counts that ranks send each other: every rank has the numbers that this one has."""
     if name == "allgather_":
         for outputs, given in zip(args[0], args[1]):
             for output in outputs:
@@ -208,7 +207,7 @@ def _statistics(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 
 
 def _backward_reduce(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
-    """Two sums for each channel, and the gradients of weight and bias, where they are asked for."""
+    """Two sums for each channel, and the gradients of weight and bias, where they are wanted."""
     tensor, weight, (of_input, of_weight, of_bias) = args[1], args[4], args[5:8]
     sums = [_per_channel(tensor) if of_input else None for _ in range(2)]
     dtype = weight.dtype if weight is not None else None

@@ -1,6 +1,4 @@
-"""The backend "nccl": it is there, whatever PyTorch was built with. It connects nothing, for its collectives are answered
-before they come to it (`collectives`).
-"""
+"""The backend "nccl", whatever PyTorch was built with. It connects nothing: `collectives` answers before they come to it."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from torch._C._distributed_c10d import FakeProcessGroup
 from brimful_inside.imaginary.distributed.collectives import done
 from brimful_inside.imaginary.state.patches import Patches
 
-_TEN_MINUTES = timedelta(minutes=10)  # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout
+_TEN_MINUTES = timedelta(minutes=10)  # ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout
 _VERSION = (2 << 32) | (27 << 16) | 7  # 2.27.7, as torch._C packs it
 
 
@@ -104,7 +102,7 @@ def _patch_coalescing(patches: Patches) -> None:
 
 
 def replace_plugins(patches: Patches, kind: str) -> None:
-    """From torch 2.15 on backends are entered, when they are first asked for, in a table of functions that make them."""
+    """From torch 2.15 on backends are entered, at their first use, in a table of functions that make them."""
     makers = [name for name in vars(c10d) if name.startswith("_create_%s" % kind) and name.endswith("_process_group")]
     for name in makers:
         replace_everywhere(patches, name, _by_options)

@@ -1,9 +1,8 @@
 """What goes between ranks by way of the host: objects, barriers, splits of groups, and what DistributedDataParallel compares.
 
-NCCL would carry pickled objects through the card's memory, which has no data here. So they go through a gloo group of the same
-ranks. DistributedDataParallel's reducer is C++ and runs as it is on shapes: buckets, views and hooks are its own. Two things it
-reads back from the card: the shapes of all ranks' parameters, and, when it rebuilds its buckets by the order in which gradients
-came, the order that the first rank has broadcast. Both are answered here.
+NCCL would carry pickled objects through the card's memory, which has no data here: a gloo group of the same ranks does. The
+reducer of DistributedDataParallel runs as it is, on shapes. It reads two things back from the card, answered here: the shapes
+of all ranks' parameters, and, as it rebuilds its buckets, the order of gradients that the first rank has broadcast.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -77,7 +76,7 @@ def _barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, 
     through = _host_group(group)
     if not isinstance(through, dist.ProcessGroup):  # this rank is not in it
         return None
-    options = dist.BarrierOptions() if hasattr(dist, "BarrierOptions") else c10d.BarrierOptions()
+    options = c10d.BarrierOptions()
     options.device = torch.device("cpu")
     if timeout is not None:
         options.timeout = timeout
@@ -88,13 +87,8 @@ def _barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, 
     return None
 
 
-def _split_group(
-    parent_pg: Any = None, split_ranks: Optional[list] = None, timeout: Any = None, *_: Any, **options: Any
-) -> Any:
-    """torch.distributed.split_group, which asks NCCL to split a communicator: a new group of the ranks that go with this one.
-
-    `split_ranks` count within the parent, as there.
-    """
+def _split_group(parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, *_: Any, **options: Any) -> Any:
+    """torch.distributed.split_group: a new group of the ranks that go with this one, counted within the parent."""
     parent = parent_pg or c10d._get_default_group()
     for ranks in split_ranks or []:
         if parent.rank() in ranks:

@@ -1,7 +1,6 @@
 """One rank of many, started alone: `--ranks 64 --as-rank 0`. No other process is there, so nothing waits.
 
-On the card collectives act on shapes as always. On the host and for objects the rank answers for the others what it knows of
-itself: each of them is taken to have the same value. That is counted as an approximation.
+On the host and for objects the rank answers for the others with its own values, which is counted as an approximation.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def is_alone() -> bool:
 
 
 class _Store(dist.Store):
-    """What ranks would send each other. What nobody has set is empty, and nothing waits for it."""
+    """What ranks would send each other. A key that is not set is empty, and nothing waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,19 +46,8 @@ class _Store(dist.Store):
         self._known[key] = b"%d" % value
         return value
 
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        if self.get(key) == expected.encode():
-            self.set(key, desired)
-        return self.get(key)
-
     def check(self, keys: List[str]) -> bool:
         return True
-
-    def delete_key(self, key: str) -> bool:
-        return self._known.pop(key, None) is not None
-
-    def num_keys(self) -> int:
-        return len(self._known)
 
     def wait(self, keys: Any, timeout: Any = None) -> None:
         return None

@@ -114,7 +114,7 @@ class _Shapes(types.ModuleType):
 
 
 def _for_plain(name: str, answer: Callable[..., Any], is_plain: Callable[[Any], bool]) -> Callable[..., Any]:
-    """Whoever imports the function by name keeps it for good, so that it has to be right for symbols too."""
+    """A module that imports the function by name keeps it for good, so it has to be right for symbols too."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if args and not kwargs and all(map(is_plain, args)):

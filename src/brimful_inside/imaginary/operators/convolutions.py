@@ -1,18 +1,13 @@
-"""Convolutions and their gradients: shapes, copies of operands, and when cuDNN takes a workspace.
+"""Convolutions and their gradients: shapes, copies of operands, and when cuDNN takes a workspace (how large:
+simulator/cudnn_workspaces.py). Layouts: aten/src/ATen/native/ConvUtils.h (cudnn_conv_suggest_memory_format), Convolution.cpp.
 
-How large cuDNN's workspaces are: simulator/cudnn_workspaces.py. Rules of layouts: aten/src/ATen/native/ConvUtils.h
-(cudnn_conv_suggest_memory_format) and Convolution.cpp.
-
-With ``torch.backends.cudnn.benchmark`` PyTorch tries plans the first time it runs a convolution (operation, shapes, layout,
-dtype, strides, ...) and gives all cached memory back before it runs the best one (aten/src/ATen/native/cudnn/Conv_v8.cpp,
-run_single_conv). So the segments of a first step are given back again and again, and a later step starts with few. What the
-tried plans ask for meanwhile is not known, and not counted. Without ``benchmark`` cuDNN's heuristics choose the plan. The
-measured runs all had it on; that the same tensors are converted without it is assumed, as tensor cores want them so either
-way, and each use is counted.
+All measured runs had ``torch.backends.cudnn.benchmark`` on. Without it cuDNN's heuristics choose the plan: that they convert
+the same tensors is assumed, as tensor cores want them so either way, and each use is counted.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -73,21 +68,18 @@ def _backward_copies(machine: Machine, args: Sequence[Any], kwargs: Dict[str, An
 TEMPORARIES: Dict[str, Kernel] = {"convolution": _forward_copies, "convolution_backward": _backward_copies}
 
 
-def _per_dimension(values: Sequence[int], count: int) -> List[int]:
-    return list(values) * count if len(values) == 1 else list(values)
+def _channels(weight: Tensor, transposed: bool, groups: int) -> int:
+    """Of the input."""
+    return weight.shape[0] if transposed else weight.shape[1] * groups
 
 
 def output_shape(args: Tuple) -> Optional[List[int]]:
     """The shape of a convolution's output; None where PyTorch itself has to say what is wrong."""
     tensor, weight, _, stride, padding, dilation, transposed, output_padding, groups = args[:9]
     count = tensor.dim() - 2
-    if (
-        count < 1
-        or weight.dim() != tensor.dim()
-        or tensor.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups)
-    ):
+    if count < 1 or weight.dim() != tensor.dim() or tensor.shape[1] != _channels(weight, transposed, groups):
         return None
-    per = [_per_dimension(values, count) for values in (stride, padding, dilation, output_padding)]
+    per = [list(values) * (count if len(values) == 1 else 1) for values in (stride, padding, dilation, output_padding)]
     shape = [tensor.shape[0], weight.shape[1] * groups if transposed else weight.shape[0]]
     for size, kernel, step, pad, spread, extra in zip(tensor.shape[2:], weight.shape[2:], *per):
         if transposed:
@@ -122,8 +114,7 @@ class Convolution(NamedTuple):
 def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     shape = output_shape(args)
     tensor, weight, bias = args[:3]
-    transposed, groups = args[6], args[8]
-    wanted = weight.shape[0] if transposed else weight.shape[1] * groups
+    groups, wanted = args[8], _channels(weight, args[6], args[8])
     if tensor.shape[1] != wanted:
         raise RuntimeError(
             "Given groups=%d, weight of size %s, expected input%s to have %d channels, but got %d channels instead"
@@ -157,7 +148,7 @@ def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dic
 
 
 def _bias_gradient(machine: Machine, grad: Tensor) -> List[Formula]:
-    """The sum of the output's gradient over all but the channels, which PyTorch takes after cuDNN's two gradients."""
+    """The sum of the output's gradient over all but the channels, after cuDNN's two gradients."""
     return reduction(machine, grad, [dim for dim in range(grad.dim()) if dim != 1], accumulator(grad))
 
 
@@ -166,7 +157,11 @@ def handlers() -> Dict[Any, Callable]:
 
 
 class Plans:
-    """The plans that cuDNN has found, by thread and card: PyTorch keeps them for each thread apart."""
+    """The plans that cuDNN has found, by thread and card: PyTorch keeps them for each thread apart.
+
+    With ``benchmark`` PyTorch tries plans the first time it runs a convolution, and gives all cached memory back before it runs
+    the best one (aten/src/ATen/native/cudnn/Conv_v8.cpp, run_single_conv). What the tried plans take is not known.
+    """
 
     def __init__(self, gpu: ImaginaryGpu):
         self.gpu = gpu
@@ -200,7 +195,7 @@ class Plans:
 def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
     """The name of the formula (simulator/workspaces.py) and its arguments."""
     operation, tensor, weight, output, layout, stride, _, _, transposed, groups = convolution
-    outputs = _product(output)
+    outputs = math.prod(output)
     args = [tensor.element_size(), tensor.numel(), outputs, weight.numel()]
     if operation == BACKWARD_FILTER:
         if layout != torch.contiguous_format or transposed:  # groups and strides were measured with channels first alone
@@ -215,13 +210,6 @@ def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
         return BACKWARD_DATA, args
     del args[1 if transposed else 2]
     return FORWARD, args
-
-
-def _product(sizes: Sequence[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 def _is_pytorchs_own(convolution: Convolution) -> bool:
@@ -259,12 +247,11 @@ def _converts_channels_last(gpu: ImaginaryGpu, convolution: Convolution) -> bool
 def _is_unaligned(convolution: Convolution) -> bool:
     """A kernel of one element whose product cannot read or write channels first as they stand.
 
-    It is a product of matrices with a row for each channel, as long as the map has places. Kernels for tensor cores load and
-    store 16 bytes at a time, so that each row has to begin at a multiple of these: a map of 14 x 14 in float32 does, one of
-    7 x 7 does not. With a single place both layouts are the same.
+    Each channel is a row of a matrix, as long as the map has places; tensor cores load and store 16 bytes at a time, at which
+    each row has to begin: of 14 x 14 in float32 it does, of 7 x 7 not. With a single place both layouts are the same.
     """
     _, tensor, weight, output, _, _, _, _, transposed, groups = convolution
-    places = _product(output[2:])
+    places = math.prod(output[2:])
     plain = not transposed and groups == 1 and tensor.dim() <= 4 and set(weight.shape[2:]) == {1}
     return plain and places > 1 and places * tensor.element_size() % LOADED_AT_ONCE != 0
 

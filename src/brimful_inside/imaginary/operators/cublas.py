@@ -1,8 +1,7 @@
 """Matrix products: which go through cuBLAS and cuBLASLt, when their workspaces are taken, which operands are copied.
 
-cuBLAS takes a workspace at the first matrix product of each thread and stream, and keeps it. The autograd engine runs the
-backward pass of CUDA tensors in a thread of its own, so a training step has two. Since PyTorch 2.15 they are taken for the
-operation alone. How large they are: simulator/workspaces.py.
+cuBLAS keeps a workspace for each thread and stream with a matrix product; the autograd engine's thread is one of its own. Since
+PyTorch 2.15 it takes them for the operation alone. How large they are: simulator/workspaces.py.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _BLAS = frozenset(
 
 
 def uses_cublas(short: str) -> bool:
-    """Whether an operation asks for a cuBLAS handle, which brings its workspace (cuda/CublasHandlePool.cpp)."""
+    """Whether an operation takes a cuBLAS handle, and with it a workspace (cuda/CublasHandlePool.cpp)."""
     return short in _BLAS
 
 
@@ -58,11 +57,8 @@ def _operands(first: int) -> Kernel:
 
 def _euclidean_dist(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """Distance.cpp: both with their norms and ones beside them, so that one product gives all squares of distances."""
-    held: List[Held] = []
-    for tensor in args[:2]:
-        rows = tensor.numel() // max(1, tensor.shape[-1])
-        held.append((tensor.numel() + 2 * rows) * tensor.element_size())
-    return [*held, Transient([bytes_of_tensor(args[0])])]
+    beside = [(each.numel() + 2 * (each.numel() // max(1, each.shape[-1]))) * each.element_size() for each in args[:2]]
+    return [*beside, Transient([bytes_of_tensor(args[0])])]
 
 
 def _inverse(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
@@ -120,19 +116,13 @@ class Workspaces:
             self.gpu.ledgers[index].release_all(reserved)
 
     def _reserve(self, formula: str, nbytes: int) -> List[Any]:
-        if not nbytes:
-            return []
-        if self._by_default:
-            return [self.gpu.ledger.reserve(nbytes, formula, formula, self._args)]
-        return [self.gpu.ledger.reserve(nbytes, formula)]
+        named = (formula, self._args) if self._by_default else ()
+        return [self.gpu.ledger.reserve(nbytes, formula, *named)] if nbytes else []
 
 
 class Handles:
-    """Numbers of library handles from 1 on, by card; a thread gets the lowest that is free, and gives it back when it ends.
-
-    As CUDA's DeviceThreadHandlePool (aten/src/ATen/cuda/detail/DeviceThreadHandles.h). cuBLAS's workspaces belong to handles,
-    not to threads.
-    """
+    """Numbers of cuBLAS's handles from 1 on, by card; a thread gets the lowest that is free, and gives it back when it ends
+    (DeviceThreadHandlePool, aten/src/ATen/cuda/detail/DeviceThreadHandles.h)."""
 
     def __init__(self) -> None:
         self._thread = threading.local()
@@ -161,8 +151,6 @@ class Handles:
 
 class _Borrowed:
     """A handle while its thread lives."""
-
-    __slots__ = ("_free", "number")
 
     def __init__(self, number: int, free: List[int]):
         self.number = number

@@ -1,9 +1,7 @@
 """Operations whose result's shape depends on data that does not exist: their upper bound stands in, and is counted.
 
-Of torchvision's non-maximum suppression (torchvision/csrc/ops/cuda/nms_kernel.cu: boxes sorted by score, and a bit for each
-pair of boxes) all boxes are left, at most. Where there are very many boxes, torchvision goes through them class by class
-(ops/boxes.py, _batched_nms_vanilla); how many classes those have is data as well, and a loop over as many as there are boxes
-would never end, so one is taken.
+Of torchvision's non-maximum suppression (torchvision/csrc/ops/cuda/nms_kernel.cu) all boxes are left, at most. Very many boxes
+go class by class (ops/boxes.py, _batched_nms_vanilla): how many classes there are is data as well, so one is taken.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 _BITS = 64  # of a word of the suppression kernel's mask
 _LOOP = "_batched_nms_vanilla"
-_DEPTH = 16  # frames, in which torchvision's loop is looked for
+_DEPTH = 16  # frames, that are searched for torchvision's loop
 
 
 def _indices(*shape: int) -> Tensor:
@@ -39,8 +37,7 @@ def _nonzero(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 def _masked_select(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     gpu.approximate("masked_select")
-    shape = broadcast(args[0].shape, args[1].shape)
-    return args[0].new_empty(shape.numel())
+    return args[0].new_empty(broadcast(args[0].shape, args[1].shape).numel())
 
 
 def _goes_class_by_class() -> bool:
@@ -59,8 +56,7 @@ def _unique(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     values = args[0]
     if _goes_class_by_class():
         return (values.new_empty(1), _indices(0), _indices(0))[: len(func._schema.returns)]
-    options = dict(zip([a.name for a in func._schema.arguments], args))
-    options.update(kwargs)
+    options = {**dict(zip([a.name for a in func._schema.arguments], args)), **kwargs}
     dim = options.get("dim")
     length = values.numel() if dim is None else values.shape[dim]
     places = values.shape if dim is None else (length,)
@@ -109,8 +105,7 @@ def _has_masks(indices: Any) -> bool:
 
 def _index(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     tensor, indices = args
-    indices = _on_card(_without_masks(gpu, indices) if _has_masks(indices) else indices)
-    return func(tensor, indices)
+    return func(tensor, _on_card(_without_masks(gpu, indices) if _has_masks(indices) else indices))
 
 
 def _on_card(indices: Any) -> List[Optional[Tensor]]:
@@ -152,9 +147,8 @@ def handlers() -> Dict[Any, Callable]:
     }
 
 
-def handlers_by_name() -> Dict[str, Callable]:
-    """Handlers of operations that are there once their library is imported, by the names of their schemas."""
-    return {"torchvision::nms": _nms}
+# Of operations that are there once their library is imported, by the names of their schemas.
+HANDLERS_BY_NAME: Dict[str, Callable] = {"torchvision::nms": _nms}
 
 
 def refuse_nested_tensors(gpu: ImaginaryGpu, patches: Patches) -> None:

@@ -16,7 +16,7 @@ from brimful_inside.imaginary.state.tensors import is_meta
 from brimful_inside.simulator.roofline import MEMORY, TENSOR_CORES
 
 Tensor = torch.Tensor
-Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape; a grouped convolution's kind says so
+Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape;
 Cost = Callable[[Sequence[Any], Dict[str, Any], Any, "Classes"], List[Part]]
 FREE = frozenset(
     [
@@ -48,17 +48,15 @@ def total(value: Any) -> int:
     return 0
 
 
-def plain(args: Sequence[Any], kwargs: Dict[str, Any], out: Any) -> int:
+def plain(args: Sequence[Any], out: Any) -> int:
     """Bytes of an operation that reads what it is given and writes what it gives."""
-    nbytes = 0
+    nbytes = total(out)
     for arg in args:
         if isinstance(arg, Tensor):
             nbytes += _nbytes(arg)
         elif isinstance(arg, (list, tuple)):
             nbytes += total(arg)
-    if isinstance(out, Tensor):
-        return nbytes + _nbytes(out)
-    return nbytes + total(out)
+    return nbytes
 
 
 class Classes:
@@ -78,10 +76,7 @@ class Classes:
         """Of a product: single precision goes to tensor cores where the script allows TF32 and the card has it."""
         if dtype == torch.float32:
             return "tf32" if self.capability >= (8, 0) and allows_tf32(convolution) else "fp32"
-        kind = self._fixed.get(dtype)
-        if kind is None:
-            kind = "fp8" if "float8" in str(dtype) else "fp32"
-        return kind
+        return self._fixed.get(dtype) or ("fp8" if "float8" in str(dtype) else "fp32")
 
 
 def allows_tf32(convolution: bool) -> bool:
@@ -109,7 +104,7 @@ def _matmul(first: int) -> Cost:
         batch = left.shape[0] if left.dim() == 3 else 1
         m, k = (left.shape[-2], left.shape[-1]) if left.dim() > 1 else (1, left.shape[0])
         n = right.shape[-1] if right.dim() > 1 else 1
-        return [_product(classes.of(left.dtype), batch, m, n, k, plain(args, kwargs, out))]
+        return [_product(classes.of(left.dtype), batch, m, n, k, plain(args, out))]
 
     return cost
 
@@ -123,8 +118,8 @@ def _convolved(tensor: Tensor, weight: Tensor, out: Tensor, transposed: bool, gr
 
 
 def _transposed(kind: str, groups: int, tensor: Tensor, weight: Tensor, moved: Sequence[Tensor]) -> List[Part]:
-    """Tensor cores want channels last: what lies channels first is rewritten on the way in and out, read and written once
-    each (cuDNN's kernels nchwToNhwc and nhwcToNchw in profiles)."""
+    """Tensor cores want channels last: what lies channels first is read and written once more on the way in and out (cuDNN's
+    kernels nchwToNhwc and nhwcToNchw in profiles)."""
     if kind not in TENSOR_CORES or groups > 1 or layout_of(tensor, weight) != torch.contiguous_format:
         return []
     return [("memory", 0, 2 * sum([_nbytes(each) for each in moved]), len(moved), ())]
@@ -168,13 +163,13 @@ def _attention(backward: bool) -> Cost:
     def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
         query, key, value = args[1:4] if backward else args[:3]
         if query.dim() != 4:
-            return [(classes.of(query.dtype), 0, plain(args, kwargs, out), 1, ())]
+            return [(classes.of(query.dtype), 0, plain(args, out), 1, ())]
         batch, heads, rows, width = query.shape
         pairs = batch * heads * rows * key.shape[-2]
         if any(arg is True for arg in args):  # is_causal: of the other switches none is on in training
             pairs //= 2
         flops = 2 * pairs * ((3 * width + 2 * value.shape[-1]) if backward else width + value.shape[-1])
-        return [(classes.of(query.dtype), flops, plain(args, kwargs, out), 2 if backward else 1, ())]
+        return [(classes.of(query.dtype), flops, plain(args, out), 2 if backward else 1, ())]
 
     return cost
 
@@ -252,16 +247,12 @@ def _lists(writes: Optional[int] = None) -> Cost:
             return []
         first = lists[0]
         sizes = [tensor.numel() for tensor in first]
-        elements = sum(sizes)
         full = [of for of in lists if len(of) == len(first) and of[-1].dim() == first[-1].dim()]
         width = sum([of[0].element_size() for of in full])
-        if writes is not None:
-            width += sum([of[0].element_size() for of in full[:writes]])
-        elif isinstance(out, (list, tuple)) and out and isinstance(out[0], Tensor):
-            return [("memory", 0, elements * width + total(out), list_launches(sizes, len(full) + 1), ())]
-        else:
-            width += first[0].element_size()
-        return [("memory", 0, elements * width, list_launches(sizes, len(full)), ())]
+        if writes is None and isinstance(out, (list, tuple)) and out and isinstance(out[0], Tensor):
+            return [("memory", 0, sum(sizes) * width + total(out), list_launches(sizes, len(full) + 1), ())]
+        width += sum([of[0].element_size() for of in full[: 1 if writes is None else writes]])
+        return [("memory", 0, sum(sizes) * width, list_launches(sizes, len(full)), ())]
 
     return cost
 
@@ -298,13 +289,9 @@ COSTS: Dict[str, Cost] = {
     **dict.fromkeys(_ATTENTION, _attention(False)),
     **dict.fromkeys([name + "_backward" for name in _ATTENTION], _attention(True)),
     # Statistics first, then the normalized output (cuda/Normalization.cuh, cuda/group_norm_kernel.cu).
-    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), _passes(2, 3)),
-    **dict.fromkeys(("_batch_norm_with_update", "native_group_norm"), _passes(2, 3)),
-    "_native_batch_norm_legit_functional": _passes(2, 3),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "native_group_norm"), _passes(2, 3)),
     **dict.fromkeys(("native_batch_norm_backward", "native_group_norm_backward"), _passes(2, 3, 0, 1)),
     **dict.fromkeys(("native_layer_norm_backward", "_fused_rms_norm_backward"), _passes(2, 3, 0, 1)),
-    "batch_norm_backward": _passes(2, 3, 0, 1),
-    "cudnn_batch_norm_backward": _passes(2, 2, 0, 1),
     **dict.fromkeys(("zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like"), _WRITES),
     **dict.fromkeys(("new_zeros", "new_ones", "new_full", "arange", "linspace", "eye", "scalar_tensor"), _WRITES),
     **dict.fromkeys(("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "rand", "randn", "randint"), _WRITES),
@@ -341,8 +328,6 @@ def cost_of(short: str) -> Optional[Cost]:
 def kernels_of(cost: Optional[Cost], args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
     """What an operation ran, by its entry `cost` (`cost_of`)."""
     try:
-        if cost is None:
-            return [(MEMORY, 0, plain(args, kwargs, out), 1, ())]
-        return cost(args, kwargs, out, classes)
-    except Exception:  # a tensor of a kind that nobody thought of: its launch is counted, and the script goes on
+        return [(MEMORY, 0, plain(args, out), 1, ())] if cost is None else cost(args, kwargs, out, classes)
+    except Exception:  # a tensor of an unexpected kind: its launch is counted, and the script goes on
         return [(MEMORY, 0, 0, 1, ())]

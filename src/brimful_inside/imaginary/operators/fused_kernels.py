@@ -1,8 +1,7 @@
 """Functions and operations that CUDA runs by other kernels than the CPU or the meta device: fused, or not there at all.
 
-Functions: where PyTorch decides by the device above autograd. Operations: those that are one kernel on CUDA. PyTorch takes
-some of these apart before anybody below autograd can see them, as the meta device has no kernel for them: they get one for as
-long as the imaginary GPU is there. The files named are PyTorch's, under aten/src/ATen/native.
+Functions: where PyTorch decides by the device above autograd. Operations: one kernel on CUDA; those that PyTorch would take
+apart before the dispatch mode gets them have a meta kernel here. The files named are PyTorch's, under aten/src/ATen/native.
 """
 
 from __future__ import annotations
@@ -80,9 +79,9 @@ def _smoothed(logs: Tensor, target: Tensor, weight: Optional[Tensor], reduction:
 
 
 def _linear(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """Linear.cpp: a product to which the bias is added in its place, where the input is not flat and not contiguous.
+    """Linear.cpp: a product to which the bias is added in place, where the input is not flat and not contiguous.
 
-    While a mode listens below autograd PyTorch makes another tensor of the sum, as for a subclass (isTensorSubclassLike).
+    While a dispatch mode is on PyTorch makes another tensor of the sum, as for a subclass (isTensorSubclassLike).
     """
     tensor, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)
     if bias is None or not is_meta(tensor) or tensor.dim() == 2 or tensor.is_contiguous() or weight.dim() != 2:

@@ -1,4 +1,4 @@
-"""Values that do not exist. Whatever the host reads from the card is zero; docs/imaginary.md says what follows from that."""
+"""Values that do not exist. Whatever the host reads from the card is zero; What follows: docs/imaginary.md."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def _numpy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
 
 
 def _tolist(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    if gpu.is_imaginary(args[0]):
-        return gpu.read(args[0]).tolist()
-    return func(*args, **kwargs)
+    return gpu.read(args[0]).tolist() if gpu.is_imaginary(args[0]) else func(*args)
 
 
 def _data_ptr(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> int:
@@ -64,10 +62,8 @@ def handlers() -> Dict[Any, Callable]:
         Tensor.numpy: _numpy,
         Tensor.tolist: _tolist,
         Tensor.data_ptr: _data_ptr,
-        torch.allclose: _allclose,
-        Tensor.allclose: _allclose,
-        torch.isfinite: _is_finite,
-        Tensor.isfinite: _is_finite,
+        **dict.fromkeys((torch.allclose, Tensor.allclose), _allclose),
+        **dict.fromkeys((torch.isfinite, Tensor.isfinite), _is_finite),
     }
     for name in ("all", "any", "squeeze", "reshape", "view"):
         table[getattr(Tensor, name)] = _still_true
@@ -79,12 +75,11 @@ def handlers() -> Dict[Any, Callable]:
 def _rebuild(shape: Any, stride: Any, dtype: torch.dtype, needs_grad: bool) -> Tensor:
     """What a pickled tensor of the card becomes: the card's again, or the host's where there is no card."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    tensor = torch.empty_strided(shape, stride, dtype=dtype, device=device)
-    return tensor.requires_grad_(needs_grad)
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device, requires_grad=needs_grad)
 
 
 def patch_values(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """Printing, copying and pickling of tensors that have no data, and checks of values that nobody has."""
+    """Printing, copying and pickling of tensors that have no data, and checks of values."""
     patches.set(torch.distributions.Distribution, "_validate_args", False)
     _patch_printing(gpu, patches)
 
@@ -122,12 +117,11 @@ def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:
         )
     with torch.no_grad():
         storage = tensor.untyped_storage()
-        whole = memo.get(("storage", storage._cdata))
-        if whole is None:
-            nbytes = storage.nbytes()
-            whole = memo["storage", storage._cdata] = torch.empty(nbytes, dtype=torch.uint8, device=tensor.device)
+        key = ("storage", storage._cdata)
+        if key not in memo:
+            memo[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device=tensor.device)
         copied = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        copied.set_(whole.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        copied.set_(memo[key].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
     if type(tensor) is torch.nn.Parameter:
         copied = torch.nn.Parameter(copied, tensor.requires_grad)
     else:

@@ -35,7 +35,7 @@ def _empty(shape: Any, dtype: torch.dtype) -> Tensor:
 
 
 def _factory(default: Optional[torch.dtype], at: int = 0) -> Handler:
-    """torch.randn and its kin: the size is argument number `at`."""
+    """torch.randn and the like: the size is argument number `at`."""
     return lambda gpu, func, args, kwargs: _empty(args[at], kwargs.get("dtype") or default or torch.get_default_dtype())
 
 

@@ -1,9 +1,7 @@
 """Memory that CUDA's kernels take while they run, beside the tensors that come out: the meta kernels have none of it.
 
-`TEMPORARIES` maps the name of an operation to a function of the card and the call that gives what is held from the
-operation's start to its end. This file has norms, losses, indexing and element-wise operations; reductions, matrix products
-(cublas.py), convolutions, attention and recurrent networks have files of their own, and tables.py joins them all. The files
-named here are PyTorch's, under aten/src/ATen/native unless stated otherwise.
+`TEMPORARIES` maps the name of an operation to a function of the card and the call that gives what is held from the operation's
+start to its end; tables.py joins those of all files. The files named are PyTorch's, under aten/src/ATen/native.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The card's clock: what ran on it between two optimizer steps, and what time it would be there.
 
-Every operation that runs on the card becomes one row or several (`simulator/roofline.Kernel`). Those of the last complete step
-are kept and written once, at the end of the trace: a step is the same as the one before it, and the first ones are not.
-Events read a clock that runs by the same rows; where nobody asks for it, nothing is added up.
+Every operation on the card becomes rows (`simulator/roofline.Kernel`). Those of the last complete step are written once, at the
+end of the trace. Events read a clock that runs by the same rows; until the first event reads it, nothing is added up.
 """
 
 from __future__ import annotations
@@ -11,16 +10,8 @@ from typing import Dict, Iterable, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.simulator.roofline import (
-    BY_GRAPH,
-    DEFAULT,
-    MEMORY,
-    SYNC,
-    Kernel,
-    Queue,
-    Rates,
-    kernel_time,
-)
+from brimful_inside.simulator import roofline
+from brimful_inside.simulator.roofline import BY_GRAPH, MEMORY, SYNC, Kernel, Queue, Rates
 from brimful_inside.wire import Card
 
 TRAIN = "train"  # the phase whose steps are timed
@@ -35,7 +26,7 @@ Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launche
 
 
 def rates_of(card: Card) -> Optional[Rates]:
-    """The card's peak rates; None where nobody knows them."""
+    """The card's peak rates; None where they are not known."""
     if card.bandwidth_bytes_per_s is None or not card.flops.get("fp32"):
         return None
     tf32, fp16, bf16 = (card.flops.get(kind) for kind in ("tf32", "fp16", "bf16"))
@@ -55,7 +46,7 @@ class Clock:
         self._step: List[Row] = []  # of the last complete one
         self._phase = TRAIN
         self._away: Optional[int] = None  # rows of the step in hand before the script left the training for another phase
-        self._queue: Optional[Queue] = None  # once somebody asks for the time
+        self._queue: Optional[Queue] = None  # from the first event on
         self._read = 0  # rows that are in the queue
         self._times: Dict[Row, float] = {}
 
@@ -123,7 +114,7 @@ class Clock:
         self._read = min(self._read, first)
 
     def now_s(self) -> float:
-        """The time at which the card is done with all it was given, in seconds since somebody first asked."""
+        """The time at which the card is done with all it was given, in seconds since the first event."""
         if not self.on:
             return 0.0
         if self._queue is None:
@@ -143,6 +134,6 @@ class Clock:
             seconds = self._times.get(row)
             kernel = Kernel(*row)
             if seconds is None:
-                seconds = self._times[row] = kernel_time(kernel, self.rates, DEFAULT).seconds
+                seconds = self._times[row] = roofline.kernel_time(kernel, self.rates, roofline.DEFAULT).seconds
             self._queue.run(kernel, seconds)
         self._read = len(self._rows)

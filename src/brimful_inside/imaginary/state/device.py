@@ -78,7 +78,7 @@ class DeviceNames:
 
 
 class ImaginaryGpu:
-    """`count` cards of one kind (cuda:0, cuda:1, ...), of which one process believes that they are there.
+    """`count` cards of one kind (cuda:0, cuda:1, ...), as one process has them.
 
     PyTorch gives the meta device no number, so the card of a tensor stands in its storage's entry in the ledger, which views
     share. `ledger`, `allocator` and `clock` are those of the card where the thread is. `approximations` counts by name how
@@ -91,7 +91,7 @@ class ImaginaryGpu:
     workspaces: Any  # operators.cublas.Workspaces
     plans: Any  # operators.convolutions.Plans
     casts: Any  # cuda_api.autocast.Casts
-    annotations: Any = None  # attribution.annotations.Annotations, where a trace says who asks for memory
+    annotations: Any = None  # attribution.annotations.Annotations, where a trace says who allocates
     functions: Callable[[], ContextManager[Any]]  # torch functions are seen again: one handler in terms of others
     operate: Callable[..., Any]  # runs an ATen operation as if the script had called it, so that its storages are seen
 
@@ -173,7 +173,7 @@ class ImaginaryGpu:
     def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
         """`callback` gets every torch.OutOfMemoryError before one is raised; the script may catch it and go on.
 
-        It is called where the memory was asked for, with an exception of the same words that never had a traceback.
+        It is called at the allocation, with an exception of the same message that never had a traceback.
         """
         for ledger in self.ledgers:
             ledger.on_out_of_memory = callback
@@ -213,7 +213,7 @@ class ImaginaryGpu:
                 ledger.change_settings(text)
 
     def approximate(self, name: str) -> None:
-        """An upper bound, `name` says which, stands in for what nobody knows."""
+        """An upper bound, `name` says which, stands in for what is not known."""
         self.approximations[name] += 1
 
     # --- which card --------------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class ImaginaryGpu:
             return self.is_imaginary(tensor)
 
     def is_imaginary(self, tensor: Tensor) -> bool:
-        """As `holds`, for callers within a mode, where `is_meta(tensor)` still means what it says."""
+        """As `holds`, for callers within a mode, where `is_meta(tensor)` is still PyTorch's own answer."""
         if not is_meta(tensor):
             return False
         if not self.has_user_meta:

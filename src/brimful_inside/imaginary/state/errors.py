@@ -17,10 +17,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 
 class Unsupported(NotImplementedError):
-    """The script asked for something that the imaginary GPU does not have.
-
-    Its message is one sentence that names the call and the place in the user's code. `call` and `where` hold them apart.
-    """
+    """The script calls something that the imaginary GPU does not have. The message names `call` and `where` in one sentence."""
 
     def __init__(self, call: str, why: str):
         self.call = call
@@ -46,7 +43,7 @@ def where_in_user_code() -> Optional[str]:
 
 
 def different_devices(name: str, first: str = "cuda:0", second: str = "cpu") -> RuntimeError:
-    """What a real card says when tensors of two devices meet in one operation."""
+    """PyTorch's error for tensors of two devices in one operation."""
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, %s and %s! (when checking in %s)"
         % (first, second, name)
@@ -54,12 +51,12 @@ def different_devices(name: str, first: str = "cuda:0", second: str = "cpu") -> 
 
 
 def invalid_ordinal() -> RuntimeError:
-    """What a real card says when a device is asked for that is not there."""
+    """PyTorch's error for a device that is not there."""
     return _cuda_error("invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
 
 
 def not_during_capture() -> RuntimeError:
-    """What a real card says when the host would wait for it during a capture (cudaErrorStreamCaptureUnsupported)."""
+    """PyTorch's error where the host would wait for the card during a capture (cudaErrorStreamCaptureUnsupported)."""
     return _cuda_error("operation not permitted when stream is capturing")
 
 
@@ -74,7 +71,7 @@ def _cuda_error(words: str) -> RuntimeError:
 
 
 def no_numpy(device: torch.device) -> TypeError:
-    """What Tensor.numpy() says to a tensor on the card."""
+    """PyTorch's error for Tensor.numpy() on the card."""
     return TypeError(
         "can't convert %s device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first." % device
     )
@@ -82,17 +79,14 @@ def no_numpy(device: torch.device) -> TypeError:
 
 def format_size(nbytes: int) -> str:
     """As c10's format_size: two digits after the point, the unit by size."""
-    if nbytes <= 1024:
-        return "%d bytes" % nbytes
-    if nbytes <= 1 << 20:
-        return "%.2f KiB" % (nbytes / 1024)
-    if nbytes <= 1 << 30:
-        return "%.2f MiB" % (nbytes / (1 << 20))
-    return "%.2f GiB" % (nbytes / (1 << 30))
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes > size:
+            return "%.2f %s" % (nbytes / size, unit)
+    return "%d bytes" % nbytes
 
 
 def out_of_memory(full: CardFull, card: Card, index: int = 0) -> str:
-    """What PyTorch says when a card is full (c10/cuda/CUDACachingAllocator.cpp, malloc), with the imaginary card's sizes."""
+    """PyTorch's message for a full card (c10/cuda/CUDACachingAllocator.cpp, malloc), with the imaginary card's sizes."""
     return (
         "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. "
         "Including non-PyTorch memory, this process has %s memory in use. "

@@ -1,9 +1,7 @@
 """When Python collects cycles: at steps and phases, so that the trace is the same at each run.
 
-What was there when the card was first used (packages, the model, the data) is frozen until the script itself collects; steps
-and phases collect among what came since. Left to itself, Python would hardly collect the old things either: it does so when
-new ones have survived two collections and are a quarter as many (gc.set_threshold). In a script that imports transformers a
-full collection takes 0.1 s, and there were seven in a trial.
+What was there when the card was first used (packages, the model, the data) is frozen until the script itself collects: a full
+collection takes 0.1 s in a script that imports transformers, and Python would do seven in a trial.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ class Garbage:
         self._lock = threading.RLock()  # a thread may use the card while another one leaves it; what is freed may collect
 
     def patch(self, patches: Patches) -> None:
-        """What is there before the script starts is set aside; a collection that the script asks for is one of everything."""
+        """What is there before the script starts is set aside; the script's own gc.collect() collects everything."""
         gc.freeze()
 
         def collect(generation: int = 2) -> int:

@@ -1,15 +1,10 @@
-"""Values that are known although the card has none: small tensors whose numbers came from the host.
+"""Values that are known although the card has none: those of small tensors that came from the host (lengths, sizes, counters,
+positions, flags), and of what is made of known ones alone.
 
-Lengths of sequences, sizes, counters, positions and flags decide about shapes and about which way a script takes. They are
-made on the host, sent to the card, and read back: with zeros for them ``x[:, : lengths.max()]`` is empty and ``right / seen``
-divides by zero. So for such tensors the host keeps the numbers (of a whole storage, beside its entry in the ledger), and each
-operation whose tensors are all known is done on them as well. What meets anything unknown is unknown.
-
-Masks and token numbers are not kept, known as they may be: what they say differs from batch to batch, and ``mask.all()`` is
-to take the general way whatever the first batches are. Of a mask a bound may be known instead: how many elements can be
-other than zero, where a script sets them by their places. A detector samples 512 of 2000 proposals by writing ones at 512
-places of a mask of zeros, and asks for the places of the ones again. Without the bound, all 2000 would be taken. A bound
-belongs to a storage, so that it holds for every view; whatever changes the storage in another way ends it.
+They decide about shapes and about which way a script takes: with zeros ``x[:, : lengths.max()]`` would be empty. Masks and
+token numbers are not kept, since they differ from batch to batch. Of a mask a bound may be known instead: a detector that
+samples 512 of 2000 proposals writes ones at 512 places of a mask of zeros. A bound belongs to a storage, and so holds for every
+view; whatever changes the storage in another way ends it.
 """
 
 from __future__ import annotations
@@ -54,7 +49,7 @@ class follows:
         self.written = [number for number, info in enumerate(infos) if info is not None and info.is_write]
         is_view = not self.written and any(info is not None for info in infos)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
-        own = schema.name.startswith("aten::")  # what others' kernels do to values nobody knows
+        own = schema.name.startswith("aten::")  # what others' kernels do to values is not known
         self.makes = own and not is_view and not is_random and short not in _UNSET
         self.decided_by = _DECIDED_BY.get(short.rstrip("_"))
         self.overwrites = short in _OVERWRITES
@@ -91,7 +86,6 @@ class Known:
             entry.values = None
 
     def _entry(self, tensor: Tensor) -> Any:
-        """The ledger's entry of its storage."""
         return self._storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
 
     def follow(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any) -> None:
@@ -99,10 +93,10 @@ class Known:
         if how.makes and all(is_small(made) for made in _tensors((out,))):
             numbers = self._done_on_host(func, how, args, kwargs)
             if numbers is not _UNKNOWN:
-                if not how.written or how.decided_by is not None:
-                    for made, number in zip(_tensors((out,)), _tensors((numbers,))):
-                        if is_meta(made):
-                            self.keep(made, number)
+                known = zip(_tensors((out,)), _tensors((numbers,))) if not how.written or how.decided_by is not None else ()
+                for made, number in known:
+                    if is_meta(made):
+                        self.keep(made, number)
                 return
         for number in how.written:
             for tensor in _tensors(args[number : number + 1]):
@@ -123,7 +117,7 @@ class Known:
             return _UNKNOWN
 
     def _decided(self, by: int, args: Tuple) -> Any:
-        """``finished | True`` is true and ``unfinished & False`` false, whoever does not know the other side."""
+        """``finished | True`` is true and ``unfinished & False`` false, whatever the other side is."""
         for arg in args[:2]:
             values = self.values(arg) if isinstance(arg, Tensor) and is_meta(arg) and arg.dtype == torch.bool else None
             if values is not None and bool((values == by).all()):
@@ -148,7 +142,7 @@ class Known:
 
 
 class _NotKnown(Exception):
-    """A tensor whose numbers nobody has."""
+    """A tensor whose numbers are not known."""
 
 
 _UNKNOWN = object()
@@ -168,7 +162,7 @@ def _tensors(items: Any) -> Iterator[Tensor]:
 
 
 class Bounds:
-    """The bounds of an imaginary GPU. `any` is True once a mask of zeros was made: until then nobody need ask."""
+    """The bounds of an imaginary GPU. `any` is True once a mask of zeros was made: until then there are none."""
 
     def __init__(self, storages: Dict[int, Any]):
         self._storages = storages  # the ledgers' entries
@@ -262,26 +256,14 @@ def _unchanged(bounds: Bounds, args: Tuple, out: Any) -> None:
 
 
 RULES: Dict[Any, Callable[[Bounds, Tuple, Any], None]] = {
-    aten.zeros.default: _zeros,
-    aten.zeros_like.default: _zeros,
-    aten.new_zeros.default: _zeros,
-    aten.zero_.default: _zeros,
-    aten.index_put_.default: _written,
-    aten._index_put_impl_.default: _written,
-    aten.index_fill_.int_Scalar: _filled,
-    aten.index_fill_.int_Tensor: _filled,
-    aten.bitwise_or.Tensor: _sum,
-    aten.logical_or.default: _sum,
-    aten.cat.default: _sum,
-    aten.bitwise_and.Tensor: _least,
-    aten.logical_and.default: _least,
-    aten.mul.Tensor: _least,
-    aten._to_copy.default: _same,
-    aten.clone.default: _same,
+    **dict.fromkeys((aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero_.default), _zeros),
+    **dict.fromkeys((aten.index_put_.default, aten._index_put_impl_.default), _written),
+    **dict.fromkeys((aten.index_fill_.int_Scalar, aten.index_fill_.int_Tensor), _filled),
+    **dict.fromkeys((aten.bitwise_or.Tensor, aten.logical_or.default, aten.cat.default), _sum),
+    **dict.fromkeys((aten.bitwise_and.Tensor, aten.logical_and.default, aten.mul.Tensor), _least),
+    **dict.fromkeys((aten._to_copy.default, aten.clone.default), _same),
     aten.gt.Scalar: _compared(lambda value: value >= 0),
     aten.ne.Scalar: _compared(lambda value: value == 0),
     aten.eq.Scalar: _compared(lambda value: value != 0),
-    aten.unsqueeze_.default: _unchanged,
-    aten.squeeze_.default: _unchanged,
-    aten.detach_.default: _unchanged,
+    **dict.fromkeys((aten.unsqueeze_.default, aten.squeeze_.default, aten.detach_.default), _unchanged),
 }

@@ -1,7 +1,7 @@
 """The ledger of a card: every storage on it, from allocation to free, played into the allocator and written to the trace.
 
 Reference counting frees a storage, in whatever thread drops the last reference, perhaps while the ledger is being written. So
-a free is put in a queue first, and whoever holds the lock works the queue off.
+a free is put in a queue first, and the thread that holds the lock works the queue off.
 """
 
 from __future__ import annotations
@@ -14,20 +14,8 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequenc
 import torch
 
 from brimful_inside.imaginary.state.errors import out_of_memory
+from brimful_inside.simulator import trace as rows
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull
-from brimful_inside.simulator.trace import (
-    EmptyCache,
-    EmptyPool,
-    Phase,
-    Pool,
-    Ready,
-    ReleasePool,
-    Retire,
-    Settings,
-    Step,
-    Stream,
-    encode_row,
-)
 from brimful_inside.wire import Card
 
 PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
@@ -66,7 +54,7 @@ class Ledger:
         self._stream = stream
         self._streams: Dict[int, int] = {0: 0}  # PyTorch's number to the trace's, by first allocation, so that two runs agree
         self._last_stream = 0  # of the trace's row before
-        self._diverted: List[Tuple[Any, Callable[[int], bool]]] = []  # private pools in use: id, and which streams ask of them
+        self._diverted: List[Tuple[Any, Callable[[int], bool]]] = []  # private pools in use: id, and which streams they serve
         self._pools: Dict[Any, int] = {}  # PyTorch's id to the trace's number
         self._last_pool = self._next_pool = 0
         self._waiting: List[Tuple[int, int, Set[int], int]] = []  # number, address, streams, launches when it was retired
@@ -145,14 +133,14 @@ class Ledger:
         self._trace = None
 
     def phase(self, name: str) -> None:
-        self.note(Phase(name))
+        self.note(rows.Phase(name))
         self.allocator.reset_peaks()
 
     def step(self, number: int) -> None:
-        self.note(Step(number))
+        self.note(rows.Step(number))
 
     def empty_cache(self) -> None:
-        self._do(EmptyCache(), self.allocator.empty_cache)
+        self._do(rows.EmptyCache(), self.allocator.empty_cache)
 
     def _do(self, row: Any, action: Callable[..., None], *args: int) -> None:
         """Writes a row of the trace, and does the same with the allocator."""
@@ -160,24 +148,24 @@ class Ledger:
         with self._lock:
             action(*args)
 
-    def divert(self, pool: Any, asks: Callable[[int], bool]) -> None:
-        """From here on the private pool `pool` serves those for whose stream `asks` is true (beginAllocateToPool)."""
+    def divert(self, pool: Any, serves: Callable[[int], bool]) -> None:
+        """From here on the private pool `pool` serves the streams for which `serves` is true (beginAllocateToPool)."""
         if any(pool == other for other, _ in self._diverted):
             raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
-        self._diverted.append((pool, asks))
+        self._diverted.append((pool, serves))
 
     def end_divert(self, pool: Any) -> None:
         """The end of `divert`. What the pool gave stays its own (endAllocateToPool)."""
-        self._diverted = [(other, asks) for other, asks in self._diverted if other != pool]
+        self._diverted = [(other, serves) for other, serves in self._diverted if other != pool]
 
     def release_pool(self, pool: Any, empty: bool = False) -> None:
-        """Nobody uses a private pool any more. With `empty`, its free segments are given back now."""
+        """A private pool has no users any more. With `empty`, its free segments are given back now."""
         number = self._pools.pop(pool, None)
         if number is None or not self._open:
             return
-        self._do(ReleasePool(number), self.allocator.release_pool, number)
+        self._do(rows.ReleasePool(number), self.allocator.release_pool, number)
         if empty:
-            self._do(EmptyPool(number), self.allocator.empty_pool, number)
+            self._do(rows.EmptyPool(number), self.allocator.empty_pool, number)
 
     def pool_number(self, pool: Any) -> int:
         """The trace's number of a private pool, by first use; a pool that was released comes back as another one."""
@@ -187,11 +175,11 @@ class Ledger:
         return self._pools[pool]
 
     def _pool_of(self, stream: int) -> int:
-        return next((self.pool_number(pool) for pool, asks in self._diverted if asks(stream)), 0)
+        return next((self.pool_number(pool) for pool, serves in self._diverted if serves(stream)), 0)
 
     def note(self, row: Any) -> None:
         """A row of the trace that is no allocation."""
-        self.note_lines(encode_row(row) + "\n")
+        self.note_lines(rows.encode_row(row) + "\n")
 
     def note_lines(self, lines: str) -> None:
         """As `note`, for rows that are encoded already."""
@@ -204,7 +192,7 @@ class Ledger:
         """The allocator's settings are others from now on. Raises ValueError for what it does not know."""
         with self._lock:
             self.allocator.change_settings(text)
-        self.note(Settings(text))
+        self.note(rows.Settings(text))
 
     def flush(self) -> None:
         if self._trace is not None:
@@ -235,26 +223,26 @@ class Ledger:
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address
         if self.on_out_of_memory is not None:
-            # Not the exception that is raised: whoever kept that would keep the frames, and the script's tensors with them.
+            # Not the exception that is raised: to keep that would keep the frames, and the script's tensors with them.
             self.on_out_of_memory(torch.OutOfMemoryError(message))
         raise torch.OutOfMemoryError(message)
 
     def _write_context(self, stream: int, pool: int) -> None:
-        """What differs from the allocation before: stream, pool, and the site that asks."""
+        """What differs from the allocation before: stream, pool and site."""
         if stream != self._last_stream:
             self._last_stream = stream
-            self._write(encode_row(Stream(stream)) + "\n")
+            self._write(rows.encode_row(rows.Stream(stream)) + "\n")
         if pool != self._last_pool:
             self._last_pool = pool
-            self._write(encode_row(Pool(pool)) + "\n")
-        sites = self.call_sites
-        site = self._site if sites is None else sites.current()
-        if sites is not None and site != self._site:
-            self._site = site
-            if site not in self._sites_written:
-                self._sites_written.add(site)
-                self._write(encode_row(sites.known[site]) + "\n")
-            self._write('["at",%d]\n' % site)
+            self._write(rows.encode_row(rows.Pool(pool)) + "\n")
+        call_sites = self.call_sites
+        number = self._site if call_sites is None else call_sites.current()
+        if number != self._site:
+            self._site = number
+            if number not in self._sites_written:
+                self._sites_written.add(number)
+                self._write(rows.encode_row(call_sites.known[number]) + "\n")
+            self._write('["at",%d]\n' % number)
 
     def _free(self, number: int, address: int) -> None:
         self.allocator.free(address)
@@ -263,11 +251,11 @@ class Ledger:
 
     def _retire(self, entry: _Storage) -> None:
         self.allocator.retire(entry.address)
-        self._write(encode_row(Retire(entry.id)) + "\n")
+        self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
         self._waiting.append((entry.id, entry.address, set(entry.used_by), self.launches))
 
     def _process_events(self) -> None:
-        """Blocks whose streams are done return to their pools; PyTorch looks at each malloc (process_events).
+        """Blocks whose streams are done return to their pools; PyTorch polls at each malloc (process_events).
 
         A card's host runs ahead. So the streams are taken to be done when the host has waited for them, or when so much was
         launched since that the driver's queue would have made it wait: the block returns no sooner than on a card.
@@ -278,7 +266,7 @@ class Ledger:
                 waiting.append((number, address, streams, retired_at))
                 continue
             self.allocator.ready(address)
-            self._write(encode_row(Ready(number)) + "\n")
+            self._write(rows.encode_row(rows.Ready(number)) + "\n")
         self._waiting = waiting
 
     def _on_freed(self, entry: Any) -> None:

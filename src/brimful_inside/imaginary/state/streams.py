@@ -17,7 +17,7 @@ _GENERATOR_STATE_BYTES = 8  # of its seed, and of its offset: one int64 each
 class CurrentStreams(threading.local):
     """The current card and streams of one thread; a stream is a number on its card, and 0 is the default stream.
 
-    `card` is torch.cuda.current_device(), `named` the card that the call in hand asks for (by a device, or by where its
+    `card` is torch.cuda.current_device(), `named` the card that the call in hand needs (by a device, or by where its
     inputs are), `last` the card of the last operation: what C++ makes without a named card belongs to the same work.
     """
 
@@ -103,7 +103,7 @@ class Captures:
         return next(self._own), 0
 
     def new_handle(self) -> PoolId:
-        """The id of a pool that a script asks for (torch.cuda.graph_pool_handle, torch.cuda.MemPool)."""
+        """The id of a pool that a script makes (torch.cuda.graph_pool_handle, torch.cuda.MemPool)."""
         return 0, next(self._handles)
 
     def users(self, ledger: Ledger, pool: PoolId) -> int:

@@ -17,7 +17,7 @@ TensorBase: Any = torch._C.TensorBase
 META = torch.device("meta")
 CUDA = torch.device("cuda:0")
 
-# On the meta device, be it for the card or for the script. Right where no mode listens: in handlers, and below autograd.
+# On the meta device, be it for the card or for the script. Right where no mode is on: in handlers, and below autograd.
 is_meta: Callable[[Tensor], bool] = TensorBase.is_meta.__get__
 
 
