@@ -34,12 +34,8 @@ CARD = Card("an imaginary card", 24 << 30, 500 << 20, [8, 6], 82)
 WATCHED = ("torch", "threading", "gc", "os", "io", "builtins", "random", "pickle", "copy", "weakref", "multiprocessing")
 #: What torch itself keeps as it goes along: caches, counters, what is imported when it is first needed.
 KEPT_BY_TORCH = (
-    ".RemovableHandle.next_id",
-    "__warningregistry__",
-    "__annotations__",
-    "_cache",
-    "__abstractmethods__",
-    "_abc_impl",
+    *(".RemovableHandle.next_id", "__warningregistry__", "__annotations__"),
+    *("_cache", "__abstractmethods__", "_abc_impl"),
 )
 
 
@@ -74,7 +70,7 @@ def state() -> dict[str, Any]:
         "autocast": [torch.is_autocast_enabled(kind) for kind in ("cuda", "cpu")],
         "autocast dtype": [str(torch.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")],
         "threads": threading.active_count(),
-        "module hooks": [len(value) for key, value in sorted(vars(modules).items()) if _is_hooks(key, value)],
+        "module hooks": [len(v) for k, v in sorted(vars(modules).items()) if k.startswith("_global") and hasattr(v, "__len__")],
         "optimizer hooks": [len(optimizers._global_optimizer_pre_hooks), len(optimizers._global_optimizer_post_hooks)],
         "excepthooks": [str(sys.excepthook), str(threading.excepthook)],
         "flags": [torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32],
@@ -82,10 +78,6 @@ def state() -> dict[str, Any]:
         "rng": torch.get_rng_state().sum().item(),
         "warnings": len(warnings.filters),
     }  # fmt: skip
-
-
-def _is_hooks(name: str, value: Any) -> bool:
-    return name.startswith("_global") and hasattr(value, "__len__")
 
 
 def differences(before: dict[str, Any], after: dict[str, Any], loaded: set[str]) -> list[str]:
@@ -169,12 +161,7 @@ def smoke() -> dict[str, Any]:
         "copy": copy.deepcopy(nn.Linear(2, 2)).weight.shape,
         "compiled": compiled(torch.zeros(2)).tolist(),
         "fake": list(faked),
-        "meta": [
-            str((meta @ meta.T).device),
-            meta.is_cuda,
-            meta.untyped_storage().nbytes(),
-            words_of(lambda: meta.sum().item()),
-        ],
+        "meta": [str((meta @ meta.T).device), meta.is_cuda, meta.untyped_storage().nbytes(), words_of(meta.sum().item)],
         "numpy": torch.ones(2).numpy().tolist(),
         "values": [torch.tensor([1.5, 2.5]).tolist(), bool(torch.ones(1)), torch.equal(torch.ones(2), torch.ones(2))],
         "masked": torch.arange(5)[torch.arange(5) > 2].tolist(),
@@ -184,11 +171,9 @@ def smoke() -> dict[str, Any]:
             words_of(lambda: torch.ones(1, device="cuda")),
             words_of(lambda: nn.Linear(1, 1).cuda()),
             words_of(lambda: torch.ones(1).to("cuda:0")),
-            words_of(lambda: torch.cuda.Stream()),
-            words_of(lambda: torch.cuda.synchronize()),
-            words_of(lambda: torch.cuda.CUDAGraph()),
+            *(words_of(action) for action in (torch.cuda.Stream, torch.cuda.synchronize, torch.cuda.CUDAGraph)),
         ],
-        "memory": [words_of(lambda: torch.cuda.mem_get_info()), torch.cuda.memory_allocated()],
+        "memory": [words_of(torch.cuda.mem_get_info), torch.cuda.memory_allocated()],
         "pinned": words_of(lambda: torch.ones(1).pin_memory()),
         "names": [torch.device("cuda:0").type, repr(torch.ones(1)), torch.Tensor.cuda.__qualname__],
     }
@@ -201,9 +186,8 @@ def train_on_the_card() -> None:
     compiled = torch.compile(model)
     for _ in range(2):
         with torch.autocast("cuda"), torch.cuda.stream(torch.cuda.Stream()):
-            loss = F.cross_entropy(
-                compiled(torch.randn(4, 3, 6, 6).cuda(non_blocking=True)), torch.zeros(4, device="cuda").long()
-            )
+            out = compiled(torch.randn(4, 3, 6, 6).cuda(non_blocking=True))
+            loss = F.cross_entropy(out, torch.zeros(4, device="cuda").long())
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -252,14 +236,14 @@ def thread_that_outlives_the_card() -> list[Any]:
         gone.wait()
         heard.extend([torch.ones(2).sum().item(), words_of(lambda: torch.ones(1, device="cuda"))])
 
-    threads: list[threading.Thread] = []
-
-    def start() -> None:
-        threads.append(threading.Thread(target=work))
-        threads[0].start()
+    def start() -> threading.Thread:
+        thread = threading.Thread(target=work)
+        thread.start()
         used.wait(60)
+        return thread
 
-    on_a_card(start)
+    threads: list[threading.Thread] = []
+    on_a_card(lambda: threads.append(start()))
     gone.set()
     threads[0].join()
     return heard
@@ -276,29 +260,28 @@ def on_a_card(action: Any) -> str:
         gpu.leave()
 
 
+def switched(before: dict[str, Any], but: str = "") -> list[str]:
+    """What of `state()` is no longer as it was."""
+    after = state()
+    return [f"{name}: {before[name]} {after[name]}" for name in before if before[name] != after[name] and name != but]
+
+
 def main() -> None:
-    answers, loaded, first = [smoke()], set(), None
+    answers = [smoke()]
     on_a_card(train_on_the_card)  # torch loads and fills what it does at a first use
     smoke()
     ends, changed = [], []
     for action in (train_on_the_card, fail_on_the_card, fill_the_card, try_autocast):
-        loaded = set(sys.modules)
-        first, before = snapshot(), state()
+        loaded, first, before = set(sys.modules), snapshot(), state()
         lengths = sizes(first)
         ends.append(on_a_card(action))
-        after = state()
-        changed += [f"{action.__name__}: {name}" for name in differences(first, snapshot(), loaded)]
-        changed += [
-            f"{action.__name__}: {name}: {before[name]} {after[name]}"
-            for name in before
-            if before[name] != after[name] and name != "rng"
-        ]
+        found = switched(before, but="rng") + differences(first, snapshot(), loaded)
         grown = sizes(first)
-        changed += [f"{action.__name__}: {n}: {lengths[n]} {grown[n]}" for n in lengths if lengths[n] != grown[n]]
+        found += [f"{name}: {lengths[name]} {grown[name]}" for name in lengths if lengths[name] != grown[name]]
+        changed += [f"{action.__name__}: {one}" for one in found]
         answers.append(smoke())
     before, late = state(), thread_that_outlives_the_card()
-    after = state()
-    changed += [f"late thread: {name}: {before[name]} {after[name]}" for name in before if before[name] != after[name]]
+    changed += [f"late thread: {one}" for one in switched(before)]
     answers.append(smoke())
     print(json.dumps({"ends": ends, "changed": changed, "answers": answers, "late": late}))
 

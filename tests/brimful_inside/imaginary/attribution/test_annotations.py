@@ -3,71 +3,22 @@
 from __future__ import annotations
 
 import copy
-import io
 import itertools
-import sys
 
 import pytest
 import torch
-import torch.nn.functional as F
-import torch.utils.checkpoint
 from torch import nn
 
-from brimful_inside.imaginary import enter
-from brimful_inside.simulator.trace import At, Free, Malloc, Site, Tag, decode
-from tests.brimful_inside.imaginary.conftest import card
+from brimful_inside.simulator.trace import At, Free, Malloc, Site, Tag
 
-optimizer_module = sys.modules[torch.optim.Optimizer.__module__]
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.first, self.second = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, data):
-        return data + self.second(F.gelu(self.first(data)))
-
-
-class Net(nn.Module):
-    def __init__(self, checkpoints=False):
-        super().__init__()
-        self.checkpoints = checkpoints
-        self.layers = nn.ModuleList(Block(64) for _ in range(3))
-        self.norm, self.head = nn.BatchNorm1d(64), nn.Linear(64, 10)
-
-    def forward(self, data):
-        for layer in self.layers:
-            data = torch.utils.checkpoint.checkpoint(layer, data, use_reentrant=False) if self.checkpoints else layer(data)
-        return self.head(self.norm(data))
-
-
-def train(net, steps=2, optimizer=torch.optim.AdamW):
-    net = net.cuda()
-    optimizer = optimizer([p for p in net.parameters() if p.requires_grad])
-    for _ in range(steps):
-        data, target = torch.randn(32, 64).cuda(), torch.zeros(32, dtype=torch.long).cuda()
-        loss = F.cross_entropy(net(data), target)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def traced(work, annotations=True):
-    """The trace of `work(gpu)`."""
-    file = io.StringIO()
-    gpu = enter(card(), None, file, annotations=annotations)
-    try:
-        work(gpu)
-    finally:
-        gpu.leave()
-    return decode(file.getvalue().splitlines())
+from .training import Net, traced, train
 
 
 class Read:
-    """A trace by allocation: its row, its site, its tag."""
+    """The trace of `work()` by allocation: its row, its site, its tag."""
 
-    def __init__(self, trace):
+    def __init__(self, work):
+        trace, _ = traced(work)
         sites = {note.number: note for _, note in trace.notes if isinstance(note, Site)}
         self.tags, self.allocations, at = {}, [], None
         notes, position = list(trace.notes), 0
@@ -89,7 +40,7 @@ class Read:
 
 
 def test_each_operation_belongs_to_a_module_by_its_path_forward_and_backward():
-    read = Read(traced(lambda gpu: train(Net(), steps=1)))
+    read = Read(lambda: train(Net(), steps=1))
     layers = [f"layers.{i}" for i in range(3)]
     assert read.where("gelu", "forward") == layers, "a function is the module's that calls it"
     assert read.where("gelu_backward", "backward") == layers[::-1]
@@ -103,10 +54,10 @@ def test_each_operation_belongs_to_a_module_by_its_path_forward_and_backward():
 
 
 def test_the_line_is_the_users_own_with_its_text():
-    read = Read(traced(lambda gpu: train(Net(), steps=1)))
+    read = Read(lambda: train(Net(), steps=1))
     lines = {site.during: site.where for row, site in read.allocations if "gelu" in row.op}
-    assert lines["forward"].startswith("test_annotations.py:") and lines["forward"].endswith(
-        " in forward: return data + self.second(F.gelu(self.first(data)))"
+    assert lines["forward"].startswith("training.py:") and lines["forward"].endswith(
+        " in forward: return data + self.second(self.drop(F.gelu(self.first(data))))"
     )
     assert lines["backward"].endswith(" in train: loss.backward()")
     steps = {site.where for _, site in read.allocations if site.during == "optimizer"}
@@ -114,7 +65,7 @@ def test_the_line_is_the_users_own_with_its_text():
 
 
 def test_an_allocation_has_a_category_and_the_module_that_owns_it():
-    read = Read(traced(lambda gpu: train(Net())))
+    read = Read(lambda: train(Net()))
     owners = [f"layers.{i}.{name}" for i in range(3) for name in ("first", "second")] + ["norm", "head"]
     assert read.tagged("parameter") == [owner for owner in owners for _ in ("weight", "bias")]
     assert sorted(read.tagged("optimizer_state")) == sorted(owner for owner in owners for _ in range(4))
@@ -124,18 +75,18 @@ def test_an_allocation_has_a_category_and_the_module_that_owns_it():
 
 
 def test_frozen_weights_are_parameters_without_gradient_or_state():
-    def work(gpu):
+    def work():
         net = Net()
         net.layers.requires_grad_(False)
         train(net)
 
-    read = Read(traced(work))
+    read = Read(work)
     assert "layers.0.first" in read.tagged("parameter")
     assert set(read.tagged("gradient")) == set(read.tagged("optimizer_state")) == {"norm", "head"}
 
 
 def test_tied_weights_count_once_and_a_copy_of_a_model_has_no_category():
-    def work(gpu):
+    def work():
         net = Net()
         net.layers[1] = net.layers[0]
         net.cuda()
@@ -143,7 +94,7 @@ def test_tied_weights_count_once_and_a_copy_of_a_model_has_no_category():
         train(net)
         del average
 
-    read = Read(traced(work))
+    read = Read(work)
     assert read.tagged("parameter").count("layers.0.first") == 2 and "layers.1.first" not in read.tagged("parameter")
     assert "layers.0.first" in read.tagged("optimizer_state") and "layers.1.first" not in read.tagged("optimizer_state")
     copies = [row.id for row, site in read.allocations if "deepcopy" in site.where]
@@ -151,11 +102,11 @@ def test_tied_weights_count_once_and_a_copy_of_a_model_has_no_category():
 
 
 def test_two_models_of_one_class_get_names_of_their_own():
-    def work(gpu):
+    def work():
         one, other = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda(), nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
         other(one(torch.zeros(4, 8, device="cuda"))).sum().backward()
 
-    read = Read(traced(work))
+    read = Read(work)
     relus = [(site.model, site.module) for row, site in read.allocations if "relu" in row.op]
     assert relus == [("Sequential", "1"), ("Sequential#2", "1")]
     backward = [(site.model, site.module) for row, site in read.allocations if "threshold_backward" in row.op]
@@ -163,7 +114,7 @@ def test_two_models_of_one_class_get_names_of_their_own():
 
 
 def test_recomputation_is_not_counted_as_forward():
-    read = Read(traced(lambda gpu: train(Net(checkpoints=True), steps=1)))
+    read = Read(lambda: train(Net(checkpoints=True), steps=1))
     layers = [f"layers.{i}" for i in range(3)]
     assert read.where("gelu.default", "forward") == layers
     assert read.where("gelu.default", "recomputation") == layers[::-1]
@@ -177,21 +128,21 @@ def moments(trace):
 
 @pytest.mark.parametrize("checkpoints", [False, True])
 def test_the_program_is_the_same_without_annotations(checkpoints):
-    def work(gpu):
+    def work():
         torch.manual_seed(0)
         train(Net(checkpoints))
 
-    annotated, without = traced(work), traced(work, annotations=False)
+    annotated, without = traced(work)[0], traced(work, annotations=False)[0]
     assert moments(annotated) == moments(without)
     assert annotated.notes and not without.notes
 
 
 def test_an_exception_leaves_no_module_behind():
-    def work(gpu):
+    def work():
         with pytest.raises(RuntimeError):
             nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 6)).cuda()(torch.zeros(2, 3, device="cuda"))
         kept.append(torch.zeros(10, device="cuda"))
 
     kept = []
-    row, site = Read(traced(work)).allocations[-1]
+    row, site = Read(work).allocations[-1]
     assert "zeros" in row.op and (site.model, site.during) == ("", "")

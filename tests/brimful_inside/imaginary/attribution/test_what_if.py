@@ -6,83 +6,51 @@ import io
 
 import pytest
 import torch
-import torch.nn.functional as F
-import torch.utils.checkpoint
 from torch import nn
 
 from brimful_inside.imaginary import enter
 from brimful_inside.imaginary.attribution.what_if import blocks_that_repeat, lower_precision
-from brimful_inside.simulator.trace import RECOMPUTATION, Malloc, Site, Uses, decode
+from brimful_inside.simulator.trace import RECOMPUTATION, Malloc, Site, Uses
 from tests.brimful_inside.imaginary.conftest import card
 
+from .training import Block, Net, traced, train
 
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1))
-
-    def forward(self, data):
-        return data + self.feed(data)
-
-
-class Net(nn.Module):
-    def __init__(self, checkpoints=False):
-        super().__init__()
-        self.checkpoints = checkpoints
-        self.layers, self.head = nn.ModuleList(Block(64) for _ in range(4)), nn.Linear(64, 10)
-
-    def forward(self, data):
-        for layer in self.layers:
-            data = torch.utils.checkpoint.checkpoint(layer, data, use_reentrant=False) if self.checkpoints else layer(data)
-        return self.head(data)
-
-
-def train(autocast=False, checkpoints=False, batch=512, evaluates=False):
-    net = Net(checkpoints).cuda()
-    optimizer = torch.optim.AdamW(net.parameters())
-    for _ in range(3):
-        data, target = torch.randn(batch, 64).cuda(), torch.zeros(batch, dtype=torch.long).cuda()
-        optimizer.zero_grad()
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
-            loss = F.cross_entropy(net(data), target)
-        loss.backward()
-        optimizer.step()
-    assert not torch.is_autocast_enabled("cuda")
-    if evaluates:
-        net.eval()
-        with torch.no_grad():
-            assert net(data).cpu().numpy().dtype == "float32"
-
-
-def traced(work, what_if=None, capability=(8, 0)):
-    """The trace of `work()` and the highest allocated bytes."""
-    file = io.StringIO()
-    gpu = enter(card(capability), None, file, what_if=what_if)
-    try:
-        work()
-        peak = gpu.allocator.peak_allocated
-    finally:
-        gpu.leave()
-    return decode(file.getvalue().splitlines()), peak
+BATCH = 512
 
 
 def program(trace):
     return [(row.op, row.nbytes) for row in trace.rows if isinstance(row, Malloc)]
 
 
+def plain():
+    train(Net(), batch=BATCH)
+
+
+def in_autocast():
+    train(Net(), autocast=True, batch=BATCH)
+
+
 def test_autocast_from_outside_is_as_the_script_would_write_it():
-    wanted, peak = traced(lambda: train(autocast=True))
-    found, found_peak = traced(train, "autocast")
+    wanted, peak = traced(in_autocast)
+    found, found_peak = traced(plain, "autocast")
     assert program(found) == program(wanted) and found_peak == peak
-    assert peak < traced(train)[1]
+    assert peak < traced(plain)[1]
 
 
 def test_autocast_changes_nothing_where_it_is_on():
-    assert program(traced(lambda: train(autocast=True), "autocast")[0]) == program(traced(lambda: train(autocast=True))[0])
+    assert program(traced(in_autocast, "autocast")[0]) == program(traced(in_autocast)[0])
 
 
 def test_what_a_model_answers_in_evaluation_comes_in_float32():
-    traced(lambda: train(evaluates=True), "autocast")
+    answers = []
+
+    def evaluate():
+        with torch.no_grad():
+            answers.extend(Net().cuda().eval()(torch.randn(4, 64).cuda()) for _ in range(2))
+
+    trace, _ = traced(evaluate, "autocast")
+    assert [answer.dtype for answer in answers] == [torch.float32] * 2
+    assert any(row.nbytes == 4 * 256 * 2 for row in trace.rows if isinstance(row, Malloc)), "the layers ran in two bytes"
 
 
 def test_older_cards_are_given_float16():
@@ -90,14 +58,14 @@ def test_older_cards_are_given_float16():
 
 
 def test_checkpointing_from_outside_is_as_the_script_would_write_it():
-    wanted, peak = traced(lambda: train(checkpoints=True))
-    found, found_peak = traced(train, "checkpointing")
+    wanted, peak = traced(lambda: train(Net(checkpoints=True), batch=BATCH))
+    found, found_peak = traced(plain, "checkpointing")
     assert program(found) == program(wanted)
-    assert abs(found_peak - peak) <= 512 * 64 * 4, "the last batch may die a moment sooner"
-    assert peak < traced(train)[1]
+    assert abs(found_peak - peak) <= BATCH * 64 * 4, "the last batch may die a moment sooner"
+    assert peak < traced(plain)[1]
     again = {note.module for _, note in found.notes if isinstance(note, Site) and note.during == RECOMPUTATION}
-    assert {f"layers.{n}.feed.1" for n in range(4)} <= again
-    assert Uses("what_if: 4 blocks of layers") in [note for _, note in found.notes]
+    assert {f"layers.{n}.drop" for n in range(3)} <= again
+    assert Uses("what_if: 3 blocks of layers") in [note for _, note in found.notes]
 
 
 def test_a_models_own_checkpointing_is_taken_where_it_has_one():
@@ -109,8 +77,7 @@ def test_a_models_own_checkpointing_is_taken_where_it_has_one():
             self.checkpoints = True
 
     def work():
-        net = Own().cuda()
-        net(torch.randn(512, 64).cuda()).sum().backward()
+        Own().cuda()(torch.randn(BATCH, 64).cuda()).sum().backward()
 
     trace, peak = traced(work, "checkpointing")
     assert peak < traced(work)[1]
@@ -124,8 +91,8 @@ def test_timms_switch_is_taken_unless_the_model_refuses_it(has_it):
             assert has_it, "gradient checkpointing not supported"
             self.checkpoints = enable
 
-    trace, _ = traced(lambda: Timm().cuda()(torch.randn(512, 64).cuda()).sum().backward(), "checkpointing")
-    used = "own model.set_grad_checkpointing()" if has_it else "4 blocks of layers"
+    trace, _ = traced(lambda: Timm().cuda()(torch.randn(BATCH, 64).cuda()).sum().backward(), "checkpointing")
+    used = "own model.set_grad_checkpointing()" if has_it else "3 blocks of layers"
     assert Uses("what_if: " + used) in [note for _, note in trace.notes]
 
 
@@ -149,6 +116,6 @@ def test_an_unknown_name_and_a_missing_trace_are_refused():
 
 
 def test_autocast_is_reported_as_used_where_the_script_uses_it_and_not_where_we_do():
-    assert Uses("autocast") in [note for _, note in traced(lambda: train(autocast=True))[0].notes]
-    assert Uses("autocast") not in [note for _, note in traced(train, "autocast")[0].notes]
-    assert Uses("autocast") not in [note for _, note in traced(train)[0].notes]
+    for work, what_if in ((in_autocast, None), (plain, "autocast"), (plain, None)):
+        notes = [note for _, note in traced(work, what_if)[0].notes]
+        assert (Uses("autocast") in notes) is (work is in_autocast)

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from brimful_inside.imaginary.state import ledger  # noqa: E402
-from brimful_inside.simulator.allocator import CachingAllocator  # noqa: E402
-from brimful_inside.simulator.program import program_of  # noqa: E402
-from brimful_inside.simulator.replay import replay  # noqa: E402
-from brimful_inside.simulator.trace import Ready, Retire, Stream  # noqa: E402
-from tests.brimful_inside.imaginary.conftest import rows  # noqa: E402
+from brimful_inside.imaginary.state import ledger
+from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.replay import replay
+from brimful_inside.simulator.trace import Ready, Retire, Stream
+from tests.brimful_inside.imaginary.conftest import rows
 
 MIB = 1 << 20
 
@@ -75,21 +74,20 @@ def test_a_block_that_another_stream_uses_returns_when_the_host_has_waited(gpu, 
         lambda event: torch.zeros(1, device="cuda").item(),
         lambda event: torch.zeros(1, device="cuda").cpu(),
         lambda event: torch.zeros(1).to("cuda"),
+        lambda event: torch.zeros(1).pin_memory().to("cuda", non_blocking=True),
     ],
-    ids=["synchronize", "event", "item", "to the host", "to the card"],
+    ids=["synchronize", "event", "item", "to the host", "to the card", "without waiting"],
 )
-def test_what_makes_the_host_wait_lets_the_block_return(gpu, wait):
-    tensor = used_by_main()
-    stats = torch.cuda.memory_stats
-    del tensor
+def test_what_makes_the_host_wait_lets_the_block_return_and_a_copy_that_does_not_wait_keeps_it(gpu, wait, request):
+    used_by_main()
     event = torch.cuda.Event()
     event.record()
-    one = torch.empty(1, device="cuda")
-    assert stats()["active_bytes.all.current"] - stats()["allocated_bytes.all.current"] == 30 * MIB
+    torch.empty(1, device="cuda")
+    assert torch.cuda.memory_stats()["active_bytes.all.current"] == 30 * MIB
     wait(event)
-    two = torch.empty(1, device="cuda")
-    assert stats()["active_bytes.all.current"] == stats()["allocated_bytes.all.current"]
-    del one, two
+    torch.empty(1, device="cuda")
+    kept = 30 * MIB if "without waiting" in request.node.name else 0
+    assert torch.cuda.memory_stats()["active_bytes.all.current"] == kept
 
 
 def test_an_event_recorded_before_the_end_of_the_tensor_does_not_let_its_block_return(gpu):
@@ -113,11 +111,3 @@ def test_the_host_runs_ahead_no_farther_than_the_launch_queue(gpu, monkeypatch):
         active.append(torch.cuda.memory_stats()["active_bytes.all.current"] >= 30 * MIB)
         counter += 1
     assert 5 < sum(active) < 25 and active == sorted(active, reverse=True)
-
-
-def test_a_copy_that_does_not_wait_keeps_the_block(gpu):
-    tensor = used_by_main()
-    del tensor
-    torch.zeros(1).pin_memory().to("cuda", non_blocking=True)
-    torch.empty(1, device="cuda")
-    assert torch.cuda.memory_stats()["active_bytes.all.current"] >= 30 * MIB

@@ -38,7 +38,7 @@ def test_a_tensor_can_change_its_size_and_its_storage(gpu):
     assert allocated() == 4096
 
 
-def test_a_storage_by_itself_is_on_the_card(gpu):
+def test_a_storage_without_a_tensor_is_on_the_card(gpu):
     storage = torch.UntypedStorage(1000, device="cuda")
     assert storage.device == torch.device("cuda:0") and storage.is_cuda and allocated() == 1024
     del storage

@@ -26,12 +26,12 @@ def no_workspaces(monkeypatch):
 
 
 @pytest.fixture
-def alone(monkeypatch) -> Iterator[imaginary.ImaginaryGpu]:
+def alone(monkeypatch, trace_file) -> Iterator[imaginary.ImaginaryGpu]:
     """Rank 3 of 8 with a group that was made as scripts make it."""
     variables = {"RANK": RANK, "WORLD_SIZE": RANKS, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 29500}
     for name, value in {**variables, "MASTER_ADDR": "127.0.0.1", ALONE_VARIABLE: 1}.items():
         monkeypatch.setenv(name, str(value))
-    gpu = imaginary.enter(CARD)
+    gpu = imaginary.enter(CARD, None, trace_file)
     try:
         dist.init_process_group("nccl")
         yield gpu
@@ -43,5 +43,5 @@ def alone(monkeypatch) -> Iterator[imaginary.ImaginaryGpu]:
 
 @pytest.fixture
 def requested() -> Callable[[], int]:
-    """Bytes asked for that are in use."""
+    """Bytes in use, as they were requested."""
     return lambda: torch.cuda.memory_stats()["requested_bytes.all.current"]

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from .conftest import RANKS
@@ -16,48 +17,53 @@ LAYER = WIDTH * WIDTH * 4  # bytes of one weight in float32
 PARAMETERS = DEPTH * LAYER
 
 
-def net(device: str = "cuda") -> nn.Sequential:
+def net(device: str = "cuda", depth: int = DEPTH) -> nn.Sequential:
     with torch.device(device):
-        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(DEPTH)))
+        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(depth)))
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, rows: int = 2) -> None:
+def mesh():
+    return init_device_mesh("cuda", (RANKS,))
+
+
+def data() -> torch.Tensor:
+    return torch.randn(2, WIDTH, device="cuda")
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
-    model(torch.randn(rows, WIDTH, device="cuda")).sum().backward()
+    model(data()).sum().backward()
     optimizer.step()
 
 
-def test_ddp_keeps_a_bucket_for_each_gradient(alone, requested):
+def steps(model: nn.Module, count: int = 3) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(count):
+        step(model, optimizer)
+    return optimizer
+
+
+@pytest.mark.parametrize(("options", "kept"), [({}, 3), ({"gradient_as_bucket_view": True}, 2)])
+def test_ddp_keeps_weights_buckets_and_gradients_unless_these_are_views_of_the_buckets(alone, requested, options, kept):
     model = net()
     assert requested() == PARAMETERS
-    parallel = DistributedDataParallel(model, device_ids=[0])
+    parallel = DistributedDataParallel(model, device_ids=[0], **options)
     assert requested() == 2 * PARAMETERS
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
-    for _ in range(3):
-        step(parallel, optimizer)
-        assert requested() == 3 * PARAMETERS  # weights, buckets, gradients
+    for count in (1, 2):
+        optimizer = steps(parallel, count)
+        assert requested() == kept * PARAMETERS
     optimizer.zero_grad()
     assert requested() == 2 * PARAMETERS
 
 
-def test_gradients_can_be_views_of_the_buckets(alone, requested):
-    parallel = DistributedDataParallel(net(), device_ids=[0], gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
-    for _ in range(3):
-        step(parallel, optimizer)
-        assert requested() == 2 * PARAMETERS
-
-
 def test_buckets_are_rebuilt_by_the_order_of_gradients_and_their_size(alone, requested):
-    """By default the first bucket has 1 MiB, one layer here, and the next ones 25 MiB; a size that is asked for is for all."""
+    """By default the first bucket has 1 MiB, one layer here, and the next ones 25 MiB; a size that is given is for all."""
     for options, sizes in (({}, [LAYER, 3 * LAYER]), ({"bucket_cap_mb": 2}, [2 * LAYER, 2 * LAYER])):
         parallel = DistributedDataParallel(net(), device_ids=[0], **options)
-        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
-        for _ in range(3):
-            step(parallel, optimizer)
-        data = parallel._get_ddp_logging_data()
-        assert data["has_rebuilt_buckets"]
-        assert [int(size) for size in str(data["rebuilt_bucket_sizes"]).split(",")] == sizes
+        steps(parallel)
+        logged = parallel._get_ddp_logging_data()
+        assert logged["has_rebuilt_buckets"]
+        assert [int(size) for size in str(logged["rebuilt_bucket_sizes"]).split(",")] == sizes
 
 
 @pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}])
@@ -71,9 +77,7 @@ def test_ddp_runs_with_its_options(alone, options):
             return self.used(x)
 
     parallel = DistributedDataParallel(Branches(), device_ids=[0], **options)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
-    for _ in range(3):
-        step(parallel, optimizer)
+    steps(parallel)
     assert parallel.module.used.weight.grad is not None and parallel.module.unused.weight.grad is None
 
 
@@ -81,7 +85,7 @@ def test_gradients_pile_up_without_a_reduction_under_no_sync(alone, requested):
     parallel = DistributedDataParallel(net(), device_ids=[0])
     with parallel.no_sync():
         for _ in range(2):
-            parallel(torch.randn(2, WIDTH, device="cuda")).sum().backward()
+            parallel(data()).sum().backward()
     assert requested() == 3 * PARAMETERS
 
 
@@ -97,13 +101,9 @@ def test_zero_keeps_the_states_of_one_share(alone, requested):
 
 
 def test_fsdp2_keeps_its_share_of_weights_gradients_and_states(alone, requested):
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cuda", (RANKS,))
     model = net()
-    for layer in model:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    for layer in (*model, model):
+        fully_shard(layer, mesh=mesh())
     assert requested() == PARAMETERS // RANKS
     optimizer = torch.optim.AdamW(model.parameters())
     step(model, optimizer)
@@ -118,13 +118,10 @@ def test_fsdp2_holds_three_layers_at_most_in_the_forward_pass(alone, requested, 
 
     From torch 2.14 or 2.15 on weights of whole rows are gathered in their place, without a copy.
     """
-    from torch.distributed.fsdp import fully_shard
-
-    with torch.device("cuda"):
-        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(depth)))
+    model = net(depth=depth)
     for layer in (*model, model):
-        fully_shard(layer, mesh=init_device_mesh("cuda", (RANKS,)))
-    rows = torch.randn(2, WIDTH, device="cuda")
+        fully_shard(layer, mesh=mesh())
+    rows = data()
     before = requested()
     torch.cuda.reset_peak_memory_stats()
     with torch.no_grad():
@@ -136,28 +133,24 @@ def test_fsdp2_holds_three_layers_at_most_in_the_forward_pass(alone, requested, 
     assert requested() == before
 
 
-def test_fsdp2_in_lower_precision_gathers_half_the_bytes(alone):
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
+def test_fsdp2_in_lower_precision_gathers_half_the_bytes(alone, requested):
     peaks = []
     for policy in (MixedPrecisionPolicy(), MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)):
-        mesh, model = init_device_mesh("cuda", (RANKS,)), net()
+        model = net()
         for layer in model:
-            fully_shard(layer, mesh=mesh, mp_policy=policy)
-        before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+            fully_shard(layer, mesh=mesh(), mp_policy=policy)
+        before = requested()
         torch.cuda.reset_peak_memory_stats()
         with torch.no_grad():
-            model(torch.randn(2, WIDTH, device="cuda"))
+            model(data())
         peaks.append(torch.cuda.memory_stats()["requested_bytes.all.peak"] - before)
         del model
     assert peaks[1] == pytest.approx(peaks[0] / 2, rel=0.05)
 
 
 def test_a_model_of_no_memory_is_filled_when_it_is_sharded(alone, requested):
-    from torch.distributed.fsdp import fully_shard
-
     model = net("meta")
-    fully_shard(model, mesh=init_device_mesh("cuda", (RANKS,)))
+    fully_shard(model, mesh=mesh())
     assert requested() == 0
     model.to_empty(device="cuda")
     assert requested() == PARAMETERS // RANKS
@@ -167,16 +160,12 @@ def test_a_model_of_no_memory_is_filled_when_it_is_sharded(alone, requested):
 
 
 def test_a_mesh_of_two_dimensions_shards_within_its_rows(alone, requested):
-    from torch.distributed.fsdp import fully_shard
-
     model = net()
     fully_shard(model, mesh=init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard")))
     assert requested() == PARAMETERS // 4
 
 
 def test_fsdp1_keeps_its_share_as_well(alone):
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
     model = FullyShardedDataParallel(net(), device_id=torch.cuda.current_device())
     assert torch.cuda.memory_allocated() == PARAMETERS // RANKS
     optimizer = torch.optim.Adam(model.parameters())
@@ -192,36 +181,20 @@ def test_columns_and_rows_of_a_layer_on_a_rank_each(alone, requested):
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     model = net()[:2]
-    parallelize_module(model, init_device_mesh("cuda", (RANKS,)), {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    parallelize_module(model, mesh(), {"0": ColwiseParallel(), "1": RowwiseParallel()})
     torch.cuda.empty_cache()
     assert requested() == 2 * LAYER // RANKS
-    out = model(torch.randn(2, WIDTH, device="cuda"))
+    out = model(data())
     out.sum().backward()
     assert out.shape == (2, WIDTH)
 
 
-def test_buckets_are_traced_as_gradients(monkeypatch):
-    import io
-
-    from brimful_inside import imaginary
-    from brimful_inside.wire import ALONE_VARIABLE
-
-    from .conftest import CARD
-
-    for name, value in {"RANK": 0, "WORLD_SIZE": RANKS, "LOCAL_RANK": 0, ALONE_VARIABLE: 1}.items():
-        monkeypatch.setenv(name, str(value))
-    trace = io.StringIO()
-    gpu = imaginary.enter(CARD, None, trace)
-    try:
-        dist.init_process_group("nccl")
-        before = trace.getvalue().count('"gradient"')
-        parallel = DistributedDataParallel(net(), device_ids=[0])
-        gpu.flush()
-        assert trace.getvalue().count('"gradient"') == before + 1  # one for all, until the order of gradients is known
-        del parallel
-    finally:
-        dist.destroy_process_group()
-        gpu.leave()
+def test_buckets_are_traced_as_gradients(alone, trace_file):
+    before = trace_file.getvalue().count('"gradient"')
+    parallel = DistributedDataParallel(net(), device_ids=[0])
+    alone.flush()
+    assert trace_file.getvalue().count('"gradient"') == before + 1  # one for all, until the order of gradients is known
+    del parallel
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -239,10 +212,9 @@ def test_statistics_of_a_batch_are_shared_by_all_ranks(alone, requested, dtype):
 def test_states_are_gathered_and_saved(alone, tmp_path):
     import torch.distributed.checkpoint as checkpoint
     from torch.distributed.checkpoint.state_dict import get_state_dict
-    from torch.distributed.fsdp import fully_shard
 
     model = net()
-    fully_shard(model, mesh=init_device_mesh("cuda", (RANKS,)))
+    fully_shard(model, mesh=mesh())
     optimizer = torch.optim.AdamW(model.parameters())
     step(model, optimizer)
     states, _ = get_state_dict(model, optimizer)

@@ -17,29 +17,26 @@ def call(dtype=torch.half, shape=(2, 4, 64, 64), grad=True, **options):
     return Call(query, key, value, **options)
 
 
-def test_half_goes_to_flash_and_float_to_the_efficient_kernel():
-    assert choose(call(), A100) == FLASH
-    assert choose(call(torch.bfloat16), RTX3090) == FLASH
-    assert choose(call(torch.float32), A100) == EFFICIENT
-    assert choose(call(torch.float64), A100) == MATH
-
-
-def test_an_old_card_has_no_flash_and_no_bfloat16():
-    assert choose(call(), T4) == EFFICIENT
-    assert choose(call(torch.bfloat16), T4) == MATH
-
-
-def test_a_mask_or_an_odd_shape_keeps_flash_away():
-    assert choose(call(attn_mask=torch.empty(64, 64, dtype=torch.bool, device="meta")), A100) == EFFICIENT
-    assert choose(call(shape=(2, 4, 64, 36)), A100) == FLASH, "a head size that is no multiple of 8 is padded for flash"
-    assert choose(call(shape=(2, 4, 64, 512)), A100) == EFFICIENT
-    assert choose(call(shape=(4, 64, 64)), A100) == MATH, "three dimensions are for the math kernel alone"
-    assert choose(call(torch.float32, shape=(2, 4, 64, 30)), A100) == MATH
-
-
-def test_training_large_heads_on_a_small_cache_keeps_flash_away():
-    assert choose(call(shape=(2, 4, 64, 224)), RTX3090) == EFFICIENT
-    assert choose(call(shape=(2, 4, 64, 224), grad=False), RTX3090) == FLASH
+@pytest.mark.parametrize(
+    ("given", "capability", "backend"),
+    [
+        (call(), A100, FLASH),
+        (call(torch.bfloat16), RTX3090, FLASH),
+        (call(torch.float32), A100, EFFICIENT),
+        (call(torch.float64), A100, MATH),
+        (call(), T4, EFFICIENT),  # an old card has no flash and no bfloat16
+        (call(torch.bfloat16), T4, MATH),
+        (call(attn_mask=torch.empty(64, 64, dtype=torch.bool, device="meta")), A100, EFFICIENT),
+        (call(shape=(2, 4, 64, 36)), A100, FLASH),  # a head size that is no multiple of 8 is padded for flash
+        (call(shape=(2, 4, 64, 512)), A100, EFFICIENT),
+        (call(shape=(4, 64, 64)), A100, MATH),  # three dimensions are for the math kernel alone
+        (call(torch.float32, shape=(2, 4, 64, 30)), A100, MATH),
+        (call(shape=(2, 4, 64, 224)), RTX3090, EFFICIENT),  # training large heads on a small cache
+        (call(shape=(2, 4, 64, 224), grad=False), RTX3090, FLASH),
+    ],
+)
+def test_the_back_end_is_that_of_the_card_the_dtype_and_the_shape(given, capability, backend):
+    assert choose(given, capability) == backend
 
 
 def test_hopper_prefers_cudnn_since_the_release_that_does():

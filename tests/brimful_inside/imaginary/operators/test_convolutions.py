@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from brimful_inside.simulator.cudnn_workspaces import FEW_CHANNELS, PARTIAL_SUMS
-from brimful_inside.simulator.trace import EmptyCache, Malloc
+from brimful_inside.simulator.trace import EmptyCache, Free, Malloc
 from tests.brimful_inside.imaginary.conftest import peak_of, rows
 
 
@@ -28,19 +28,18 @@ def train(layer: nn.Module, dtype: torch.dtype = torch.float32, layout: torch.me
 
 def workspaces(gpu, trace_file) -> dict[str, int]:
     """Bytes by kind of workspace, of convolutions alone."""
-    mallocs = mallocs_of(gpu, trace_file)
+    mallocs = traced(gpu, trace_file, Malloc)
     return {row.workspace: row.nbytes for row in mallocs if row.workspace and row.workspace.startswith("cudnn")}
 
 
-def mallocs_of(gpu, trace_file) -> list[Malloc]:
+def traced(gpu, trace_file, kind: type) -> list:
     gpu.flush()
-    return [row for row in rows(trace_file).rows if isinstance(row, Malloc)]
+    return [row for row in rows(trace_file).rows if isinstance(row, kind)]
 
 
 def emptied(gpu, trace_file) -> int:
-    """How often the cache was given back so far."""
-    gpu.flush()
-    return sum(isinstance(row, EmptyCache) for row in rows(trace_file).rows)
+    """How often the cache was freed so far."""
+    return len(traced(gpu, trace_file, EmptyCache))
 
 
 def test_workspaces_hold_what_is_converted(gpu, trace_file):
@@ -65,8 +64,7 @@ def test_partial_sums_make_the_weights_workspace_the_larger_one_where_channels_a
 def test_the_gradient_of_a_grouped_weight_is_worked_out_as_if_there_were_no_groups(gpu, trace_file):
     train(nn.Conv2d(16, 32, 3, groups=4))
     found = workspaces(gpu, trace_file)
-    weights = 4 * (32 * 4 * 9)
-    assert found["cudnn_backward_filter"] == found["cudnn_backward_data"] + 3 * weights
+    assert found["cudnn_backward_filter"] == found["cudnn_backward_data"] + 3 * 4 * (32 * 4 * 9)
 
 
 def test_a_stride_sets_the_gradients_apart_where_channels_do_not_divide_a_block(gpu, trace_file):
@@ -105,12 +103,6 @@ def test_each_new_convolution_gives_the_cache_back_once_for_each_of_its_operatio
     assert emptied(gpu, trace_file) == 6
 
 
-def test_without_benchmark_the_cache_stays(gpu, trace_file):
-    torch.backends.cudnn.benchmark = False
-    train(nn.Conv2d(16, 32, 3))
-    assert emptied(gpu, trace_file) == 0
-
-
 def test_a_group_for_each_channel_is_pytorchs_own_kernel_unless_cudnn_is_better(gpu, trace_file):
     train(nn.Conv2d(16, 16, 3, groups=16))
     assert emptied(gpu, trace_file) == 0
@@ -127,14 +119,11 @@ def test_a_search_in_one_step_leaves_the_next_one_few_segments(gpu):
     assert torch.cuda.memory_reserved() < 64 << 20
 
 
-def test_a_workspace_is_given_back_before_the_next_one_is_taken(gpu, trace_file):
+def test_a_workspace_is_freed_before_the_next_one_is_taken(gpu, trace_file):
     train(nn.Conv2d(16, 32, 3, padding=1, bias=False))
-    gpu.flush()
-    lines = trace_file.getvalue().splitlines()
-    for at, line in enumerate(lines):
-        if '"cudnn_' in line:
-            number = line.split(",")[1]
-            assert lines[at + 1] == f'["free",{number}]'
+    played = traced(gpu, trace_file, (Malloc, Free))
+    found = [at for at, row in enumerate(played) if isinstance(row, Malloc) and (row.workspace or "").startswith("cudnn")]
+    assert len(found) == 3 and all(played[at + 1] == Free(played[at].id) for at in found)
 
 
 def test_without_benchmark_as_much_is_assumed_and_counted(gpu, trace_file):
@@ -143,7 +132,7 @@ def test_without_benchmark_as_much_is_assumed_and_counted(gpu, trace_file):
     assert measured and not gpu.approximations
     torch.backends.cudnn.benchmark = False
     train(nn.Conv2d(16, 32, 3))
-    assert workspaces(gpu, trace_file) == measured
+    assert workspaces(gpu, trace_file) == measured and emptied(gpu, trace_file) == 3, "the cache stays"
     assert gpu.approximations == {"cudnn workspace without benchmark": 3}
 
 
@@ -187,7 +176,7 @@ def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, 
     """PyTorch takes it after cuDNN's two gradients: channels last holds a buffer as wide as a linear layer's bias does."""
 
     def sums() -> list[int]:
-        return [row.nbytes for row in mallocs_of(gpu, trace_file) if row.workspace == "reduction"]
+        return [row.nbytes for row in traced(gpu, trace_file, Malloc) if row.workspace == "reduction"]
 
     images = torch.randn(64, 32, 28, 28, device="cuda").to(memory_format=torch.channels_last)
     for bias in (False, True):
@@ -203,7 +192,7 @@ def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, 
         del out, grad
         layer.zero_grad(set_to_none=True)
     assert torch.cuda.memory_allocated() <= sum(t.nbytes + 512 for t in (images, *layer.parameters()))  # no buffer is left
-    taken = mallocs_of(gpu, trace_file)
+    taken = traced(gpu, trace_file, Malloc)
     (at,) = [n for n, row in enumerate(taken) if row.workspace == "reduction" and "convolution_backward" in taken[n - 1].op]
     assert taken[at - 1].nbytes == 4 * 128  # the bias's gradient, into which the sum goes
 

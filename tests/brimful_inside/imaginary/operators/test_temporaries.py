@@ -47,19 +47,9 @@ class Row(NamedTuple):
     backward: list
 
 
-def _lstm_cell():
-    cell = nn.LSTMCell(64, 128).cuda()
-    state = (torch.zeros(32, 128, device="cuda"),) * 2
-    return lambda x: cell(x, state)[0], matrix(32, 64)
-
-
-def _gru_cell():
-    cell, state = nn.GRUCell(64, 128).cuda(), torch.zeros(32, 128, device="cuda")
-    return lambda x: cell(x, state), matrix(32, 64)
-
-
-def _group_norm():
-    return nn.GroupNorm(4, 8).cuda(), matrix(4, 8, 32, 32)
+def _cell(kind, states):
+    cell, state = kind(64, 128).cuda(), torch.zeros(32, 128, device="cuda")
+    return lambda x: cell(x, (state, state))[0] if states > 1 else cell(x, state), matrix(32, 64)
 
 
 def _rms_norm():
@@ -74,14 +64,6 @@ def _layer_norm():
 def _sum_of_product():
     weight = torch.ones(1024, 64, device="cuda")
     return lambda x: (x @ weight).sum(), matrix()
-
-
-def _bag():
-    return nn.EmbeddingBag(50, 64).cuda(), longs(10, 4)
-
-
-def _linear_of_transposed():
-    return nn.Linear(16, 32).cuda(), matrix(4, 16, 8).transpose(1, 2)
 
 
 LSTM_WEIGHTS = [512 * 128 * 4, 512 * 64 * 4, 32 * 64 * 4]
@@ -108,7 +90,7 @@ ROWS = {
     "rms_norm of half": Row("cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda", _rms_norm, [HALF, ROW], [HALF, 2048]),
     "group_norm": Row(
         "cuda/group_norm_kernel.cu: factors forward; sums, factors for groups and channels backward",
-        _group_norm,
+        lambda: (nn.GroupNorm(4, 8).cuda(), matrix(4, 8, 32, 32)),
         [-C, -C, IMAGE, C // 2, C // 2],
         [-C, -C, -C // 2, -C // 2, -C, IMAGE, 32, 32],
     ),
@@ -117,25 +99,25 @@ ROWS = {
     ),
     "a linear layer's of what is transposed": Row(
         "Linear.cpp: the input in rows, the product, the bias added in its place; a gradient laid out as its leaf",
-        _linear_of_transposed,
+        lambda: (nn.Linear(16, 32).cuda(), matrix(4, 16, 8).transpose(1, 2)),
         [4 * 8 * 16 * 4, 4 * 8 * 32 * 4],
         [32 * 4, 32 * 16 * 4, 4 * 8 * 16 * 4, 4 * 8 * 16 * 4],
     ),
     "LSTM cell": Row(
         "cuda/RNN.cu: states and gates; the gates' gradient, its sum for two biases",
-        _lstm_cell,
+        lambda: _cell(nn.LSTMCell, 2),
         [GATES, GATES, STATE, STATE, GATES],
         [GATES, STATE, 2048, 2048, *LSTM_WEIGHTS],
     ),
     "GRU cell": Row(
         "cuda/RNN.cu: five numbers for each unit are kept",
-        _gru_cell,
+        lambda: _cell(nn.GRUCell, 1),
         [3 * STATE, 3 * STATE, STATE, 5 * STATE],
         [3 * STATE, 3 * STATE, STATE, 1536, 1536, *GRU_WEIGHTS],
     ),
     "embedding bag": Row(
         "cuda/EmbeddingBag.cu, cuda/EmbeddingBackwardKernel.cu: 40 indices sorted, in at most 40 + 4 parts",
-        _bag,
+        lambda: (nn.EmbeddingBag(50, 64).cuda(), longs(10, 4)),
         [80, 10 * 64 * 4, 320, 80],
         [-320, -320, -320, -640, -320, -320, -320, -44 * 8, -44 * 64 * 4, 50 * 64 * 4],
     ),
@@ -157,12 +139,8 @@ ROWS = {
 
 def requests(lines):
     """Bytes of each malloc but cuBLAS's and those of nothing; negative where its operation ends it."""
-    rows = [json.loads(line) for line in lines]
-    sizes = []
-    for row in rows:
-        if row[0] == "malloc" and row[2] and not row[3].startswith("cublas"):
-            sizes.append(-row[2] if row[3].endswith("(temporary)") else row[2])
-    return sizes
+    mallocs = [row for row in map(json.loads, lines) if row[0] == "malloc" and row[2] and not row[3].startswith("cublas")]
+    return [-row[2] if row[3].endswith("(temporary)") else row[2] for row in mallocs]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -231,32 +209,37 @@ class Net(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
-def program(batch_size, lower):
-    """Two steps of a small language model; the card and the tokens are imaginary, so that any batch size is as quick."""
+def traced_program(work, *arguments):
+    """The program of `work` on a card with much memory."""
     file = io.StringIO()
     gpu = imaginary.enter(card(total_bytes=80 << 30), None, file)
     try:
-        model = Net().cuda()
-        optimizer = torch.optim.AdamW(model.parameters())
-        for step in range(2):
-            tokens = torch.zeros(batch_size, LENGTH, dtype=torch.long, device="cuda")
-            with torch.autocast("cuda", torch.bfloat16, enabled=lower):
-                loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            del loss
-            gpu.step(step)
+        work(*arguments)
+        gpu.flush()
     finally:
         gpu.leave()
     return program_of(rows(file))
 
 
+def two_steps(batch_size, lower):
+    """A small language model; the card and the tokens are imaginary, so that any batch size is as quick."""
+    model = Net().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        tokens = torch.zeros(batch_size, LENGTH, dtype=torch.long, device="cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=lower):
+            loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        del loss
+
+
 @pytest.mark.parametrize("lower", [True, False])
 def test_sizes_extrapolated_from_small_batches_match_beyond_every_threshold(lower):
     """2 and 4 samples have less than 3072 tokens and more; 80 have more than 65536 rows for the layer norms' gradients."""
-    small, large = {size: program(size, lower) for size in (2, 4)}, program(80, lower)
+    small, large = {size: traced_program(two_steps, size, lower) for size in (2, 4)}, traced_program(two_steps, 80, lower)
     model = fit_size_model(small)
     assert model is not None, small[2].difference(small[4])
     difference = model.difference_from(large, 80)
@@ -266,3 +249,19 @@ def test_sizes_extrapolated_from_small_batches_match_beyond_every_threshold(lowe
     sorts = [at for at, event in enumerate(mallocs) if event[2] == "embedding_sort"]
     assert partial and all(small[4].sizes[at] == 0 < large.sizes[at] for at in partial)
     assert sorts and any(small[2].sizes[at] == 0 < small[4].sizes[at] for at in sorts)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda batch_size: torch.empty(4096, batch_size, device="cuda").sum(0),
+        lambda batch_size: torch.empty(2 * batch_size, 2 * batch_size, device="cuda").mean(0),
+        lambda batch_size: torch.empty(batch_size, 1000, device="cuda").sum(0),
+        lambda batch_size: torch.empty(batch_size, 64, 30, device="cuda").sum((0, 2)),
+    ],
+)
+def test_a_reductions_buffer_can_be_extrapolated_where_the_batch_decides_how_the_input_is_read(work):
+    model = fit_size_model({size: traced_program(work, size) for size in (5, 12, 20)})
+    assert model is not None
+    for size in (64, 1001, 4096):
+        assert model.difference_from(traced_program(work, size), size) is None

@@ -43,30 +43,24 @@ def test_a_product_is_two_operations_for_each_of_m_n_k_and_its_bytes_are_those_o
 
 def test_tf32_is_a_class_of_its_own_and_the_scripts_choice(gpu):
     a = torch.randn(64, 64, device="cuda")
-    images = torch.randn(2, 8, 16, 16, device="cuda")
-    weight = torch.randn(8, 8, 3, 3, device="cuda")
+    images, weight = torch.randn(2, 8, 16, 16, device="cuda"), torch.randn(8, 8, 3, 3, device="cuda")
     allowed = torch.backends.cuda.matmul.allow_tf32
     try:
-        torch.backends.cuda.matmul.allow_tf32 = True
-        assert ran(gpu, lambda: a @ a)[0].kind == "tf32"
-        torch.backends.cuda.matmul.allow_tf32 = False
-        assert ran(gpu, lambda: a @ a)[0].kind == "fp32"
+        for choice, kind in ((True, "tf32"), (False, "fp32")):
+            torch.backends.cuda.matmul.allow_tf32 = choice
+            assert ran(gpu, lambda: a @ a)[0].kind == kind
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
-    assert ran(gpu, lambda: F.conv2d(images, weight))[0].kind == "tf32", "cuDNN allows it by itself"
+    assert ran(gpu, lambda: F.conv2d(images, weight))[0].kind == "tf32", "cuDNN allows it by default"
 
 
-def test_a_card_before_ampere_has_no_tf32_and_no_bfloat16():
-    gpu = imaginary.enter(card((7, 0)))
-    try:
-        a = torch.randn(64, 64, device="cuda")
-        images, weight = torch.randn(2, 8, 16, 16, device="cuda"), torch.randn(8, 8, 3, 3, device="cuda")
-        assert ran(gpu, lambda: F.conv2d(images, weight))[0].kind == "fp32"
-        half, brain = a.half(), a.bfloat16()
-        assert ran(gpu, lambda: half @ half)[0].kind == "fp16"
-        assert ran(gpu, lambda: brain @ brain)[0].kind == "fp32"
-    finally:
-        gpu.leave()
+def test_a_card_before_ampere_has_no_tf32_and_no_bfloat16(enter):
+    gpu = enter(capability=(7, 0))
+    images, weight = torch.randn(2, 8, 16, 16, device="cuda"), torch.randn(8, 8, 3, 3, device="cuda")
+    assert ran(gpu, lambda: F.conv2d(images, weight))[0].kind == "fp32"
+    for dtype, kind in ((torch.float16, "fp16"), (torch.bfloat16, "fp32")):
+        a = torch.randn(64, 64, device="cuda", dtype=dtype)
+        assert ran(gpu, lambda a=a: a @ a)[0].kind == kind
 
 
 def test_a_convolution_is_a_product_of_places_and_its_gradients_cost_as_much_each(gpu):
@@ -75,10 +69,8 @@ def test_a_convolution_is_a_product_of_places_and_its_gradients_cost_as_much_eac
     kernels = ran(gpu, lambda: conv(images).sum().backward())
     flops = 2 * 4 * 20 * 20 * 32 * 16 * 9
     assert [k.flops for k in kernels if "convolution" in k.op] == [flops] * 3
-    forward, data, weight = (k.shape for k in kernels if "convolution" in k.op)
-    assert forward == (1, 1600, 32, 144)
-    assert data == (1, 1600, 144, 32)
-    assert weight == (1, 32, 144, 1600)
+    shapes = [k.shape for k in kernels if "convolution" in k.op]
+    assert shapes == [(1, 1600, 32, 144), (1, 1600, 144, 32), (1, 32, 144, 1600)]
 
 
 def test_torchs_own_flop_counter_agrees(gpu):
@@ -122,16 +114,11 @@ def test_views_and_room_start_no_kernel(gpu):
     assert short(ran(gpu, lambda: (a.view(64)[3:], a.t(), a.unsqueeze(0), torch.empty(5, device="cuda")))) == []
 
 
-def test_an_expanded_tensor_is_read_for_what_is_there(gpu):
-    a = torch.randn(1000, device="cuda")
-    wide = a.expand(1000, 1000)
+def test_an_expanded_tensor_and_an_embedding_are_read_for_what_is_needed_of_them(gpu):
+    wide = torch.randn(1000, device="cuda").expand(1000, 1000)
     (kernel,) = ran(gpu, lambda: wide + 1)
     assert kernel.bytes == 4 * (1000 + 1000 * 1000)
-
-
-def test_an_embedding_reads_the_rows_that_it_gives(gpu):
-    table = nn.Embedding(100_000, 64).to("cuda")
-    words = torch.zeros(10, dtype=torch.long, device="cuda")
+    table, words = nn.Embedding(100_000, 64).to("cuda"), torch.zeros(10, dtype=torch.long, device="cuda")
     (kernel,) = ran(gpu, lambda: table(words))
     assert kernel.bytes == 2 * 10 * 64 * 4 + 10 * 8
 
@@ -280,16 +267,18 @@ def test_rows_of_the_clock_change_nothing_of_the_memory(trace_file):
     assert not decode(without.getvalue().splitlines()).runs, "a card whose rates nobody knows has no clock"
 
 
-def test_events_read_a_time_that_grows_with_the_work_and_is_the_same_at_each_run(gpu):
-    def timed(size: int) -> float:
-        a = torch.randn(size, size, device="cuda")
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        a @ a
-        end.record()
-        torch.cuda.synchronize()
-        return begin.elapsed_time(end)
+def timed(size: int) -> float:
+    """Milliseconds of a product of this size, by events."""
+    a = torch.randn(size, size, device="cuda")
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    a @ a
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end)
 
+
+def test_events_read_a_time_that_grows_with_the_work_and_is_the_same_at_each_run(gpu):
     timed(64)  # the clock starts with the first event
     first, small, large = timed(4096), timed(64), timed(4096)
     assert 0 < small < large
@@ -307,13 +296,9 @@ def test_an_operation_that_the_clock_cannot_judge_costs_its_launch_and_disturbs_
     assert (kernel.launches, kernel.bytes, kernel.flops) == (1, 0, 0)
 
 
-def test_an_event_of_a_card_without_rates_says_zero():
+def test_an_event_of_a_card_without_rates_reads_zero():
     gpu = imaginary.enter(Card("no rates", 40 * GIB, GIB // 2, [8, 0], 108))
     try:
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        torch.randn(64, 64, device="cuda").sum()
-        end.record()
-        assert begin.elapsed_time(end) == 0.0
+        assert timed(64) == timed(4096) == 0.0
     finally:
         gpu.leave()

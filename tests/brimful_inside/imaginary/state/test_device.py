@@ -5,32 +5,19 @@ from __future__ import annotations
 import errno
 import gc
 import io
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
 from brimful_inside import imaginary
-from brimful_inside.simulator.trace import (
-    Free,
-    Malloc,
-    Phase,
-    Step,
-)
+from brimful_inside.simulator.trace import Free, Malloc, Phase, Step
 from tests.brimful_inside.imaginary.conftest import card, rows
 
 
 def rounded(nbytes):
     return -(-nbytes // 512) * 512
-
-
-def test_a_matrix_takes_what_it_takes_on_a_real_card(gpu):
-    matrix = torch.zeros(1000, 1000, device="cuda")
-    assert torch.cuda.memory_allocated() == 4000256
-    assert torch.cuda.memory_reserved() == 20 << 20
-    del matrix
-    assert torch.cuda.memory_allocated() == 0
-    assert torch.cuda.max_memory_allocated() == 4000256
 
 
 def test_parameters_gradients_and_adam_states_are_as_by_hand(gpu):
@@ -87,26 +74,17 @@ class InACycle:
         self.itself = self
 
 
-def test_cycles_die_at_steps_and_not_at_any_time(gpu):
-    torch.zeros(1, device="cuda")
-    holder = InACycle()
-    holder.tensor = torch.zeros(1000, device="cuda")
-    del holder
-    assert not gc.isenabled()
-    assert torch.cuda.memory_allocated() == 4096
-    gpu.step(1)
-    assert torch.cuda.memory_allocated() == 0
-
-
-def test_a_model_from_before_the_card_was_used_dies_in_its_cycle_when_the_script_collects(gpu):
-    model = InACycle()
+@pytest.mark.parametrize("was_there_before", [False, True])
+def test_cycles_die_at_steps_and_those_from_before_the_card_was_used_when_the_script_collects(gpu, was_there_before):
+    early = InACycle()
     torch.zeros(1, device="cuda")  # the card is used: what is there is set aside
-    model.tensor = torch.zeros(1000, device="cuda")
-    del model
+    holder = early if was_there_before else InACycle()
+    holder.tensor = torch.zeros(1000, device="cuda")
+    del early, holder
+    assert not gc.isenabled() and torch.cuda.memory_allocated() == 4096
     gpu.step(1)
-    assert torch.cuda.memory_allocated() == 4096
-    assert gc.collect() > 0
-    assert torch.cuda.memory_allocated() == 0
+    assert torch.cuda.memory_allocated() == (4096 if was_there_before else 0)
+    assert gc.collect() > 0 and torch.cuda.memory_allocated() == 0
 
 
 def test_a_step_does_not_collect_what_was_set_aside(gpu):
@@ -158,34 +136,21 @@ def test_a_model_of_a_billion_parameters_takes_no_memory_of_the_host(gpu):
 
 
 def test_moving_a_model_keeps_nothing_of_it_on_the_host(gpu):
-    import weakref
-
     model = nn.Linear(10, 10)
     storage = weakref.ref(model.weight.untyped_storage())
     model.to("cuda")
     assert storage() is None
 
 
-class FullDisk(io.StringIO):
-    """Takes what is written until it is full."""
+def test_torch_is_as_before_though_the_trace_could_not_be_written(monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    full = False
-
-    def write(self, text: str) -> int:
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return super().write(text)
-
-    def flush(self) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_torch_is_as_before_though_the_trace_could_not_be_written():
-    disk = FullDisk()
+    disk = io.StringIO()
     gpu = imaginary.enter(card(), None, disk)
     torch.ones(3, device="cuda")
-    disk.full = True
+    for name in ("write", "flush"):
+        monkeypatch.setattr(disk, name, full)
     with pytest.raises(OSError):
         gpu.leave()
     assert not torch.cuda.is_available()
