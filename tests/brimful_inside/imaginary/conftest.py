@@ -10,6 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from brimful_inside import imaginary  # noqa: E402
+from brimful_inside.simulator.allocator import CachingAllocator  # noqa: E402
+from brimful_inside.simulator.program import program_of  # noqa: E402
+from brimful_inside.simulator.replay import Replayed, replay  # noqa: E402
 from brimful_inside.simulator.trace import Trace, decode  # noqa: E402
 from brimful_inside.wire import Card  # noqa: E402
 
@@ -29,10 +32,8 @@ def trace_file() -> io.StringIO:
 @pytest.fixture
 def gpu(trace_file: io.StringIO) -> Iterator[imaginary.ImaginaryGpu]:
     entered = imaginary.enter(card(), None, trace_file)
-    try:
-        yield entered
-    finally:
-        entered.leave()
+    yield entered
+    entered.leave()
 
 
 @pytest.fixture
@@ -62,10 +63,8 @@ def three(traces: dict[int, io.StringIO]) -> Iterator[imaginary.ImaginaryGpu]:
         return traces[index]
 
     entered = imaginary.enter(card(), None, open_trace, count=3)
-    try:
-        yield entered
-    finally:
-        entered.leave()
+    yield entered
+    entered.leave()
 
 
 @pytest.fixture
@@ -76,6 +75,12 @@ def allocated() -> Callable[[], list[int]]:
 
 def rows(trace_file: io.StringIO) -> Trace:
     return decode(trace_file.getvalue().splitlines())
+
+
+def played(trace_file: io.StringIO) -> Replayed:
+    """The trace on an allocator that starts with PyTorch's settings."""
+    program = program_of(rows(trace_file))
+    return replay(program, program.sizes, CachingAllocator())
 
 
 def peak_of(function: Callable[[], object]) -> int:

@@ -7,11 +7,7 @@ import pytest
 import torch
 
 from brimful_inside import imaginary
-from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.program import program_of
-from brimful_inside.simulator.replay import replay
-from brimful_inside.simulator.trace import decode
-from tests.brimful_inside.imaginary.conftest import GIB, card
+from tests.brimful_inside.imaginary.conftest import GIB, card, played
 
 MIB = 1 << 20
 CARD = card()
@@ -104,9 +100,7 @@ def test_each_card_that_is_used_leaves_a_trace_of_its_own(three, traces):
     three.step(1)
     three.end_trace()
     assert set(traces) == {2}
-    program = program_of(decode(traces[2].getvalue().splitlines()))
-    played = replay(program, program.sizes, CachingAllocator())
-    assert played.phases["train"].allocated == kept.nbytes
+    assert played(traces[2]).phases["train"].allocated == kept.nbytes
 
 
 def test_graphs_of_two_cards_leave_nothing_behind_on_either(three, allocated):

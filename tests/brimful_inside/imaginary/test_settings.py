@@ -6,18 +6,10 @@ import pytest
 import torch
 
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.program import program_of
-from brimful_inside.simulator.replay import replay
-from brimful_inside.simulator.trace import Settings, decode
+from brimful_inside.simulator.trace import Settings
+from tests.brimful_inside.imaginary.conftest import played, rows
 
 MIB = 1 << 20
-
-
-def played_again(trace_file):
-    """The peaks of a replay, on an allocator that starts with PyTorch's settings."""
-    trace = decode(trace_file.getvalue().splitlines())
-    program = program_of(trace)
-    return trace, replay(program, program.sizes, CachingAllocator()).peak
 
 
 def test_what_a_script_writes_into_its_environment_before_the_card_is_used_is_obeyed(gpu, trace_file, monkeypatch):
@@ -25,8 +17,8 @@ def test_what_a_script_writes_into_its_environment_before_the_card_is_used_is_ob
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     tensors = [torch.zeros(11 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
     assert torch.cuda.memory_reserved() == 40 * MIB, "pages of 20 MiB, where each tensor would have a segment of 12"
-    trace, peak = played_again(trace_file)
-    assert trace.rows[0] == Settings("expandable_segments:True")
+    peak = played(trace_file).peak
+    assert rows(trace_file).rows[0] == Settings("expandable_segments:True")
     assert peak.reserved == 40 * MIB and len(tensors) == 3
 
 
@@ -42,8 +34,8 @@ def test_settings_changed_at_run_time_hold_from_there_on_and_in_the_replay(gpu, 
     torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
     second = torch.zeros(1200 * MIB, dtype=torch.uint8, device="cuda")
     assert torch.cuda.memory_allocated() == (1200 + 1280) * MIB
-    trace, peak = played_again(trace_file)
-    assert Settings("roundup_power2_divisions:4") in trace.rows
+    peak = played(trace_file).peak
+    assert Settings("roundup_power2_divisions:4") in rows(trace_file).rows
     assert peak.allocated == (1200 + 1280) * MIB and first.is_cuda and second.is_cuda
 
 
@@ -54,7 +46,7 @@ def test_a_setting_that_pytorch_does_not_know_is_refused(gpu):
 
 def test_a_fraction_of_the_card_is_a_limit_in_the_replay_as_well(gpu, trace_file):
     torch.cuda.set_per_process_memory_fraction(0.5)
-    row = next(row for row in decode(trace_file.getvalue().splitlines()).rows if isinstance(row, Settings))
+    row = next(row for row in rows(trace_file).rows if isinstance(row, Settings))
     again = CachingAllocator(40 << 30)
     again.change_settings(row.text)
     assert again.memory.allowed_bytes == 20 << 30

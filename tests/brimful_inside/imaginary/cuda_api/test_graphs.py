@@ -7,14 +7,9 @@ import torch
 from torch import nn
 
 from brimful_inside.imaginary import Unsupported
-from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.program import program_of
-from brimful_inside.simulator.replay import replay
 from brimful_inside.simulator.roofline import BY_GRAPH
 from brimful_inside.simulator.trace import EmptyPool, Pool, ReleasePool
-from brimful_inside.wire import Card
-from tests.brimful_inside.imaginary import conftest
-from tests.brimful_inside.imaginary.conftest import rows
+from tests.brimful_inside.imaginary.conftest import played, rows
 
 MIB = 1 << 20
 
@@ -52,23 +47,20 @@ def test_a_whole_training_step_is_captured_as_the_documentation_has_it(gpu, trac
         for _ in range(3):
             train(model, inputs, optimizer)
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = train(model, inputs, optimizer)
+    losses = []
+    graph = captured(lambda: losses.append(train(model, inputs, optimizer)))
     torch.cuda.empty_cache()
-    allocated, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+    held = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), reserved()
     kept = reserved()
     for _ in range(3):
         inputs.copy_(torch.randn(2048, 512))
         graph.replay()
-    assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), reserved()) == (allocated, peak, kept)
+    assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), reserved()) == held
     torch.cuda.empty_cache()
     assert reserved() == kept, "what the graph needs at each replay stays, used or not"
     assert kept > 3 * 2048 * 4096 * 4 / MIB, "activations and gradients of the hidden layer"
-    gpu.flush()
-    program = program_of(rows(trace_file))
-    assert replay(program, program.sizes, CachingAllocator()).peak.reserved == torch.cuda.max_memory_reserved()
-    del loss, graph
+    assert played(trace_file).peak.reserved == torch.cuda.max_memory_reserved()
+    del graph
 
 
 def test_the_memory_of_a_capture_serves_nobody_else_and_goes_after_its_graph(gpu, trace_file):
@@ -81,7 +73,6 @@ def test_the_memory_of_a_capture_serves_nobody_else_and_goes_after_its_graph(gpu
     assert reserved() == 200 + small and torch.cuda.memory_allocated() == 0
     torch.cuda.empty_cache()
     assert reserved() == 0
-    gpu.flush()
     marks = [row for row in rows(trace_file).rows if isinstance(row, (Pool, ReleasePool))]
     assert marks == [Pool(1), Pool(0), ReleasePool(1)]
 
@@ -134,7 +125,6 @@ def test_streams_that_wait_for_a_capture_take_part_in_it(gpu, trace_file):
     assert not branch.is_capturing()
     torch.cuda.empty_cache()
     assert reserved() == 12
-    gpu.flush()
     assert [row.number for row in rows(trace_file).rows if isinstance(row, Pool)] == [1, 0]
     del graph
 
@@ -196,19 +186,15 @@ def test_a_memory_pool_of_the_script_is_kept_apart_and_emptied_at_its_end(gpu, t
     assert reserved() == 150
     del pool
     assert reserved() == 50
-    gpu.flush()
     assert [type(row) for row in rows(trace_file).rows if isinstance(row, (ReleasePool, EmptyPool))] == [ReleasePool, EmptyPool]
-    program = program_of(rows(trace_file))
-    assert replay(program, program.sizes, CachingAllocator()).peak.reserved == 150 * MIB
+    assert played(trace_file).peak.reserved == 150 * MIB
     del outside
     with pytest.raises(Unsupported, match=r"cannot run torch\.cuda\.MemPool at test_graphs\.py:\d+ in test_a_memory"):
         torch.cuda.MemPool(use_on_oom=True)
 
 
-def test_what_was_captured_runs_at_each_replay_and_not_before(enter, monkeypatch):
-    rates = dict.fromkeys(("fp32", "tf32", "fp16", "bf16"), 1e13)
-    monkeypatch.setattr(conftest, "card", lambda *_: Card("timed", 40 << 30, 1 << 29, [8, 0], 108, 1e12, rates))
-    clock = enter().clock
+def test_what_was_captured_runs_at_each_replay_and_not_before(gpu):
+    clock = gpu.clock
     inputs = torch.randn(64, 64, device="cuda")
     graph = captured(lambda: inputs @ inputs)
     clock.step()

@@ -4,11 +4,8 @@ import pytest
 import torch
 
 from brimful_inside.imaginary.state import ledger
-from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.program import program_of
-from brimful_inside.simulator.replay import replay
 from brimful_inside.simulator.trace import Ready, Retire, Stream
-from tests.brimful_inside.imaginary.conftest import rows
+from tests.brimful_inside.imaginary.conftest import played, rows
 
 MIB = 1 << 20
 
@@ -29,7 +26,6 @@ def test_streams_are_numbered_by_their_first_allocation(gpu, trace_file):
     main = torch.empty(10, device="cuda")
     with torch.cuda.stream(idle):
         other = torch.empty(10, device="cuda")
-    gpu.flush()
     assert [row.number for row in rows(trace_file).rows if isinstance(row, Stream)] == [1, 0, 2]
     del side, main, other
 
@@ -39,11 +35,8 @@ def test_a_replay_of_a_trace_with_streams_shows_the_live_peaks(gpu, trace_file):
         tensor = used_by_main()
         (tensor.float() * 2).sum().item()
         del tensor
-    gpu.flush()
-    program = program_of(rows(trace_file))
-    played = replay(program, program.sizes, CachingAllocator())
-    assert played.peak.reserved == torch.cuda.max_memory_reserved() > 0
-    assert played.peak.allocated == torch.cuda.max_memory_allocated()
+    peak = played(trace_file).peak
+    assert peak.reserved == torch.cuda.max_memory_reserved() > 0 and peak.allocated == torch.cuda.max_memory_allocated()
 
 
 def test_a_block_that_another_stream_uses_returns_when_the_host_has_waited(gpu, trace_file):
@@ -61,7 +54,6 @@ def test_a_block_that_another_stream_uses_returns_when_the_host_has_waited(gpu, 
         torch.cuda.default_stream().synchronize()
         fourth = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
         assert torch.cuda.memory_reserved() == 90 * MIB
-    gpu.flush()
     assert [type(row) for row in rows(trace_file).rows if isinstance(row, (Retire, Ready))] == [Retire, Ready]
     del second, third, fourth
 

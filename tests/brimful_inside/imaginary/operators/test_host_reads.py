@@ -58,14 +58,12 @@ def test_a_checkpoint_can_be_saved_and_loaded(gpu):
     assert pickle.loads(pickle.dumps(torch.zeros(3, device="cuda"))).is_cuda
 
 
-def test_a_file_of_the_host_is_loaded_onto_the_card(gpu):
+@pytest.mark.parametrize("place", ["cuda", "cuda:0", torch.device("cuda"), lambda storage, location: storage.cuda()])
+def test_a_file_of_the_host_is_loaded_onto_the_card(gpu, place):
     file = io.BytesIO()
     torch.save(nn.Linear(3, 3).state_dict(), file)
-    for place in ("cuda", "cuda:0", torch.device("cuda"), lambda storage, location: storage.cuda()):
-        file.seek(0)
-        loaded = torch.load(file, map_location=place)
-        assert loaded["weight"].is_cuda
-    del loaded
+    file.seek(0)
+    assert torch.load(file, map_location=place)["weight"].is_cuda
     assert torch.cuda.memory_allocated() == 0
 
 

@@ -164,6 +164,19 @@ def test_an_operation_asks_for_what_its_cuda_kernel_asks_for(gpu, trace_file, na
         assert requests(lines()[middle:]) == row.backward, row.source
 
 
+def test_a_training_step_holds_two_workspaces_of_cublas(gpu):
+    model, data = nn.Linear(8, 8).to("cuda"), torch.randn(2, 8, device="cuda")
+    before = torch.cuda.memory_allocated()
+    loss = model(data).sum()
+    one = (8 << 20) + 128 * 1024
+    per_operation = gpu.workspaces.release >= 215
+    assert torch.cuda.memory_allocated() - before - 512 == (0 if per_operation else one)
+    loss.backward()
+    assert torch.cuda.memory_allocated() - before - 3 * 512 == (0 if per_operation else 2 * one)
+    peak = peak_of(lambda: model(data))
+    assert peak >= one if per_operation else peak < 1 << 20
+
+
 def test_the_norm_of_gradients_takes_partial_results(gpu):
     tensors = [torch.zeros(1 << 20, device="cuda") for _ in range(4)]
     assert peak_of(lambda: torch._foreach_norm(tensors)) == 4 * 512 + 512
