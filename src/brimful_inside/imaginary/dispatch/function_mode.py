@@ -106,7 +106,8 @@ class Modes:
         self._thread.entered = []
         self._over = self._over or threading.get_ident() == self._first
         if self._over:
-            vars(_python_dispatch).update(self._flags)
+            for name, value in self._flags.items():
+                setattr(_python_dispatch, name, value)
 
 
 def _flags() -> Dict[str, bool]:

@@ -116,7 +116,7 @@ class Workspaces:
             self.gpu.ledgers[index].release_all(reserved)
 
     def _reserve(self, formula: str, nbytes: int) -> List[Any]:
-        named = (formula, self._args) if self._by_default else ()
+        named: Any = (formula, self._args) if self._by_default else ()
         return [self.gpu.ledger.reserve(nbytes, formula, *named)] if nbytes else []
 
 

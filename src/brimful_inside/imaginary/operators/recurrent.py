@@ -98,7 +98,8 @@ def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
     flat = len({w.untyped_storage()._cdata for w in weights}) == 1
     if autocast_on():
         lower = torch.get_autocast_dtype("cuda")
-        data, hidden, cell = (each if each is None else each.to(lower) for each in (data, hidden, cell))
+        data, hidden = data.to(lower), hidden.to(lower)
+        cell = cell.to(lower) if cell is not None else None
         weights, flat = list(_Flatten.apply(lower, *weights)), True
     layers, directions = options["num_layers"], 2 if options["bidirectional"] else 1
     width = hidden.shape[-1] * directions

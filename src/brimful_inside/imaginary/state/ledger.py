@@ -237,7 +237,7 @@ class Ledger:
             self._write(rows.encode_row(rows.Pool(pool)) + "\n")
         call_sites = self.call_sites
         number = self._site if call_sites is None else call_sites.current()
-        if number != self._site:
+        if call_sites is not None and number != self._site:
             self._site = number
             if number not in self._sites_written:
                 self._sites_written.add(number)
