@@ -97,7 +97,7 @@ def test_a_part_that_has_not_one_row_a_sample_is_refused(odd):
 
 
 def test_samples_are_known_where_all_tensors_agree_and_bytes_are_those_of_all():
-    assert samples_in({"x": rows(3), "n": torch.tensor(1)}) == 3
+    assert samples_in({"x": rows(3), "n": torch.tensor(1)}) == samples_in(UserDict(x=rows(3))) == 3
     assert samples_in((rows(3), rows(4))) is None
     assert samples_in(["a"]) is None
     assert bytes_in({"x": torch.zeros(3, 2), "y": [torch.zeros(3, dtype=torch.uint8)], "s": "text"}) == 27

@@ -36,7 +36,8 @@ def draw_parts(
     say(f"Drawing {counted(key.count, 'image')}{before}: once, in {counted(processes, 'process', 'processes')}.")
     begun = shown_at = time.monotonic()
     done = 0
-    for start, pixels in (_alone if processes == 1 else _several)(key, jobs, processes):
+    alone = ((start, draw_part(key, start, parts)) for start, parts in jobs.items())
+    for start, pixels in alone if processes == 1 else _several(key, jobs, processes):
         yield start, pixels
         done += len(jobs[start])
         now = time.monotonic()
@@ -50,11 +51,6 @@ def draw_part(key: Key, start: int, shown: list[str]) -> bytes:
     if _painter is None or _painter.look != key.look:
         _painter = Painter(key.look)
     return b"".join(_painter.draw(key.seed, start + index, text).tobytes() for index, text in enumerate(shown))
-
-
-def _alone(key: Key, jobs: dict[int, list[str]], processes: int) -> Iterator[tuple[int, bytes]]:
-    for start, shown in jobs.items():
-        yield start, draw_part(key, start, shown)
 
 
 def _several(key: Key, jobs: dict[int, list[str]], processes: int) -> Iterator[tuple[int, bytes]]:

@@ -63,7 +63,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
     leaves: list[Any] = []
-    _mapped(batch, leaves.append, lambda _: False)
+    _mapped(batch, lambda leaf: leaves.append(leaf) or leaf, lambda _: False)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
