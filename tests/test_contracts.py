@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 VIOLATIONS = {
     "brimful_inside imports brimful": ("brimful_inside/wire.py", "import brimful.values"),
-    "a law imports torch": ("brimful_inside/simulator/trace.py", "import torch"),
+    "the simulator imports torch": ("brimful_inside/simulator/trace.py", "import torch"),
     "the state of the imaginary GPU imports a handler": (
         "brimful_inside/imaginary/state/clock.py",
         "import brimful_inside.imaginary.operators.flops",

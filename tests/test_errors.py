@@ -31,9 +31,6 @@ def test_an_unknown_card_is_answered_with_the_nearest_names_and_with_none_invent
     assert errors.nearest("RTX 3090Ti", ["rtx3090", "rtx3090-ti", "t4"])[0] in {"rtx3090", "rtx3090-ti"}
 
 
-def test_empty_sentences_are_left_out():
+def test_an_error_has_sentences_without_the_empty_ones_and_a_full_disk_says_what_is_kept():
     assert errors.UsageError("Saw it.", suggestion="Do that.").sentences() == ("Saw it.", "Do that.")
-
-
-def test_a_full_disk_says_what_is_kept():
     assert "3 trials" in " ".join(errors.DiskFull("/x/record.jsonl", "3 trials, up to line 4").sentences())

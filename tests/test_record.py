@@ -189,8 +189,3 @@ def test_the_home_is_the_option_then_the_environment_then_here(monkeypatch, tmp_
 def test_an_id_says_when_what_and_which_script(argv, name):
     made = record.new_record_id("tune", values.Command(argv), unix_s=1795153501)
     assert made == "-".join(part for part in ("20261120-054501", "tune", name) if part)
-
-
-def test_trials_have_folders_that_sort(tmp_path):
-    writer = record.RecordWriter.create(tmp_path, opened())
-    assert [writer.trial_folder(n).name for n in (1, 12)] == ["trial-001", "trial-012"]

@@ -58,7 +58,8 @@ def test_every_batch_size_survives_being_written_down(value):
 def test_no_text_makes_a_parser_fail_otherwise_than_by_a_usage_error(text):
     for parse in (units.parse_bytes, units.parse_memory, units.parse_batch_size, units.parse_duration):
         with contextlib.suppress(UsageError):
-            parse(text)
+            value = parse(text)
+            assert (value.value if isinstance(value, units.Share) else value) > 0
 
 
 @given(st.integers(1, 2**59))
@@ -105,12 +106,9 @@ def test_what_is_no_duration_is_refused(text):
         units.parse_duration(text)
 
 
-@given(st.floats(1e-6, 1e6))
+@given(st.floats(1e-3, 1e6))
 def test_durations_read_back_roughly(seconds):
-    written = units.format_duration(seconds).replace(" d ", "d").replace("µs", "us")
-    if written.endswith("us"):
-        return  # nobody gives a limit in microseconds, so it is not read
-    assert units.parse_duration(written) == pytest.approx(seconds, rel=0.02)
+    assert units.parse_duration(units.format_duration(seconds)) == pytest.approx(seconds, rel=0.02)
 
 
 def test_settings_are_read_as_a_command_would_mean_them():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 
 import pytest
 
-from brimful.cli import app
 from brimful.codec import SCHEMA
 from brimful.command import parse
 from brimful.measure.supervisor import POLL_UNDER_LIMIT_S
@@ -19,20 +17,9 @@ from brimful.values import Device, Objective, Opened, Plan, PlannedSetting, Sour
 RUN = ("run", "--device", "cpu")
 
 
-@pytest.fixture(autouse=True)
-def alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("BRIMFUL_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def typed(capfd, *words: str) -> tuple[int, str, str]:
-    code = app.run(list(words))
-    out, err = capfd.readouterr()
-    return code, out, err
+def run_here(script: str, *options: str, **more) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "brimful", *RUN, *options, "--", sys.executable, "-c", script]
+    return subprocess.run(words, capture_output=True, text=True, check=False, **more)
 
 
 @pytest.mark.parametrize(
@@ -52,19 +39,19 @@ def typed(capfd, *words: str) -> tuple[int, str, str]:
         (("run", "--device", "tpu", "--", "train"), "tpu"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(capfd, tmp_path, words, expected):
-    code, out, err = typed(capfd, *words)
+def test_what_cannot_be_meant_is_a_usage_error(typed, tmp_path, words, expected):
+    code, out, err = typed(*words)
     assert (code, out) == (2, "")
     assert expected in err
     assert not (tmp_path / "home").exists()
 
 
-def test_a_plan_that_does_not_belong_ends_with_6_and_what_to_do(capfd, tmp_path):
+def test_a_plan_that_does_not_belong_ends_with_6_and_what_to_do(typed, tmp_path):
     opened = Opened(SCHEMA, "20261121-120000-tune-x", "tune", (), parse(("other",)), Device("cpu", "cpu"), None, 1.0)
     with RecordWriter.create(tmp_path / "home", opened) as writer:
         rows = (PlannedSetting("batch_size", 64, 512, "the fastest", Source.MEASURED),)
         writer.append(Plan(Objective.FASTEST, rows, {}, "", True, 3, 0))
-    code, out, err = typed(capfd, *RUN, "--json", "--plan", "20261121", "--", "train")
+    code, out, err = typed(*RUN, "--json", "--plan", "20261121", "--", "train")
     assert code == 6
     assert json.loads(out)["error"]["code"] == "plan-mismatch"
     assert "give its settings by --set" in err
@@ -80,21 +67,20 @@ def test_a_plan_that_does_not_belong_ends_with_6_and_what_to_do(capfd, tmp_path)
     ],
 )
 def test_the_exit_code_says_how_it_ended_and_standard_output_is_the_commands_own(tmp_path, script, code, expected):
-    words = [sys.executable, "-m", "brimful", *RUN, "--", sys.executable, "-c", script]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = run_here(script)
     assert done.returncode == code, done.stderr
     assert done.stdout == ("data\n" if code == 0 else "")
     assert expected in " ".join(done.stderr.split())
 
 
 def test_what_is_piped_into_brimful_reaches_the_command(tmp_path):
-    words = [sys.executable, "-m", "brimful", *RUN, "--json", "--", sys.executable, "-c", "print(input())"]
-    done = subprocess.run(words, input="from outside\n", capture_output=True, text=True, check=True)
+    done = run_here("print(input())", "--json", input="from outside\n")
     assert "from outside" in done.stderr
     assert json.loads(done.stdout)["ended"]["exit_code"] == 0
 
 
-def test_the_help_says_how_often_the_host_limit_is_looked_at(capsys):
-    assert app.run(["run", "--help"]) == 0
-    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+def test_the_help_says_how_often_brimful_checks_the_host_limit(typed):
+    code, out, _ = typed("run", "--help")
+    words = " ".join(out.replace("│", " ").split())
+    assert code == 0
     assert f"about every {POLL_UNDER_LIMIT_S:g} s" in words

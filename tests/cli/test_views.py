@@ -12,7 +12,6 @@ import pytest
 
 from brimful.cli import views
 from brimful.codec import ANSWER_SCHEMA, answer, to_builtins
-from brimful.errors import NoSuchDevice
 from brimful.values import Record
 from tests.show import product
 
@@ -71,14 +70,6 @@ def test_a_run_has_its_end_and_every_attempt_in_order(capsys: pytest.CaptureFixt
     assert code == value["ended"]["exit_code"] == 0
     assert [one["outcome"] for one in value["attempts"]] == ["out_of_host_memory", "out_of_host_memory", "completed"]
     assert [one["resumed"] for one in value["attempts"]] == [None, True, True]
-
-
-def test_an_error_is_data_on_standard_output_and_sentences_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    views.show_error(NoSuchDevice("a100", ("a100-40gb",)), True)
-    out, err = capsys.readouterr()
-    error = json.loads(out)["error"]
-    assert (error["code"], error["exit_code"]) == ("no-such-device", 4)
-    assert set(error) == {"code", "exit_code", "problem", "explanation", "suggestion"} and error["problem"] in err
 
 
 @pytest.mark.parametrize(("full", "more"), [(False, True), (True, False)])

@@ -80,8 +80,8 @@ class Crashing(World):
         return replace(result, failure=self.failure) if result.outcome is Outcome.CRASHED else result
 
 
-def made(verb: Callable[..., Record], world: World, argv: tuple[str, ...] = ASKED, cut: int = 0, **more: Any) -> Record:
-    """The record that a verb leaves in that world, also where it raises; `cut`: bytes missing at its end."""
+def made(verb: Callable[..., Record], world: World, argv: tuple[str, ...] = ASKED, lines: float = 1e9, **more: Any) -> Record:
+    """The record that a verb leaves in that world, also where it raises; `lines`: cut off in the middle of the next one."""
     with tempfile.TemporaryDirectory() as home:
         try:
             work(world, verb, argv, home=Path(home), **more)
@@ -90,7 +90,8 @@ def made(verb: Callable[..., Record], world: World, argv: tuple[str, ...] = ASKE
         folder = latest(home)
         assert folder is not None
         path = folder / "record.jsonl"
-        path.write_bytes(path.read_bytes()[: -cut or None])
+        entries = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(line if n < lines else line[:50] for n, line in enumerate(entries) if n <= lines))
         return settled(read_record(folder), f"brimful {verb.__name__}")
 
 
@@ -183,7 +184,7 @@ def script_raised() -> Record:
 @cache
 def torn() -> Record:
     """Killed in the middle of a line."""
-    return made(tune, World(), COMMAND, device="cpu", budget="1GiB", cut=20_000)
+    return made(tune, World(), COMMAND, device="cpu", budget="1GiB", lines=14)
 
 
 @cache

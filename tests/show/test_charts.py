@@ -42,15 +42,11 @@ def test_every_colour_of_a_chart_has_a_rule_in_the_style_sheet_for_light_and_dar
     style = resources.files("brimful.show").joinpath("templates/page.css").read_text(encoding="utf-8")
     for svg in every_chart():
         used = colours(svg) - {"#ddd", "#888"}  # Vega's defaults, drawn with no stroke width
-        assert used <= set(PALETTE.values()), used
+        assert {PALETTE["fit"], PALETTE["limit"]} <= used <= set(PALETTE.values()), used
     for role, colour in PALETTE.items():
         assert f'.chart [fill="{colour}"] {{ fill: var(--{role}); }}' in style
         assert f'.chart [stroke="{colour}"] {{ stroke: var(--{role}); }}' in style
         assert re.search(rf"--{role}: (#\w+)", style).group(1) == colour  # type: ignore[union-attr]
-
-
-def test_the_colours_that_are_looked_for_would_be_noticed() -> None:
-    assert colours('<path fill="#123456" stroke="none"/>') == {"#123456"}
 
 
 def test_the_memory_chart_shows_probes_budget_total_and_both_sizes() -> None:
@@ -114,5 +110,5 @@ def test_estimates_with_hardly_a_point_are_still_drawn(points: int) -> None:
         assert "1 fastest" in labels(speed_chart(speed, None, 300))
 
 
-def test_the_same_belief_gives_the_same_chart() -> None:
+def test_the_same_estimate_gives_the_same_chart() -> None:
     assert every_chart() == every_chart()

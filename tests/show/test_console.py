@@ -83,12 +83,6 @@ def test_a_plan_ends_with_the_command_to_paste_on_one_line_however_narrow_the_te
     assert draw(SCREENS["tune-cpu"]).strip().splitlines()[-1] == record.plan.command_line
 
 
-def test_the_table_of_attempts_breaks_no_word_at_80_columns() -> None:
-    text = draw(SCREENS["run-restarted"])
-    for whole in ("batch_size 64", "batch_size 16", "completed", "300 MiB", "12.0 s"):
-        assert whole in text
-
-
 def test_what_comes_from_outside_is_printed_as_it_is_and_never_as_markup() -> None:
     for name in ("hostile", "hostile-run"):
         assert product.HOSTILE in draw(lambda c, name=name: screens.show_record(c, product.ALL[name]()))

@@ -11,10 +11,7 @@ from brimful.values import Closed, Estimate, Objective, Plan, Prediction, Source
 from tests.show import product
 
 SENTENCES = {
-    "predict-fits": (
-        "good",
-        "Batch size 64 fits NVIDIA A100-SXM4-40GB: predicted peak 1.51 GiB (1.50 to 1.53 GiB) of 35.5",
-    ),
+    "predict-fits": ("good", "Batch size 64 fits NVIDIA A100-SXM4-40GB: predicted peak 1.51 GiB (1.50 to 1.53 GiB) of 35.5"),
     "predict-out-of-memory": ("bad", "Batch size 3,000 does not fit NVIDIA A100-SXM4-40GB: predicted peak 60.0 GiB "),
     "predict-as-given": ("good", "The command fits a card with 20.0 GiB: predicted peak 766 MiB "),
     "audit": ("note", "1 finding: the command trains on 2 samples in each step, and 64 were requested."),
@@ -23,10 +20,7 @@ SENTENCES = {
     "tune-card": ("good", "Batch size 16,280 is the largest that fits on NVIDIA GeForce RTX 3080: predicted peak 16.6 GiB "),
     "tune-interrupted": ("unfinished", "Interrupted after 3 trials, without a result. The largest batch size that ran is"),
     "tune-fits-nothing": ("bad", "No batch size fits: all 2 trials ran out of memory."),
-    "script-raised": (
-        "bad",
-        "No result: in trial 1, the script raised an error: RuntimeError: mat1 and mat2 shapes ",
-    ),
+    "script-raised": ("bad", "No result: in trial 1, the script raised an error: RuntimeError: mat1 and mat2 shapes "),
     "torn": ("unfinished", "Cut off after 13 trials, without a result. The largest batch size that ran is 851."),
     "empty": ("unfinished", "This record holds no trial."),
     "run-restarted": ("good", "The command ended well after 12 s and 0 steps, in attempt 3."),
@@ -63,12 +57,9 @@ def test_the_fastest_size_stands_beside_the_largest_that_fits() -> None:
     assert "largest that fits" not in headline(record).sentence, "the estimate does not state it"
 
 
-def test_a_plan_that_no_trial_confirmed_says_so() -> None:
+def test_a_plan_claims_no_trial_and_no_speed_that_it_lacks() -> None:
     result = of_plan(plan(verified=False))
     assert result.tone == "note" and result.sentence.endswith("No trial has confirmed it.")
-
-
-def test_fastest_is_not_claimed_where_no_speed_was_measured() -> None:
     assert "fastest" not in of_plan(plan(objective=Objective.FASTEST, samples_per_s=None)).sentence
 
 

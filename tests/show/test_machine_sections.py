@@ -44,10 +44,7 @@ def test_a_calibration_shows_what_each_stage_took_the_rates_and_the_file(others:
     (facts,) = calibration_sections(replace(MEASURED, others_bytes=others), "h200.json")
     assert isinstance(facts, Facts)
     rows = {name.strip(): cell.text for name, cell in facts.rows}
-    assert (rows["memory bandwidth"], rows["products in bf16"], rows["a small kernel"]) == (
-        "4100 GB/s",
-        "710 TFLOPS",
-        "1.90 µs",
-    )
+    rates = {"memory bandwidth": "4100 GB/s", "products in bf16": "710 TFLOPS", "a small kernel": "1.90 µs"}
+    assert rows.items() >= rates.items()
     assert rows["other processes"].startswith(text)
     assert (rows["and convolutions"], rows["versions"], rows["file"]) == ("850 MiB", "torch 2.13.0", "h200.json")

@@ -43,9 +43,6 @@ def test_what_comes_from_outside_means_itself(name: str) -> None:
     assert escape("a|b\n`c` *d*") == "a\\|b \\`c\\` \\*d\\*"
 
 
-def test_a_fence_is_longer_than_the_backticks_within() -> None:
+def test_a_fence_is_longer_than_the_backticks_within_and_a_table_without_rows_is_nothing() -> None:
     assert code_block("echo ````") == "`````\necho ````\n`````"
-
-
-def test_a_table_without_rows_is_nothing() -> None:
     assert table(("a", "b"), []) == ""

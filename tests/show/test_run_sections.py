@@ -41,10 +41,8 @@ def test_the_command_in_force_is_the_last_attempts_with_its_environment() -> Non
 
 def test_a_run_on_a_cpu_shows_what_all_its_processes_held_together() -> None:
     one = run().attempts[0]
-    assert worst_memory(replace(one, process_tree_host_bytes=3 * MIB, peak=PhasePeak(None, None, None, MIB))) == (
-        "host",
-        3 * MIB,
-    )
+    on_host = replace(one, process_tree_host_bytes=3 * MIB, peak=PhasePeak(None, None, None, MIB))
+    assert worst_memory(on_host) == ("host", 3 * MIB)
     assert worst_memory(replace(one, peak=PhasePeak(MIB, MIB, GIB, None))) == ("device", GIB)
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.outcomes import OUTCOMES
 from brimful.show.text import (
     ABSENT_TEXT,
     bytes_interval_text,
@@ -30,10 +29,6 @@ from tests.show import product
 def test_what_is_absent_is_a_dash_whatever_it_would_have_been() -> None:
     assert {bytes_text(None), count_text(None), speed_text(None), setting_text(None), settings_text({})} == {ABSENT_TEXT}
     assert "0" in bytes_text(0) and count_text(0) == "0"
-
-
-def test_every_outcome_has_a_text() -> None:
-    assert set(OUTCOMES) == set(Outcome)
 
 
 def test_settings_read_as_a_person_writes_them() -> None:
