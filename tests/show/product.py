@@ -80,7 +80,7 @@ class Crashing(World):
         return replace(result, failure=self.failure) if result.outcome is Outcome.CRASHED else result
 
 
-def made(verb: Callable[..., Record], world: World, argv: tuple[str, ...] = ASKED, lines: float = 1e9, **more: Any) -> Record:
+def made(verb: Callable[..., Record], world: World, argv: tuple[str, ...] = ASKED, lines: int = 1000, **more: Any) -> Record:
     """The record that a verb leaves in that world, also where it raises; `lines`: cut off in the middle of the next one."""
     with tempfile.TemporaryDirectory() as home:
         try:
@@ -184,7 +184,7 @@ def script_raised() -> Record:
 @cache
 def torn() -> Record:
     """Killed in the middle of a line."""
-    return made(tune, World(), COMMAND, device="cpu", budget="1GiB", lines=14)
+    return made(tune, World(), COMMAND, device="cpu", budget="1GiB", lines=15)
 
 
 @cache
