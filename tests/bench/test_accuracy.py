@@ -10,7 +10,6 @@ from bench.accuracy import (
     Pair,
     accuracy,
     context_bytes,
-    coverage,
     evidence_from,
     evidence_json,
     halves,
@@ -38,16 +37,7 @@ def test_an_under_estimate_has_a_negative_error_and_is_counted():
     assert seen.share_under_by_5_percent == 0.25
     assert seen.worst_absolute == pytest.approx(0.2)
     assert seen.median_absolute == pytest.approx(0.05)
-
-
-def test_the_slope_shows_growth_that_a_constant_would_hide():
-    assert slope_error([Pair(2 * n, n) for n in (1, 2, 3)]) == pytest.approx(1.0)
-    assert slope_error([Pair(5, 7), Pair(6, 7)]) is None
-
-
-def test_no_rows_have_no_context():
-    with pytest.raises(ValueError, match="no rows"):
-        context_bytes([])
+    assert slope_error([Pair(2 * n, n) for n in (1, 2, 3)]) == pytest.approx(1.0), "growth that a constant would hide"
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=50), st.sampled_from([0.025, 0.5, 0.9, 0.95, 0.975, 1.0]))
@@ -65,18 +55,11 @@ def test_the_halves_share_no_row_and_leave_none_out(count: int, seed: int):
     assert (fitted, judged) == halves(count, seed)
 
 
-def test_coverage_counts_what_lies_within():
-    assert coverage([(0, 1), (0, 1), (0, 1), (0, 1)], [0.0, 1.0, 1.5, 0.5]) == 0.75
-
-
 def test_evidence_comes_from_signed_errors_and_survives_its_json():
     found = evidence_from([i / 1000 for i in range(-40, 41)], "dense", "2026-01-01", "one card", "a bench")
     assert (found.median_error, found.count) == (0.0, 81)
     assert found.high_error - found.low_error == pytest.approx(0.077)  # 78 of 81
     assert read_evidence(evidence_json(found)) == found
-
-
-def test_too_few_runs_are_no_evidence():
     with pytest.raises(ValueError, match="too few"):
         evidence_from([0.0] * 19, "dense", "2026-01-01", "one card", "a bench")
     with pytest.raises(ValueError, match="none of"):

@@ -31,9 +31,6 @@ def test_evaluations_are_read_off_the_lines_of_both_sides():
 def test_ratios_are_taken_seed_by_seed_and_bounds_are_counted():
     assert bench.ratios(RUN, "example") == {"median": pytest.approx(2.7), "low": 2.4, "high": 3.0, "lower_bounds": 0}
     assert bench.ratios(RUN, "large-batch")["lower_bounds"] == 2
-
-
-def test_where_tuned_misses_the_target_there_is_no_ratio_and_the_bench_fails():
     assert bench.ratios([replace(TUNED, reached=False), EXAMPLE], "example")["median"] is None
 
 
@@ -48,22 +45,6 @@ def test_each_limit_can_be_missed(side: str, ratio: float | None, passes: bool):
         "loading": {"ratio": {"median": medians["loading"]}},
     }
     assert bench.passed(result) is passes
-
-
-def test_images_needed_are_counted_for_those_that_reached_the_target():
-    setup = bench.Setup(Path("x"), 8192, 0.9)
-    assert bench.images_needed(setup, RUN, "tuned") == [12288.0, 12288.0]
-    assert bench.images_needed(setup, RUN, "large-batch") == []
-    assert setup.eval_samples == 1024
-
-
-def test_a_rung_changes_one_flag():
-    plain = list(bench.PLAIN)
-    assert bench.with_flags(plain, ()) == plain
-    bf16 = bench.with_flags(plain, ("--precision", "bf16"))
-    assert bf16[-2:] == ["--precision", "bf16"] and bf16.count("--precision") == 1 and len(bf16) == len(plain)
-    last = bench.with_flags(plain, ("--channels-last",))
-    assert "--no-channels-last" not in last and last[-1] == "--channels-last"
 
 
 def test_each_side_trains_on_the_same_images_with_its_own_settings():

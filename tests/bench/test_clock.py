@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from bench.clock import GRID, OTHER_GRID, Row, figures, fit, seen_models
-from bench.clock_cards import PUBLISHED
 from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, committed_evidence
 from brimful.decide.speed.kernels import StepKernels
 from brimful.decide.speed.predicted import rates_of
@@ -42,11 +41,7 @@ def test_figures_are_of_predicted_over_measured():
     assert published_rows["worst_error"] == pytest.approx(1.0)
     assert published_rows["within_25_percent"] == pytest.approx(2 / 3)
     assert row("a", DEFAULT, 2.0).log_ratio() == pytest.approx(-math.log(2))
-
-
-def test_grouped_convolutions_are_judged_by_themselves():
-    assert row("a", DEFAULT).situation == STEP_TIME
-    assert row("a", DEFAULT, groups=4).situation == STEP_TIME_GROUPED
+    assert [row("a", DEFAULT, groups=groups).situation for groups in (1, 4)] == [STEP_TIME, STEP_TIME_GROUPED]
 
 
 def committed() -> dict:
@@ -72,8 +67,3 @@ def test_the_committed_evidence_is_the_committed_results():
     counts = {one.situation: one.count for one in committed_evidence() if one.situation in (STEP_TIME, STEP_TIME_GROUPED)}
     published_rows = committed()["held_out_by_situation"]
     assert counts == {name: published_rows[name]["models"] for name in (STEP_TIME, STEP_TIME_GROUPED)}
-
-
-def test_the_published_speeds_are_of_cards_in_the_catalogue():
-    assert {find_gpu(one.card).key for one in PUBLISHED} == {one.card for one in PUBLISHED}
-    assert all(("--channels-first" in one.options) == (one.precision != "amp") for one in PUBLISHED)

@@ -39,10 +39,10 @@ def test_both_sides_make_the_same_updates(case, monkeypatch):
     for _ in range(5):
         next(by_hand)
     assert len(calls) == 5 * case.accumulation
-    # Compared by what they say: biases before a normalization have no gradient but rounding, which Adam makes steps of.
+    # Compared by their outputs: biases before a normalization have no gradient but rounding, which Adam makes steps of.
     with torch.no_grad():
-        said, also_said, at_first = (model.train()(x) for model in (ours, theirs, bench.make_model(case)))
-    apart, moved = float((said - also_said).abs().max()), float((said - at_first).abs().max())
+        output, other, at_first = (model.train()(x) for model in (ours, theirs, bench.make_model(case)))
+    apart, moved = float((output - other).abs().max()), float((output - at_first).abs().max())
     assert apart < moved / 1000
 
 

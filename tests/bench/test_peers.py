@@ -29,11 +29,6 @@ def test_pytorchs_tracker_sees_two_steps_with_adams_states():
     assert peers.mem_tracker(peers.mlp_job(ROW), 4096) > seen + 3000 * 4 * 100
 
 
-def test_accelerate_knows_the_weights_alone():
-    pytest.importorskip("accelerate")
-    assert peers.accelerate(peers.mlp_job(ROW), 64) == peers.accelerate(peers.mlp_job(ROW), 4096) == 4 * WEIGHTS
-
-
 def test_a_copy_of_fake_tensors_shares_what_the_model_shares_and_holds_no_data():
     model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10, bias=False), nn.BatchNorm1d(10))
     model[1].weight = model[0].weight
@@ -71,13 +66,6 @@ def test_each_peer_gets_a_constant_of_its_own_from_the_rows_to_fit_on_and_is_jud
     assert found["naive"]["median_signed"] < 0
     shown = "\n".join(peers.table({"brimful": {"rows": 9}, **found}))
     assert "1120 MiB" in shown and "brimful" in shown and "50.00%" in shown
-
-
-def test_measured_rows_of_perceptrons_become_answers():
-    rows = [{**ROW, "batch_size": str(size), "device_peak_mib": "1500"} for size in (8, 16)]
-    first, second = peers.mlp_answers(rows, [0])
-    assert first.fitted and not second.fitted and first.measured_device_bytes == 1500 * MIB
-    assert first.bytes_by("naive") < second.bytes_by("naive")
 
 
 def test_the_slow_tracker_is_asked_of_few_image_models(monkeypatch):

@@ -33,10 +33,6 @@ def test_the_context_is_found_and_the_catalogues_own_is_judged_beside_it(capsys:
     assert "900 MiB" in shown and "median error" in shown and "coverage of 95 % intervals" in shown
 
 
-def test_with_few_rows_there_is_no_interval_to_cover_anything():
-    assert predict.judge(made_lines(10, 1449, 5), seed=0, catalogue_context=0)["coverage"] is None
-
-
 def test_the_evidence_is_what_predictions_read():
     evidence = read_evidence(predict.evidence_of(made_lines(60, 1449, 5), 1449 * MIB, "one card", "2026-01-31"))
     assert (evidence.situation, evidence.count, evidence.date) == ("dense", 60, "2026-01-31")

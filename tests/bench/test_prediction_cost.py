@@ -58,11 +58,6 @@ def test_the_memory_of_a_process_tree_is_measured_while_it_runs(tmp_path):
     assert 150 << 20 <= weighed.peak_bytes <= 400 << 20 and weighed.wall_s >= 0.5 and weighed.code == 0
 
 
-def test_the_chosen_scripts_are_known():
-    every = {*bench.scripts(), *(program.key for program in bench.PROGRAMS)}
-    assert set(bench.CHOSEN) <= every
-
-
 def test_a_billion_parameters_on_the_card_take_no_gigabyte_of_the_host(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)

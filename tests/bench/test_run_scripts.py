@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
-
 from bench import run_scripts
 from bench.programs_page import page
 from bench.run_scripts import merged, troubles
@@ -42,24 +40,6 @@ def test_the_page_shows_peaks_seconds_versions_and_what_was_missing_or_stopped()
     assert "stopped (exit 5)" in text
     assert "2048 MiB (1900 to 2300)" in text and "4,096 (dataset)" in text and "5 (3 trials) | 1.2" in text
     assert "without timm" in text and "torch 2.13.0" in text and "2026-11-20 to 2026-11-21" in text
-
-
-def test_the_peak_shown_is_the_latest_one_and_each_seconds_have_their_date():
-    later = row("CUDA", date="2026-11-22", peak={"device_bytes": 3000 * MIB, "device_interval_bytes": [2900 * MIB, 3100 * MIB]})
-    text = page({"builds": {"CPU": {}, "CUDA": {}}, "rows": [row(), later]})
-    assert "3000 MiB (2900 to 3100)" in text and "2048 MiB" not in text
-    assert "| 5 (3 trials) | 1.2 | 2026-11-20 | 5 (3 trials) | 1.2 | 2026-11-22 |" in text
-
-
-def test_a_name_that_is_no_programs_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["run_scripts", "--only", "mlp", "perceptron"])
-    with pytest.raises(SystemExit):
-        run_scripts.main()
-    assert "there is no program perceptron" in capsys.readouterr().err
-
-
-def test_every_program_of_the_table_can_be_found_by_its_name():
-    assert [by_key(program.key) for program in PROGRAMS] == list(PROGRAMS)
 
 
 def test_each_row_is_kept_at_once_beside_those_of_before(tmp_path, monkeypatch):

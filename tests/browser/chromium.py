@@ -160,7 +160,7 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
     def _events(self, method: str) -> list[dict[str, Any]]:
-        self.evaluate("1")  # whatever was under way before this has been told by now
+        self.evaluate("1")  # events on their way before this have arrived by now
         events = self.browser.events
         return [e["params"] for e in events if e.get("method") == method and e.get("sessionId") == self._session]
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helper import TRAINING, TRAPS, brimful, left_over, python, script, small_disk, start
+from helper import TRAINING, brimful, left_over, python, script, small_disk, start
 
 from brimful.record import latest, read_record
 from brimful.values import Outcome
@@ -57,12 +57,6 @@ def test_a_script_that_never_steps_says_so(tmp_path):
     assert done.code == 5
     assert "no optimizer took a step" in done.err
     assert "resumes a finished training" in done.err
-
-
-def test_a_script_that_ignores_its_batch_size_is_warned_of_by_predict(tmp_path):
-    done = brimful(tmp_path, "predict", *CARD, "--json", *python(TRAPS / "ignores_batch_size.py", "--batch-size", 64))
-    assert done.code == 0, done.err
-    assert "ignores-batch-size" in [warning["code"] for warning in done.json["warnings"]]
 
 
 WITH_A_GRANDCHILD = """

@@ -57,4 +57,4 @@ def test_a_script_that_takes_more_than_the_budget_is_ended_before_it_has_it(tmp_
     sample = weigh(tmp_path, monkeypatch, 100, 20_000, limit)
     assert sample.outcome is Outcome.OUT_OF_HOST_MEMORY
     held = max(n for n in (sample.process_tree_host_bytes, sample.peak.host_bytes if sample.peak else 0) if n is not None)
-    assert held < 1.2 * limit, "it was seen at once, by a look every few milliseconds"
+    assert held < 1.2 * limit, "brimful polls every few milliseconds"

@@ -9,40 +9,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from helper import TRAPS, brimful, environment, python, script
+from helper import TRAINING, TRAPS, brimful, environment, python, script
 from torch import nn
 
 from brimful.values import Objective, Outcome
 
 #: Checkpoints by brimful.train.
-CHECKPOINTS = """
-import argparse, os
+RESUMES = """import os
 from pathlib import Path
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.config import CheckpointConfig
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--batch-size", type=int, default=8)
-args = parser.parse_args()
-device = "cuda" if torch.cuda.is_available() else "cpu"
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
-optimizer = torch.optim.AdamW(model.parameters())
 checkpoints = Checkpoints(Path("out/checkpoints"), CheckpointConfig(keep_last=2), print)
 step, before = 0, checkpoints.newest()
 if before is not None:
     model.load_state_dict(before.state["model"])
     optimizer.load_state_dict(before.state["optimizer"])
     step = before.step
-inputs = torch.randn(SAMPLES, 64)
-loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size)
-for features, targets in loader:
-    loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+"""
+SAVES = """
     step += 1
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
     path = checkpoints.save(state, step=step, score=loss.item())
@@ -53,6 +37,7 @@ for features, targets in loader:
     assert sorted(os.listdir(path)) == ["model.safetensors", "state.json", "state.safetensors"]
     assert not list(Path("out/checkpoints").glob(".writing-*")) and not list(Path("out/checkpoints").glob(".removing-*"))
 """
+CHECKPOINTS = TRAINING.replace("for features", RESUMES + "for features").replace('\nprint("loss"', SAVES + 'print("loss"')
 
 
 def facts(folder: Path) -> dict[str, tuple[int, int, bytes]]:

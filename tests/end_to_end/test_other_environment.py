@@ -38,8 +38,8 @@ def other_python(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("where", [("--device", "cpu"), ("--gpu-memory", "4GiB")])
 def test_the_child_needs_torch_alone(tmp_path, other_python, where):
-    told = "import sys; print('MODULES', *sorted({name.partition('.')[0] for name in sys.modules}))\n"
-    path = script(tmp_path, TRAINING + told, samples=64)
+    shown = "import sys; print('MODULES', *sorted({name.partition('.')[0] for name in sys.modules}))\n"
+    path = script(tmp_path, TRAINING + shown, samples=64)
     done = brimful(
         tmp_path, "audit", *where, "--steps", 3, "--json", "--", other_python, path, "--batch-size", 8, PYTHONPATH=""
     )
@@ -51,7 +51,7 @@ def test_the_child_needs_torch_alone(tmp_path, other_python, where):
     assert not imported & set(OURS)
 
 
-def test_a_python_without_torch_is_told_with_its_own_words(tmp_path, other_python):
+def test_a_python_without_torch_is_reported_with_its_own_error(tmp_path, other_python):
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     path = script(tmp_path)

@@ -8,7 +8,8 @@ from helper import brimful, left_over, script, torchrun
 from brimful.units import MIB
 from brimful.values import Outcome
 
-ON_CPU = """
+#: On a card each rank has one of its own, and the second one's model is twice as wide.
+SCRIPT = """
 import argparse, os
 import torch
 import torch.distributed as dist
@@ -19,46 +20,24 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--hungry", type=int, default=-1)
 args = parser.parse_args()
-dist.init_process_group("gloo")
-inputs = torch.randn(1024, 64)
-dataset = TensorDataset(inputs, inputs.mean(1, keepdim=True))
-loader = DataLoader(dataset, batch_size=args.batch_size, sampler=DistributedSampler(dataset))
-model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step, (features, targets) in enumerate(loader):
-    if step == 2 and dist.get_rank() == args.hungry:
-        torch.empty(1 << 50)  # a petabyte
-    loss = nn.functional.mse_loss(model(features), targets)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-"""
-
-
-ON_CARDS = """
-import argparse, os
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--batch-size", type=int, default=8)
-args = parser.parse_args()
-rank = int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(rank)
-dist.init_process_group("nccl")
-said = [None] * dist.get_world_size()
-dist.all_gather_object(said, rank)
-assert said == list(range(dist.get_world_size())), said
+rank, on_cards = int(os.environ["LOCAL_RANK"]), torch.cuda.is_available()
+if on_cards:
+    torch.cuda.set_device(rank)
+dist.init_process_group("nccl" if on_cards else "gloo")
+ranks = [None] * dist.get_world_size()
+dist.all_gather_object(ranks, rank)
+assert ranks == list(range(dist.get_world_size())), ranks
 inputs = torch.randn(512, 64)
 dataset = TensorDataset(inputs, inputs.mean(1, keepdim=True))
 loader = DataLoader(dataset, batch_size=args.batch_size, sampler=DistributedSampler(dataset))
-model = nn.Sequential(nn.Linear(64, 256 * (1 + rank)), nn.ReLU(), nn.Linear(256 * (1 + rank), 1)).cuda()
+width, device = 256 * (1 + rank * on_cards), "cuda" if on_cards else "cpu"
+model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 1)).to(device)
+model = model if on_cards else nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for features, targets in loader:
-    loss = nn.functional.mse_loss(model(features.cuda()), targets.cuda())
+for step, (features, targets) in enumerate(loader):
+    if step == 2 and rank == args.hungry:
+        torch.empty(1 << 50)  # a petabyte
+    loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device))
     optimizer.zero_grad()
     loss.backward()
     dist.all_reduce(loss.detach())
@@ -70,7 +49,7 @@ EFFECTIVE = {"loader_batch_size": 16, "batches_per_step": 1, "ranks": 2, "sample
 
 
 def test_two_ranks_are_one_sample(tmp_path):
-    path = script(tmp_path, ON_CPU)
+    path = script(tmp_path, SCRIPT)
     done = brimful(tmp_path, "audit", "--device", "cpu", "--json", *torchrun(path, "--batch-size", 16))
     assert done.code == 0, done.err
     assert done.json["effective"].items() >= EFFECTIVE.items()
@@ -84,7 +63,7 @@ def test_two_ranks_are_one_sample(tmp_path):
 
 
 def test_out_of_memory_on_one_rank_is_reported_as_out_of_memory(tmp_path):
-    path = script(tmp_path, ON_CPU)
+    path = script(tmp_path, SCRIPT)
     done = brimful(tmp_path, "audit", "--device", "cpu", *torchrun(path, "--batch-size", 16, "--hungry", 1))
     assert done.code == 3, done.err
     assert "out of host memory" in done.err
@@ -93,7 +72,7 @@ def test_out_of_memory_on_one_rank_is_reported_as_out_of_memory(tmp_path):
 
 
 def test_each_rank_has_a_card_and_exchanges_objects_with_the_other(tmp_path):
-    path = script(tmp_path, ON_CARDS)
+    path = script(tmp_path, SCRIPT)
     done = brimful(tmp_path, "audit", "--gpu", "a100-40gb:2", "--json", *torchrun(path, "--batch-size", 16))
     assert done.code == 0, done.err
     assert done.json["effective"].items() >= EFFECTIVE.items()
@@ -110,7 +89,7 @@ def test_each_rank_has_a_card_and_exchanges_objects_with_the_other(tmp_path):
 
 
 def test_a_rank_too_many_gets_pytorchs_error(tmp_path):
-    path = script(tmp_path, ON_CARDS)
+    path = script(tmp_path, SCRIPT)
     done = brimful(tmp_path, "audit", "--gpu", "a100-40gb", "--json", *torchrun(path, "--batch-size", 16))
     assert done.code == 5
     assert "invalid device ordinal" in done.err

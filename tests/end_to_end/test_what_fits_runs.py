@@ -1,4 +1,4 @@
-"""What is said to fit runs, and one sample more than the largest size does not, for random trainings on imaginary cards.
+"""A size that brimful predicts to fit runs, and one sample more than the largest does not: random trainings on imaginary cards.
 
 Each example is a training of its own, searched as `predict` and `tune` search, then run for real on a card that is full at the
 budget. The rule of fitting is the same on both sides: the upper end of the interval is within the budget.
@@ -17,7 +17,7 @@ from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
 from brimful.values import Limits, Outcome, Source
 from tests.end_to_end.random_trainings import CONTEXT, MIB, TRAININGS, Training, run, trace
 
-EXAMPLES = int(os.environ.get("BRIMFUL_EXAMPLES", "8"))  # more of them for a longer look
+EXAMPLES = int(os.environ.get("BRIMFUL_EXAMPLES", "8"))
 
 
 def card(budget: int, error: float) -> Card:
@@ -37,7 +37,7 @@ def search(t: Training, chosen: Card, limits: Limits) -> MemoryConclusion:
 
 @given(t=TRAININGS, target=st.integers(6, 160), more=st.integers(0, 40), error=st.sampled_from([0.0, 0.05]), data=st.data())
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_what_is_said_to_fit_fits_and_one_sample_more_than_the_largest_size_does_not(t, target, more, error, data):
+def test_what_is_predicted_to_fit_fits_and_one_sample_more_than_the_largest_size_does_not(t, target, more, error, data):
     needed = card(0, error).upper(card(0, error).replay(trace(t, target)))
     chosen = card(int(needed) + more * MIB, error)
     found = search(t, chosen, Limits())
@@ -53,9 +53,9 @@ def test_what_is_said_to_fit_fits_and_one_sample_more_than_the_largest_size_does
     if found.size_model is not None:
         size = data.draw(st.integers(1, 2 * largest), label="size")
         if size >= min(found.size_model.fitted_at):
-            said = chosen.fits(found.size_model.replay_at(size, chosen.settings))
-            assert said == fits(size)
-            assert not said or run(t, size, room).outcome is Outcome.COMPLETED
+            predicted = chosen.fits(found.size_model.replay_at(size, chosen.settings))
+            assert predicted == fits(size)
+            assert not predicted or run(t, size, room).outcome is Outcome.COMPLETED
 
 
 @given(t=TRAININGS, most=st.integers(1, 40))

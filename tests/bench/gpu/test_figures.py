@@ -28,6 +28,7 @@ def test_a_run_that_did_not_come_to_its_end_has_no_error_of_prediction():
 def test_a_slope_runs_from_a_jobs_smallest_size_to_its_largest():
     rows = [row("a", 8, 180, 200), row("a", 2, 60, 70), row("a", 4, 999, 999), row("b", 1, 5, 5)]
     assert figures.slopes(rows, "allocated_bytes") == {"a": (20 * MIB, pytest.approx(130 / 6 * MIB))}
+    assert "60.0" in figures.table(rows)[1] and "+16.7%" in figures.table(rows)[1]
 
 
 def test_the_summary_counts_under_estimates_and_leaves_out_what_was_not_seen():
@@ -36,9 +37,3 @@ def test_the_summary_counts_under_estimates_and_leaves_out_what_was_not_seen():
     assert of["device_bytes"]["worst_absolute"] == pytest.approx(0.1)
     assert of["step_s"] is None and of["slope_device_bytes"] is None
     assert len(figures.summary_table(of)) == 4
-
-
-def test_the_table_has_a_line_for_each_run_and_each_slope():
-    lines = figures.table([row("a", 2, 60, 70), row("a", 8, 180, 200)])
-    assert len(lines) == 5
-    assert "60.0" in lines[1] and "+16.7%" in lines[1]
