@@ -13,21 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from brimful import values
 from brimful.errors import OtherSchema, RecordUnreadable, WireUnreadable
-from brimful.values import (
-    Attempt,
-    Audit,
-    Closed,
-    Diagnostic,
-    MemoryEstimate,
-    Opened,
-    Plan,
-    Prediction,
-    RunEnded,
-    RunStarted,
-    SpeedEstimate,
-    TrialResult,
-)
 from brimful_inside import wire
 
 SCHEMA = 2  # of the entries of a record; raised when an older brimful could not read what a newer one writes
@@ -35,23 +22,14 @@ ANSWER_SCHEMA = 2  # of what the verbs print with --json; raised when a key goes
 T = TypeVar("T")
 
 Entry = (
-    Opened | TrialResult | Prediction | Audit | MemoryEstimate | SpeedEstimate | Plan | RunStarted | Attempt | RunEnded
-    | Diagnostic | Closed
+    values.Opened | values.TrialResult | values.Prediction | values.Audit | values.MemoryEstimate | values.SpeedEstimate
+    | values.Plan | values.RunStarted | values.Attempt | values.RunEnded | values.Diagnostic | values.Closed
 )  # fmt: skip
 ENTRIES: dict[str, type] = {
-    "opened": Opened,
-    "trial": TrialResult,
-    "prediction": Prediction,
-    "audit": Audit,
-    "memory": MemoryEstimate,
-    "speed": SpeedEstimate,
-    "plan": Plan,
-    "run_started": RunStarted,
-    "attempt": Attempt,
-    "run_ended": RunEnded,
-    "note": Diagnostic,
-    "closed": Closed,
-}
+    "opened": values.Opened, "trial": values.TrialResult, "prediction": values.Prediction, "audit": values.Audit,
+    "memory": values.MemoryEstimate, "speed": values.SpeedEstimate, "plan": values.Plan, "run_started": values.RunStarted,
+    "attempt": values.Attempt, "run_ended": values.RunEnded, "note": values.Diagnostic, "closed": values.Closed,
+}  # fmt: skip
 _KINDS = {cls: kind for kind, cls in ENTRIES.items()}
 
 
@@ -70,9 +48,9 @@ def decode(raw: bytes | str, type_: type[T]) -> T:
     return _convert(_load(raw), type_)
 
 
-def to_json(value: Any, indent: int | None = None) -> str:
+def to_json(value: Any) -> str:
     """Strict JSON for other programs: numbers that JSON lacks become null."""
-    return json.dumps(_strict(to_builtins(value)), ensure_ascii=False, allow_nan=False, indent=indent)
+    return json.dumps(_strict(to_builtins(value)), ensure_ascii=False, allow_nan=False, indent=2)
 
 
 def answer(value: Any = None, **more: Any) -> str:
@@ -81,7 +59,7 @@ def answer(value: Any = None, **more: Any) -> str:
     Enumerations are their values, absent is null, and units stand in the names.
     """
     fields = {} if value is None else to_builtins(value)
-    return to_json({"schema": ANSWER_SCHEMA, **fields, **more}, indent=2)
+    return to_json({"schema": ANSWER_SCHEMA, **fields, **more})
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -106,7 +84,7 @@ def decode_entry(line: bytes) -> Entry:
     cls = ENTRIES.get(str(raw["entry"]))
     if cls is None:
         raise RecordUnreadable(f"The record holds an entry {raw['entry']!r}, which this brimful does not know.")
-    if cls is not Opened:
+    if cls is not values.Opened:
         raw.pop("schema", None)
     try:
         return _convert(raw, cls)
@@ -128,22 +106,15 @@ def _other_schema(raw: dict[str, Any], schema: int) -> OtherSchema:
 def read_wire(path: Path | str) -> list[Any]:
     """The events of one process, in order (ProcessStarted, TorchImported, Progress, Failure, Report).
 
-    A last line without its newline was cut off by the end of the process and is left out. Raises WireUnreadable when
-    another line is damaged, or when the child speaks another version of the wire.
+    Leaves out a last line without its newline, which the end of the process cut off. Raises WireUnreadable when another line
+    is damaged, or when the child speaks another version of the wire.
     """
-    events = []
-    lines = Path(path).read_bytes().split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn, or nothing
-        if line.strip():
-            events.append(_event(line, f"{path}, line {number}"))
-    return events
+    lines = Path(path).read_bytes().split(b"\n")[:-1]
+    return [_event(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def read_wire_leniently(path: Path | str) -> tuple[list[Any], bool]:
-    """(events, whether all of them could be read): of a whole run, whose result does not hang on a line that was damaged.
-
-    A disk that was full for a while leaves such lines. What cannot be read is left out.
-    """
+    """(events, whether all could be read), without damaged lines, such as a disk leaves that was full for a while."""
     try:
         lines = Path(path).read_bytes().split(b"\n")[:-1]
     except OSError:
@@ -188,8 +159,7 @@ def _event(line: bytes, where: str) -> Any:
 
 
 def _load(raw: bytes | str) -> Any:
-    text = raw.decode("utf-8", "surrogatepass") if isinstance(raw, bytes) else raw
-    return json.loads(text)
+    return json.loads(raw.decode("utf-8", "surrogatepass") if isinstance(raw, bytes) else raw)
 
 
 def _convert(raw: Any, type_: type[T]) -> T:

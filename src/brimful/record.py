@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from brimful import values
 from brimful.codec import Entry, decode_entry, encode_entry
 from brimful.errors import (
     HOME_VARIABLE,
@@ -25,23 +27,6 @@ from brimful.errors import (
     nearest,
     not_writable,
 )
-from brimful.values import (
-    Attempt,
-    Audit,
-    Closed,
-    Command,
-    Diagnostic,
-    MemoryEstimate,
-    Opened,
-    Plan,
-    Prediction,
-    Record,
-    Run,
-    RunEnded,
-    RunStarted,
-    SpeedEstimate,
-    TrialResult,
-)
 
 FILE_NAME = "record.jsonl"
 _DEFAULT_HOME = ".brimful"
@@ -51,7 +36,7 @@ _DULL_NAMES = {"train", "main", "run", "finetune", "__main__", "src", "scripts",
 class RecordWriter:
     """Appends entries to one record. Make it with `create`."""
 
-    def __init__(self, folder: Path, opened: Opened) -> None:
+    def __init__(self, folder: Path, opened: values.Opened) -> None:
         self.folder = folder
         self.opened = opened
         self._entries = 0
@@ -59,7 +44,7 @@ class RecordWriter:
         self.append(opened)
 
     @classmethod
-    def create(cls, home: Path, opened: Opened) -> RecordWriter:
+    def create(cls, home: Path, opened: values.Opened) -> RecordWriter:
         """A new folder in `home` named by the record's id; a number is added where that name is taken.
 
         Raises DiskFull, and UsageError where nothing can be written at `home`.
@@ -113,7 +98,7 @@ def record_home(home: Path | str | None = None) -> Path:
     return Path(home or os.environ.get(HOME_VARIABLE) or _DEFAULT_HOME).expanduser()
 
 
-def new_record_id(verb: str, command: Command | None = None, unix_s: float | None = None) -> str:
+def new_record_id(verb: str, command: values.Command | None = None, unix_s: float | None = None) -> str:
     """A readable id that sorts by time (UTC): "20261120-054501-tune-captcha"."""
     when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(unix_s if unix_s is not None else time.time()))
     return "-".join(part for part in (when, verb, _name_of(command)) if part)
@@ -133,7 +118,7 @@ def latest(home: Path | str | None = None) -> Path | None:
     return records[-1] if records else None
 
 
-def read_record(path_or_id: Path | str, home: Path | str | None = None) -> Record:
+def read_record(path_or_id: Path | str, home: Path | str | None = None) -> values.Record:
     """The record in that folder or file, or with that id (its beginning or end will do if only one fits), or "latest".
 
     Raises NoSuchRecord, OtherSchema, RecordUnreadable.
@@ -160,37 +145,37 @@ def read_record(path_or_id: Path | str, home: Path | str | None = None) -> Recor
         raise RecordUnreadable(f"{path}: {error.problem}", error.explanation, error.suggestion) from error
 
 
-def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> Record:
+def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> values.Record:
     """The record that these entries make, in their order. Raises RecordUnreadable if it does not begin with Opened."""
     entries = list(entries)
-    if not entries or not isinstance(entries[0], Opened):
+    if not entries or not isinstance(entries[0], values.Opened):
         raise RecordUnreadable(
             "The record does not begin with its opening entry.", "It was cut off before anything was written."
         )
-    last: dict[type, Entry] = {type(entry): entry for entry in entries}
-    return Record(
+    last: dict[type, Any] = {type(entry): entry for entry in entries}
+    return values.Record(
         folder=str(folder),
         opened=entries[0],
-        trials=tuple(entry for entry in entries if isinstance(entry, TrialResult)),
-        prediction=last.get(Prediction),  # type: ignore[arg-type]
-        audit=last.get(Audit),  # type: ignore[arg-type]
-        memory=last.get(MemoryEstimate),  # type: ignore[arg-type]
-        speed=last.get(SpeedEstimate),  # type: ignore[arg-type]
-        plan=last.get(Plan),  # type: ignore[arg-type]
+        trials=tuple(entry for entry in entries if isinstance(entry, values.TrialResult)),
+        prediction=last.get(values.Prediction),
+        audit=last.get(values.Audit),
+        memory=last.get(values.MemoryEstimate),
+        speed=last.get(values.SpeedEstimate),
+        plan=last.get(values.Plan),
         run=_run_of(entries),
-        notes=tuple(entry for entry in entries if isinstance(entry, Diagnostic)),
-        closed=last.get(Closed),  # type: ignore[arg-type]
+        notes=tuple(entry for entry in entries if isinstance(entry, values.Diagnostic)),
+        closed=last.get(values.Closed),
         torn=torn,
     )
 
 
-def _run_of(entries: list[Entry]) -> Run | None:
+def _run_of(entries: list[Entry]) -> values.Run | None:
     """The run of these entries, None where none was started."""
-    started = next((entry for entry in entries if isinstance(entry, RunStarted)), None)
+    started = next((entry for entry in entries if isinstance(entry, values.RunStarted)), None)
     if started is None:
         return None
-    ended = [entry for entry in entries if isinstance(entry, RunEnded)]
-    return Run(started, tuple(e for e in entries if isinstance(e, Attempt)), ended[-1] if ended else None)
+    ended = [entry for entry in entries if isinstance(entry, values.RunEnded)]
+    return values.Run(started, tuple(e for e in entries if isinstance(e, values.Attempt)), ended[-1] if ended else None)
 
 
 def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
@@ -241,7 +226,7 @@ def _order(folder: Path) -> tuple[str, int, str]:
     return (match.group(1), int(match.group(3) or 1), folder.name) if match else (folder.name, 1, folder.name)
 
 
-def _name_of(command: Command | None) -> str:
+def _name_of(command: values.Command | None) -> str:
     """One word for a command: its script's name, or the folder's where the script is called train.py like all the others."""
     for word in command.argv if command else ():
         path = Path(word)

@@ -41,7 +41,7 @@ SCREENS: dict[str, Callable[[Console], None]] = {
 
 def draw(screen: Callable[[Console], None]) -> str:
     stream = io.StringIO()
-    screen(screens.make_console(stream, width=WIDTH, color=False))
+    screen(screens.make_console(stream, width=WIDTH))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 

@@ -42,7 +42,7 @@ def predict(*, card: Card = CARD, common: Common = COMMON, what_if: bool | None 
     from brimful.verbs.predict import predict as verb
 
     with views.progress() as watcher:
-        record = verb(words, **card.chosen(), settings=common.settings(), options=common.options(watcher), what_if=what_if)
+        record = verb(words, **card.chosen(), **common.chosen(watcher), what_if=what_if)
     return views.show_prediction(record, common.json, common.full)
 
 
@@ -52,8 +52,7 @@ def audit(*, card: Card = CARD, here: Here = HERE, common: Common = COMMON, word
     from brimful.verbs.audit import audit as verb
 
     with views.progress() as watcher:
-        more = {"settings": common.settings(), "options": common.options(watcher)}
-        record = verb(words, **card.chosen(), device=here.device, **more)
+        record = verb(words, **card.chosen(), device=here.device, **common.chosen(watcher))
     return views.show_audit(record, common.json, common.full)
 
 
@@ -80,8 +79,7 @@ def tune(
     from brimful.verbs.tune import tune as verb
 
     with views.progress() as watcher:
-        more = {"settings": common.settings(), "options": common.options(watcher)}
-        record = verb(words, **card.chosen(), device=here.device, objective=objective, **more)
+        record = verb(words, **card.chosen(), device=here.device, objective=objective, **common.chosen(watcher))
     return views.show_plan(record, common.json, page, common.full)
 
 
@@ -135,7 +133,8 @@ def doctor(*, calibrate: Annotated[bool, Parameter(negative="")] = False, json: 
 
 def run(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code (`brimful.errors` has them)."""
-    ours, words = _split(list(argv))
+    at = argv.index("--") if "--" in argv else len(argv)
+    ours, words = list(argv[:at]), list(argv[at + 1 :])  # brimful's own words, the user's command
     json = "--json" in ours
     _end_children_on_signals()
     try:
@@ -152,18 +151,12 @@ def run(argv: Sequence[str]) -> int:
         return _reader_has_gone()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
-    except OSError as error:
-        if not DiskFull.caused(error):
-            return _defect()
-        return _show_error(DiskFull(error.filename or "the output", kept="what is in the record so far."), json=False)
-    except Exception:
-        return _defect()
-
-
-def _defect() -> int:
-    traceback.print_exc()
-    print("This is a defect of brimful; the lines above say where.", file=sys.stderr)
-    return 1
+    except Exception as error:
+        if isinstance(error, OSError) and DiskFull.caused(error):
+            return _show_error(DiskFull(error.filename or "the output", kept="what is in the record so far."), json=False)
+        traceback.print_exc()
+        print("This is a defect of brimful; the lines above say where.", file=sys.stderr)
+        return 1
 
 
 def _reader_has_gone() -> int:
@@ -176,23 +169,14 @@ def _end_children_on_signals() -> None:
     """SIGTERM, and a terminal that closes (SIGHUP), end the children too: they have a session of their own, so neither
     reaches them otherwise. What ignores SIGHUP (nohup) goes on."""
     signal.signal(signal.SIGTERM, _terminate)
-    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
-    if hang_up is not None and signal.getsignal(hang_up) is signal.SIG_DFL:
-        signal.signal(hang_up, _terminate)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _terminate)
 
 
 def _terminate(number: int, frame: object) -> None:
     raise Terminated(
         problem=f"terminated ({signal.Signals(number).name})", explanation="brimful ended its children and keeps the record"
     )
-
-
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """brimful's own words and the user's command, which follows the first ``--``."""
-    if "--" in argv:
-        at = argv.index("--")
-        return argv[:at], argv[at + 1 :]
-    return argv, []
 
 
 def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:

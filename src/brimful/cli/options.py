@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,8 +41,9 @@ class Common:
     full: Annotated[bool, Parameter(negative="", show_default=False, group=OUTPUT)] = False
     """Show everything that is known: where the memory goes, how each number was found, every trial."""
 
-    def options(self, watcher: Watcher) -> Options:
-        return Options(
+    def chosen(self, watcher: Watcher) -> dict[str, Any]:
+        """The settings and options as the verbs take them."""
+        options = Options(
             home=self.home,
             budget=self.budget,
             max_batch_size=parse_batch_size(self.max_batch_size) if self.max_batch_size is not None else None,
@@ -50,9 +51,7 @@ class Common:
             steps=_whole("--steps", self.steps, 1) if self.steps is not None else None,
             watcher=watcher,
         )
-
-    def settings(self) -> dict[str, Setting]:
-        return dict(map(pair, self.set_))
+        return {"settings": dict(map(pair, self.set_)), "options": options}
 
 
 @Parameter(name="*")
@@ -71,7 +70,7 @@ class Card:
 
     def chosen(self) -> dict[str, Any]:
         """The cards as the verbs take them."""
-        return {"gpu": self.gpu, "gpu_memory": self.gpu_memory, "ranks": self.ranks, "as_rank": self.as_rank}
+        return asdict(self)
 
 
 @Parameter(name="*")

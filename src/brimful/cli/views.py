@@ -35,45 +35,33 @@ def run_progress(json: bool) -> RunProgress:
 
 
 def show_prediction(record: Record, json: bool, full: bool = False) -> int:
-    prediction = record.prediction
-    assert prediction is not None  # the verb returns no record without one
-    if json:
-        print(codec.answer(prediction, **_about(record)))
-    else:
-        _show(record, full)
-    return 0 if prediction.verdict == "fits" else DOES_NOT_FIT
+    assert record.prediction is not None  # the verb returns no record without one
+    _show(record, full, record.prediction if json else None)
+    return 0 if record.prediction.verdict == "fits" else DOES_NOT_FIT
 
 
 def show_audit(record: Record, json: bool, full: bool = False) -> int:
-    assert record.audit is not None
-    if json:
-        print(codec.answer(record.audit, **_about(record)))
-    else:
-        _show(record, full)
+    _show(record, full, record.audit if json else None)
     return 0
 
 
 def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int:
-    """The plan; with `page`, the page is written into the record and its path printed."""
+    """The plan; with `page`, writes the page into the record and prints its path."""
     written = write(record, "html", None) if page else None
-    if json:
-        opened = record.opened
-        trials = [replace(trial, reports=()) for trial in record.trials]  # the record keeps these
-        more = {
-            "batch_size": planned_batch_size(record),
-            "device": opened.device.label if opened.device else None,
-            "budget": opened.budget,
-            "memory": record.memory,
-            "speed": record.speed,
-            "notes": record.notes,
-            "trial_results": trials,
-            "page": written,
-        }
-        print(codec.answer(record.plan, **more, **_about(record)))
-    else:
-        _show(record, full)
-        if written:
-            print(f"Page: {written}", file=sys.stderr)
+    opened = record.opened
+    more = {
+        "batch_size": planned_batch_size(record),
+        "device": opened.device.label if opened.device else None,
+        "budget": opened.budget,
+        "memory": record.memory,
+        "speed": record.speed,
+        "notes": record.notes,
+        "trial_results": [replace(trial, reports=()) for trial in record.trials],  # the record keeps these
+        "page": written,
+    }
+    _show(record, full, record.plan if json else None, **more)
+    if written and not json:
+        print(f"Page: {written}", file=sys.stderr)
     return 0
 
 
@@ -83,23 +71,22 @@ def show_run(record: Record, json: bool) -> int:
     assert run is not None and run.ended is not None
     if json:
         attempts = [replace(attempt, reports=()) for attempt in run.attempts]
-        print(codec.answer(run, **{"attempts": attempts, "notes": record.notes}, **_about(record)))
+        _show(record, False, run, attempts=attempts, notes=record.notes)
     else:
         console.show_record(console.make_console(sys.stderr), record, full=False)
         print(f"Record: {record.folder}", file=sys.stderr)
     return run.ended.exit_code
 
 
-def _show(record: Record, full: bool) -> None:
+def _show(record: Record, full: bool, value: Any, **more: Any) -> None:
+    """Prints `value` and `more` as JSON, with the record and the flags in which settings were found; None: the screen."""
+    if value is not None:
+        command = record.opened.command
+        print(codec.answer(value, **more, record=record.folder, found_flags=command.found_flags if command else {}))
+        return
     console.show_record(console.make_console(), record, full)
-    more = "" if full else " (more: --full, or `brimful report` for a page)"
-    print(f"Record: {record.folder}{more}", file=sys.stderr)
-
-
-def _about(record: Record) -> dict[str, Any]:
-    """What every answer has besides: its record, and the flags of the command in which settings were found."""
-    command = record.opened.command
-    return {"record": record.folder, "found_flags": command.found_flags if command else {}}
+    hint = "" if full else " (more: --full, or `brimful report` for a page)"
+    print(f"Record: {record.folder}{hint}", file=sys.stderr)
 
 
 def show_report(name: str | None, out: Path | None, format: str, home: Path | None, json: bool) -> int:

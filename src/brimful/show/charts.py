@@ -1,7 +1,6 @@
-"""The charts of a page as static SVG: memory and speed against batch size, and where the memory goes.
+"""The charts of a page as static SVG, drawn by Vega-Lite without a network: memory and speed against batch size, and the bars.
 
-Import it late: altair takes most of a second. Vega-Lite draws them without a network and without JavaScript in the page. The
-colours are plain hexadecimal attributes, one for each role; the style sheet turns them into its own, light or dark.
+Import it late: altair takes most of a second. The style sheet turns each colour into its own, light or dark.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from brimful.values import Breakdown, Budget, Estimate, MemoryEstimate, Point, P
 alt: Any = altair
 GIB = 2**30
 
-#: role -> the colour written into the SVG. The style sheet has one rule for each, and a test holds that none is missing.
+#: role -> the colour written into the SVG
 PALETTE = {
     "ink": "#24272c",
     "muted": "#5d6269",
@@ -37,8 +36,7 @@ HEIGHT = 250
 # Vega's band of text heights at 11 px over a plot of HEIGHT: two labels nearer than this share of the axis run into each other.
 LABEL_SHARE = 0.08
 
-
-#: category -> the colour written into the SVG; the page's style sheet turns it into its own, light or dark.
+#: category -> the colour written into the SVG
 COLOURS = {
     "parameters": "#31689e",
     "gradients": "#7fa8cf",
@@ -63,8 +61,7 @@ _LONGEST_LABEL = 180  # pixels, from where Vega shortens it
 def memory_chart(estimate: MemoryEstimate, budget: Budget | None, chosen: int | None, width: int, name: str = "chosen") -> str:
     """The memory curve: fit with its interval, what trials showed, the budget and what the device has, the sizes that matter.
 
-    `chosen` is the batch size of the plan or of the question, and `name` its label.
-    Returns SVG text, `width` pixels wide and the axis.
+    `chosen`: the batch size of the plan or of the question; `name`: its label. Returns SVG text, the plot `width` pixels wide.
     """
     top, right = _memory_domain(estimate, budget, chosen)
     curve = [_memory_row(p, "fit") for p in _within(estimate.curve, right)]
@@ -102,10 +99,8 @@ def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, 
 
 
 def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int) -> str:
-    """Predicted samples per second up to the largest batch size that fits, with the interval of its level, the band within the
-    tolerance of the best, the knee, and the size that was asked about. Returns SVG text.
-
-    Level and shape are known unequally well: the interval is of the level, and moves the whole curve.
+    """Predicted samples per second up to the largest batch size that fits, with the interval of its level (it moves the whole
+    curve), the band within the tolerance of the best, the knee, and the requested size. Returns SVG text.
     """
     rows = [_speed_row(p.batch_size, p.value, "") for p in speed.curve]
     top = max(max((row["value"] for row in rows), default=1e-9) * 1.5, 1e-9)
@@ -123,7 +118,7 @@ def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int
 
 
 def _predicted_marks(speed: PredictedSpeed, largest: int | None) -> list[Any]:
-    """The knee, the largest that fits, and what was asked about, each named once; labels above and below in turn."""
+    """The knee, the largest that fits, and the requested size, each named once; labels above and below in turn."""
     names: dict[int, list[str]] = {}
     for size, name in ((speed.knee_batch_size, "knee"), (largest, "largest"), (speed.batch_size, "asked")):
         if size is not None and any(p.batch_size == size for p in speed.curve) and not (name == "asked" and size == largest):
@@ -155,17 +150,9 @@ def _invisible(x: Any, y: Any) -> Any:
 
 
 def _points(rows: list[dict[str, Any]], color: str, filled: bool, size: int = 46) -> Any:
-    mark = _layer(rows).mark_point(
-        color=color,
-        fill=color if filled else PALETTE["paper"],
-        filled=False,
-        size=size,
-        strokeWidth=1.6,
-        opacity=1,
-        clip=True,
-        aria=True,
-    )
-    return mark.encode(y="value:Q", description="tip:N")
+    fill = color if filled else PALETTE["paper"]
+    style: dict[str, Any] = {"color": color, "fill": fill, "filled": False, "size": size, "strokeWidth": 1.6, "opacity": 1}
+    return _layer(rows).mark_point(clip=True, aria=True, **style).encode(y="value:Q", description="tip:N")
 
 
 def _label(row: dict[str, Any], color: str, dx: int, dy: int, align: str) -> list[Any]:
@@ -230,9 +217,8 @@ def _limit_lines(budget: Budget | None, top: float) -> list[Any]:
 
 
 def _rule(y: float, color: str, dash: list[int]) -> Any:
-    return (
-        alt.Chart(alt.Data(values=[{"value": y}])).mark_rule(color=color, strokeWidth=1.4, strokeDash=dash).encode(y="value:Q")
-    )
+    line = alt.Chart(alt.Data(values=[{"value": y}]))
+    return line.mark_rule(color=color, strokeWidth=1.4, strokeDash=dash).encode(y="value:Q")
 
 
 def _memory_probes(estimate: MemoryEstimate, right: float) -> list[Any]:

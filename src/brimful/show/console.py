@@ -1,7 +1,6 @@
 """The terminal: a headline, then each section by its kind, and errors.
 
-Every string from outside is printed as plain text (never as rich's markup), and a command to paste is never wrapped.
-rich respects NO_COLOR. Golden copies of the screens are in tests/show/screens.
+Prints every string from outside as plain text (never as rich's markup), and never wraps a command to paste.
 """
 
 from __future__ import annotations
@@ -33,22 +32,10 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def make_console(
-    stream: TextIO | None = None, width: int | None = None, color: bool | None = None, is_terminal: bool | None = None
-) -> Console:
-    """A console on `stream` (standard output where None), plain text throughout.
-
-    `color`: None asks the stream and NO_COLOR, False never colours. `is_terminal`: None asks the stream.
-    """
-    return _Console(
-        file=stream or sys.stdout,
-        width=width,
-        no_color=True if color is False else None,
-        force_terminal=is_terminal,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+def make_console(stream: TextIO | None = None, width: int | None = None, is_terminal: bool | None = None) -> Console:
+    """A console on `stream` (standard output where None), plain text throughout. `is_terminal`: None asks the stream."""
+    out = stream or sys.stdout
+    return _Console(file=out, width=width, force_terminal=is_terminal, highlight=False, markup=False, emoji=False)
 
 
 def show_record(console: Console, record: Record, full: bool = True) -> None:
@@ -71,7 +58,7 @@ def show_sections(console: Console, shown: Iterable[Section]) -> None:
 
 
 def show_error(console: Console, error: BrimfulError) -> None:
-    """An error as a person reads it: problem, explanation, suggestion; a script's own traceback before it."""
+    """A script's own traceback, then problem, explanation and suggestion."""
     traceback = getattr(error, "traceback", "")
     if traceback:
         console.print(Text(str(traceback).rstrip(), style="dim"), soft_wrap=True)

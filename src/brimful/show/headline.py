@@ -1,4 +1,4 @@
-"""The result in one sentence: the title of a page and the first line on a terminal."""
+"""The result in one sentence: the title of a page, the first line on a terminal."""
 
 from __future__ import annotations
 
@@ -61,17 +61,13 @@ def of_run(run: Run, torn: bool = False) -> Headline:
     ended, count = run.ended, len(run.attempts)
     if ended is None:
         after = counted(count, "attempt")
-        return Headline(
-            "unfinished", f"Cut off{' in the middle of a line' if torn else ''} after {after}: this run has no end."
-        )
+        where = " in the middle of a line" if torn else ""
+        return Headline("unfinished", f"Cut off{where} after {after}: this run has no end.")
     trained = not run.attempts or not run.attempts[-1].reports or bool(run.attempts[-1].steps)
-    tones = {
-        Outcome.COMPLETED: "good" if trained else "unfinished",
-        Outcome.INTERRUPTED: "unfinished",
-        Outcome.TERMINATED: "unfinished",
-    }
+    tone = "unfinished" if ended.outcome in (Outcome.COMPLETED, Outcome.INTERRUPTED, Outcome.TERMINATED) else "bad"
     again = f", in attempt {count}" if count > 1 else ""
-    return Headline(tones.get(ended.outcome, "bad"), f"{_sentence(ended.message)}{again}.")
+    good = ended.outcome is Outcome.COMPLETED and trained
+    return Headline("good" if good else tone, f"{_sentence(ended.message)}{again}.")
 
 
 def of_plan(plan: Plan, record: Record | None = None) -> Headline:
@@ -118,11 +114,7 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
         return "; not even the smallest fits" if prediction.nothing_fits and not fits else ""
     if largest != prediction.batch_size:
         return f"; the largest that fits is {largest:,}"
-    return (
-        "; it is the largest that fits"
-        if limited_by in _WITHIN
-        else f"; it is the largest that ran, {limited_text(limited_by)}"
-    )
+    return f"; it is the largest that {'fits' if limited_by in _WITHIN else f'ran, {limited_text(limited_by)}'}"
 
 
 def of_audit(audit: Audit) -> Headline:
@@ -130,9 +122,9 @@ def of_audit(audit: Audit) -> Headline:
     does = f"{'an unknown number of' if per_step is None else count_text(per_step)} samples in each step"
     if not audit.findings:
         return Headline("good", f"No issues found: the command does what was requested, {does}.")
-    asked = audit.requested.get("batch_size")
-    differs = asked is not None and per_step is not None and asked != per_step
-    about = f"the command trains on {does}" + (f", and {setting_text(asked)} were requested" if differs else "")
+    requested = audit.requested.get("batch_size")
+    differs = requested is not None and per_step is not None and requested != per_step
+    about = f"the command trains on {does}" + (f", and {setting_text(requested)} were requested" if differs else "")
     return Headline("note", f"{counted(len(audit.findings), 'finding')}: {about}.")
 
 

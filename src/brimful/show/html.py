@@ -20,10 +20,7 @@ from brimful.values import Record
 
 
 def render_page(record: Record) -> str:
-    """The page of `record` as text, to be written as UTF-8. Parts that the record does not hold are left out.
-
-    What comes from outside (commands, names, messages) is escaped; the page asks the network for nothing.
-    """
+    """The page of `record` as text, to be written as UTF-8. It escapes what comes from outside (commands, names, messages)."""
     script = _template_text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

@@ -38,12 +38,8 @@ def _drawn(section: Section) -> str:
         case Facts():
             return table(("what", "value"), [(name, cell_text(value)) for name, value in section.rows])
         case Table():
-            rows = [tuple(map(cell_text, row)) for row in section.rows]
-            body, notes = (
-                table([column.name for column in section.columns], rows),
-                [f"- {escape(note)}" for note in section.notes],
-            )
-            return "\n".join([body, "", *notes]) if notes else body
+            body = table([column.name for column in section.columns], [tuple(map(cell_text, row)) for row in section.rows])
+            return "\n".join([body, "", *(f"- {escape(note)}" for note in section.notes)]) if section.notes else body
         case Findings():
             lines = []
             for one in section.found:

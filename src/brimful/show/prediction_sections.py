@@ -126,11 +126,8 @@ def _largest(prediction: Prediction) -> Cell:
 def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
     """The device peak by category and by module, and the line that set it."""
     bars = {"the whole run": breakdown, **prediction.phase_breakdowns}
-    legend = [
-        (f"swatch {name.replace('_', '-')}", CATEGORIES[name])
-        for name in CATEGORIES
-        if any(b.parts.get(name) for b in bars.values())
-    ]
+    held = [name for name in CATEGORIES if any(one.parts.get(name) for one in bars.values())]
+    legend = tuple((f"swatch {name.replace('_', '-')}", CATEGORIES[name]) for name in held)
     text = [f"The peak is in {breakdown.phase}, set by {moment_text(breakdown.moment)}."]
     if breakdown.grown is not None:
         grown = moment_text(breakdown.grown)
@@ -142,7 +139,7 @@ def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
 
         return breakdown_chart(bars, width)
 
-    figure = Figure(title, draw, tuple(legend), tuple(text), detail=True, wide=False)
+    figure = Figure(title, draw, legend, tuple(text), detail=True, wide=False)
     return [figure, _categories(breakdown), *_modules(breakdown)]
 
 
@@ -160,18 +157,9 @@ def _categories(breakdown: Breakdown) -> Table:
 def _modules(breakdown: Breakdown) -> list[Section]:
     """The modules that hold most, each without its children, and those that repeat, together; paths are long and come last."""
     whole = max(1, sum(breakdown.parts.values()))
-    rows = [
-        (
-            Cell(bytes_text(one.bytes)),
-            Cell(share_text(one.bytes / whole)),
-            Cell(one.module, note=_held(one.categories, one.bytes)),
-        )
-        for one in breakdown.modules
-    ]
-    rows += [
-        (Cell(bytes_text(g.bytes)), Cell(share_text(g.bytes / whole)), Cell(f"{g.count} of {g.pattern}, together"))
-        for g in breakdown.alike
-    ]
+    held = [(one.bytes, Cell(one.module, note=_held(one.categories, one.bytes))) for one in breakdown.modules]
+    held += [(group.bytes, Cell(f"{group.count} of {group.pattern}, together")) for group in breakdown.alike]
+    rows = [(Cell(bytes_text(size)), Cell(share_text(size / whole)), cell) for size, cell in held]
     columns = (Column("bytes", right=True), Column("of the peak", right=True), Column("module", code=True))
     return [Table("By module, without its children", columns, tuple(rows), detail=True)] if rows else []
 
@@ -252,10 +240,9 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
     if knee:
         interval = "{:,} to {:,}".format(*ends) if ends is not None and ends[0] != ends[1] else None
         rows.append(("knee", Cell(knee, Source.PREDICTED, interval, _KNEE)))
-    bounds = sorted(
-        ((share, BOUNDS.get(name, name)) for name, share in speed.bound_by.items() if share >= _LEAST), reverse=True
-    )
-    rows.append(("bound by", Cell(", ".join(f"{name} {share_text(share)}" for share, name in bounds), Source.PREDICTED)))
+    bounds = sorted(((share, name) for name, share in speed.bound_by.items() if share >= _LEAST), reverse=True)
+    named = ", ".join(f"{BOUNDS.get(name, name)} {share_text(share)}" for share, name in bounds)
+    rows.append(("bound by", Cell(named, Source.PREDICTED)))
     top = ", ".join(f"{kernel.op} {share_text(kernel.share)}" for kernel in speed.kernels[:_NAMED])
     rows += [("takes longest", Cell(top, Source.PREDICTED))] if top else []
     left_out = ("loading: brimful cannot know how fast that host loads", *speed.notes)

@@ -1,7 +1,6 @@
-"""Progress on standard error while trials or a run go on: a live line on a terminal (drawn by rich), plain lines elsewhere.
+"""Progress on standard error: a live line on a terminal (drawn by rich), whole plain lines in a file or a CI log.
 
-`Progress` watches trials, `RunProgress` a run, whose command writes its own output at the same time. A file or a CI log gets
-whole lines, without carriage returns and colours.
+`Progress` watches trials, `RunProgress` a run, whose command writes its own output at the same time.
 """
 
 from __future__ import annotations
@@ -18,15 +17,7 @@ from rich.text import Text
 from brimful.outcomes import OUTCOMES
 from brimful.show.console import make_console
 from brimful.show.run_sections import kind_text
-from brimful.show.text import (
-    bytes_text,
-    count_text,
-    memory_of,
-    seconds_text,
-    settings_text,
-    share_text,
-    speed_text,
-)
+from brimful.show.text import bytes_text, count_text, memory_of, seconds_text, settings_text, share_text, speed_text
 from brimful.values import Attempt, Heartbeat, Outcome, PlannedSetting, Trial, TrialResult
 from brimful_inside import wire
 
@@ -47,21 +38,13 @@ def _live_line(stream: TextIO, line: Callable[[], str]) -> Live:
         return spinner if text else Text("")
 
     return Live(
-        get_renderable=draw,
-        console=make_console(stream, is_terminal=True),
-        refresh_per_second=REDRAWS_PER_S,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
+        get_renderable=draw, console=make_console(stream, is_terminal=True), refresh_per_second=REDRAWS_PER_S, transient=True,
+        redirect_stdout=False, redirect_stderr=False,
+    )  # fmt: skip
 
 
 class Progress:
-    """Shows how trials go. Use as a context manager; calls outside of one are harmless.
-
-    `stream`: where to write (standard error, so that data can go to standard output). `is_terminal`: whether it can be redrawn.
-    `clock` gives seconds that only ever grow.
-    """
+    """Shows on `stream` how trials go. Use as a context manager; calls outside of one are harmless."""
 
     def __init__(self, stream: TextIO, is_terminal: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -92,7 +75,7 @@ class Progress:
             self._write(self.line())
 
     def trial_progress(self, seen: wire.Progress | None) -> None:
-        """The trial is alive; `seen` is the newest report of its process, or None. May be called as often as one likes."""
+        """The trial is alive; `seen` is the newest report of its process, or None."""
         self._newest = seen or self._newest
         due = self._clock() - self._last_line >= PLAIN_EVERY_S
         if self._live is None and self._trial is not None and due:
@@ -140,19 +123,14 @@ class Progress:
 
 
 class RunProgress:
-    """A run: the command's own bytes pass as they are, and one line of brimful's stands below them on a terminal.
+    """A run: passes on the command's own bytes, with one line of brimful's below them on a terminal.
 
-    `out`: what the command writes to standard output goes there; `err`: its standard error, and brimful's own messages.
-    `terminals`: descriptors of those of its streams ("stdout", "stderr") that are terminals. `live`: whether `err` is one.
+    `out` gets the command's standard output; `err` its standard error, and brimful's own messages. `terminals`: descriptors of
+    those of its streams ("stdout", "stderr") that are terminals. `live`: whether `err` is one.
     """
 
     def __init__(
-        self,
-        out: BinaryIO,
-        err: TextIO,
-        terminals: Mapping[str, int],
-        live: bool,
-        clock: Callable[[], float] = time.monotonic,
+        self, out: BinaryIO, err: TextIO, terminals: Mapping[str, int], live: bool, clock: Callable[[], float] = time.monotonic
     ):
         self._streams: dict[str, BinaryIO] = {"stdout": out, "stderr": getattr(err, "buffer", out)}
         self._clock = clock
@@ -178,7 +156,7 @@ class RunProgress:
         self.message(f"Attempt {number}: {settings_text(values) if values else 'the command as given'}")
 
     def output(self, stream: str, data: bytes) -> None:
-        """The command wrote `data`. The status line returns with the next heartbeat, once the cursor is at a line's start."""
+        """Writes what the command wrote. brimful's line returns with the next heartbeat at the start of a line."""
         self._clear()
         self._write(stream, data)
         self._at_line_start = data.endswith(b"\n")

@@ -25,6 +25,7 @@ from brimful.values import (
     Attempt,
     Budget,
     Diagnostic,
+    Execution,
     Outcome,
     PhasePeak,
     PlannedSetting,
@@ -79,14 +80,13 @@ def _phase_row(name: str, peak: PhasePeak, memories: list[str], budget: Budget |
     notes = ["cached, so its peak is not representative"] if peak.cached else []
     notes += [f"worst of {peak.visits} visits"] if peak.visits > 1 else []
     sizes = [getattr(peak, f"{memory}_bytes", None) for memory in memories]
-    row = [Cell(name, note=", ".join(notes) or None), *(Cell(bytes_text(size)) for size in sizes)]
+    row = (Cell(name, note=", ".join(notes) or None), *(Cell(bytes_text(size)) for size in sizes))
     if budget is None:
-        return tuple(row)
+        return row
     main = memory_of(peak, budget.memory)
     if main is None or peak.cached or not budget.bytes:
         return (*row, ABSENT)
-    share = main[1] / budget.bytes
-    return (*row, Cell(share_text(share), share=share))
+    return (*row, Cell(share_text(share := main[1] / budget.bytes), share=share))
 
 
 # --- trials -----------------------------------------------------------------------------------------------------------
@@ -138,9 +138,14 @@ def _trial_peak(sample: TrialResult, memory: str | None, kind: str | None) -> Ce
 def _tracebacks(record: Record, unfold: bool) -> list[Section]:
     texts: dict[str, int] = {}
     for number, sample in enumerate(record.trials, 1):
-        if sample.failure and sample.outcome is not Outcome.COMPLETED and sample.failure.traceback.strip():
-            texts.setdefault(sample.failure.traceback.rstrip(), number)
+        if text := _traceback(sample):
+            texts.setdefault(text, number)
     return [Quote(f"The script's own traceback, trial {n}", text, unfold, detail=True) for text, n in texts.items()]
+
+
+def _traceback(execution: Execution) -> str:
+    failure = execution.failure if execution.outcome is not Outcome.COMPLETED else None
+    return failure.traceback.rstrip() if failure else ""
 
 
 # --- a run ------------------------------------------------------------------------------------------------------------
@@ -155,9 +160,9 @@ def run_sections(run: Run) -> list[Section]:
     found += settings_table(last.settings)
     found.append(_attempts(run.attempts))
     found += [
-        Quote(f"The script's own traceback, attempt {one.number}", one.failure.traceback.rstrip(), detail=True)
+        Quote(f"The script's own traceback, attempt {one.number}", text, detail=True)
         for one in run.attempts
-        if one.failure and one.outcome is not Outcome.COMPLETED and one.failure.traceback.strip()
+        if (text := _traceback(one))
     ]
     phases = phases_table(f"Peaks by phase, measured in attempt {last.number}", last.phases)
     return found + ([phases] if phases else [])
@@ -191,10 +196,8 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Table:
         why = reason(one)
         texts = (resumed, why, f"with {environment}" if environment else "", *one.notes, one.output_cut or "")
         notes += [(one.number, text) for text in texts]
-    columns = (
-        Column("#"), Column("settings", whole=True), Column("outcome"), Column("steps", whole=True),
-        Column("samples/s", whole=True), Column(f"peak {kinds[0]}" if kinds else "peak"), Column("took", whole=True),
-    )  # fmt: skip
+    names = ("#", "settings", "outcome", "steps", "samples/s", f"peak {kinds[0]}" if kinds else "peak", "took")
+    columns = tuple(Column(name, whole=name in ("settings", "steps", "samples/s", "took")) for name in names)
     rows = tuple(_attempt_row(one, own, changed) for one, own in zip(attempts, values, strict=True))
     return Table("Attempts", columns, rows, footnotes("Attempt", notes))
 
@@ -222,6 +225,6 @@ def worst_memory(attempt: Attempt) -> tuple[str, int] | None:
 
 
 def command_of(attempt: Attempt) -> str:
-    """The words that an attempt was started with, as a shell takes them."""
+    """The words of the attempt's command, as a shell takes them."""
     environment = environment_text(dict(sorted(attempt.environment.items())))
     return " ".join(part for part in (environment, shlex.join(attempt.argv)) if part)

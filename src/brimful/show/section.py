@@ -1,4 +1,4 @@
-"""The kinds of section that every view draws. `sections` makes them from values; they hold text and no logic."""
+"""The kinds of section that every view draws; they hold text and no logic."""
 
 from __future__ import annotations
 

@@ -54,8 +54,7 @@ def sections(record: Record) -> list[Section]:
         found += audit_sections(record.audit)
     if record.prediction is not None and record.plan is None:
         found += prediction_sections(record.prediction)
-    phases = _trial_phases(record)
-    found += [phases] if phases else []
+    found += [phases] if (phases := _trial_phases(record)) else []
     found += _figures(record)
     found += [Findings("Warnings", shown)] if (shown := warnings_of(record)) else []
     found += trial_sections(record)
@@ -118,13 +117,11 @@ def changes_table(record: Record) -> list[Section]:
 def _last(
     record: Record, size: object, environment: dict[str, str] | None, kind: TrialKind = TrialKind.SPEED
 ) -> TrialResult | None:
-    found = [
-        s
-        for s in record.trials
-        if s.outcome is Outcome.COMPLETED and s.trial.kind is kind and s.trial.settings.get("batch_size") == size
-        if environment is None or s.trial.environment == environment
-    ]
-    return found[-1] if found else None
+    for one in reversed(record.trials):
+        trial, ran = one.trial, one.outcome is Outcome.COMPLETED and one.trial.settings.get("batch_size") == size
+        if ran and trial.kind is kind and environment in (None, trial.environment):
+            return one
+    return None
 
 
 def _step_row(old: TrialResult | None, new: TrialResult | None) -> list[tuple[Cell, ...]]:
@@ -161,8 +158,7 @@ def _trial_phases(record: Record) -> Table | None:
     """Peaks by phase of the trial that says most about the plan."""
     if record.prediction or record.audit or record.run:
         return None
-    sample = _phase_sample(record)
-    if sample is None:
+    if (sample := _phase_sample(record)) is None:
         return None
     size = setting_text(sample.trial.settings.get("batch_size"))
     title = f"Peaks by phase, {source_of(sample).value} at batch size {size}, trial {record.trials.index(sample) + 1}"
@@ -208,23 +204,15 @@ def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
     legend += [("band", "95 % interval")] if any(p.value.low is not None for p in memory.curve) else []
     legend += [kinds.get(source, ("dot hollow", source)) for source in sources]
     legend += [("limit", "budget")] if budget else []
-    name = "chosen" if record.plan else "asked"
-    size = planned_batch_size(record)
+    name, size = "chosen" if record.plan else "asked", planned_batch_size(record)
 
     def draw(width: int) -> str:
         from brimful.show.charts import memory_chart
 
         return memory_chart(memory, budget, size, width, name)
 
-    return Figure(
-        "Memory",
-        draw,
-        tuple(legend),
-        memory_sentences(memory, budget),
-        _points(memory.probes, f"peak {memory.memory} memory", bytes_cell),
-        detail=True,
-        wide=False,
-    )
+    points = _points(memory.probes, f"peak {memory.memory} memory", bytes_cell)
+    return Figure("Memory", draw, tuple(legend), memory_sentences(memory, budget), points, detail=True, wide=False)
 
 
 def memory_sentences(memory: MemoryEstimate, budget: Budget | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Values as text: numbers with their units, outcomes, settings, failures. Every view takes its words from here."""
+"""Values as text: numbers with their units, outcomes, settings, failures."""
 
 from __future__ import annotations
 
