@@ -129,7 +129,6 @@ class Limits:
 
     dataset_length: int | None = None
     max_batch_size: int | None = None
-    min_batch_size: int = 1
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ import dataclasses
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from world import COMMAND, GIB, MIB, WORLDS, World, chosen, work
+from world import COMMAND, GIB, MIB, WORLDS, World, chosen, reporting, work
 
 from brimful import tune
-from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, TrialFailed, UsageError
+from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
 from brimful.measure import accelerators
 from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import custom_gpu
+from brimful.record import latest, read_record
 from brimful.values import Outcome, Plan, Record, Source
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,10 +27,7 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     assert isinstance(plan, Plan)
     runs = [s for s in record.trials if s.trial.settings["batch_size"] == size and s.outcome is Outcome.COMPLETED]
     assert runs, "what was named was never run to its end"
-    if plan.verified:
-        assert all(row.source is not None for row in plan.settings)
-    else:
-        assert all(row.source is Source.PREDICTED for row in plan.settings)
+    assert plan.verified or all(row.source is Source.PREDICTED for row in plan.settings)
     assert most is None or size <= most
     assert world.dataset is None or size <= world.dataset
     assert world.peak(size) <= budget, "more memory than was allowed"
@@ -73,23 +71,22 @@ def test_these_checks_catch_a_plan_that_was_never_run():
     world = World(dataset=500)
     record = work(world, tune, budget="1GiB", device="cpu")
     size = chosen(record)
-    lied = dataclasses.replace(record, trials=tuple(s for s in record.trials if s.trial.settings["batch_size"] != size))
-    with pytest.raises(AssertionError, match="never run"):
-        check(world, lied, GIB, None)
-    with pytest.raises(AssertionError):
-        check(world, record, world.peak(size) - 1, None)
-    with pytest.raises(AssertionError):
-        check(world, record, GIB, size - 1)
+    without = dataclasses.replace(record, trials=tuple(s for s in record.trials if s.trial.settings["batch_size"] != size))
+    for wrong in ((without, GIB, None), (record, world.peak(size) - 1, None), (record, GIB, size - 1)):
+        with pytest.raises(AssertionError, match="never run" if wrong[0] is without else None):
+            check(world, *wrong)
 
 
 @pytest.mark.parametrize(
     "outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.KILLED, Outcome.PROBE_NOT_LOADED, Outcome.NO_STEP]
 )
-def test_only_memory_makes_the_search_go_smaller(outcome):
+def test_only_memory_makes_the_search_go_smaller(tmp_path, outcome):
     world = World(outcome_of=lambda trial, size: outcome)
     with pytest.raises(CommandFailed):
-        work(world, tune, ("my-train", "--batch-size", "24"), device="cpu", budget="1GiB")
+        work(world, tune, ("my-train", "--batch-size", "24"), device="cpu", budget="1GiB", home=tmp_path)
     assert len(world.launched) == 1, "a script that fails is not tried at other sizes"
+    record = read_record(latest(tmp_path))
+    assert record.closed.exit_code == 5 and [one.outcome for one in record.trials] == [outcome], "and it is in the record"
 
 
 @pytest.fixture
@@ -109,38 +106,37 @@ def test_on_a_real_card_its_free_memory_is_the_budget():
 @pytest.mark.usefixtures("real_card")
 @pytest.mark.parametrize(("device", "why"), [("cpu", "used no accelerator"), ("cuda:0", "no peak of device memory")])
 def test_a_peak_that_nobody_could_read_is_not_called_out_of_memory(device, why):
-    class Blind(World):
-        def _report(self, *args):
-            return dataclasses.replace(super()._report(*args), device=device)
-
-        def _sample(self, trial, size, folder, outcome, peak):
-            return dataclasses.replace(super()._sample(trial, size, folder, outcome, peak), peak=None)
-
     with pytest.raises(TrialFailed, match=why):
-        work(Blind(), tune)
+        work(reporting(lambda seen: dataclasses.replace(seen, peak=None), device=device), tune)
 
 
 def test_out_of_memory_does_make_it_go_smaller():
-    world = World(linear=300 * MIB, outcome_of=lambda trial, size: None)
-    record = work(world, tune, device="cpu", budget="1GiB")
-    assert record.trials[0].outcome in MEMORY
-    assert chosen(record) <= 3
+    record = work(World(linear=300 * MIB), tune, device="cpu", budget="1GiB")
+    assert record.trials[0].outcome in MEMORY and chosen(record) <= 3
+
+
+def failing_above(last, **more):
+    return World(outcome_of=lambda trial, size: Outcome.CRASHED if size > last else None, **more)
 
 
 def test_a_crash_at_large_sizes_alone_leaves_a_plan_below_it():
-    world = World(outcome_of=lambda trial, size: Outcome.CRASHED if size > 40 else None, overhead_s=0.3)
-    record = work(world, tune, ("my-train", "--batch-size", "8"), device="cpu", budget="4GiB")
+    record = work(failing_above(40, overhead_s=0.3), tune, ("my-train", "--batch-size", "8"), device="cpu", budget="4GiB")
     assert 8 <= chosen(record) <= 40
+    record = work(failing_above(40), tune, gpu_memory="8GiB")
+    assert 1 <= chosen(record) <= 40 and any(note.code == "script-error" for note in record.notes)
+    record = work(failing_above(300, linear=64 * 1024), tune, gpu_memory="8GiB")
+    (row,) = [row for row in record.plan.settings if row.name == "batch_size"]
+    assert 270 <= row.effective <= 300
+    assert row.why.startswith("the largest that ran; limited by the script itself, which fails at batch size 3")
 
 
-def test_a_script_that_ignores_the_batch_size_has_none_named():
-    for where in ({"device": "cpu", "budget": "1GiB"}, {"gpu_memory": "4GiB"}):
-        world = World(ignores=True)
-        with pytest.raises(UsageError, match="ignores the batch size"):
-            work(world, tune, ("my-train", "--batch-size", "24"), **where)
+@pytest.mark.parametrize("where", [{"device": "cpu", "budget": "1GiB"}, {"gpu_memory": "4GiB"}], ids=["cpu", "imaginary"])
+def test_a_script_that_ignores_the_batch_size_has_none_named(where):
+    with pytest.raises(UsageError, match="ignores the batch size"):
+        work(World(ignores=True), tune, ("my-train", "--batch-size", "24"), **where)
 
 
-def test_a_data_set_smaller_than_the_batch_asked_for_is_the_limit_and_said():
+def test_a_data_set_smaller_than_the_requested_batch_is_the_limit_and_named():
     world = World(dataset=100, overhead_s=0.3)
     record = work(world, tune, ("my-train", "--batch-size", "512"), gpu_memory="8GiB")
     (row,) = [row for row in record.plan.settings if row.name == "batch_size"]
@@ -154,24 +150,6 @@ def test_a_command_without_a_place_for_the_batch_size_shows_what_to_add():
         work(world, tune, ("my-train", "--epochs", "3"), device="cpu")
     assert "{batch_size}" in caught.value.suggestion
     assert not world.launched
-
-
-def test_what_went_wrong_is_kept_in_the_record(tmp_path):
-    from brimful.record import latest, read_record
-
-    world = World(outcome_of=lambda trial, size: Outcome.TIMED_OUT)
-    with pytest.raises(BrimfulError):
-        work(world, tune, device="cpu", budget="1GiB", home=tmp_path)
-    record = read_record(latest(tmp_path))
-    assert record.closed.exit_code == 5
-    assert [s.outcome for s in record.trials] == [Outcome.TIMED_OUT]
-
-
-def test_a_crash_at_large_sizes_alone_leaves_a_plan_on_an_imaginary_card_too():
-    world = World(outcome_of=lambda trial, size: Outcome.CRASHED if size > 40 else None)
-    record = work(world, tune, gpu_memory="8GiB")
-    assert 1 <= chosen(record) <= 40
-    assert any(note.code == "script-error" for note in record.notes)
 
 
 @pytest.mark.parametrize("objective", ["fastest", "largest"])

@@ -29,24 +29,24 @@ def world(**more):
 
 def test_what_does_not_fit_shows_what_would_help_the_largest_saving_first():
     there = world()
-    said = run(there)
-    assert said.verdict == "out_of_memory" and said.what_if is not None
-    by_code = {saving.code: saving for saving in said.what_if.savings}
-    saved = [saving.saved_bytes for saving in said.what_if.savings]
+    found = run(there)
+    assert found.verdict == "out_of_memory" and found.what_if is not None
+    by_code = {saving.code: saving for saving in found.what_if.savings}
+    saved = [saving.saved_bytes for saving in found.what_if.savings]
     assert saved == sorted(saved, reverse=True) and min(saved) > 0
     for code, left in (("gradient-checkpointing", 0.25), ("mixed-precision", 0.5)):
         saving = by_code[code]
         assert saving.source is Source.PREDICTED
         assert saving.saved_bytes == pytest.approx(there.activations(100) * (1 - left), rel=0.02)
-        assert saving.new_peak_bytes == said.peak.device_bytes - saving.saved_bytes
-        assert saving.fits == (saving.new_peak_bytes * 1.2 <= said.budget.bytes)
+        assert saving.new_peak_bytes == found.peak.device_bytes - saving.saved_bytes
+        assert saving.fits == (saving.new_peak_bytes * 1.2 <= found.budget.bytes)
     assert [trial.what_if for trial in there.launched if trial.what_if] == ["autocast", "checkpointing"]
     assert all(trial.capacity_bytes is None for trial in there.launched if trial.what_if)
 
 
 def test_micro_batches_are_an_estimate_that_keeps_the_effective_batch():
-    said = run(world())
-    halves, quarters = (next(s for s in said.what_if.savings if s.code == f"accumulation-{n}") for n in (2, 4))
+    found = run(world())
+    halves, quarters = (next(s for s in found.what_if.savings if s.code == f"accumulation-{n}") for n in (2, 4))
     assert halves.source is quarters.source is Source.ESTIMATE
     assert halves.saved_bytes == pytest.approx(50 * 100 * MIB, rel=0.02)
     assert quarters.saved_bytes == pytest.approx(75 * 100 * MIB, rel=0.02)
@@ -64,34 +64,31 @@ def test_what_fits_is_not_tried_further_unless_you_ask_and_nothing_where_you_for
 
 def test_asked_for_the_largest_batch_size_that_would_fit_is_found_and_does_fit():
     there = world()
-    said = run(there, what_if=True)
-    saving = next(s for s in said.what_if.savings if s.code == "gradient-checkpointing")
-    assert said.largest_batch_size < saving.largest_batch_size
+    found = run(there, what_if=True)
+    saving = next(s for s in found.what_if.savings if s.code == "gradient-checkpointing")
+    assert found.largest_batch_size < saving.largest_batch_size
     at = there.fixed + 0.25 * there.activations(saving.largest_batch_size)
-    assert at < said.budget.bytes < 2 * at, "the interval keeps a margin"
+    assert at < found.budget.bytes < 2 * at, "the interval keeps a margin"
     assert next(s for s in run(world()).what_if.savings if s.code == "gradient-checkpointing").largest_batch_size is None
-
-
-def test_the_largest_obeys_the_limits():
-    said = run(world(dataset=110), what_if=True)
-    assert all(s.largest_batch_size is None or s.largest_batch_size <= 110 for s in said.what_if.savings)
+    limited = run(world(dataset=110), what_if=True).what_if.savings
+    assert all(s.largest_batch_size is None or s.largest_batch_size <= 110 for s in limited)
 
 
 def test_a_change_that_changes_nothing_says_so_and_saves_nothing():
     there = World(linear=100 * MIB, helps={"autocast": 1.5})
-    said = run(there, what_if=True)
+    found = run(there, what_if=True)
     assert [trial.what_if for trial in there.launched].count("autocast") == 1, "no largest batch size is searched"
-    others = {other.code: other.why for other in said.what_if.others}
+    others = {other.code: other.why for other in found.what_if.others}
     assert others["gradient-checkpointing"] == "a trial ran it, and the peak is no lower"
     assert others["mixed-precision"] == "a trial ran it, and the peak is higher"
-    assert {s.code for s in said.what_if.savings} == {"accumulation-2", "accumulation-4"}
+    assert {s.code for s in found.what_if.savings} == {"accumulation-2", "accumulation-4"}
 
 
 def test_a_change_under_which_the_command_fails_says_so():
-    said = run(world(outcome_of=lambda trial, size: Outcome.CRASHED if trial.what_if == "autocast" else None))
-    others = {other.code: other.why for other in said.what_if.others}
+    found = run(world(outcome_of=lambda trial, size: Outcome.CRASHED if trial.what_if == "autocast" else None))
+    others = {other.code: other.why for other in found.what_if.others}
     assert others["mixed-precision"] == "the command fails with it: crashed"
-    assert "mixed-precision" not in {s.code for s in said.what_if.savings}
+    assert "mixed-precision" not in {s.code for s in found.what_if.savings}
 
 
 def test_where_evaluation_sets_the_peak_its_batch_is_what_helps():
@@ -102,11 +99,11 @@ def test_where_evaluation_sets_the_peak_its_batch_is_what_helps():
                 row._replace(nbytes=200 * MIB * size) if getattr(row, "id", 0) == 90 and len(row) > 1 else row for row in rows
             ]
 
-    said = run(Evaluates(linear=10 * MIB))
-    assert said.breakdown.phase == "eval"
-    saving = next(s for s in said.what_if.savings if s.code == "eval-batch")
+    found = run(Evaluates(linear=10 * MIB))
+    assert found.breakdown.phase == "eval"
+    saving = next(s for s in found.what_if.savings if s.code == "eval-batch")
     assert saving.source is Source.ESTIMATE and saving.saved_bytes == pytest.approx(100 * 100 * MIB, rel=0.05)
-    assert not any(s.code.startswith("accumulation") for s in said.what_if.savings)
+    assert not any(s.code.startswith("accumulation") for s in found.what_if.savings)
 
 
 def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
@@ -117,16 +114,16 @@ def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
 
     command = (*COMMAND[:2], "20", "--eval-batch-size", "{eval_batch_size}")
     there = Evaluates(linear=MIB)
-    said = run(there, command, settings={"eval_batch_size": 80})
-    saving = next(s for s in said.what_if.savings if s.code == "eval-batch")
+    found = run(there, command, settings={"eval_batch_size": 80})
+    saving = next(s for s in found.what_if.savings if s.code == "eval-batch")
     assert saving.source is Source.PREDICTED and saving.saved_bytes == pytest.approx(40 * 100 * MIB, rel=0.02)
     assert there.launched[-1].settings["eval_batch_size"] == 40
 
 
 def test_a_command_as_it_stands_has_what_ifs_too():
     there = world(fixed=6 * GIB)
-    said = run(there, ("my-train", "--epochs", "3"))
-    assert said.batch_size is None and said.verdict == "out_of_memory"
+    found = run(there, ("my-train", "--epochs", "3"))
+    assert found.batch_size is None and found.verdict == "out_of_memory"
     assert {trial.what_if for trial in there.launched} == {None, "autocast", "checkpointing"}
 
 
@@ -134,10 +131,7 @@ def test_a_command_as_it_stands_has_what_ifs_too():
     ("note", "how"),
     [
         ("own model.set_grad_checkpointing()", "model.set_grad_checkpointing(); each forward pass is done twice then"),
-        (
-            "3 blocks of layers",
-            "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the 3 blocks of layers",
-        ),
+        ("3 blocks", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the 3 blocks"),
     ],
 )
 def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
@@ -163,10 +157,7 @@ def find_at(scripts, sizes, model, batch_size, device_bytes):
 
 
 def model_of(scripts):
-    programs = {size: joined([program_of(one.trace(size)) for one in scripts]) for size in (5, 12)}
-    model = fit_size_model(programs)
-    assert model is not None
-    return model
+    return fit_size_model({size: joined([program_of(one.trace(size)) for one in scripts]) for size in (5, 12)})
 
 
 def device_peak(script, size):
@@ -183,9 +174,11 @@ def test_extrapolated_sizes_give_the_breakdown_at_a_size_that_was_not_traced(see
 
 def test_without_a_model_it_is_made_from_the_trace_of_that_size():
     script = network(3)
-    found = find_at([script], [77], None, 77, device_peak(script, 77))
+    peak = device_peak(script, 77)
+    found = find_at([script], [77], None, 77, peak)
     assert found is not None and found.model is None
-    assert find_at([script], [5], None, 77, device_peak(script, 77)) is None
+    assert find_at([script], [5], None, 77, peak) is None
+    assert find_at([script], [5, 12], model_of([script]), 77, peak + 1) is None, "no trace gives that peak"
 
 
 @pytest.mark.parametrize("seeds", [(1, 2), (2, 1), (4, 3)])
@@ -195,8 +188,3 @@ def test_of_several_cards_it_is_the_fullest(seeds):
     for model, sizes in ((model_of(scripts), [5, 12]), (None, [77])):
         found = find_at(scripts, sizes, model, 77, fullest)
         assert found is not None and sum(found.breakdowns.whole.parts.values()) == fullest
-
-
-def test_a_peak_that_no_trace_gives_has_no_breakdown():
-    script = network(1)
-    assert find_at([script], [5, 12], model_of([script]), 77, device_peak(script, 77) + 1) is None

@@ -48,19 +48,13 @@ def cards(
     Raises UsageError for counts that make no sense, NoSuchDevice for an unknown card.
     """
     if gpu and gpu_memory:
-        raise UsageError(
-            problem=f"you gave both --gpu {gpu} and --gpu-memory {gpu_memory}",
-            explanation="they name two different cards",
-            suggestion="give one of them",
-        )
+        problem = f"you gave both --gpu {gpu} and --gpu-memory {gpu_memory}"
+        raise UsageError(problem, "they name two different cards", "give one of them")
     asked = gpu or gpu_memory
     name, colon, number = (asked or "").partition(":")
     if colon and not (number.isdecimal() and 1 <= int(number) <= MOST_CARDS):
-        raise UsageError(
-            problem=f"{asked}: {number!r} cards",
-            explanation=f"a machine has from 1 to {MOST_CARDS} imaginary cards",
-            suggestion=f"write their number behind the colon, as in {name}:8",
-        )
+        explanation = f"a machine has from 1 to {MOST_CARDS} imaginary cards"
+        raise UsageError(f"{asked}: {number!r} cards", explanation, f"write their number behind the colon, as in {name}:8")
     _require_sensible_ranks(ranks, as_rank, bool(asked))
     if not asked:
         return None
@@ -118,11 +112,8 @@ def _require_a_modelled_allocator(command: Command) -> None:
     try:
         native = settings_in({**os.environ, **command.environment}).native
     except ValueError as error:
-        raise UsageError(
-            problem=f"PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF): {error}",
-            explanation="PyTorch would refuse it as well",
-            suggestion="correct it, or unset it",
-        ) from None
+        problem = f"PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF): {error}"
+        raise UsageError(problem, "PyTorch would refuse it as well", "correct it, or unset it") from None
     if not native:
         raise UsageError(
             problem="the environment asks for the allocator backend cudaMallocAsync",

@@ -102,9 +102,6 @@ def _about_the_disk() -> Iterator[Diagnostic]:
         yield Diagnostic("disk-nearly-full", problem, "a trial keeps its output and traces there", suggestion)
 
 
-# --- calibration ------------------------------------------------------------------------------------------------------
-
-
 def calibrate(
     interpreter: str | None = None, home: Path | str | None = None, script: Path = SCRIPT
 ) -> tuple[Calibration, Path]:

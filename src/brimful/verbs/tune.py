@@ -115,12 +115,10 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None) -> Plan:
 
 
 def _confirm(tracer: Tracer, size: int) -> PeakEstimate | None:
-    """The peak of a trace at the size itself, if it was seen to fit."""
-    sample = tracer.sample(size)
+    """The peak of a trace at the size itself, if it fits."""
+    completed = tracer.sample(size).outcome is Outcome.COMPLETED
     played = tracer.played(size, tracer.card)
-    if sample.outcome is not Outcome.COMPLETED or played is None:
-        return None
-    return tracer.card.estimate(played.peak) if tracer.card.fits(played) else None
+    return tracer.card.estimate(played.peak) if completed and played is not None and tracer.card.fits(played) else None
 
 
 def _estimate(peak: PeakEstimate | None) -> Estimate | None:

@@ -136,12 +136,9 @@ def _about_the_trial(sample: TrialResult) -> Iterator[Diagnostic]:
     approximations = sample.reports[0].approximations
     if approximations:
         shown = ", ".join(f"{name} ({count})" for name, count in sorted(approximations.items()))
-        yield Diagnostic(
-            "upper-bounds",
-            f"only data or a card can settle: {shown}",
-            "brimful took an upper bound or an assumption in its place",
-            "the true peak can differ, and is lower as a rule",
-        )
+        explanation = "brimful took an upper bound or an assumption in its place"
+        suggestion = "the true peak can differ, and is lower as a rule"
+        yield Diagnostic("upper-bounds", f"only data or a card can settle: {shown}", explanation, suggestion)
 
 
 def _growth(tracer: Tracer, answer: Answer) -> list[Diagnostic]:

@@ -129,17 +129,12 @@ def test_the_predicted_ceiling_of_few_peaks_stays_within_the_budget_and_the_limi
 
 def test_a_limit_that_the_first_trial_shows_is_obeyed():
     search = search_largest_measured(8 * GIB, Limits(), first_size=16)
-    assert next(search) == 16
-    assert search.send(Measured(Outcome.COMPLETED, line(16), dataset_length=10)) == 10
-    with pytest.raises(StopIteration) as end:
-        search.send(Measured(Outcome.COMPLETED, line(10), dataset_length=10))
-    assert (end.value.value.estimate.largest_batch_size, end.value.value.estimate.limited_by) == (10, "dataset")
+    found = run_search(search, lambda size: Measured(Outcome.COMPLETED, line(size), dataset_length=10))
+    assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (10, "dataset")
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.KILLED, Outcome.COMPLETED])
 def test_only_out_of_memory_makes_the_search_go_smaller_and_a_trial_without_a_peak_is_a_failure(outcome):
-    search = search_largest_measured(8 * GIB, Limits())
-    next(search)
-    with pytest.raises(StopIteration) as end:
-        search.send(Measured(outcome))
-    assert end.value.value.failed is (Outcome.NO_STEP if outcome is Outcome.COMPLETED else outcome)
+    asked = []
+    found = run_search(search_largest_measured(8 * GIB, Limits()), lambda size: asked.append(size) or Measured(outcome))
+    assert (len(asked), found.largest, found.estimate.nothing_fits) == (1, None, False)

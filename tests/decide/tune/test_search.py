@@ -113,9 +113,8 @@ machines = st.builds(
     loading_share=st.sampled_from([0.0, 0.3]),
 )
 problems = st.builds(
-    lambda low, span, **changes: problem(low + span, min_batch_size=low, **changes),
-    st.integers(1, 20),
-    st.integers(0, 4000),
+    problem,
+    st.integers(1, 4000),
     requested=st.one_of(st.none(), st.integers(1, 6000)),
     environments=st.sampled_from([(), (ALLOCATOR,)]),
     worker_counts=st.sampled_from([(), (1, 3)]),
@@ -130,7 +129,7 @@ problems = st.builds(
 def test_what_is_named_was_run_and_obeys_every_limit(machine, a_problem):
     result = search(machine, a_problem)
     assert len(result.samples) <= a_problem.max_trials
-    assert all(a_problem.min_batch_size <= size <= a_problem.largest_batch_size for size in result.sizes)
+    assert all(1 <= size <= a_problem.largest_batch_size for size in result.sizes)
     if result.chosen is None:
         return
     size = result.chosen["batch_size"]
@@ -138,7 +137,7 @@ def test_what_is_named_was_run_and_obeys_every_limit(machine, a_problem):
     runs = [one for one in result.samples if (one.trial.settings, one.trial.environment) == named]
     assert runs and any(a_problem.fits(run) for run in runs)
     assert all(run.outcome not in (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY) for run in runs)
-    assert a_problem.min_batch_size <= size <= min(a_problem.largest_batch_size, result.ceiling)
+    assert 1 <= size <= min(a_problem.largest_batch_size, result.ceiling)
     assert result.why["batch_size"]
 
 
@@ -303,10 +302,10 @@ def test_a_size_that_was_asked_for_and_fits_is_left_alone():
     assert result.chosen["batch_size"] == 100 and result.sizes == [100]
 
 
-@pytest.mark.parametrize("changes", [{"min_batch_size": 600}, {"min_batch_size": 0}, {"max_trials": 0}])
+@pytest.mark.parametrize("changes", [{"largest": 0}, {"max_trials": 0}])
 def test_a_problem_without_a_size_to_try_is_refused(changes):
     with pytest.raises(ValueError):
-        problem(512, **changes)
+        problem(**changes)
 
 
 def test_a_size_that_fitted_once_and_ran_out_of_memory_later_is_not_named():

@@ -23,21 +23,17 @@ def memory_that_grows(
 ) -> list[Diagnostic]:
     """Warnings about what piles up; [] where it is too little to matter.
 
-    `growth`: as `Report.growth` has it. `peak_bytes`: device peak of the same trial. With `evaluation_bytes` (what the
-    evaluation holds on the card at most, as predicted) and `budget_bytes` the warning shows where it does not fit in the end;
-    with `evaluation_samples`, how many there are, where what is kept of them may be compared with each other.
+    `growth`: as in `Report.growth`. `peak_bytes`: device peak of the same trial. `evaluation_bytes` (the most that it holds on
+    the card, predicted) and `budget_bytes` show whether it fits in the end; `evaluation_samples`: how many there are.
     """
-    training, per_step = None, growth.get("train", 0)
+    found, per_step = [], growth.get("train", 0)
     if per_step and per_step >= STEP_SHARE * peak_bytes:
-        training = Diagnostic(
-            "memory-grows",
-            f"each step leaves {format_bytes(per_step)} more on the card",
-            f"the predicted peak is of the first steps; after {MANY:,} it is about {format_bytes(MANY * per_step)} more",
-            "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()",
-        )
+        problem = f"each step leaves {format_bytes(per_step)} more on the card"
+        later = f"the predicted peak is of the first steps; after {MANY:,} it is about {format_bytes(MANY * per_step)} more"
+        suggestion = "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()"
+        found.append(Diagnostic("memory-grows", problem, later, suggestion))
     evaluation = _evaluation(growth, peak_bytes, evaluation_bytes, budget_bytes)
-    collects = _collected(growth, peak_bytes, evaluation_samples)
-    return list(filter(None, [training, evaluation, collects]))
+    return [*found, *filter(None, [evaluation, _collected(growth, peak_bytes, evaluation_samples)])]
 
 
 def _evaluation(

@@ -1,8 +1,7 @@
 """What a changed batch size means for the learning rate: advice, never a change made silently.
 
-Linear for SGD: Goyal et al. 2017, "Accurate, Large Minibatch SGD", arXiv 1706.02677. Square root for Adam and its kind:
-Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", arXiv 2205.10287. Both hold up to a
-critical batch size that depends on the task (McCandlish et al. 2018, arXiv 1812.06162).
+Linear for SGD: Goyal et al. 2017, arXiv 1706.02677. Square root for Adam and its kind: Malladi et al. 2022, arXiv 2205.10287.
+Both hold up to a critical batch size that depends on the task (McCandlish et al. 2018, arXiv 1812.06162).
 """
 
 from __future__ import annotations
@@ -34,16 +33,13 @@ def learning_rate_advice(rate: float | None, before: int | None, after: int | No
     if not before or not after or before == after:
         return None
     problem = f"The batch size goes from {before:,} to {after:,}, {after / before:.3g} times as much."
-    change = "fewer" if after > before else "more"
-    explanation = (
-        f"An epoch has {change} steps, and the learning rate that was right may not be any more. brimful leaves it as it is."
+    steps = "An epoch has fewer steps" if after > before else "An epoch has more steps"
+    explanation = f"{steps}, and the learning rate that was right may not be any more. brimful leaves it as it is."
+    suggestion = (
+        "Consider the learning rate anew: linear in the batch size for SGD, by its square root for Adam; with a warm-up."
     )
     scaled = scaled_learning_rate(rate, before, after, optimizer) if rate and optimizer else None
-    if scaled is None or rate is None:
-        suggestion = (
-            "Consider the learning rate anew: linear in the batch size for SGD, by its square root for Adam; with a warm-up."
-        )
-    else:
+    if scaled is not None:
         value, rule = scaled
         paper = "arXiv 1706.02677" if rule == "linear" else "arXiv 2205.10287"
         suggestion = (

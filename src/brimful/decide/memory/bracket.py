@@ -54,15 +54,8 @@ class Bracket:
     failed: Outcome | None = None  # a failure that no smaller size can mend
 
     def __post_init__(self) -> None:
-        if self.limits.min_batch_size < 1:
-            raise ValueError(f"the smallest batch size must be at least 1, not {self.limits.min_batch_size}")
-        if self.upper is not None and self.upper < self.lowest:
-            upper, name = upper_limit(self.limits)
-            raise ValueError(f"no batch size from {self.limits.min_batch_size} to {upper} ({name})")
-
-    @property
-    def lowest(self) -> int:
-        return -(-self.limits.min_batch_size // self.multiple_of)
+        if self.upper is not None and self.upper < 1:
+            raise ValueError("no batch size from 1 to {} ({})".format(*upper_limit(self.limits)))
 
     @property
     def upper(self) -> int | None:
@@ -89,7 +82,7 @@ class Bracket:
 
     def within(self, size: int) -> int:
         """The size nearest to `size` that the limits allow."""
-        return max(self.lowest, min(size, self.upper if self.upper is not None else size))
+        return max(1, min(size, self.upper if self.upper is not None else size))
 
     def learn_dataset_length(self, samples: int | None) -> None:
         lengths = [length for length in (self.limits.dataset_length, samples) if length is not None]

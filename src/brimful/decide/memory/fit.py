@@ -112,12 +112,10 @@ class Card:
         low, high = self.around(device, growth)
         return Point(batch_size, Estimate(device, Source.PREDICTED, low, high, self.interval.basis))
 
-    def replay_program(self, program: Program) -> Replayed:
-        """Replay a program on this card, or on as many as it is of: the worst of them."""
+    def replay(self, traced: Trace | Program) -> Replayed:
+        """Replay on this card, or on as many as a program is of: the worst of them."""
+        program = traced if isinstance(traced, Program) else program_of(traced)
         return worst_of(replay_cards(program, program.sizes, self.settings, self.capacity_bytes))
-
-    def replay(self, trace: Trace) -> Replayed:
-        return self.replay_program(program_of(trace))
 
 
 @dataclass

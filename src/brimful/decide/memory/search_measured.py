@@ -1,6 +1,6 @@
 """The search for the largest batch size where each trial is run and its peak measured: a generator without input or output.
 
-It goes up in steps whose predicted peak stays within the budget; the size that it names was run and fitted.
+It goes up in steps whose predicted peak stays within the budget; the size that it names ran and fitted.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ class MeasuredConclusion:
 
     estimate: MemoryEstimate
     largest: int | None  # that was run, with its peak within the budget
-    tried: tuple[int, ...]  # batch sizes, in order
-    failed: Outcome | None = None  # a trial failed for a reason other than memory
 
 
 @dataclass
@@ -97,7 +95,7 @@ def search_largest_measured(
         known.add(size, (yield size))
         size = _next_size(known) if bracket.failed is None else None
     estimate = _estimate(known, memory, names_largest)
-    return MeasuredConclusion(estimate, bracket.low, tuple(bracket.tried), bracket.failed)
+    return MeasuredConclusion(estimate, bracket.low)
 
 
 def predicted_ceiling(points: Sequence[tuple[int, float]], budget_bytes: int, limits: Limits) -> int:
@@ -122,7 +120,7 @@ def _next_size(known: _Known) -> int | None:
         smallest = min(bracket.tried)
         if high is None:  # all of them were beyond a limit that nobody knew
             return upper
-        return bracket.within(min(smallest // 4, upper or smallest)) if smallest > bracket.lowest else None
+        return bracket.within(min(smallest // 4, upper or smallest)) if smallest > 1 else None
     fit = known.fit
     if known.flat or fit is None:
         return None
@@ -168,15 +166,15 @@ def _estimate(known: _Known, memory: str, names_largest: bool) -> MemoryEstimate
         fixed_bytes=fit.fixed if fit else None,
         linear_bytes=fit.linear if fit else None,
         quadratic_bytes=fit.quadratic if fit else None,
-        curve=tuple(_point(size, fit) for size in curve_sizes(low, bracket.lowest, bracket.upper)) if fit else (),
+        curve=_curve(fit, curve_sizes(low, 1, bracket.upper)) if fit else (),
         probes=tuple(Point(n, Estimate(known.peaks[n], Source.MEASURED)) for n in bracket.tried if n in known.peaks),
         largest_batch_size=low if names_largest else None,
-        nothing_fits=low is None and bracket.lowest in bracket.too_large,
+        nothing_fits=low is None and 1 in bracket.too_large,
         limited_by=limit,
         ignores_batch_size=known.flat,
     )
 
 
-def _point(size: int, fit: PeakFit) -> Point:
+def _curve(fit: PeakFit, sizes: Sequence[int]) -> tuple[Point, ...]:
     note = f"a curve through {len(fit.sizes)} measured batch sizes"
-    return Point(size, Estimate(fit.at(size), Source.PREDICTED, *fit.interval(size), note))
+    return tuple(Point(size, Estimate(fit.at(size), Source.PREDICTED, *fit.interval(size), note)) for size in sizes)

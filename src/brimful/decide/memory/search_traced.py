@@ -91,7 +91,7 @@ class _Known:
         else:
             self.steps.add(traced.samples_per_step)
             program = self.programs[size] = joined([program_of(trace) for trace in traced.traces])
-            played = self.played[size] = self.card.replay_program(program)
+            played = self.played[size] = self.card.replay(program)
             (bracket.fitting if self.card.fits(played) else bracket.too_large).add(size)
 
     @property
@@ -134,8 +134,8 @@ def _first_traces(known: _Known, first_size: int) -> Generator[int, Traced, None
     bracket = known.bracket
     size = bracket.within(first_size)
     yield from known.trace(size)
-    while size in known.full and size > bracket.lowest and len(bracket.tried) < MAX_TRACES:
-        size = max(bracket.lowest, size // 4)
+    while size in known.full and size > 1 and len(bracket.tried) < MAX_TRACES:
+        size = max(1, size // 4)
         yield from known.trace(size)
     if not known.programs:
         return
@@ -168,11 +168,11 @@ def _next_size(known: _Known) -> int | None:
     bracket, model = known.bracket, most_trusted(known.programs, known.frontier)
     candidate = _candidate(known, model)
     if candidate is None:
-        return None if bracket.lowest in bracket.tried or (model is not None and model.verified) else bracket.lowest
+        return None if 1 in bracket.tried or (model is not None and model.verified) else 1
     if candidate not in bracket.tried or (candidate == bracket.upper and candidate in bracket.fitting):
         return candidate if candidate not in bracket.tried else None  # the trace of the upper limit is the proof
     if model is not None and model.size_model.exact and not model.verified and not _proves_the_limit(known, candidate):
-        smaller = range(candidate - 1, bracket.lowest - 1, -1)  # below the answer, since it must be safe
+        smaller = range(candidate - 1, 0, -1)  # below the answer, since it must be safe
         return next((size for size in smaller if size not in bracket.tried), None)
     return None
 
@@ -206,16 +206,16 @@ def _candidate_by_memory(known: _Known, model: TrustedModel | None) -> int | Non
     expected = high is not None and (model is None or not model.verified or known.peaks_of(model.size_model).fits(high))
     if low is not None and upper is not None and high in known.full and expected:
         upper = min(upper, max(low + 1, isqrt(low * high)))  # the prediction was wrong once: half way, in octaves
-    if upper is not None and upper <= (low or bracket.lowest - 1):
+    if upper is not None and upper <= (low or 0):
         return low
     if model is None:
-        found = _candidate_by_peaks(known, low or bracket.lowest, upper)
+        found = _candidate_by_peaks(known, low or 1, upper)
     elif model.size_model.constant:
         # Any size is as good as any other: without a limit, name none that was not traced.
         found = upper if upper is not None and known.peaks_of(model.size_model).fits(upper) else None
     else:
         # From the largest traced size that fits upwards, for a model may hold near the edge alone.
-        found = known.peaks_of(model.size_model).largest(low or bracket.lowest, upper)
+        found = known.peaks_of(model.size_model).largest(low or 1, upper)
     return found if low is None or found is not None else low
 
 
@@ -260,7 +260,7 @@ def _conclude(known: _Known) -> MemoryConclusion:
         curve=_curve(known, largest),
         probes=tuple(card.point(bracket.samples(size), shown) for size, shown in known.played.items()),
         largest_batch_size=None if largest is None else bracket.samples(largest),
-        nothing_fits=largest is None and (verified or bracket.lowest in bracket.too_large),
+        nothing_fits=largest is None and (verified or 1 in bracket.too_large),
         limited_by=_limited_by(known, trusted, largest, constant),
         ignores_batch_size=constant and len(known.steps) == 1,
     )
@@ -293,7 +293,7 @@ def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
     models = [most_trusted(known.programs, frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
     found = [model for model in models if model is not None]
     points, rows = [], max((len(model.size_model.program.events) for model in found), default=0)
-    for size in curve_sizes(largest, bracket.lowest, bracket.upper, rows) if found else []:
+    for size in curve_sizes(largest, 1, bracket.upper, rows) if found else []:
         model = min(found, key=lambda m, size=size: min(abs(size - seen) for seen in m.reproduced))
         played = known.played.get(size) or known.peaks_of(model.size_model).at(size)
         if played.full is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from brimful.units import format_bytes, format_share
 from brimful.values import Diagnostic, Heartbeat
 
@@ -18,39 +20,26 @@ class MemoryPressure:
         self._retries_warned = False
         self._host_armed = True
 
-    def warnings(self, heartbeat: Heartbeat) -> list[Diagnostic]:
-        return [*self._retries(heartbeat), *self._host(heartbeat)]
-
-    def _retries(self, heartbeat: Heartbeat) -> list[Diagnostic]:
-        if self._retries_warned or heartbeat.retry_streak < RETRIES_RUNNING:
-            return []
-        self._retries_warned = True
-        held = f" and holds {format_bytes(heartbeat.reserved_bytes)}" if heartbeat.reserved_bytes is not None else ""
-        return [
-            Diagnostic(
+    def warnings(self, heartbeat: Heartbeat) -> Iterator[Diagnostic]:
+        if not self._retries_warned and heartbeat.retry_streak >= RETRIES_RUNNING:
+            self._retries_warned = True
+            held = f" and holds {format_bytes(heartbeat.reserved_bytes)}" if heartbeat.reserved_bytes is not None else ""
+            yield Diagnostic(
                 "allocator-retries",
                 f"in {heartbeat.retry_streak} steps in a row PyTorch's allocator found no room and freed its cache first "
                 f"({heartbeat.alloc_retries} times by step {heartbeat.steps:,}){held}",
                 "the card is full: steps are slower for it, and a slightly larger batch is out of memory",
                 "a smaller batch size; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps where sizes vary",
             )
-        ]
-
-    def _host(self, heartbeat: Heartbeat) -> list[Diagnostic]:
-        share = heartbeat.host_used_share
-        if share is None:
-            return []
-        self._host_armed = self._host_armed or share < HOST_AGAIN
-        if not self._host_armed or share < HOST_SHARE:
-            return []
-        self._host_armed = False
-        held = heartbeat.process_tree_host_bytes
-        own = f"; this command holds {format_bytes(held)} of it" if held else ""
-        return [
-            Diagnostic(
+        share, own_bytes = heartbeat.host_used_share or 0.0, heartbeat.process_tree_host_bytes
+        if self._host_armed and share >= HOST_SHARE:
+            self._host_armed = False
+            own = f"; this command holds {format_bytes(own_bytes)} of it" if own_bytes else ""
+            yield Diagnostic(
                 "host-memory-nearly-full",
                 f"{format_share(share)} of the host memory allowed are in use at step {heartbeat.steps:,}{own}",
                 "the kernel ends processes when nothing is left",
                 "fewer loader workers, less kept in memory from step to step, or less beside this command",
             )
-        ]
+        elif heartbeat.host_used_share is not None and share < HOST_AGAIN:
+            self._host_armed = True

@@ -28,7 +28,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Size:
-    """A batch size with its accumulation (None: the command has no place for one), and why it was taken."""
+    """A batch size with its accumulation (None: the command has no place for one), and why it comes next."""
 
     batch_size: int
     accumulation: int | None

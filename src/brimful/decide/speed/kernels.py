@@ -1,8 +1,4 @@
-"""The kernels of a step, extrapolated to any batch size as allocations are: each one's arithmetic, bytes and lengths.
-
-Where traces ran the same kernels in the same order, each number of each kernel has a polynomial of its own. Where they did
-not, the kernels of the nearest trace are taken, grown as their kind's totals grow from trace to trace.
-"""
+"""The kernels of a step, extrapolated to any batch size as allocations are: each one's arithmetic, bytes and lengths."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ class KernelModel:
 
 @dataclass(frozen=True)
 class ScaledKernels:
-    """Kernels of several traces that did not run the same ones, and the totals of each kind."""
+    """Kernels of traces that did not run the same ones: those of the nearest, grown as their kind's totals grow."""
 
     traced: Mapping[int, StepKernels]
     totals: Mapping[str, tuple[Polynomial, Polynomial]]  # kind: flops, bytes

@@ -1,7 +1,6 @@
-"""Speed by batch size: its noise, its best, and its knee, the smallest batch size that is as good as the best.
+"""Speed by batch size (samples per second over all ranks): its noise, its best, and its knee, the smallest that is as good.
 
-Speeds are samples per second over all ranks, of runs that differ in nothing but the batch size. Times and rates scatter with a
-long tail, so medians and median absolute deviations (MAD) describe them.
+Times and rates scatter with a long tail, so medians and median absolute deviations (MAD) describe them.
 """
 
 from __future__ import annotations
@@ -66,20 +65,15 @@ def relative_spread(values: Sequence[float]) -> float | None:
 
 
 def pooled_spread(groups: Iterable[Sequence[float]]) -> float | None:
-    """Relative spread of one measurement over several groups of repeats, each about its own median; None without repeats.
-
-    Variances are averaged with the degrees of freedom of their groups.
-    """
+    """Relative spread of one measurement over groups of repeats, each about its own median, variances averaged with the groups'
+    degrees of freedom; None without repeats."""
     spreads = [(len(group) - 1, spread) for group in groups if (spread := relative_spread(group)) is not None]
     freedom = sum(count for count, _ in spreads)
     return math.sqrt(sum(count * spread**2 for count, spread in spreads) / freedom) if freedom else None
 
 
 def step_spread(step_s: Sequence[float]) -> float | None:
-    """Relative standard error of a trial's mean step time, from its own steps; a lower bound of what repeats show.
-
-    Trials share the machine's slow moods, which their steps do not show; so this serves only until there are repeats.
-    """
+    """Relative standard error of a trial's mean step time, from its own steps: a lower bound of what repeats show."""
     if len(step_s) < 3 or statistics.fmean(step_s) <= 0:
         return None
     return statistics.stdev(step_s) / statistics.fmean(step_s) / math.sqrt(len(step_s))

@@ -1,7 +1,6 @@
 """Speed on a card where nothing was run: the time of a step at any batch size, the knee, and what binds it.
 
-Kernels come from traces (`kernels`), their times from the roofline (`brimful_inside.simulator.roofline`). All of it is
-predicted. Where the knee lies rests on how kernels grow with the batch, the level on what real cards reach of their peaks.
+Kernels come from traces (`kernels`), their times from the roofline (`brimful_inside.simulator.roofline`).
 """
 
 from __future__ import annotations
@@ -219,7 +218,7 @@ def _name(op: str) -> str:
 
 
 def is_of_a_fixed_total(seen: Mapping[int, float | None], batches: Mapping[int, float]) -> bool:
-    """Whether a step is made of as many batches as come to the same samples at every batch size, up to a part of a batch."""
+    """Whether as many batches make a step as come to the same samples at every batch size, up to a part of a batch."""
     sizes = sorted(size for size, samples in seen.items() if size and samples and size in batches)[:2]
     if len(sizes) < 2:
         return False

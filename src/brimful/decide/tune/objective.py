@@ -54,11 +54,10 @@ def choose(objective: Objective, fitting: Sequence[TrialResult], requested: int 
         return Choice(sizes[-1], "the largest size that was run and fits")
     if speed.noise is not None and speed.noise > UNCLEAR:
         return _among_noise(speed, requested)
-    if speed.knee_batch_size == speed.best_batch_size:
-        return Choice(speed.knee_batch_size, "the fastest of the sizes that were run and fit")
-    return Choice(
-        speed.knee_batch_size, f"the smallest size within {speed.tolerance:.0%} of the fastest one, {speed.best_batch_size:,}"
-    )
+    why = "the fastest of the sizes that were run and fit"
+    if speed.knee_batch_size != speed.best_batch_size:
+        why = f"the smallest size within {speed.tolerance:.0%} of the fastest one, {speed.best_batch_size:,}"
+    return Choice(speed.knee_batch_size, why)
 
 
 def _among_noise(speed: SpeedEstimate, requested: int | None) -> Choice | None:

@@ -27,10 +27,7 @@ def planned_settings(
     requested: Mapping[str, Setting] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[PlannedSetting, ...]:
-    """One entry for every setting that was asked for, chosen, or put into the environment; none is dropped.
-
-    `why` gives reasons by name; a setting left as asked needs none.
-    """
+    """One entry for every setting that was requested, chosen, or put into the environment; `why`: reasons by name, if any."""
     asked = dict(command.given) | dict(requested or {})
     rows = []
     for name in dict.fromkeys([*chosen, *asked]):

@@ -44,7 +44,6 @@ class SpeedProblem:
     largest_batch_size: int  # that fits by what the memory trials show, and obeys all other limits
     fits: Callable[[TrialResult], bool]  # whether a sample ran to its end within the budget
     settings: Mapping[str, Setting] = field(default_factory=dict)  # besides the batch size, with values that are in force
-    min_batch_size: int = 1
     requested: int | None = None  # the user's own batch size
     environments: tuple[Mapping[str, str], ...] = ()  # to try against none
     worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
@@ -53,8 +52,8 @@ class SpeedProblem:
     limited_by: str | None = None  # what set the largest size: "dataset", "max_batch_size" or "budget"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_batch_size <= self.largest_batch_size:
-            raise ValueError(f"no batch size from {self.min_batch_size} to {self.largest_batch_size}")
+        if self.largest_batch_size < 1:
+            raise ValueError(f"no batch size from 1 to {self.largest_batch_size}")
         if self.max_trials < 1:
             raise ValueError(f"max_trials is 1 or more, not {self.max_trials}")
 
@@ -63,7 +62,7 @@ class SpeedProblem:
         """About how many trials the search takes, for the display."""
         if self.objective is not Objective.FASTEST:
             return 1
-        octaves = max(1, math.ceil(math.log2(self.largest_batch_size / self.min_batch_size + 1)))
+        octaves = max(1, math.ceil(math.log2(self.largest_batch_size + 1)))
         sizes = min(6, octaves) + min(4, octaves) + 2 * (REPEATS - 1)  # by doubling, between them, once more
         pairs = 3 * (len(self.environments) + len(self.worker_counts))
         return min(self.max_trials, (2 if self.requested else 0) + pairs + sizes)
@@ -184,19 +183,19 @@ class _Search:
         sample = yield Request(settings, dict(context.environment))
         runs.add(sample, context, size, lowers=context in (self._home, self._context))
         hopeless = (sample.outcome in HOPELESS or len(runs.dead) >= PATIENCE) and not runs.fitting()
-        if sample.outcome is Outcome.INTERRUPTED or hopeless or runs.ceiling < self.problem.min_batch_size:
+        if sample.outcome is Outcome.INTERRUPTED or hopeless or runs.ceiling < 1:
             raise _Stop(sample)
         return sample
 
     def _usable(self, size: int) -> bool:
-        return self.problem.min_batch_size <= size <= self.runs.ceiling and (self._context, size) not in self.runs.dead
+        return 1 <= size <= self.runs.ceiling and (self._context, size) not in self.runs.dead
 
     def settle(self) -> _Steps:
         """LARGEST and FIT: one size, smaller and smaller until it fits."""
         problem = self.problem
         size = self.runs.ceiling
         if problem.objective is Objective.FIT and problem.requested is not None:
-            size = max(problem.min_batch_size, min(size, problem.requested))
+            size = max(1, min(size, problem.requested))
         while True:
             before = self.runs.ceiling
             yield from self._ask(self._context, size)
@@ -205,12 +204,12 @@ class _Search:
                 return
             if self.runs.ceiling == before:  # it failed for another reason than memory
                 raise _Stop(self.runs.samples[-1])
-            size = max(problem.min_batch_size, min(self.runs.ceiling, int(size * SHRINK)))
+            size = max(1, min(self.runs.ceiling, int(size * SHRINK)))
 
     def _baseline(self) -> _Steps:
         """The user's own settings, run as they are, if they obey the limits."""
         size = self.problem.requested
-        fits = size is not None and self.problem.min_batch_size <= size <= self.runs.ceiling
+        fits = size is not None and 1 <= size <= self.runs.ceiling
         if size is not None and fits and (self._home, size) not in self.runs.dead:
             yield from self._ask(self._home, size)
 
@@ -219,7 +218,7 @@ class _Search:
         size = self.problem.requested
         if size is not None and self.runs.rates(self._home, size):
             return size
-        return max(self.problem.min_batch_size, math.isqrt(self.problem.min_batch_size * self.runs.ceiling))
+        return max(1, math.isqrt(self.runs.ceiling))
 
     def _contexts(self, start: int) -> _Steps:
         for environment in self.problem.environments:
@@ -269,8 +268,8 @@ class _Search:
         yield from self._first(start)
         yield from self._climb(start)
         size = min(start, self.runs.ceiling)
-        while size > self.problem.min_batch_size:
-            size = max(self.problem.min_batch_size, size // 2)
+        while size > 1:
+            size = max(1, size // 2)
             yield from self._first(size)
             rate, best = self.runs.middle(self._context, size), self.runs.best(self._context)
             if rate and best and rate < best * (1 - 2 * self.runs.tolerance()):
