@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -60,16 +62,13 @@ class Faults:
         self.hit: list[tuple[str, int]] = []
 
     def due(self, place: str, samples: int | None = None) -> bool:
-        number = self.calls[place]
+        call = (place, self.calls[place])
         self.calls[place] += 1
-        too_many = (
-            samples is not None and self.capacity is not None and place == self.capacity_place and samples > self.capacity
-        )
-        if (place, number) in self.plan or too_many:
-            self.plan.discard((place, number))
-            self.hit.append((place, number))
-            return True
-        return False
+        limit = self.capacity if place == self.capacity_place else None
+        fails = call in self.plan or (samples is not None and limit is not None and samples > limit)
+        self.plan.discard(call)
+        self.hit += [call] * fails
+        return fails
 
     def fail_if_due(self, place: str, samples: int | None = None) -> None:
         if self.due(place, samples):
@@ -77,29 +76,20 @@ class Faults:
 
     def in_the_update(self):
         """While this is open, fused kernels fail where that is planned; what comes before the kernel was already done."""
-        patches = []
-        for name in ("_fused_sgd_", "_fused_adamw_"):
-            kernel = getattr(torch, name)
-
-            def failing(*args, kernel=kernel, **kwargs):
-                self.fail_if_due("update")
-                return kernel(*args, **kwargs)
-
-            patches.append(mock.patch.object(torch, name, failing))
-        return _Together(patches)
+        return failing_kernels(("_fused_sgd_", "_fused_adamw_"), lambda: self.fail_if_due("update"))
 
 
-class _Together:
-    def __init__(self, patches):
-        self.patches = patches
+@contextlib.contextmanager
+def failing_kernels(names, fail_if_due: Callable[[], None]):
+    """While this is open, `fail_if_due` is called before each of torch's functions of these names."""
 
-    def __enter__(self):
-        for patch in self.patches:
-            patch.start()
+    def failing(kernel):
+        return lambda *args, **kwargs: (fail_if_due(), kernel(*args, **kwargs))[1]
 
-    def __exit__(self, *error):
-        for patch in self.patches:
-            patch.stop()
+    with contextlib.ExitStack() as patches:
+        for name in names:
+            patches.enter_context(mock.patch.object(torch, name, failing(getattr(torch, name))))
+        yield
 
 
 def ledger_task(
@@ -136,7 +126,7 @@ def ledger_config(out: Path, **changes) -> Config:
 
 
 def shares(task: Task) -> torch.Tensor:
-    """What the ledger says: for each sample, the sum over the updates it was in of 1 / samples of that update."""
+    """For each sample, the sum over the updates it was in of 1 / samples of that update."""
     return -task.model.weight.detach()
 
 
@@ -179,6 +169,19 @@ def network_config(out: Path, **changes) -> Config:
         "log_every_s": 1e6,
     }
     return Config(out=out, **{**settings, **changes})
+
+
+def statistics(folder: Path) -> dict:
+    return json.loads((folder / "training_stats.json").read_text())
+
+
+def log_rows(folder: Path, event: str) -> list[dict]:
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["event"] == event]
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[1]) for path in (folder / "checkpoints").glob("step-*"))
 
 
 def weights(task: Task) -> list[torch.Tensor]:
@@ -234,8 +237,8 @@ def on_ranks(size: int, function: Callable, folder: Path, *argv: object, timeout
         time.sleep(0.05)
     for process in processes:
         process.kill()  # one that is still there hangs, and its exit code says so
-    told = [process.communicate() for process in processes]
-    return [(process.returncode, *words) for process, words in zip(processes, told, strict=True)]
+    output = [process.communicate() for process in processes]
+    return [(process.returncode, *words) for process, words in zip(processes, output, strict=True)]
 
 
 def _forked(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from pathlib import Path
 
@@ -16,14 +15,14 @@ from torch import nn
 from brimful.errors import DoesNotFit, UsageError
 from brimful.train import BatchingConfig, Task, fit
 from brimful.train.step.batching import Split
-from tests.train.ledger import Faults, ledger_config, ledger_task, network_config, network_task, same, weights
+from tests.train.ledger import Faults, ledger_config, ledger_task, network_config, network_task, same, statistics, weights
 
 FOUND = settings(max_examples=12, deadline=None)
 
 
 def sizes(folder: Path) -> tuple[int, int]:
-    told = json.loads((folder / "training_stats.json").read_text())
-    return told["micro_batch"], told["eval_batch"]
+    found = statistics(folder)
+    return found["micro_batch"], found["eval_batch"]
 
 
 def at_once(batch: int, limit: int) -> int:
@@ -73,8 +72,8 @@ def test_whether_there_is_an_evaluation_does_not_change_what_is_trained(tmp_path
 def test_what_does_not_fit_shows_before_the_first_step(tmp_path, capfd):
     task = ledger_task(30, Faults(capacity=5, capacity_place="eval"), eval_samples=30)
     fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=10)))
-    said = capfd.readouterr().err
-    assert said.index("tried before the training") < said.index("epoch 1")
+    stderr = capfd.readouterr().err
+    assert stderr.index("tried before the training") < stderr.index("epoch 1")
 
 
 def test_a_single_sample_that_does_not_fit_is_a_sentence(tmp_path):
@@ -95,12 +94,6 @@ def test_without_a_measure_the_loss_is_measured(tmp_path):
     assert fit(task, network_config(tmp_path / "loss")).measures["loss"] == pytest.approx(whole.measures["loss"], rel=1e-6)
 
 
-def test_the_model_is_back_in_training_mode(tmp_path):
-    task = network_task(dropout=0.1)
-    fit(task, network_config(tmp_path))
-    assert task.model.training
-
-
 @pytest.mark.parametrize("measured", [{"accuracy": torch.ones(())}, torch.ones(())])
 def test_a_measure_that_is_no_sum_is_refused_by_its_name(measured, tmp_path):
     task = dataclasses.replace(network_task(), measure=lambda model, batch: measured, best=("accuracy", "max"))
@@ -119,7 +112,7 @@ def test_a_layer_that_was_frozen_in_evaluation_mode_stays_so(tmp_path):
     assert torch.equal(frozen.running_mean, torch.zeros(3)) and frozen.num_batches_tracked == 0
 
 
-def test_a_model_that_comes_in_evaluation_mode_is_trained_in_training_mode_and_that_is_said(tmp_path, capfd):
+def test_a_model_that_comes_in_evaluation_mode_is_trained_in_training_mode_with_a_notice(tmp_path, capfd):
     task = network_task()
     task.model.eval()
     modes = set()

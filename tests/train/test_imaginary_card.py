@@ -29,7 +29,7 @@ batch = BatchingConfig(micro_batch=2048, accumulation=2)
 result = fit(task, Config(out="out", epochs=2, batch=batch, precision=sys.argv[1], clip_norm=1.0,
     on_nan=sys.argv[2]))
 print("STEPS", result.steps, result.samples)
-print("TOLD", open("out/training_stats.json").read().replace(chr(10), " "))
+print("STATISTICS", open("out/training_stats.json").read().replace(chr(10), " "))
 """
 # weights, gradients and Adam's moments are 273 MiB; a micro-batch's activations 160 MiB in fp32
 TIGHT, IMPOSSIBLE = 480 * MIB, 300 * MIB
@@ -49,28 +49,28 @@ def run(tmp_path, capacity, precision="fp32", on_nan="stop", **config):
 
 
 def test_a_card_with_too_little_memory_is_trained_on_in_smaller_pieces(tmp_path):
-    told = run(tmp_path, TIGHT, "fp16")
-    assert told.exit_code == 0, told.stderr
-    assert "STEPS 6 " in told.stdout
-    statistics = json.loads(told.stdout.split("TOLD ")[1].splitlines()[0])
+    trial = run(tmp_path, TIGHT, "fp16")
+    assert trial.exit_code == 0, trial.stderr
+    assert "STEPS 6 " in trial.stdout
+    statistics = json.loads(trial.stdout.split("STATISTICS ")[1].splitlines()[0])
     assert statistics["recoveries"] == 1 and statistics["micro_batch"] == 1024 and statistics["effective_batch"] == 4096
-    assert "1,024 in place of 2,048 samples at once" in told.stderr
+    assert "1,024 in place of 2,048 samples at once" in trial.stderr
     assert statistics["peak_gpu_memory_train_gb"] * GIB <= TIGHT and statistics["peak_host_memory_train_gb"] is None
-    assert told.report["steps"] == 6  # the probe counts what the engine counts: an update is one
+    assert trial.report["steps"] == 6  # the probe counts what the engine counts: an update is one
 
 
 def test_a_card_that_has_enough_splits_nothing(tmp_path):
-    told = run(tmp_path, None, on_nan="skip")
-    statistics = json.loads(told.stdout.split("TOLD ")[1].splitlines()[0])
+    trial = run(tmp_path, None, on_nan="skip")
+    statistics = json.loads(trial.stdout.split("STATISTICS ")[1].splitlines()[0])
     assert statistics["recoveries"] == 0 and statistics["micro_batch"] == 2048
     assert statistics["peak_gpu_memory_train_reserved_gb"] * GIB > TIGHT
-    # Its tensors have no data: nothing is told of their values, and no check of them ends or skips anything.
-    assert "STEPS 6 " in told.stdout and statistics["skipped_nan"] == 0
-    assert "loss – (an imaginary card has no data)" in told.stderr
-    assert "nan" not in told.stderr and "eval loss" not in told.stderr
+    # Its tensors have no data: nothing is reported of their values, and no check of them ends or skips anything.
+    assert "STEPS 6 " in trial.stdout and statistics["skipped_nan"] == 0
+    assert "loss – (an imaginary card has no data)" in trial.stderr
+    assert "nan" not in trial.stderr and "eval loss" not in trial.stderr
 
 
 def test_a_card_that_holds_not_even_one_sample_is_a_sentence(tmp_path):
-    told = run(tmp_path, IMPOSSIBLE)
-    assert told.exit_code != 0
-    assert "DoesNotFit: A single sample does not fit into memory" in told.stderr
+    trial = run(tmp_path, IMPOSSIBLE)
+    assert trial.exit_code != 0
+    assert "DoesNotFit: A single sample does not fit into memory" in trial.stderr

@@ -15,15 +15,10 @@ import psutil
 import pytest
 import torch
 
-from brimful.train import (
-    BatchingConfig,
-    CheckpointConfig,
-    OptimizerConfig,
-    fit,
-    oom_limits,
-)
+from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, fit, oom_limits
+from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.oom_limits import SmallerFits
-from tests.train.ledger import ROOT, Faults, environment, farthest, network_config, network_task, weights
+from tests.train.ledger import ROOT, Faults, environment, farthest, network_config, network_task, statistics, weights
 
 HERE = "tests.train.test_oom_limits"
 pytestmark = pytest.mark.heavy
@@ -81,13 +76,13 @@ def under_torchrun(
         cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        told = started.communicate(timeout=timeout_s)
+        output = started.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:  # ranks that hang outlive torchrun
         for process in [*psutil.Process(started.pid).children(recursive=True), started]:
             process.kill()
         started.communicate()
         raise
-    return subprocess.CompletedProcess(command, started.returncode, *told)
+    return subprocess.CompletedProcess(command, started.returncode, *output)
 
 
 @pytest.mark.parametrize(("how", "starts"), [("fsdp2", 2), ("overlap", 1)])
@@ -95,15 +90,13 @@ def test_all_ranks_go_back_and_end_where_the_run_that_never_failed_ends(how, sta
     done = under_torchrun(tmp_path, 3, how)
     assert done.returncode == 0, done.stderr[-6000:]
     assert json.loads((tmp_path / "out" / "start.json").read_text()) == starts, done.stderr[-6000:]
-    statistics = json.loads((tmp_path / "out" / "training_stats.json").read_text())
-    assert (statistics["micro_batch"], statistics["samples"]) == ({"fsdp2": 2, "overlap": 1}[how], 280)
-    assert statistics["effective_batch"] == 16
+    found = statistics(tmp_path / "out")
+    expected = ({"fsdp2": 2, "overlap": 1}[how], 280, 16)
+    assert (found["micro_batch"], found["samples"], found["effective_batch"]) == expected
 
     alone = network_task()
     batch = BatchingConfig(micro_batch=16)
     fit(alone, network_config(tmp_path / "one", epochs=4, batch=batch, optimizer=OptimizerConfig("sgd", lr=0.1), clip_norm=1.0))
-    from brimful.train.checkpoints.folder import Checkpoints
-
     newest = Checkpoints(tmp_path / "out" / "checkpoints", CheckpointConfig(), print).newest()
     assert newest is not None
     assert farthest(weights(alone), [newest.state["model"][name] for name, _ in alone.model.named_parameters()]) < 1e-5

@@ -74,17 +74,17 @@ def test_each_sample_is_met_once_an_epoch_at_the_same_learning_rates(
     out = tmp_path / "out"
     with_ranks(ranks, begun, tmp_path, out, micro)
     with_ranks(then, gone_on, tmp_path, out, its_micro, its_accumulation)
-    told = json.loads((out / f"ended-{then > 1}.json").read_text())
-    assert told["samples"] == SAMPLES * EPOCHS
-    assert told["ledger"] == pytest.approx(expected(its_micro * its_accumulation * then), rel=1e-9)
+    results = json.loads((out / f"ended-{then > 1}.json").read_text())
+    assert results["samples"] == SAMPLES * EPOCHS
+    assert results["ledger"] == pytest.approx(expected(its_micro * its_accumulation * then), rel=1e-9)
 
 
 def with_ranks(ranks: int, work, folder: Path, *argv: object) -> None:
     if ranks == 1:
         work(*map(str, argv))
-        return
-    ended = on_ranks(ranks, work, folder, *argv)
-    assert [code for code, _, _ in ended] == [0] * ranks, ended
+    else:
+        ended = on_ranks(ranks, work, folder, *argv)
+        assert [code for code, _, _ in ended] == [0] * ranks, ended
 
 
 def test_the_expectation_can_fail():
@@ -138,10 +138,10 @@ def by_size(ranks: int) -> list[float]:
 def test_micro_batches_hold_as_many_samples_as_their_sizes_allow_and_a_cut_off_training_meets_each_once(tmp_path):
     sized(str(tmp_path / "out"), "12")
     sized(str(tmp_path / "out"), "never")
-    told = json.loads((tmp_path / "out" / "sized-0.json").read_text())
-    assert told["ledger"] == pytest.approx(by_size(1), rel=1e-9)
-    assert all(len(part) * max(SIZES[part]) <= 24 for part in told["seen"])
-    assert max(map(len, told["seen"])) > 24 // 12  # more of the small ones
+    results = json.loads((tmp_path / "out" / "sized-0.json").read_text())
+    assert results["ledger"] == pytest.approx(by_size(1), rel=1e-9)
+    assert all(len(part) * max(SIZES[part]) <= 24 for part in results["seen"])
+    assert max(map(len, results["seen"])) > 24 // 12  # more of the small ones
 
 
 def test_ranks_with_different_numbers_of_parts_train_each_sample_once(tmp_path):
@@ -150,13 +150,13 @@ def test_ranks_with_different_numbers_of_parts_train_each_sample_once(tmp_path):
          sizes=SIZES, max_tokens=24).steps(Position(1))] for rank in range(2)
     ]  # fmt: skip
     assert parts[0] != parts[1]
-    for ended in (on_ranks(2, sized, tmp_path, tmp_path / "out", 9), on_ranks(2, sized, tmp_path, tmp_path / "out", "never")):
-        assert [code for code, _, _ in ended] == [0, 0], ended
-    told = [json.loads((tmp_path / "out" / f"sized-{rank}.json").read_text()) for rank in range(2)]
-    assert told[0]["ledger"] == told[1]["ledger"] == pytest.approx(by_size(2), rel=1e-9)
+    for stops_after in (9, "never"):
+        with_ranks(2, sized, tmp_path, tmp_path / "out", stops_after)
+    results = [json.loads((tmp_path / "out" / f"sized-{rank}.json").read_text()) for rank in range(2)]
+    assert results[0]["ledger"] == results[1]["ledger"] == pytest.approx(by_size(2), rel=1e-9)
 
 
-def test_evaluation_holds_three_times_the_tokens_and_says_so(tmp_path, capfd):
+def test_evaluation_holds_three_times_the_tokens_and_the_log_shows_it(tmp_path, capfd):
     sizes: list[int] = []
     task = sized_task()
     measure = task.measure
@@ -168,8 +168,8 @@ def test_evaluation_holds_three_times_the_tokens_and_says_so(tmp_path, capfd):
     fit(Task(**{**vars(task), "measure": measured}), config(tmp_path, BY_SIZE))
     assert 24 < max(sizes) <= 72
     assert sizes[0] == max(sizes)  # the first one, before the training, is of the largest samples
-    said = capfd.readouterr().err
-    assert "eval max_tokens" in said and "3 × max_tokens" in said and "samples × longest" in said
+    stderr = capfd.readouterr().err
+    assert "eval max_tokens" in stderr and "3 × max_tokens" in stderr and "samples × longest" in stderr
 
 
 # --- precision and sharding together ------------------------------------------------------------------------------------
@@ -182,15 +182,14 @@ def sharded_fp16(out: str) -> None:
 
 
 def test_a_sharded_model_trains_in_fp16(tmp_path):
-    ended = on_ranks(2, sharded_fp16, tmp_path, tmp_path / "out")
-    assert [code for code, _, _ in ended] == [0, 0], ended
+    with_ranks(2, sharded_fp16, tmp_path, tmp_path / "out")
     alone = fit(
         network_task(),
         network_config(tmp_path / "one", precision="fp16", clip_norm=1.0, batch=BatchingConfig(micro_batch=16, accumulation=2)),
     )
     for rank in range(2):
-        told = json.loads((tmp_path / "out" / f"fp16-{rank}.json").read_text())
-        assert told["loss"] == pytest.approx(alone.measures["loss"], rel=2e-2)
+        results = json.loads((tmp_path / "out" / f"fp16-{rank}.json").read_text())
+        assert results["loss"] == pytest.approx(alone.measures["loss"], rel=2e-2)
 
 
 # --- gradients that are summed within the backward pass -------------------------------------------------------------------
@@ -224,11 +223,11 @@ def overlapped(out: str, begins_at: str) -> None:
     Path(out, f"updates-{torch.distributed.get_rank()}.json").write_text(str(result.steps))
 
 
-def test_a_parameter_that_never_gets_a_gradient_leaves_the_overlap_off_and_says_which(tmp_path):
+def test_a_parameter_that_never_gets_a_gradient_leaves_the_overlap_off_and_is_named(tmp_path):
     ended = on_ranks(2, overlapped, tmp_path, tmp_path / "out", "never")
     assert [code for code, _, _ in ended] == [0, 0], ended
-    said = "".join(words for _, _, words in ended)
-    assert said.count("overlap is left off: idle.weight, idle.bias got no gradient") == 1
+    stderr = "".join(words for _, _, words in ended)
+    assert stderr.count("overlap is left off: idle.weight, idle.bias got no gradient") == 1
     assert (tmp_path / "out" / "updates-1.json").read_text() == "15"
 
 

@@ -23,8 +23,8 @@ def test_a_finished_training_has_steps_in_a_trial(tmp_path):
     work = tmp_path / "work"
     fit(network_task(), network_config(work / "out"))
     before = contents(work / "out")
-    told = run_trial(tmp_path, SCRIPT, keep_out=True, cut=False)
-    assert told.exit_code == 0, told.stderr
-    assert "STEPS 10" in told.stdout
-    assert "goes on from no checkpoint" in told.stderr
-    assert told.report["steps"] == 10 and contents(work / "out") == before
+    trial = run_trial(tmp_path, SCRIPT, keep_out=True, cut=False)
+    assert trial.exit_code == 0, trial.stderr
+    assert "STEPS 10" in trial.stdout
+    assert "goes on from no checkpoint" in trial.stderr
+    assert trial.report["steps"] == 10 and contents(work / "out") == before

@@ -15,12 +15,7 @@ import torch
 from brimful.errors import UsageError
 from brimful.train import BatchingConfig, OptimizerConfig, Task, fit
 from brimful.train.checkpoints.folder import Checkpoints
-from brimful.train.distributed.ranks import (
-    FINE,
-    Ranks,
-    Vote,
-    device_for,
-)
+from brimful.train.distributed.ranks import FINE, Ranks, Vote, device_for
 from tests.train.ledger import (
     Faults,
     farthest,
@@ -30,6 +25,7 @@ from tests.train.ledger import (
     network_task,
     on_ranks,
     shares,
+    statistics,
     weights,
 )  # fmt: skip
 
@@ -54,16 +50,16 @@ SCENARIOS = {
 def scenarios(folder: str) -> None:
     """All scenarios in one group of processes, one after another: starting processes is what takes time here."""
     rank = torch.distributed.get_rank()
-    told: dict[str, dict | list] = {
+    results: dict[str, dict | list] = {
         name: _scenario(Path(folder) / name.replace(" ", "-"), rank, *row) for name, row in SCENARIOS.items()
     }
-    told["memory"] = _failing(Path(folder) / "memory", ledger_task(40, Faults(capacity=0) if rank == 1 else None))
+    results["memory"] = _failing(Path(folder) / "memory", ledger_task(40, Faults(capacity=0) if rank == 1 else None))
     broken = ledger_task(40)
     if rank == 1:
         broken = dataclasses.replace(broken, loss=lambda model, batch: 1 / 0)
-    told["error"] = _failing(Path(folder) / "error", broken)
-    told["two"] = _two_against_one(Path(folder) / "two", rank)
-    (Path(folder) / f"rank-{rank}.json").write_text(json.dumps(told))
+    results["error"] = _failing(Path(folder) / "error", broken)
+    results["two"] = _two_against_one(Path(folder) / "two", rank)
+    (Path(folder) / f"rank-{rank}.json").write_text(json.dumps(results))
 
 
 def _scenario(
@@ -75,7 +71,7 @@ def _scenario(
         result = fit(task, ledger_config(out, batch=BatchingConfig(micro_batch=micro, accumulation=accumulation)))
     return {
         "shares": shares(task).tolist(), "hit": len(injected.hit), "samples": result.samples, "seen": result.measures["seen"],
-        "statistics": json.loads((out / "training_stats.json").read_text()),
+        "statistics": statistics(out),
     }  # fmt: skip
 
 
@@ -93,8 +89,8 @@ def resuming(folder: str) -> None:
     rank = torch.distributed.get_rank()
     error = UsageError("There is no checkpoint here.")
     with mock.patch.object(Checkpoints, "load", side_effect=error) if rank == 1 else contextlib.nullcontext():
-        told = _failing(Path(folder) / "out", ledger_task(40))
-    (Path(folder) / f"rank-{rank}.json").write_text(json.dumps(told))
+        results = _failing(Path(folder) / "out", ledger_task(40))
+    (Path(folder) / f"rank-{rank}.json").write_text(json.dumps(results))
 
 
 def _two_against_one(out: Path, rank: int) -> list:
@@ -105,7 +101,7 @@ def _two_against_one(out: Path, rank: int) -> list:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenarios")
     ended = on_ranks(2, scenarios, folder, folder)
     assert [code for code, _, _ in ended] == [0, 0], ended
@@ -113,39 +109,35 @@ def told(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if "decompose" not in name])
-def test_each_sample_is_trained_on_once_in_the_same_effective_batches(name, told):
+def test_each_sample_is_trained_on_once_in_the_same_effective_batches(name, results):
     samples, micro, accumulation, *_ = SCENARIOS[name]
     effective = micro * accumulation * 2
     sizes = [min(effective, samples - start) for start in range(0, samples, effective)]
     expected = sorted(1 / size for size in sizes for _ in range(size))
-    for rank in told:
+    for rank in results:
         assert sorted(rank[name]["shares"]) == pytest.approx(expected)
         assert rank[name]["samples"] == samples
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_ranks_end_with_the_same_weights(name, told):
-    assert told[0][name]["shares"] == told[1][name]["shares"]
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_what_was_planned_to_fail_did_fail_there(name, told):
+def test_ranks_end_with_the_same_weights_and_what_was_planned_to_fail_did(name, results):
+    assert results[0][name]["shares"] == results[1][name]["shares"]
     _, _, _, *plans, _ = SCENARIOS[name]
-    assert [rank[name]["hit"] for rank in told] == [len(plan) for plan in plans]
+    assert [rank[name]["hit"] for rank in results] == [len(plan) for plan in plans]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_evaluation_meets_each_sample_once_over_all_ranks(name, told):
+def test_evaluation_meets_each_sample_once_over_all_ranks(name, results):
     samples = SCENARIOS[name][0]
-    # "seen" is a sum of indices over the number of batches; the sum alone tells whether each was there once
-    for rank in told:
+    # "seen" is a sum of indices over the number of batches; the sum alone shows whether each was there once
+    for rank in results:
         pieces = rank[name]["seen"]
         assert (sum(range(samples)) / pieces) % 1 == pytest.approx(0, abs=1e-9) if pieces else samples == 1
 
 
-def test_a_loss_that_does_not_decompose_is_cut_on_all_ranks_alike(told):
+def test_a_loss_that_does_not_decompose_is_cut_on_all_ranks_alike(results):
     name = "a loss that does not decompose, on rank 1"
-    one = told[0][name]
+    one = results[0][name]
     assert one["samples"] == 50 and one["statistics"]["micro_batch"] == 2
     assert one["statistics"]["updates"] > -(-50 // 16)
     # Each update's samples once: as many have the share 1 / n as make whole updates of n samples, over both ranks.
@@ -155,40 +147,34 @@ def test_a_loss_that_does_not_decompose_is_cut_on_all_ranks_alike(told):
     assert max(sizes) == 16 and min(sizes) < 16
 
 
-def test_a_smaller_micro_batch_is_one_decision_for_all_ranks(told):
-    name = "forward on rank 1 alone"
-    assert told[0][name]["statistics"]["micro_batch"] == 2 and told[0][name]["statistics"]["recoveries"] == 1
+def test_a_smaller_batch_is_one_decision_for_all_ranks_of_training_or_evaluation_alone(results):
+    training, evaluation = (results[0][f"{what} alone"]["statistics"] for what in ("forward on rank 1", "evaluation on rank 0"))
+    assert (training["micro_batch"], training["eval_batch"], training["recoveries"]) == (2, 12, 1)
+    assert (evaluation["micro_batch"], evaluation["eval_batch"]) == (4, 6)
 
 
-def test_an_evaluation_that_fails_leaves_the_training_batch(told):
-    """What memory was missing for in evaluation says nothing about training."""
-    statistics = told[0]["evaluation on rank 0 alone"]["statistics"]
-    assert statistics["micro_batch"] == 4 and statistics["eval_batch"] == 6
-    assert told[0]["forward on rank 1 alone"]["statistics"]["eval_batch"] == 12
+def test_a_sample_that_does_not_fit_on_one_rank_ends_all_of_them_alike(results):
+    assert [rank["memory"]["kind"] for rank in results] == ["DoesNotFit", "DoesNotFit"]
+    assert "memory of rank 1" in results[0]["memory"]["words"] and "single sample" in results[1]["memory"]["words"]
 
 
-def test_a_sample_that_does_not_fit_on_one_rank_ends_all_of_them_alike(told):
-    assert [rank["memory"]["kind"] for rank in told] == ["DoesNotFit", "DoesNotFit"]
-    assert "memory of rank 1" in told[0]["memory"]["words"] and "single sample" in told[1]["memory"]["words"]
-
-
-def test_an_error_on_one_rank_ends_all_of_them_and_none_hangs(told):
-    assert [rank["error"]["kind"] for rank in told] == ["RankFailed", "ZeroDivisionError"]
-    assert "Rank 1 ended with an error" in told[0]["error"]["words"]
+def test_an_error_on_one_rank_ends_all_of_them_and_none_hangs(results):
+    assert [rank["error"]["kind"] for rank in results] == ["RankFailed", "ZeroDivisionError"]
+    assert "Rank 1 ended with an error" in results[0]["error"]["words"]
 
 
 def test_a_checkpoint_that_one_rank_cannot_load_ends_all_of_them_and_none_hangs(tmp_path):
     ended = on_ranks(2, resuming, tmp_path, tmp_path, timeout_s=45)
     assert [code for code, _, _ in ended] == [0, 0], ended
-    told = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
-    assert [rank["kind"] for rank in told] == ["RankFailed", "UsageError"]
+    results = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert [rank["kind"] for rank in results] == ["RankFailed", "UsageError"]
 
 
-def test_two_ranks_train_what_one_does_with_the_same_effective_batch(told, tmp_path):
+def test_two_ranks_train_what_one_does_with_the_same_effective_batch(results, tmp_path):
     """Though one of them ran out of memory. Sums are in another order: seen 3e-8 apart."""
     alone = network_task()
     fit(alone, network_config(tmp_path, batch=BatchingConfig(micro_batch=16), optimizer=OptimizerConfig("sgd", lr=0.1)))
-    assert farthest(weights(alone), [torch.tensor(weight) for weight in told[1]["two"]]) < 1e-6
+    assert farthest(weights(alone), [torch.tensor(weight) for weight in results[1]["two"]]) < 1e-6
 
 
 def test_one_process_alone_meets_itself():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -16,8 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from brimful.errors import DoesNotFit
-from brimful.train import Arrays, BatchingConfig, CheckpointConfig, Sum, Task, fit
-from tests.train.ledger import OUT_OF_MEMORY, Ledger, ledger_config, network_config, on_ranks, same, shares, weights
+from brimful.train import Arrays, BatchingConfig, Sum, Task, fit
+from tests.train.ledger import OUT_OF_MEMORY, Ledger, ledger_config, network_config, on_ranks, same, shares, statistics, weights
 
 ONE_THEN_TWO = [600] + [500] * 8  # the first micro-batch has one sample of 600, a later one two of 500
 
@@ -52,21 +51,16 @@ def sized_task(sizes, room: Room, eval_room: Room | None = None, decomposes: boo
     return Task("sized", Ledger(len(lengths)), loss, data, evaluated, measure, decomposes=decomposes)
 
 
-def told(folder: Path) -> dict:
-    return json.loads((folder / "training_stats.json").read_text())
-
-
 def test_what_a_later_micro_batch_lacks_is_missing_before_the_first_update(tmp_path, capfd):
     room = Room(900)
     batch = BatchingConfig(micro_batch=2, max_tokens=1000)
     task = sized_task(ONE_THEN_TWO, room)
     fit(task, ledger_config(tmp_path, batch=batch))
     assert room.met == [False]
-    said = capfd.readouterr().err
-    assert said.index("tried before the training (torch.OutOfMemoryError): 1 in place of 2 samples at once") < said.index(
-        "epoch 1"
-    )
-    assert told(tmp_path)["micro_batch"] == 1 and told(tmp_path)["recoveries"] == 1
+    stderr = capfd.readouterr().err
+    tried = "tried before the training (torch.OutOfMemoryError): 1 in place of 2 samples at once"
+    assert stderr.index(tried) < stderr.index("epoch 1")
+    assert statistics(tmp_path)["micro_batch"] == 1 and statistics(tmp_path)["recoveries"] == 1
     assert shares(task).count_nonzero() == 9
 
 
@@ -141,17 +135,13 @@ def test_weights_and_statistics_are_bit_for_bit_those_of_a_training_without_it(n
 
 
 def test_a_training_that_is_finished_or_whose_samples_have_no_sizes_tries_nothing(tmp_path):
-    calls = []
-    task = network(False)
+    calls, task = [], network(False)
     counted = dataclasses.replace(task, loss=lambda model, batch: calls.append(1) or task.loss(model, batch))
-    batch, checkpoints = BatchingConfig(micro_batch=8), CheckpointConfig()
-    fit(counted, network_config(tmp_path / "plain", batch=batch, epochs=1))
+    fit(counted, network_config(tmp_path / "plain", batch=BatchingConfig(micro_batch=8), epochs=1))
     assert len(calls) == 5
-    fit(counted, network_config(tmp_path / "sized", batch=BatchingConfig(micro_batch=8, max_tokens=320), epochs=1))
-    assert len(calls) == 5 + 5 + 2
-    again = network_config(tmp_path / "sized", batch=BatchingConfig(micro_batch=8, max_tokens=320), epochs=1)
-    fit(counted, dataclasses.replace(again, checkpoints=checkpoints))
-    assert len(calls) == 5 + 5 + 2
+    for _ in range(2):  # the second one is finished
+        fit(counted, network_config(tmp_path / "sized", batch=BatchingConfig(micro_batch=8, max_tokens=320), epochs=1))
+        assert len(calls) == 5 + 5 + 2
 
 
 def on_one_rank(out: str, how: str) -> None:
@@ -167,7 +157,7 @@ def on_one_rank(out: str, how: str) -> None:
 def test_what_one_rank_lacks_makes_the_pieces_of_all_smaller(how, tmp_path):
     ended = on_ranks(2, on_one_rank, tmp_path, tmp_path / "out", how)
     assert [code for code, _, _ in ended] == [0, 0], ended
-    assert "on rank 1" in ended[1][2] and told(tmp_path / "out")["micro_batch"] == 2
+    assert "on rank 1" in ended[1][2] and statistics(tmp_path / "out")["micro_batch"] == 2
 
 
 def too_long_for_one_rank(out: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from unittest import mock
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 from torch import nn
 
 from brimful.errors import DoesNotFit
-from brimful.train.step.oom import attempt
 from brimful.train.step.optimizer_update import Update
+from tests.train.ledger import failing_kernels, same
 
 CPU = torch.device("cpu")
 OPTIMIZERS = {
@@ -22,15 +23,9 @@ OPTIMIZERS = {
     "adafactor": lambda groups: torch.optim.Adafactor(groups, lr=0.1),
 }
 KERNELS = [
-    "_fused_adamw_",
-    "_fused_sgd_",
-    "_foreach_addcdiv_",
-    "_foreach_sqrt",
-    "_foreach_add_",
-    "_foreach_mul_",
-    "sqrt",
+    "_fused_adamw_", "_fused_sgd_", "_foreach_addcdiv_", "_foreach_sqrt", "_foreach_add_", "_foreach_mul_", "sqrt",
     "_foreach_lerp_",
-]
+]  # fmt: skip
 
 
 def model_and(make):
@@ -45,28 +40,18 @@ def trained(make, failures: set[int], survived: list) -> list[torch.Tensor]:
     """Four updates, in which the kernel calls of these numbers find no memory; what changed before them did change."""
     model, optimizer = model_and(make)
     update = Update(optimizer, CPU, survived.append)
-    calls = iter(range(100_000))
+    calls = itertools.count()
     generator = torch.Generator().manual_seed(1)
-    patches = []
-    for name in KERNELS:
-        real = getattr(torch, name)
 
-        def failing(*args, real=real, **kwargs):
-            if next(calls) in failures:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
-            return real(*args, **kwargs)
+    def fail_if_due() -> None:
+        if next(calls) in failures:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
 
-        patches.append(mock.patch.object(torch, name, failing))
-    for patch in patches:
-        patch.start()
-    try:
+    with failing_kernels(KERNELS, fail_if_due):
         for _ in range(4):
             for p in model.parameters():
                 p.grad = torch.randn(p.shape, generator=generator)
             update.step()
-    finally:
-        for patch in patches:
-            patch.stop()
     return [*model.parameters(), *(v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor))]
 
 
@@ -78,16 +63,14 @@ def test_weights_and_state_are_those_of_an_update_that_never_failed(name, at):
     hit = trained(OPTIMIZERS[name], at, survived)
     if name not in ("adamw, one by one", "adafactor"):
         assert survived  # some kernel was reached
-    assert all(torch.equal(a, b) for a, b in zip(whole, hit, strict=True))
+    assert same(whole, hit)
 
 
 def test_this_comparison_can_fail():
     """Without undoing, a step counter or a moment would have moved twice."""
     with mock.patch("brimful.train.step.optimizer_update._Kept.put_back", lambda self, state: None):
         hit = trained(OPTIMIZERS["adamw, several at once"], {3}, [])
-    assert not all(
-        torch.equal(a, b) for a, b in zip(trained(OPTIMIZERS["adamw, several at once"], set(), []), hit, strict=True)
-    )
+    assert not same(trained(OPTIMIZERS["adamw, several at once"], set(), []), hit)
 
 
 def test_a_parameter_that_cannot_be_updated_at_all_is_a_sentence():
@@ -102,22 +85,3 @@ def test_another_error_is_raised_as_it_is():
             p.grad = torch.zeros_like(p)
         with pytest.raises(RuntimeError, match="something else"):
             Update(optimizer, CPU, print).step()
-
-
-def test_an_attempt_keeps_nothing_of_what_failed():
-    import gc
-    import weakref
-
-    held: list = []
-
-    def work():
-        tensor = torch.zeros(10)
-        held.append(weakref.ref(tensor))
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    missing = attempt(work)
-    gc.disable()  # gone by itself, not by a collection
-    try:
-        assert missing is not None and missing.message == "CUDA out of memory." and held[0]() is None
-    finally:
-        gc.enable()
