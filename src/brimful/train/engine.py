@@ -142,10 +142,8 @@ class _Training:
         """The checkpoint to go on from."""
         if keeps_writes_out():
             if self.config.checkpoints.resume != "no" and any(self.checkpoints.folder.glob("step-*")):
-                self.log.line(
-                    f"A trial by brimful goes on from no checkpoint: it begins anew, and those in {self.checkpoints.folder} "
-                    "stay as they are."
-                )
+                folder = self.checkpoints.folder
+                self.log.line(f"A trial by brimful goes on from no checkpoint: it begins anew, and {folder} stays as it is.")
             return None
         checkpoint = self.restart.checkpoint if self.restart is not None else None
         return self.checkpoints.load(checkpoint) if checkpoint is not None else self.checkpoints.resume()
@@ -197,8 +195,9 @@ class _Training:
             self._write_statistics()
         counts = self.stepper.counts
         if counts.skipped_nan:
-            left_out = f"{counts.skipped_nan:,} of {counts.updates:,} updates"
-            self.log.line(f"{left_out} were left out because their loss was NaN or infinite.")
+            self.log.line(
+                f"{counts.skipped_nan:,} of {counts.updates:,} updates were left out: their loss was NaN or infinite."
+            )
         self.ranks.confirm()  # what rank 0 wrote is there for all
         best = self.best or {"measures": None, "step": None}
         return Result(
@@ -387,7 +386,5 @@ def crossed(every: float | None, before: float, after: float) -> bool:
 
 def _ended_by(number: int, out: Path) -> Terminated | Interrupted:
     kind = Interrupted if number == signals.SIGINT else Terminated
-    name = signals.Signals(number).name
-    return kind(
-        f"Stopped by {name} after a checkpoint.", suggestion=f"The same command goes on from it: {out / 'checkpoints'}."
-    )
+    go_on = f"The same command goes on from it: {out / 'checkpoints'}."
+    return kind(f"Stopped by {signals.Signals(number).name} after a checkpoint.", suggestion=go_on)

@@ -37,7 +37,7 @@ def limits_of(split: Split, evaluation: Split | None) -> dict[str, Any]:
 
 
 class Restart:
-    """What one start by torchrun leaves to the next. `limit` and `eval_limit`: the sizes that the one before asked for."""
+    """What one start by torchrun leaves to the next. `limit` and `eval_limit`: the sizes that the one before found to fit."""
 
     def __init__(self) -> None:
         self._key = f"brimful/oom_limits/{next(_trainings)}"

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
 import torch
 from torch import nn
 
+from brimful.train.model import gradient_checkpointing
 from brimful.train.model.gradient_checkpointing import checkpoint_blocks
 from tests.brimful_inside.imaginary.conftest import gpu, trace_file  # noqa: F401
+from tests.train.ledger import same
 
 
 class Block(nn.Module):
@@ -86,10 +89,8 @@ def test_losses_weights_and_statistics_are_bit_for_bit_those_without(name: str):
     found = checkpoint_blocks(checkpointed)
     assert found is not None and found.startswith(words)
     assert losses(plain, shape) == losses(checkpointed, shape)
-    kept = checkpointed.state_dict()
-    assert kept.keys() == plain.state_dict().keys()
-    for key, value in plain.state_dict().items():
-        assert torch.equal(value, kept[key]), key
+    kept, expected = checkpointed.state_dict(), plain.state_dict()
+    assert kept.keys() == expected.keys() and same(list(kept.values()), list(expected.values()))
 
 
 def test_blocks_are_computed_twice_in_training_and_once_else():
@@ -117,10 +118,6 @@ def test_a_second_time_changes_nothing(name: str):
 
 def test_without_sparing_the_buffers_statistics_would_move_twice(monkeypatch):
     """What `_Sparing` is for."""
-    import contextlib
-
-    from brimful.train.model import gradient_checkpointing
-
     torch.manual_seed(0)
     plain = Stack()
     doubled = copy.deepcopy(plain)
@@ -227,7 +224,5 @@ def test_a_gradient_penalty_goes_backward_twice_and_running_statistics_change_on
         out = model(x).sum()
         (slope,) = torch.autograd.grad(out, x, create_graph=True)
         (out + slope.pow(2).sum()).backward()
-    for ours, theirs in zip(checkpointed.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours.grad, theirs.grad)
-    for ours, theirs in zip(checkpointed.buffers(), plain.buffers(), strict=True):
-        assert torch.equal(ours, theirs)
+    assert same([p.grad for p in checkpointed.parameters()], [p.grad for p in plain.parameters()])
+    assert same(list(checkpointed.buffers()), list(plain.buffers()))

@@ -34,42 +34,38 @@ def applied(model: nn.Module, config: Config, device: torch.device = CPU, **more
     return apply_model_options(model, config, device, **more)
 
 
-def test_without_options_nothing_is_done_or_said():
+def test_without_options_nothing_is_done_or_reported():
     model = blocks()
     kinds = [type(module) for module in model.modules()]
     assert applied(model, Options()) == []
     assert [type(module) for module in model.modules()] == kinds
 
 
-def test_gradient_checkpointing_is_told_with_its_blocks():
+def test_gradient_checkpointing_names_its_blocks_or_their_absence():
     (row,) = applied(blocks(), Options(gradient_checkpointing=True))
     assert row == Effective("gradient_checkpointing", True, True, "3 × Sequential, each computed again in the backward pass")
-
-
-def test_a_model_without_blocks_is_told():
     (row,) = applied(nn.Linear(2, 2), Options(gradient_checkpointing=True))
-    assert (row.requested, row.effective) == (True, False)
-    assert row.why.startswith("no repeated blocks")
+    assert (row.requested, row.effective) == (True, False) and row.why.startswith("no repeated blocks")
 
 
 class WithItsOwn(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = blocks()
-        self.asked: list[object] = []
+        self.calls: list[object] = []
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None):
-        self.asked.append(gradient_checkpointing_kwargs)
+        self.calls.append(gradient_checkpointing_kwargs)
 
 
 class WithAnOldOne(WithItsOwn):
     def gradient_checkpointing_enable(self):
-        self.asked.append("asked")
+        self.calls.append("called")
 
 
 class WithANewOne(WithItsOwn):
     def activation_checkpointing_enable(self, activation_checkpointing_kwargs=None):
-        self.asked.append(activation_checkpointing_kwargs)
+        self.calls.append(activation_checkpointing_kwargs)
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None):
         raise AssertionError("deprecated")
@@ -80,11 +76,11 @@ class ThatRefuses(WithItsOwn):
         raise ValueError("ThatRefuses does not support gradient checkpointing.")
 
 
-def test_a_model_with_its_own_way_is_asked_first():
+def test_a_models_own_way_comes_first():
     settings = {"use_reentrant": False}
-    for model, asked in ((WithItsOwn(), settings), (WithANewOne(), settings), (WithAnOldOne(), "asked")):
+    for model, call in ((WithItsOwn(), settings), (WithANewOne(), settings), (WithAnOldOne(), "called")):
         (row,) = applied(model, Options(gradient_checkpointing=True))
-        assert model.asked == [asked]
+        assert model.calls == [call]
         assert row.effective is True and row.why == f"{type(model).__name__}'s own"
         assert type(model.layers[0]) is nn.Sequential, "and nothing else is done to it"
 
@@ -123,38 +119,42 @@ def test_channels_last_reaches_convolutions_of_two_and_three_dimensions():
     assert model[0](torch.randn(2, 3, 8, 8)).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_channels_last_is_left_out_where_parameters_are_sharded_and_that_is_told():
-    model = nn.Sequential(nn.Conv2d(3, 4, 3))
-    (row,) = applied(model, Options(channels_last=True, parallel="fsdp2"), ranks=2)
-    assert (row.requested, row.effective) == (True, False)
-    assert "FSDP2" in row.why
-    assert model[0].weight.is_contiguous()
+@pytest.mark.parametrize(
+    ("model", "options", "why"),
+    [(nn.Sequential(nn.Conv2d(3, 4, 3)), {"parallel": "fsdp2"}, "FSDP2"), (nn.Linear(2, 2), {}, "no convolution")],
+)
+def test_channels_last_is_left_out_with_a_reason(model, options, why):
+    (row,) = applied(model, Options(channels_last=True, **options), ranks=2)
+    assert (row.requested, row.effective) == (True, False) and why in row.why
+    assert all(p.is_contiguous() for p in model.parameters())
 
 
-def test_channels_last_without_convolutions_is_told():
-    (row,) = applied(nn.Linear(2, 2), Options(channels_last=True))
-    assert (row.requested, row.effective) == (True, False)
-    assert "no convolution" in row.why
+@pytest.mark.parametrize(
+    ("options", "device", "problem"),
+    [
+        ({}, CPU, r"config\.cuda_graphs = True on the device cpu"),
+        ({"parallel": "fsdp2"}, CARD, "and config.parallel = 'fsdp2'"),
+    ],
+)
+def test_cuda_graphs_are_refused_without_a_card_and_with_fsdp2_over_several_ranks(options, device, problem):
+    with pytest.raises(UsageError, match=problem):
+        applied(blocks(), Options(cuda_graphs=True, **options), device, ranks=2)
 
 
-def test_cuda_graphs_are_refused_where_there_is_no_card():
-    with pytest.raises(UsageError, match=r"config\.cuda_graphs = True on the device cpu"):
-        applied(blocks(), Options(cuda_graphs=True))
-
-
-def test_cuda_graphs_are_refused_with_fsdp2_over_several_ranks():
-    with pytest.raises(UsageError, match=r"config\.cuda_graphs = True and config\.parallel = 'fsdp2'"):
-        applied(blocks(), Options(cuda_graphs=True, parallel="fsdp2"), CARD, ranks=2)
-
-
-def test_cuda_graphs_are_torch_compiles_and_add_to_gradients_that_stand_ready(monkeypatch):
-    """A graph's own gradient tensors are overwritten by the next replay: they may not become the parameters' gradients."""
+@pytest.fixture
+def compiled_with(monkeypatch) -> list[dict]:
+    """The options of each call of torch.compile, which compiles nothing here."""
+    calls = []
     monkeypatch.setattr(options, "_check_compiler", lambda device: None)
-    asked = []
-    monkeypatch.setattr(torch, "compile", lambda f, **options: asked.append(options) or f)
+    monkeypatch.setattr(torch, "compile", lambda f, **options: calls.append(options) or f)
+    return calls
+
+
+def test_cuda_graphs_are_torch_compiles_and_add_to_gradients_that_stand_ready(compiled_with):
+    """A graph's own gradient tensors are overwritten by the next replay: they may not become the parameters' gradients."""
     model = blocks()
     (row,) = applied(model, Options(cuda_graphs=True), CARD)
-    assert row.name == "cuda_graphs" and asked == [{"dynamic": False, "mode": "reduce-overhead"}]
+    assert row.name == "cuda_graphs" and compiled_with == [{"dynamic": False, "mode": "reduce-overhead"}]
     with torch.no_grad():
         model(torch.ones(2, 8))
     assert all(p.grad is None for p in model.parameters())
@@ -164,21 +164,15 @@ def test_cuda_graphs_are_torch_compiles_and_add_to_gradients_that_stand_ready(mo
     assert all(p.grad is grad and grad is not None for p, grad in zip(model.parameters(), own, strict=True))
 
 
-def test_a_compiled_model_keeps_its_keys_and_its_class(monkeypatch):
-    monkeypatch.setattr(options, "_check_compiler", lambda device: None)
-    asked = []
-    monkeypatch.setattr(torch, "compile", lambda f, **options: asked.append(options) or f)
-    for alike, dynamic in ((True, False), (False, None)):
-        model = blocks()
-        (row,) = applied(model, Options(compile=True), shapes_alike=alike)
-        assert row.effective is True
-        assert model.state_dict().keys() == blocks().state_dict().keys()
-        assert isinstance(model, nn.Sequential)
-        assert asked.pop() == {"dynamic": dynamic, "mode": None}
-        model(torch.ones(2, 8)).sum().backward()
-        applied(model, Options(compile=True))
-        assert [kind.__name__ for kind in type(model).__mro__[:2]] == ["CompiledSequential", "Sequential"], "once"
-        asked.clear()
+@pytest.mark.parametrize(("alike", "dynamic"), [(True, False), (False, None)])
+def test_a_compiled_model_keeps_its_keys_and_its_class(alike, dynamic, compiled_with):
+    model = blocks()
+    (row,) = applied(model, Options(compile=True), shapes_alike=alike)
+    assert row.effective is True and compiled_with == [{"dynamic": dynamic, "mode": None}]
+    assert model.state_dict().keys() == blocks().state_dict().keys() and isinstance(model, nn.Sequential)
+    model(torch.ones(2, 8)).sum().backward()
+    applied(model, Options(compile=True))
+    assert [kind.__name__ for kind in type(model).__mro__[:2]] == ["CompiledSequential", "Sequential"], "once"
 
 
 TRAIN = """
@@ -221,15 +215,9 @@ REFUSED = """
 
 
 def run(script: str, tmp_path, **env: str) -> subprocess.CompletedProcess[str]:
-    variables = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
-        "PYTHONPATH": os.getcwd(),
-        **env,
-    }
+    variables = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.getcwd(), **env}
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=280)
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, timeout=280)
 
 
 @pytest.mark.heavy

@@ -20,17 +20,6 @@ CPU = torch.device("cpu")
 CARD = torch.device("cuda", 0)
 
 
-@pytest.fixture
-def run_python():
-    """run_python(script) -> what it prints, in a process of its own."""
-
-    def run(script: str) -> str:
-        words = [sys.executable, "-c", textwrap.dedent(script)]
-        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
-
-    return run
-
-
 def tf32_flags() -> tuple[object, object]:
     return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
@@ -146,37 +135,36 @@ def test_the_scale_grows_when_it_did_without_an_interruption():
     assert all(one == other for one, other in scales)
 
 
-def test_going_on_in_another_precision_is_said():
+def test_going_on_in_another_precision_is_reported():
     half, full = Precision("fp16", CPU), Precision("fp32", CPU)
     assert full.load_state_dict(half.state_dict()) == "The checkpoint was made in fp16, and the training goes on in fp32."
     assert "the loss scale begins at 65536" in (half.load_state_dict(full.state_dict()) or "")
 
 
-def test_tf32_on_a_cpu_is_fp32_and_says_so():
-    precision = Precision("tf32", CPU)
-    row = precision.row
+def test_tf32_on_a_cpu_is_fp32_and_the_row_has_the_reason():
+    row = Precision("tf32", CPU).row
     assert (row.requested, row.effective) == ("tf32", "fp32")
     assert row.why == "TF32 is a format of NVIDIA's tensor cores, and the device is cpu"
 
 
-def test_a_cpu_without_instructions_for_fp16_is_told(monkeypatch):
-    said = []
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_the_row_names_a_cpu_without_instructions_for_it(name, monkeypatch):
     for supported in (True, False):
-        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda supported=supported: supported)
-        said.append("slower than fp32" in Precision("fp16", CPU).row.why)
-    assert said == [False, True]
+        monkeypatch.setattr(torch.ops.mkldnn, f"_is_mkldnn_{name}_supported", lambda supported=supported: supported)
+        assert ("slower than fp32" in Precision(name, CPU).row.why) is not supported
 
 
-def test_a_cpu_without_instructions_for_bf16_is_told(monkeypatch):
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    assert "slower than fp32" in Precision("bf16", CPU).row.why
-
-
-@pytest.mark.parametrize(("name", "in_force"), [("fp32", (False, False)), ("tf32", (True, True))])
-def test_flags_of_the_card_are_set_and_put_back(gpu, name: str, in_force: tuple):  # noqa: F811
+@pytest.mark.parametrize(
+    ("name", "device", "in_force"),
+    [
+        ("fp32", CARD, (False, False)), ("tf32", CARD, (True, True)), ("bf16", CARD, (False, True)),
+        ("fp16", CARD, (False, True)), ("fp32", CPU, (False, True)),
+    ],
+)  # fmt: skip
+def test_flags_of_the_card_are_set_where_it_computes_in_fp32_and_put_back(gpu, name, device, in_force):  # noqa: F811
     before = tf32_flags()
-    assert before == (False, True), "PyTorch's own: convolutions in TF32 unless told otherwise"
-    with closing(Precision(name, CARD)) as precision:
+    assert before == (False, True), "PyTorch's own: convolutions in TF32 unless a script decides otherwise"
+    with closing(Precision(name, device)) as precision:
         assert precision.effective == name
         assert tf32_flags() == in_force
     assert tf32_flags() == before
@@ -184,24 +172,11 @@ def test_flags_of_the_card_are_set_and_put_back(gpu, name: str, in_force: tuple)
     assert tf32_flags() == before
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp16"])
-def test_half_precision_leaves_the_flags_of_the_card(gpu, name: str):  # noqa: F811
-    before = tf32_flags()
-    with closing(Precision(name, CARD)):
-        assert tf32_flags() == before
-
-
-def test_flags_are_not_touched_for_a_cpu():
-    before = tf32_flags()
-    with closing(Precision("fp32", CPU)):
-        assert tf32_flags() == before
-
-
-def test_a_script_that_uses_the_newer_names_of_the_flags_keeps_them(run_python):
+def test_a_script_that_uses_the_newer_names_of_the_flags_keeps_them():
     """PyTorch then refuses the older names, in the whole process."""
     if not hasattr(torch.backends, "fp32_precision"):
         pytest.skip("this PyTorch has the older names alone")
-    told = run_python("""
+    script = """
         import torch
         from brimful.train.model.precision import _put_tf32, _set_tf32
         torch.backends.fp32_precision = "tf32"
@@ -210,8 +185,10 @@ def test_a_script_that_uses_the_newer_names_of_the_flags_keeps_them(run_python):
         print(*(owner.fp32_precision for owner in owners))
         _put_tf32(before)
         print(*(owner.fp32_precision for owner in owners))
-    """)
-    assert told.split() == ["ieee", "ieee", "tf32", "tf32"]
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["ieee", "ieee", "tf32", "tf32"]
 
 
 def test_a_card_older_than_ampere_has_no_tf32(enter):  # noqa: F811

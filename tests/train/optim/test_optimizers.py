@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful.train.config import OPTIMIZERS, OptimizerConfig, ScalingConfig
-from brimful.train.optim.optimizers import AbsoluteAdafactor, make_optimizer, set_lr, split_by_decay
+from brimful.train.config import OptimizerConfig, ScalingConfig
+from brimful.train.optim.optimizers import AbsoluteAdafactor, make_optimizer, split_by_decay
 
 CPU = torch.device("cpu")
 NO_SCALING = ScalingConfig()
@@ -27,8 +27,8 @@ def made(config: OptimizerConfig, model: nn.Module | None = None, batch: int = 8
 def test_the_fused_kernel_and_the_plain_one_agree(name: str):
     """Given the same gradients: those of a bias before a batch normalization are nothing but rounding, which Adam enlarges."""
     models = [small_model(), small_model()]
-    fused, told = made(OptimizerConfig(name, lr=1e-2, weight_decay=0.1), models[0])
-    assert {row.name: row.effective for row in told}["fused optimizer"] is True
+    fused, rows = made(OptimizerConfig(name, lr=1e-2, weight_decay=0.1), models[0])
+    assert {row.name: row.effective for row in rows}["fused optimizer"] is True
     plain, _ = made(OptimizerConfig(name, lr=1e-2, weight_decay=0.1), models[1])
     for group in plain.param_groups:
         group["fused"], group["foreach"] = False, False
@@ -40,23 +40,6 @@ def test_the_fused_kernel_and_the_plain_one_agree(name: str):
             optimizer.step()
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_training_makes_the_loss_smaller(name: str):
-    model = small_model()
-    optimizer, _ = made(OptimizerConfig(name, lr=1e-2), model)
-    batch = torch.randn(6, 1, 6, 6)
-
-    def loss() -> torch.Tensor:
-        return model(batch).sub(1).square().mean()
-
-    first = loss().item()
-    for _ in range(30):
-        optimizer.zero_grad()
-        loss().backward()
-        optimizer.step()
-    assert loss().item() < first / 2
 
 
 def test_weight_decay_reaches_the_weights_and_leaves_norms_and_biases():
@@ -72,10 +55,10 @@ def test_weight_decay_reaches_the_weights_and_leaves_norms_and_biases():
 
 
 def test_scaling_reaches_learning_rate_and_beta2():
-    optimizer, told = made(OptimizerConfig("adamw", beta2=0.99), batch=400, scaling=ScalingConfig("auto", 100))
+    optimizer, found = made(OptimizerConfig("adamw", beta2=0.99), batch=400, scaling=ScalingConfig("auto", 100))
     assert optimizer.defaults["lr"] == pytest.approx(2e-3)
     assert all(group["betas"][1] == pytest.approx(0.99**4) for group in optimizer.param_groups)
-    rows = {row.name: row for row in told}
+    rows = {row.name: row for row in found}
     assert (rows["learning rate"].requested, rows["learning rate"].effective) == (1e-3, pytest.approx(2e-3))
     assert rows["beta2"].requested == 0.99
 
@@ -89,41 +72,26 @@ def test_every_setting_reaches_the_optimizer():
     assert (sgd.defaults["momentum"], sgd.defaults["nesterov"]) == (0.5, True)
 
 
-def test_the_learning_rate_is_set_for_all_groups():
-    optimizer, _ = made(OptimizerConfig())
-    set_lr(optimizer, 0.25)
-    assert len(optimizer.param_groups) == 2
-    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
-
-
-def test_relative_steps_are_off_unless_asked_for():
-    off, told = made(OptimizerConfig("adafactor"))
-    on, told_on = made(OptimizerConfig("adafactor", relative_step=True))
-    assert type(off) is not type(on)
-    assert type(on) is torch.optim.Adafactor
-    assert told[-1].effective is False
-    assert told_on[-1].effective is True
-    assert "1/√step" in told_on[-1].why
-
-
-def test_with_relative_steps_the_learning_rate_is_only_a_limit():
+@pytest.mark.parametrize(("relative", "kind", "moved"), [(True, torch.optim.Adafactor, 1.0), (False, AbsoluteAdafactor, 5.0)])
+def test_with_relative_steps_the_learning_rate_is_only_a_limit(relative: bool, kind: type, moved: float):
     """At step 1 the relative step is min(lr, 1), and a parameter of ones moves by its RMS, 1, times that."""
-    for relative, lr, moved in ((True, 5.0, 1.0), (False, 5.0, 5.0)):
-        model = nn.Linear(4, 4, bias=False)
-        nn.init.ones_(model.weight)
-        config = OptimizerConfig("adafactor", lr=lr, weight_decay=0, relative_step=relative)
-        optimizer, _ = made(config, model)
-        model.weight.grad = torch.ones(4, 4)
-        optimizer.step()
-        torch.testing.assert_close(model.weight.detach(), torch.full((4, 4), 1 - moved))
+    model = nn.Linear(4, 4, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer, rows = made(OptimizerConfig("adafactor", lr=5.0, weight_decay=0, relative_step=relative), model)
+    assert (
+        type(optimizer) is kind and rows[-1].effective is relative and ("is only the upper limit" in rows[-1].why) is relative
+    )
+    model.weight.grad = torch.ones(4, 4)
+    optimizer.step()
+    torch.testing.assert_close(model.weight.detach(), torch.full((4, 4), 1 - moved))
 
 
 def test_a_device_without_a_fused_kernel_says_so():
     model = small_model().to("meta")
-    optimizer, told = make_optimizer(
+    optimizer, rows = make_optimizer(
         model, OptimizerConfig(), effective_batch=8, scaling=NO_SCALING, device=torch.device("meta")
     )
-    row = next(row for row in told if row.name == "fused optimizer")
+    row = next(row for row in rows if row.name == "fused optimizer")
     assert (row.effective, row.why) == (False, "PyTorch has no fused kernel for meta")
     assert not optimizer.param_groups[0]["fused"]
 
@@ -132,16 +100,12 @@ def test_a_device_without_a_fused_kernel_says_so():
     ("settings", "problem"),
     [
         ({"name": "adm"}, "config.optimizer.name = 'adm'"),
-        ({"lr": -1}, "config.optimizer.lr = -1"),
         ({"lr": math.nan}, "config.optimizer.lr = nan"),
         ({"lr": 0}, "config.optimizer.lr = 0"),
         ({"weight_decay": -0.1}, "config.optimizer.weight_decay = -0.1"),
         ({"beta2": 1.0}, "config.optimizer.beta2 = 1.0"),
-        ({"eps": -1.0}, "config.optimizer.eps = -1.0"),
         ({"name": "sgd", "momentum": 0.0, "nesterov": True}, "config.optimizer.nesterov = True"),
         ({"name": "sgd", "beta1": 0.8}, "config.optimizer.beta1 = 0.8: sgd has no such setting"),
-        ({"name": "adamw", "momentum": 0.8}, "config.optimizer.momentum = 0.8: adamw has no such setting"),
-        ({"name": "adamw", "relative_step": True}, "config.optimizer.relative_step = True: adamw has no such setting"),
         ({"name": "adafactor", "eps": 1e-6}, "config.optimizer.eps = 1e-06: adafactor has no such setting"),
     ],
 )
@@ -150,25 +114,16 @@ def test_what_cannot_be_meant_is_refused_by_name(settings: dict, problem: str):
         OptimizerConfig(**settings)
 
 
-def test_the_first_step_is_the_learning_rate_long():
-    """At step 1 the update has an RMS of 1 (every second moment is the gradient's own), so that the RMS moved is lr."""
-    for start in (0.0, 1.0, 1e3):
+def test_a_step_is_the_learning_rate_long_at_any_weight_and_any_time():
+    """torch's own takes RMS · min(lr, 1/√t): with lr = 1 a sixteenth step of a quarter of it."""
+    for start in (0.0, 1e3):
         weight = torch.nn.Parameter(torch.full((4, 6), start))
-        optimizer = AbsoluteAdafactor([weight], lr=0.03125)
-        weight.grad = torch.full((4, 6), 0.7)
-        optimizer.step()
-        torch.testing.assert_close(weight.detach(), torch.full((4, 6), start - 0.03125))
-
-
-def test_it_does_not_shrink_with_the_steps():
-    """torch's own takes min(lr, 1/√t): with lr = 1 a sixteenth step of a quarter."""
-    weight = torch.nn.Parameter(torch.zeros(4))
-    optimizer = AbsoluteAdafactor([weight], lr=1.0)
-    for _ in range(16):
-        before = weight.detach().clone()
-        weight.grad = torch.ones(4)
-        optimizer.step()
-    torch.testing.assert_close(weight.detach() - before, torch.full((4,), -1.0))
+        optimizer = AbsoluteAdafactor([weight], lr=1.0)
+        for _ in range(16):
+            before = weight.detach().clone()
+            weight.grad = torch.full((4, 6), 0.7)
+            optimizer.step()
+        torch.testing.assert_close(weight.detach() - before, torch.full((4, 6), -1.0))
 
 
 def test_it_is_pytorchs_own_where_that_steps_by_the_learning_rate():
@@ -205,21 +160,8 @@ def test_step_hooks_are_called_once():
     assert calls == [1]
 
 
-def test_a_closure_gives_its_loss():
-    weight = torch.nn.Parameter(torch.ones(4))
-    optimizer = AbsoluteAdafactor([weight], lr=1.0)
-
-    def closure() -> torch.Tensor:
-        loss = weight.sum()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure).item() == 4.0
-    assert weight.tolist() == [0.0] * 4
-
-
 class OwnRMSNorm(nn.Module):
-    """As in transformers: no class of PyTorch, and a scale of two dimensions here, so that only the name tells."""
+    """As in transformers: no class of PyTorch, and a scale of two dimensions here: the name alone shows it."""
 
     def __init__(self):
         super().__init__()
@@ -250,14 +192,9 @@ def test_weights_of_layers_and_embeddings_decay_and_biases_and_norms_do_not():
     )
     names = names_of(model)
     assert names["decay"] == {
-        "embedding.weight",
-        "linear.weight",
-        "convolution.weight",
-        "attention.in_proj_weight",
-        "attention.out_proj.weight",
-        "recurrent.weight_ih_l0",
-        "recurrent.weight_hh_l0",
-    }
+        "embedding.weight", "linear.weight", "convolution.weight", "attention.in_proj_weight", "attention.out_proj.weight",
+        "recurrent.weight_ih_l0", "recurrent.weight_hh_l0",
+    }  # fmt: skip
     assert {"layer_norm.weight", "rms_norm.weight", "own_norm.weight", "attention.bias_k", "slope.weight"} <= names["no_decay"]
 
 
@@ -276,18 +213,17 @@ def test_a_parameter_that_a_norm_shares_does_not_decay():
         assert group["name"] == "no_decay"
 
 
-def test_frozen_parameters_are_left_out():
+def test_frozen_parameters_are_left_out_and_the_groups_are_the_same_without_decay():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].requires_grad_(False)
-    assert sum(len(group["params"]) for group in split_by_decay(model, 0.1)) == 2
-
-
-def test_the_groups_are_the_same_without_decay():
-    model = nn.Linear(2, 2)
-    assert [group["name"] for group in split_by_decay(model, 0.0)] == [group["name"] for group in split_by_decay(model, 0.1)]
+    for decay in (0.0, 0.1):
+        assert [(group["name"], len(group["params"])) for group in split_by_decay(model, decay)] == [
+            ("decay", 1),
+            ("no_decay", 1),
+        ]
 
 
 @pytest.mark.parametrize("model", [nn.ReLU(), nn.Linear(2, 2).requires_grad_(False)])
 def test_a_model_without_anything_to_train_is_refused(model: nn.Module):
-    with pytest.raises(UsageError, match="no parameter that asks for a gradient"):
+    with pytest.raises(UsageError, match="no parameter that needs a gradient"):
         split_by_decay(model, 0.1)

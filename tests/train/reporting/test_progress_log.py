@@ -1,4 +1,4 @@
-"""What a training says, and that a full disk does not end it."""
+"""What a training logs, and that a full disk does not end it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from brimful.train.reporting.progress_log import Log
 
-NO_ROOM = Path("/dev/full")  # whoever writes it is told that there is no room
+NO_ROOM = Path("/dev/full")  # writing it fails for want of room
 pytestmark = pytest.mark.skipif(not NO_ROOM.exists(), reason="/dev/full is Linux's")
 
 
@@ -25,13 +25,13 @@ def shown(log: Log) -> list[str]:
     return log._stream.getvalue().splitlines()
 
 
-def test_a_full_disk_is_said_once_and_the_log_goes_on_when_there_is_room(log, tmp_path):
+def test_a_full_disk_is_reported_once_and_the_log_goes_on_when_there_is_room(log, tmp_path):
     path = tmp_path / "log.jsonl"
     path.symlink_to(NO_ROOM)
     for number in range(3):
         log.event("step", number=number)
-    (said,) = shown(log)
-    assert said.startswith(f"The disk is full: {path} could not be written.")
+    (line,) = shown(log)
+    assert line.startswith(f"The disk is full: {path} could not be written.")
     path.unlink()
     log.event("step", number=3)
     log.event("step", number=4)

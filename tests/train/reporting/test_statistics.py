@@ -13,7 +13,7 @@ from brimful.train.reporting.progress_log import Log
 from brimful.train.reporting.statistics import write_json
 from tests.train.ledger import ledger_config, ledger_task
 
-NO_ROOM = Path("/dev/full")  # whoever writes it is told that there is no room
+NO_ROOM = Path("/dev/full")  # writing it fails for want of room
 pytestmark = pytest.mark.skipif(not NO_ROOM.exists(), reason="/dev/full is Linux's")
 
 
@@ -37,7 +37,7 @@ def test_an_error_that_is_no_full_disk_is_raised(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", ".training_stats.json.writing", ".config.json.writing"])
-def test_a_training_goes_on_to_its_end_without_room_for_what_it_tells(name, tmp_path, capsys):
+def test_a_training_goes_on_to_its_end_without_room_for_what_it_writes(name, tmp_path, capsys):
     (tmp_path / name).symlink_to(NO_ROOM)
     result = fit(ledger_task(40), ledger_config(tmp_path, batch=BatchingConfig(micro_batch=4)))
     assert result.samples == 40 and result.checkpoints.is_dir()

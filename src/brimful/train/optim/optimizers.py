@@ -4,7 +4,7 @@ first step, and loaded into what is allocated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -112,7 +112,7 @@ def split_by_decay(model: nn.Module, weight_decay: float) -> list[dict[str, Any]
                 trainable[parameter] = trainable.get(parameter, True) and decays
     if not trainable:
         raise UsageError(
-            f"{type(model).__name__} has no parameter that asks for a gradient.",
+            f"{type(model).__name__} has no parameter that needs a gradient.",
             "There is nothing to train.",
             "Set requires_grad on what is to be trained.",
         )
@@ -148,11 +148,7 @@ class AbsoluteAdafactor(Adafactor):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: None = None) -> None:
         for group in self.param_groups:
             lists: list[list] = [[] for _ in range(6)]
             has_complex = self._init_group(group, *lists)
@@ -168,7 +164,6 @@ class AbsoluteAdafactor(Adafactor):
                 maximize=group["maximize"],
                 has_complex=has_complex,
             )
-        return loss
 
 
 def prepare_state(optimizer: Optimizer) -> int:

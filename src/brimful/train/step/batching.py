@@ -43,15 +43,14 @@ def plan_batches(config: BatchingConfig, ranks: int, train_samples: int, eval_sa
     if accumulation > 1:
         _refuse_more_than_there_is("accumulation", micro * accumulation, train_samples, f"{micro:,} × {accumulation:,} = ")
     evaluated, why_evaluated = _eval_batch(config, micro, eval_samples)
+    why_last = _why_last(config, micro * accumulation * ranks, train_samples)
     rows = (
-        _micro_row(config, micro, ranks, accumulation),
+        Effective("micro_batch", config.micro_batch, micro, _why_micro(config, micro, ranks, accumulation)),
         Effective("accumulation", config.accumulation, accumulation, _why_accumulation(config, micro, ranks)),
         Effective("ranks", None, ranks, "processes of this training"),
         _effective_row(config, micro, accumulation, ranks, train_samples),
         Effective("eval_batch", config.eval_batch, evaluated, why_evaluated),
-        Effective(
-            "drop_last", config.drop_last, config.drop_last, _why_last(config, micro * accumulation * ranks, train_samples)
-        ),
+        Effective("drop_last", config.drop_last, config.drop_last, why_last),
     )
     return Batching(micro, accumulation, ranks, evaluated, rows)
 
@@ -77,16 +76,15 @@ def _refuse_more_than_there_is(name: str, samples: int, there: int, sum_: str = 
     if samples > there:
         raise UsageError(
             f"config.batch.{name}: a batch of {sum_}{samples:,} samples is more than the {there:,} of the training data set",
-            "Such a batch cannot be filled once, so it would never be what was asked for.",
+            "Such a batch cannot be filled even once.",
             f"Set it to {there:,} at the most.",
         )
 
 
-def _micro_row(config: BatchingConfig, micro: int, ranks: int, accumulation: int) -> Effective:
-    why = "as asked"
-    if micro != config.micro_batch:
-        why = f"{config.effective:,} samples over {ranks} × {accumulation} micro-batches are {micro:,} in each"
-    return Effective("micro_batch", config.micro_batch, micro, why)
+def _why_micro(config: BatchingConfig, micro: int, ranks: int, accumulation: int) -> str:
+    if micro == config.micro_batch:
+        return "as asked"
+    return f"{config.effective:,} samples over {ranks} × {accumulation} micro-batches are {micro:,} in each"
 
 
 def _why_accumulation(config: BatchingConfig, micro: int, ranks: int) -> str:
@@ -113,24 +111,20 @@ def _eval_batch(config: BatchingConfig, micro: int, samples: int | None) -> tupl
     if samples is None:
         return wanted, "not used: there is no evaluation data"
     if wanted > samples:
-        return max(1, samples), f"{why}; the evaluation data has {samples:,} {'sample' if samples == 1 else 'samples'}"
+        return max(1, samples), f"{why}; the evaluation data has {counted(samples, 'sample')}"
     return wanted, why
 
 
 def token_rows(max_tokens: int, eval_has_sizes: bool | None) -> Iterator[Effective]:
     """`eval_has_sizes`: None where there is no evaluation data."""
-    yield Effective(
-        "max_tokens", max_tokens, max_tokens, "samples × longest of a micro-batch; it may have fewer samples than asked"
-    )
-    if eval_has_sizes is None:
-        return
-    if not eval_has_sizes:
-        yield Effective(
-            "eval max_tokens", None, None, "the evaluation data has no `sizes`: its batches are held to eval_batch alone"
-        )
-        return
-    why = f"{EVAL_TIMES_MICRO} × max_tokens: evaluation keeps no activations"
-    yield Effective("eval max_tokens", None, EVAL_TIMES_MICRO * max_tokens, why)
+    why = "samples × longest of a micro-batch; it may have fewer samples than asked"
+    yield Effective("max_tokens", max_tokens, max_tokens, why)
+    if eval_has_sizes:
+        why = f"{EVAL_TIMES_MICRO} × max_tokens: evaluation keeps no activations"
+        yield Effective("eval max_tokens", None, EVAL_TIMES_MICRO * max_tokens, why)
+    elif eval_has_sizes is False:
+        why = "the evaluation data has no `sizes`: its batches are held to eval_batch alone"
+        yield Effective("eval max_tokens", None, None, why)
 
 
 def _why_last(config: BatchingConfig, effective: int, samples: int) -> str:

@@ -81,8 +81,7 @@ class Randomness:
         return self._with(random.getstate(), np.random.get_state(legacy=False))  # type: ignore[arg-type]
 
     def take_again(self) -> RandomState:
-        """As `take`, for every step. Python's and NumPy's states are taken anew only where their memory shows that
-        they have changed.
+        """As `take`, for every step: Python's and NumPy's states are taken anew where their memory shows a change.
 
         Of NumPy's, that memory is all of the state but the second half of a pair of normal numbers; while none is kept, none
         can come without a change. (Only who sets a state by hand, over the very same memory, could slip one in: a checkpoint
@@ -107,7 +106,7 @@ class Randomness:
 
 
 class _Memory:
-    """The memory of a generator, looked at as a whole: 2.5 kB take less time than calls that step less often on this path."""
+    """The memory of a generator, compared as a whole: 2.5 kB take less time than PyTorch's and NumPy's own calls."""
 
     def __init__(self, words_of: Callable[[Any], memoryview | None]):
         self._words_of = words_of
@@ -116,7 +115,7 @@ class _Memory:
         self._seen: tuple | None = None
 
     def is_as_it_was(self, generator: Any) -> bool:
-        """Since it was asked last. No where nothing is known of how `generator` lies in memory."""
+        """Since the last call. No where nothing is known of how `generator` lies in memory."""
         if generator is not self._generator:
             self._generator, self._words, self._seen = generator, self._words_of(generator), None
         if self._words is None:
@@ -153,7 +152,7 @@ def _view(address: int) -> memoryview:
 
 @functools.cache
 def _layout_is_known() -> bool:
-    """Tried on a generator of its own, whose words and place are asked for in the official way as well."""
+    """Tried on a generator of its own, whose words and place are compared with those of the official way."""
     if sys.implementation.name != "cpython":
         return False
     generator = random.Random(1)
