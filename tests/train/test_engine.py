@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import itertools
 import os
-import random
 import signal
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import torch
 
 from brimful.errors import DiskFull, DoesNotFit, Interrupted, Terminated, UsageError
-from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Sum, Task, exit_codes, fit
+from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Sum, exit_codes, fit
 from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.data import pipeline
 from brimful.train.reporting.progress_log import finite_or_none
@@ -35,7 +34,6 @@ from tests.train.ledger import (
     network_config,
     network_task,
     same,
-    shares,
     statistics,
     stopping,
     weights,
@@ -68,25 +66,6 @@ def test_this_comparison_can_fail(tmp_path):
     assert not same(*ended)
 
 
-@pytest.mark.parametrize("batch", [BatchingConfig(micro_batch=3), BatchingConfig(micro_batch=16, accumulation=2)])
-def test_a_training_goes_on_with_another_batch_size_and_meets_each_sample_once(batch, tmp_path):
-    first = ledger_config(tmp_path, batch=BatchingConfig(micro_batch=5), checkpoints=EVERY_STEP)
-    with pytest.raises(Stopped):
-        fit(stopping(ledger_task(60), 4), first)
-    task = ledger_task(60)
-    fit(task, ledger_config(tmp_path, batch=batch, checkpoints=EVERY_STEP))
-    ended = shares(task)
-    assert int((ended - 1 / 5).abs().lt(1e-9).sum()) >= 20  # of the four updates before
-    assert float(ended.min()) > 0
-    sizes = [5] * 4 + [batch.micro_batch * (batch.accumulation or 1)] * 40
-    left, expected = 60, []
-    for size in sizes:
-        taken = min(size, left)
-        expected += [1 / max(taken, 1)] * taken
-        left -= taken
-    assert sorted(ended.tolist()) == pytest.approx(sorted(expected))
-
-
 def test_what_was_finished_is_not_trained_again(tmp_path, capfd):
     task, again = network_task(), network_task(seed=5)
     before, after = fit(task, network_config(tmp_path)), fit(again, network_config(tmp_path))
@@ -110,16 +89,11 @@ def test_another_size_that_is_asked_for_is_tried(tmp_path):
     assert statistics(tmp_path)["micro_batch"] == 6
 
 
-def test_a_checkpoint_of_another_model_is_refused_by_what_differs(tmp_path):
+def test_a_checkpoint_of_another_model_or_of_other_data_is_refused_by_what_differs(tmp_path):
     fit(network_task(), network_config(tmp_path))
-    base = network_task()
     wider = torch.nn.Sequential(torch.nn.Linear(6, 32), *list(network())[1:])
     with pytest.raises(UsageError, match=r"0\.weight has shape \(16, 6\) in the checkpoint and \(32, 6\) in the model"):
-        fit(Task(**{**vars(base), "model": wider}), network_config(tmp_path))
-
-
-def test_a_checkpoint_of_other_data_is_refused_with_both_numbers(tmp_path):
-    fit(network_task(samples=70), network_config(tmp_path))
+        fit(dataclasses.replace(network_task(), model=wider), network_config(tmp_path))
     with pytest.raises(UsageError, match="made on 70 training samples, and there are 71"):
         fit(network_task(samples=71), network_config(tmp_path))
 
@@ -143,7 +117,7 @@ def training(folder: str, epochs: str, pause_s: str = "0") -> None:
 
     config = network_config(Path(folder), epochs=int(epochs), checkpoints=CheckpointConfig(every_epochs=None, every_steps=3))
     try:
-        fit(Task(**{**vars(base), "loss": slow}), config)
+        fit(dataclasses.replace(base, loss=slow), config)
     except (Terminated, Interrupted) as error:
         raise SystemExit(error.exit_code) from None
     torch.save(weights(base), Path(folder) / "weights.pt")
@@ -164,25 +138,6 @@ def test_a_signal_ends_after_a_checkpoint(number, code, tmp_path):
     steps = steps_written(tmp_path)
     assert steps > 0
     assert statistics(tmp_path)["updates"] == steps
-
-
-def test_five_kills_at_random_steps_end_in_the_weights_of_the_run_that_was_left_alone(tmp_path):
-    pid = fork(lambda: training(str(tmp_path / "whole"), "12"), tmp_path / "output")
-    assert os.waitpid(pid, 0)[1] == 0
-    generator, killed = random.Random(4), 0
-    folder = tmp_path / "killed"
-    while killed < 5:
-        before = steps_written(folder)
-        pid = fork(lambda: training(str(folder), "12", "0.004"), tmp_path / "output")
-        target = before + generator.randrange(1, 9)
-        ends = time.monotonic() + 60
-        while steps_written(folder) < target and time.monotonic() < ends:
-            time.sleep(0.001)
-        time.sleep(generator.random() * 0.02)
-        os.kill(pid, signal.SIGKILL)
-        killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
-    training(str(folder), "12")
-    assert same(torch.load(folder / "weights.pt"), torch.load(tmp_path / "whole" / "weights.pt"))
 
 
 def full_disk(*numbers: int):
@@ -211,12 +166,6 @@ def test_a_disk_that_is_full_on_the_way_does_not_end_the_training(tmp_path, capf
         fit(network_task(), network_config(tmp_path, epochs=6))
     assert steps_written(tmp_path) == 30
     assert ". The training goes on, and tries again" in capfd.readouterr().err
-
-
-def test_a_data_set_of_one_sample_trains(tmp_path):
-    task = ledger_task(1, eval_samples=1)
-    result = fit(task, ledger_config(tmp_path, epochs=3, batch=BatchingConfig(micro_batch=1)))
-    assert result.steps == 3 and shares(task).tolist() == [3.0]
 
 
 def test_settings_stand_with_what_is_in_force_and_why(tmp_path, capfd):
@@ -284,7 +233,7 @@ def test_an_evaluation_that_is_nan_is_never_the_best(tmp_path):
             measured["loss"] = Sum(float("nan"), 1)
         return measured
 
-    result = fit(Task(**{**vars(base), "measure": measure}), network_config(tmp_path))
+    result = fit(dataclasses.replace(base, measure=measure), network_config(tmp_path))
     assert (result.best_step, result.best["loss"]) == (10, result.measures["loss"])
 
 
@@ -316,26 +265,13 @@ def test_checkpoints_by_the_clock_are_written_when_their_minutes_are_over(tmp_pa
         minutes["past"] += 1
         return base.loss(model, batch)
 
-    task = Task(**{**vars(base), "loss": slow})
+    task = dataclasses.replace(base, loss=slow)
     config = network_config(
         tmp_path, epochs=4, checkpoints=CheckpointConfig(every_epochs=None, every_minutes=3, keep_last=100), log_every_s=1e9
     )
     with mock.patch("brimful.train.engine.time.perf_counter", lambda: 60 * minutes["past"] + 1e-6 * next(now)):
         fit(task, config)
     assert checkpoint_steps(tmp_path) == [3, 6, 9, 12, 15, 18, 20]
-
-
-def test_an_update_that_is_left_out_is_not_in_the_loss_of_the_log(tmp_path, capfd):
-    base, calls = network_task(), itertools.count()
-
-    def sometimes(model, batch):
-        return base.loss(model, batch) * (float("nan") if next(calls) in (2, 3) else 1.0)
-
-    fit(Task(**{**vars(base), "loss": sometimes}), network_config(tmp_path, on_nan="skip"))
-    losses = [row["loss"] for row in log_rows(tmp_path, "epoch")]
-    assert len(losses) == 2 and all(0 < loss < 3 for loss in losses)
-    stderr = capfd.readouterr().err
-    assert "Update 2 is left out" in stderr and "1 of 10 updates were left out" in stderr
 
 
 def test_what_json_has_no_word_for_is_null():

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from brimful.errors import DoesNotFit, UsageError
-from brimful.train import BatchingConfig, Task, fit
+from brimful.train import BatchingConfig, fit
 from brimful.train.step.batching import Split
 from tests.train.ledger import Faults, ledger_config, ledger_task, network_config, network_task, same, statistics, weights
-
-FOUND = settings(max_examples=12, deadline=None)
 
 
 def sizes(folder: Path) -> tuple[int, int]:
@@ -30,25 +28,20 @@ def at_once(batch: int, limit: int) -> int:
     return max(stop - start for start, stop in Split(batch, limit).pieces(batch))
 
 
-@FOUND
-@given(capacity=st.integers(1, 40), batch=st.integers(1, 12))
-def test_an_evaluation_that_does_not_fit_never_shrinks_the_training_batch(capacity, batch):
+@settings(max_examples=24, deadline=None)
+@given(capacity=st.integers(1, 40), batch=st.integers(1, 12), place=st.sampled_from(["forward", "eval"]))
+def test_what_does_not_fit_in_training_or_evaluation_never_shrinks_the_batch_of_the_other(capacity, batch, place):
     with tempfile.TemporaryDirectory() as folder:
-        task = ledger_task(36, Faults(capacity=capacity, capacity_place="eval"), eval_samples=36)
+        task = ledger_task(36, Faults(capacity=capacity, capacity_place=place), eval_samples=36)
         fit(task, ledger_config(Path(folder), batch=BatchingConfig(micro_batch=batch)))
         trained, evaluated = sizes(Path(folder))
-    assert trained == batch and at_once(min(3 * batch, 36), evaluated) <= capacity
-    assert evaluated == min(3 * batch, 36) or 3 * batch > capacity
-
-
-@FOUND
-@given(capacity=st.integers(1, 12), batch=st.integers(1, 12))
-def test_a_training_that_does_not_fit_never_shrinks_the_evaluation_batch(capacity, batch):
-    with tempfile.TemporaryDirectory() as folder:
-        task = ledger_task(36, Faults(capacity=capacity), eval_samples=36)
-        fit(task, ledger_config(Path(folder), batch=BatchingConfig(micro_batch=batch)))
-        trained, evaluated = sizes(Path(folder))
-    assert evaluated == min(3 * batch, 36) and at_once(batch, trained) <= capacity
+    eval_batch = min(3 * batch, 36)
+    if place == "eval":
+        assert trained == batch and at_once(eval_batch, evaluated) <= capacity
+        assert evaluated == eval_batch or 3 * batch > capacity
+    else:
+        assert evaluated == eval_batch and at_once(batch, trained) <= capacity
+        assert trained == batch or batch > capacity
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -83,13 +76,13 @@ def test_a_single_sample_that_does_not_fit_is_a_sentence(tmp_path):
 
 
 def test_a_best_measure_that_is_not_measured_is_refused_before_the_training(tmp_path):
-    task = Task(**{**vars(network_task()), "best": ("f1", "max")})
+    task = dataclasses.replace(network_task(), best=("f1", "max"))
     with pytest.raises(UsageError, match="'f1', and the evaluation gives accuracy, loss"):
         fit(task, network_config(tmp_path))
 
 
 def test_without_a_measure_the_loss_is_measured(tmp_path):
-    task = Task(**{**vars(network_task()), "measure": None})
+    task = dataclasses.replace(network_task(), measure=None)
     whole = fit(network_task(), network_config(tmp_path / "whole"))
     assert fit(task, network_config(tmp_path / "loss")).measures["loss"] == pytest.approx(whole.measures["loss"], rel=1e-6)
 

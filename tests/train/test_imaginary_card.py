@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 from brimful_inside.wire import Card
+from tests.brimful_inside.helper import run_trial
 
 pytestmark = pytest.mark.heavy  # processes of their own
 
@@ -34,16 +32,9 @@ print("STATISTICS", open("out/training_stats.json").read().replace(chr(10), " ")
 # weights, gradients and Adam's moments are 273 MiB; a micro-batch's activations 160 MiB in fp32
 TIGHT, IMPOSSIBLE = 480 * MIB, 300 * MIB
 
-_SPEC = importlib.util.spec_from_file_location(
-    "trials_of_the_engine", Path(__file__).parents[1] / "brimful_inside" / "helper.py"
-)
-helper = importlib.util.module_from_spec(_SPEC)
-sys.modules[_SPEC.name] = helper
-_SPEC.loader.exec_module(helper)
-
 
 def run(tmp_path, capacity, precision="fp32", on_nan="stop", **config):
-    return helper.run_trial(
+    return run_trial(
         tmp_path, SCRIPT, argv=(precision, on_nan), device="imaginary", card=CARD, capacity_bytes=capacity, cut=False, **config
     )  # fmt: skip
 

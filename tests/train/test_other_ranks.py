@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from unittest import mock
@@ -66,7 +67,7 @@ def expected(effective_after: int) -> list[float]:
 
 @pytest.mark.parametrize(
     ("ranks", "micro", "accumulation", "then", "its_micro", "its_accumulation"),
-    [(2, 4, 1, 1, 4, 2), (1, 8, 1, 2, 2, 2), (2, 4, 1, 1, 10, 1), (1, 8, 1, 2, 3, 2)],
+    [(2, 4, 1, 1, 4, 2), (1, 8, 1, 2, 2, 2), (2, 4, 1, 1, 10, 1), (1, 8, 1, 2, 3, 2), (1, 8, 1, 1, 3, 1), (1, 8, 1, 1, 16, 2)],
 )
 def test_each_sample_is_met_once_an_epoch_at_the_same_learning_rates(
     ranks, micro, accumulation, then, its_micro, its_accumulation, tmp_path
@@ -165,7 +166,7 @@ def test_evaluation_holds_three_times_the_tokens_and_the_log_shows_it(tmp_path, 
         sizes.append(len(batch[0]) * int(max(SIZES[batch[0].numpy()])))
         return measure(model, batch)
 
-    fit(Task(**{**vars(task), "measure": measured}), config(tmp_path, BY_SIZE))
+    fit(dataclasses.replace(task, measure=measured), config(tmp_path, BY_SIZE))
     assert 24 < max(sizes) <= 72
     assert sizes[0] == max(sizes)  # the first one, before the training, is of the largest samples
     stderr = capfd.readouterr().err

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-SCRIPT = """
-import copy, json, sys
-from datetime import timedelta
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+
 from brimful.errors import UsageError
 from brimful.train.config import OptimizerConfig, ScalingConfig
 from brimful.train.model.precision import Precision
 from brimful.train.optim.optimizers import load_optimizer_state, make_optimizer
 from brimful.train.step.gradients import clip
+from tests.train.ledger import farthest, on_ranks
 
 CPU = torch.device("cpu")
-dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-rank = dist.get_rank()
+pytestmark = pytest.mark.heavy
 
 
 def make(name, sharded):
@@ -47,7 +41,7 @@ def train(model, optimizer, precision, steps, sharded, infinite_at=None):
             loss = model(batch).float().square().mean()
         optimizer.zero_grad()
         precision.backward(loss)
-        if step == infinite_at and (rank == 1 or not sharded):  # in the part that one rank alone holds
+        if step == infinite_at and (torch.distributed.get_rank() == 1 or not sharded):  # in the part that one rank alone holds
             gradient = model[0].weight.grad
             (gradient.to_local() if sharded else gradient)[-1, 0] = float("inf")
         precision.unscale(optimizer)
@@ -60,50 +54,41 @@ def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-results = {}
-for name in ("adamw", "adam", "sgd"):
-    (plain, plain_optimizer, _), (shards, sharded_optimizer, rows) = make(name, False), make(name, True)
-    precisions = Precision("fp16", CPU), Precision("fp16", CPU)
-    norms = [
-        train(plain, plain_optimizer, precisions[0], range(4), False, infinite_at=2),
-        train(shards, sharded_optimizer, precisions[1], range(4), True, infinite_at=2),
-    ]
-    # the whole state of the one process goes into the shards of the two, and both train on
-    load_optimizer_state(sharded_optimizer, copy.deepcopy(plain_optimizer.state_dict()))
-    norms[0] += train(plain, plain_optimizer, precisions[0], range(4, 6), False)
-    norms[1] += train(shards, sharded_optimizer, precisions[1], range(4, 6), True)
-    weights = [[whole(p.detach()) for p in model.parameters()] for model in (plain, shards)]
-    results[name] = {
-        "difference": max((a - b).abs().max().item() for a, b in zip(*weights)),
-        "norms": norms,
-        "skipped": [p.skipped for p in precisions],
-        "scale": [p.scale for p in precisions],
-        "fused": next(row.effective for row in rows if row.name == "fused optimizer"),
-        "state_bytes": next(row.effective for row in rows if row.name == "optimizer state"),
-    }
-try:
-    make("adafactor", True)
-except UsageError as error:
-    results["adafactor"] = error.problem
-print(json.dumps({"rank": rank, **results}), file=open(f"{sys.argv[1]}/{rank}.json", "w"))
-dist.destroy_process_group()
-"""
+def on_one_rank(folder: str) -> None:
+    results = {}
+    for name in ("adamw", "adam", "sgd"):
+        (plain, plain_optimizer, _), (shards, sharded_optimizer, rows) = make(name, False), make(name, True)
+        precisions = Precision("fp16", CPU), Precision("fp16", CPU)
+        norms = [
+            train(plain, plain_optimizer, precisions[0], range(4), False, infinite_at=2),
+            train(shards, sharded_optimizer, precisions[1], range(4), True, infinite_at=2),
+        ]
+        # the whole state of the one process goes into the shards of the two, and both train on
+        load_optimizer_state(sharded_optimizer, copy.deepcopy(plain_optimizer.state_dict()))
+        norms[0] += train(plain, plain_optimizer, precisions[0], range(4, 6), False)
+        norms[1] += train(shards, sharded_optimizer, precisions[1], range(4, 6), True)
+        weights = [[whole(p.detach()) for p in model.parameters()] for model in (plain, shards)]
+        results[name] = {
+            "difference": farthest(*weights),
+            "norms": norms,
+            "skipped": [p.skipped for p in precisions],
+            "scale": [p.scale for p in precisions],
+            "fused": next(row.effective for row in rows if row.name == "fused optimizer"),
+            "state_bytes": next(row.effective for row in rows if row.name == "optimizer state"),
+        }
+    try:
+        make("adafactor", True)
+    except UsageError as error:
+        results["adafactor"] = error.problem
+    Path(folder, f"{torch.distributed.get_rank()}.json").write_text(json.dumps(results))
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder: Path = tmp_path_factory.mktemp("sharded")
-    (folder / "script.py").write_text(SCRIPT)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*torchrun, "script.py", str(folder)], cwd=folder, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    ended = on_ranks(2, on_one_rank, folder, folder)
+    assert [code for code, _, _ in ended] == [0, 0], ended
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
-
-
-pytestmark = pytest.mark.heavy
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
@@ -122,6 +107,4 @@ def test_the_fused_kernel_is_used_where_it_knows_shards_and_each_rank_allocates_
     parameters = 8 * 17 + 17 + 17 + 17 + 17 * 4 + 4
     assert sum(rank["sgd"]["state_bytes"] for rank in results) == parameters * 4
 
-
-def test_adafactor_is_refused(results: list[dict]):
     assert results[0]["adafactor"] == "config.optimizer.name = 'adafactor' with parameters sharded over ranks (FSDP2)"

@@ -195,9 +195,7 @@ class _Training:
             self._write_statistics()
         counts = self.stepper.counts
         if counts.skipped_nan:
-            self.log.line(
-                f"{counts.skipped_nan:,} of {counts.updates:,} updates were left out: their loss was NaN or infinite."
-            )
+            self.log.line(f"{counts.skipped_nan:,} of {counts.updates:,} updates were left out: a loss was NaN or infinite.")
         self.ranks.confirm()  # what rank 0 wrote is there for all
         best = self.best or {"measures": None, "step": None}
         return Result(

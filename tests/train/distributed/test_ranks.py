@@ -128,11 +128,10 @@ def test_ranks_end_with_the_same_weights_and_what_was_planned_to_fail_did(name, 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_evaluation_meets_each_sample_once_over_all_ranks(name, results):
-    samples = SCENARIOS[name][0]
-    # "seen" is a sum of indices over the number of batches; the sum alone shows whether each was there once
+    """`seen` is the sum of indices over the number of batches: a whole one where each was there once."""
     for rank in results:
-        pieces = rank[name]["seen"]
-        assert (sum(range(samples)) / pieces) % 1 == pytest.approx(0, abs=1e-9) if pieces else samples == 1
+        samples, seen = SCENARIOS[name][0], rank[name]["seen"]
+        assert (sum(range(samples)) / seen) % 1 == pytest.approx(0, abs=1e-9) if seen else samples == 1
 
 
 def test_a_loss_that_does_not_decompose_is_cut_on_all_ranks_alike(results):

@@ -33,20 +33,6 @@ def test_it_is_between_floor_and_peak(schedule: Schedule, share: float):
     assert schedule.config.floor_lr <= schedule.lr(share * schedule.total_samples) <= schedule.peak_lr
 
 
-@given(schedules(), st.integers(1, 5000), st.integers(1, 5000))
-def test_a_changed_batch_size_does_not_bend_it(schedule: Schedule, one: int, other: int):
-    """Two trainings meet at the samples that both have seen, and there they have the same rate."""
-
-    def rates(batch: int) -> dict[int, float]:
-        return {step * batch: schedule.lr(step * batch) for step in range(1, 12)}
-
-    common = math.lcm(one, other)
-    first, second = rates(one), rates(other)
-    for samples in first.keys() & second.keys():
-        assert first[samples] == second[samples]
-    assert schedule.lr(common) == schedule.lr((common // one) * one) == schedule.lr((common // other) * other)
-
-
 @given(schedules(), st.floats(0, 1.1))
 def test_it_is_continuous(schedule: Schedule, share: float):
     """The slope is bounded, above all where one part meets the next: a jump there would be of the order of the peak."""
@@ -59,18 +45,10 @@ def test_it_is_continuous(schedule: Schedule, share: float):
         assert change <= schedule.peak_lr * math.pi / 2 / 1000 * 1.01 + 1e-18
 
 
-def test_the_end_of_a_warm_up_is_the_peak_and_the_end_of_the_training_the_floor():
-    for kind in ("cosine", "wsd", "one_cycle"):
-        schedule = Schedule(ScheduleConfig(kind, warmup_samples=1000, floor_lr=1e-6), PEAK_LR, 10_000, 500)
-        assert schedule.lr(1000) == PEAK_LR
-        assert schedule.lr(10_000) == pytest.approx(1e-6, rel=1e-9)
-        assert schedule.lr(20_000) == schedule.lr(10_000)
-
-
 @pytest.mark.parametrize(
     ("config", "rates"),
     [
-        (ScheduleConfig("cosine", warmup_epochs=5, floor_lr=1e-6), {100: 1.2e-4, 500: 6e-4, 1000: 1e-6}),
+        (ScheduleConfig("cosine", warmup_epochs=5, floor_lr=1e-6), {100: 1.2e-4, 500: 6e-4, 1000: 1e-6, 2000: 1e-6}),
         (ScheduleConfig("cosine", floor_lr=1e-4), {0: PEAK_LR, 500: (PEAK_LR + 1e-4) / 2}),
         (ScheduleConfig("cosine", warmup_epochs=1), {10: PEAK_LR / 10}),  # the first step moves
         (ScheduleConfig(warmup_samples=600, floor_lr=1e-4), {0: 1e-4, 50: 1e-4, 100: 1e-4, 200: 2e-4}),
@@ -119,21 +97,23 @@ def test_what_is_in_force_is_reported_in_samples():
 
 
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    ("kind", "settings", "problem"),
     [
-        ({"kind": "cosin"}, "config.schedule.kind = 'cosin'"),
-        ({"warmup_epochs": -1}, "config.schedule.warmup_epochs = -1"),
-        ({"warmup_epochs": 1, "warmup_samples": 10}, "a warm-up has one length"),
-        ({"floor_lr": -1e-6}, "config.schedule.floor_lr"),
-        ({"kind": "wsd", "decay_share": 1.5}, "config.schedule.decay_share = 1.5"),
-        ({"decay_share": 0.5}, "cosine has no such setting"),
-        ({"kind": "wsd", "rise_share": 0.5}, "wsd has no such setting"),
-        ({"kind": "one_cycle", "rise_share": 0.5, "warmup_epochs": 1}, "rise_share = 0.5: the warm-up"),
+        (ScheduleConfig, {"kind": "cosin"}, "config.schedule.kind = 'cosin'"),
+        (ScheduleConfig, {"warmup_epochs": -1}, "config.schedule.warmup_epochs = -1"),
+        (ScheduleConfig, {"warmup_epochs": 1, "warmup_samples": 10}, "a warm-up has one length"),
+        (ScheduleConfig, {"floor_lr": -1e-6}, "config.schedule.floor_lr"),
+        (ScheduleConfig, {"kind": "wsd", "decay_share": 1.5}, "config.schedule.decay_share = 1.5"),
+        (ScheduleConfig, {"decay_share": 0.5}, "cosine has no such setting"),
+        (ScheduleConfig, {"kind": "one_cycle", "rise_share": 0.5, "warmup_epochs": 1}, "rise_share = 0.5: the warm-up"),
+        (ScalingConfig, {"rule": "cubic"}, "config.scaling.rule = 'cubic'"),
+        (ScalingConfig, {"rule": "auto"}, "config.scaling.rule = 'auto' without config.scaling.reference_batch"),
+        (ScalingConfig, {"reference_batch": 0}, "config.scaling.reference_batch = 0"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(settings: dict, problem: str):
-    with pytest.raises(UsageError, match=problem.replace("(", r"\(")):
-        ScheduleConfig(**settings)
+def test_what_cannot_be_meant_is_refused_by_name(kind: type, settings: dict, problem: str):
+    with pytest.raises(UsageError, match=problem):
+        kind(**settings)
 
 
 @pytest.mark.parametrize(
@@ -193,16 +173,3 @@ def test_beta2_stays_where_that_is_asked_for_or_the_optimizer_has_none():
 def test_at_the_reference_batch_everything_is_as_given(batch: int, rule: str, optimizer: str):
     scaled = scale(optimizer, 3e-4, 0.99, ScalingConfig(rule, batch), batch)
     assert (scaled.lr, scaled.beta2) == (3e-4, 0.99)
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"rule": "cubic"}, "config.scaling.rule = 'cubic'"),
-        ({"rule": "auto"}, "config.scaling.rule = 'auto' without config.scaling.reference_batch"),
-        ({"reference_batch": 0}, "config.scaling.reference_batch = 0"),
-    ],
-)
-def test_a_scaling_that_cannot_be_meant_is_refused_by_name(settings: dict, problem: str):
-    with pytest.raises(UsageError, match=problem):
-        ScalingConfig(**settings)

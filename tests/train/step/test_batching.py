@@ -43,17 +43,10 @@ def test_more_ranks_than_samples_are_reported_and_not_refused():
     assert effective.effective == 3 and "the data set has 3" in effective.why
 
 
-def test_a_data_set_of_one_sample_trains_with_a_batch_of_one():
-    assert plan_batches(BatchingConfig(micro_batch=1), 1, 1, 1).effective == 1
-
-
-def test_an_effective_batch_is_cut_evenly():
+def test_an_effective_batch_is_cut_evenly_and_one_that_does_not_divide_shows_what_it_became():
     batching = plan_batches(BatchingConfig(micro_batch=64, effective=100), 1, 1000, None)
     assert (batching.micro_batch, batching.accumulation, batching.effective) == (50, 2, 100)
     assert row(batching, "micro_batch").requested == 64 and "100 samples" in row(batching, "micro_batch").why
-
-
-def test_an_effective_batch_that_does_not_divide_says_what_it_became():
     effective = row(plan_batches(BatchingConfig(micro_batch=64, effective=101), 2, 1000, None), "effective_batch")
     assert effective.requested == 101 and effective.effective == 102 and "does not divide" in effective.why
 

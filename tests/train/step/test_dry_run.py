@@ -16,7 +16,18 @@ from torch import nn
 
 from brimful.errors import DoesNotFit
 from brimful.train import Arrays, BatchingConfig, Sum, Task, fit
-from tests.train.ledger import OUT_OF_MEMORY, Ledger, ledger_config, network_config, on_ranks, same, shares, statistics, weights
+from tests.train.ledger import (
+    OUT_OF_MEMORY,
+    Ledger,
+    ledger_config,
+    network,
+    network_config,
+    on_ranks,
+    same,
+    shares,
+    statistics,
+    weights,
+)
 
 ONE_THEN_TWO = [600] + [500] * 8  # the first micro-batch has one sample of 600, a later one two of 500
 
@@ -114,19 +125,17 @@ def test_a_sample_that_does_not_fit_ends_the_training_before_it_begins(tmp_path)
     assert not task.model.weight.any()
 
 
-def network(norm: bool) -> Task:
-    torch.manual_seed(0)
-    layers = [nn.Linear(6, 16), *([nn.BatchNorm1d(16)] if norm else []), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 1)]
-    generator = torch.Generator().manual_seed(1)
-    data = Arrays(torch.randn(40, 6, generator=generator), sizes=numpy.arange(1, 41))
-    return Task("network", nn.Sequential(*layers), lambda model, batch: model(batch[0]).square().mean(), data)
+def sized_network(norm: bool) -> Task:
+    data = Arrays(torch.randn(40, 6, generator=torch.Generator().manual_seed(1)), sizes=numpy.arange(1, 41))
+    model = network(dropout=0.3, norm=norm)
+    return Task("network", model, lambda model, batch: model(batch[0]).square().mean(), data)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("norm", [False, True])
 def test_weights_and_statistics_are_bit_for_bit_those_of_a_training_without_it(norm, precision, tmp_path):
     batch = BatchingConfig(micro_batch=8, max_tokens=100)
-    tried, plain = network(norm), network(norm)
+    tried, plain = sized_network(norm), sized_network(norm)
     fit(tried, network_config(tmp_path / "tried", batch=batch, precision=precision))
     with mock.patch("brimful.train.engine.dry_run"):
         fit(plain, network_config(tmp_path / "plain", batch=batch, precision=precision))
@@ -135,7 +144,7 @@ def test_weights_and_statistics_are_bit_for_bit_those_of_a_training_without_it(n
 
 
 def test_a_training_that_is_finished_or_whose_samples_have_no_sizes_tries_nothing(tmp_path):
-    calls, task = [], network(False)
+    calls, task = [], sized_network(False)
     counted = dataclasses.replace(task, loss=lambda model, batch: calls.append(1) or task.loss(model, batch))
     fit(counted, network_config(tmp_path / "plain", batch=BatchingConfig(micro_batch=8), epochs=1))
     assert len(calls) == 5

@@ -22,7 +22,6 @@ from tests.train.ledger import (
     farthest,
     ledger_config,
     ledger_task,
-    log_rows,
     network_config,
     network_task,
     same,
@@ -77,16 +76,6 @@ def test_a_run_that_failed_ends_with_the_weights_of_one_that_did_not(place, numb
         assert farthest(weights(task), weights(whole)) < 1e-5
 
 
-def test_the_loss_curve_is_the_same_though_memory_ran_out_in_every_place(tmp_path):
-    hit = Faults([("forward", 3), ("backward", 9), ("update", 4), ("eval", 1), ("forward", 30)])
-    fit(network_task(), network_config(tmp_path / "whole", epochs=5))
-    with hit.in_the_update():
-        fit(network_task(faults=hit), network_config(tmp_path / "hit", epochs=5))
-    assert len(hit.hit) == 5
-    hit, whole = ([row["loss"] for row in log_rows(tmp_path / name, "epoch")] for name in ("hit", "whole"))
-    assert hit == pytest.approx(whole, rel=1e-5)
-
-
 def test_the_smaller_micro_batch_is_kept_and_the_effective_batch_stays(tmp_path):
     task = ledger_task(40, Faults(capacity=3))
     fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=10, accumulation=2)))
@@ -100,17 +89,6 @@ def test_a_single_sample_that_does_not_fit_ends_the_training_in_a_sentence(tmp_p
     with pytest.raises(DoesNotFit) as ended:
         fit(ledger_task(8, Faults(capacity=0)), ledger_config(tmp_path, batch=BatchingConfig(micro_batch=4)))
     assert ended.value.exit_code == 3 and "single sample" in ended.value.problem and "injected" in ended.value.problem
-
-
-def test_any_other_error_is_raised_as_it_is(tmp_path):
-    task = ledger_task(8)
-
-    def broken(model, batch):
-        raise ValueError("CUDA out of memory is what I say, and I am a ValueError")
-
-    task = Task("broken", task.model, broken, task.train_data)
-    with pytest.raises(ValueError, match="I am a ValueError"):
-        fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=4)))
 
 
 def test_gradients_of_accumulation_are_those_of_the_whole_batch(tmp_path):
@@ -142,7 +120,7 @@ def tokens_task(samples: int) -> Task:
 
 def test_a_mean_over_tokens_is_one_over_the_whole_effective_batch(tmp_path):
     ended = []
-    for micro, accumulation in [(30, 1), (5, 6), (7, 4)]:
+    for micro, accumulation in [(30, 1), (5, 6)]:
         task = tokens_task(30)
         batch = BatchingConfig(micro_batch=micro, accumulation=accumulation)
         optimizer = OptimizerConfig("sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
@@ -152,8 +130,7 @@ def test_a_mean_over_tokens_is_one_over_the_whole_effective_batch(tmp_path):
     by_hand = task.loss(task.model, (task.train_data.take(torch.arange(30).numpy())))
     (by_hand.total / by_hand.count).backward()
     expected = [p.detach() - 0.1 * p.grad for p in task.model.parameters()]
-    assert farthest(ended[0], expected) < 1e-6
-    assert farthest(ended[1], expected) < 1e-6
+    assert all(farthest(one, expected) < 1e-6 for one in ended)
 
 
 def test_the_random_state_is_put_back_for_the_replay(tmp_path):

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from brimful.train.checking import Effective, require
-from brimful.train.config import PRECISIONS
+from brimful.train.checking import Effective
 
 Flag = tuple[Any, str, Any]  # where a setting of PyTorch's stands, its name, its value
 
@@ -30,7 +29,6 @@ class Precision:
     """
 
     def __init__(self, name: str, device: torch.device):
-        require(name in (*PRECISIONS, "auto"), "precision", name, "there is no such precision")
         self.device = device
         chosen, reason = _fast_on(device) if name == "auto" else (name, "")
         self.effective, why = {"fp32": _fp32, "tf32": _tf32, "bf16": _bf16, "fp16": _fp16}[chosen](device)
@@ -71,11 +69,6 @@ class Precision:
         """The update under way is given up (out of memory, say) after `unscale`: its gradients will be made anew."""
         if self._scaler is not None:
             self._scaler._per_optimizer_states.pop(id(optimizer), None)
-
-    @property
-    def scales(self) -> bool:
-        """Whether the loss is scaled: fp16 alone needs it."""
-        return self._scaler is not None
 
     @property
     def skipped(self) -> int:

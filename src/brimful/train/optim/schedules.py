@@ -1,13 +1,10 @@
 """The learning rate as a function of the samples seen: one in steps would bend when the batch size changes.
 
 A step uses the samples seen at its end, so that the first one moves, and the last one is at the schedule's end.
-
-Warm-up and cosine: Loshchilov and Hutter 2016, arXiv 1608.03983; Goyal et al. 2017, arXiv 1706.02677. Warm-up, stable, decay:
-Hu et al. 2024, arXiv 2404.06395. One-cycle: Smith and Topin 2017, arXiv 1708.07120 (of the rate alone: momentum stays).
-
-What another batch than the reference does to it: linear for SGD (Goyal et al.), square root for Adam's family (Malladi et al.
-2022, arXiv 2205.10287); beta2 held at its half-life in samples (Marek et al. 2025, arXiv 2507.07101). docs/training.md has
-where each holds.
+Sources: cosine, Loshchilov and Hutter 2016 (arXiv 1608.03983); warm-up, and linear scaling for SGD, Goyal et al. 2017 (arXiv
+1706.02677); warm-up, stable, decay, Hu et al. 2024 (arXiv 2404.06395); one-cycle, Smith and Topin 2017 (arXiv 1708.07120, of
+the rate alone); square-root scaling for Adam's family, Malladi et al. 2022 (arXiv 2205.10287); beta2 held at its half-life in
+samples, Marek et al. 2025 (arXiv 2507.07101). docs/training.md has where each holds.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -47,27 +47,20 @@ class Log:
             self._show(text)
 
     def _show(self, text: str) -> None:
-        try:
+        with _on_full_disk(lambda: None):  # the terminal may be a file there, and what it holds back it writes later
             print(text, file=self._stream or sys.stderr, flush=True)
-        except OSError as error:  # the terminal is a file on the full disk, and what it holds back it writes later
-            if not DiskFull.caused(error):
-                raise
 
     @contextlib.contextmanager
     def outliving_a_full_disk(self, path: Path) -> Iterator[None]:
         """Around writing `path`: reports once that there is no room for it, and once that there is some again."""
-        try:
+        missed = self._not_written.pop(path, 0)
+        with _on_full_disk(lambda: self._not_written.update({path: missed + 1})):
             yield
-        except OSError as error:
-            if not DiskFull.caused(error):
-                raise
-            self._not_written[path] = self._not_written.get(path, 0) + 1
-            if self._not_written[path] == 1:
-                self._show(f"The disk is full: {path} could not be written. The training goes on, and tries again next time.")
-        else:
-            missed = self._not_written.pop(path, 0)
-            if missed:
-                self._show(f"There is room on the disk again: {path} is written ({counted(missed, 'time')} it could not be).")
+        failed = path in self._not_written
+        if failed and not missed:
+            self._show(f"The disk is full: {path} could not be written. The training goes on, and tries again next time.")
+        elif missed and not failed:
+            self._show(f"There is room on the disk again: {path} is written ({counted(missed, 'time')} it could not be).")
 
     def event(self, kind: str, **fields: Any) -> None:
         if self._writes:
@@ -76,21 +69,15 @@ class Log:
                 _append(self._path, (json.dumps(finite_or_none(row), default=str) + "\n").encode())
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        with self._board_that_may_end():
+        with _on_full_disk(self._end_board):
             for name, value in values.items():
                 if self._board is not None:
                     self._board.add_scalar(name, value, step)
 
-    @contextlib.contextmanager
-    def _board_that_may_end(self) -> Iterator[None]:
+    def _end_board(self) -> None:
         """TensorBoard's writer takes nothing more after an error: log.jsonl has the same numbers."""
-        try:
-            yield
-        except OSError as error:
-            if not DiskFull.caused(error):
-                raise
-            self._board = None
-            self._show("The disk is full: TensorBoard's files end here. The training goes on.")
+        self._board = None
+        self._show("The disk is full: TensorBoard's files end here. The training goes on.")
 
     def settings(self, rows: Iterable[Effective]) -> None:
         """Requested and effective side by side, with the reason."""
@@ -100,7 +87,7 @@ class Log:
         self.event("settings", rows=[dataclasses.asdict(row) for row in rows])
 
     def close(self) -> None:
-        with self._board_that_may_end():
+        with _on_full_disk(self._end_board):
             if self._board is not None:
                 self._board.close()
 
@@ -154,6 +141,16 @@ class ProgressLog:
         peak_bytes = peak.allocated_bytes if peak.allocated_bytes is not None else peak.host_bytes
         highest = f", peak {format_bytes(peak_bytes)}" if peak_bytes is not None else ""
         return f"{format_bytes(self._peaks.now_bytes())}{highest}"
+
+
+@contextlib.contextmanager
+def _on_full_disk(then: Callable[[], None]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not DiskFull.caused(error):
+            raise
+        then()
 
 
 def settings_table(rows: Iterable[Effective]) -> list[str]:

@@ -1,10 +1,8 @@
 """The optimizer's update as something that can run out of memory without harm.
 
-Its state is allocated before the first step, and fused kernels allocate nothing, so this is rare. Where it happens, what had
-been changed is undone and done again in smaller pieces, so that each weight is updated once, as if nothing had failed.
-
-Two ways to undo. A fused kernel changes all of its parameters or none; only their step counters may have been raised before it,
-which a tensor's version counter shows. Anything else is copied before it is changed, some 64 MiB at a time.
+What had been changed is undone and done again in smaller pieces, so that each weight is updated once. Two ways to undo: a fused
+kernel changes all of its parameters or none, and only their step counters may have been raised before it, which a tensor's
+version counter shows. Anything else is copied before it is changed, some 64 MiB at a time.
 """
 
 from __future__ import annotations
@@ -71,9 +69,6 @@ class Update(Optimizer):
         finally:
             if hasattr(self.inner, "found_inf"):
                 del self.inner.found_inf, self.inner.grad_scale  # type: ignore[attr-defined]
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.inner.state_dict()
 
     def _fused_piece(self, piece: _Piece) -> None:
         """One call of a fused kernel; in halves where memory is missing even after all that is cached was given back."""

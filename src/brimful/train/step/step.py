@@ -281,7 +281,7 @@ class Stepper:
         self.counts.updates += 1
         self.counts.samples += samples
         lr = lr_at(self.counts.samples)
-        by_scaler = self._precision.scales  # a scaler skips steps of infinite gradients
+        by_scaler = self._precision.effective == "fp16"  # a scaler skips steps of infinite gradients
         if by_scaler:
             self._twice(lambda: self._precision.unscale(self._update))
         limit = self._clip_norm
