@@ -22,7 +22,7 @@ def card() -> Iterator[imaginary.ImaginaryGpu]:
     gpu.leave()
 
 
-def test_each_stage_tells_what_is_outside_of_the_allocator(card, monkeypatch):
+def test_each_stage_shows_what_is_outside_of_the_allocator(card, monkeypatch):
     steps = iter([400, 410, 500, 600, 900])
     monkeypatch.setattr(
         torch.cuda, "mem_get_info", lambda: (24 * GIB - next(steps) * MIB - torch.cuda.memory_reserved(), 24 * GIB)
@@ -42,7 +42,9 @@ def test_convolutions_come_last_and_products_before_them(card, monkeypatch):
 
 def test_rates_are_amounts_over_median_times(card, monkeypatch):
     monkeypatch.setattr(calibration, "seconds_of", lambda work, repeats=1: work() is None or 0.001)
+    before = torch.backends.cuda.matmul.allow_tf32
     found = calibration.rates()
+    assert torch.backends.cuda.matmul.allow_tf32 == before
     assert found["bandwidth_bytes_per_s"] == 2 * calibration.COPIED_BYTES / 0.001
     assert found["link_bytes_per_s"] == calibration.SENT_BYTES / 0.001
     for kind in ("fp32", "tf32", "fp16", "bf16"):
@@ -60,24 +62,18 @@ def test_a_card_without_tf32_is_not_asked_for_it(monkeypatch):
         gpu.leave()
 
 
-def test_where_no_time_passes_no_rate_is_told(card):
+def test_where_no_time_passes_there_is_no_rate(card):
     assert calibration.seconds_of(lambda: None) is None
     assert calibration.rates()["bandwidth_bytes_per_s"] is None
-
-
-def test_the_settings_of_torch_are_as_before(card):
-    before = torch.backends.cuda.matmul.allow_tf32
-    calibration.rates()
-    assert torch.backends.cuda.matmul.allow_tf32 == before
 
 
 def test_the_last_line_is_the_answer(card, capsys):
     assert calibration.main(["--no-rates"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    told = json.loads(line.removeprefix("BRIMFUL"))
-    assert told["card"] == {"name": "a card", "total_bytes": 24 * GIB, "capability": [8, 6], "multiprocessors": 82}
-    assert set(told["outside_bytes"]) == set(calibration.STAGES) and told["rates"] == {}
-    assert told["versions"]["torch"] == torch.__version__
+    found = json.loads(line.removeprefix("BRIMFUL"))
+    assert found["card"] == {"name": "a card", "total_bytes": 24 * GIB, "capability": [8, 6], "multiprocessors": 82}
+    assert set(found["outside_bytes"]) == set(calibration.STAGES) and found["rates"] == {}
+    assert found["versions"]["torch"] == torch.__version__
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a card is here")

@@ -131,16 +131,14 @@ def test_workers_of_a_loader_forked_and_spawned_report_as_workers(run_trial):
 
 
 @pytest.mark.heavy
-def test_torchrun_is_a_launcher_and_its_children_are_ranks(run_trial):
-    trial = run_trial(STEPS, through=("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29641"))
-    assert trial.exit_code == 0
-    assert sorted(roles(trial)) == ["launcher", "rank", "rank"]
-    assert [(r["rank"], r["world_size"], r["steps"]) for r in trial.reports] == [(0, 2, 2), (1, 2, 2)]
-
-
-@pytest.mark.heavy
-def test_accelerate_launch_is_a_launcher(run_trial):
-    trial = run_trial(STEPS, through=("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"))
-    assert trial.exit_code == 0
-    assert sorted(roles(trial)) == ["launcher", "rank"]
-    assert trial.report["steps"] == 2
+@pytest.mark.parametrize(
+    ("through", "ranks"),
+    [
+        (("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29641"), 2),
+        (("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"), 1),
+    ],
+)
+def test_torchrun_and_accelerate_launch_are_launchers_and_their_children_are_ranks(run_trial, through, ranks):
+    trial = run_trial(STEPS, through=through)
+    assert trial.exit_code == 0 and sorted(roles(trial)) == ["launcher"] + ["rank"] * ranks
+    assert [(r["rank"], r["world_size"], r["steps"]) for r in trial.reports] == [(n, ranks, 2) for n in range(ranks)]

@@ -78,12 +78,6 @@ print("never")
     assert trial.report["ended"] == "steps_done" and "eval" in trial.report["phases"] and trial.failures == []
 
 
-def test_a_whole_run_is_not_cut(run_trial):
-    trial = run_trial(HEAD + "for x, y in loader:\n    step(x, y)\nevaluate()\nprint('end')\n", cut=False)
-    assert trial.stdout == "end\n" and trial.report["steps"] == 10 and len(trial.report["step_s"]) == 9
-    assert loader_of(trial, "eval")["batches_seen"] == 8
-
-
 @pytest.mark.parametrize(("evaluates", "steps"), [(False, 4 + 200), (True, 11)])
 def test_a_script_without_a_loader_is_counted_by_its_models_input_and_ends_after_its_evaluation(run_trial, evaluates, steps):
     trial = run_trial(
@@ -159,22 +153,6 @@ for x, _ in loader:
     assert report["micro_batches_per_step"] == [1] * 4
     assert loader_of(trial, "train")["batches_seen"] == 4 and "eval" not in report["phases"]
     assert any("2 optimizers stepped" in note for note in report["notes"])
-
-
-def test_a_closure_is_one_step(run_trial):
-    trial = run_trial(
-        HEAD
-        + """
-optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
-for x, y in loader:
-    def closure():
-        optimizer.zero_grad(); loss = F.cross_entropy(model(x), y); loss.backward()
-        return loss
-    optimizer.step(closure)
-"""
-    )
-    assert trial.report["steps"] == 4 and trial.report["samples_per_step"] == [16] * 4
-    assert trial.report["optimizers"][0]["uses_closure"] and len(trial.report["losses"]) > 4
 
 
 def test_steps_that_a_scaler_skips_are_reported(run_trial):
@@ -254,18 +232,6 @@ for x, y in loader:
     assert phases["encoding"]["host_bytes"] > 0 and not phases["encoding"]["cached"]
     assert phases["indexing"]["cached"] and phases["indexing"]["host_bytes"] is None
     assert "eval" not in phases and trial.failures == []
-
-
-def test_checksums_show_equal_batches(run_trial):
-    trial = run_trial(
-        HEAD
-        + "for x, y in DataLoader(TensorDataset(torch.ones(64, 8), torch.zeros(64).long()), batch_size=16):\n    step(x, y)\n"
-        "for x, y in loader:\n    step(x, y)\n",
-        checksums=True,
-        steps=7,
-    )
-    first, second = ([batch["checksum"] for batch in seen["batches"]] for seen in trial.report["loaders"])
-    assert len(first) == len(second) == 4 and len(set(first)) == 1 and len(set(second)) == 4
 
 
 @pytest.mark.heavy

@@ -81,11 +81,14 @@ def test_short_steps_are_polled_now_and_then_only():
     assert 9 <= len(polls) <= 11
 
 
-def test_a_whole_run_counts_every_sample_it_trained_on_and_reports_its_last_loss(run_trial):
-    trial = run_trial(TRAINING, **RUN)
+def test_a_whole_run_counts_every_sample_and_reports_its_last_loss_and_its_files_do_not_grow(run_trial):
+    trial = run_trial(TRAINING.replace("range(3)", "range(400)"), **RUN)
     counter = trial.report["counters"]
-    assert (trial.report["ended"], trial.report["steps"]) == ("script_ended", 9)
-    assert counter["samples"] == 60
+    assert (trial.report["ended"], trial.report["steps"], len(trial.report["step_s"])) == ("script_ended", 1200, 1199)
+    assert trial.all("progress") == [] and len(trial.all("report")) == 1
+    assert len(list(trial.folder.glob("latest-progress-*"))) == 1 and not list(trial.folder.glob("*.new"))
+    assert [seen["batches_seen"] for seen in trial.report["loaders"]] == [2000, 800], "an evaluation is whole as well"
+    assert counter["samples"] == 8000
     assert counter["loss"] == pytest.approx(float(trial.stdout))
     assert 0 < counter["loading_s"] < counter["train_s"]
     assert counter["reserved_bytes"] is counter["alloc_retries"] is None
@@ -126,14 +129,6 @@ def test_a_run_that_is_killed_leaves_its_peaks_and_how_far_it_came(run_trial):
     assert report["steps"] > 0
     assert report["phases"]["train"]["host_bytes"] > 1 << 20
     assert report["counters"]["samples"] > 0
-
-
-def test_what_a_whole_run_reports_takes_no_room_that_grows(run_trial):
-    trial = run_trial(TRAINING.replace("range(3)", "range(400)"), **RUN)
-    assert trial.all("progress") == []
-    assert len(trial.all("report")) == 1
-    assert len(list(trial.folder.glob("latest-progress-*"))) == 1
-    assert not list(trial.folder.glob("*.new"))
 
 
 def test_a_script_that_fails_late_in_a_run_has_crashed(run_trial):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful_inside.simulator import allocator as module
-from brimful_inside.simulator.allocator import CachingAllocator, CardFull, rounded_size, segment_size
+from brimful_inside.simulator.allocator import CachingAllocator, CardFull, rounded_size
 from brimful_inside.simulator.allocator_settings import settings_from
 from tests.brimful_inside.simulator.random_programs import NaiveAllocator
 
@@ -146,28 +146,6 @@ def test_without_details_the_memory_is_the_same(conf, actions):
         plain.memory_stats()
 
 
-def test_a_block_is_split_when_the_rest_is_worth_keeping():
-    small = CachingAllocator()
-    small.malloc(2 * MIB - 512 - MIB)
-    assert len(small.segments()[0].pieces) == 2
-    large = CachingAllocator()
-    large.free(large.malloc(12 * MIB))
-    large.malloc(11 * MIB)  # the rest is 1 MiB: not more than 1 MiB, so it stays
-    assert [p.size for p in large.segments()[0].pieces] == [12 * MIB]
-    large = CachingAllocator()
-    large.free(large.malloc(12 * MIB))
-    large.malloc(11 * MIB - 512)
-    assert [p.size for p in large.segments()[0].pieces] == [11 * MIB - 512, MIB + 512]
-
-
-def test_requests_are_rounded_and_segments_sized_as_pytorch_does():
-    assert [rounded_size(n) for n in (1, 511, 512, 513, 1024)] == [512, 512, 512, 1024, 1024]
-    assert segment_size(512) == segment_size(MIB) == 2 * MIB
-    assert segment_size(MIB + 512) == segment_size(10 * MIB - 512) == 20 * MIB
-    assert segment_size(10 * MIB) == 10 * MIB
-    assert segment_size(10 * MIB + 512) == 12 * MIB
-
-
 def test_no_bytes_get_no_block():
     allocator = CachingAllocator()
     assert allocator.malloc(0) == 0
@@ -175,23 +153,6 @@ def test_no_bytes_get_no_block():
     assert allocator.memory_stats()["allocation.all.allocated"] == 0
     with pytest.raises(ValueError, match="-1"):
         allocator.malloc(-1)
-
-
-def test_a_full_card_gives_back_cached_segments_before_it_gives_up():
-    allocator = CachingAllocator(40 * MIB)
-    allocator.free(allocator.malloc(30 * MIB))
-    allocator.malloc(36 * MIB)
-    assert allocator.reserved == 36 * MIB
-    assert (allocator.num_alloc_retries, allocator.num_ooms) == (1, 0)
-
-
-def test_streams_do_not_share_cached_blocks():
-    allocator = CachingAllocator()
-    allocator.free(allocator.malloc(30 * MIB, stream=1))
-    allocator.malloc(30 * MIB, stream=2)
-    assert allocator.reserved == 60 * MIB
-    allocator.malloc(30 * MIB, stream=1)
-    assert allocator.reserved == 60 * MIB
 
 
 def test_oversize_blocks_are_not_split_and_are_given_back_first():
@@ -232,15 +193,6 @@ def test_a_memory_fraction_is_the_limit_and_ages_the_cache():
     with pytest.raises(CardFull):
         allocator.malloc(40 * MIB)
     assert allocator.reserved == 20 * MIB
-
-
-def test_peaks_start_anew_when_they_are_reset():
-    allocator = CachingAllocator()
-    address = allocator.malloc(50 * MIB)
-    allocator.free(address)
-    allocator.empty_cache()
-    allocator.reset_peaks()
-    assert (allocator.peak_allocated, allocator.peak_reserved) == (0, 0)
 
 
 def test_the_statistics_have_pytorchs_keys():

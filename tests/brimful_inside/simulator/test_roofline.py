@@ -16,7 +16,6 @@ from brimful_inside.simulator.roofline import (
     LAUNCHES,
     TRANSFER,
     Kernel,
-    Queue,
     Rates,
     kernel_time,
     product_time,
@@ -47,24 +46,19 @@ def test_a_large_product_is_bound_by_arithmetic_and_reaches_the_fitted_share_of_
     assert 0.85 * DEFAULT.tensor_cores < reached <= DEFAULT.tensor_cores
 
 
-def test_a_large_copy_is_bound_by_bandwidth():
-    timed = kernel_time(elementwise(1 << 30), A100)
-    assert timed.bound == BANDWIDTH
-    assert timed.seconds == pytest.approx((1 << 30) / (1555e9 * DEFAULT.bandwidth), rel=0.01)
-
-
-def test_a_small_kernel_costs_its_start_and_says_so():
-    timed = kernel_time(elementwise(64), A100)
-    assert timed.bound == LAUNCHES
-    assert timed.seconds == pytest.approx(DEFAULT.kernel_s, rel=0.01)
-
-
-def test_bytes_from_the_host_go_over_the_bus_faster_where_memory_is_pinned():
-    ordinary = kernel_time(Kernel("aten._to_copy.default", "link", 0, 60_000_000), A100)
-    pinned = kernel_time(Kernel("aten._to_copy.default", "pinned", 0, 60_000_000), A100)
-    assert ordinary.bound == pinned.bound == TRANSFER
-    assert ordinary.seconds == pytest.approx(0.01, rel=0.01)
-    assert pinned.seconds == pytest.approx(0.005, rel=0.01)
+@pytest.mark.parametrize(
+    ("kernel", "bound", "seconds"),
+    [
+        (elementwise(1 << 30), BANDWIDTH, (1 << 30) / (1555e9 * DEFAULT.bandwidth)),
+        (elementwise(64), LAUNCHES, DEFAULT.kernel_s),
+        (Kernel("aten._to_copy.default", "link", 0, 60_000_000), TRANSFER, 0.01),
+        (Kernel("aten._to_copy.default", "pinned", 0, 60_000_000), TRANSFER, 0.005),
+    ],
+    ids=["a large copy", "a small kernel", "from the host", "from pinned memory of the host"],
+)
+def test_what_computes_little_is_bound_by_what_it_moves_or_by_its_start(kernel, bound, seconds):
+    timed = kernel_time(kernel, A100)
+    assert timed.bound == bound and timed.seconds == pytest.approx(seconds, rel=0.01)
 
 
 def test_one_tile_more_than_there_are_multiprocessors_takes_another_wave():
@@ -150,12 +144,3 @@ def test_shares_add_up_to_the_step_and_a_slower_host_never_makes_it_faster(kerne
     assert sum(step.shares.values()) == pytest.approx(step.seconds, rel=1e-6, abs=1e-12)
     assert step.seconds >= step.device_s * (1 - 1e-9)
     assert step_time(kernels, times, DEFAULT.with_host(2.0)).seconds >= step.seconds * (1 - 1e-9)
-
-
-def test_a_queue_runs_in_order_and_the_card_cannot_begin_before_the_host_asked():
-    queue = Queue()
-    queue.run(elementwise(1), 1e-3)
-    queue.run(elementwise(1), 1e-3)
-    assert queue.device == pytest.approx(DEFAULT.script_s + 2e-3)
-    queue.synchronize()
-    assert queue.host == queue.device

@@ -40,44 +40,31 @@ def test_the_users_frame_is_the_innermost_that_is_neither_a_packages_nor_pythons
         assert where_in_users_code(error.__traceback__).endswith("in fails")
 
 
+def failures_at(*moments):
+    """What is reported, and what reports it. `moments`: (phase, step, whether the measured steps are complete)."""
+    reported, now = [], iter(moments)
+    return reported, Failures(reported.append, lambda: next(now))
+
+
 def test_memory_that_ran_out_is_reported_as_caught_once_the_script_continues():
-    reported = []
-    failures = Failures(reported.append, lambda: ("train", 3, False))
+    reported, failures = failures_at(("train", 3, False))
     failures.out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert reported == []
     failures.script_continues()
     failures.script_continues()
     (failure,) = reported
-    assert failure.caught and failure.kind == "out_of_device_memory" and failure.phase == "train" and failure.step == 3
+    assert failure.caught and failure.kind == "out_of_device_memory" and (failure.phase, failure.step) == ("train", 3)
 
 
-def test_memory_that_ran_out_and_left_the_script_is_reported_once_and_not_as_caught():
-    reported = []
-    failures = Failures(reported.append, lambda: ("train", 3, True))
+def test_memory_that_ran_out_and_left_the_script_is_reported_once_not_as_caught_and_with_the_phase_where_it_ran_out():
+    reported, failures = failures_at(("train", 3, False), ("eval", 4, True), ("eval", 4, True))
     error = torch.OutOfMemoryError("CUDA out of memory")
-    failures.out_of_memory(error)
-    failures.left_the_script(error)
-    failures.left_the_script(error)
-    failures.script_continues()
-    (failure,) = reported
-    assert not failure.caught and failure.after_measured and failure.type == "torch.OutOfMemoryError"
-
-
-def test_the_phase_is_that_of_the_place_where_memory_ran_out():
-    reported, phases = [], iter(["train", "eval", "eval"])
-    failures = Failures(reported.append, lambda: (next(phases), 0, False))
     failures.out_of_memory(None, "CUDA out of memory")
-    for error in (torch.OutOfMemoryError("CUDA out of memory"), ValueError("another")):
-        failures.left_the_script(error)
-    assert [failure.phase for failure in reported] == ["train", "eval"]
-
-
-def test_an_interrupt_is_no_failure():
-    reported = []
-    failures = Failures(reported.append, lambda: ("train", 0, False))
-    for error in (KeyboardInterrupt(), SystemExit(3)):
-        failures.left_the_script(error)
-    assert reported == []
+    for one in (error, error, ValueError("another"), KeyboardInterrupt(), SystemExit(3)):
+        failures.left_the_script(one)
+    failures.script_continues()
+    found = [(failure.type, failure.phase, failure.caught, failure.after_measured) for failure in reported]
+    assert found == [("torch.OutOfMemoryError", "train", False, True), ("ValueError", "eval", False, True)]
 
 
 CUDA_STEPS = """

@@ -52,7 +52,7 @@ def test_what_a_module_made_is_set_aside_only_where_that_was_asked_for(tmp_path,
     monkeypatch.syspath_prepend(str(tmp_path))
     before = gc.get_freeze_count()
     try:
-        for name, sets_aside in (("looked_through_by_a_test", False), ("set_aside_by_a_test", True)):
+        for name, sets_aside in (("collected_by_a_test", False), ("set_aside_by_a_test", True)):
             (tmp_path / f"{name}.py").write_text("made = [[] for _ in range(1000)]\n")
             waiting = ImportHooks()
             waiting.load_quietly(name, sets_aside)

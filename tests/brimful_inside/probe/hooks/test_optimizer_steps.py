@@ -69,18 +69,14 @@ class Derived(torch.optim.SGD):
         return super().step(closure)
 
 
-@pytest.mark.parametrize("wrapper", [Wrapper, TwoSteps])
-def test_a_wrapper_and_what_it_wraps_are_one(steps, wrapper):
-    optimizer = wrapper(torch.optim.SGD([parameter()], lr=0.1))
-    optimizer.step()
+@pytest.mark.parametrize(
+    ("make", "name", "wrapped_by"),
+    [(Wrapper, "SGD", "Wrapper"), (TwoSteps, "SGD", "TwoSteps"), (lambda inner: Derived(inner.param_groups), "Derived", None)],
+)
+def test_a_wrapper_and_what_it_wraps_or_its_base_class_are_one(steps, make, name, wrapped_by):
+    make(torch.optim.SGD([parameter()], lr=0.1)).step()
     (seen,) = steps.read()
-    assert (seen.name, seen.wrapped_by, seen.steps) == ("SGD", wrapper.__name__, 1)
-
-
-def test_a_step_that_calls_its_base_class_is_one(steps):
-    Derived([parameter()], lr=0.1).step()
-    (seen,) = steps.read()
-    assert (seen.name, seen.steps, seen.wrapped_by) == ("Derived", 1, None)
+    assert (seen.name, seen.wrapped_by, seen.steps) == (name, wrapped_by, 1)
 
 
 def test_the_first_of_several_optimizers_sets_the_pace(steps):
@@ -185,24 +181,15 @@ def test_a_captured_step_is_made_at_each_replay_and_not_at_the_capture(steps, ca
     assert steps.count == 3 and steps.made[2:] == ["replayed", 2, "replayed", 3]
 
 
-def test_a_graph_without_a_step_changes_nothing(steps, captures):
-    graph = Graph()
-    captures.capture_begin(graph)
-    captures.capture_end(graph)
-    captures.replay(graph)
-    optimizer().step()
-    assert steps.made == [1]
-
-
-def test_of_two_captured_optimizers_each_is_counted_by_itself(steps, captures):
-    generator, critic, graph = optimizer(), optimizer(), Graph()
-    captures.capture_begin(graph)
-    critic.step()
-    critic.step()
-    generator.step()
-    captures.capture_end(graph)
-    captures.replay(graph)
-    assert [seen.steps for seen in steps.read()] == [2, 1]
+def test_a_graph_without_a_step_changes_nothing_and_of_two_captured_optimizers_each_is_counted(steps, captures):
+    for of_critic, of_generator in ((0, 0), (2, 1)):
+        graph = Graph()
+        captures.capture_begin(graph)
+        for one in [optimizer()] * of_critic + [optimizer()] * of_generator:
+            one.step()
+        captures.capture_end(graph)
+        captures.replay(graph)
+        assert [seen.steps for seen in steps.read()] == [2, 1][:of_critic]
 
 
 def test_steps_count_again_after_a_capture_that_failed(steps, captures, monkeypatch):

@@ -30,17 +30,11 @@ class Allocator:
         self.peak = self.now
 
 
-@pytest.fixture
-def shared(monkeypatch):
-    return make(monkeypatch)
-
-
 def make(monkeypatch):
     allocator = Allocator()
-    monkeypatch.setattr(torch._C, "_cuda_memoryStats", allocator.stats, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_resetPeakMemoryStats", allocator.reset, raising=False)
-    monkeypatch.setattr(torch._C, "_accelerator_getDeviceStats", allocator.stats, raising=False)
-    monkeypatch.setattr(torch._C, "_accelerator_resetPeakStats", allocator.reset, raising=False)
+    for stats, reset in device_memory.FUNCTIONS["cuda"]:
+        monkeypatch.setattr(torch._C, stats, allocator.stats, raising=False)
+        monkeypatch.setattr(torch._C, reset, allocator.reset, raising=False)
     return allocator, SharedPeaks("cuda")
 
 
@@ -48,24 +42,17 @@ def scripts_peak():
     return torch._C._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"]
 
 
-def test_the_scripts_peak_outlives_a_reset_of_the_probe(shared):
-    allocator, peaks = shared
+def test_the_scripts_peak_outlives_a_reset_of_the_probe_and_other_counters_are_the_allocators_own(monkeypatch):
+    allocator, peaks = make(monkeypatch)
     allocator.use(100)
     allocator.use(10)
     peaks.reset_on(0)
     allocator.use(30)
     assert peaks.peaks(0) == (30, 30)
-    assert scripts_peak() == 100
     assert torch._C._accelerator_getDeviceStats(0)["reserved_bytes"]["all"]["peak"] == 100
-
-
-def test_other_counters_are_the_allocators_own(shared):
-    allocator, peaks = shared
-    allocator.use(9)
-    allocator.use(2)
-    peaks.reset_on(0)
     stats = torch._C._cuda_memoryStats(0)
-    assert stats["allocated_bytes"]["all"] == {"current": 2, "peak": 9, "allocated": 7, "freed": 3} and stats["num_ooms"] == 0
+    assert stats["allocated_bytes"]["all"] == {"current": 30, "peak": 100, "allocated": 7, "freed": 3}
+    assert stats["num_ooms"] == 0
 
 
 actions = st.lists(st.one_of(st.integers(0, 100), st.sampled_from(["script resets", "probe resets"])), max_size=30)

@@ -59,9 +59,13 @@ def test_without_shapes_only_equal_differences_are_growth():
     assert bytes_kept(readings(10, 14, 19, shapes=[None] * 3), 2) == 0
 
 
+def growth_of(run_trial, keeps, script=SCRIPT):
+    return run_trial(script, argv=(keeps,), device="imaginary", card=CARD).report["growth"]
+
+
 @pytest.mark.parametrize(("keeps", "of_each"), [("predictions", OUTPUT), ("numbers", 512), ("nothing", None)])
 def test_predictions_kept_on_the_card_are_growth_of_the_evaluation_and_cycles_are_not(run_trial, keeps, of_each):
-    growth = run_trial(SCRIPT, argv=(keeps,), device="imaginary", card=CARD).report["growth"]
+    growth = growth_of(run_trial, keeps)
     assert growth.pop("train", 0) <= 512, "a sum of losses is a number for each step, if that"
     assert growth == ({"eval": of_each, "eval_seen": 2, "eval_length": 125} if of_each else {})
 
@@ -71,10 +75,8 @@ def test_what_training_left_over_does_not_hide_what_an_evaluation_keeps(run_tria
     script = SCRIPT.replace("torch.ones(96, 64), 8)", "torch.ones(96, 64), 32)").replace(
         "prediction = m", "out = prediction = m"
     )
-    growth = run_trial(script, argv=("predictions",), device="imaginary", card=CARD).report["growth"]
-    assert growth["eval"] == OUTPUT
+    assert growth_of(run_trial, "predictions", script)["eval"] == OUTPUT
 
 
 def test_outputs_kept_in_training_are_growth_of_each_step(run_trial):
-    growth = run_trial(SCRIPT, argv=("outputs",), device="imaginary", card=CARD).report["growth"]
-    assert OUTPUT <= growth["train"] <= OUTPUT + 8192
+    assert OUTPUT <= growth_of(run_trial, "outputs")["train"] <= OUTPUT + 8192

@@ -43,35 +43,24 @@ if __name__ == "__main__":
 """
 
 
-def trained(trial):
-    return [report for report in trial.reports if report["steps"]]
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29651")
 
 
-def check(trial):
+@pytest.mark.heavy
+@pytest.mark.parametrize(("through", "argv"), [(TORCHRUN, ()), ((), ("spawn", "29652")), ((), ("fork", "29653"))])
+def test_all_ranks_end_at_the_same_step_and_one_that_evaluates_alone_is_waited_for(run_trial, through, argv):
+    trial = run_trial(SCRIPT, through=through, argv=argv)
     assert trial.exit_code == 0 and trial.failures == [], trial.stderr
-    assert [(r["rank"], r["world_size"], r["steps"], r["ended"]) for r in trained(trial)] == [
-        (0, 2, 4, "steps_done"),
-        (1, 2, 4, "steps_done"),
-    ]
-    for report in trained(trial):
+    trained = [report for report in trial.reports if report["steps"]]
+    ended = [(r["rank"], r["world_size"], r["steps"], r["ended"]) for r in trained]
+    assert ended == [(0, 2, 4, "steps_done"), (1, 2, 4, "steps_done")]
+    for report in trained:
         (optimizer,) = report["optimizers"]
         assert (optimizer["name"], optimizer["wrapped_by"], optimizer["steps"]) == ("AdamW", "ZeroRedundancyOptimizer", 4)
         assert report["samples_per_step"] == [16] * 4
-    assert "eval" in trained(trial)[0]["phases"]  # rank 0 evaluates alone, and is waited for
-
-
-@pytest.mark.heavy
-def test_under_torchrun(run_trial):
-    check(run_trial(SCRIPT, through=("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29651")))
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(("method", "port"), [("spawn", 29652), ("fork", 29653)])
-def test_under_torch_multiprocessing(run_trial, method, port):
-    trial = run_trial(SCRIPT, argv=(method, str(port)))
-    check(trial)
-    ranks = [[f["role"] for name, f in events if name == "process_started"] for events in trial.events.values()]
-    assert ranks.count(["worker", "rank"]) == 2  # what multiprocessing starts is a worker until it steps
+    assert "eval" in trained[0]["phases"]
+    roles = [[f["role"] for name, f in events if name == "process_started"] for events in trial.events.values()]
+    assert roles.count(["worker", "rank"] if argv else ["rank"]) == 2, "a child of multiprocessing is a worker until it steps"
 
 
 @pytest.mark.heavy

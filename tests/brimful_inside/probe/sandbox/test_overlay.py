@@ -46,27 +46,6 @@ def test_temporary_files_pass_and_the_users_own_files_in_temporary_folders_do_no
     assert not layer.protects("/tmp/out-7/y")
 
 
-def test_what_is_written_is_read_back_and_the_users_file_stays(layer):
-    write(path("a"), "old")
-    with open(layer.to_write(path("a"), keeps_content=False), "w") as file:
-        file.write("new")
-    assert read(layer.where(path("a"))) == "new" and read(path("a")) == "old"
-    assert layer.wrote() == [path("a")]
-
-
-def test_appending_starts_from_the_users_content(layer):
-    write(path("log"), "head\n")
-    with open(layer.to_write(path("log"), keeps_content=True), "a") as file:
-        file.write("tail\n")
-    assert read(layer.where(path("log"))) == "head\ntail\n" and read(path("log")) == "head\n"
-
-
-def test_a_folder_that_does_not_exist_is_not_made_up(layer):
-    target = layer.to_write(path("nowhere/a"), keeps_content=False)
-    with pytest.raises(FileNotFoundError):
-        write(target)
-
-
 def test_what_is_removed_is_gone_for_the_trial_alone(layer):
     os.makedirs(path("folder/inner"))
     write(path("folder/inner/a"))

@@ -110,22 +110,6 @@ def test_without_keeping_out_the_same_script_changes_its_folder(run_trial, work)
     assert contents(work) != before and contents(work)["best.pt"] != before["best.pt"]
 
 
-def test_two_trials_do_not_see_each_others_checkpoints(run_trial, tmp_path):
-    script = """
-    import os, torch
-    from torch.utils.data import DataLoader
-    weight = torch.nn.Parameter(torch.ones(4)); optimizer = torch.optim.SGD([weight], lr=0.1)
-    print("resumes" if os.path.exists("last.pt") else "starts")
-    for x in DataLoader(torch.ones(64, 4), 8):
-        (x * weight).sum().backward(); optimizer.step(); torch.save(weight, "last.pt")
-    """
-    for number in (1, 2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        assert run_trial.func(folder, script, keep_out=True, cwd=tmp_path / "shared").stdout == "starts\n"
-    assert sorted(os.listdir(tmp_path / "shared")) == ["script.py"]
-
-
 def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
