@@ -29,19 +29,20 @@ def outside_bytes() -> int:
 
 def contexts() -> Dict[str, int]:
     """`outside_bytes` after each stage of a training's life."""
-    found: Dict[str, int] = {}
-    torch.cuda.init()
-    found["bare"] = outside_bytes()
-    x = torch.randn(64, 256, device="cuda").mul_(2.0).sum()
-    found["tensor"] = outside_bytes()
-    torch.mm(torch.ones(256, 256, device="cuda"), torch.ones(256, 256, device="cuda"))
-    found["cublas"] = outside_bytes()
-    _train(nn.Sequential(nn.Linear(256, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 10)), (64, 256))
-    found["training"] = outside_bytes()
+    products = nn.Sequential(nn.Linear(256, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 10))
     layers = [nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.MaxPool2d(2)]
-    _train(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)), (16, 3, 64, 64))
-    found["cudnn"] = outside_bytes()
-    del x
+    convolutions = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    stages: Dict[str, Callable[[], Any]] = {
+        "bare": torch.cuda.init,
+        "tensor": lambda: torch.randn(64, 256, device="cuda").mul_(2.0).sum(),
+        "cublas": lambda: torch.mm(torch.ones(256, 256, device="cuda"), torch.ones(256, 256, device="cuda")),
+        "training": lambda: _train(products, (64, 256)),
+        "cudnn": lambda: _train(convolutions, (16, 3, 64, 64)),
+    }
+    found: Dict[str, int] = {}
+    for name in STAGES:
+        stages[name]()
+        found[name] = outside_bytes()
     return found
 
 

@@ -65,7 +65,7 @@ def setting(name: str, default: T) -> T:
         return default
     if name not in context.config.settings:
         known = ", ".join(sorted(context.config.settings)) or "none"
-        context.note("the script asked for the setting %r, which this trial does not set (it sets: %s)" % (name, known))
+        context.note("the script reads the setting %r, which this trial does not set (it sets: %s)" % (name, known))
         return default
     value = context.config.settings[name]
     try:

@@ -11,9 +11,3 @@ from tests.brimful_inside import helper
 def run_trial(tmp_path):
     """run_trial(script or arguments, **fields of TrialConfig and options) -> Trial."""
     return functools.partial(helper.run_trial, tmp_path)
-
-
-@pytest.fixture
-def run_plainly(tmp_path):
-    """run_plainly(script, *argv): the same without brimful."""
-    return functools.partial(helper.run_plainly, tmp_path)

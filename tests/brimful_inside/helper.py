@@ -84,18 +84,6 @@ def run_trial(
     return Trial(done.returncode, done.stdout, done.stderr, folder, events)
 
 
-def run_plainly(tmp_path: Path, script: str, *argv: str) -> subprocess.CompletedProcess[str]:
-    """The same script without brimful."""
-    work = tmp_path / "plain"
-    work.mkdir(exist_ok=True)
-    (work / "script.py").write_text(textwrap.dedent(script))
-    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")}
-    variables["OMP_NUM_THREADS"] = "1"
-    return subprocess.run(
-        [sys.executable, "script.py", *argv], cwd=work, env=variables, capture_output=True, text=True, timeout=240
-    )
-
-
 def _events(path: Path) -> list[tuple[str, dict]]:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [(row.pop("event"), row) for row in rows]

@@ -33,13 +33,6 @@ def test_each_stage_shows_what_is_outside_of_the_allocator(card, monkeypatch):
     assert torch.cuda.memory_reserved() > 0, "what PyTorch itself holds is not context"
 
 
-def test_convolutions_come_last_and_products_before_them(card, monkeypatch):
-    trained: list[list[str]] = []
-    monkeypatch.setattr(calibration, "_train", lambda model, shape: trained.append([type(m).__name__ for m in model.modules()]))
-    calibration.contexts()
-    assert "Conv2d" not in trained[0] and "Conv2d" in trained[1]
-
-
 def test_rates_are_amounts_over_median_times(card, monkeypatch):
     monkeypatch.setattr(calibration, "seconds_of", lambda work, repeats=1: work() is None or 0.001)
     before = torch.backends.cuda.matmul.allow_tf32

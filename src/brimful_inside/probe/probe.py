@@ -51,7 +51,7 @@ class Probe:
         self.leaks = Leaks(device.alive_bytes, config.steps)
         self.forward = ForwardWatch(self.forward_begins)
         self.compilation_begins = self.forward.disarm
-        self.failures = Failures(context.emit, lambda: (self._failing_phase(), self.steps.count, self.ending.complete))
+        self.failures = Failures(context.emit, self._now)
         self.left_a_thread = self.failures.left_a_thread
         device.on_out_of_memory(self.failures.out_of_memory)
         self.loading_s: List[float] = []
@@ -94,10 +94,11 @@ class Probe:
             self.ending.evaluation_begins(self.steps.count)
             self._report_progress()
 
-    def _failing_phase(self) -> str:
-        """Where no hook saw the first forward pass after an evaluation begin (torch.compile), the stack shows it."""
+    def _now(self) -> Tuple[str, int, bool]:
+        """(phase, step, whether all steps are made, those of the trial or those of the script itself) of a failure. Where no
+        hook saw the first forward pass after an evaluation begin (torch.compile), the stack shows the phase."""
         trains = self.phases.current == EVAL and (trains_now() or (self._set_to_train and trained_in(self._trace_left)))
-        return TRAIN if trains else self.phases.current
+        return TRAIN if trains else self.phases.current, self.steps.count, self.ending.measured or self.ending.extended
 
     @guarded
     def left_the_script(self, error: BaseException) -> None:
@@ -115,27 +116,22 @@ class Probe:
     @guarded
     def stops(self, one: Pass) -> bool:
         """Whether this pass ends before its next batch."""
-        ends = self._ends(one)
+        role, ends = None if self.phases.named else self._role_now(one), False
+        if role == EVAL:
+            ends = self.ending.stops_evaluation(one.given, self.steps.count)
+        elif role == TRAIN:
+            self._train()
+            ends = self.ending.stops_training(one.given)
+            self._leave_if_over()
         self.leaks.batch(one, ends)
         return ends
-
-    def _ends(self, one: Pass) -> bool:
-        role = None if self.phases.named else self._role_now(one)
-        if role == EVAL:
-            return self.ending.stops_evaluation(one.given, self.steps.count)
-        if role != TRAIN:
-            return False
-        self._train()
-        stops = self.ending.stops_training(one.given)
-        self._leave_if_over()
-        return stops
 
     def _role_now(self, one: Pass) -> Optional[str]:
         if one.role is not None:
             return one.role
         if not torch.is_grad_enabled() or self._in_eval_mode():
             return EVAL
-        return one.expected_role
+        return one.loader.role
 
     def eval_called(self, module: Any) -> None:
         """Module.eval() outside of a step. Most evaluations begin so."""

@@ -33,7 +33,7 @@ class CardFull(Exception):
 
     def __init__(self, requested: int, segment: int, free: int, capacity: int, allocated: int, reserved: int, private: int = 0):
         super().__init__("no room for %d bytes: %d of %d are free" % (requested, free, capacity))
-        self.requested = requested  # as asked for
+        self.requested = requested  # by the caller
         self.segment = segment  # what was wanted of the card: the size that PyTorch's message names
         self.free = free
         self.capacity = capacity
@@ -65,17 +65,15 @@ def segment_size(size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> i
     return -(-size // ROUND_LARGE) * ROUND_LARGE
 
 
-LiveBlock = Tuple[int, int, Pool, List[int]]  # its size, the bytes asked for, its pool, the free list it returns to
+LiveBlock = Tuple[int, int, Pool, List[int]]  # its size, the bytes requested, its pool, the free list it returns to
 
 
 class CachingAllocator:
-    """Hands out addresses and counts as PyTorch does. Every number is in bytes.
-
-    `capacity_bytes` is what the card has for segments (its memory without the context); None is without limit.
-    `total_bytes` is what a memory fraction refers to (the whole card); it defaults to the capacity. Without `detailed`,
-    the counts by pool and of split blocks are not kept, and `memory_stats` raises: a replay takes half the time.
-    Raises NotImplementedError for ``backend:cudaMallocAsync``, whose rules are the driver's.
-    """
+    """Hands out addresses and counts as PyTorch does. Every number is in bytes. `capacity_bytes` is what the card has for
+    segments (its memory without the context); None is without limit. `total_bytes` is what a memory fraction refers to (the
+    whole card); it defaults to the capacity. Without `detailed`, the counts by pool and of split blocks are not kept, and
+    `memory_stats` raises: a replay takes half the time. Raises NotImplementedError for ``backend:cudaMallocAsync``, whose rules
+    are the driver's."""
 
     def __init__(
         self,

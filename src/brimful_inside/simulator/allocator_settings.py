@@ -25,7 +25,7 @@ class AllocatorSettings(NamedTuple):
     """How the caching allocator behaves. The defaults are PyTorch's."""
 
     max_split_size: Optional[int] = None  # bytes; blocks of this size and more are not split. None: no limit
-    max_non_split_rounding: int = LARGE_SEGMENT  # bytes an unsplittable block may be larger than what is asked for
+    max_non_split_rounding: int = LARGE_SEGMENT  # bytes an unsplittable block may be larger than the request
     roundup_power2_divisions: Tuple[int, ...] = (0,) * ROUNDING_INTERVALS  # by power of two from 1 MiB on; 0: off
     garbage_collection_threshold: float = 0.0  # of the memory allowed; 0: off. Works only where a fraction is set
     expandable_segments: bool = False

@@ -39,7 +39,7 @@ class Scope:
             setattr(self, name, 0)
 
     def allocate(self, size: int, nbytes: int) -> None:
-        """Somebody who asked for `nbytes` gets a block of `size` bytes."""
+        """A request of `nbytes` gets a block of `size` bytes."""
         self.allocation += 1
         self.active += 1
         self.allocated_bytes += size

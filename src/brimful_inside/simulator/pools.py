@@ -1,11 +1,9 @@
-"""Pools of free blocks, and how they take segments from the card and give them back (c10/cuda/CUDACachingAllocator.cpp).
-
-A free block is one number, its size above its address. So a sorted list of numbers is the allocator's order: the smallest that
-fits, at the lowest address (BlockComparatorSize). Segments never touch, so free blocks whose addresses do are neighbours in
-one segment. Ordinary segments are taken and given back whole. An expandable segment (Note [Expandable Segments]) is one
-stretch of addresses for each stream and pool, mapped page by page as it is needed: pages of 2 MiB in the small pool and
-20 MiB in the large one; the lowest addresses are mapped first; only whole free pages are given back.
-"""
+"""Pools of free blocks, and how they take segments from the card and give them back (c10/cuda/CUDACachingAllocator.cpp). A free
+block is one number, its size above its address. So a sorted list of numbers is the allocator's order: the smallest that fits,
+at the lowest address (BlockComparatorSize). Segments never touch, so free blocks whose addresses do are neighbours in one
+segment. Ordinary segments are taken and given back whole. An expandable segment (Note [Expandable Segments]) is one stretch of
+addresses for each stream and pool, mapped page by page as it is needed: pages of 2 MiB in the small pool and 20 MiB in the
+large one; the lowest addresses are mapped first; only whole free pages are given back."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Program:
     """The events, and the numbers that may depend on the batch size."""
 
     events: Tuple[Event, ...]
-    sizes: Tuple[int, ...]  # bytes asked for by each allocation
+    sizes: Tuple[int, ...]  # bytes that each allocation requests
     args: Tuple[Tuple[int, ...], ...]  # of each allocation's workspace; () without one
 
     @cached_property

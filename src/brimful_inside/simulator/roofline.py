@@ -1,12 +1,9 @@
-"""How long a kernel takes on a card: the larger of its arithmetic's and its bytes' time, and what its launch costs.
-
-The model is the roofline (Williams, Waterman, Patterson, CACM 2009) with two things added that make the knee of a training
-step: a product is computed in tiles that go to the multiprocessors in waves, so that a small one leaves most of them idle
-(NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile and wave quantization), and the host needs time to
-dispatch each operation, so that a step of small kernels waits for the host.
-
-Times are seconds, rates are per second. Each constant below says whether it is fitted, cited or assumed.
-"""
+"""How long a kernel takes on a card: the larger of its arithmetic's and its bytes' time, and what its launch costs. The model
+is the roofline (Williams, Waterman, Patterson, CACM 2009) with two things added that make the knee of a training step: a
+product is computed in tiles that go to the multiprocessors in waves, so that a small one leaves most of them idle (NVIDIA,
+"Matrix Multiplication Background User's Guide", sections on tile and wave quantization), and the host needs time to dispatch
+each operation, so that a step of small kernels waits for the host. Times are seconds, rates are per second. Each constant below
+says whether it is fitted, cited or assumed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The trace of an imaginary run: every allocation and its end, in order, as lines that can be replayed.
 
-One JSON array a line, after a header object. Sizes are the bytes asked for, before the allocator rounds them: rounding,
+One JSON array a line, after a header object. Sizes are the bytes requested, before the allocator rounds them: rounding,
 segments and fragmentation are the allocator's business and are done anew at each replay.
 
     {"trace_version": 1, ...}
@@ -144,12 +144,13 @@ def decode(lines: Iterable[str]) -> Trace:
     notes: List[Tuple[int, Note]] = []
     runs: List[Kernel] = []
     header: Optional[Dict[str, Any]] = None
+    whole = True
     for value in _values(iter(lines)):
         kind = value[0] if value.__class__ is list else None
         if kind == "free" and header is not None:  # with mallocs, nearly all there is
             rows.append(Free(value[1]))
         elif value is _TORN:
-            return Trace(header or {}, rows, whole=False, notes=tuple(notes), runs=tuple(runs))
+            whole = False
         elif header is None:
             if not isinstance(value, dict) or value.get("trace_version") != TRACE_VERSION:
                 raise ValueError("not a trace of version %d: it starts with %r" % (TRACE_VERSION, str(value)[:80]))
@@ -162,7 +163,7 @@ def decode(lines: Iterable[str]) -> Trace:
             runs.append(Kernel(*value[1:7], shape=tuple(value[7])))
         else:
             rows.append(decode_row(value))
-    return Trace(header or {}, rows, notes=tuple(notes), runs=tuple(runs))
+    return Trace(header or {}, rows, whole, tuple(notes), tuple(runs))
 
 
 _TORN = object()

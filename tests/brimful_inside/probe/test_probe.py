@@ -4,6 +4,7 @@ import pytest
 
 from tests.brimful_inside.helper import CARD
 
+WITHOUT_BRIMFUL = {"BRIMFUL_TRIAL_CONFIG": ""}
 RANDOM = """
 import random, sys
 import numpy as np
@@ -44,20 +45,20 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("worst_batch", [False, True], ids=["left alone", "scanned and found equal"])
-def test_losses_are_the_same_bit_for_bit(run_trial, run_plainly, worst_batch):
-    plain = run_plainly(RANDOM)
+def test_losses_are_the_same_bit_for_bit(run_trial, worst_batch):
+    plain = run_trial(RANDOM, env=WITHOUT_BRIMFUL)
     probed = run_trial(RANDOM, cut=False, worst_batch=worst_batch, checksums=True, keep_out=True)
-    assert plain.returncode == probed.exit_code == 0
+    assert plain.exit_code == probed.exit_code == 0 and plain.events == {}
     assert len(plain.stdout.splitlines()) == 53
     assert probed.stdout == plain.stdout
     assert probed.report["steps"] == 48
     assert (probed.report["worst_batch"] is not None) == worst_batch
 
 
-def test_a_trial_that_draws_from_the_scripts_random_state_would_be_caught(run_plainly):
+def test_a_trial_that_draws_from_the_scripts_random_state_would_be_caught(run_trial):
     changed = RANDOM.replace("for workers in (0, 2):", "torch.rand(())\n    for workers in (0, 2):")
     assert changed != RANDOM
-    assert run_plainly(changed).stdout != run_plainly(RANDOM).stdout
+    assert run_trial(changed, env=WITHOUT_BRIMFUL).stdout != run_trial(RANDOM, env=WITHOUT_BRIMFUL).stdout
 
 
 FAILS_WHEN_FULL = """

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import random
 
-from brimful_inside.simulator.program import Event, Program
+from brimful_inside.simulator.program import Event, Program, program_of
+from brimful_inside.simulator.trace import Trace, decode_row
 
 MIB = 1 << 20
 EDGES = [0, 1, 512, 513, MIB - 511, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 19 * MIB, 20 * MIB, 2 * MIB]
 PLAIN = ("malloc", "malloc", "malloc", "free", "free", "free", "phase", "empty_cache")
 ANY = ("malloc", "malloc", "malloc", "free", "free", *PLAIN[6:], "stream", "pool", "retire", "ready", "settings")
+
+
+def program(*rows: tuple) -> Program:
+    """Of a trace with these rows, as simulator/trace.py lists them."""
+    return program_of(Trace({}, [decode_row(list(row)) for row in rows]))
 
 
 def program_from(events: list[Event], sizes: list[int]) -> Program:

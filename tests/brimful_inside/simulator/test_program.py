@@ -6,74 +6,55 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.program import joined, program_of
+from brimful_inside.simulator.program import joined
 from brimful_inside.simulator.replay import replay
-from brimful_inside.simulator.trace import (
-    EmptyCache,
-    EmptyPool,
-    Free,
-    Malloc,
-    Phase,
-    Pool,
-    Ready,
-    ReleasePool,
-    Retire,
-    Settings,
-    Step,
-    Stream,
-    Trace,
-)
-from tests.brimful_inside.simulator.random_programs import PLAIN, random_program
-
-
-def program(*rows):
-    return program_of(Trace({}, list(rows)))
+from tests.brimful_inside.simulator.random_programs import PLAIN, program, random_program
 
 
 def test_identifiers_do_not_matter():
-    one = program(Malloc(7, 100, "a"), Malloc(9, 50, "b"), Free(7), Step(1))
-    other = program(Malloc(1, 200, "a"), Malloc(2, 60, "b"), Free(1), Step(1))
+    one = program(("malloc", 7, 100, "a"), ("malloc", 9, 50, "b"), ("free", 7), ("step", 1))
+    other = program(("malloc", 1, 200, "a"), ("malloc", 2, 60, "b"), ("free", 1), ("step", 1))
     assert one.same_events(other)
     assert one.difference(other) is None
     assert (one.sizes, other.sizes) == ((100, 50), (200, 60))
 
 
 def test_another_order_of_ends_is_another_program_and_says_where():
-    one = program(Malloc(1, 1, "a"), Malloc(2, 1, "a"), Free(1), Free(2))
-    other = program(Malloc(1, 1, "a"), Malloc(2, 1, "a"), Free(2), Free(1))
+    one = program(("malloc", 1, 1, "a"), ("malloc", 2, 1, "a"), ("free", 1), ("free", 2))
+    other = program(("malloc", 1, 1, "a"), ("malloc", 2, 1, "a"), ("free", 2), ("free", 1))
     assert not one.same_events(other)
     assert one.difference(other) == "row 2: free against free 1"
-    assert program(Malloc(1, 1, "a")).difference(program(Malloc(1, 1, "a"), Step(1))) == "1 rows against 2"
+    assert program(("malloc", 1, 1, "a")).difference(program(("malloc", 1, 1, "a"), ("step", 1))) == "1 rows against 2"
 
 
 def test_an_identifier_can_be_used_again_after_its_end():
-    seen = program(Malloc(1, 10, "a"), Free(1), Malloc(1, 20, "b"), Free(1))
+    seen = program(("malloc", 1, 10, "a"), ("free", 1), ("malloc", 1, 20, "b"), ("free", 1))
     assert [event for event in seen.events if event[0] == "free"] == [("free", 0), ("free", 1)]
 
 
 def test_ends_of_storages_older_than_the_trace_are_left_out():
-    assert program(Free(3), Phase("train"), EmptyCache()).events == (("phase", "train"), ("empty_cache",))
+    assert program(("free", 3), ("phase", "train"), ("empty_cache",)).events == (("phase", "train"), ("empty_cache",))
 
 
 def test_a_workspace_that_is_computed_otherwise_than_recorded_is_fitted_as_it_is():
-    known = program(Malloc(1, 32 << 20, "mm", "cublas", (9, 0, 213)))
+    known = program(("malloc", 1, 32 << 20, "mm", "cublas", (9, 0, 213)))
     assert known.args == ((9, 0, 213),)
-    assert program(Malloc(1, 77, "mm", "cublas", (9, 0, 213))).args == ((),)
-    assert program(Malloc(1, 77, "mm", "of the future", (1,))).events == (("malloc", "mm", None, 0),)
+    assert program(("malloc", 1, 77, "mm", "cublas", (9, 0, 213))).args == ((),)
+    assert program(("malloc", 1, 77, "mm", "of the future", (1,))).events == (("malloc", "mm", None, 0),)
 
 
 def test_streams_retired_blocks_and_private_pools_belong_to_the_program():
-    rows = [Stream(1), Malloc(5, 10, "a"), Retire(5), Stream(0), Ready(5), Ready(99), Retire(99)]
+    rows = [("stream", 1), ("malloc", 5, 10, "a"), ("retire", 5), ("stream", 0), ("ready", 5), ("ready", 99), ("retire", 99)]
     found = program(*rows)
     assert found.events == (("stream", 1), ("malloc", "a", None, 0), ("retire", 0), ("stream", 0), ("ready", 0))
     assert not found.same_events(program(*rows[1:]))
-    rows = [Pool(1), Pool(0), ReleasePool(1), EmptyPool(1), Settings("max_split_size_mb:32")]
+    rows = [("pool", 1), ("pool", 0), ("release_pool", 1), ("empty_pool", 1), ("settings", "max_split_size_mb:32")]
     kinds = [("pool", 1), ("pool", 0), ("release_pool", 1), ("empty_pool", 1), ("settings", "max_split_size_mb:32")]
     assert program(*rows).events == tuple(kinds)
 
 
 def test_programs_of_several_cards_are_joined_and_taken_apart_again():
-    one, other = program(Malloc(1, 10, "a"), Free(1)), program(Malloc(7, 20, "b"), Malloc(8, 30, "b"))
+    one, other = program(("malloc", 1, 10, "a"), ("free", 1)), program(("malloc", 7, 20, "b"), ("malloc", 8, 30, "b"))
     both = joined([one, other, one])
     assert both.cards == (one, other, one) and both.sizes == (10, 20, 30, 10)
     assert both.cards[0].events is both.cards[2].events
@@ -82,7 +63,7 @@ def test_programs_of_several_cards_are_joined_and_taken_apart_again():
 
 
 def test_what_is_retired_is_alive_until_it_is_ready():
-    rows = [Malloc(1, 1000, "a"), Retire(1), Malloc(2, 500, "b"), Ready(1), Malloc(3, 900, "c")]
+    rows = [("malloc", 1, 1000, "a"), ("retire", 1), ("malloc", 2, 500, "b"), ("ready", 1), ("malloc", 3, 900, "c")]
     found = program(*rows)
     assert found.largest_live_set(found.sizes) == [0, 1] and found.peak_live_bytes(found.sizes) == 1500
 

@@ -9,24 +9,9 @@ from hypothesis import strategies as st
 from brimful_inside.simulator import replay as module
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import settings_from
-from brimful_inside.simulator.program import joined, program_of
+from brimful_inside.simulator.program import joined
 from brimful_inside.simulator.replay import Peaks, Replayed, replay, replay_cards, worst_of
-from brimful_inside.simulator.trace import (
-    EmptyCache,
-    EmptyPool,
-    Free,
-    Malloc,
-    Phase,
-    Pool,
-    Ready,
-    ReleasePool,
-    Retire,
-    Row,
-    Step,
-    Stream,
-    Trace,
-)
-from tests.brimful_inside.simulator.random_programs import PLAIN, NaiveAllocator, program_from, random_program
+from tests.brimful_inside.simulator.random_programs import PLAIN, NaiveAllocator, program, program_from, random_program
 
 MIB = 1 << 20
 CONFIGURATIONS = [
@@ -40,9 +25,11 @@ SEEDS = st.integers(0, 1 << 40)
 CAPACITIES = st.sampled_from([None, 64 * MIB, 200 * MIB, 1000 * MIB])
 
 
-def replayed(rows: list[Row], capacity: int | None = None) -> Replayed:
-    program = program_of(Trace({}, rows))
-    return replay(program, program.sizes, CachingAllocator(capacity, detailed=False))
+def replayed(rows: str, capacity: int | None = None) -> Replayed:
+    """`rows` as simulator/trace.py lists them, with sizes in MiB and without operations."""
+    split = [[int(word) if word.isdigit() else word for word in row.split()] for row in rows.split(", ")]
+    found = program(*([*row[:2], row[2] * MIB, "op"] if row[0] == "malloc" else row for row in split))
+    return replay(found, found.sizes, CachingAllocator(capacity, detailed=False))
 
 
 def comparable(found: Replayed) -> tuple:
@@ -51,8 +38,7 @@ def comparable(found: Replayed) -> tuple:
 
 
 def test_a_phase_has_the_peak_of_its_own_stretch():
-    rows = [Malloc(1, 30 * MIB, "a"), Phase("train"), Malloc(2, 40 * MIB, "b"), Free(2), EmptyCache(), Phase("eval"), Step(1)]
-    found = replayed(rows)
+    found = replayed("malloc 1 30, phase train, malloc 2 40, free 2, empty_cache, phase eval, step 1")
     assert found.phases == {
         "start": Peaks(30 * MIB, 30 * MIB),
         "train": Peaks(70 * MIB, 70 * MIB),
@@ -62,20 +48,20 @@ def test_a_phase_has_the_peak_of_its_own_stretch():
 
 
 def test_the_worst_visit_of_a_phase_counts():
-    visits = [(Phase("a"), 10), (Phase("b"), 0), (Phase("a"), 30), (Phase("b"), 0)]
-    found = replayed([row for phase, size in visits for row in (phase, Malloc(1, size * MIB, "x"), Free(1))])
+    visits = [("a", 10), ("b", 0), ("a", 30), ("b", 0)]
+    found = replayed(", ".join(f"phase {phase}, malloc 1 {size}, free 1" for phase, size in visits))
     assert {name: peaks.allocated for name, peaks in found.phases.items()} == {"a": 30 * MIB, "b": 0}
     assert list(found.phases) == ["a", "b"]
 
 
 def test_a_replay_ends_where_the_card_is_full():
-    found = replayed([Malloc(1, 30 * MIB, "a"), Malloc(2, 30 * MIB, "b"), Free(1), Malloc(3, 20 * MIB, "c")], 40 * MIB)
+    found = replayed("malloc 1 30, malloc 2 30, free 1, malloc 3 20", 40 * MIB)
     assert found.full is not None and found.full.requested == 30 * MIB
     assert found.peak.allocated == 30 * MIB
 
 
 def test_the_end_of_a_storage_older_than_the_trace_is_passed_over():
-    assert replayed([Free(99), Malloc(1, 0, "empty"), Free(1)]).peak == Peaks(0, 0)
+    assert replayed("free 99, malloc 1 0, free 1").peak == Peaks(0, 0)
 
 
 @given(seed=SEEDS, length=st.sampled_from([10, 60, 200]))
@@ -133,41 +119,37 @@ def test_an_observer_is_called_after_each_event():
 
 
 def test_a_stream_does_not_use_what_another_one_freed():
-    one = [Stream(1), Malloc(1, 30 * MIB, "a"), Free(1), Stream(0), Malloc(2, 30 * MIB, "b")]
-    assert replayed([*one, Stream(1), Malloc(3, 30 * MIB, "c")]).peak.reserved == 60 * MIB
+    assert replayed("stream 1, malloc 1 30, free 1, stream 0, malloc 2 30, stream 1, malloc 3 30").peak.reserved == 60 * MIB
 
 
 def test_a_retired_block_is_used_again_only_when_it_is_ready():
-    rows = [Malloc(1, 30 * MIB, "a"), Retire(1), Malloc(2, 30 * MIB, "b"), Ready(1), Malloc(3, 30 * MIB, "c")]
-    assert replayed(rows).peak == (60 * MIB, 60 * MIB)
-    assert replayed([rows[0], Free(1), *rows[2:3], *rows[4:]]).peak.reserved == 60 * MIB
+    assert replayed("malloc 1 30, retire 1, malloc 2 30, ready 1, malloc 3 30").peak == (60 * MIB, 60 * MIB)
+    assert replayed("malloc 1 30, free 1, malloc 2 30, malloc 3 30").peak.reserved == 60 * MIB
 
 
 def test_a_full_card_waits_for_retired_blocks():
-    rows = [Malloc(1, 30 * MIB, "a"), Retire(1), Malloc(2, 36 * MIB, "b"), Ready(1), Malloc(3, 1 * MIB, "c")]
-    found = replayed(rows, 40 * MIB)
+    found = replayed("malloc 1 30, retire 1, malloc 2 36, ready 1, malloc 3 1", 40 * MIB)
     assert found.full is None and found.peak.reserved == 38 * MIB
 
 
 def test_a_private_pool_is_served_apart_and_kept_while_a_graph_of_it_lives():
-    rows = [Pool(1), Malloc(1, 30 * MIB, "a"), Free(1), Malloc(2, 20 * MIB, "b"), Pool(0), Malloc(3, 30 * MIB, "c"), Free(3)]
-    rows += [Free(2), EmptyCache(), Phase("then"), ReleasePool(1), Phase("released"), EmptyCache(), Phase("emptied")]
+    rows = "pool 1, malloc 1 30, free 1, malloc 2 20, pool 0, malloc 3 30, free 3"
+    rows += ", free 2, empty_cache, phase then, release_pool 1, phase released, empty_cache, phase emptied"
     reserved = {name: peaks.reserved for name, peaks in replayed(rows).phases.items()}
     assert reserved == {"start": 60 * MIB, "then": 30 * MIB, "released": 30 * MIB, "emptied": 0}
 
 
 def test_an_emptied_pool_gives_back_what_is_free_of_it_alone():
-    rows = [Pool(1), Malloc(1, 30 * MIB, "a"), Malloc(2, 20 * MIB, "b"), Pool(0), Malloc(3, 5 * MIB, "c"), Free(3), Free(1)]
-    found = replayed([*rows, EmptyPool(1), Phase("then")])
+    rows = "pool 1, malloc 1 30, malloc 2 20, pool 0, malloc 3 5, free 3, free 1"
+    found = replayed(rows + ", empty_pool 1, phase then")
     assert (found.phases["start"].reserved, found.phases["then"].reserved) == (70 * MIB, 40 * MIB)
 
 
 def test_a_request_of_a_private_pool_has_nothing_given_back_for_it():
-    cached = [Malloc(1, 30 * MIB, "a"), Free(1)]
-    assert replayed([*cached, Malloc(2, 34 * MIB, "b")], 40 * MIB).full is None
-    full = replayed([*cached, Pool(1), Malloc(2, 34 * MIB, "b")], 40 * MIB).full
+    assert replayed("malloc 1 30, free 1, malloc 2 34", 40 * MIB).full is None
+    full = replayed("malloc 1 30, free 1, pool 1, malloc 2 34", 40 * MIB).full
     assert full is not None and (full.free, full.private) == (10 * MIB, 0)
-    full = replayed([Pool(1), *cached, Pool(0), Malloc(2, 34 * MIB, "b")], 40 * MIB).full
+    full = replayed("pool 1, malloc 1 30, free 1, pool 0, malloc 2 34", 40 * MIB).full
     assert full is not None and (full.reserved, full.private) == (30 * MIB, 30 * MIB)
 
 

@@ -37,11 +37,6 @@ class Loader:
         self.facts = _facts(loader)
         self.dataset_type = type(loader.dataset)
 
-    def count(self, samples: Optional[int], waited_s: float) -> None:
-        self.batches_seen += 1
-        self.samples_seen = None if samples is None or self.samples_seen is None else self.samples_seen + samples
-        self.wait_s += waited_s
-
     def read(self, imaginary: bool) -> LoaderSeen:
         return LoaderSeen(
             role=self.role or EVAL,
@@ -55,7 +50,7 @@ class Loader:
 
 
 class Pass:
-    """One pass over a loader. Its role is not known before the script works on its first batch."""
+    """One pass over a loader. Its role is not known before the script works on its first batch; the loader's is likely."""
 
     def __init__(self, loader: Loader, serial: int):
         self.loader = loader
@@ -64,11 +59,6 @@ class Pass:
         self.given = 0  # batches
         self.ended = False
         loader.passes += 1
-
-    @property
-    def expected_role(self) -> Optional[str]:
-        """The role of this pass, else the one that the loader had before."""
-        return self.role or self.loader.role
 
 
 def samples_in(index: Any, batch: Any, iterable: bool) -> Optional[int]:
@@ -221,12 +211,15 @@ class Loaders:
         index = pending.popleft() if pending else None
         samples = samples_in(index, batch, iterator._dataset_kind == torch_dataloader._DatasetKind.Iterable)
         one.given += 1
-        one.loader.count(samples, waited_s)
-        if one.expected_role != EVAL:
+        loader = one.loader
+        loader.batches_seen += 1
+        loader.samples_seen = None if samples is None or loader.samples_seen is None else loader.samples_seen + samples
+        loader.wait_s += waited_s
+        if (one.role or loader.role) != EVAL:
             self._waited_s += waited_s
-        if len(one.loader.first) < KEPT_BATCHES:
+        if len(loader.first) < KEPT_BATCHES:
             checksum = batch_tensors.checksum_of(batch) if self._checksums else None
-            one.loader.first.append(BatchSeen(samples, batch_tensors.shapes_of(batch), checksum))
+            loader.first.append(BatchSeen(samples, batch_tensors.shapes_of(batch), checksum))
         self.consumption.given(one, samples)
         self.latest = one
         if one not in self.recent:

@@ -129,14 +129,12 @@ class Steps:
         if self.captured is not None:
             self.captured.append(call.seen)
         else:
-            self._made(call.seen)
+            self.made(call.seen)
 
-    def made_again(self, seen: Seen) -> None:
-        """A replay of a CUDA graph makes a step that was captured."""
-        self._on_begin()
-        self._made(seen)
-
-    def _made(self, seen: Seen) -> None:
+    def made(self, seen: Seen, again: bool = False) -> None:
+        """A step is complete; `again`: a replay of a CUDA graph made one that was captured."""
+        if again:
+            self._on_begin()
         seen.steps += 1
         self.pace = self.pace or seen
         if seen is self.pace:
@@ -217,7 +215,7 @@ class CapturedSteps:
         if taken:
             self._on_replay()
             for seen in taken:
-                self._steps.made_again(seen)
+                self._steps.made(seen, again=True)
 
 
 def patch_graphs() -> None:

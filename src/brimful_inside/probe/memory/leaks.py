@@ -1,5 +1,5 @@
 """Memory of an imaginary card that is kept from step to step, or from one batch of an evaluation to the next. Read after each
-step, and when a loader is asked for a batch. The last batch's variables are still alive there, so a difference counts only
+step, and before a loader gives a batch. The last batch's variables are still alive there, so a difference counts only
 where the later batch is nowhere larger than the earlier."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Leaks:
                 self._steps.append(Reading(alive, _shapes(latest)))
 
     def batch(self, one: Pass, ends: bool) -> None:
-        """The pass is asked for one more batch, which it does not give if it `ends`: then alone is garbage collected, as
+        """The script wants one more batch, which the pass does not give if it `ends`: then alone is garbage collected, as
         earlier readings with garbage in them show less growth."""
         if one.role not in (EVAL, None):
             self._passes.pop(one.serial, None)

@@ -25,7 +25,7 @@ class Phases:
     def __init__(self, device: Any, host: Any):
         self._device = device
         self._host = host
-        self._named: List[Visit] = []
+        self.named: List[Visit] = []  # those that the script is in, the outermost first
         self._peaks: Dict[str, PhasePeak] = {}
         self._unphased: Optional[PhasePeak] = None
         self.current = SETUP
@@ -34,26 +34,22 @@ class Phases:
     def to(self, name: str, closing_as: Optional[str] = None) -> bool:
         """Goes to a phase that the script did not name, unless inside a named one; the visit that ends counts for `closing_as`,
         if given. True if there was a change."""
-        if self._named or name == self.current:
+        if self.named or name == self.current:
             return False
         self._close(closing_as or self.current)
         self._start(name)
         return True
 
-    @property
-    def named(self) -> bool:
-        return bool(self._named)
-
     def enter(self, name: str) -> Visit:
         visit = Visit(name, returns_to=self.current)
         self._close(self.current)
-        self._named.append(visit)
+        self.named.append(visit)
         self._start(name)
         return visit
 
     def leave(self, visit: Visit, cached: bool) -> None:
-        if visit in self._named:
-            del self._named[self._named.index(visit) :]
+        if visit in self.named:
+            del self.named[self.named.index(visit) :]
             self._close(visit.name, cached)
             self._start(visit.returns_to)
 

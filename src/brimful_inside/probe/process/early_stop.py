@@ -7,7 +7,7 @@ from typing import Optional
 
 from brimful_inside.wire import TrialConfig
 
-MAX_SKIPPED = 50  # steps that a GradScaler may skip beyond those asked for before the trial counts them as made
+MAX_SKIPPED = 50  # steps that a GradScaler may skip beyond those wanted before the trial counts them as made
 MAX_EPOCHS, MAX_EPOCHS_S = 64, 30.0  # one batch each, so that scripts that use `loss` after their loop live
 MAX_EMPTY, MAX_EMPTY_S = 10_000, 10.0  # then passes without a batch, for evaluations that come after all epochs
 MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no evaluation is seen
@@ -22,7 +22,7 @@ class EarlyStop:
         self._config = config
         self._traced = config.device == "imaginary"
         self._target = config.warmup_steps + config.steps
-        self.measured = False  # all steps that were asked for are made
+        self.measured = False  # all steps of the trial are made
         self.extended = False  # batches were given beyond the script's own epochs: what fails now may be for that
         self.evaluated = False  # an evaluation was seen since training began
         self.over = False
@@ -32,11 +32,6 @@ class EarlyStop:
         self._epochs = 0
         self._empty = 0
         self._empty_since: Optional[float] = None
-
-    @property
-    def complete(self) -> bool:
-        """All steps that were asked for are made, or all that the script itself would have made."""
-        return self.measured or self.extended
 
     @property
     def _elapsed_s(self) -> float:
@@ -59,13 +54,9 @@ class EarlyStop:
             self.over = not self._config.see_eval or self.evaluated
             return
         self._extra_steps += 1
-        self.over = self.over or self.evaluated or self._too_many(has_loader)
-
-    def _too_many(self, has_loader: bool) -> bool:
-        """Whether the script has trained on for long enough without an evaluation being seen."""
-        if self._traced:
-            return self._extra_steps >= (MAX_STEPS if has_loader else MAX_STEPS_TRACED)
-        return self._extra_steps >= MAX_STEPS or self._elapsed_s > (MAX_EPOCHS_S if has_loader else MAX_STEPS_S)
+        most = MAX_STEPS_TRACED if self._traced and not has_loader else MAX_STEPS
+        late = not self._traced and self._elapsed_s > (MAX_EPOCHS_S if has_loader else MAX_STEPS_S)
+        self.over = self.over or self.evaluated or self._extra_steps >= most or late
 
     def evaluation_begins(self, steps: int) -> None:
         self._evaluated_before = self.evaluated

@@ -26,7 +26,7 @@ def leave(probe: Any) -> None:
     another rank never joins (NCCL's kernels poll for it)."""
     alone = others() == 0
     if not alone:
-        _wait_for_the_measured_steps(probe)
+        _wait(probe.times.reached, REACHED_S)  # all ranks take part in the measured steps, so the device completes them
     probe.report_end("steps_done", waits=alone)
     _wait_for_others(probe)
     _end_daemons()
@@ -57,10 +57,9 @@ def others() -> int:
     return 0 if os.environ.get(ALONE_VARIABLE) else world()[1] - 1
 
 
-def _wait_for_the_measured_steps(probe: Any) -> None:
-    """All ranks take part in these, so the device completes them."""
-    deadline = time.monotonic() + REACHED_S
-    while not probe.times.reached() and time.monotonic() < deadline:
+def _wait(until: Callable[[], bool], at_most_s: float) -> None:
+    deadline = time.monotonic() + at_most_s
+    while not until() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
@@ -71,9 +70,7 @@ def _wait_for_others(probe: Any) -> None:
     if others() == 0:
         return
     open(os.path.join(probe.config.folder, "left-%d" % rank), "w").close()
-    deadline = time.monotonic() + OTHERS_S
-    while time.monotonic() < deadline and _left(probe) < size:
-        time.sleep(0.02)
+    _wait(lambda: _left(probe) >= size, OTHERS_S)
 
 
 @guarded

@@ -42,7 +42,7 @@ class Overlay:
         self._temporary = tuple({_below(os.path.realpath(p)) for p in (tempfile.gettempdir(), "/tmp", "/var/tmp")})
         self._work = tuple({_below(os.path.abspath(p)) for p in (os.getcwd(), *_script_folder())})
         self._made_by_tempfile: Set[str] = set()
-        self._written: List[str] = []
+        self.written: List[str] = []  # what the script wanted to write, as it named it, in this process
         self._loaded: Set[str] = set()
         self._is_used = False
         self._next_poll = 0.0
@@ -90,13 +90,13 @@ class Overlay:
         return self._is_used
 
     def upper(self, absolute: str) -> str:
-        return self.root + (absolute if os.sep == "/" else os.sep + absolute.replace(":", ""))
+        return self.root + absolute
 
     def _mark(self, absolute: str) -> str:
         return self._gone + self.upper(absolute)[len(self.root) :] + ".gone"
 
     def is_hidden(self, absolute: str) -> bool:
-        """Whether the user's file was removed as far as the trial is concerned, by itself or with a folder above it."""
+        """Whether the user's file was removed as far as the trial is concerned, alone or with a folder above it."""
         if not self.any_hidden:
             return False
         while not _exists(self._mark(absolute)):
@@ -111,7 +111,7 @@ class Overlay:
         return _exists(self._gone)
 
     def lies_below(self, absolute: str) -> bool:
-        """Whether the user's own file or folder is there and not removed. os.path cannot tell: it sees the layer as well."""
+        """Whether the user's own file or folder is there and not removed. os.path does not know: it sees the layer as well."""
         return not self.is_hidden(absolute) and _exists(absolute)
 
     def where(self, absolute: str) -> str:
@@ -192,8 +192,8 @@ class Overlay:
             _unlink(upper)
 
     def list_written(self, absolute: str) -> None:
-        if absolute not in self._written and len(self._written) < MAX_LISTED:
-            self._written.append(absolute)
+        if absolute not in self.written and len(self.written) < MAX_LISTED:
+            self.written.append(absolute)
 
     def loaded(self, absolute: str) -> None:
         """torch.load read a file of the user's."""
@@ -202,11 +202,7 @@ class Overlay:
 
     def resumed_from(self) -> List[str]:
         """Files that the script loads as it found them and writes as well: it resumes from where they were written."""
-        return sorted(self._loaded.intersection(self._written))
-
-    def wrote(self) -> List[str]:
-        """What the script wanted to write, as it named it, in this process."""
-        return list(self._written)
+        return sorted(self._loaded.intersection(self.written))
 
 
 def _below(folder: str) -> str:

@@ -24,7 +24,7 @@ class ScanCache:
     def __init__(self, folder: str, files: Sequence[str] = ()):
         self._folder = folder
         self._files = files
-        self._earlier: Optional[Dict[Key, List[Scan]]] = None  # read when first asked for
+        self._earlier: Optional[Dict[Key, List[Scan]]] = None  # read when first needed
         self._loaders: Dict[Tuple[str, int], int] = {}  # by type and length of the data set: how many so far
 
     def scan(self, dataset: Any, length: int, totals_needed: bool) -> Scan:

@@ -94,7 +94,7 @@ class WorstBatches:
                 scan = self._scans.scan(copy.copy(loader.dataset), length, totals_needed=_has_custom_batches(loader))
                 chosen = _batch_of_custom_sampler(loader, scan)
         except Exception as error:
-            why = "the data set gave an error when asked for samples (%s)" % _short(error)
+            why = "the data set gave an error where samples were read (%s)" % _short(error)
             return Plan(WorstBatch(0, length, False, "not scanned: " + why))
         return self._plan_of(scan, chosen)
 
@@ -231,7 +231,9 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
         probe, one = current_probe(), self.__dict__.get(ATTRIBUTE)
         if probe is None or one is None or self._passes >= MAX_PASSES:
             return False
-        continues = bool(one.given and one.expected_role == TRAIN and probe.config.cut and not probe.ending.measured)
+        continues = bool(
+            one.given and (one.role or one.loader.role) == TRAIN and probe.config.cut and not probe.ending.measured
+        )
         probe.ending.extended = probe.ending.extended or continues
         return continues
 

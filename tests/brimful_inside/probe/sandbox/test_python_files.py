@@ -66,14 +66,12 @@ assert (folder / "a.txt").exists() and (folder / "a.txt").read_text() == "1"
 assert [str(p) for p in folder.glob("*.txt")] == ["out/b.txt"]
 (folder / "b.txt").unlink(); folder.rmdir(); assert not folder.exists()
 pathlib.Path("data.txt").touch(); assert pathlib.Path("data.txt").read_text() == "data"
-shutil.copy2("data.txt", "copy"); assert os.path.getmtime("copy") == os.path.getmtime("data.txt")
 os.makedirs("x/y", exist_ok=True); open("x/y/f", "w").close(); assert [r for r, _, _ in os.walk("x")] == ["x", "x/y"]
-shutil.rmtree("x"); assert not os.path.exists("x")
 with tempfile.NamedTemporaryFile("w") as file:
     assert os.path.exists(file.name)
 class Holder:
     stat = os.stat
-assert Holder().stat("copy").st_size == 4
+assert Holder().stat("data.txt").st_size == 4
 assert pickle.loads(pickle.dumps(os.remove)) is os.remove
 """
 
@@ -110,21 +108,19 @@ def test_without_keeping_out_the_same_script_changes_its_folder(run_trial, work)
     assert contents(work) != before and contents(work)["best.pt"] != before["best.pt"]
 
 
-def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, tmp_path):
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "best.pt").write_text("a good one")
-    (work / "script.py").write_text(
-        "import torch\n"
-        "from torch.utils.data import DataLoader\n"
-        "model = torch.nn.Linear(4, 2).cuda(); optimizer = torch.optim.Adam(model.parameters())\n"
-        "for x in DataLoader(torch.ones(64, 4), 8):\n"
-        "    model(x.cuda()).sum().backward(); optimizer.step(); torch.save(model.state_dict(), 'best.pt')\n"
-    )
-    before = contents(work)
-    trial = run_trial(["script.py"], keep_out=True, device="imaginary", card=CARD)
+def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, work):
+    trial = run_trial(
+        """
+        import torch
+        from torch.utils.data import DataLoader
+        model = torch.nn.Linear(4, 2).cuda(); optimizer = torch.optim.Adam(model.parameters())
+        for x in DataLoader(torch.ones(64, 4), 8):
+            model(x.cuda()).sum().backward(); optimizer.step(); torch.save(model.state_dict(), "best.pt")
+        """,
+        keep_out=True, device="imaginary", card=CARD,
+    )  # fmt: skip
     assert trial.report["steps"] == 4, trial.stderr
-    assert contents(work) == before and trial.report["wrote"] == [str(work / "best.pt")]
+    assert (work / "best.pt").read_text() == "old" and trial.report["wrote"] == [str(work / "best.pt")]
 
 
 TOKENIZERS = """

@@ -177,10 +177,6 @@ def test_a_file_does_not_grow_beyond_its_bound(trial, monkeypatch):
     assert len(list(read(file_in(folder)))) == 3
 
 
-def test_without_a_folder_to_write_to_the_scan_goes_on(tmp_path):
-    assert Counted(range(50)).scanned_by(ScanCache(str(tmp_path / "gone"))).scanned == 50
-
-
 @in_one_folder
 @given(st.data())
 def test_of_a_file_that_was_cut_off_at_any_byte_the_whole_lines_are_read(tmp_path, data):
@@ -196,9 +192,10 @@ def test_of_a_file_that_was_cut_off_at_any_byte_the_whole_lines_are_read(tmp_pat
     assert found == [n for n, end in enumerate(ends) if cut >= end - 1], "a line is whole without the end of line"
 
 
-def test_a_file_that_is_not_there_or_is_a_folder_is_as_none(tmp_path):
-    assert list(read(str(tmp_path))) == list(read(str(tmp_path / "gone"))) == []
-    assert Counted(range(40)).scanned_by(ScanCache(str(tmp_path), [str(tmp_path), str(tmp_path / "gone")])).scanned == 40
+def test_a_file_that_is_not_there_or_is_a_folder_is_as_none_and_so_is_a_folder_to_write_to(tmp_path):
+    gone = str(tmp_path / "gone")
+    assert list(read(str(tmp_path))) == list(read(gone)) == []
+    assert Counted(range(40)).scanned_by(ScanCache(gone, [str(tmp_path), gone])).scanned == 40
 
 
 def test_another_part_of_the_same_data_is_scanned_anew():
