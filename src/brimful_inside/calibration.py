@@ -59,19 +59,21 @@ def _train(model: nn.Module, shape: Any) -> None:
         optimizer.step()
 
 
-def seconds_of(work: Callable[[], Any], repeats: int = REPEATS) -> Optional[float]:
-    """The median time of `work` on the card, by events; None where no time passes."""
+def seconds_of(work: Callable[[], Any]) -> Optional[float]:
+    """The median time of `work` on the card; None where no time passes."""
     work()
-    times: List[float] = []
-    for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1000)
-    middle = sorted(times)[len(times) // 2]
+    middle = sorted(_seconds(work) for _ in range(REPEATS))[REPEATS // 2]
     return middle if middle > 0 else None
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    """By events around it."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000
 
 
 def rates() -> Dict[str, Optional[float]]:
@@ -124,14 +126,9 @@ def _small_kernels() -> Dict[str, Optional[float]]:
     many()
     dispatch_s = (time.perf_counter() - begun) / SMALL_KERNELS
     torch.cuda.synchronize()
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     # The card waits while the host gets ahead: four times what the host needs, in cycles of at most 2 GHz.
     torch.cuda._sleep(int(4 * dispatch_s * SMALL_KERNELS * 2e9))
-    begin.record()
-    many()
-    end.record()
-    end.synchronize()
-    kernel_s = begin.elapsed_time(end) / 1000 / SMALL_KERNELS
+    kernel_s = _seconds(many) / SMALL_KERNELS
     return {"kernel_s": kernel_s if kernel_s > 0 else None, "dispatch_s": dispatch_s}
 
 

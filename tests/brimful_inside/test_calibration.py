@@ -34,7 +34,7 @@ def test_each_stage_shows_what_is_outside_of_the_allocator(card, monkeypatch):
 
 
 def test_rates_are_amounts_over_median_times(card, monkeypatch):
-    monkeypatch.setattr(calibration, "seconds_of", lambda work, repeats=1: work() is None or 0.001)
+    monkeypatch.setattr(calibration, "seconds_of", lambda work: work() is None or 0.001)
     before = torch.backends.cuda.matmul.allow_tf32
     found = calibration.rates()
     assert torch.backends.cuda.matmul.allow_tf32 == before
@@ -48,7 +48,7 @@ def test_rates_are_amounts_over_median_times(card, monkeypatch):
 def test_a_card_without_tf32_is_not_asked_for_it(monkeypatch):
     gpu = imaginary.enter(Card("a card", 6 * GIB, 700 * MIB, [7, 5], 40))
     try:
-        monkeypatch.setattr(calibration, "seconds_of", lambda work, repeats=1: 0.001)
+        monkeypatch.setattr(calibration, "seconds_of", lambda work: 0.001)
         found = calibration._products()
         assert "tf32_flops" not in found and found["fp16_flops"] == 2 * 4096**3 / 0.001
     finally:

@@ -92,10 +92,8 @@ def spelled(settings: AllocatorSettings) -> str:
 
 def _setting(key: str, value: str, least: int) -> Dict[str, Any]:
     """The field that ``key:value`` sets; `least`: MiB below which no block may be kept whole."""
-    if key == "max_split_size_mb":
-        return {"max_split_size": _mebibytes(key, value, least)}
-    if key == "max_non_split_rounding_mb":
-        return {"max_non_split_rounding": _mebibytes(key, value, least)}
+    if key in ("max_split_size_mb", "max_non_split_rounding_mb"):
+        return {key[: -len("_mb")]: _mebibytes(key, value, least)}
     if key == "large_segment_size_mb":
         return {"large_segment": _mebibytes(key, value, 11)}  # above kMinLargeAlloc
     if key == "roundup_power2_divisions":

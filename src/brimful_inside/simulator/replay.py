@@ -84,15 +84,11 @@ def _worst(visits: Iterable[Tuple[str, Peaks]], full: Optional[CardFull], stoppe
     phases: Dict[str, Peaks] = {}
     peak = Peaks(0, 0)
     for phase, peaks in visits:
-        phases[phase] = _higher(phases.get(phase, peaks), peaks)
-        peak = _higher(peak, peaks)
+        phases[phase] = Peaks(*map(max, phases.get(phase, peaks), peaks))
+        peak = Peaks(*map(max, peak, peaks))
     if phases.get(FIRST_PHASE) == Peaks(0, 0):
         del phases[FIRST_PHASE]
     return Replayed(phases, peak, full, stopped)
-
-
-def _higher(one: Peaks, other: Peaks) -> Peaks:
-    return Peaks(*map(max, one, other))
 
 
 def replay_cards(

@@ -11,6 +11,15 @@ from brimful_inside.simulator.program import Event, Program, program_of
 from brimful_inside.simulator.trace import Trace, decode_row
 
 MIB = 1 << 20
+CONFIGURATIONS = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "max_split_size_mb:20,garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
+    "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
+    "roundup_power2_divisions:4,expandable_segments:True",
+    "large_segment_size_mb:32",
+]
 EDGES = [0, 1, 512, 513, MIB - 511, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 19 * MIB, 20 * MIB, 2 * MIB]
 PLAIN = ("malloc", "malloc", "malloc", "free", "free", "free", "phase", "empty_cache")
 ANY = ("malloc", "malloc", "malloc", "free", "free", *PLAIN[6:], "stream", "pool", "retire", "ready", "settings")

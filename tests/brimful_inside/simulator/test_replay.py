@@ -11,16 +11,16 @@ from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.program import joined
 from brimful_inside.simulator.replay import Peaks, Replayed, replay, replay_cards, worst_of
-from tests.brimful_inside.simulator.random_programs import PLAIN, NaiveAllocator, program, program_from, random_program
+from tests.brimful_inside.simulator.random_programs import (
+    CONFIGURATIONS,
+    PLAIN,
+    NaiveAllocator,
+    program,
+    program_from,
+    random_program,
+)
 
 MIB = 1 << 20
-CONFIGURATIONS = [
-    "",
-    "expandable_segments:True",
-    "max_split_size_mb:32",
-    "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
-    "roundup_power2_divisions:4",
-]
 SEEDS = st.integers(0, 1 << 40)
 CAPACITIES = st.sampled_from([None, 64 * MIB, 200 * MIB, 1000 * MIB])
 
@@ -90,7 +90,7 @@ def test_the_peaks_are_those_of_the_plainest_writing_of_the_rules(seed, length):
 @pytest.mark.parametrize("conf", CONFIGURATIONS)
 @given(seed=SEEDS, capacity=CAPACITIES, most=st.integers(0, 600 * MIB))
 @settings(max_examples=60, deadline=None)
-def test_a_replay_stops_exactly_where_more_is_reserved_than_was_asked_for(conf, seed, capacity, most):
+def test_a_replay_stops_exactly_where_more_is_reserved_than_the_limit(conf, seed, capacity, most):
     program, chosen = random_program(random.Random(seed), 200), settings_from(conf)
     whole = replay(program, program.sizes, CachingAllocator(capacity, chosen))
     for enough in (whole.peak.reserved, whole.peak.reserved + most):

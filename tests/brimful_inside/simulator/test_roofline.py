@@ -98,14 +98,10 @@ def test_a_few_groups_are_slow_and_many_are_packed():
     assert kernel_time(many, RTX3090).bound == BANDWIDTH
 
 
-def test_double_precision_is_half_of_single_on_cards_for_data_centres_alone():
-    assert A100.peak("fp64") == A100.fp32 / 2
-    assert RTX3090.peak("fp64") == RTX3090.fp32 / 64
-
-
-def test_a_card_without_a_unit_computes_in_single_precision():
+def test_a_card_without_a_unit_or_with_few_of_them_computes_slower():
     v100 = Rates(900e9, 15.7e12, None, 125e12, None, 80, (7, 0))
     assert v100.peak("bf16") == v100.peak("tf32") == 15.7e12
+    assert (A100.peak("fp64"), RTX3090.peak("fp64")) == (A100.fp32 / 2, RTX3090.fp32 / 64)
 
 
 def test_small_kernels_wait_for_the_host_and_large_ones_do_not():
@@ -114,10 +110,6 @@ def test_small_kernels_wait_for_the_host_and_large_ones_do_not():
     assert small.shares[LAUNCHES] > 0.95 * small.seconds
     assert large.seconds == pytest.approx(large.device_s, rel=0.01)
     assert large.shares[BANDWIDTH] > 0.95 * large.seconds
-
-
-def test_the_engine_dispatches_faster_than_a_script():
-    assert step_of([elementwise(100, engine=1)] * 50).seconds < step_of([elementwise(100)] * 50).seconds
 
 
 def test_a_script_that_waits_for_the_card_pays_for_what_it_did_not_dispatch_meanwhile():

@@ -230,7 +230,7 @@ def meter_for(context: ProcessContext) -> DeviceMeter:
         return _imaginary
     kind = accelerator_type()
     if context.config.device == "accelerator" and kind is not None:
-        return AcceleratorMeter(SharedPeaks.of(kind))
+        return AcceleratorMeter(shared_peaks(kind))
     if context.config.device == "accelerator":
         context.note("this torch (%s) knows no accelerator: the script ran on the CPU" % torch.__version__)
     return DeviceMeter()
@@ -254,7 +254,7 @@ def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
     gpu = enter(config.card, config.capacity_bytes, trace, config.what_if, count)
     for module in TRITON_LAUNCHERS:
         import_hooks.when_imported(module, functools.partial(pass_over, gpu))
-    return ImaginaryMeter(gpu, config.card.context_bytes, SharedPeaks.of("cuda"), files)
+    return ImaginaryMeter(gpu, config.card.context_bytes, shared_peaks("cuda"), files)
 
 
 def visible_cards(cards: int, environment: Mapping[str, str]) -> int:
@@ -290,8 +290,6 @@ FUNCTIONS = {
 class SharedPeaks:
     """The peaks of all devices of one kind, once a process: whoever resets, script or probe, the other keeps what they were."""
 
-    _made: Dict[str, SharedPeaks] = {}  # noqa: RUF012
-
     def __init__(self, kind: str):
         self._script: Dict[int, Tree] = {}  # device -> what the script's peaks were when the probe last reset
         self._probe: Dict[int, Tree] = {}
@@ -301,12 +299,6 @@ class SharedPeaks:
         for stats_name, reset_name in FUNCTIONS.get(kind, [_OF_ALL]):
             if hasattr(torch._C, stats_name) and hasattr(torch._C, reset_name):
                 self._patch(stats_name, reset_name)
-
-    @classmethod
-    def of(cls, kind: str) -> SharedPeaks:
-        if kind not in cls._made:
-            cls._made[kind] = cls(kind)
-        return cls._made[kind]
 
     def _patch(self, stats_name: str, reset_name: str) -> None:
         stats, reset = getattr(torch._C, stats_name), getattr(torch._C, reset_name)
@@ -344,6 +336,9 @@ class SharedPeaks:
     def peaks(self, device: int) -> Tuple[int, int]:
         """(allocated, reserved) bytes, since the probe's last reset."""
         return _bytes(_with_peaks(self._stats(device), self._probe.get(device)), "peak")
+
+
+shared_peaks = functools.lru_cache(maxsize=None)(SharedPeaks)  # one for each kind
 
 
 def _bytes(stats: Tree, which: str) -> Tuple[int, int]:

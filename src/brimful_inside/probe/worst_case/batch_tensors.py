@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import zlib
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Iterator, List, Optional
 
 import torch
@@ -32,13 +33,7 @@ def fields_of(holder: Any) -> Mapping[Any, Any]:
 
 def tensors_of(batch: Any) -> List[Any]:
     """The first tensors and arrays of a batch."""
-    found = []
-    for part in parts_of(batch):
-        if hasattr(part, "shape"):
-            found.append(part)
-            if len(found) == MAX_PARTS:
-                break
-    return found
+    return list(islice((part for part in parts_of(batch) if hasattr(part, "shape")), MAX_PARTS))
 
 
 def shapes_of(batch: Any) -> List[List[int]]:
@@ -57,15 +52,12 @@ def first_dimension(batch: Any) -> Optional[int]:
 
 def checksum_of(batch: Any) -> Optional[str]:
     """A checksum over strided values of each tensor and over strings; None where the values are on a device."""
-    crc, parts = 0, 0
-    for part in parts_of(batch):
+    crc, parts = 0, list(islice(parts_of(batch), MAX_PARTS))
+    for part in parts:
         data = _bytes_of(part)
         if data is None:
             return None
         crc = zlib.crc32(data, crc)
-        parts += 1
-        if parts == MAX_PARTS:
-            break
     return "%08x" % crc if parts else None
 
 

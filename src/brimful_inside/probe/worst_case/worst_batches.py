@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
@@ -25,13 +25,12 @@ MAX_PASSES = 64  # over the sampler, for a script whose epochs are shorter than 
 LARGE_BYTES = 256 << 20  # batches beyond are views of a small one: the card's tensors have no data, so the host's need none
 
 
-class Plan:
+class Plan(NamedTuple):
     """What is done with one loader, with the sentence that reports it. Without `indices` it is left alone."""
 
-    def __init__(self, reported: WorstBatch, indices: Optional[List[int]] = None, whole_batch: bool = False):
-        self.reported = reported
-        self.indices = indices or []
-        self.whole_batch = whole_batch  # the indices are one batch of the script's own batch sampler
+    reported: WorstBatch
+    indices: List[int] = []  # noqa: RUF012
+    whole_batch: bool = False  # the indices are one batch of the script's own batch sampler
 
     def batch_like(self, index: Any) -> Any:
         """The indices to fetch in place of `index`: as many, from the largest on; from the first again where they run out."""
@@ -110,7 +109,7 @@ class WorstBatches:
         reported = WorstBatch(scan.scanned, scan.length, varies, what, scanned_in=scan.trial)
         if varies:
             reported = replace(reported, indices=[int(i) for i in indices[:REPORTED_INDICES]])
-        return Plan(reported, indices if varies or self._imaginary else None, whole_batch=chosen is not None)
+        return Plan(reported, indices if varies or self._imaginary else [], whole_batch=chosen is not None)
 
 
 def _short(error: Exception) -> str:

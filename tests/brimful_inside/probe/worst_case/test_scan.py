@@ -46,11 +46,6 @@ def test_a_sample_is_measured_by_its_dimensions(sample, dims, total):
     assert measure(sample) == (dims, total)
 
 
-def test_equal_samples_do_not_vary():
-    seen = scan([(torch.zeros(3, 8), 1)] * 40, 40)
-    assert not seen.varies and seen.scanned == 40
-
-
 def test_the_longest_is_found_wherever_it_is():
     lengths = [5 + i % 7 for i in range(500)]
     lengths[313] = 90
@@ -63,7 +58,7 @@ def test_a_part_that_some_samples_lack_varies():
     assert seen.extremes == {"b.0": (0, 9, 1)}
 
 
-def test_without_time_the_first_samples_are_looked_at_and_no_more():
+def test_without_time_the_first_samples_are_measured_and_no_more():
     assert scan([torch.zeros(2)] * 1000, 1000, first_s=0.0).scanned == 32
     assert scan([torch.zeros(2 + i) for i in range(1000)], 1000, first_s=0.0, all_s=0.0).scanned == 32
 
@@ -73,7 +68,7 @@ def test_each_dimension_brings_its_own_largest_sample_and_totals_fill_the_rest()
     assert worst_indices(scan(samples, 5)) == [2, 1, 3, 4, 0]
 
 
-def test_looking_at_data_leaves_every_random_state_as_it_was():
+def test_reading_data_leaves_every_random_state_as_it_was():
     data = types.SimpleNamespace(a=np.random.default_rng(1), b=torch.Generator().manual_seed(2), c=random.Random(3))
 
     def draw():

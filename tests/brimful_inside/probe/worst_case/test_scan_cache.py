@@ -112,7 +112,7 @@ def test_scanning_again_never_takes_more_samples_than_a_scan_without_time(trial)
     assert len(few.asked) == 5
 
 
-@pytest.mark.parametrize("other", ["length", "type", "rank", "place"])
+@pytest.mark.parametrize("other", ["length", "type", "rank"])
 def test_a_scan_is_of_one_loader_of_one_rank(trial, monkeypatch, other):
     first = trial()
     Counted([3] * 100).scanned_by(ScanCache(str(first)))
@@ -120,8 +120,6 @@ def test_a_scan_is_of_one_loader_of_one_rank(trial, monkeypatch, other):
     data = (OtherKind if other == "type" else Counted)([3] * (101 if other == "length" else 100))
     if other == "rank":
         monkeypatch.setenv("RANK", "1")
-    if other == "place":
-        assert Counted([3] * 100).scanned_by(later).trial == first.name
     seen = data.scanned_by(later)
     assert seen.trial is None and len(data.asked) == len(data.lengths)
 
