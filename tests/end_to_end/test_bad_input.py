@@ -51,14 +51,6 @@ def test_a_shell_script_that_overwrites_the_path_keeps_the_probe_out(tmp_path):
     assert "PYTHONPATH=mine:$PYTHONPATH" in done.err
 
 
-def test_a_script_that_never_steps_says_so(tmp_path):
-    path = script(tmp_path, "import torch\nprint('resumed at epoch 10 of 10: nothing to do')\n")
-    done = brimful(tmp_path, "predict", *CARD, *python(path, "--batch-size", 8))
-    assert done.code == 5
-    assert "no optimizer took a step" in done.err
-    assert "resumes a finished training" in done.err
-
-
 WITH_A_GRANDCHILD = """
 import signal, subprocess, sys, time
 import torch
@@ -110,15 +102,6 @@ def test_a_signal_in_the_middle_of_a_trial_ends_all_children_and_keeps_the_recor
     assert record.closed.exit_code == code
     if code == 130:
         assert record.trials[0].outcome is Outcome.INTERRUPTED
-
-
-def test_a_child_that_is_killed_is_reported_as_probably_for_memory(tmp_path):
-    source = TRAINING.replace('print("loss"', 'import os; os.kill(os.getpid(), 9)\nprint("loss"')
-    path = script(tmp_path, source, samples=16)
-    done = brimful(tmp_path, "audit", "--device", "cpu", *python(path, "--batch-size", 8))
-    assert done.code == 5
-    assert "killed, probably for memory" in done.err
-    assert done.record.trials[0].outcome is Outcome.KILLED
 
 
 @pytest.fixture

@@ -244,9 +244,3 @@ def test_a_disk_that_is_full_ends_no_training(tmp_path):
     assert done.code == 0, done.err
     assert done.out.endswith("the end\n")
     assert "could not be kept" in done.err
-
-
-def test_an_imaginary_card_trains_nothing(tmp_path):
-    done = brimful(tmp_path, "run", "--gpu", "a100-40gb", *python("train.py"))
-    assert done.code == 2
-    assert "computes nothing" in done.err

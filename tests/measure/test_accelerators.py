@@ -9,7 +9,7 @@ from brimful.measure import accelerators
 from brimful.measure.accelerators import Accelerator, ask_python, found_by, visible
 
 GIB = 1 << 30
-BY_TORCH = (Accelerator(0, "cuda", "as torch says", 24 * GIB, 20 * GIB),)
+BY_TORCH = (Accelerator(0, "cuda", "as torch reports it", 24 * GIB, 20 * GIB),)
 
 
 class NVMLError(Exception):
@@ -65,7 +65,7 @@ def test_cards_are_numbered_as_cuda_visible_devices_says(machine, chosen, totals
 
 
 @pytest.mark.parametrize(("old", "others"), [(False, 2), (True, 3)])
-def test_what_others_hold_is_told_without_the_drivers_own_reserve_where_the_driver_tells_it(machine, old, others):
+def test_what_others_hold_is_known_without_the_drivers_own_reserve_where_the_driver_reports_it(machine, old, others):
     machine(driver("A", old=old))
     assert [card.others_bytes // GIB for card in visible()] == [others]
 
@@ -85,7 +85,7 @@ def test_of_unequal_cards_torch_is_asked_which_is_first(machine, chosen):
     assert found_by("python")[0].driver == "570.1", "a Python without torch cannot be asked"
 
 
-def test_of_a_card_that_is_cut_up_torch_tells_the_slice(machine):
+def test_of_a_card_that_is_cut_up_torch_reports_the_slice(machine):
     machine(driver("A", sliced="A"))
     assert found_by("python") == BY_TORCH
 
@@ -103,7 +103,7 @@ def test_without_a_driver_torch_alone_is_asked(machine):
         ({"get_device_properties": lambda index: types.SimpleNamespace(total_memory=8)}, [8, 8]),
     ],
 )
-def test_each_kind_of_accelerator_tells_its_memory_in_its_own_way(monkeypatch, capsys, functions, memory):
+def test_each_kind_of_accelerator_reports_its_memory_in_its_own_way(monkeypatch, capsys, functions, memory):
     torch = types.ModuleType("torch")
     kind = types.SimpleNamespace(type="xpu")
     torch.accelerator = types.SimpleNamespace(  # type: ignore[attr-defined]

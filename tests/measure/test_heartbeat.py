@@ -64,10 +64,3 @@ def test_a_snapshot_that_is_being_written_or_damaged_is_passed_over(tmp_path, he
     (tmp_path / "latest-progress-2.jsonl").write_text('{"event": "prog')
     (tmp_path / "latest-progress-3.jsonl").write_text("\x00\n")
     assert heartbeats.read(1.0, 123).steps == 5
-
-
-def test_snapshots_replace_each_other(tmp_path, heartbeats):
-    for step in range(20):
-        report(tmp_path, 1, float(step), step)
-    assert (tmp_path / "latest-progress-1.jsonl").read_text().count("\n") == 1
-    assert heartbeats.read(1.0, 123).steps == 19

@@ -25,7 +25,7 @@ def test_the_launcher_is_taken_off(words, left):
     assert without_launcher(words.split())[0] == tuple(left.split())
 
 
-def test_what_accelerate_tells_its_ranks_is_told():
+def test_the_environment_of_accelerates_launcher_is_kept():
     words = ["accelerate", "launch", "--mixed_precision", "bf16", "--num_processes", "2", "train.py"]
     assert without_launcher(words)[1] == {"ACCELERATE_MIXED_PRECISION": "bf16"}
     assert without_launcher(["torchrun", "train.py"])[1] == {}
@@ -37,7 +37,7 @@ def test_what_only_accelerates_launcher_understands_is_refused():
 
 
 @pytest.mark.parametrize("words", ["torchrun --nproc-per-node 8", "accelerate launch --num_processes 2"])
-def test_a_launcher_without_a_script_is_told(words):
+def test_a_launcher_without_a_script_is_refused(words):
     with pytest.raises(UsageError, match="without a script"):
         without_launcher(words.split())
 

@@ -42,11 +42,11 @@ def table(value: Prediction, start: str) -> Table:
 
 
 def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
-    said = speed_sentence(speed())
+    sentence = speed_sentence(speed())
     assert re.fullmatch(
         r"About [\d,]+ samples/s at 3,000 \(predicted, [\d,]+ to [\d,]+\); the knee is at 1,713: 100 % of the best; "
         r"bound by memory bandwidth \(58 %\)\.",
-        said,
+        sentence,
     )
     assert "; without communication between 64 ranks)" in speed_sentence(speed(ranks=64))
     assert speed_sentence(speed(samples_per_s=None, curve=())).startswith("About 5.03 ms a step at 3,000 (predicted)")

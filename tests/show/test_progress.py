@@ -122,12 +122,6 @@ def test_time_left_is_the_mean_of_the_trials_so_far() -> None:
     assert progress.line().startswith("trial 6: "), "more trials than expected"
 
 
-def test_the_environment_of_a_trial_is_named() -> None:
-    sample = result(64, TrialKind.SPEED)
-    sample = replace(sample, trial=replace(sample.trial, environment={"MALLOC_MMAP_MAX_": "0"}))
-    assert "with MALLOC_MMAP_MAX_:" in trial_line(3, sample)
-
-
 def test_an_exception_passes_through_and_leaves_the_terminal_as_it_was() -> None:
     stream = io.StringIO()
     with pytest.raises(KeyboardInterrupt), Progress(stream, is_terminal=True) as progress:

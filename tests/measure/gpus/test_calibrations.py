@@ -85,7 +85,7 @@ def test_it_is_kept_in_brimful_home_or_else_in_the_users_configuration(tmp_path,
     assert calibrations.folder_of() == Path("~/.config/brimful/cards").expanduser()
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path):
+def test_a_place_that_cannot_be_written_is_reported(tmp_path):
     (tmp_path / "cards").write_text("a file")
     with pytest.raises(UsageError, match="cannot be kept"):
         calibrations.keep(MEASURED, tmp_path)

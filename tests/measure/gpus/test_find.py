@@ -92,7 +92,7 @@ def test_an_unknown_card_is_answered_with_the_nearest_names(name, near):
     assert caught.value.exit_code == 4
 
 
-def test_a_card_of_ones_own_has_the_memory_that_was_said_and_is_labelled_assumed():
+def test_a_card_of_ones_own_has_the_memory_that_was_given_and_is_labelled_assumed():
     gpu = custom_gpu("20GiB")
     assert gpu.total_bytes.value == 20 * GIB
     assert {estimate.source for estimate in _estimates(gpu).values() if estimate} == {Source.ASSUMED}
@@ -105,7 +105,7 @@ def test_a_card_without_room_is_refused(memory):
         custom_gpu(memory)
 
 
-def test_a_child_is_told_whole_bytes():
+def test_a_child_gets_whole_bytes():
     card = to_card(find_gpu("a100-40gb"))
     assert card.total_bytes == 42298834944
     assert isinstance(card.total_bytes, int) and isinstance(card.context_bytes, int)
