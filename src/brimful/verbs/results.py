@@ -112,7 +112,7 @@ def error_of(session: Session, sample: TrialResult) -> BrimfulError:
 
 
 def _too_few_batches(sample: TrialResult) -> str:
-    """A hint at accumulation, where the trial saw batches and no step; "" where it saw none."""
+    """A hint at accumulation, where the trial showed batches and no step; "" where it showed none."""
     loaders = [one for report in sample.reports for one in report.loaders if one.role == "train" and one.batches_seen]
     if not loaders:
         return ""

@@ -254,7 +254,7 @@ def _code(exit_code: int | None) -> str:
 
 
 def reason(attempt: Attempt) -> str:
-    """The script's own exception and its place, behind a colon; where brimful saw none, that."""
+    """The script's own exception and its place, behind a colon; where brimful caught none, that."""
     if attempt.failure is not None:
         return f": {failure_text(attempt.failure, attempt.failed_rank)}"
     if attempt.outcome is Outcome.CRASHED:

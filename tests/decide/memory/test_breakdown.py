@@ -129,14 +129,11 @@ def test_several_models_keep_their_names_and_one_needs_none():
 
 def test_modules_that_repeat_are_taken_together_and_layers_of_one_list_are_not():
     paths = [f"h.{n}.mlp.{layer}" for n in range(6) for layer in (0, 2)]
-    tags = [
-        row for n, path in enumerate(paths) for row in (Malloc(n, (n % 2 + 1) * MIB, "aten.mm"), Tag(n, "parameter", path, "N"))
-    ]
+    made = [(Malloc(n, (n % 2 + 1) * MIB, "aten.mm"), Tag(n, "parameter", path, "N")) for n, path in enumerate(paths)]
+    tags = [row for pair in made for row in pair]
     whole = broken_down(traced(*tags)).whole
-    assert [(group.pattern, group.count, group.bytes) for group in whole.alike] == [
-        ("h.*.mlp.2", 6, 12 * MIB),
-        ("h.*.mlp.0", 6, 6 * MIB),
-    ]
+    alike = [(group.pattern, group.count, group.bytes) for group in whole.alike]
+    assert alike == [("h.*.mlp.2", 6, 12 * MIB), ("h.*.mlp.0", 6, 6 * MIB)]
     assert len(whole.modules) == 10
     several = broken_down(traced(*tags, Malloc(99, 512, "aten.mm"), Tag(99, "parameter", "main.0", "Critic"))).whole
     assert several.alike[0].pattern == "N: h.*.mlp.2"
@@ -167,10 +164,8 @@ def test_live_blocks_are_those_that_the_allocator_holds_and_each_visit_is_as_hig
 
 
 def test_a_moment_before_everything_shows_nothing_and_a_phase_begins_at_no_allocation():
-    program, live = (
-        program_from([("malloc", "a", None, 0), ("phase", "train"), ("malloc", "b", None, 0)], [MIB, 0]),
-        LiveBlocks(),
-    )
+    program = program_from([("malloc", "a", None, 0), ("phase", "train"), ("malloc", "b", None, 0)], [MIB, 0])
+    live = LiveBlocks()
     replay(program, program.sizes, CachingAllocator(), observe=live)
     assert [live.at(moment) for moment in range(4)] == [{}, {0: MIB}, {0: MIB}, {0: MIB}]
     assert [live.allocation_at(moment) for moment in range(4)] == [None, 0, None, 1]

@@ -140,7 +140,7 @@ class SizeModel:
         return worst_of(replay_cards(self.program, sizes, settings, capacity_bytes, stop_above))
 
     def replay_cards_at(self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> list[Replayed]:
-        """As `replay_at`, for each card by itself."""
+        """As `replay_at`, each card alone."""
         return replay_cards(self.program, self.sizes_at(batch_size), settings)
 
     @cached_property

@@ -74,7 +74,7 @@ def next_smaller(failed: int, known: Known, effective: int | None = None) -> Siz
 
 
 def _by_knowledge(failed: int, known: Known) -> tuple[int, str]:
-    if known.largest is not None and 1 <= known.largest < failed:  # 0: not one sample was believed to fit
+    if known.largest is not None and 1 <= known.largest < failed:  # 0: not one sample fits, by the estimate
         return known.largest, f"the largest that was found to fit; {failed:,} ran out of memory"
     near = [size for size in known.ran if failed * _LEAST_SHARE <= size <= failed * _WORTH_IT]
     if near:

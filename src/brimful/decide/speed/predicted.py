@@ -119,7 +119,7 @@ def predict_speed(
 ) -> PredictedSpeed | None:
     """The speed at `batch_size` (None: of the command as it stands) and the curve up to `largest`, the largest that fits.
 
-    `samples_at`: samples in a step, by batch size; None where nobody knows them. Without `draws` nothing is said of sizes that
+    `samples_at`: samples in a step, by batch size; None where nobody knows them. Without `draws` no curve shows sizes that
     were not traced. None for a card without known rates.
     """
     rates = rates_of(gpu)

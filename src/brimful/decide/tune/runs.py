@@ -45,7 +45,7 @@ class Runs:
             self._fitting.pop(key, None)
 
     def _lower(self, ceiling: int) -> None:
-        """No larger size is named from now on, whatever earlier runs of it said."""
+        """No larger size is named from now on, whatever earlier runs of it showed."""
         self.ceiling = min(self.ceiling, ceiling)
         for key in [key for key in self._fitting if key[1] > self.ceiling]:
             del self._fitting[key]
