@@ -15,18 +15,16 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-import brimful_inside
 from brimful_inside.imaginary.attribution.categories import Categories
 from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
 from brimful_inside.imaginary.attribution.what_if import WHAT_IFS, patch_what_if
 from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.errors import OURS, TORCH
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.simulator.trace import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTATION, Site, Uses
 
 LONGEST_LINE = 100
 
-_OURS = os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _HIDDEN, _LIBRARY, _USER = 0, 1, 2
 
@@ -151,7 +149,7 @@ class CallSites:
 
 
 def _kind_of(file: str) -> int:
-    if file.startswith((_OURS, _TORCH, "<")):
+    if file.startswith((OURS, TORCH, "<")):
         return _HIDDEN
     if "site-packages" in file or "dist-packages" in file:
         return _LIBRARY

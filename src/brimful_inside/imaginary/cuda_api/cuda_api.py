@@ -189,6 +189,7 @@ def _answering(answer: Any) -> Callable[..., Any]:
 _NOTHING = (  # functions of torch._C that do nothing here
     *("_cuda_resetPeakHostMemoryStats", "_cuda_resetAccumulatedHostMemoryStats", "_accelerator_emptyHostCache"),
     *("_cuda_record_memory_history", "_cuda_record_memory_history_legacy", "_cuda_attach_out_of_memory_observer"),
+    "_host_emptyCache",
 )
 
 

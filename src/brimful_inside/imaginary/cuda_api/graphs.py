@@ -6,7 +6,6 @@ A replay takes no memory. Facts: aten/src/ATen/cuda/CUDAGraph.cpp, ATen/cuda/Mem
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from contextlib import contextmanager
@@ -96,35 +95,6 @@ class _CUDAGraph:
         raise Unsupported("torch.cuda.CUDAGraph.%s" % name, "there is no graph of the driver behind it")
 
 
-class _graph:
-    """torch.cuda.graph: a capture on a side stream, after the cache was emptied."""
-
-    default_capture_stream: Any = None
-
-    def __init__(
-        self, cuda_graph: Any, pool: Any = None, stream: Any = None, capture_error_mode: str = "global", **options: Any
-    ):
-        kind = type(self)
-        if stream is None and kind.default_capture_stream is None:
-            kind.default_capture_stream = torch.cuda.Stream()
-        self.pool = () if pool is None else (pool,)
-        self.capture_stream = stream if stream is not None else kind.default_capture_stream
-        self.stream_ctx = torch.cuda.stream(self.capture_stream)
-        self.cuda_graph = cuda_graph
-        self.capture_error_mode = capture_error_mode
-
-    def __enter__(self) -> None:
-        torch.cuda.synchronize()
-        gc.collect()
-        torch.cuda.empty_cache()
-        self.stream_ctx.__enter__()
-        self.cuda_graph.capture_begin(*self.pool, capture_error_mode=self.capture_error_mode)
-
-    def __exit__(self, *error: Any) -> None:
-        self.cuda_graph.capture_end()
-        self.stream_ctx.__exit__(*error)
-
-
 class _MemPool:
     """torch.cuda.MemPool: a private pool that a script names."""
 
@@ -149,11 +119,10 @@ class _MemPool:
 
 
 def patch_graphs(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """torch.cuda's graphs and pools; make_graphed_callables is PyTorch's own, on top of them."""
+    """torch.cuda's graphs and pools; torch.cuda.graph and make_graphed_callables are PyTorch's own, on top of them."""
     captures, cuda = gpu.captures, torch.cuda
-    Graph, graph, MemPool = (
-        class_of(gpu, kind, name) for kind, name in ((_CUDAGraph, "CUDAGraph"), (_graph, "graph"), (_MemPool, "MemPool"))
-    )
+    Graph, MemPool = class_of(gpu, _CUDAGraph, "CUDAGraph"), class_of(gpu, _MemPool, "MemPool")
+    graph = class_of(gpu, cuda.graphs.graph, "graph")  # of its own: the class keeps a stream
 
     def capturing() -> bool:
         return bool(captures.by_stream) and gpu.current_stream() in captures.by_stream

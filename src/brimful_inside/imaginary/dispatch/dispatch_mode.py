@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful_inside.imaginary.operators.cublas import uses_cublas
+from brimful_inside.imaginary.operators.cublas import USES_CUBLAS
 from brimful_inside.imaginary.operators.data_dependent import HANDLERS_BY_NAME
 from brimful_inside.imaginary.operators.flops import cost_of, is_free, kernels_of
 from brimful_inside.imaginary.operators.meta_kernels import itself
@@ -60,7 +60,7 @@ class _Facts:
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
         self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
         self.temporaries = TEMPORARIES.get(self.short)
-        self.blas = uses_cublas(self.short)
+        self.blas = self.short in USES_CUBLAS
         self.free, self.cost = is_free(func, self.short), cost_of(self.short)  # starts no kernel; how its cost is found
         # Some have a kernel of their own on CUDA and are composed of others elsewhere (silu_backward): a handler is theirs.
         self.composite = self.handler is None and torch._C._dispatch_has_kernel_for_dispatch_key(

@@ -1,6 +1,5 @@
-"""One rank of many, started alone: `--ranks 64 --as-rank 0`. No other process is there, so nothing waits.
-
-On the host and for objects the rank answers for the others with its own values, which is counted as an approximation.
+"""One rank of many, started alone: `--ranks 64 --as-rank 0`. Nothing waits for others: on the host and for objects the rank
+answers for them with its own values, which is counted as an approximation.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # torch.nn.attention.SDPBackend
 # The efficient kernel takes groups of heads, and all kernels one head of key and value without enable_gqa (pull request 191085
 # of PyTorch): there in 2.15, not in 2.13.
 SINGLE_HEAD_SINCE = 215
+RELEASE = torch_release(torch.__version__)
 
 
 class Call(NamedTuple):
@@ -60,12 +61,8 @@ def _priority(capability: Tuple[int, int]) -> List[int]:
     default = [FLASH, EFFICIENT, MATH, CUDNN]
     if order and order[: len(default)] != default:
         return order
-    prefers_cudnn = capability[0] in (9, 10) and _release() >= 210 and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+    prefers_cudnn = capability[0] in (9, 10) and RELEASE >= 210 and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
     return [CUDNN, FLASH, EFFICIENT, MATH] if prefers_cudnn else default
-
-
-def _release() -> int:
-    return torch_release(torch.__version__)
 
 
 def _dense(call: Call, takes_groups: bool = True) -> bool:
@@ -79,7 +76,7 @@ def _dense(call: Call, takes_groups: bool = True) -> bool:
     if not query.shape[0] == key.shape[0] == value.shape[0] or 0 in (query.shape[2], key.shape[2], value.shape[2]):
         return False
     heads = query.shape[1], key.shape[1], value.shape[1]
-    if takes_groups and heads[1] == heads[2] == 1 and _release() >= SINGLE_HEAD_SINCE:
+    if takes_groups and heads[1] == heads[2] == 1 and RELEASE >= SINGLE_HEAD_SINCE:
         return True
     if call.enable_gqa and takes_groups:
         return heads[0] % heads[1] == 0 and heads[0] % heads[2] == 0
@@ -87,11 +84,8 @@ def _dense(call: Call, takes_groups: bool = True) -> bool:
 
 
 def _last_dim_is_dense(call: Call, ignore_singleton: bool) -> bool:
-    tensors = [t for t in call[:3] if not (ignore_singleton and t.shape[-1] == 1)]
-    mask = call.attn_mask
-    if mask is not None and not (ignore_singleton and mask.shape[-1] == 1) and mask.stride(-1) != 1:
-        return False
-    return all(t.stride(-1) == 1 for t in tensors)
+    tensors = [*call[:3], *(() if call.attn_mask is None else (call.attn_mask,))]
+    return all(t.stride(-1) == 1 or (ignore_singleton and t.shape[-1] == 1) for t in tensors)
 
 
 def _low_precision(call: Call, capability: Tuple[int, int]) -> bool:
@@ -124,7 +118,7 @@ def _alignment(call: Call, capability: Tuple[int, int]) -> int:
 def _efficient_fits(call: Call, capability: Tuple[int, int]) -> bool:
     if not torch._C._get_mem_efficient_sdp_enabled() or capability < (5, 0):
         return False
-    if not _dense(call, _release() >= SINGLE_HEAD_SINCE) or not _last_dim_is_dense(call, ignore_singleton=False):
+    if not _dense(call, RELEASE >= SINGLE_HEAD_SINCE) or not _last_dim_is_dense(call, ignore_singleton=False):
         return False
     dtypes = (torch.float16, torch.float32, torch.bfloat16) if capability[0] >= 8 else (torch.float16, torch.float32)
     if call.query.dtype not in dtypes or not call.query.dtype == call.key.dtype == call.value.dtype:

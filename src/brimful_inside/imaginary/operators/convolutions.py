@@ -50,22 +50,20 @@ def layout_of(tensor: Tensor, weight: Tensor) -> torch.memory_format:
     return _LAST[tensor.dim()] if _is_last(tensor) or _is_last(weight) else torch.contiguous_format
 
 
-def _copied(layout: torch.memory_format, *tensors: Tensor) -> List[Held]:
-    return [bytes_of_tensor(tensor) for tensor in tensors if not tensor.is_contiguous(memory_format=layout)]
+def _copies(count: int) -> Kernel:
+    """The first `count` arguments, the last of them input and weight, once more where the algorithm wants another layout."""
+
+    def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+        tensors = args[:count]
+        if tensors[-2].dim() <= 2:
+            return []
+        layout = layout_of(*tensors[-2:])
+        return [bytes_of_tensor(tensor) for tensor in tensors if not tensor.is_contiguous(memory_format=layout)]
+
+    return kernel
 
 
-def _forward_copies(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """The input and the weight once more, where they are laid out otherwise than the algorithm wants."""
-    tensor, weight = args[:2]
-    return _copied(layout_of(tensor, weight), tensor, weight) if tensor.dim() > 2 else []
-
-
-def _backward_copies(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    grad, tensor, weight = args[:3]
-    return _copied(layout_of(tensor, weight), grad, tensor, weight) if tensor.dim() > 2 else []
-
-
-TEMPORARIES: Dict[str, Kernel] = {"convolution": _forward_copies, "convolution_backward": _backward_copies}
+TEMPORARIES: Dict[str, Kernel] = {"convolution": _copies(2), "convolution_backward": _copies(3)}
 
 
 def _channels(weight: Tensor, transposed: bool, groups: int) -> int:

@@ -16,18 +16,14 @@ from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Machine
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.simulator import workspaces as sizes
 
-_BLAS = frozenset(
+# Operations that take a cuBLAS handle, and with it a workspace (cuda/CublasHandlePool.cpp).
+USES_CUBLAS = frozenset(
     [
         *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "_addmm_activation", "_scaled_mm", "addr"),
         *("_euclidean_dist", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_trilinear"),
         *("triangular_solve", "linalg_solve_triangular", "linalg_lu_factor_ex", "linalg_inv_ex", "_linalg_solve_ex"),
     ]
 )
-
-
-def uses_cublas(short: str) -> bool:
-    """Whether an operation takes a cuBLAS handle, and with it a workspace (cuda/CublasHandlePool.cpp)."""
-    return short in _BLAS
 
 
 def _uses_cublaslt(short: str, args: Tuple) -> bool:

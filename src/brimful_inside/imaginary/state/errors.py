@@ -12,8 +12,8 @@ import brimful_inside
 from brimful_inside.simulator.allocator import CardFull
 from brimful_inside.wire import Card
 
-_OURS = os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+OURS = os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))
+TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 
 class Unsupported(NotImplementedError):
@@ -33,7 +33,7 @@ def where_in_user_code() -> Optional[str]:
     outer = None
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((_OURS, _TORCH, "<")):
+        if not file.startswith((OURS, TORCH, "<")):
             place = "%s:%d in %s" % (os.path.basename(file), frame.f_lineno, frame.f_code.co_name)
             if not file.startswith(library) and "site-packages" not in file:
                 return place
