@@ -1,7 +1,5 @@
-"""torch.autocast("cuda") for tensors that only pretend to be there.
-
-The meta device has no autocast key, so the casts are done above autograd, function by function, by the lists that CUDA has
-(aten/src/ATen/autocast_mode.h and .cpp). PyTorch's own thread-local switches are used: torch.autocast works as it is.
+"""torch.autocast("cuda") for tensors of the card. The meta device has no autocast key, so the casts are done above autograd,
+function by function, by CUDA's lists (aten/src/ATen/autocast_mode.h and .cpp). PyTorch's own thread-local switches are used.
 """
 
 from __future__ import annotations

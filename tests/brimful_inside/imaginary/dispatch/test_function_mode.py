@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,17 +12,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def test_a_thread_makes_tensors_on_the_card(gpu):
-    made = queue.Queue()
+    tensors = []
 
     def work():
         with torch.cuda.stream(torch.cuda.Stream()):
-            made.put(torch.zeros(10, device="cuda"))
-            made.put(torch.randn(3).cuda(non_blocking=True))
+            tensors.extend([torch.zeros(10, device="cuda"), torch.randn(3).cuda(non_blocking=True)])
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    tensors = [made.get() for _ in range(2)]
     for tensor in tensors:
         tensor.record_stream(torch.cuda.current_stream())
     assert all(tensor.is_cuda for tensor in tensors)

@@ -11,11 +11,10 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from brimful_inside import imaginary  # noqa: E402
-from brimful_inside.wire import ALONE_VARIABLE, Card  # noqa: E402
+from brimful_inside.wire import ALONE_VARIABLE  # noqa: E402
+from tests.brimful_inside.imaginary.conftest import card  # noqa: E402
 
-GIB = 1 << 30
 RANKS, RANK = 8, 3
-CARD = Card("an imaginary card", 40 * GIB, GIB // 2, [8, 0], 108)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +30,7 @@ def alone(monkeypatch, trace_file) -> Iterator[imaginary.ImaginaryGpu]:
     variables = {"RANK": RANK, "WORLD_SIZE": RANKS, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 29500}
     for name, value in {**variables, "MASTER_ADDR": "127.0.0.1", ALONE_VARIABLE: 1}.items():
         monkeypatch.setenv(name, str(value))
-    gpu = imaginary.enter(CARD, None, trace_file)
+    gpu = imaginary.enter(card(), None, trace_file)
     try:
         dist.init_process_group("nccl")
         yield gpu

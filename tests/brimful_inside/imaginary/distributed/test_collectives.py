@@ -110,12 +110,8 @@ def test_sums_on_the_host_count_all_ranks_also_of_parameters_and_not_of_groups_o
     assert lost.item() == 3 * RANKS
 
 
-def test_a_sampler_gives_the_rank_its_share(alone):
-    sampler = torch.utils.data.DistributedSampler(range(80), shuffle=False)
-    assert list(sampler) == list(range(RANK, 80, RANKS))
-
-
-def test_spawning_runs_the_one_rank(alone):
+def test_a_sampler_gives_the_rank_its_share_and_spawning_runs_the_one_rank(alone):
+    assert list(torch.utils.data.DistributedSampler(range(80), shuffle=False)) == list(range(RANK, 80, RANKS))
     seen = []
     torch.multiprocessing.spawn(lambda rank, extra: seen.append((rank, extra)), args=("x",), nprocs=RANKS)
     assert seen == [(RANK, "x")]
@@ -134,7 +130,7 @@ def test_sizes_that_are_gathered_are_this_ranks_own(alone):
     assert together.view(RANKS, 2).max(0).values.tolist() == [5, 64]
 
 
-def test_gathered_values_that_nobody_knows_read_as_zero(alone):
+def test_gathered_values_that_are_not_known_read_as_zero(alone):
     loss = torch.randn(2, device="cuda")
     losses = [torch.full_like(loss, 3.0) for _ in range(RANKS)]
     dist.all_gather(losses, loss)

@@ -52,28 +52,25 @@ def test_workspaces_hold_what_is_converted(gpu, trace_file):
     }
 
 
-def test_partial_sums_make_the_weights_workspace_the_larger_one_where_channels_are_many(gpu, trace_file):
-    train(nn.Conv2d(16, FEW_CHANNELS + 1, 3), torch.float32)
-    few = workspaces(gpu, trace_file)
-    train(nn.Sequential(nn.Conv2d(16, 64, 1), nn.Conv2d(64, FEW_CHANNELS + 1, 3)))
-    many = workspaces(gpu, trace_file)
-    assert few["cudnn_backward_filter"] == few["cudnn_backward_data"]
-    assert many["cudnn_backward_filter"] == many["cudnn_backward_data"] + PARTIAL_SUMS
+@pytest.mark.parametrize(
+    ("channels", "output", "stride", "sums"),
+    [
+        (16, FEW_CHANNELS + 1, 1, 0),
+        (64, FEW_CHANNELS + 1, 1, PARTIAL_SUMS),  # many channels
+        (24, 48, 1, 0),
+        (24, 48, 2, PARTIAL_SUMS),  # a stride, where channels do not divide a block
+    ],
+)
+def test_partial_sums_make_the_weights_workspace_the_larger_one(gpu, trace_file, channels, output, stride, sums):
+    train(nn.Sequential(nn.Conv2d(16, channels, 1), nn.Conv2d(channels, output, 3, stride=stride)))
+    found = workspaces(gpu, trace_file)
+    assert found["cudnn_backward_filter"] == found["cudnn_backward_data"] + sums
 
 
 def test_the_gradient_of_a_grouped_weight_is_worked_out_as_if_there_were_no_groups(gpu, trace_file):
     train(nn.Conv2d(16, 32, 3, groups=4))
     found = workspaces(gpu, trace_file)
     assert found["cudnn_backward_filter"] == found["cudnn_backward_data"] + 3 * 4 * (32 * 4 * 9)
-
-
-def test_a_stride_sets_the_gradients_apart_where_channels_do_not_divide_a_block(gpu, trace_file):
-    train(nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3, stride=2)))
-    apart = workspaces(gpu, trace_file)
-    train(nn.Sequential(nn.Conv2d(16, 24, 1), nn.Conv2d(24, 48, 3)))
-    together = workspaces(gpu, trace_file)
-    assert apart["cudnn_backward_filter"] == apart["cudnn_backward_data"] + PARTIAL_SUMS
-    assert together["cudnn_backward_filter"] == together["cudnn_backward_data"]
 
 
 @pytest.mark.parametrize(
@@ -94,8 +91,10 @@ def test_kernels_of_one_element_are_converted_where_rows_of_a_map_are_not_aligne
 
 def test_each_new_convolution_gives_the_cache_back_once_for_each_of_its_operations(gpu, trace_file):
     layer = nn.Conv2d(16, 32, 3)
+    cached = torch.empty(64 << 20, device="cuda", dtype=torch.uint8).nbytes
+    assert torch.cuda.memory_reserved() >= cached
     train(layer)
-    assert emptied(gpu, trace_file) == 3
+    assert emptied(gpu, trace_file) == 3 and torch.cuda.memory_reserved() < cached
     train(layer)
     train(nn.Conv2d(16, 32, 3))  # the same shapes
     assert emptied(gpu, trace_file) == 3
@@ -108,15 +107,6 @@ def test_a_group_for_each_channel_is_pytorchs_own_kernel_unless_cudnn_is_better(
     assert emptied(gpu, trace_file) == 0
     train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, torch.channels_last)
     assert emptied(gpu, trace_file) == 3
-
-
-def test_a_search_in_one_step_leaves_the_next_one_few_segments(gpu):
-    layer = nn.Conv2d(16, 32, 3).to("cuda")
-    held = torch.empty(64 << 20, device="cuda", dtype=torch.uint8)
-    del held
-    assert torch.cuda.memory_reserved() >= 64 << 20
-    layer(torch.randn(4, 16, 32, 32, device="cuda"))
-    assert torch.cuda.memory_reserved() < 64 << 20
 
 
 def test_a_workspace_is_freed_before_the_next_one_is_taken(gpu, trace_file):

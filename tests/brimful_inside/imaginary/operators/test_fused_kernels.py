@@ -41,17 +41,14 @@ def test_dropout_keeps_a_mask_of_one_byte_an_element(gpu):
     assert F.dropout(card, 0.5, training=False) is card
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"length": 15_000}, {"length": 17_000}, {"center": False}, {"win_length": 320}, {"hop_length": 200}]
-)
+@pytest.mark.parametrize("options", [{}, {"length": 17_000}, {"center": False}])
 def test_an_inverse_short_time_transform_has_the_shape_it_has_on_the_cpu(gpu, options):
     def there_and_back(device):
-        window = torch.ones(options.get("win_length", 400), device=device)
-        given = {"n_fft": 400, "window": window, "center": True, "hop_length": 160, "win_length": len(window), **options}
+        given = {"n_fft": 400, "hop_length": 160, "window": torch.ones(400, device=device), **options}
         length = given.pop("length", None)
         spectrum = torch.stft(torch.randn(2, 16_000, device=device), return_complex=True, **given).requires_grad_()
         back = torch.istft(spectrum, length=length, **given)
         back.sum().backward()
-        return back.shape, torch.istft(spectrum[0], length=length, **given).shape
+        return back.shape
 
     assert there_and_back("cuda") == there_and_back("cpu")

@@ -20,9 +20,8 @@ def test_a_recurrent_network_runs_as_cudnn_would(gpu, kind):
     with torch.autocast("cuda"):
         out, _ = model(torch.randn(4, 10, 8, device="cuda"))
     assert out.dtype == torch.half
-    packed = nn.utils.rnn.pack_padded_sequence(
-        torch.randn(4, 10, 8, device="cuda"), torch.tensor([10, 9, 5, 2]), batch_first=True
-    )
+    data = torch.randn(4, 10, 8, device="cuda")
+    packed = nn.utils.rnn.pack_padded_sequence(data, torch.tensor([10, 9, 5, 2]), batch_first=True)
     out, _ = model(packed)
     nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum().backward()
     assert gpu.approximations["cudnn rnn reserve space"] == 3

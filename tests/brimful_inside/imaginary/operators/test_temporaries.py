@@ -197,25 +197,13 @@ def test_foreach_is_the_default_of_optimizers_and_its_temporaries_count(gpu):
 LENGTH, WIDTH, WORDS = 1024, 64, 500
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        parts = self.qkv(self.norms[0](x)).view(*x.shape[:2], 3, 2, WIDTH // 2).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
-        return x + self.narrow(F.gelu(self.wide(self.norms[1](x))))
-
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks, self.norm, self.head = nn.Sequential(Block(), Block()), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
+        options = {"activation": "gelu", "batch_first": True, "norm_first": True}
+        self.blocks = nn.Sequential(*(nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, **options) for _ in range(2)))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
 
     def forward(self, tokens):
         x = self.words(tokens) + self.places(torch.arange(LENGTH, device=tokens.device))

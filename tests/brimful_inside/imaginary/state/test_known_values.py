@@ -89,17 +89,6 @@ def test_what_one_side_decides_is_known_whatever_the_other_is(gpu):
     assert unknown.all()
 
 
-def test_a_generation_that_watches_its_length_ends(gpu):
-    unfinished, length = torch.ones(2, dtype=torch.int64, device="cuda"), 0
-    while not bool(unfinished.max() == 0):
-        length += 1
-        ended = torch.full((2,), False, device="cuda") | (torch.randint(0, 9, (2,), device="cuda") == 1)
-        ended = ended | torch.full((2,), length >= 5, device="cuda")
-        unfinished = unfinished & ~ended
-        assert length <= 5
-    assert length == 5
-
-
 def places(count: int) -> torch.Tensor:
     return torch.randperm(1000, device="cuda")[:count]
 

@@ -79,12 +79,9 @@ def test_after_out_of_memory_nothing_of_the_failed_step_stays(enter):
     assert torch.cuda.memory_allocated() - before in (0, workspaces)
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "words"),
-    [(512, "512 bytes"), (1536, "1.50 KiB"), (20 << 20, "20.00 MiB"), (GIB, "1024.00 MiB"), (2 * GIB, "2.00 GiB")],
-)
-def test_sizes_are_written_as_pytorch_writes_them(nbytes, words):
-    assert format_size(nbytes) == words
+def test_sizes_are_written_as_pytorch_writes_them():
+    words = {512: "512 bytes", 1536: "1.50 KiB", 20 << 20: "20.00 MiB", GIB: "1024.00 MiB", 2 * GIB: "2.00 GiB"}
+    assert {nbytes: format_size(nbytes) for nbytes in words} == words
 
 
 def test_temporaries_of_which_not_all_had_room_are_given_back(enter):
