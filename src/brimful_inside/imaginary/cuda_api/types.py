@@ -150,7 +150,10 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(_Storage, "copy_", copy_)
     patches.set(_Storage, "data_ptr", address)
     patches.set(_Storage, "cuda", cuda)
+    _restore_from_files(gpu, patches)
 
+
+def _restore_from_files(gpu: ImaginaryGpu, patches: Patches) -> None:
     def restore(storage: Any, location: str) -> Any:
         """torch.load puts storages whose location is the card there, without their data."""
         if not location.startswith("cuda"):
