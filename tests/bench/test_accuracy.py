@@ -10,6 +10,7 @@ from bench.accuracy import (
     Pair,
     accuracy,
     context_bytes,
+    coverage,
     evidence_from,
     evidence_json,
     halves,
@@ -38,6 +39,10 @@ def test_an_under_estimate_has_a_negative_error_and_is_counted():
     assert seen.worst_absolute == pytest.approx(0.2)
     assert seen.median_absolute == pytest.approx(0.05)
     assert slope_error([Pair(2 * n, n) for n in (1, 2, 3)]) == pytest.approx(1.0), "growth that a constant would hide"
+
+
+def test_coverage_counts_what_lies_within():
+    assert coverage([(0, 1), (0, 1), (0, 1), (0, 1)], [0.0, 1.0, 1.5, 0.5]) == 0.75
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=50), st.sampled_from([0.025, 0.5, 0.9, 0.95, 0.975, 1.0]))

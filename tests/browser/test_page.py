@@ -130,6 +130,12 @@ def test_the_curves_are_seen(opened: Callable[..., Page], width: int, dark: bool
             assert mark["ratio"] >= GRAPHICS, mark
 
 
+def test_a_chart_that_is_hidden_or_empty_is_noticed(opened: Callable[..., Page]) -> None:
+    assert look(opened("tune-cpu", with_style(".chart { display: none !important; }")), "charts") == []
+    flat = look(opened("tune-cpu", with_style(".chart svg { height: 0 !important; }")), "charts")
+    assert all(chart["height"] == 0 for chart in flat)
+
+
 def test_the_dark_scheme_changes_the_paper_the_text_and_the_curves(opened: Callable[..., Page]) -> None:
     page = opened("tune-cpu")
 

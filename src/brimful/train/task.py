@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from brimful.errors import UsageError
 
@@ -37,6 +37,8 @@ class Task:
     prepare(batch): what is done to a batch once it is on the device, before loss and measure (uint8 images to floats).
     decomposes: False says that the loss is no mean over samples (all pairs in a batch): its batch cannot be split without
         another result, so that after an out-of-memory error the engine makes the effective batch smaller, and the log shows it.
+
+    Raises UsageError for an IterableDataset, and for a `best` that is neither "min" nor "max".
     """
 
     name: str
@@ -53,6 +55,14 @@ class Task:
         name, direction = self.best
         if direction not in ("min", "max"):
             raise UsageError(f"task.best = {self.best!r}", f'{name} can be best at its "min" or its "max"', "name one of them")
+        for data in (self.train_data, self.eval_data):
+            if isinstance(data, IterableDataset):
+                raise UsageError(
+                    f"{type(data).__name__} is an IterableDataset",
+                    "it gives its samples in an order of its own, so that a training could neither go on exactly where it was "
+                    "stopped nor meet each sample once on any number of ranks",
+                    "give a data set with __len__ and __getitem__",
+                )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import IterableDataset
 
 from brimful.errors import UsageError
 from brimful.train.config import DataConfig
@@ -180,16 +179,6 @@ def test_one_sample_is_a_data_set_also_for_a_rank_without_it(config):
     assert indices_of(step.load(0, 0, 1)) == [0]
     (other,) = DataPipeline(arrays(1), sampler(1, ranks=2, rank=1), CPU, config, 0).steps(Position())
     assert other.parts == () and other.samples == 1
-
-
-def test_a_data_set_that_has_no_indices_is_refused():
-    class Endless(IterableDataset):
-        def __iter__(self):
-            return iter(range(3))
-
-    with pytest.raises(UsageError, match="Endless is an IterableDataset") as caught:
-        DataPipeline(Endless(), sampler(3), CPU, ALONE, 0)
-    assert "__getitem__" in caught.value.suggestion
 
 
 def test_a_sample_that_fails_fails_the_training_with_its_own_error():

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
-from brimful.errors import UsageError
 from brimful.train.checking import Effective
 from brimful.train.config import DataConfig
 from brimful.train.data.arrays import Arrays, Resident, decide_residence
@@ -55,8 +54,6 @@ class DataPipeline:
 
     share(number): rank 0's number, on every rank; needed with more than one rank.
     A data set may have `collate(samples) -> batch`; PyTorch's default_collate is used otherwise.
-
-    Raises UsageError for an IterableDataset.
     """
 
     def __init__(
@@ -68,13 +65,6 @@ class DataPipeline:
         seed: int,
         share: Callable[[int], int] | None = None,
     ) -> None:
-        if isinstance(data, IterableDataset):
-            raise UsageError(
-                f"{type(data).__name__} is an IterableDataset",
-                "it gives its samples in an order of its own, so that a training could neither go on exactly where it was "
-                "stopped nor meet each sample once on any number of ranks",
-                "give a data set with __len__ and __getitem__",
-            )
         self.sampler = sampler
         self._device = device
         self.residence: Effective = decide_residence(data, device, config)
