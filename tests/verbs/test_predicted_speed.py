@@ -82,7 +82,7 @@ def test_predict_says_why_there_is_no_speed():
     on_any = work(Clocked(), predict, ("my-train", "--batch-size", "64"), gpu_memory="20GiB").prediction
     assert on_any.speed is None and "no-clock" in {warning.code for warning in on_any.warnings}
     no_step = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").prediction
-    assert no_step.speed is None and any("no trial saw a step" in warning.problem for warning in no_step.warnings)
+    assert no_step.speed is None and any("no trial measured a step" in warning.problem for warning in no_step.warnings)
 
 
 def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():

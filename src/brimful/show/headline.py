@@ -142,7 +142,7 @@ def _without_result(record: Record) -> Headline:
         why = reason(failed)
         text = OUTCOMES[failed.outcome].text + (f": {why}" if why else "")
         return Headline("bad", f"No result: in trial {record.trials.index(failed) + 1}, {text}.")
-    if trials and all(sample.outcome in OUT_OF_MEMORY for sample in record.trials):
+    if trials and all(trial_result.outcome in OUT_OF_MEMORY for trial_result in record.trials):
         return Headline("bad", f"No batch size fits: all {counted(trials, 'trial')} ran out of memory.")
     if record.closed is not None and record.closed.message:
         return Headline("bad" if code else "note", _sentence(record.closed.message))

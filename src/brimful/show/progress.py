@@ -81,11 +81,11 @@ class Progress:
         if self._live is None and self._trial is not None and due:
             self._write(self.line())
 
-    def trial_ended(self, sample: TrialResult) -> None:
+    def trial_ended(self, result: TrialResult) -> None:
         """The trial is over; a line with its result stays."""
         self._durations.append(self._clock() - self._started)
         self._trial = None
-        self.message(trial_line(self._number, sample))
+        self.message(trial_line(self._number, result))
 
     def message(self, text: str) -> None:
         """A sentence that stays."""
@@ -184,7 +184,7 @@ class RunProgress:
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...  # a run has no trials
     def trial_progress(self, seen: wire.Progress | None) -> None: ...
-    def trial_ended(self, sample: TrialResult) -> None: ...
+    def trial_ended(self, result: TrialResult) -> None: ...
 
     def _clear(self) -> None:
         if self._live is not None:
@@ -203,17 +203,17 @@ class RunProgress:
                 self.message(f"the reader of its standard output has gone ({error}); the run goes on, and the record keeps it")
 
 
-def trial_line(number: int, sample: TrialResult) -> str:
+def trial_line(number: int, result: TrialResult) -> str:
     """ "trial 4: memory at batch_size 512 on cpu: completed, peak 11.5 GiB host, 19.6 s"."""
-    parts = [OUTCOMES[sample.outcome].text]
+    parts = [OUTCOMES[result.outcome].text]
     # A trial on an imaginary card knows its reserved memory; the context is added once all trials are known.
-    seen = memory_of(sample.peak, "reserved" if sample.trial.device.kind == "imaginary" else None)
-    if seen is not None and sample.outcome is Outcome.COMPLETED:
+    seen = memory_of(result.peak, "reserved" if result.trial.device.kind == "imaginary" else None)
+    if seen is not None and result.outcome is Outcome.COMPLETED:
         parts.append(f"peak {bytes_text(seen[1])} {seen[0]}")
-    if sample.samples_per_s is not None:
-        parts.append(f"{speed_text(sample.samples_per_s)} samples/s")
-    parts.append(seconds_text(sample.duration_s))
-    return f"trial {number}: {_tried(sample.trial)}: {', '.join(parts)}"
+    if result.samples_per_s is not None:
+        parts.append(f"{speed_text(result.samples_per_s)} samples/s")
+    parts.append(seconds_text(result.duration_s))
+    return f"trial {number}: {_tried(result.trial)}: {', '.join(parts)}"
 
 
 def _tried(trial: Trial) -> str:

@@ -41,9 +41,9 @@ _MEMORIES = ("allocated", "reserved", "device", "host")
 _WHAT_IFS = {"autocast": "mixed precision", "checkpointing": "gradient checkpointing"}
 
 
-def source_of(sample: TrialResult) -> Source:
+def source_of(result: TrialResult) -> Source:
     """An imaginary card predicts; all else is measured."""
-    return Source.PREDICTED if sample.trial.device.kind == "imaginary" else Source.MEASURED
+    return Source.PREDICTED if result.trial.device.kind == "imaginary" else Source.MEASURED
 
 
 def kind_text(trial: Trial) -> str:
@@ -97,48 +97,48 @@ def trial_sections(record: Record) -> list[Section]:
     if not record.trials:
         return []
     memory = record.opened.budget.memory if record.opened.budget else None
-    kinds = [seen[0] for sample in record.trials if (seen := memory_of(sample.peak, memory))]
+    kinds = [seen[0] for result in record.trials if (seen := memory_of(result.peak, memory))]
     kind = kinds[0] if kinds else None
     notes: list[tuple[int, str]] = []
-    for number, sample in enumerate(record.trials, 1):
-        environment = environment_text(sample.trial.environment)
-        notes += [(number, reason(sample)), *((number, note) for note in sample.notes)]
+    for number, result in enumerate(record.trials, 1):
+        environment = environment_text(result.trial.environment)
+        notes += [(number, reason(result)), *((number, note) for note in result.notes)]
         notes += [(number, f"with {environment}")] if environment else []
-    rows = tuple(_trial_row(number, sample, memory, kind) for number, sample in enumerate(record.trials, 1))
+    rows = tuple(_trial_row(number, result, memory, kind) for number, result in enumerate(record.trials, 1))
     names = ("#", "for", "settings", "outcome", f"peak {kind}" if kind else "peak", "samples/s", "took")
     decided = bool(record.plan or record.prediction or record.audit)
     table = Table("Trials", tuple(map(Column, names)), rows, footnotes("Trial", notes), detail=decided)
     return [table, *_tracebacks(record, unfold=not decided)]
 
 
-def _trial_row(number: int, sample: TrialResult, memory: str | None, kind: str | None) -> tuple[Cell, ...]:
-    rate = sample.samples_per_s
-    caught = ", caught by the script" if sample.failure and sample.failure.caught else ""
+def _trial_row(number: int, result: TrialResult, memory: str | None, kind: str | None) -> tuple[Cell, ...]:
+    rate = result.samples_per_s
+    caught = ", caught by the script" if result.failure and result.failure.caught else ""
     return (
         Cell(str(number)),
-        Cell(kind_text(sample.trial)),
-        Cell(settings_text(sample.trial.settings)),
-        Cell(OUTCOMES[sample.outcome].text + caught, tone="" if sample.outcome is Outcome.COMPLETED else "bad"),
-        _trial_peak(sample, memory, kind),
+        Cell(kind_text(result.trial)),
+        Cell(settings_text(result.trial.settings)),
+        Cell(OUTCOMES[result.outcome].text + caught, tone="" if result.outcome is Outcome.COMPLETED else "bad"),
+        _trial_peak(result, memory, kind),
         ABSENT if rate is None else Cell(speed_text(rate), Source.MEASURED),
-        Cell(seconds_text(sample.duration_s)),
+        Cell(seconds_text(result.duration_s)),
     )
 
 
-def _trial_peak(sample: TrialResult, memory: str | None, kind: str | None) -> Cell:
+def _trial_peak(result: TrialResult, memory: str | None, kind: str | None) -> Cell:
     """The worst rank's peak, and which memory it is where the others show another."""
-    seen = memory_of(sample.peak, memory)
-    if seen is None or sample.peak is None:
+    seen = memory_of(result.peak, memory)
+    if seen is None or result.peak is None:
         return ABSENT
-    kept = seen[0] == "host" and not sample.peak.host_is_true
+    kept = seen[0] == "host" and not result.peak.host_is_true
     other = "" if seen[0] == kind else f" {seen[0]}"
-    return Cell(bytes_text(seen[1]) + other, source_of(sample), note="with freed memory that was kept" if kept else None)
+    return Cell(bytes_text(seen[1]) + other, source_of(result), note="with freed memory that was kept" if kept else None)
 
 
 def _tracebacks(record: Record, unfold: bool) -> list[Section]:
     texts: dict[str, int] = {}
-    for number, sample in enumerate(record.trials, 1):
-        if text := _traceback(sample):
+    for number, result in enumerate(record.trials, 1):
+        if text := _traceback(result):
             texts.setdefault(text, number)
     return [Quote(f"The script's own traceback, trial {n}", text, unfold, detail=True) for text, n in texts.items()]
 

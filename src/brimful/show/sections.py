@@ -158,15 +158,17 @@ def _trial_phases(record: Record) -> Table | None:
     """Peaks by phase of the trial that says most about the plan."""
     if record.prediction or record.audit or record.run:
         return None
-    if (sample := _phase_sample(record)) is None:
+    if (trial_result := _phase_result(record)) is None:
         return None
-    size = setting_text(sample.trial.settings.get("batch_size"))
-    title = f"Peaks by phase, {source_of(sample).value} at batch size {size}, trial {record.trials.index(sample) + 1}"
-    missing = ("eval",) if sample.trial.see_eval and "eval" not in sample.phases else ()
-    return phases_table(title, sample.phases, missing, record.opened.budget)
+    size = setting_text(trial_result.trial.settings.get("batch_size"))
+    title = (
+        f"Peaks by phase, {source_of(trial_result).value} at batch size {size}, trial {record.trials.index(trial_result) + 1}"
+    )
+    missing = ("eval",) if trial_result.trial.see_eval and "eval" not in trial_result.phases else ()
+    return phases_table(title, trial_result.phases, missing, record.opened.budget)
 
 
-def _phase_sample(record: Record) -> TrialResult | None:
+def _phase_result(record: Record) -> TrialResult | None:
     """The completed trial nearest to the plan with a true peak, the latest of several.
 
     Host memory is true in memory trials alone (docs/quantities.md); a card's is true in every trial.
@@ -175,8 +177,8 @@ def _phase_sample(record: Record) -> TrialResult | None:
     true = [s for s in seen if s.trial.kind is not TrialKind.SPEED or s.trial.device.kind != "cpu"]
     planned = planned_batch_size(record)
 
-    def distance(sample: TrialResult) -> float:
-        size = sample.trial.settings.get("batch_size")
+    def distance(trial_result: TrialResult) -> float:
+        size = trial_result.trial.settings.get("batch_size")
         return abs(size - planned) if isinstance(size, int) and planned is not None else 0.0
 
     return min(reversed(true or seen), key=distance, default=None)

@@ -165,7 +165,7 @@ class _Training:
             self.log.line("The rest of its epoch is less than a step now, and is left out (drop_last).")
         self.statistics.resumed += 1
         self.measures, self.best = state["measures"], state["best"]
-        parts.adopt_checkpoint(state["learned"])
+        parts.adopt_checkpoint(state["oom_limits"])
         self._adopt_randomness(state["random"])
         more = f" and {counted(self.position.samples, 'sample')} of the next" if self.position.samples else ""
         self.log.line(f"Resumed from {where}: {counted(self.position.epoch, 'epoch')}{more} done.")
@@ -328,7 +328,9 @@ class _Training:
             "position": dataclasses.asdict(self.position),
             "counts": dataclasses.asdict(self.stepper.counts),
             "random": [state.as_tree() for state in self.ranks.gather(self.randomness.take())],
-            "learned": limits_of(parts.at_once.split, parts.evaluation.at_once.split if parts.evaluation is not None else None),
+            "oom_limits": limits_of(
+                parts.at_once.split, parts.evaluation.at_once.split if parts.evaluation is not None else None
+            ),
             "statistics": dict(vars(self.statistics)),
             "measures": self.measures,
             "best": self.best,

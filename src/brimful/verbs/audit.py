@@ -43,37 +43,37 @@ def audit(
         time_limit_s=began.options.time_limit_s,
     )
     with began.session("audit") as session:
-        sample = require_steps(session, session.run(trial, expected_total=1))
-        devices.require_that_card(began.device, sample)
-        session.keep(_audit(session, sample, {**began.command.given, **trial.settings}))
+        result = require_steps(session, session.run(trial, expected_total=1))
+        devices.require_that_card(began.device, result)
+        session.keep(_audit(session, result, {**began.command.given, **trial.settings}))
     return session.record()
 
 
-def _audit(session: Session, sample: TrialResult, requested: dict[str, Setting]) -> Audit:
-    peaks = {f"rank {r.rank}, cuda:{card.index}": card.peak for r in sample.reports for card in r.cards}
+def _audit(session: Session, result: TrialResult, requested: dict[str, Setting]) -> Audit:
+    peaks = {f"rank {r.rank}, cuda:{card.index}": card.peak for r in result.reports for card in r.cards}
     return Audit(
         requested=requested,
-        effective=_effective(sample),
-        findings=findings(sample, requested, session.opened.budget, session.opened.machine),
-        loading_share=sample.loading_share,
-        step_s=statistics.median(sample.step_s) if sample.step_s else None,
-        peak=sample.peak,
-        phases=sample.phases,
+        effective=_effective(result),
+        findings=findings(result, requested, session.opened.budget, session.opened.machine),
+        loading_share=result.loading_share,
+        step_s=statistics.median(result.step_s) if result.step_s else None,
+        peak=result.peak,
+        phases=result.phases,
         cards=peaks if len(peaks) > 1 else {},
-        not_seen=tuple(name for name in PHASES if name not in sample.phases),
-        peak_source=Source.PREDICTED if sample.trial.device.kind == "imaginary" else Source.MEASURED,
-        notes=sample.notes,
+        not_seen=tuple(name for name in PHASES if name not in result.phases),
+        peak_source=Source.PREDICTED if result.trial.device.kind == "imaginary" else Source.MEASURED,
+        notes=result.notes,
     )
 
 
-def _effective(sample: TrialResult) -> Effective:
+def _effective(result: TrialResult) -> Effective:
     """What the first rank's training loader gave, and how many samples went into a step over all ranks."""
-    train = next(loaders(sample, "train"), None)
+    train = next(loaders(result, "train"), None)
     given = [batch.samples for batch in train.batches if batch.samples is not None] if train else []
     return Effective(
         loader_batch_size=max(given, default=train.batch_size if train else None),
-        batches_per_step=batches_per_step(sample),
-        ranks=sample.trial.device.ranks or len(sample.reports),
-        samples_per_step=sample.samples_per_step,
+        batches_per_step=batches_per_step(result),
+        ranks=result.trial.device.ranks or len(result.reports),
+        samples_per_step=result.samples_per_step,
         samples_source=Source.MEASURED if train is not None else Source.ASSUMED,
     )

@@ -158,9 +158,9 @@ def budget_for(device: Device, accelerator: accelerators.Accelerator | None, tex
     return Budget(allowed + others, total, free, memory, why)
 
 
-def require_that_card(device: Device, sample: TrialResult) -> None:
+def require_that_card(device: Device, result: TrialResult) -> None:
     """Raises UsageError where a script of one process trains on another card than the one whose memory the budget is of."""
-    used = sample.reports[0].device if len(sample.reports) == 1 else device.label
+    used = result.reports[0].device if len(result.reports) == 1 else device.label
     if device.kind != "accelerator" or used in (device.label, "cpu"):
         return
     index = used.rpartition(":")[2]

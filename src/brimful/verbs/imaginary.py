@@ -37,23 +37,23 @@ class Tracer:
     device: Device
     budget: Budget
     settings: Mapping[str, Setting]  # all but the batch size
-    samples: dict[int | None, TrialResult] = field(default_factory=dict)  # None: the command as it stands
+    results: dict[int | None, TrialResult] = field(default_factory=dict)  # None: the command as it stands
     _kernels: dict[int | None, Sequence[Kernel]] = field(default_factory=dict)
 
-    def sample(self, batch_size: int | None, limitless: bool = False, searching: bool = False) -> TrialResult:
+    def result(self, batch_size: int | None, limitless: bool = False, searching: bool = False) -> TrialResult:
         """The trial at a batch size (run now, if it was not). `limitless`: the card is as large as it needs to be.
 
         Raises the errors of `verbs.results`; when `searching`, not where other sizes trained.
         """
-        if batch_size not in self.samples or limitless:
-            sample = self._run(batch_size, limitless)
+        if batch_size not in self.results or limitless:
+            result = self._run(batch_size, limitless)
             if searching:
-                require_steps_or_memory(self.session, sample)
-            self.samples[batch_size] = sample
-        sample = self.samples[batch_size]
-        if not searching and sample.outcome is not Outcome.OUT_OF_DEVICE_MEMORY:  # of the host's memory no card has a say
-            require_steps(self.session, sample)
-        return sample
+                require_steps_or_memory(self.session, result)
+            self.results[batch_size] = result
+        result = self.results[batch_size]
+        if not searching and result.outcome is not Outcome.OUT_OF_DEVICE_MEMORY:  # of the host's memory no card has a say
+            require_steps(self.session, result)
+        return result
 
     def _run(self, batch_size: int | None, limitless: bool) -> TrialResult:
         trial = Trial(
@@ -65,26 +65,26 @@ class Tracer:
             time_limit_s=self.session.options.time_limit_s,
             capacity_bytes=None if limitless else self._capacity_bytes,
         )
-        return self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.samples) + 1))
+        return self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.results) + 1))
 
     def traced(self, batch_size: int) -> Traced:
         """What a trial shows to a search."""
-        sample = self.sample(batch_size, searching=True)
+        result = self.result(batch_size, searching=True)
         return Traced(
-            outcome=sample.outcome,
+            outcome=result.outcome,
             traces=tuple(card.trace for card in self.cards(batch_size)),
-            dataset_length=dataset_length(sample),
-            failure=None if sample.outcome is Outcome.COMPLETED else _script_error(self.session, sample, batch_size),
-            samples_per_step=sample.samples_per_step,
+            dataset_length=dataset_length(result),
+            failure=None if result.outcome is Outcome.COMPLETED else _script_error(self.session, result, batch_size),
+            samples_per_step=result.samples_per_step,
         )
 
     def trace(self, batch_size: int | None) -> Trace | None:
         """The trace of the fullest card."""
-        return read_trace(self.samples[batch_size], self.session.folder)
+        return read_trace(self.results[batch_size], self.session.folder)
 
     def cards(self, batch_size: int | None) -> tuple[CardTrace, ...]:
         """The traces of all cards of all ranks."""
-        cards = read_traces(self.samples[batch_size], self.session.folder)
+        cards = read_traces(self.results[batch_size], self.session.folder)
         if len(cards) == 1:
             self._kernels[batch_size] = cards[0].trace.runs
         return cards
@@ -109,7 +109,7 @@ class Tracer:
     @cached_property
     def gpu(self) -> Gpu:
         """The card with the context that this program has on it, by the first trace."""
-        gpu, reports = self.device.gpu, next(iter(self.samples.values())).reports
+        gpu, reports = self.device.gpu, next(iter(self.results.values())).reports
         assert gpu is not None
         uses_cudnn = any("conv" in event[1] for event in self._first.allocations)
         communicators = max((report.communicators for report in reports), key=len, default=[])
@@ -136,12 +136,12 @@ class Tracer:
 
     @cached_property
     def _first(self) -> Program:
-        trace = self.trace(next(iter(self.samples)))
+        trace = self.trace(next(iter(self.results)))
         return program_of(trace) if trace is not None else NOTHING
 
     def dataset_length(self) -> int | None:
         """Samples that the training sampler gives in an epoch, as far as a trial has shown it."""
-        return next((length for sample in self.samples.values() if (length := dataset_length(sample))), None)
+        return next((length for result in self.results.values() if (length := dataset_length(result))), None)
 
     def effective(self, batch_size: int | None) -> int | None:
         """What the loader gives where the script asks for so much: no more than the data set has."""
@@ -149,15 +149,15 @@ class Tracer:
         return batch_size if batch_size is None or length is None else min(batch_size, length)
 
     def representative(self) -> TrialResult:
-        """The sample that stands for all in what it noticed besides memory: the last that completed, else the last."""
-        completed = [s for s in self.samples.values() if s.outcome is Outcome.COMPLETED]
-        return (completed or list(self.samples.values()))[-1]
+        """The result that stands for all in what it noticed besides memory: the last that completed, else the last."""
+        completed = [s for s in self.results.values() if s.outcome is Outcome.COMPLETED]
+        return (completed or list(self.results.values()))[-1]
 
 
-def _script_error(session: Session, sample: TrialResult, batch_size: int) -> str:
+def _script_error(session: Session, result: TrialResult, batch_size: int) -> str:
     """What limits the batch size where the script failed: its exception if there is one."""
-    words = exception_of(sample) if sample.outcome is Outcome.CRASHED else None
-    return f"the script itself, which fails at batch size {batch_size:,}: {words or error_of(session, sample).problem}"
+    words = exception_of(result) if result.outcome is Outcome.CRASHED else None
+    return f"the script itself, which fails at batch size {batch_size:,}: {words or error_of(session, result).problem}"
 
 
 def search(tracer: Tracer, asked: int | None) -> MemoryConclusion:
@@ -191,23 +191,23 @@ def _first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
     options = tracer.session.options
     start = _first_size(asked, options.max_batch_size, tracer.device.cards)
     try:
-        sample = tracer.sample(start)
+        result = tracer.result(start)
     except CommandFailed:
         group = math.gcd(asked or GROUP, GROUP)
-        ran = start in tracer.samples  # else there is no such command
+        ran = start in tracer.results  # else there is no such command
         if not ran or start % group == 0 or group > (options.max_batch_size or group) or not _trains(tracer, group):
             raise
         problem = f"the script fails at batch size {start} and trains at {group}"
         explanation = f"brimful tries multiples of {group} alone; the largest that fits is one of them"
         tracer.session.note(Diagnostic("multiples", problem, explanation, ""))
         return group, group
-    over = max((report.split_over for report in sample.reports), default=1)  # cards of a process
+    over = max((report.split_over for report in result.reports), default=1)  # cards of a process
     return start, over if start % over == 0 else 1
 
 
 def _trains(tracer: Tracer, batch_size: int) -> bool:
     try:
-        tracer.sample(batch_size)
+        tracer.result(batch_size)
     except BrimfulError:
         return False
     return True
@@ -223,8 +223,8 @@ def search_notes(conclusion: MemoryConclusion) -> list[Diagnostic]:
 def nothing_fits(tracer: Tracer, conclusion: MemoryConclusion) -> DoesNotFit:
     """The error where the search names no batch size."""
     smallest = min(conclusion.traced, default=1)
-    sample = tracer.samples.get(smallest)
-    peak = sample.peak.device_bytes if sample and sample.peak else None
+    result = tracer.results.get(smallest)
+    peak = result.peak.device_bytes if result and result.peak else None
     needs = f"it needs {format_bytes(peak)}" if peak else "it does not fit"
     return DoesNotFit(
         problem=f"no batch size fits: at batch size {smallest} {needs} of device memory",

@@ -83,8 +83,8 @@ def _played_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) ->
     A model that was fitted near the edge, beyond a kink, says nothing of smaller sizes on its other side; and none knows where
     the script raises an error, so that a size above all that ran is traced.
     """
-    ran = [size for size, one in tracer.samples.items() if size is not None and one.outcome is Outcome.COMPLETED]
-    failed = any(one.outcome in SCRIPT_FAILED for one in tracer.samples.values())
+    ran = [size for size, one in tracer.results.items() if size is not None and one.outcome is Outcome.COMPLETED]
+    failed = any(one.outcome in SCRIPT_FAILED for one in tracer.results.values())
     model = conclusion.size_model
     if model is not None and batch_size >= min(model.fitted_at) and not (failed and batch_size > max(ran, default=0)):
         return model.replay_at(batch_size, tracer.card.settings)
@@ -93,15 +93,15 @@ def _played_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) ->
 
 def _replay_of_trial(tracer: Tracer, batch_size: int | None) -> Replayed | None:
     """The replay of a trial at this size, on a card as large as it needs to be."""
-    if tracer.sample(batch_size).outcome is Outcome.OUT_OF_DEVICE_MEMORY:
-        tracer.sample(batch_size, limitless=True)
+    if tracer.result(batch_size).outcome is Outcome.OUT_OF_DEVICE_MEMORY:
+        tracer.result(batch_size, limitless=True)
     return tracer.played(batch_size, tracer.limitless_card)
 
 
 def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None) -> Prediction:
     """The prediction, of all its parts."""
     report, budget = tracer.representative().reports[0], tracer.budget
-    fits, traced = answer.fits(budget.bytes), answer.batch_size in tracer.samples
+    fits, traced = answer.fits(budget.bytes), answer.batch_size in tracer.results
     estimate = answer.conclusion.estimate if answer.conclusion else None
     warnings = warnings_of(tracer, answer)
     if estimate is None:
@@ -154,11 +154,11 @@ def _largest(tracer: Tracer, answer: Answer, fits: bool) -> int | None:
 def _card_peaks(tracer: Tracer, answer: Answer) -> tuple[CardPeak, ...]:
     """The peak of every card of every rank; () where there is but one card."""
     card = tracer.limitless_card
-    if answer.batch_size in tracer.samples:
+    if answer.batch_size in tracer.results:
         labels = tracer.cards(answer.batch_size)
         played = [card.replay(one.trace) for one in labels] if len(labels) > 1 else []
     else:
-        labels = next((found for size in tracer.samples if (found := tracer.cards(size))), ())
+        labels = next((found for size in tracer.results if (found := tracer.cards(size))), ())
         model = answer.conclusion.size_model if answer.conclusion else None
         size = answer.batch_size
         played = model.replay_cards_at(size, card.settings) if model is not None and size is not None else []
@@ -176,16 +176,16 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
         suggestion = "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)"
         return Diagnostic("no-clock", "only the memory of this card is known", "so no speed is predicted", suggestion)
     done = {
-        size: sample
-        for size, sample in tracer.samples.items()
-        if sample.outcome is Outcome.COMPLETED and (size is None) == (batch_size is None)
+        size: result
+        for size, result in tracer.results.items()
+        if result.outcome is Outcome.COMPLETED and (size is None) == (batch_size is None)
     }
-    counted = {size or 0: sample.samples_per_step for size, sample in done.items()}
-    batches = {size or 0: count for size, sample in done.items() if (count := batches_per_step(sample))}
+    counted = {size or 0: result.samples_per_step for size, result in done.items()}
+    batches = {size or 0: count for size, result in done.items() if (count := batches_per_step(result))}
     accumulates = is_of_a_fixed_total(counted, batches)
     kernels = fit_kernels({size or 0: tracer.kernels(size) for size in done}, alike=not accumulates)
     if kernels is None:
-        return Diagnostic("no-clock", "no trial saw a step from its beginning to its end", "so no speed is predicted", "")
+        return Diagnostic("no-clock", "no trial measured a step from its beginning to its end", "so no speed is predicted", "")
     samples, notes = samples_by_size(counted), _left_out(tracer.representative())
     if accumulates:
         notes.append(FIXED_TOTAL)
@@ -202,9 +202,9 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     return speed
 
 
-def _left_out(sample: TrialResult) -> list[str]:
+def _left_out(result: TrialResult) -> list[str]:
     """What happens in a step and is not in its predicted time."""
-    report = sample.reports[0]
+    report = result.reports[0]
     notes = []
     if report.world_size > 1:
         notes.append(f"communication between {report.world_size} ranks takes time that is not counted")

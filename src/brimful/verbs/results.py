@@ -20,138 +20,141 @@ _UNKNOWN_FLAG = re.compile(
 )
 
 
-def loaders(sample: TrialResult, role: str) -> Iterator[LoaderSeen]:
+def loaders(trial_result: TrialResult, role: str) -> Iterator[LoaderSeen]:
     """The first rank's loaders of a role, "train" or "eval"."""
-    return (loader for report in sample.reports[:1] for loader in report.loaders if loader.role == role)
+    return (loader for report in trial_result.reports[:1] for loader in report.loaders if loader.role == role)
 
 
-def dataset_length(sample: TrialResult) -> int | None:
+def dataset_length(trial_result: TrialResult) -> int | None:
     """Samples that the training sampler gives in an epoch; None if no trial showed it."""
-    return next((loader.sampler_samples or loader.dataset_length for loader in loaders(sample, "train")), None)
+    return next((loader.sampler_samples or loader.dataset_length for loader in loaders(trial_result, "train")), None)
 
 
-def batches_per_step(sample: TrialResult) -> float | None:
+def batches_per_step(trial_result: TrialResult) -> float | None:
     """Batches that went into the median measured step of the first rank; None without a step."""
-    for report in sample.reports[:1]:
+    for report in trial_result.reports[:1]:
         counts = report.micro_batches_per_step[report.warmup_steps :] or report.micro_batches_per_step
         return statistics.median(counts) if counts else None
     return None
 
 
-def require_steps(session: Session, sample: TrialResult) -> TrialResult:
-    """The sample, if its trial trained; else raises the error that explains why not."""
-    if trained(sample):
-        return sample
-    raise error_of(session, sample)
+def require_steps(session: Session, trial_result: TrialResult) -> TrialResult:
+    """The result, if its trial trained; else raises the error that explains why not."""
+    if trained(trial_result):
+        return trial_result
+    raise error_of(session, trial_result)
 
 
-def trained(sample: TrialResult) -> bool:
-    return sample.outcome is Outcome.COMPLETED and any(report.steps for report in sample.reports)
+def trained(trial_result: TrialResult) -> bool:
+    return trial_result.outcome is Outcome.COMPLETED and any(report.steps for report in trial_result.reports)
 
 
-def require_steps_or_memory(session: Session, sample: TrialResult) -> TrialResult:
-    """The sample, if it shows a search where to go: it trained or ran out of memory, or others trained before it (a script
+def require_steps_or_memory(session: Session, trial_result: TrialResult) -> TrialResult:
+    """The result, if it shows a search where to go: it trained or ran out of memory, or others trained before it (a script
     that fails at some sizes may train at others; that is noted). Else raises the error."""
-    if sample.outcome in OUT_OF_MEMORY or trained(sample):
-        return sample
-    error = error_of(session, sample)
+    if trial_result.outcome in OUT_OF_MEMORY or trained(trial_result):
+        return trial_result
+    error = error_of(session, trial_result)
     if not any(map(trained, session.results)):
         raise error
     explanation = "other sizes did train; this one is left out"
-    session.note(Diagnostic("script-error", f"{error.problem}{_settings_of(sample)}", explanation, error.suggestion))
-    return sample
+    session.note(Diagnostic("script-error", f"{error.problem}{_settings_of(trial_result)}", explanation, error.suggestion))
+    return trial_result
 
 
-def error_of(session: Session, sample: TrialResult) -> BrimfulError:
-    """The error that explains why `sample` is of no use."""
-    text = failure_text(sample, session.folder).strip()
-    logs = f"its output is in {session.folder / sample.folder}"
-    if sample.outcome is Outcome.PROBE_NOT_LOADED:
-        if not sample.notes:
+def error_of(session: Session, trial_result: TrialResult) -> BrimfulError:
+    """The error that explains why `trial_result` is of no use."""
+    text = failure_text(trial_result, session.folder).strip()
+    logs = f"its output is in {session.folder / trial_result.folder}"
+    if trial_result.outcome is Outcome.PROBE_NOT_LOADED:
+        if not trial_result.notes:
             return ProbeNotLoaded()
         explanation = "Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug."
-        return ProbeNotLoaded(sample.notes[0], explanation, f"The whole text is in probe-error-*.txt; {logs}.")
-    if sample.outcome in OUT_OF_MEMORY:
-        kind = "device" if sample.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
+        return ProbeNotLoaded(trial_result.notes[0], explanation, f"The whole text is in probe-error-*.txt; {logs}.")
+    if trial_result.outcome in OUT_OF_MEMORY:
+        kind = "device" if trial_result.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
         return DoesNotFit(
-            problem=f"the command ran out of {kind} memory" + _settings_of(sample),
-            explanation=sample.notes[0] if sample.notes else _last_line(text),
+            problem=f"the command ran out of {kind} memory" + _settings_of(trial_result),
+            explanation=trial_result.notes[0] if trial_result.notes else _last_line(text),
             suggestion="try a smaller batch size, or a larger --budget",
         )
-    if sample.outcome is Outcome.UNSUPPORTED:
+    if trial_result.outcome is Outcome.UNSUPPORTED:
         return Unsupported(
-            problem=_what_is_lacking(sample, text),
+            problem=_what_is_lacking(trial_result, text),
             explanation="this script cannot be predicted without a card",
             suggestion="see the limits in docs/imaginary.md; on a machine with a card, tune and audit work without prediction",
             traceback=text,
         )
-    if sample.outcome is Outcome.TIMED_OUT:
-        steps = max((report.steps for report in sample.reports), default=0)
+    if trial_result.outcome is Outcome.TIMED_OUT:
+        steps = max((report.steps for report in trial_result.reports), default=0)
         return TrialFailed(
-            problem=f"brimful ended the trial after its time limit of {format_duration(sample.trial.time_limit_s)}",
+            problem=f"brimful ended the trial after its time limit of {format_duration(trial_result.trial.time_limit_s)}",
             explanation=f"it had {f'taken {steps} steps' if steps else 'not taken a step'}; {logs}",
             suggestion="allow more with --time-limit, or let the script begin to train sooner (a smaller data set, a cache)",
             traceback=text,
         )
-    if sample.outcome is Outcome.KILLED:
+    if trial_result.outcome is Outcome.KILLED:
         return TrialFailed(
-            problem=f"the command was {sample.notes[0] if sample.notes else 'killed'}",
+            problem=f"the command was {trial_result.notes[0] if trial_result.notes else 'killed'}",
             explanation="no counter of the kernel shows who did it",
             suggestion="look at the system's log, and try a smaller batch size",
             traceback=text,
         )
-    if sample.outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
+    if trial_result.outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
         return TrialFailed(
             problem="the command ended without an error and no optimizer took a step",
-            explanation="brimful saw no training in it" + (f" ({'; '.join(sample.notes)})" if sample.notes else ""),
+            explanation="brimful found no training in it"
+            + (f" ({'; '.join(trial_result.notes)})" if trial_result.notes else ""),
             suggestion="if the script resumes a finished training from a checkpoint, start it without; "
-            "if it trains by other means than torch.optim, brimful cannot see its steps" + _too_few_batches(sample),
+            "if it trains by other means than torch.optim, brimful cannot see its steps" + _too_few_batches(trial_result),
             traceback=text,
         )
-    return _crashed(sample, text, logs)
+    return _crashed(trial_result, text, logs)
 
 
-def _too_few_batches(sample: TrialResult) -> str:
+def _too_few_batches(trial_result: TrialResult) -> str:
     """A hint at accumulation, where the trial showed batches and no step; "" where it showed none."""
-    loaders = [one for report in sample.reports for one in report.loaders if one.role == "train" and one.batches_seen]
+    loaders = [one for report in trial_result.reports for one in report.loaders if one.role == "train" and one.batches_seen]
     if not loaders:
         return ""
     most = max(loaders, key=lambda one: one.batches_seen)
     return (
         "; if it accumulates gradients, the accumulation may need more batches than an epoch has: "
-        f"the trial saw {most.batches_seen:,} batches, and {most.iterations:,} iterations of the loader"
+        f"the trial met {most.batches_seen:,} batches, and {most.iterations:,} iterations of the loader"
     )
 
 
-def _what_is_lacking(sample: TrialResult, text: str) -> str:
+def _what_is_lacking(trial_result: TrialResult, text: str) -> str:
     """The call and its place in the user's code, in one sentence."""
-    failure = sample.failure
+    failure = trial_result.failure
     if failure is not None and failure.type.endswith("imaginary.errors.Unsupported"):
         return failure.message.splitlines()[0]  # says both
     where = f" at {failure.where}" if failure and failure.where else ""
     return f"the imaginary GPU does not have what the script called{where}: {failure.message if failure else _last_line(text)}"
 
 
-def _crashed(sample: TrialResult, text: str, logs: str) -> CommandFailed:
+def _crashed(trial_result: TrialResult, text: str, logs: str) -> CommandFailed:
     unknown = _UNKNOWN_FLAG.search(text)
-    code = "" if sample.exit_code is None else f" with exit code {sample.exit_code}"
-    flag = sample.trial.command.found_flags.get("batch_size")  # of the flags that were found the only one that is written to
+    code = "" if trial_result.exit_code is None else f" with exit code {trial_result.exit_code}"
+    flag = trial_result.trial.command.found_flags.get(
+        "batch_size"
+    )  # of the flags that were found the only one that is written to
     if unknown and flag is not None:
         suggestion = f"the script does not know one of its flags; brimful wrote only the value behind {flag}"
     elif unknown:
         suggestion = "the script does not know one of its flags: check the command"
-    elif sample.failure is not None and "invalid device ordinal" in sample.failure.message:
+    elif trial_result.failure is not None and "invalid device ordinal" in trial_result.failure.message:
         suggestion = "name as many cards as the command's processes use: --gpu NAME:2"
     else:
         suggestion = "run the command without brimful first: brimful changes nothing in it but the settings"
-    caught = sample.failure is not None and sample.failure.caught
-    error = (None if caught else exception_of(sample)) or _last_line(text)
-    return CommandFailed(f"the script raised an error{code}{_settings_of(sample)}: {error}", logs, suggestion, text)
+    caught = trial_result.failure is not None and trial_result.failure.caught
+    error = (None if caught else exception_of(trial_result)) or _last_line(text)
+    return CommandFailed(f"the script raised an error{code}{_settings_of(trial_result)}: {error}", logs, suggestion, text)
 
 
-def exception_of(sample: TrialResult) -> str | None:
+def exception_of(trial_result: TrialResult) -> str | None:
     """The script's exception as "ValueError: too short (train.py:7 in main)"; None where it has no message."""
-    failure = sample.failure
+    failure = trial_result.failure
     if failure is None or not failure.message.strip():
         return None
     where = f" ({failure.where})" if failure.where else ""
@@ -163,6 +166,6 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "it printed nothing to standard error"
 
 
-def _settings_of(sample: TrialResult) -> str:
-    shown = ", ".join(f"{name} {value}" for name, value in sample.trial.settings.items())
+def _settings_of(trial_result: TrialResult) -> str:
+    shown = ", ".join(f"{name} {value}" for name, value in trial_result.trial.settings.items())
     return f" at {shown}" if shown else ""

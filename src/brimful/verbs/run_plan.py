@@ -152,7 +152,7 @@ def _card_of(record: Record) -> str | None:
         return None
     if device.gpu is not None:
         return device.gpu.name
-    reported = next((r.device_name for sample in record.trials for r in sample.reports if r.device_name), None)
+    reported = next((r.device_name for result in record.trials for r in result.reports if r.device_name), None)
     return reported or next(iter(machine.accelerators if machine else ()), None)
 
 

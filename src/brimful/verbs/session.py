@@ -25,7 +25,7 @@ class Watcher(Protocol):
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
     def trial_progress(self, seen: wire.Progress | None) -> None: ...
-    def trial_ended(self, sample: TrialResult) -> None: ...
+    def trial_ended(self, result: TrialResult) -> None: ...
     def message(self, text: str) -> None: ...
 
 
@@ -34,7 +34,7 @@ class Nobody:
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
     def trial_progress(self, seen: wire.Progress | None) -> None: ...
-    def trial_ended(self, sample: TrialResult) -> None: ...
+    def trial_ended(self, result: TrialResult) -> None: ...
     def message(self, text: str) -> None: ...
 
 
@@ -69,13 +69,13 @@ class Session:
         folder = self.writer.trial_folder(number)
         carry_over.carry_over_files(self.results, self.folder, folder)
         scans = carry_over.scan_files(self.results, self.folder)
-        sample = run_trial(trial, folder, self.folder, watcher.trial_progress, scans)
-        self.results.append(sample)
-        self.keep(sample)
-        watcher.trial_ended(sample)
-        if sample.outcome is Outcome.INTERRUPTED:
+        result = run_trial(trial, folder, self.folder, watcher.trial_progress, scans)
+        self.results.append(result)
+        self.keep(result)
+        watcher.trial_ended(result)
+        if result.outcome is Outcome.INTERRUPTED:
             raise Interrupted("interrupted in the middle of a trial", f"the record is kept in {self.folder}")
-        return sample
+        return result
 
     def keep(self, entry: Entry) -> None:
         """On the disk and in `record`. Raises DiskFull; `record` has the entry even so."""

@@ -116,7 +116,7 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None) -> Plan:
 
 def _confirm(tracer: Tracer, size: int) -> PeakEstimate | None:
     """The peak of a trace at the size itself, if it fits."""
-    completed = tracer.sample(size).outcome is Outcome.COMPLETED
+    completed = tracer.result(size).outcome is Outcome.COMPLETED
     played = tracer.played(size, tracer.card)
     return tracer.card.estimate(played.peak) if completed and played is not None and tracer.card.fits(played) else None
 

@@ -114,16 +114,16 @@ def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Li
     trials = MAX_TRIALS if task.searches_largest else _SMALL_MEMORY_TRIALS
 
     def measured(size: int) -> Measured:
-        sample = session.run(task.trial(session, TrialKind.MEMORY, {"batch_size": size}))
-        require_steps_or_memory(session, sample)
-        require_that_card(task.start.device, sample)
-        return Measured(sample.outcome, peak_bytes(sample, budget.memory), dataset_length(sample))
+        trial_result = session.run(task.trial(session, TrialKind.MEMORY, {"batch_size": size}))
+        require_steps_or_memory(session, trial_result)
+        require_that_card(task.start.device, trial_result)
+        return Measured(trial_result.outcome, peak_bytes(trial_result, budget.memory), dataset_length(trial_result))
 
     search = search_largest_measured(
         budget.bytes, limits, budget.memory, max_trials=trials, names_largest=task.searches_largest
     )
     found = run_search(search, measured)
-    lengths = [length for sample in session.results if (length := dataset_length(sample))]
+    lengths = [length for trial_result in session.results if (length := dataset_length(trial_result))]
     return found, replace(limits, dataset_length=lengths[-1] if lengths else None)
 
 
@@ -143,7 +143,7 @@ def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: L
     machine = session.opened.machine
     return SpeedProblem(
         largest_batch_size=min(largest, upper) if upper else largest,
-        fits=lambda sample: fits_budget(sample, task.start.budget),
+        fits=lambda trial_result: fits_budget(trial_result, task.start.budget),
         settings=task.settings,
         requested=task.start.asked,
         environments=(ALLOCATOR,) if task.on_cpu and _may_set_malloc(task.start.command) else (),
@@ -185,15 +185,15 @@ def _nothing_fits(session: Session, task: Task) -> BrimfulError:
     )
 
 
-def _memory_unknown(task: Task, sample: TrialResult) -> TrialFailed:
+def _memory_unknown(task: Task, trial_result: TrialResult) -> TrialFailed:
     """It trained, and nothing is known of the memory that the budget is of."""
-    if not task.on_cpu and all(report.device == "cpu" for report in sample.reports):
+    if not task.on_cpu and all(report.device == "cpu" for report in trial_result.reports):
         return TrialFailed(
             problem="the script used no accelerator",
             explanation=f"it trained on the CPU, and you asked to tune it for {task.start.device.label}",
             suggestion="look where the script chooses its device; --device cpu tunes it for the CPU",
         )
-    notes = f" ({'; '.join(sample.notes)})" if sample.notes else ""
+    notes = f" ({'; '.join(trial_result.notes)})" if trial_result.notes else ""
     return TrialFailed(
         problem=f"no peak of {task.start.budget.memory} memory could be read on {task.start.device.label}",
         explanation=f"without it nobody can say which batch size fits{notes}",
@@ -242,13 +242,13 @@ def _noise_advice(noise: float | None) -> list[Diagnostic]:
     ]
 
 
-def rate_advice(sample: TrialResult, before: int | None, after: int) -> list[Diagnostic]:
+def rate_advice(trial_result: TrialResult, before: int | None, after: int) -> list[Diagnostic]:
     """What a changed batch size means for the learning rate of the first optimizer: one warning, or none.
 
     The rate is the user's own: a schedule starts at a part of it, and keeps it as the maximum or the initial rate.
     """
     rate = name = None
-    for one in sample.reports[0].optimizers[:1] if sample.reports else ():
+    for one in trial_result.reports[0].optimizers[:1] if trial_result.reports else ():
         known = (one.max_learning_rates, one.initial_learning_rates, one.first_learning_rates)
         rate, name = next((rates[0] for rates in known if rates), None), one.name
     advice = learning_rate_advice(rate, before, after, name)

@@ -30,22 +30,22 @@ class Answer:
 
 def warnings_of(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
     """All warnings, the ones about the question before those of the trials."""
-    sample = tracer.representative()
+    result = tracer.representative()
     return [
-        *_about_the_batch_size(tracer, answer, sample),
+        *_about_the_batch_size(tracer, answer, result),
         *_about_the_budget(tracer, answer),
         *(search_notes(answer.conclusion) if answer.conclusion else []),
-        *_about_ranks(sample),
-        *_about_the_trial(sample),
+        *_about_ranks(result),
+        *_about_the_trial(result),
         *_growth(tracer, answer),
     ]
 
 
-def _about_the_batch_size(tracer: Tracer, answer: Answer, sample: TrialResult) -> Iterator[Diagnostic]:
+def _about_the_batch_size(tracer: Tracer, answer: Answer, result: TrialResult) -> Iterator[Diagnostic]:
     asked, length, peak = answer.batch_size, tracer.dataset_length(), answer.peak
     if asked and length and asked > length:
         explanation = f"the script would train with batches of {length:,}, and the prediction is for that"
-        if any(loader.drop_last for loader in loaders(sample, "train")):
+        if any(loader.drop_last for loader in loaders(result, "train")):
             explanation = (
                 f"with drop_last the loader gives no batch: nothing trains; the prediction is for batches of {length:,}"
             )
@@ -70,11 +70,11 @@ def _about_the_batch_size(tracer: Tracer, answer: Answer, sample: TrialResult) -
 
 def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
     """Where the loader gave less than a trial requested and the batch size in question is above that."""
-    completed = {size: one for size, one in tracer.samples.items() if size and one.outcome is Outcome.COMPLETED}
-    size, sample = max(completed.items(), default=(0, None))
-    if sample is None or not any(one.code == "hidden-cap" for one in findings(sample, {"batch_size": size})):
+    completed = {size: one for size, one in tracer.results.items() if size and one.outcome is Outcome.COMPLETED}
+    size, result = max(completed.items(), default=(0, None))
+    if result is None or not any(one.code == "hidden-cap" for one in findings(result, {"batch_size": size})):
         return
-    given = max((batch.samples or 0 for loader in loaders(sample, "train") for batch in loader.batches), default=0)
+    given = max((batch.samples or 0 for loader in loaders(result, "train") for batch in loader.batches), default=0)
     if given and (asked is None or asked > given):
         yield Diagnostic(
             "hidden-cap",
@@ -106,21 +106,21 @@ def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
         )
 
 
-def _about_ranks(sample: TrialResult) -> Iterator[Diagnostic]:
+def _about_ranks(result: TrialResult) -> Iterator[Diagnostic]:
     """Where ranks share a machine, or one of them was started alone."""
-    device = sample.trial.device
+    device = result.trial.device
     if device.ranks is not None:
         problem = f"rank {device.as_rank} of {device.ranks} was started, without the others"
         explanation = "its memory is predicted; brimful assumes that other ranks would send what this rank has itself"
         yield Diagnostic("one-rank-alone", problem, explanation, "")
-    groups = max((len(report.communicators) for report in sample.reports), default=0)
+    groups = max((len(report.communicators) for report in result.reports), default=0)
     if groups:
         problem = f"NCCL's own buffers on the card are assumed, for {groups} process group{'s' if groups > 1 else ''}"
         yield Diagnostic("nccl-assumed", problem, "they depend on the links between the cards, and count with the context", "")
-    for report in sample.reports:
+    for report in result.reports:
         own = max(report.cards, key=lambda card: card.peak.reserved_bytes or 0, default=None)
         for card in report.cards:
-            others = [r.rank for r in sample.reports if r is not report and any(c.index == card.index for c in r.cards)]
+            others = [r.rank for r in result.reports if r is not report and any(c.index == card.index for c in r.cards)]
             if own is not None and card.index != own.index and others:
                 yield Diagnostic(
                     "stray-card",
@@ -131,9 +131,9 @@ def _about_ranks(sample: TrialResult) -> Iterator[Diagnostic]:
                 )
 
 
-def _about_the_trial(sample: TrialResult) -> Iterator[Diagnostic]:
-    yield from (Diagnostic("trial-note", note, "", "") for note in sample.notes)
-    approximations = sample.reports[0].approximations
+def _about_the_trial(result: TrialResult) -> Iterator[Diagnostic]:
+    yield from (Diagnostic("trial-note", note, "", "") for note in result.notes)
+    approximations = result.reports[0].approximations
     if approximations:
         shown = ", ".join(f"{name} ({count})" for name, count in sorted(approximations.items()))
         explanation = "brimful took an upper bound or an assumption in its place"
@@ -144,17 +144,17 @@ def _about_the_trial(sample: TrialResult) -> Iterator[Diagnostic]:
 def _growth(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
     """What piles up from step to step or over an evaluation, by the completed trial whose batch size is nearest. What a whole
     evaluation keeps is much the same at every batch size."""
-    completed = {size: one for size, one in tracer.samples.items() if one.outcome is Outcome.COMPLETED and one.reports}
+    completed = {size: one for size, one in tracer.results.items() if one.outcome is Outcome.COMPLETED and one.reports}
     if not completed:
         return []
     size = min(completed, key=lambda n: abs(math.log((n or 1) / (answer.batch_size or 1))))
-    sample, peak, evaluation = completed[size], answer.peak, answer.phases.get("eval")
-    if sample.peak is None or not sample.peak.device_bytes:
+    result, peak, evaluation = completed[size], answer.peak, answer.phases.get("eval")
+    if result.peak is None or not result.peak.device_bytes:
         return []
-    lengths = [loader.sampler_samples or loader.dataset_length or 0 for loader in loaders(sample, "eval")]
+    lengths = [loader.sampler_samples or loader.dataset_length or 0 for loader in loaders(result, "eval")]
     found = memory_that_grows(
-        sample.reports[0].growth,
-        sample.peak.device_bytes,
+        result.reports[0].growth,
+        result.peak.device_bytes,
         evaluation.allocated_bytes + peak.device_bytes - peak.reserved_bytes if evaluation and peak else None,
         tracer.budget.bytes if answer.fits(tracer.budget.bytes) else None,
         max(lengths, default=0) or None,

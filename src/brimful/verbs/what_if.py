@@ -53,7 +53,7 @@ def _origins(tracer: Tracer, answer: Answer) -> Iterator[tuple[Program, Sequence
             start += len(card.sizes)
             alone = len(cards) == 1
             yield model.program if alone else program_of(one.trace), own, annotate(one.trace), model if alone else None
-    if batch_size in tracer.samples:
+    if batch_size in tracer.results:
         for one in tracer.cards(batch_size):
             program = program_of(one.trace)
             yield program, program.sizes, annotate(one.trace), None
@@ -88,10 +88,10 @@ def _estimates(tracer: Tracer, found: Found, asked: int | None, before: int) -> 
 
 def _run(tracer: Tracer, answer: Answer, change: Change, before: int, searches: bool) -> Saving | NoSaving:
     asked = tracer.effective(answer.batch_size)
-    sample, trace = _trial(tracer, asked, change.what_if)
+    trial_result, trace = _trial(tracer, asked, change.what_if)
     what = savings.NAMES[change.code]
-    if sample.outcome is not Outcome.COMPLETED or trace is None:
-        return NoSaving(change.code, what, f"the command fails with it: {_failure(sample)}")
+    if trial_result.outcome is not Outcome.COMPLETED or trace is None:
+        return NoSaving(change.code, what, f"the command fails with it: {_failure(trial_result)}")
     how = change.how or _checkpointing(trace)
     if not how:
         return NoSaving(change.code, what, "no blocks that repeat were found, and no switch of the model's own")
@@ -105,21 +105,23 @@ def _trial(
     tracer: Tracer, batch_size: int | None, what_if: str | None, **settings: Setting
 ) -> tuple[TrialResult, Trace | None]:
     """One trial of a what-if, on a card as large as it needs to be."""
-    trial = next(iter(tracer.samples.values())).trial
+    trial = next(iter(tracer.results.values())).trial
     size = {} if batch_size is None else {"batch_size": batch_size}
     trial = replace(trial, settings={**trial.settings, **size, **settings}, capacity_bytes=None, what_if=what_if)
-    sample = tracer.session.run(trial)
-    return sample, read_trace(sample, tracer.session.folder)
+    trial_result = tracer.session.run(trial)
+    return trial_result, read_trace(trial_result, tracer.session.folder)
 
 
 def _device_bytes(tracer: Tracer, trace: Trace) -> int:
     return tracer.card.device_bytes(tracer.limitless_card.replay(trace).peak)
 
 
-def _failure(sample: TrialResult) -> str:
-    if sample.failure is None:
-        return sample.outcome.value.replace("_", " ")
-    return f"{sample.failure.type}: {sample.failure.message.splitlines()[0] if sample.failure.message else ''}"
+def _failure(trial_result: TrialResult) -> str:
+    if trial_result.failure is None:
+        return trial_result.outcome.value.replace("_", " ")
+    return (
+        f"{trial_result.failure.type}: {trial_result.failure.message.splitlines()[0] if trial_result.failure.message else ''}"
+    )
 
 
 def _checkpointing(trace: Trace) -> str:
@@ -142,8 +144,8 @@ def _largest(tracer: Tracer, answer: Answer, change: Change, asked: int, trace: 
     small = next((size for size in sorted(conclusion.traced) if size < asked), None)
     if small is None:
         return None
-    sample, other = _trial(tracer, small, change.what_if)
-    if sample.outcome is not Outcome.COMPLETED or other is None:
+    trial_result, other = _trial(tracer, small, change.what_if)
+    if trial_result.outcome is not Outcome.COMPLETED or other is None:
         return None
     model = fit_size_model({small: program_of(other), asked: program_of(trace)})
     if model is None or not model.exact:
@@ -158,8 +160,8 @@ def _smaller_evaluation(tracer: Tracer, found: Found, asked: int | None, before:
         return []
     size = tracer.settings.get("eval_batch_size")
     if isinstance(size, int) and size > 1:
-        sample, trace = _trial(tracer, asked, None, eval_batch_size=size // 2)
-        if sample.outcome is not Outcome.COMPLETED or trace is None:
+        trial_result, trace = _trial(tracer, asked, None, eval_batch_size=size // 2)
+        if trial_result.outcome is not Outcome.COMPLETED or trace is None:
             return []
         how, after = f"an evaluation batch of {size // 2}", _device_bytes(tracer, trace)
         return [savings.judged(tracer.card, "eval-batch", how, before, after, Source.PREDICTED)]

@@ -30,7 +30,7 @@ def test_what_is_small_beside_the_peak_gives_no_warning():
 
 def test_an_evaluation_of_unknown_length_is_counted_by_the_batch():
     (advice,) = memory_that_grows({"eval": 75 * MIB, "eval_seen": 2}, 10 * GIB)
-    assert advice.problem.endswith("the trial saw 2 batches") and "1,000 more" in advice.explanation
+    assert advice.problem.endswith("the trial met 2 batches") and "1,000 more" in advice.explanation
 
 
 def test_steps_that_leave_memory_are_shown_and_an_audit_shows_both():

@@ -58,7 +58,7 @@ def _evaluation(
         )
     return Diagnostic(
         "memory-grows",
-        f"each evaluation batch leaves {format_bytes(per_batch)} more on the card; the trial saw {seen:,}{of} batches",
+        f"each evaluation batch leaves {format_bytes(per_batch)} more on the card; the trial met {seen:,}{of} batches",
         explanation,
         "move what is kept to the host: .cpu(), or .item() for numbers",
     )
@@ -74,7 +74,7 @@ def _collected(growth: Mapping[str, int], peak_bytes: int, samples: int | None) 
         return None
     return Diagnostic(
         "evaluation-collects",
-        f"the evaluation keeps {format_bytes(per_batch)} of each batch on the card; the trial saw {seen:,} of {length:,}",
+        f"the evaluation keeps {format_bytes(per_batch)} of each batch on the card; the trial met {seen:,} of {length:,}",
         f"what is made of all batches at its end was made of {seen:,}: where each of the {samples:,} samples meets each, as in "
         f"a matrix of similarities, that takes {format_bytes(pairs_bytes)}, which is not in the predicted peak",
         "compare them in parts, or on the host: .cpu()",

@@ -36,7 +36,7 @@ class Missing:
 def attempt(work: Callable[[], T]) -> T | Missing:
     """What `work` returns, or the memory that it lacked. All other errors are raised.
 
-    An error of brimful's own is never a shortage, whatever its message: it is a decision that `work` made. Nor is a
+    An error of brimful's own is never an out-of-memory error, whatever its message: it is a decision that `work` made. Nor is a
     worker of a loader that died, which torch may raise anywhere: smaller pieces do not bring it back.
     """
     try:

@@ -294,7 +294,7 @@ class Stepper:
             self.counts.skipped_nan += 1
             self._precision.forget(self._update)
             self._buffers.put_back()  # running statistics hold the NaN as well
-            self._sums.clear()  # what was not learned from is not in the epoch's loss either
+            self._sums.clear()  # samples that were left out are not in the epoch's loss either
             self._say(f"Update {facts.step:,} is left out: its loss is NaN or infinite ({self.counts.skipped_nan:,} so far).")
         signal = max(vote.signal for vote in votes)
         return Done(sums, samples, lr, signal, bool(votes[0].save))
