@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from brimful import run
-from brimful.decide.run.next_batch_size import Known
+from brimful.decide.run.smaller_batch_size import Known
 from brimful.errors import DiskFull, NoSuchCommand, UsageError
 from brimful.record import RecordWriter, latest, read_record
 from brimful.values import Attempt, Command, Failure, Outcome, PlannedSetting, Record, RunStarted, Source

@@ -1,1 +1,1 @@
-"""What to do, from values alone: no torch, no input or output, no clock."""
+"""What to do, from values alone: no torch, no clock, and no files but the errors of benches in `evidence/`."""

@@ -13,8 +13,8 @@ from brimful import command as commands
 from brimful.codec import Entry
 from brimful.decide.run import settings as run_settings
 from brimful.decide.run.memory_pressure import MemoryPressure
-from brimful.decide.run.next_batch_size import Known, Size, known_from, next_smaller
 from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, values_in_force
+from brimful.decide.run.smaller_batch_size import Known, Size, known_from, next_smaller
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.outcome import is_final

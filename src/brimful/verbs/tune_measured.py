@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from brimful import command as commands
-from brimful.decide.audit.learning_rate import learning_rate_advice
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
     MAX_TRIALS,
@@ -22,6 +21,7 @@ from brimful.decide.memory.search_measured import (
     search_largest_measured,
 )
 from brimful.decide.speed.measured import rate_estimate
+from brimful.decide.tune.learning_rate import learning_rate_advice
 from brimful.decide.tune.objective import UNCLEAR, fits_budget, peak_bytes
 from brimful.decide.tune.plan import make_plan
 from brimful.decide.tune.search import ALLOCATOR, Request, SearchResult, SpeedProblem, search_settings, workers_to_try

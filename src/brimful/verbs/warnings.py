@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from brimful.decide.audit.findings import findings
-from brimful.decide.audit.leaks import memory_that_grows
+from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.units import format_bytes
 from brimful.values import Diagnostic, Outcome, PeakEstimate, TrialResult

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.command import parse
-from brimful.decide.run.next_batch_size import Size
 from brimful.decide.run.settings import environment_of, lever_of, settings_of, values_in_force, with_size
+from brimful.decide.run.smaller_batch_size import Size
 from brimful.values import Objective, Plan, PlannedSetting, Source
 
 names = st.sampled_from(["batch_size", "lr", "num_workers", "accumulation", "eval_batch_size"])

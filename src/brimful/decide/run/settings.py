@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from brimful.command import placeholders
-from brimful.decide.run.next_batch_size import Size
+from brimful.decide.run.smaller_batch_size import Size
 from brimful.values import Command, Plan, PlannedSetting, Setting, Source
 
 BATCH_SIZE, ACCUMULATION = "batch_size", "accumulation"

@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from brimful.errors import CheckpointDamaged, CheckpointUnreadable, NewerCheckpoint
-from brimful.train.checkpoints.tree import MODEL, STATE, pack, unpack
+from brimful.train.checkpoints.packing import MODEL, STATE, pack, unpack
 
 FORMAT = 1
 INDEX = "state.json"

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from brimful.decide.audit.learning_rate import scaled_learning_rate
+from brimful.decide.tune.learning_rate import scaled_learning_rate
 from brimful.errors import UsageError
 from brimful.train.checking import Effective
 from brimful.train.config import ScalingConfig, ScheduleConfig
 
-_STANDS_FOR = {"linear": "sgd", "sqrt": "adam"}  # an optimizer for which decide/audit/learning_rate.py has that rule
+_STANDS_FOR = {"linear": "sgd", "sqrt": "adam"}  # an optimizer for which decide/tune/learning_rate.py has that rule
 
 
 class Schedule:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from brimful.decide.audit.learning_rate import learning_rate_advice, scaled_learning_rate
+from brimful.decide.tune.learning_rate import learning_rate_advice, scaled_learning_rate
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.decide.run.next_batch_size import Known, Size, known_from, next_smaller
+from brimful.decide.run.smaller_batch_size import Known, Size, known_from, next_smaller
 from brimful.values import Budget, Command, Device, MemoryEstimate, Outcome, PhasePeak, Trial, TrialKind, TrialResult
 
 sizes = st.integers(1, 10**6)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful.train.checkpoints.tree import pack, unpack
+from brimful.train.checkpoints.packing import pack, unpack
 from tests.train.checkpoints.states import DTYPES, STATES, bits, same
 
 

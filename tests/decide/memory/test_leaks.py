@@ -3,7 +3,7 @@ from __future__ import annotations
 from builders import GIB, peak, report, sample
 
 from brimful.decide.audit.findings import findings
-from brimful.decide.audit.leaks import memory_that_grows
+from brimful.decide.memory.leaks import memory_that_grows
 
 MIB = 1 << 20
 EVALUATION = {"eval": 75 * MIB, "eval_seen": 2, "eval_length": 125}
