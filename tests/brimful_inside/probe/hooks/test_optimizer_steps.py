@@ -17,7 +17,7 @@ from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps, pat
 def steps():
     made = []
     steps = Steps(lambda: None, made.append, lambda: None)
-    steps.made = made
+    steps.marks = made
     hooks = [
         register_optimizer_step_pre_hook(lambda o, a, k: steps.before(o, a, k, sys._getframe(1))),
         register_optimizer_step_post_hook(lambda o, a, k: steps.after(o)),
@@ -42,7 +42,7 @@ def test_a_plain_optimizer_is_counted_with_its_rates(steps):
     assert (seen.name, seen.steps, seen.parameters) == ("AdamW", 2, 8)
     assert seen.first_learning_rates == [0.1, 0.2] and seen.learning_rates == [0.05, 0.2]
     assert seen.wrapped_by is None and not seen.uses_closure
-    assert steps.made == [1, 2]
+    assert steps.marks == [1, 2]
 
 
 class Wrapper(torch.optim.Optimizer):
@@ -85,7 +85,7 @@ def test_the_first_of_several_optimizers_sets_the_pace(steps):
         first.step()
         second.step()
         second.step()
-    assert steps.count == 2 and steps.made == [1, 2]
+    assert steps.count == 2 and steps.marks == [1, 2]
     assert [(seen.name, seen.steps) for seen in steps.read()] == [("SGD", 2), ("Adam", 4)]
 
 
@@ -162,7 +162,7 @@ class Graph:
 
 @pytest.fixture
 def captures(steps):
-    return CapturedSteps(steps, lambda: steps.made.append("captured"), lambda: steps.made.append("replayed"))
+    return CapturedSteps(steps, lambda: steps.marks.append("captured"), lambda: steps.marks.append("replayed"))
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -175,10 +175,10 @@ def test_a_captured_step_is_made_at_each_replay_and_not_at_the_capture(steps, ca
     captures.capture_begin(graph)
     one.step()
     captures.capture_end(graph)
-    assert steps.made == [1, "captured"]
+    assert steps.marks == [1, "captured"]
     captures.replay(graph)
     captures.replay(graph)
-    assert steps.count == 3 and steps.made[2:] == ["replayed", 2, "replayed", 3]
+    assert steps.count == 3 and steps.marks[2:] == ["replayed", 2, "replayed", 3]
 
 
 def test_a_graph_without_a_step_changes_nothing_and_of_two_captured_optimizers_each_is_counted(steps, captures):
