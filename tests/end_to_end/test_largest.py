@@ -37,7 +37,7 @@ class Truth:
 
     def trace(self, size: int) -> Trace:
         if size not in self._traces:
-            assert self._tracer.sample(size, limitless=True).outcome is Outcome.COMPLETED
+            assert self._tracer.result(size, limitless=True).outcome is Outcome.COMPLETED
             trace = self._tracer.trace(size)
             assert trace is not None
             self._traces[size] = trace
