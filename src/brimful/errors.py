@@ -152,7 +152,7 @@ class CheckpointDamaged(CheckpointUnreadable):
     """A checkpoint is incomplete, or its bytes are not those that were written."""
 
 
-class NewerCheckpoint(CheckpointUnreadable):
+class OtherFormat(CheckpointUnreadable):
     """A checkpoint was written by a newer brimful than this one."""
 
 

@@ -129,6 +129,12 @@ def test_more_host_memory_than_allowed_ends_the_trial_before_the_machine_suffers
     assert time.monotonic() - started < 30
 
 
+def test_ctrl_c_works_again_where_ending_the_children_failed():
+    with pytest.raises(OSError), supervisor._interrupts_held():
+        raise OSError
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_an_interrupt_ends_all_processes_and_gives_a_result(tmp_path):
     output = tmp_path / "record" / "t1" / "stdout.txt"
 

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import itertools
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -125,6 +126,20 @@ def training(folder: str, epochs: str, pause_s: str = "0") -> None:
 
 def steps_written(folder: Path) -> int:
     return max(checkpoint_steps(folder), default=0)
+
+
+def test_kills_at_random_steps_end_in_the_weights_of_the_run_that_was_left_alone(tmp_path):
+    training(str(tmp_path / "whole"), "6")
+    generator, folder, killed = random.Random(4), tmp_path / "killed", 0
+    while killed < 2:
+        target, ends = steps_written(folder) + generator.randrange(1, 9), time.monotonic() + 60
+        pid = fork(lambda: training(str(folder), "6", "0.01"), tmp_path / "output")
+        while steps_written(folder) < target and time.monotonic() < ends:
+            time.sleep(0.001)
+        os.kill(pid, signal.SIGKILL)
+        killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
+    training(str(folder), "6")
+    assert same(torch.load(folder / "weights.pt"), torch.load(tmp_path / "whole" / "weights.pt"))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -36,6 +36,8 @@ def test_on_an_imaginary_card_times_are_absent_and_peaks_are_predicted():
 def test_an_audit_needs_the_values_in_use():
     with pytest.raises(UsageError, match="nothing sets it"):
         work(World(), audit, device="cpu")
+    with pytest.raises(UsageError, match=r"\{accumulation\}"):
+        work(World(), audit, ("my-train", "--batch-size", "32", "--accumulation", "{accumulation}"), device="cpu")
     assert work(World(), audit, device="cpu", settings={"batch_size": 50}).audit.effective.loader_batch_size == 50
 
 

@@ -128,7 +128,11 @@ def _swallowed(reported: Reported) -> RankFailure | None:
 def _gravest(failures: Sequence[RankFailure]) -> RankFailure | None:
     """Of those that nobody caught: memory before all others, what follows from another rank's failure last."""
     uncaught = [f for f in failures if not f.failure.caught]
-    return min(uncaught, key=lambda one: (not is_for_memory(one.failure), follows(one.failure)), default=None)
+
+    def order(one: RankFailure) -> tuple[bool, bool, bool]:
+        return not is_for_memory(one.failure), follows(one.failure), one.failure.kind not in _MEMORY_KINDS
+
+    return min(uncaught, key=order, default=None)
 
 
 def _kind(failure: Failure, reports: Sequence[Report]) -> Outcome:

@@ -226,6 +226,8 @@ def _interrupts_held() -> Iterator[None]:
     with contextlib.suppress(ValueError):  # not in the main thread: nothing to hold
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             before[number] = signal.signal(number, signal.SIG_IGN)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -42,7 +42,7 @@ class Start:
         refuse_unreachable(self.command, self.given)
         placeholders = commands.placeholders(self.command)
         values = {name: self.command.given[name] for name in placeholders if name in self.command.given} | self.given
-        for name, value in ({ACCUMULATION: 1} | defaults).items():  # a run starts with 1: its command line serves here
+        for name, value in defaults.items():
             if name in placeholders:
                 values.setdefault(name, value)
         commands.fill(self.command, values)
@@ -50,7 +50,11 @@ class Start:
 
     def other_values(self, **defaults: Setting) -> dict[str, Setting]:
         """As `values`, for a search that sets the batch size."""
-        return {name: value for name, value in self.values(batch_size=1, **defaults).items() if name != BATCH_SIZE}
+        defaults = {
+            BATCH_SIZE: 1,
+            ACCUMULATION: 1,
+        } | defaults  # with an accumulation of 1 a run starts
+        return {name: value for name, value in self.values(**defaults).items() if name != BATCH_SIZE}
 
 
 def start(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_model, save_file
 from torch import nn
 
-from brimful.errors import CheckpointDamaged, NewerCheckpoint
+from brimful.errors import CheckpointDamaged, OtherFormat
 from brimful.train.checkpoints import checkpoint as whole
 from brimful.train.checkpoints.checkpoint import Disk
 from tests.train.checkpoints.states import STATES, same, sealed, training_state
@@ -127,16 +127,17 @@ def test_damage_is_found_before_a_tensor_is_used(tmp_path, monkeypatch):
         whole.read(folder)
 
 
-def test_a_newer_format_is_refused_with_both_numbers(tmp_path):
+@pytest.mark.parametrize(("number", "age"), [(7, "newer"), (1, "older")])
+def test_another_format_is_refused_with_both_numbers(tmp_path, number, age):
     folder = written(tmp_path / "one")
-    (folder / "state.json").write_bytes(sealed(b'{"format":7,"all":"else is unknown"}'))
-    with pytest.raises(NewerCheckpoint) as raised:
+    (folder / "state.json").write_bytes(sealed(b'{"format":%d,"all":"else is unknown"}' % number))
+    with pytest.raises(OtherFormat, match=f"of format {number}, .* format {whole.FORMAT}") as raised:
         whole.read(folder)
-    assert "format 7" in raised.value.problem and "format 1" in raised.value.problem and raised.value.suggestion
+    assert age in raised.value.explanation and raised.value.suggestion
 
 
 @pytest.mark.parametrize(
-    "body", [b"{}", b'{"format":1}', b'{"format":"x"}', b'{"format":1,"step":1,"score":null,"files":[]}', b"[1]"]
+    "body", [b"{}", b'{"format":2}', b'{"format":"x"}', b'{"format":2,"step":1,"score":null,"files":[]}', b"[1]"]
 )
 def test_an_index_of_something_else_is_no_checkpoint(tmp_path, body):
     folder = written(tmp_path / "one")

@@ -138,3 +138,10 @@ def test_what_cannot_be_held_is_refused_with_its_place(value, words):
         pack({"optimizer": {"groups": [value]}})
     assert "state.optimizer.groups.0" in raised.value.problem and words in raised.value.problem
     assert raised.value.suggestion
+
+
+def test_a_state_that_contains_itself_is_refused():
+    state: dict = {"a": 1}
+    state["self"] = [state]
+    with pytest.raises(UsageError, match="contains itself"):
+        pack(state)

@@ -106,6 +106,16 @@ def test_blocks_are_computed_twice_in_training_and_once_else():
     assert [block.calls for block in model.blocks] == [4] * 6
 
 
+def test_a_sequential_takes_its_input_by_name():
+    model = plain_layers()
+    checkpoint_blocks(model)
+    images = torch.randn(5, 1, 8, 8)
+    torch.manual_seed(0)
+    by_place = model(images)
+    torch.manual_seed(0)
+    assert torch.equal(model(input=images), by_place)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_second_time_changes_nothing(name: str):
     model = MODELS[name][0]()

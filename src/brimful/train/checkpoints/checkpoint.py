@@ -1,7 +1,7 @@
 """One checkpoint: a folder with model.safetensors, state.safetensors and state.json, and how it is known to be whole.
 
 state.json holds the format's version, the step, the score, size and checksum of the two other files, and the tree of the
-state (`tree.py`). Its last field is the checksum of all that stands before it. That field's place and kind stay the same in
+state (`packing.py`). Its last field is the checksum of all that stands before it. That field's place and kind stay the same in
 every version of the format, so that a damaged version number is not taken for a newer version.
 """
 
@@ -24,10 +24,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from brimful.errors import CheckpointDamaged, CheckpointUnreadable, NewerCheckpoint
+from brimful.errors import CheckpointDamaged, CheckpointUnreadable, OtherFormat
 from brimful.train.checkpoints.packing import MODEL, STATE, pack, unpack
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "state.json"
 _END = re.compile(rb',"crc32":"([0-9a-f]{8})"}\n\Z')
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -92,7 +92,7 @@ def _index(facts: Facts) -> bytes:
 def read_facts(folder: Path) -> Facts:
     """What state.json holds, if the other files are there in their full size; their bytes are not read.
 
-    Raises CheckpointDamaged, NewerCheckpoint, or CheckpointUnreadable where this user may not read it.
+    Raises CheckpointDamaged, OtherFormat, or CheckpointUnreadable where this user may not read it.
     """
     with reading(folder / INDEX):
         content = (folder / INDEX).read_bytes()
@@ -153,11 +153,11 @@ def _facts(path: Path, content: bytes) -> Facts:
         raise _damaged(path, "it is cut off or changed: its checksum is missing or wrong")
     try:
         index = json.loads(body + b"}")
-        if index["format"] > FORMAT:
-            raise NewerCheckpoint(
-                f"{path} is of format {index['format']}, and this brimful reads up to format {FORMAT}.",
-                "A newer brimful wrote this checkpoint.",
-                "Train on with that version, or give the path of an older checkpoint.",
+        if index["format"] != FORMAT:
+            raise OtherFormat(
+                f"{path} is of format {index['format']}, and this brimful reads format {FORMAT}.",
+                f"{'A newer' if index['format'] > FORMAT else 'An older'} brimful wrote this checkpoint.",
+                "Train on with that version, or begin anew in another folder.",
             )
         files = {name: (file["bytes"], file["crc32"]) for name, file in index["files"].items()}
         score = None if index["score"] is None else float(index["score"])

@@ -191,7 +191,7 @@ class Checkpoints:
     def newest(self, device: str | torch.device = "cpu") -> Loaded | None:
         """The newest whole checkpoint; None only where there is none at all. Damaged ones are warned about and skipped.
 
-        Raises CheckpointDamaged where every one is damaged, NewerCheckpoint and CheckpointUnreadable for one that may be whole.
+        Raises CheckpointDamaged where every one is damaged, OtherFormat and CheckpointUnreadable for one that may be whole.
         """
         loaded = self._first_whole(self._newest_first(), device)
         if loaded is not None:

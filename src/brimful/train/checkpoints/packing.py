@@ -44,6 +44,15 @@ class Packed:
 
 def pack(state: Mapping[str, Any]) -> Packed:
     """The state as JSON and tensors. Raises UsageError, with the place, for what a checkpoint cannot hold."""
+    try:
+        return _packed(state)
+    except RecursionError:
+        raise UsageError(
+            "The state contains itself, or is nested too deeply to be saved.", suggestion="Make it a tree."
+        ) from None
+
+
+def _packed(state: Mapping[str, Any]) -> Packed:
     packer = _Packer()
     # The model first: what it shares with the rest belongs into its file.
     model = {MODEL: packer.packed(state[MODEL], MODEL, ())} if MODEL in state else {}

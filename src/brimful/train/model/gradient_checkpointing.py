@@ -104,7 +104,7 @@ def _checkpointed(kind: Any, in_stretches: bool) -> Any:
             return kind.forward(self, *args, **kwargs)
         if not in_stretches:
             return _run([self], functools.partial(kind.forward, self, **kwargs), *args)
-        (input,) = args
+        (input,) = (*args, *kwargs.values())  # Sequential takes one
         for stretch in _stretches(self):
             input = _run(stretch, functools.partial(_through, stretch), input)
         return input

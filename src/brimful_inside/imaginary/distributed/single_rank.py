@@ -35,7 +35,7 @@ class _Store(dist.Store):
         self._known: Dict[str, bytes] = {}
 
     def set(self, key: str, value: Any) -> None:
-        self._known[key] = value if isinstance(value, bytes) else str(value).encode()
+        self._known[key] = _bytes(value)
 
     def get(self, key: str) -> bytes:
         return self._known.get(key, b"")
@@ -44,6 +44,19 @@ class _Store(dist.Store):
         value = int(self._known.get(key, b"0")) + number
         self._known[key] = b"%d" % value
         return value
+
+    def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+        if self.get(key) == _bytes(expected):
+            self.set(key, desired)
+        return self.get(key)
+
+    def delete_key(self, key: str) -> bool:
+        return self._known.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        return len(self._known)
+
+    deleteKey, getNumKeys = delete_key, num_keys  # as a PrefixStore around it calls them, from C++
 
     def check(self, keys: List[str]) -> bool:
         return True
@@ -55,13 +68,18 @@ class _Store(dist.Store):
         return None
 
 
+def _bytes(value: Any) -> bytes:
+    return bytes(value) if isinstance(value, (bytes, list)) else str(value).encode()
+
+
 def patch_alone(gpu: ImaginaryGpu, patches: Patches) -> None:
-    init = c10d.init_process_group
+    init, stores = c10d.init_process_group, []  # C++ alone would let the Python objects go, and call what is not there
 
     @functools.wraps(init)
     def init_process_group(backend: Optional[str] = None, *args: Any, **kwargs: Any) -> None:
         names = ("init_method", "timeout", "world_size", "rank", "store", "group_name", "pg_options", "device_id")
         options = {**dict(zip(names, args)), **kwargs, "init_method": None, "store": _Store()}
+        stores.append(options["store"])
         for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
             if options.get(name, -1) == -1:
                 options[name] = int(os.environ[variable])

@@ -16,7 +16,7 @@ from brimful_inside.imaginary.state.tensors import is_meta
 from brimful_inside.simulator.roofline import MEMORY, TENSOR_CORES
 
 Tensor = torch.Tensor
-Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape;
+Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape
 Cost = Callable[[Sequence[Any], Dict[str, Any], Any, "Classes"], List[Part]]
 FREE = frozenset(
     [

@@ -135,3 +135,10 @@ def test_gathered_values_that_are_not_known_read_as_zero(alone):
     losses = [torch.full_like(loss, 3.0) for _ in range(RANKS)]
     dist.all_gather(losses, loss)
     assert losses[0].tolist() == [0.0, 0.0]
+
+
+def test_the_store_of_a_rank_started_alone_sets_compares_and_deletes(alone):
+    store = dist.distributed_c10d._get_default_store()
+    before = store.num_keys()
+    assert store.compare_set("key", "", "first") == b"first" and store.compare_set("key", "other", "second") == b"first"
+    assert store.num_keys() == before + 1 and store.delete_key("key") and not store.delete_key("key")

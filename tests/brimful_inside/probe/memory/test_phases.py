@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful_inside.probe.memory import host_memory
 from brimful_inside.probe.memory.phases import Phases
 
 
@@ -95,3 +96,9 @@ def test_peaks_do_not_depend_on_what_ran_before(stretches):
         assert (peak.reserved_bytes, peak.device_bytes) == (highest + 1, highest + 2)
     assert seen.read().keys() == expected.keys() and memory.starts == starts
     assert seen.whole().allocated_bytes == max(expected.values())
+
+
+def test_where_the_kernel_names_no_high_water_mark_the_peak_of_the_whole_process_counts(monkeypatch, tmp_path):
+    (tmp_path / "status").write_bytes(b"Name:\tpython\nVmRSS:\t1 kB\n")
+    monkeypatch.setattr("builtins.open", lambda *_, real=open, **more: real(tmp_path / "status", "rb", **more))
+    assert host_memory._high_water_bytes() > 10 << 20
