@@ -36,7 +36,7 @@ def test_every_state_comes_back_from_the_disk_to_the_bit(tmp_path_factory, state
 def test_a_checkpoint_is_two_files_of_safetensors_and_one_of_json(tmp_path, score):
     folder = written(tmp_path / "one", score=score, best="max")
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    assert json.loads((folder / "state.json").read_text())["format"] == 1
+    assert json.loads((folder / "state.json").read_text())["format"] == whole.FORMAT
     facts = whole.read_facts(folder)
     assert (facts.step, facts.best) == (3, "max") and same(facts.score, score)
 
