@@ -44,7 +44,7 @@ LIMITS = {"example": 2.0, "large-batch": 1.5, "loading": 20.0}
 PATIENCE = 4.0  # times what tuned took, for large-batch
 LONGEST_S = 600.0
 TUNED_EPOCHS = 1.25
-ORDERS = (("tuned", "example", "large-batch"), ("example", "tuned", "large-batch"), ("tuned", "large-batch", "example"))
+TURNS = (("tuned", "example", "large-batch"), ("example", "tuned", "large-batch"), ("tuned", "large-batch", "example"))
 SEEN = re.compile(r"^epoch (?P<epoch>[\d.]+).* exact (?:(?P<percent>[\d.]+)%|(?P<share>[\d.e-]+))")
 
 # One setting after the other, from the example script's to tuned's.
@@ -61,7 +61,7 @@ PLAIN = ("--lr", "1e-3", "--clip-norm", "0", "--schedule", "constant", "--batch-
 
 @dataclass(frozen=True)
 class Race:
-    """One command until it reached the target, or was ended. `exact` is what its last evaluation said."""
+    """One command until it reached the target, or was ended. `exact` is what its last evaluation measured."""
 
     side: str
     seed: int
@@ -173,7 +173,7 @@ def races(setup: Setup, seeds: tuple[int, ...]) -> list[Race]:
     run: list[Race] = []
     for number, seed in enumerate(seeds):
         of_seed: dict[str, Race] = {}
-        for side in ORDERS[number % len(ORDERS)]:
+        for side in TURNS[number % len(TURNS)]:
             longest = PATIENCE * of_seed["tuned"].wall_s if side == "large-batch" else LONGEST_S
             of_seed[side] = race(setup, side, seed, longest)
             print(f"  {shown(of_seed[side])}", file=sys.stderr, flush=True)
@@ -245,18 +245,18 @@ def summary(setup: Setup, run: list[Race], rungs: list[dict[str, Any]], load: di
         "settings": {
             "samples": setup.samples, "eval_samples": setup.eval_samples, "target": setup.target, "limits": LIMITS,
             "tuned_epochs": TUNED_EPOCHS, "patience": PATIENCE, "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
-            "commands": {side: _told(setup, side) for side in ORDERS[0]},
+            "commands": {side: command_of(setup, side) for side in TURNS[0]},
         },
         "wall_ratio": against,
-        "images_needed": {side: images_needed(setup, run, side) for side in ORDERS[0]},
-        "wall_s": {side: [one.wall_s for one in run if one.side == side] for side in ORDERS[0]},
+        "images_needed": {side: images_needed(setup, run, side) for side in TURNS[0]},
+        "wall_s": {side: [one.wall_s for one in run if one.side == side] for side in TURNS[0]},
         "ladder": rungs,
         "loading": load,
         "runs": [asdict(one) for one in run],
     }  # fmt: skip
 
 
-def _told(setup: Setup, side: str) -> str:
+def command_of(setup: Setup, side: str) -> str:
     """A command without the paths of this machine."""
     words = ["python", *setup.words(side, SEEDS[0])[1:]]
     return shlex.join(word.replace(str(setup.folder), "FOLDER") for word in words)

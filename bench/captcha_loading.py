@@ -1,8 +1,8 @@
 """How fast batches of 64 captchas are loaded as floats: one PNG file a sample, against the array of the recipe's cache.
 
 Both sides shuffle, give (64, 1, 60, 160) floats from -1 to 1 and labels, and find their files in the page cache. PNG: the
-example script's own data set in a DataLoader without workers. Array: the engine's own feed, and what the recipe prepares on the
-device.
+example script's own data set in a DataLoader without workers. Array: the engine's own pipeline, and what the recipe prepares on
+the device.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def from_files(files: list[Path]) -> Iterator[Any]:
 
 def from_array(captchas: Captchas, passes: int) -> Iterator[Any]:
     task = reader_task(nn.Identity(), captchas, captchas)
-    course = EpochSampler(len(captchas.images), seed=0, micro_batch=BATCH, accumulation=1)
-    feed = DataPipeline(task.train_data, course, torch.device("cpu"), DataConfig(), seed=0)
+    sampler = EpochSampler(len(captchas.images), seed=0, micro_batch=BATCH, accumulation=1)
+    pipeline = DataPipeline(task.train_data, sampler, torch.device("cpu"), DataConfig(), seed=0)
     assert task.prepare is not None
     for epoch in range(passes):
-        for step in feed.steps(Position(epoch, 0)):
+        for step in pipeline.steps(Position(epoch, 0)):
             for part, samples in enumerate(step.parts):
                 yield task.prepare(step.load(part, 0, samples))
 

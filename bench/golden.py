@@ -46,7 +46,7 @@ print(json.dumps({str(row.batch_size): row.reserved_bytes for row in rows}))
 """
 
 
-def said(answer: dict[str, Any]) -> dict[str, Any]:
+def figures(answer: dict[str, Any]) -> dict[str, Any]:
     """The numbers of a prediction as `--json` prints it."""
     speed = answer["speed"] or {}
     return {
@@ -79,7 +79,7 @@ def predicted(gpu: str, words: list[str], folder: str) -> dict[str, Any]:
         line, cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True, timeout=TIME_LIMIT_S
     )
     try:
-        return said(json.loads(done.stdout))
+        return figures(json.loads(done.stdout))
     except (ValueError, KeyError):
         return {"failed": done.stderr.strip().splitlines()[-3:]}
 

@@ -249,11 +249,11 @@ def in_workers(runs: int, workers: int, seed: int) -> list[dict[str, Any]]:
         numbers = [str(number) for number in range(worker, runs, workers)]
         argv = [sys.executable, "-m", "bench.kills", "--seed", str(seed), "--numbers", *numbers]
         started.append(subprocess.Popen(argv, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True))
-    said = [process.communicate()[0] for process in started]
+    output = [process.communicate()[0] for process in started]
     codes = [process.returncode for process in started]
     if any(codes):
         raise RuntimeError(f"workers ended with {codes}")
-    return [json.loads(line) for words in said for line in words.splitlines()]
+    return [json.loads(line) for words in output for line in words.splitlines()]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -62,8 +62,8 @@ def child(arguments: list[str], real: bool) -> Any:
     except subprocess.TimeoutExpired:
         return {"error": f"took longer than {limit:.0f} s"}
     if not result.is_file():
-        said = run.stderr.strip().splitlines() or ["nothing was said"]
-        return {"error": f"ended with {run.returncode}: {said[-1]}"}
+        output = run.stderr.strip().splitlines() or ["no output"]
+        return {"error": f"ended with {run.returncode}: {output[-1]}"}
     return json.loads(result.read_text(encoding="utf-8"))
 
 

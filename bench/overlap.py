@@ -1,8 +1,8 @@
 """What it costs to reduce gradients after a step is agreed upon: `python -m bench.overlap`.
 
-brimful sums gradients over the ranks once all of them have said that their part succeeded, so that out of memory on one costs
-a step and not the run. DistributedDataParallel sums them while the backward pass still goes on. Two processes on the CPU (gloo,
-one thread each) train the same model by turns: `fit`, with `overlap` off or on, and a hand-written loop with DDP. Told is the
+brimful sums gradients over the ranks once all of them have reported that their part succeeded, so that out of memory on one
+costs a step and not the run. DistributedDataParallel sums them while the backward pass still goes on. Two processes on the CPU (gloo,
+one thread each) train the same model by turns: `fit`, with `overlap` off or on, and a hand-written loop with DDP. Shown is the
 ratio of wall seconds per step: median and middle 80 %.
 
 What this can say: what the meeting, the buckets and the later reduction cost where communication and computation share the same
@@ -114,13 +114,13 @@ def on_two_ranks(name: str, overlap: bool, rounds: int) -> dict[str, list[float]
             for rank in range(RANKS)
         ]  # fmt: skip
         try:
-            said = [process.communicate(timeout=LIMIT_S) for process in ranks]
+            output = [process.communicate(timeout=LIMIT_S) for process in ranks]
         finally:
             for process in ranks:
                 process.kill()
     if any(process.returncode for process in ranks):
-        raise RuntimeError("\n".join(words[1][-2000:] for words in said))
-    return json.loads(said[0][0])
+        raise RuntimeError("\n".join(words[1][-2000:] for words in output))
+    return json.loads(output[0][0])
 
 
 def summary(name: str, overlap: bool, runs: list[dict[str, list[float]]]) -> dict:

@@ -33,8 +33,8 @@ def describe(python: str = sys.executable, question: str = _QUESTION) -> dict[st
     for line in run.stdout.splitlines():
         if line.startswith("BRIMFUL"):
             return json.loads(line[len("BRIMFUL") :])
-    said = run.stderr.strip().splitlines()
-    raise LookupError(said[-1] if said else f"{python} ended with {run.returncode} and said nothing")
+    output = run.stderr.strip().splitlines()
+    raise LookupError(output[-1] if output else f"{python} ended with {run.returncode} without a word")
 
 
 def driver_and_used() -> tuple[str | None, int | None]:

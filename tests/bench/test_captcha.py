@@ -49,12 +49,12 @@ def test_each_limit_can_be_missed(side: str, ratio: float | None, passes: bool):
 
 def test_each_side_trains_on_the_same_images_with_its_own_settings():
     setup = bench.Setup(Path("/f"), 8192, 0.9)
-    words = {side: setup.words(side, 2) for side in bench.ORDERS[0]}
+    words = {side: setup.words(side, 2) for side in bench.TURNS[0]}
     assert "/f/png" in words["example"] and words["example"][-2:] == ["--seed", "2"]
     assert words["large-batch"][words["large-batch"].index("--preset") + 1] == "large-batch"
     assert "--epochs" not in words["large-batch"] and "--epochs" in words["tuned"]
-    assert all(sorted(order) == sorted(bench.ORDERS[0]) for order in bench.ORDERS)
-    assert all(order.index("tuned") < order.index("large-batch") for order in bench.ORDERS)  # whose patience it sets
+    assert all(sorted(order) == sorted(bench.TURNS[0]) for order in bench.TURNS)
+    assert all(order.index("tuned") < order.index("large-batch") for order in bench.TURNS)  # whose patience it sets
 
 
 @pytest.mark.heavy
