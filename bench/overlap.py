@@ -1,9 +1,9 @@
 """What it costs to reduce gradients after a step is agreed upon: `python -m bench.overlap`.
 
 brimful sums gradients over the ranks once all of them have reported that their part succeeded, so that out of memory on one
-costs a step and not the run. DistributedDataParallel sums them while the backward pass still goes on. Two processes on the CPU (gloo,
-one thread each) train the same model by turns: `fit`, with `overlap` off or on, and a hand-written loop with DDP. Shown is the
-ratio of wall seconds per step: median and middle 80 %.
+costs a step and not the run. DistributedDataParallel sums them while the backward pass still goes on. Two processes on the
+CPU (gloo, one thread each) train the same model by turns: `fit`, with `overlap` off or on, and a hand-written loop with DDP.
+Shown is the ratio of wall seconds per step: median and middle 80 %.
 
 What this can say: what the meeting, the buckets and the later reduction cost where communication and computation share the same
 cores. What it cannot say: what overlap is worth on cards. There NCCL runs beside the backward kernels and hides up to the
