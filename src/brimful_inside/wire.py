@@ -142,6 +142,7 @@ class OptimizerSeen:
     # Of the groups that a scheduler manages: "initial_lr", and "max_lr" (OneCycleLR, CyclicLR). [] without a scheduler.
     initial_learning_rates: List[float] = field(default_factory=list)
     max_learning_rates: List[float] = field(default_factory=list)
+    relative_steps: bool = False  # a group has relative_step=True (Adafactor): its learning rate is never read
 
 
 @dataclass(frozen=True)

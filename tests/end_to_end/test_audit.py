@@ -15,7 +15,9 @@ ON_CPU = {
     "loader_bound": 16,
     "remainder": 300,
     "learning_rate": 64,
+    "ignored_learning_rate": 64,
 }
+FLAGS = {"hidden_accumulation": ("--accumulation", 1)}
 
 
 def codes(done) -> list[str]:
@@ -26,7 +28,7 @@ def codes(done) -> list[str]:
 
 @pytest.mark.parametrize("trap", ON_CPU)
 def test_a_trap_is_found(tmp_path, trap):
-    command = python(TRAPS / f"{trap}.py", "--batch-size", ON_CPU[trap], "--lr", 0.001)
+    command = python(TRAPS / f"{trap}.py", "--batch-size", ON_CPU[trap], "--lr", 0.001, *FLAGS.get(trap, ()))
     done = brimful(tmp_path, "audit", "--device", "cpu", "--json", *command)
     # Its steps take a millisecond: on a machine where others run, a loader may keep such a step waiting for true.
     assert [code for code in codes(done) if code != "loader-bound" or trap == "loader_bound"] == [trap.replace("_", "-")]

@@ -145,6 +145,13 @@ def test_a_learning_rate_that_was_scaled_is_found_under_a_schedule_too():
     assert codes(rates(2e-4, first_learning_rates=[1e-6], initial_learning_rates=[2.5e-4])) == ["learning-rate"]
 
 
+@pytest.mark.parametrize("rate", [1e-3, 0.01])  # in its group, or overwritten by what it computed itself
+def test_a_learning_rate_that_relative_steps_ignore_is_found_whatever_stands_in_the_group(rate):
+    problem, _, suggestion = only("ignored-learning-rate", rates(rate, name="Adafactor", relative_steps=True))
+    assert "0.001" in problem and "Adafactor" in problem and "relative_step=False" in suggestion
+    assert codes(rates(relative_steps=True), {"batch_size": 64}) == [], "nobody asked for one"
+
+
 def test_a_card_that_is_mostly_empty_is_found_with_the_warning_that_fullness_is_no_goal():
     problem, explanation, _ = only("memory-idle", sample(peak=EMPTY_CARD), budget=device_budget())
     assert "10 %" in problem and "not a goal" in explanation

@@ -45,6 +45,12 @@ class _Seen:
         return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     @property
+    def learning_rate(self) -> float | None:
+        """The learning rate asked for."""
+        value = self.requested.get("lr")
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    @property
     def given(self) -> int | None:
         """The largest batch that the loader gave, else its own batch_size."""
         if self.loader is None:
@@ -237,8 +243,8 @@ def learning_rate(seen: _Seen) -> _Texts:
     A schedule (warm-up, decay, one cycle) is no finding, as the scheduler keeps the constructor's rate; nor is a rate that a
     script moves by hand.
     """
-    value = seen.requested.get("lr")
-    if not isinstance(value, int | float) or isinstance(value, bool) or not seen.report.optimizers:
+    value = seen.learning_rate
+    if value is None or not seen.report.optimizers or any(one.relative_steps for one in seen.report.optimizers):
         return None
     in_force: list[float] = []
     for one in seen.report.optimizers:
@@ -251,11 +257,24 @@ def learning_rate(seen: _Seen) -> _Texts:
     closest = min(in_force, key=lambda rate: abs(rate - value))
     if any(abs(rate - value) <= RATE_TOLERANCE * max(abs(rate), abs(value)) for rate in in_force):
         return None
-    factor = f", {closest / float(value):.3g} times as much" if value else ""
+    factor = f", {closest / value:.3g} times as much" if value else ""
     return (
         f"You asked for a learning rate of {value:g}, and {closest:g} is in force{factor}.",
         "Something scales or replaces it before the optimizer sees it (by the batch size, or the number of processes, say).",
         f"Look where the optimizer is made; ask for what gives {value:g}, or note that {closest:g} is what you train with.",
+    )
+
+
+def ignored_learning_rate(seen: _Seen) -> _Texts:
+    """A learning rate was asked for, and the optimizer takes relative steps (Adafactor's default in most packages)."""
+    relative = next((one for one in seen.report.optimizers if one.relative_steps), None)
+    if seen.learning_rate is None or relative is None:
+        return None
+    return (
+        f"You asked for a learning rate of {seen.learning_rate:g}, and {relative.name} ignores it: it takes relative steps.",
+        "Its steps follow from their number (at most 0.01, falling with 1/√step) and the size of the parameters; "
+        "every learning rate that you ask for trains alike.",
+        "Make it with relative_step=False for the learning rate to be in force, or leave the flag out.",
     )
 
 
@@ -295,6 +314,7 @@ _FINDERS: tuple[Callable[[_Seen], _Texts], ...] = (
     loader_bound,
     remainder,
     learning_rate,
+    ignored_learning_rate,
     memory_idle,
     memory_grows,
 )

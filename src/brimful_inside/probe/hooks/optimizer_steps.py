@@ -35,6 +35,7 @@ class Seen:
         self.skipped = 0
         self.parameters = 0
         self.uses_closure = False
+        self.relative_steps = False
         self.device: Any = None  # of its first parameter
         self.first_rates: Optional[List[Any]] = None
         self.rates: List[Any] = []
@@ -47,6 +48,7 @@ class Seen:
         self.rates = [rate for rate in rates if rate is not None]
         if self.first_rates is None:
             self.first_rates = self.rates
+            self.relative_steps = any(group.get("relative_step") is True for group in groups)
             self.scheduled = [{k: g[k] for k in ("initial_lr", "max_lr") if k in g} for g in groups]
             self.device = next((p.device for group in groups for p in group["params"]), None)
             self.parameters = sum(p.numel() for group in groups for p in group["params"])
@@ -65,6 +67,7 @@ class Seen:
             uses_closure=self.uses_closure,
             initial_learning_rates=_numbers([g["initial_lr"] for g in self.scheduled if "initial_lr" in g], waits),
             max_learning_rates=_numbers([g["max_lr"] for g in self.scheduled if "max_lr" in g], waits),
+            relative_steps=self.relative_steps,
         )
 
 

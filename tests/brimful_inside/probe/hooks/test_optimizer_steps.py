@@ -120,6 +120,14 @@ def test_a_step_that_raised_does_not_swallow_the_next_one(steps):
     assert steps.count == 1
 
 
+@pytest.mark.parametrize("relative", [True, False])
+def test_an_optimizer_that_takes_relative_steps_is_seen_to_ignore_its_rate(steps, relative):
+    optimizer = torch.optim.SGD([parameter()], lr=0.1)
+    optimizer.param_groups[0]["relative_step"] = relative
+    optimizer.step()
+    assert steps.read()[0].relative_steps is relative
+
+
 def test_an_optimizer_that_is_thrown_away_is_not_kept_alive(steps):
     optimizer = torch.optim.SGD([parameter()], lr=0.1)
     optimizer.step()
