@@ -1,4 +1,4 @@
-"""The trap: gradients of four batches at least go into each step, whatever is asked for. Ask for 32: a step sees 128 samples."""
+"""The trap: gradients of four batches or more go into each step, whatever is asked for. Ask for 32: a step sees 128."""
 
 import argparse
 

@@ -12,10 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 class Adafactor(torch.optim.Optimizer):
     def __init__(self, params, lr=None, decay=-0.8, clip_threshold=1.0, scale_parameter=True, relative_step=True):
-        defaults = dict(
-            lr=lr, decay=decay, clip_threshold=clip_threshold, scale_parameter=scale_parameter, relative_step=relative_step
-        )
-        super().__init__(params, defaults)
+        defaults = {"lr": lr, "decay": decay, "clip_threshold": clip_threshold}
+        super().__init__(params, {**defaults, "scale_parameter": scale_parameter, "relative_step": relative_step})
 
     @torch.no_grad()
     def step(self):

@@ -63,6 +63,9 @@ class Presets:
                 assumed = preset.assumed.get(name)
                 self.rows.append(Effective(name, None, value, f"preset {preset.name}" + (f"; {assumed}" if assumed else "")))
                 flags[name].append(Token(keyword=f"--{name}", value=str(value), source=f"preset {preset.name}"))
+        if "given" in flags and not flags["given"].tokens:  # what a preset gave, a policy may lower
+            names = ",".join(".".join(flags[name].keys) for name in given if len(flags[name].keys) > 1)
+            flags["given"].append(Token(keyword="--given", value=names or "config", source="what was given"))
         every = "checkpoint-every-epochs"
         if every not in given and {"checkpoint-every-steps", "checkpoint-every-minutes"} & given.keys():
             flags[every].append(Token(keyword=f"--{every}", value="none", source="another interval"))  # in place of epochs

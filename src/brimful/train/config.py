@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from brimful.decide.loading import POLICIES
 from brimful.errors import UsageError
 from brimful.train.checking import check_types, refuse_unread, require
 from brimful.units import parse_memory
@@ -198,8 +199,18 @@ class DataConfig:
     memory share allows. Other data sets are always behind a loader."""
     memory_share: float = 0.25  # assumed: the training needs most of the memory
     """Of the free memory, for the data set."""
-    prefetch: int = 2  # PyTorch's own default
-    """Batches made ahead by each worker."""
+    prefetch: int | None = None
+    """Batches made ahead by each worker; without it 2, or 1 where memory is short."""
+    pin_memory: bool | None = None
+    """Copy batches into pinned memory on their way to a card; without it wherever there is room for that."""
+    host_policy: str = "measured"
+    """How much of the host's memory loading may take: measured (bytes of workers and batches, under 60 % of what is free) or
+    ladder (fixed batches and workers under 8 and 13 GiB free)."""
+    strict: bool = False
+    """Refuse what you gave where the host has no room for it; without it, it is kept with a warning."""
+    given: Annotated[str | None, Parameter(show=False)] = None
+    """The settings that the user gave (batch.micro_batch,data.workers), where a preset gave others; a recipe fills it in.
+    None: those that are not at their defaults."""
     random_samples: bool = True
     """Each sample has a random state of its own; False: the data set draws no random numbers."""
 
@@ -209,6 +220,9 @@ class DataConfig:
         _one_of(self, "data.", "residence", RESIDENCES)
         _each(self, "data.", "memory_share", lambda share: 0 < share <= 1, "a share is above 0 and up to 1")
         _each(self, "data.", "prefetch", lambda batches: batches >= 1, "a worker makes one batch at least")
+        _one_of(self, "data.", "host_policy", POLICIES)
+        are_names = re.compile(r"[a-z]\w*(\.\w+)*(,[a-z]\w*(\.\w+)*)*").fullmatch
+        _each(self, "data.", "given", are_names, "it is names of settings with commas between them")
 
 
 @Parameter(name="*", group=_COMPUTING)
@@ -281,6 +295,14 @@ class Config:
         except UsageError as error:
             problem = f"config.memory_budget = {self.memory_budget!r}: {error.problem}"
             raise UsageError(problem, error.explanation, error.suggestion) from None
+
+    def gave(self, name: str) -> bool:
+        """Whether the user gave the setting of this dotted name ("batch.micro_batch"), and no preset or default."""
+        if self.data.given is not None:
+            return name in self.data.given.split(",")
+        part, _, field_name = name.partition(".")
+        found = getattr(self, part)
+        return getattr(found, field_name) != getattr(type(found), field_name)
 
     def as_json(self) -> dict[str, Any]:
         """JSON values alone."""

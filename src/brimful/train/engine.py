@@ -137,6 +137,7 @@ class _Training:
         if self.ranks.first:
             write_json(self.config.out / "config.json", self.config.as_json(), self.log)
         self.log.settings(parts.rows)
+        self.log.warnings(parts.warnings)
 
     def _found(self) -> Loaded | None:
         """The checkpoint to go on from."""

@@ -15,6 +15,7 @@ from brimful.errors import UsageError
 from brimful.train.config import BatchingConfig, DataConfig
 from brimful.train.data.epoch_sampler import EpochSampler, Position
 from brimful.train.data.pipeline import DataPipeline, StepData
+from brimful.train.data.room import Room
 from brimful.train.distributed.ranks import Ranks, Vote
 from brimful.train.model.precision import Precision
 from brimful.train.step.batching import EVAL_TIMES_MICRO, Batching
@@ -51,8 +52,9 @@ class Evaluation:
 
     @staticmethod
     def pipeline(
-        task: Task, batching: Batching, config: BatchingConfig, data: DataConfig, seed: int, ranks: Ranks, device: torch.device
-    ) -> DataPipeline:
+        task: Task, batching: Batching, config: BatchingConfig, data: DataConfig, seed: int, ranks: Ranks, device: torch.device,
+        room: Room | None = None,
+    ) -> DataPipeline:  # fmt: skip
         """The evaluation data in a fixed order, a batch of each rank at a time; of samples with sizes, the largest first."""
         assert task.eval_data is not None
         sizes = getattr(task.eval_data, "sizes", None) if config.max_tokens is not None else None
@@ -61,7 +63,7 @@ class Evaluation:
             seed=seed, micro_batch=batching.eval_batch, accumulation=1, ranks=ranks.size, rank=ranks.rank, shuffle=False,
             sizes=sizes, max_tokens=EVAL_TIMES_MICRO * config.max_tokens if sizes is not None and config.max_tokens else None,
         )  # fmt: skip
-        return DataPipeline(task.eval_data, sampler, device, data, seed, ranks.from_first)
+        return DataPipeline(task.eval_data, sampler, device, data, seed, ranks.from_first, room)
 
     def probe(self) -> None:
         """One batch of the evaluation's size before the training: what does not fit shows now, not after an epoch. Where

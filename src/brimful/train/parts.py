@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import default_collate
 
+from brimful.decide.loading import Host, eval_batch, refuse
 from brimful.train.checking import Effective
 from brimful.train.config import Config
+from brimful.train.data.batch_errors import batches_are_made
 from brimful.train.data.epoch_sampler import EpochSampler
 from brimful.train.data.pipeline import DataPipeline
+from brimful.train.data.room import Room, device_free_bytes, plan_batches_on, shared_host, with_eval_batch
+from brimful.train.data.workers import largest_samples_bytes, shared
 from brimful.train.distributed.ranks import Ranks
 from brimful.train.evaluation import Evaluation
 from brimful.train.model.options import apply_model_options
@@ -22,10 +27,12 @@ from brimful.train.optim.optimizers import make_optimizer
 from brimful.train.optim.schedules import Schedule
 from brimful.train.reporting.peak_memory import limit_memory
 from brimful.train.reporting.progress_log import Log
-from brimful.train.step.batching import Batching, Split, plan_batches, token_rows
+from brimful.train.step.batching import Batching, Split, token_rows
 from brimful.train.step.oom import SamplesAtOnce
 from brimful.train.step.parallel import OVERLAP_AFTER, Overlapped, shard
 from brimful.train.task import Task
+from brimful.values import Diagnostic
+from brimful_inside.script import is_imaginary
 
 
 @dataclass
@@ -44,6 +51,7 @@ class Parts:
     pipeline: DataPipeline
     evaluation: Evaluation | None
     rows: list[Effective]
+    warnings: tuple[Diagnostic, ...]  # of what was given and kept, and is too much for the host
 
     def adopt_checkpoint(self, limits: dict[str, Any]) -> None:
         """Batches that out-of-memory errors had made smaller before stay so, unless another size is requested now."""
@@ -65,7 +73,8 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     """Raises UsageError for settings that cannot be meant with this task's data, before any memory is taken."""
     eval_samples = len(task.eval_data) if task.eval_data is not None else None  # type: ignore[arg-type]
     train_samples = len(task.train_data)  # type: ignore[arg-type]
-    batching = plan_batches(config.batch, ranks.size, train_samples, eval_samples)
+    host = shared_host(device, ranks)
+    batching, warnings = plan_batches_on(host, config, ranks.size, train_samples, eval_samples)
     why = "as asked" if config.device != "auto" else "what PyTorch found here"
     rows = [Effective("device", config.device, str(device), why), *batching.rows]
     if config.batch.max_tokens is not None:
@@ -92,8 +101,10 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     rows += optimizer_rows
 
     sampler = _sampler(task, config, batching, ranks)
-    pipeline = DataPipeline(task.train_data, sampler, device, config.data, config.seed, ranks.from_first)
-    rows += [pipeline.residence, pipeline.workers]
+    room = Room(host.for_training() if task.eval_data is not None else host, device_free_bytes(device, ranks))
+    pipeline = DataPipeline(task.train_data, sampler, device, config.data, config.seed, ranks.from_first, room)
+    rows += [pipeline.residence, *pipeline.rows]
+    warnings += pipeline.plan.warnings
     schedule = _schedule(config, sampler, batching, optimizer)
     rows += schedule.rows()
 
@@ -101,14 +112,40 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     at_once = SamplesAtOnce(task, split, ranks, log.say, restart)
     evaluation = None
     if task.eval_data is not None:
-        eval_pipeline = Evaluation.pipeline(task, batching, config.batch, config.data, config.seed, ranks, device)
+        host = host.less(pipeline.plan.host_bytes, pipeline.plan.shm_bytes)
+        batching, more = _with_room_for_evaluation(task, config, batching, host, ranks)
+        changed = {row.name: row for row in batching.rows}
+        rows = [changed.get(row.name, row) for row in rows]
+        room = Room(host, device_free_bytes(device, ranks))
+        eval_pipeline = Evaluation.pipeline(task, batching, config.batch, config.data, config.seed, ranks, device, room)
+        warnings += more + tuple(one for one in eval_pipeline.plan.warnings if one not in warnings)
+        rows += [replace(row, name=f"eval {row.name}") for row in eval_pipeline.rows if eval_pipeline.plan.workers]
         eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=eval_pipeline.sampler.sizes is not None)
         sharded = config.parallel == "fsdp2" and ranks.size > 1
         eval_at_once = SamplesAtOnce(task, eval_split, ranks, log.say, restart if sharded else None, "evaluation")
         evaluation = Evaluation(task, module, precision, ranks, eval_pipeline, eval_at_once, device=device, sharded=sharded)
+    if config.data.strict:
+        refuse(warnings)
     return Parts(
-        module, model, overlapped, optimizer, precision, schedule, batching, at_once, sampler, pipeline, evaluation, rows
-    )
+        module, model, overlapped, optimizer, precision, schedule, batching, at_once, sampler, pipeline, evaluation, rows,
+        warnings,
+    )  # fmt: skip
+
+
+def _with_room_for_evaluation(
+    task: Task, config: Config, batching: Batching, host: Host, ranks: Ranks
+) -> tuple[Batching, tuple[Diagnostic, ...]]:
+    """An evaluation batch whose samples the host has room for, by the largest of them."""
+    if is_imaginary() or config.data.host_policy == "ladder":
+        return batching, ()
+
+    def sample_bytes() -> float:
+        with batches_are_made():
+            return largest_samples_bytes(task.eval_data, getattr(task.eval_data, "collate", None) or default_collate)
+
+    needed = shared(sample_bytes, ranks.rank, ranks.from_first)
+    size, why, warnings = eval_batch(host, needed, batching.eval_batch, config.gave("batch.eval_batch"))
+    return (with_eval_batch(batching, size, why) if why is not None else batching), warnings
 
 
 def _placed(task: Task, device: torch.device, ranks: Ranks, log: Log) -> nn.Module:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from brimful import command as commands
+from brimful.decide.loading import workers_to_try
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
     MAX_TRIALS,
@@ -24,7 +25,7 @@ from brimful.decide.speed.measured import rate_estimate
 from brimful.decide.tune.learning_rate import learning_rate_advice
 from brimful.decide.tune.objective import UNCLEAR, fits_budget, peak_bytes
 from brimful.decide.tune.plan import make_plan
-from brimful.decide.tune.search import ALLOCATOR, Request, SearchResult, SpeedProblem, search_settings, workers_to_try
+from brimful.decide.tune.search import ALLOCATOR, Request, SearchResult, SpeedProblem, search_settings
 from brimful.errors import BrimfulError, DoesNotFit, TrialFailed
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes

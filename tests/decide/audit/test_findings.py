@@ -7,7 +7,7 @@ from builders import GIB, device_budget, loader, machine, optimizer, peak, repor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.decide.audit.findings import findings, workers_needed
+from brimful.decide.audit.findings import findings
 from brimful_inside.wire import BatchSeen, WorstBatch
 
 ASKED = {"batch_size": 64, "lr": 1e-3}
@@ -155,25 +155,3 @@ def test_a_learning_rate_that_relative_steps_ignore_is_found_whatever_stands_in_
 def test_a_card_that_is_mostly_empty_is_found_with_the_warning_that_fullness_is_no_goal():
     problem, explanation, _ = only("memory-idle", sample(peak=EMPTY_CARD), budget=device_budget())
     assert "10 %" in problem and "not a goal" in explanation
-
-
-# --- loader workers -------------------------------------------------------------------------------------------------------
-
-
-def step_time(making, computing, workers):
-    """A training with a loader whose workers make batches side by side: the truth that `workers_needed` has to recover."""
-    return making + computing if workers == 0 else max(computing, making / workers)
-
-
-@given(st.floats(1.001, 30), st.floats(1e-3, 1), st.integers(0, 8))
-def test_the_workers_named_keep_up_and_one_less_does_not(times, computing, workers):
-    making = times * computing * max(1, workers)  # more than they can: a loader that keeps up shows nothing of its speed
-    step = step_time(making, computing, workers)
-    needed = workers_needed(step, step - computing, workers)
-    assert step_time(making, computing, needed) <= computing * (1 + 1e-6)
-    assert needed == 1 or step_time(making, computing, needed - 1) > computing
-
-
-def test_a_loader_that_keeps_up_needs_what_it_has_and_nothing_helps_where_data_takes_all_the_time():
-    assert [workers_needed(0.1, 0.0, workers) for workers in (3, 0)] == [3, 1]
-    assert workers_needed(1.0, 0.999, 2) is None

@@ -21,7 +21,6 @@ from brimful.decide.tune.search import (
     Top,
     search_settings,
     top_sentence,
-    workers_to_try,
 )
 from brimful.values import Budget, Objective, Outcome, Trial, TrialKind
 
@@ -238,13 +237,6 @@ def test_workers_are_tried_where_loading_takes_time_and_not_elsewhere():
     assert idle.chosen["num_workers"] == 0
     assert {one.trial.settings["num_workers"] for one in idle.samples} == {0}
     assert "no time worth saving" in idle.why["num_workers"]
-
-
-@given(st.integers(1, 64))
-def test_worker_counts_to_try_are_few_and_within_the_machine(cores):
-    tried = workers_to_try(cores)
-    assert len(tried) <= 3 and list(tried) == sorted(set(tried))
-    assert all(1 <= count <= cores for count in tried)
 
 
 def test_a_crash_at_one_size_does_not_end_the_search():

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch.utils.data import Dataset, default_collate
 
+from brimful.decide.loading import Host
 from brimful.errors import DoesNotFit, UsageError
 from brimful.train.config import DataConfig
-from brimful.train.data import arrays
 from brimful.train.data.arrays import Arrays, Resident, decide_residence
+from brimful.train.data.room import Room
 from tests.brimful_inside.helper import CARD as CARD_OF_8_GIB
 from tests.brimful_inside.helper import run_trial
 
@@ -82,11 +83,9 @@ CARD = torch.device("cuda", 0)
 MIB = 1 << 20
 
 
-def decided(monkeypatch, free_device, free_host, ranks=1, size=100 * MIB, **config):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free_device, 80 << 30))
-    monkeypatch.setattr(arrays.host, "free_bytes", lambda: free_host)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-    return decide_residence(Arrays(torch.empty(size, dtype=torch.uint8)), CARD, DataConfig(**config))
+def decided(free_device, free_host, ranks=1, size=100 * MIB, **config):
+    room = Room(Host(free_host, 8, None, ranks, cards=ranks), free_device)
+    return decide_residence(Arrays(torch.empty(size, dtype=torch.uint8)), CARD, DataConfig(**config), room)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +97,8 @@ def decided(monkeypatch, free_device, free_host, ranks=1, size=100 * MIB, **conf
         (399, 399, 1, "host", "25% of 399 MiB free on the host do not hold it"),
     ],
 )
-def test_data_lives_where_its_share_of_the_free_memory_holds_it(monkeypatch, free_device, free_host, ranks, lives, why):
-    row = decided(monkeypatch, free_device * MIB, free_host * MIB, ranks)
+def test_data_lives_where_its_share_of_the_free_memory_holds_it(free_device, free_host, ranks, lives, why):
+    row = decided(free_device * MIB, free_host * MIB, ranks)
     assert row.requested is None and row.effective == lives
     assert "the data is 100 MiB" in row.why and why in row.why
 
@@ -114,27 +113,25 @@ def test_data_lives_where_its_share_of_the_free_memory_holds_it(monkeypatch, fre
         (200, 0, {"memory_share": 0.4}, "host"),
     ],
 )
-def test_a_named_residence_may_take_all_that_is_free_and_the_share_can_be_set(
-    monkeypatch, free_device, free_host, config, lives
-):
-    assert decided(monkeypatch, free_device * MIB, free_host * MIB, **config).effective == lives
+def test_a_named_residence_may_take_all_that_is_free_and_the_share_can_be_set(free_device, free_host, config, lives):
+    assert decided(free_device * MIB, free_host * MIB, **config).effective == lives
 
 
 @pytest.mark.parametrize(
     ("residence", "words"),
     [("device", "the data is 100 MiB, and 99.0 MiB free on the device do not"), ("pinned", "free on the host do not hold it")],
 )
-def test_a_named_residence_without_room_is_refused(monkeypatch, residence, words):
+def test_a_named_residence_without_room_is_refused(residence, words):
     free = {"device": (99 * MIB, 99 << 30), "pinned": (99 << 30, 99 * MIB)}[residence]
     with pytest.raises(DoesNotFit, match=words):
-        decided(monkeypatch, *free, residence=residence)
+        decided(*free, residence=residence)
 
 
 def test_other_data_sets_are_behind_a_loader_whatever_the_residence():
     class Made(Dataset):
         pass
 
-    row = decide_residence(Made(), CARD, DataConfig(residence="device"))
+    row = decide_residence(Made(), CARD, DataConfig(residence="device"), Room(Host(0, 8, None), 0))
     assert (row.requested, row.effective) == ("device", "loader") and "Made is no `Arrays`" in row.why
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import time
+from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from brimful.decide.loading import WORKER_BYTES, Host, LoaderPlan
 from brimful.errors import BrimfulError
-from brimful.train.checking import Effective
+from brimful.measure import host as machine
 from brimful.train.config import DataConfig
 from brimful.train.data import workers as workers_module
-from brimful.train.data.workers import Machine, Need, Rates, bound, choose, decide_workers, make_here, measure, shared
+from brimful.train.data.room import host_now
+from brimful.train.data.workers import decide_loading, largest_samples_bytes, make_here, measure, shared
+from tests.train.cgroups import stand_in_cgroup
 
 MIB, GIB = 1 << 20, 1 << 30
-ROOMY = Machine(cores=8, free_bytes=64 * GIB, shm_free_bytes=32 * GIB, ranks=1)
-SMALL = Need(batch_bytes=1 * MIB, prefetch=2, kept=1, batches=1000)
+ROOMY = Host(64 * GIB, 8, 32 * GIB)
 
 
 class Slow(Dataset):
@@ -41,72 +43,13 @@ def lists():
     return iter([list(range(at, at + 8)) for at in range(0, 64, 8)])
 
 
-def decided(data=None, machine=ROOMY, kept=1, **config):
-    return decide_workers(data or Slow(), lists, default_collate, DataConfig(**config), kept, machine)
+def decided(data=None, host=ROOMY, kept=1, **config):
+    return decide_loading(data or Slow(), lists, default_collate, DataConfig(**config), kept, host)
 
 
-@pytest.mark.parametrize(
-    ("machine", "most", "why"),
-    [
-        ({}, 8, "there are 8 cores"),
-        ({"ranks": 3}, 2, "there are 8 cores for 3 ranks"),
-        ({"free_bytes": 3 * 258 * 2 * MIB + 2 * MIB}, 3, "of memory are free"),
-        ({"free_bytes": 3 * 258 * 2 * MIB + 2 * MIB, "ranks": 2}, 1, "of memory are free"),
-        ({"shm_free_bytes": 64 * MIB}, 8, "cores"),
-        ({"shm_free_bytes": 10 * MIB}, 2, "/dev/shm has 10.0 MiB free for batches of 1.00 MiB"),
-        ({"shm_free_bytes": 5 * MIB}, 0, "/dev/shm"),
-        ({"shm_free_bytes": 0}, 0, "/dev/shm"),
-        ({"shm_free_bytes": None}, 8, "cores"),
-    ],
-)
-def test_the_machine_bounds_the_workers_and_the_tightest_bound_is_named(machine, most, why):
-    found, reason = bound(Machine(**{**vars(ROOMY), **machine}), SMALL)
-    assert found == most and why in reason
-
-
-def test_an_epoch_of_few_batches_and_those_that_a_step_keeps_bound_them():
-    assert bound(ROOMY, Need(MIB, 2, 1, batches=3)) == (3, "an epoch has 3 batches on a rank")
-    assert bound(ROOMY, Need(MIB, 2, 1, batches=1))[0] == 0
-    machine = Machine(8, 64 * GIB, 20 * MIB, 1)
-    assert [bound(machine, Need(MIB, 2, kept, 1000))[0] for kept in (0, 6)] == [5, 2]
-
-
-@given(
-    st.integers(1, 64), st.integers(0, 64 * GIB), st.integers(0, 8 * GIB), st.integers(1, 8), st.integers(1, GIB),
-    st.integers(1, 4), st.integers(0, 16),
-)  # fmt: skip
-def test_what_is_allowed_has_room(cores, free, shm, ranks, batch, prefetch, kept):
-    need = Need(batch, prefetch, kept, 1000)
-    most, _ = bound(Machine(cores, free, shm, ranks), need)
-    if most:
-        assert ranks * (most * prefetch + kept) * batch <= shm and ranks * (most * prefetch + kept) * batch <= free
-        assert most * ranks <= cores
-    asked, _ = bound(Machine(cores, free, shm, ranks), need, asked=1000)
-    assert asked >= most
-
-
-@pytest.mark.parametrize(
-    ("rates", "workers"),
-    [
-        (Rates(0.010, 0.0005, {1: 0.0105, 2: 0.0053, 4: 0.0052}), 2),
-        (Rates(0.010, 0.0005, {1: 0.0105, 2: 0.0053, 4: 0.0028}), 4),
-        (Rates(0.010, 0.0005, {1: 0.0105}), 1),  # one makes them no faster, and makes them meanwhile
-        (Rates(0.001, 0.0012, {1: 0.0013}), 0),  # to receive one takes as long as to make one
-        (Rates(0.0017, 0.0005, {1: 0.0058, 2: 0.0037}), 0),  # the way between processes takes longest
-        (Rates(0.010, 0.0005, {}), 0),
-    ],
-)
-def test_the_fewest_are_chosen_that_are_as_fast_and_none_where_they_could_cost_more_than_they_save(rates, workers):
-    chosen, why = choose(rates)
-    assert chosen == workers and "to make" in why
-
-
-@given(st.floats(1e-5, 1), st.floats(1e-5, 0.1), st.dictionaries(st.integers(1, 64), st.floats(1e-5, 2), min_size=1))
-def test_what_is_chosen_was_tried_and_is_within_the_gain_of_the_best(making_s, receiving_s, between):
-    chosen, _ = choose(Rates(making_s, receiving_s, between))
-    if chosen:
-        assert between[chosen] <= 1.1 * min(between.values()) + 1e-12
-        assert not any(count < chosen and s <= 1.1 * min(between.values()) for count, s in between.items())
+def workers_row(plan):
+    (row,) = (row for row in plan.rows if row.name == "workers")
+    return row
 
 
 def test_making_a_batch_is_measured_on_as_many_samples_as_that_needs(monkeypatch):
@@ -132,32 +75,62 @@ def test_more_workers_are_tried_until_they_bring_no_more(monkeypatch):
 
     def rate(loader, count):
         tried.append(count)
-        return max(0.1 / count, 0.03), 0.001
+        return max(0.1 / count, 0.03), 0.001, 50 * MIB
 
     monkeypatch.setattr(workers_module, "_rate", rate)
-    rates = measure(lambda count: DataLoader(Slow()), 0.1, most=24, scale=2)
-    assert tried == [1, 2, 4, 8] and (rates.making_s, rates.receiving_s, rates.between_s[8]) == (0.2, 0.002, 0.06)
-    for making_s, most, counts in ((0.1, 3, [1, 2, 3]), (0.0005, 8, [1])):  # received no faster than made: no use in more
-        tried.clear()
-        measure(lambda count: DataLoader(Slow()), making_s, most)
-        assert tried == counts
+    rates, own_bytes = measure(lambda count: DataLoader(Slow()), 0.1, lambda own_bytes: 24)
+    assert tried == [1, 2, 4, 8] and rates.between_s[8] == 0.03 and own_bytes == 50 * MIB
+    tried.clear()
+    measure(lambda count: DataLoader(Slow()), 0.1, lambda own_bytes: 3)
+    assert tried == [1, 2, 3]
+    tried.clear()
+    measure(lambda count: DataLoader(Slow()), 0.0005, lambda own_bytes: 8)
+    assert tried == [1], "a batch is received no faster than made: no use in more"
 
 
-def test_a_data_set_that_waits_gets_workers(monkeypatch):
+def test_a_data_set_that_waits_gets_workers_and_their_own_bytes_are_measured(monkeypatch):
     monkeypatch.setattr(workers_module, "_MEASURED_S", 0.1)
-    row = decided(Slow(0.05), Machine(2, 8 * GIB, GIB, 1))
-    assert row.requested is None and row.effective in (1, 2)
+    plan = decided(Slow(0.05), Host(8 * GIB, 2, GIB))
+    row = workers_row(plan)
+    assert row.requested is None and row.effective == plan.workers and plan.workers in (1, 2)
     assert "to make" in row.why and "with 1" in row.why
+    assert MIB < plan.host_bytes / plan.workers < WORKER_BYTES, "the assumed bytes are no longer what counts"
 
 
-def test_the_number_that_the_user_set_is_kept_unless_it_has_no_room(monkeypatch):
+def test_what_was_asked_for_is_kept_and_a_warning_says_where_it_has_no_room(monkeypatch):
     monkeypatch.setattr(workers_module, "measure", lambda *args: pytest.fail("nothing needs to be measured"))
-    assert decided(workers=12).effective == 12  # more than cores: asked is asked
-    assert decided(workers=0).why == "as asked"
-    tight = decided(machine=Machine(8, 8 * GIB, 4096, 1), workers=5)
-    assert tight.requested == 5 and tight.effective == 1 and "/dev/shm has 4.00 KiB free" in tight.why
-    none = decided(machine=Machine(8, 8 * GIB, 512, 1))
-    assert none.effective == 0 and "there is room for no worker" in none.why
+    assert decided(workers=12).workers == 12  # more than cores: asked is asked
+    assert workers_row(decided(workers=0)).why == "as asked"
+    tight = decided(host=Host(8 * GIB, 8, 4096), workers=5)
+    assert tight.workers == 5 and workers_row(tight).requested == 5
+    assert "/dev/shm has 4.00 KiB free" in workers_row(tight).why and "room for 1 worker" in tight.warnings[0].problem
+    none = decided(host=Host(8 * GIB, 8, 512))
+    assert none.workers == 0 and "there is room for no worker" in workers_row(none).why and not none.warnings
+
+
+def test_a_cgroup_of_2_gib_on_a_machine_of_24_is_what_workers_are_planned_in(tmp_path, monkeypatch):
+    free = stand_in_cgroup(tmp_path, 2 * GIB, used=200 * MIB)
+    monkeypatch.setattr(machine, "Cgroup", lambda: free)
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=24 * GIB, total=24 * GIB))
+    monkeypatch.setattr(machine, "cores", lambda: 32)
+    host = host_now(torch.device("cpu"))
+    assert host.free_bytes == 2 * GIB - 200 * MIB
+    monkeypatch.setattr(workers_module, "_rate", lambda loader, count: (0.1 / count, 0.001, 300 * MIB))
+    plan = decided(Slow(0.2), host)
+    assert plan.workers == 3 and plan.host_bytes <= 0.6 * host.free_bytes
+    assert decided(Slow(0.2), Host(24 * GIB, 32, None)).workers > 3, "without the limit there would be more"
+
+
+@pytest.mark.parametrize("sizes", [None, numpy.array([1, 5, 3] + [1] * 61)])
+def test_an_evaluations_batch_is_counted_by_its_largest_samples(sizes):
+    class Uneven(Slow):
+        def __getitem__(self, index):
+            return torch.zeros(int(self.sizes[index]) if self.sizes is not None else 4, dtype=torch.uint8)
+
+    data = Uneven()
+    data.sizes = sizes
+    padded = lambda samples: torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)  # noqa: E731
+    assert largest_samples_bytes(data, padded) == (5 if sizes is not None else 4)
 
 
 def test_measuring_opens_no_file_of_the_data_set_and_leaves_the_random_states_alone():
@@ -174,7 +147,7 @@ def test_measuring_opens_no_file_of_the_data_set_and_leaves_the_random_states_al
 
 
 def on_two_ranks(decide):
-    """What `shared` gives or raises on rank 0, and then on rank 1, which gets the first number that was shared."""
+    """What `shared` gives or raises on rank 0, and then on rank 1, which gets the first value that was shared."""
     box, outcomes = [], []
 
     def share(number):
@@ -183,15 +156,15 @@ def on_two_ranks(decide):
 
     for rank, work in enumerate((decide, lambda: pytest.fail("rank 0 decides"))):
         try:
-            outcomes.append(shared(work, None, rank, share))
+            outcomes.append(shared(work, rank, share))
         except Exception as error:
             outcomes.append(error)
     return outcomes
 
 
 def test_rank_0_decides_for_all():
-    outcomes = on_two_ranks(lambda: Effective("workers", None, 3, "measured"))
-    assert outcomes[0].why == "measured" and outcomes[1].effective == 3 and outcomes[1].why == "as rank 0 decided"
+    plan = LoaderPlan(3, 2, False, "measured")
+    assert on_two_ranks(lambda: plan) == [plan, plan]
 
 
 def test_no_rank_waits_for_one_that_could_not_decide():

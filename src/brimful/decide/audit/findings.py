@@ -5,12 +5,12 @@ An ordinary, sound script meets none of them.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from brimful.decide.memory.leaks import memory_that_grows
+from brimful.decide.loading import workers_needed
 from brimful.units import format_bytes, format_share
 from brimful.values import Budget, Diagnostic, Machine, Report, Setting, TrialResult
 from brimful_inside.wire import LoaderSeen
@@ -22,7 +22,6 @@ SHORT_BATCH_STEPS = 50  # in longer epochs one short batch is less than 2 % of t
 REPEATED_SHARE = 0.10  # of the batches of an epoch
 IDLE_SHARE = 0.50  # of the budget
 RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
-STARVED_SHARE = 0.02  # of a step: where computing takes less, p / c (`workers_needed`) shows nothing any more
 _Texts = tuple[str, str, str] | None
 
 
@@ -190,21 +189,6 @@ def loader_bound(seen: _Seen) -> _Texts:
         "The device stands idle in that time; a larger batch does not help.",
         suggestion,
     )
-
-
-def workers_needed(step_s: float, waited_s: float, workers: int) -> int | None:
-    """Loader workers that keep up, by a step of `step_s` seconds, `waited_s` of them waiting for `workers` workers (0: none).
-
-    One worker makes a batch in `p` seconds, the device works on it for `c`: `w` workers deliver one every ``p / w`` seconds, so
-    ``ceil(p / c)`` of them are enough; `workers` where nobody waits. None where the data takes over 50 times as long as `c`.
-    """
-    computing_s = step_s - waited_s
-    if workers and waited_s == 0:
-        return workers
-    if computing_s <= STARVED_SHARE * step_s:
-        return None
-    making_s = workers * step_s if workers else waited_s
-    return max(1, math.ceil(making_s / computing_s - 1e-9))
 
 
 def remainder(seen: _Seen) -> _Texts:

@@ -82,11 +82,6 @@ class SearchResult:
     failure: TrialResult | None = None
 
 
-def workers_to_try(cores: int) -> tuple[int, ...]:
-    """Counts of loader workers worth a trial against none: one, half the cores, all the cores but one; ascending."""
-    return tuple(sorted({1, cores // 2, cores - 1} - {0}))
-
-
 class Top(StrEnum):
     """What ended the way up."""
 

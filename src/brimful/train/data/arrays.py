@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any
 
@@ -10,10 +9,11 @@ import numpy
 import torch
 from torch.utils.data import Dataset
 
+from brimful.decide.loading import holds_data
 from brimful.errors import DoesNotFit, UsageError
-from brimful.measure import host
 from brimful.train.checking import Effective
 from brimful.train.config import DataConfig
+from brimful.train.data.room import Room
 from brimful.units import format_bytes
 
 _ALIKE = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -70,6 +70,11 @@ class Arrays(Dataset):
         """Of all arrays."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
+    @property
+    def pinned_bytes(self) -> int:
+        """What their copies in pinned memory take: PyTorch's allocator takes the next power of two for each."""
+        return sum(1 << max(0, tensor.nbytes - 1).bit_length() for tensor in self.tensors)
+
     def _name(self, number: int) -> str:
         return self._names[number] if self._names else f"array {number}"
 
@@ -105,13 +110,8 @@ def _from_numpy(array: numpy.ndarray, name: str) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
-def local_ranks() -> int:
-    """Ranks on this machine, by torchrun."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-
-
-def decide_residence(data: Any, device: torch.device, config: DataConfig) -> Effective:
-    """Where `data` lives: "device", "pinned", "host" or "loader", from the memory that is free now.
+def decide_residence(data: Any, device: torch.device, config: DataConfig, room: Room) -> Effective:
+    """Where `data` lives: "device", "pinned", "host" or "loader".
 
     Raises DoesNotFit where config.residence names a memory that is too small for the data.
     """
@@ -130,28 +130,28 @@ def decide_residence(data: Any, device: torch.device, config: DataConfig) -> Eff
         return row("host", "as asked")
     if all(tensor.device == device for tensor in data.tensors):
         return row("device", "the arrays are on the device already")
-    return row(*_first_with_room(data.bytes, device, config))
+    return row(*_first_with_room(data, config, room))
 
 
-def _first_with_room(size: int, device: torch.device, config: DataConfig) -> tuple[str, str]:
-    """(residence, why) for arrays of `size` bytes and a card."""
-    ranks = local_ranks()
+def _first_with_room(data: Arrays, config: DataConfig, room: Room) -> tuple[str, str]:
+    """(residence, why) for arrays and a card."""
+    size, ranks, share = data.bytes, room.host.ranks, config.memory_share
     shared = f" (a copy for each of {ranks} ranks)" if ranks > 1 else ""
     places = {
-        "device": (size, torch.cuda.mem_get_info(device)[0], "free on the device"),
-        "pinned": (size * ranks, host.free_bytes(), f"free on the host{shared}"),
+        "device": (size, room.device_free_bytes or 0, "free on the device"),
+        "pinned": (size * ranks, room.host.free_bytes, f"free on the host{shared}"),
     }
     words = f"the data is {format_bytes(size)}, and "
     for name, (needed, free, where) in places.items():
         if config.residence not in ("auto", name):
             continue
-        allowed = free if config.residence == name else int(config.memory_share * free)
-        share = "" if config.residence == name else f"{config.memory_share:.0%} of "
-        room = f"{share}{format_bytes(free)} {where}"
-        if needed <= allowed:
-            return name, f"{words}{room} hold it"
-        words += f"{room} do not hold it"
-        if config.residence == name:
+        named = config.residence == name
+        part = f"{'' if named else f'{share:.0%} of '}{format_bytes(free)} {where}"
+        fits = needed <= (free if named else int(share * free))
+        if fits and (named or name != "pinned" or holds_data(room.host, size, data.pinned_bytes, share)):
+            return name, f"{words}{part} hold it"
+        words += f"{part} do not hold it"
+        if named:
             raise DoesNotFit(words, f"It cannot live there ({name}).", 'Set config.data.residence to "auto".')
         words += "; "
     return "host", f"{words}rows are read from where they are"
@@ -165,6 +165,7 @@ class Resident:
         self._device = device
         self._staged = residence != "device" and device.type == "cuda"
         self._tensors = tuple(_placed(tensor, residence, device) for tensor in data.tensors)
+        self.pinned_bytes = data.pinned_bytes if residence == "pinned" else 0
 
     def take(self, rows: torch.Tensor) -> Any:
         """These rows (int64, on the host) on the device, copied: what is done to a batch in place does not reach the data."""

@@ -7,23 +7,25 @@ other, and may end a pass early or give other batches.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from brimful.decide.loading import PREFETCH, LoaderPlan
 from brimful.train.checking import Effective
 from brimful.train.config import DataConfig
 from brimful.train.data.arrays import Arrays, Resident, decide_residence
 from brimful.train.data.batch_errors import batches_are_made
 from brimful.train.data.epoch_sampler import EpochSampler, Position, StepIndices, worst_micro_batches
+from brimful.train.data.room import Room, room_now
 from brimful.train.data.seeds import SeededSamples
 from brimful.train.data.trees import cut, samples_in, to_device
-from brimful.train.data.workers import decide_workers, machine_now, samples_of, shared
+from brimful.train.data.workers import decide_loading, samples_of, shared
 from brimful.train.task import Batch
 from brimful_inside.script import is_imaginary, keeps_writes_out
 
@@ -52,7 +54,8 @@ class StepData:
 class DataPipeline:
     """Gives the steps of an `EpochSampler` over `data` their samples.
 
-    share(number): rank 0's number, on every rank; needed with more than one rank.
+    share(value): rank 0's value, on every rank; needed with more than one rank. `room` is the same on every rank; None: of a
+    training in one process.
     A data set may have `collate(samples) -> batch`; PyTorch's default_collate is used otherwise.
     """
 
@@ -63,11 +66,13 @@ class DataPipeline:
         device: torch.device,
         config: DataConfig,
         seed: int,
-        share: Callable[[int], int] | None = None,
+        share: Callable[[Any], Any] | None = None,
+        room: Room | None = None,
     ) -> None:
+        room = room or room_now(device)
         self.sampler = sampler
         self._device = device
-        self.residence: Effective = decide_residence(data, device, config)
+        self.residence: Effective = decide_residence(data, device, config, room)
         self._resident: Resident | None = None
         self._seeded: SeededSamples | None = None
         samples: Any = data
@@ -80,36 +85,48 @@ class DataPipeline:
             samples = self._seeded = SeededSamples(data, seed)
         # A batch of these indices, here and now. Of a copy: a file that it opens at its first use is not handed to the workers.
         self._make = lambda indices: collate(samples_of(copy.copy(samples), [int(index) for index in indices]))
-        self.workers: Effective = self._decide_workers(samples, collate, config, share)
+        self.plan = self._decide_loading(samples, collate, config, share, room)
+        self.rows = self._rows(config)
         self._batches: Any = _RankBatches(sampler)  # indices as arrays, where torch has lists in mind
-        workers = int(str(self.workers.effective))
+        workers = self.plan.workers
         self._loader = DataLoader(
             samples,
             batch_sampler=self._batches,
             collate_fn=collate,
             num_workers=workers,
-            prefetch_factor=config.prefetch if workers else None,
+            prefetch_factor=self.plan.prefetch if workers else None,
             persistent_workers=workers > 0,
-            pin_memory=device.type == "cuda" and self._resident is None,
+            pin_memory=self.plan.pin_memory and self._resident is None,
             generator=torch.Generator().manual_seed(seed),  # else each pass would draw from the training's own
         )
 
-    def _decide_workers(
-        self, samples: Any, collate: Callable[[Any], Any], config: DataConfig, share: Callable[[int], int] | None
-    ) -> Effective:
-        if self._resident is not None:
-            return Effective("workers", config.workers, 0, "the data is in arrays: no sample has to be made")
+    @property
+    def workers(self) -> Effective:
+        return self.rows[0]
 
-        def decide() -> Effective:
+    def _decide_loading(
+        self, samples: Any, collate: Callable[[Any], Any], config: DataConfig, share: Callable[[Any], Any] | None, room: Room
+    ) -> LoaderPlan:
+        if self._resident is not None:
+            return LoaderPlan(
+                0, PREFETCH, False, "the data is in arrays: no sample has to be made", self._resident.pinned_bytes
+            )
+
+        def decide() -> LoaderPlan:
             with batches_are_made():
                 kept = self.sampler.accumulation
-                return decide_workers(samples, self._measured_lists, collate, config, kept, machine_now())
+                return decide_loading(samples, self._measured_lists, collate, config, kept, room.host)
 
-        workers = shared(decide, config.workers, self.sampler.rank, share)
+        return shared(decide, self.sampler.rank, share)
+
+    def _rows(self, config: DataConfig) -> tuple[Effective, ...]:
+        if self._resident is not None:
+            return (Effective("workers", config.workers, 0, self.plan.why),)
+        rows = [Effective(row.name, row.requested, row.effective, row.why) for row in self.plan.rows]
         if self._seeded is not None and hasattr(self._seeded.data, "__getitems__"):
             why = "samples are made one by one, each with random numbers of its own (data.random_samples), not by __getitems__"
-            workers = dataclasses.replace(workers, why=f"{workers.why}; {why}")
-        return workers
+            rows[0] = replace(rows[0], why=f"{rows[0].why}; {why}")
+        return tuple(rows)
 
     def _measured_lists(self) -> Iterator[numpy.ndarray]:
         """Of epoch 1: epoch 0 begins with the largest samples, which are not what a batch takes."""

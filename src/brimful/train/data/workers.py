@@ -1,127 +1,64 @@
-"""How many loader workers a rank gets: measured on the data itself, within what the machine has.
+"""How many loader workers a rank gets: measured on the data itself, within what the host has room for.
 
 Making a batch in the training's own process delays the training. Workers make batches meanwhile, but to receive one costs as
-well: `choose` weighs the two.
+well: `brimful.decide.loading` weighs the two, and adds up the bytes. Here is what measures.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
+import psutil
 import torch
 from torch.utils.data import DataLoader
 
+from brimful.decide.loading import (
+    WORKER_BYTES,
+    Asked,
+    Host,
+    LoaderPlan,
+    Need,
+    Rates,
+    brings_more,
+    choose_workers,
+    plan_loader,
+)
 from brimful.errors import BrimfulError
-from brimful.measure import host
-from brimful.train.checking import Effective
 from brimful.train.config import DataConfig
-from brimful.train.data.arrays import local_ranks
 from brimful.train.data.seeds import kept_random_states
 from brimful.train.data.trees import bytes_in
-from brimful.units import format_bytes, format_duration
 from brimful_inside.script import is_imaginary
 
-_WORKER_BYTES = 256 << 20  # assumed: what a forked worker comes to have of its own
-_SHARE = 0.5  # of free memory and of /dev/shm that loading may take. Assumed: others want some too
-_GAIN = 0.1  # what more workers must bring. Assumed: less is within the noise of so short a measurement
 _MEASURED_S = 0.7  # for each number of workers. Assumed: long against the 50 ms or so that starting one takes
 _MAKING_S = 0.1  # a batch that takes so long is measured well. Assumed
-_FAILED = -1  # what is shared where rank 0 could not measure
+_SAMPLES = 8  # of an evaluation's data, for the bytes of one
+_FAILED = "rank 0 failed"  # what is shared where rank 0 could not measure
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What the workers of all ranks on this machine have to share."""
-
-    cores: int
-    free_bytes: int
-    shm_free_bytes: int | None  # None: there is no /dev/shm, and batches go another way
-    ranks: int  # on this machine
-
-
-@dataclass(frozen=True)
-class Need:
-    """What workers ask of it."""
-
-    batch_bytes: int
-    prefetch: int
-    kept: int  # batches of a step, which are kept until it is done
-    batches: int  # of this rank in an epoch
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Seconds for a batch: made here, received from a worker, and between two with so many workers."""
-
-    making_s: float
-    receiving_s: float
-    between_s: dict[int, float]  # by number of workers
-
-
-def machine_now() -> Machine:
-    return Machine(host.cores(), host.free_bytes(), host.shm_free_bytes(), local_ranks())
-
-
-def bound(machine: Machine, need: Need, asked: int | None = None) -> tuple[int, str]:
-    """(the most workers of one rank, what bounds them). Cores and the length of an epoch bound no number that the user set."""
-    each = need.batch_bytes * need.prefetch
-    bounds = [(int((_SHARE * machine.free_bytes / machine.ranks - need.kept * need.batch_bytes) // (each + _WORKER_BYTES)),
-               f"{format_bytes(machine.free_bytes)} of memory are free")]  # fmt: skip
-    if machine.shm_free_bytes is not None and need.batch_bytes:
-        room = _SHARE * machine.shm_free_bytes / machine.ranks - need.kept * need.batch_bytes
-        words = f"/dev/shm has {format_bytes(machine.shm_free_bytes)} free for batches of {format_bytes(need.batch_bytes)}"
-        bounds.append((int(room // each), words))
-    if asked is None:
-        cores = f"{machine.cores} cores" + (f" for {machine.ranks} ranks" if machine.ranks > 1 else "")
-        bounds.append((machine.cores // machine.ranks, f"there are {cores}"))
-        bounds.append((need.batches if need.batches > 1 else 0, f"an epoch has {need.batches:,} batches on a rank"))
-    most, why = min(bounds, key=lambda b: b[0])
-    return max(0, most), why
-
-
-def choose(rates: Rates) -> tuple[int, str]:
-    """(workers, why): the fewest whose batches come about as fast as with any number tried, or none.
-
-    How long the device computes for a batch is not known yet. Without workers a step takes computing + making; with them the
-    longer of computing and between, + receiving. So they win at most ``making - receiving`` (long computing) and lose at
-    most ``between + receiving - making`` (no computing); they are taken where they can win more than they can lose.
-    """
-    made = f"a batch takes {format_duration(rates.making_s)} to make"
-    if not rates.between_s:
-        return 0, made
-    best = min(rates.between_s.values())
-    chosen = min(count for count, between_s in rates.between_s.items() if between_s <= best * (1 + _GAIN))
-    wins = rates.making_s - rates.receiving_s
-    loses = rates.between_s[chosen] + rates.receiving_s - rates.making_s
-    tried = ", ".join(f"{format_duration(between_s)} with {n}" for n, between_s in sorted(rates.between_s.items()))
-    reason = f"{made}, {format_duration(rates.receiving_s)} to receive from a worker, and one comes every {tried}"
-    if loses >= wins:
-        return 0, f"{reason}: workers could cost more than they save"
-    return chosen, f"{reason}: the fewest within {_GAIN:.0%} of the fastest"
-
-
-def measure(loader: Callable[[int], DataLoader], making_s: float, most: int, scale: float = 1) -> Rates:
-    """Twice as many workers each time, up to `most`, until more bring no more. A whole batch is `scale` of the loader's."""
+def measure(loader: Callable[[int], DataLoader], making_s: float, most_with: Callable[[int], int]) -> tuple[Rates, int]:
+    """Twice as many workers each time, until more bring no more. ``most_with(bytes)``: how many there is room for where each
+    takes so much of its own; the first one shows that. Returns the rates and these bytes."""
     between: dict[int, float] = {}
-    receiving_s = 0.0
-    for count in sorted({most, *(1 << n for n in range(most.bit_length()))}):
-        fastest = min(between.values(), default=math.inf)
-        between[count], received_s = _rate(loader(count), count)
-        receiving_s = receiving_s or received_s
-        if making_s <= receiving_s or between[count] > (1 - _GAIN) * fastest:
+    receiving_s, count, most, worker_bytes = 0.0, 1, 1, WORKER_BYTES
+    while count <= most:
+        between[count], received_s, own_bytes = _rate(loader(count), count)
+        if count == 1:
+            receiving_s, worker_bytes = received_s, own_bytes or WORKER_BYTES
+            most = most_with(worker_bytes)
+        if making_s <= receiving_s or not brings_more(between, count):
             break
-    return Rates(making_s * scale, receiving_s * scale, {count: between_s * scale for count, between_s in between.items()})
+        count = min(2 * count, most) if count < most else most + 1
+    return Rates(making_s, receiving_s, between), worker_bytes
 
 
-def _rate(loader: DataLoader, count: int) -> tuple[float, float]:
-    """Seconds between two batches of `count` workers, and the time that this thread works for each. The first batch of each
-    worker is for warming up."""
+def _rate(loader: DataLoader, count: int) -> tuple[float, float, int | None]:
+    """Seconds between two batches of `count` workers, the time that this thread works for each, and the most bytes that one
+    worker has of its own. The first batch of each worker is for warming up."""
     batches = iter(loader)
     for _ in range(count):
         next(batches)
@@ -129,7 +66,16 @@ def _rate(loader: DataLoader, count: int) -> tuple[float, float]:
     while drawn < count or time.perf_counter() - started < _MEASURED_S:
         next(batches)
         drawn += 1
-    return (time.perf_counter() - started) / drawn, (time.thread_time() - worked) / drawn
+    rates = (time.perf_counter() - started) / drawn, (time.thread_time() - worked) / drawn
+    return *rates, _own_bytes([worker.pid for worker in getattr(batches, "_workers", ())])
+
+
+def _own_bytes(pids: Iterable[int]) -> int | None:
+    """Memory that no other process shares, of the largest; None where it cannot be read."""
+    try:
+        return max((psutil.Process(pid).memory_full_info().uss for pid in pids), default=None)
+    except (psutil.Error, OSError):
+        return None
 
 
 def make_here(make: Callable[[list[int]], Any], indices: list[int]) -> tuple[int, int, float]:
@@ -158,46 +104,57 @@ def _endless(lists: Callable[[], Iterable[Any]], samples: int) -> Iterator[list[
             yield [int(index) for index in indices[:samples]]
 
 
-def decide_workers(
+def decide_loading(
     data: Any,
     lists: Callable[[], Iterable[Any]],
     collate: Callable[[list[Any]], Any],
     config: DataConfig,
     kept: int,
-    machine: Machine,
-) -> Effective:
-    """The workers of one rank for `data`, whose batches are of the indices in ``lists()``; `kept` batches make a step."""
-
-    def row(effective: int, why: str) -> Effective:
-        return Effective("workers", config.workers, effective, why)
-
-    if config.workers == 0:
-        return row(0, "as asked")
-    if is_imaginary():
-        return row(config.workers or 0, "a trial on an imaginary card makes its batches itself")
+    host: Host,
+) -> LoaderPlan:
+    """How one rank loads `data`, whose batches are of the indices in ``lists()``; `kept` batches make a step."""
+    asked = Asked(config.workers, config.prefetch, config.pin_memory)
+    if config.workers == 0 or is_imaginary():
+        alone = Asked(config.workers or 0, config.prefetch, config.pin_memory)
+        plan = plan_loader(host, Need(0, 1), alone, config.host_policy)
+        return plan if config.workers == 0 else _explained(plan, asked, "a trial on an imaginary card makes its batches itself")
     first = [int(index) for index in next(iter(lists()))]
-    epoch = sum(1 for _ in itertools.islice(lists(), 2 * machine.cores))  # beyond that it bounds nothing
+    epoch = sum(1 for _ in itertools.islice(lists(), 2 * host.cores))  # beyond that it bounds nothing
     unopened = copy.copy(data)  # a file that it opens at its first use is not handed to the workers
     with kept_random_states():
         samples, batch_bytes, making_s = make_here(lambda indices: collate(samples_of(unopened, indices)), first)
-    scale = len(first) / samples
-    need = Need(int(batch_bytes * scale), config.prefetch, kept, epoch)
-    most, why = bound(machine, need, config.workers)
-    if config.workers is not None:
-        return row(min(config.workers, most), "as asked" if config.workers <= most else f"{why}: more would not have room")
-    if most == 0:
-        return row(0, f"{why}: there is room for no worker")
+    need = Need(batch_bytes / samples, len(first), kept, epoch)
+    plan = plan_loader(host, need, asked, config.host_policy)
+    if config.workers is not None or config.host_policy == "ladder":
+        return plan
+    if plan.workers == 0:
+        return _explained(plan, asked, f"{plan.why}: there is room for no worker")
 
     def loader(count: int) -> DataLoader:
         batches: Any = _endless(lists, samples)
         generator = torch.Generator().manual_seed(0)
         return _Unwatched(
-            data, batch_sampler=batches, collate_fn=collate, num_workers=count, prefetch_factor=config.prefetch,
+            data, batch_sampler=batches, collate_fn=collate, num_workers=count, prefetch_factor=plan.prefetch,
             generator=generator,
         )  # fmt: skip
 
-    chosen, reason = choose(measure(loader, making_s, most, scale))
-    return row(chosen, reason + (f" (at most {most}: {why})" if chosen == most else ""))
+    def planned(worker_bytes: int) -> LoaderPlan:
+        return plan_loader(host, replace(need, worker_bytes=worker_bytes), asked, config.host_policy)
+
+    rates, worker_bytes = measure(loader, making_s, lambda own_bytes: planned(own_bytes).workers)
+    most = planned(worker_bytes)
+    chosen, reason = choose_workers(rates.scaled(len(first) / samples))
+    chosen = min(chosen, most.workers)
+    reason += f" (at most {most.workers}: {most.why})" if chosen == most.workers else ""
+    settled = replace(asked, workers=chosen)
+    plan = plan_loader(host, replace(need, worker_bytes=worker_bytes), settled, config.host_policy)
+    return _explained(plan, asked, reason)
+
+
+def _explained(plan: LoaderPlan, asked: Asked, why: str) -> LoaderPlan:
+    """With the reason for its number of workers, beside what was really asked for."""
+    rows = tuple(replace(row, requested=asked.workers, why=why) if row.name == "workers" else row for row in plan.rows)
+    return replace(plan, rows=rows)
 
 
 def samples_of(data: Any, indices: list[int]) -> list[Any]:
@@ -205,24 +162,31 @@ def samples_of(data: Any, indices: list[int]) -> list[Any]:
     return data.__getitems__(indices) if hasattr(data, "__getitems__") else [data[index] for index in indices]
 
 
-def shared(decide: Callable[[], Effective], asked: int | None, rank: int, share: Callable[[int], int] | None) -> Effective:
-    """Decides on rank 0 for all ranks, so that they load alike.
+def largest_samples_bytes(data: Any, collate: Callable[[list[Any]], Any]) -> float:
+    """Of one sample of a batch of the largest ones, where `data` has sizes; else of the first ones."""
+    sizes = getattr(data, "sizes", None)
+    indices = range(min(_SAMPLES, len(data)))
+    chosen = [int(index) for index in (sizes.argsort()[-_SAMPLES:] if sizes is not None else indices)]
+    with kept_random_states():
+        return bytes_in(collate(samples_of(copy.copy(data), chosen))) / len(chosen) if chosen else 0.0
+
+
+def shared(decide: Callable[[], Any], rank: int, share: Callable[[Any], Any] | None) -> Any:
+    """Decided on rank 0 and handed on, so that all ranks load alike.
 
     Raises BrimfulError on the other ranks where rank 0 could not decide; there the reason itself is raised.
     """
     if share is None:
         return decide()
-    if rank != 0:
-        workers = share(0)
-        if workers == _FAILED:
-            raise BrimfulError(
-                "rank 0 could not make a batch of the data set", "its own message says why", "read that of rank 0"
-            )
-        return Effective("workers", asked, workers, "as rank 0 decided")
-    try:
-        decided = decide()
-    except BaseException:
-        share(_FAILED)
-        raise
-    share(int(str(decided.effective)))
+    if rank == 0:
+        try:
+            decided = decide()
+        except BaseException:
+            share(_FAILED)
+            raise
+        share(decided)
+        return decided
+    decided = share(None)
+    if decided == _FAILED:
+        raise BrimfulError("rank 0 could not make a batch of the data set", "its own message says why", "read that of rank 0")
     return decided

@@ -22,6 +22,7 @@ from brimful.errors import DiskFull, UsageError
 from brimful.train.checking import Effective
 from brimful.train.reporting.peak_memory import TRAIN, Peaks
 from brimful.units import counted, format_bytes, format_duration, format_rate
+from brimful.values import Diagnostic
 from brimful_inside.script import is_imaginary
 
 
@@ -85,6 +86,13 @@ class Log:
         for line in settings_table(rows):
             self.line(line)
         self.event("settings", rows=[dataclasses.asdict(row) for row in rows])
+
+    def warnings(self, warnings: Iterable[Diagnostic]) -> None:
+        """What was given and is kept, though it is more than there is room for."""
+        for one in warnings:
+            because = one.explanation[:1].upper() + one.explanation[1:]
+            self.line(f"Warning: {one.problem}. {because}. To avoid it: {one.suggestion}.")
+            self.event("warning", **dataclasses.asdict(one))
 
     def close(self) -> None:
         with _on_full_disk(self._end_board):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from brimful.decide.loading import EVAL_TIMES
 from brimful.errors import UsageError
 from brimful.train.checking import Effective
 from brimful.train.config import BatchingConfig
 from brimful.units import counted
 
-# Assumed: evaluation keeps no activations for a backward pass; the first batch of the size that follows is tried at the start.
-EVAL_TIMES_MICRO = 3
+EVAL_TIMES_MICRO = EVAL_TIMES  # the first batch of the size that follows is tried at the start
 
 
 @dataclass(frozen=True)
