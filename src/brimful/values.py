@@ -175,6 +175,18 @@ class SpeedEstimate:
 
 
 @dataclass(frozen=True)
+class TriedSize:
+    """A batch size as a row of the table of `tune`. Each number says whether it was measured at this size, or predicted."""
+
+    batch_size: int
+    fits: bool | None  # within the budget; None: not known
+    peak_bytes: Estimate | None  # of the memory that the budget is of; None where a trial ran out
+    effective_batch: Estimate | None  # samples in an update, over all ranks
+    updates_per_epoch: Estimate | None
+    epoch_s: Estimate | None
+
+
+@dataclass(frozen=True)
 class Plan:
     """The chosen settings, and the command to paste."""
 
@@ -189,6 +201,7 @@ class Plan:
     samples_per_s: Estimate | None = None
     baseline_samples_per_s: Estimate | None = None  # the user's own settings, measured in the same session
     warnings: tuple[Diagnostic, ...] = ()
+    sizes: tuple[TriedSize, ...] = ()  # ascending
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from brimful.values import (
     SpeedEstimate,
     TrialKind,
     TrialResult,
+    TriedSize,
 )
 
 
@@ -65,7 +66,59 @@ def _plan_sections(record: Record, plan: Plan) -> list[Section]:
     ran = "A trial ran these settings." if plan.verified else "No trial has run exactly these settings."
     notes = (f"{ran} {counted(plan.trials, 'trial')}, {plan.out_of_memory_trials or 'none'} out of memory.",)
     paste = CommandLine("The command to paste", plan.command_line, notes)
-    return [paste, *settings_table(plan.settings), *changes_table(record)]
+    return [paste, *settings_table(plan.settings), *sizes_table(record, plan), *changes_table(record)]
+
+
+def sizes_table(record: Record, plan: Plan) -> list[Section]:
+    """Batch sizes as people climb them by hand: memory, share of the budget, update, epoch."""
+    if not plan.sizes:
+        return []
+    budget, chosen = record.opened.budget, planned_batch_size(record)
+    numbers: dict[str, list[Cell]] = {
+        "memory": [_peak_cell(one) for one in plan.sizes],
+        "of the budget": [_budget_cell(one, budget) for one in plan.sizes],
+        "effective batch": [_count_cell(one.effective_batch) for one in plan.sizes],
+        "updates / epoch": [_count_cell(one.updates_per_epoch) for one in plan.sizes],
+        "time / epoch": [_time_cell(one.epoch_s) for one in plan.sizes],
+    }
+    names = []
+    for name, cells in numbers.items():
+        sources = [cell.source for cell in cells if cell.source is not None]
+        if sources:  # that of most stands above them, and every other one beside its number
+            most = max(sources, key=sources.count)
+            numbers[name] = [replace(cell, source=None) if cell.source is most else cell for cell in cells]
+            name += f", {most.value}"
+        names.append(name)
+    tones = ["strong" if one.batch_size == chosen else "" for one in plan.sizes]
+    sizes = [Cell(count_text(one.batch_size), tone=tone) for one, tone in zip(plan.sizes, tones, strict=True)]
+    notes = [sample.worst_batch.what for trial in record.trials for sample in trial.reports if sample.worst_batch]
+    longest = tuple(f"Memory: {what}" for what in dict.fromkeys(notes[:1]))
+    columns = (Column("batch size", right=True), *(Column(name, right=True) for name in names))
+    rows = tuple(zip(sizes, *numbers.values(), strict=True))
+    return [Table("What each batch size means", columns, rows, longest)]
+
+
+def _peak_cell(one: TriedSize) -> Cell:
+    if one.peak_bytes is None:
+        return Cell("out of memory", tone="bad") if one.fits is False else ABSENT
+    return Cell(bytes_text(one.peak_bytes.value), one.peak_bytes.source, tone="bad" if one.fits is False else "")
+
+
+def _budget_cell(one: TriedSize, budget: Budget | None) -> Cell:
+    if one.peak_bytes is None or budget is None or not budget.bytes:
+        return ABSENT
+    share = one.peak_bytes.value / budget.bytes
+    tone = "bad" if one.fits is False else ""
+    spills = ", may spill" if tone and share <= 1 else ""  # by the upper end of its interval
+    return Cell(share_text(share) + spills, share=share, tone=tone)
+
+
+def _count_cell(value: Estimate | None) -> Cell:
+    return ABSENT if value is None else Cell(count_text(value.value), value.source)
+
+
+def _time_cell(value: Estimate | None) -> Cell:
+    return ABSENT if value is None else Cell(seconds_text(value.value), value.source)
 
 
 def audit_sections(audit: Audit) -> list[Section]:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from brimful import command as commands
+from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.plan import make_plan
+from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
 from brimful.errors import UsageError
 from brimful.units import format_share
 from brimful.values import (
@@ -22,6 +24,7 @@ from brimful.values import (
     Setting,
     Source,
     SpeedEstimate,
+    TriedSize,
 )
 from brimful.verbs import imaginary, tune_measured
 from brimful.verbs.imaginary import Tracer
@@ -111,7 +114,32 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None) -> Plan:
         peak=_estimate(confirmed or conclusion.peak),
         speed=choice.samples_per_s,
         warnings=[*imaginary.search_notes(conclusion), *choice.warnings, *rate_advice(tracer.representative(), asked, size)],
+        sizes=_sizes(tracer, conclusion, choice, asked),
     )
+
+
+def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked: int | None) -> tuple[TriedSize, ...]:
+    """Powers of two around the largest, and what was traced or requested: peaks by the traces, else by the sizes of allocations
+    extrapolated from them."""
+    largest, card, model = conclusion.estimate.largest_batch_size or 1, tracer.limitless_card, conclusion.size_model
+    speed = choice.speed or speed_of(tracer, largest, largest)
+    curve = () if isinstance(speed, Diagnostic) else speed.curve
+    peaks, fitting = {}, {}
+    spills = conclusion.estimate.limited_by == "budget"
+    for size in sizes_to_show(largest, [asked, choice.batch_size, *tracer.samples], spills):
+        traced = tracer.samples.get(size)
+        if traced is not None and traced.outcome is Outcome.COMPLETED:
+            played = tracer.played(size, card)
+        else:
+            played = model.replay_at(size, card.settings) if model is not None and size >= min(model.fitted_at) else None
+        if played is None and traced is None:
+            continue  # nothing is known of it
+        if played is not None:
+            peaks[size] = _estimate(card.estimate(played.peak))
+        fits = tracer.card.fits(played) if played is not None else False
+        fitting[size] = fits and (traced is None or traced.outcome is Outcome.COMPLETED)
+    rates = {point.batch_size: point.value for point in curve}
+    return tried_sizes(list(tracer.samples.values()), peaks, rates, fitting, fitting)
 
 
 def _confirm(tracer: Tracer, size: int) -> PeakEstimate | None:

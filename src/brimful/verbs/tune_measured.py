@@ -26,6 +26,7 @@ from brimful.decide.tune.learning_rate import learning_rate_advice
 from brimful.decide.tune.objective import UNCLEAR, fits_budget, peak_bytes
 from brimful.decide.tune.plan import make_plan
 from brimful.decide.tune.search import ALLOCATOR, Request, SearchResult, SpeedProblem, search_settings
+from brimful.decide.tune.sizes import tried_sizes
 from brimful.errors import BrimfulError, DoesNotFit, TrialFailed
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes
@@ -34,6 +35,7 @@ from brimful.values import (
     Diagnostic,
     Estimate,
     Limits,
+    MemoryEstimate,
     Objective,
     Outcome,
     Plan,
@@ -42,6 +44,7 @@ from brimful.values import (
     Trial,
     TrialKind,
     TrialResult,
+    TriedSize,
 )
 from brimful.verbs.devices import require_that_card
 from brimful.verbs.imaginary import ignores_the_batch_size
@@ -104,7 +107,7 @@ def run(session: Session, task: Task) -> Plan:
     if result.chosen is None:
         raise error_of(session, result.failure or session.results[-1])
     session.keep(result.speed)
-    plan = _plan(session, task, result)
+    plan = _plan(session, task, result, memory.estimate)
     session.keep(plan)
     return plan
 
@@ -202,7 +205,7 @@ def _memory_unknown(task: Task, trial_result: TrialResult) -> TrialFailed:
     )
 
 
-def _plan(session: Session, task: Task, result: SearchResult) -> Plan:
+def _plan(session: Session, task: Task, result: SearchResult, memory: MemoryEstimate) -> Plan:
     """The plan, after one more trial of what was chosen, its evaluation included."""
     assert result.chosen is not None
     asked, budget, chosen = task.start.asked, task.start.budget, {**task.settings, **result.chosen}
@@ -227,7 +230,28 @@ def _plan(session: Session, task: Task, result: SearchResult) -> Plan:
         speed=rate_estimate(rates, noise) if rates else None,
         baseline_speed=rate_estimate(baseline, noise) if baseline else None,
         warnings=[*_noise_advice(noise), *rate_advice(confirmed, asked, size)],
+        sizes=_sizes(session, task, result, memory),
     )
+
+
+def _sizes(session: Session, task: Task, result: SearchResult, memory: MemoryEstimate) -> tuple[TriedSize, ...]:
+    """Every size that ran. Its peak is measured where a trial shows a true one, and else lies on the curve through those."""
+    budget, trials = task.start.budget, {}
+    for one in session.results:
+        trials.setdefault(int(one.trial.settings["batch_size"]), []).append(one)
+    peaks, fitting = {}, {}
+    for size, several in trials.items():
+        true = [one for one in several if not task.on_cpu or one.trial.kind is TrialKind.MEMORY]
+        seen = [peak for one in true if one.outcome is Outcome.COMPLETED and (peak := peak_bytes(one, budget.memory))]
+        failed = any(one.outcome in OUT_OF_MEMORY for one in several)
+        if seen and not failed:
+            peaks[size] = Estimate(max(seen), Source.MEASURED)
+        elif not true and not failed and memory.fixed_bytes is not None:
+            curve = memory.fixed_bytes + (memory.linear_bytes or 0) * size + (memory.quadratic_bytes or 0) * size**2
+            peaks[size] = Estimate(curve, Source.PREDICTED)
+        fitting[size] = not failed and (size not in peaks or peaks[size].value <= budget.bytes)
+    rates = {point.batch_size: point.value for point in result.speed.points}
+    return tried_sizes(session.results, peaks, rates, fitting)
 
 
 def _noise_advice(noise: float | None) -> list[Diagnostic]:

@@ -7,7 +7,18 @@ from collections.abc import Mapping, Sequence
 
 from brimful.command import fill
 from brimful.outcomes import OUT_OF_MEMORY
-from brimful.values import Command, Diagnostic, Estimate, Objective, Plan, PlannedSetting, Setting, Source, TrialResult
+from brimful.values import (
+    Command,
+    Diagnostic,
+    Estimate,
+    Objective,
+    Plan,
+    PlannedSetting,
+    Setting,
+    Source,
+    TrialResult,
+    TriedSize,
+)
 
 
 def command_line(command: Command, settings: Mapping[str, Setting], environment: Mapping[str, str] | None = None) -> str:
@@ -57,6 +68,7 @@ def make_plan(
     speed: Estimate | None = None,
     baseline_speed: Estimate | None = None,
     warnings: Sequence[Diagnostic] = (),
+    sizes: Sequence[TriedSize] = (),
 ) -> Plan:
     """The plan for `chosen` settings; `samples` are all the trials that were run, failed ones too.
 
@@ -75,4 +87,5 @@ def make_plan(
         samples_per_s=speed,
         baseline_samples_per_s=baseline_speed,
         warnings=tuple(warnings),
+        sizes=tuple(sizes),
     )
