@@ -11,11 +11,11 @@ from world import COMMAND, GIB, MIB, WORLDS, World, chosen, reporting, work
 
 from brimful import tune
 from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
-from brimful.measure import accelerators
+from brimful.measure import accelerators, host
 from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import custom_gpu
 from brimful.record import latest, read_record
-from brimful.values import Outcome, Plan, Record, Source
+from brimful.values import Estimate, Outcome, Plan, Record, Source
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
@@ -158,3 +158,71 @@ def test_no_batch_size_beyond_the_data_set_is_tried_once_its_length_is_known(obj
     record = work(world, tune, device="cpu", budget="1GiB", objective=objective)
     assert chosen(record) <= 30
     assert all(trial.settings["batch_size"] <= 30 for trial in world.launched[1:])
+
+
+# --- what each size means, and the host ---------------------------------------------------------------------------------
+
+
+def test_a_row_for_each_size_says_what_was_measured_and_what_is_predicted():
+    record = work(World(overhead_s=0.3), tune, ("my-train", "--batch-size", "24"), device="cpu", budget="1GiB")
+    rows = {row.batch_size: row for row in record.plan.sizes}
+    assert rows.keys() == {one.trial.settings["batch_size"] for one in record.trials}
+    row = rows[chosen(record)]
+    assert row.fits and row.effective_batch == Estimate(chosen(record), Source.MEASURED)
+    assert row.epoch_s.source is Source.PREDICTED and row.epoch_s.value > 0
+    assert row.updates_per_epoch.value == -(-10_000 // chosen(record))
+
+
+def test_on_an_imaginary_card_the_table_reaches_beyond_what_fits():
+    record = work(World(linear=100 * MIB), tune, ("my-train", "--batch-size", "500"), gpu_memory="8GiB")
+    rows = record.plan.sizes
+    assert [row.batch_size for row in rows] == sorted(row.batch_size for row in rows)
+    assert rows[-1].batch_size == 500 and rows[-1].fits is False, "what was requested stands there, though it does not fit"
+    assert max(row.batch_size for row in rows if row.fits) == record.memory.largest_batch_size
+    assert all(row.peak_bytes is None or row.peak_bytes.source is Source.PREDICTED for row in rows)
+
+
+WITH_WORKERS = (*COMMAND, "--num-workers", "{num_workers}", "--eval-batch-size", "{eval_batch_size}")
+
+
+def settings_of(record: Record) -> dict:
+    return {row.name: row for row in record.plan.settings}
+
+
+@pytest.fixture
+def small_host(monkeypatch):
+    """A cgroup that leaves 1 GiB."""
+    monkeypatch.setattr(host, "free_bytes", lambda: GIB)
+    monkeypatch.setattr(host, "cores", lambda: 32)
+    monkeypatch.setattr(host, "machine", lambda: dataclasses.replace(real_machine, cores=32))
+
+
+real_machine = host.machine()
+
+
+@pytest.mark.usefixtures("small_host")
+def test_workers_are_tried_as_far_as_the_host_has_room_and_the_evaluation_batch_follows():
+    record = work(World(overhead_s=0.3), tune, WITH_WORKERS, device="cpu", budget="1GiB")
+    assert {one.trial.settings["num_workers"] for one in record.trials} <= {0, 1, 2}, "of 256 MiB each, in 60 % of 1 GiB"
+    assert all(one.trial.settings["eval_batch_size"] == 3 * one.trial.settings["batch_size"] for one in record.trials)
+    assert settings_of(record)["eval_batch_size"].effective == 3 * chosen(record)
+
+
+@pytest.mark.usefixtures("small_host")
+def test_a_number_of_workers_that_was_given_is_kept_with_a_warning_or_refused():
+    given = {"device": "cpu", "budget": "1GiB", "settings": {"num_workers": 16}}
+    record = work(World(overhead_s=0.3), tune, WITH_WORKERS, **given)
+    row = settings_of(record)["num_workers"]
+    assert row.effective == 16 and "too much" in row.why
+    assert any(one.code == "host-memory" and "16" in one.problem for one in record.plan.warnings)
+    with pytest.raises(DoesNotFit, match="workers 16"):
+        work(World(overhead_s=0.3), tune, WITH_WORKERS, **given, strict=True)
+
+
+@pytest.mark.usefixtures("small_host")
+def test_the_ladder_gives_no_workers_under_8_gib_and_another_policy_is_refused():
+    where = {"device": "cpu", "budget": "1GiB"}
+    record = work(World(overhead_s=0.3), tune, WITH_WORKERS, **where, host_policy="ladder")
+    assert settings_of(record)["num_workers"].effective == 0 and "under 8 GiB" in settings_of(record)["num_workers"].why
+    with pytest.raises(UsageError, match="--host-policy steps"):
+        work(World(), tune, WITH_WORKERS, **where, host_policy="steps")

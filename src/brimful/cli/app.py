@@ -63,6 +63,8 @@ def tune(
     here: Here = HERE,
     common: Common = COMMON,
     objective: str | None = None,
+    host_policy: str = "measured",
+    strict: Annotated[bool, Parameter(negative="")] = False,
     page: bool = True,
     words: Words = (),
 ) -> int:
@@ -73,13 +75,26 @@ def tune(
     objective
         fastest (the default), largest or fit. On an imaginary card brimful predicts the fastest, and largest is the default
         where only the card's memory is known.
+    host_policy
+        How many loader workers there is room for: measured (bytes of workers and batches, under 60 % of the memory that is
+        free here) or ladder (fixed, under 8 and 13 GiB free).
+    strict
+        Refuse a number of workers that the host has no room for; without it, brimful keeps it with a warning.
     page
         Write the page (report.html in the record).
     """
     from brimful.verbs.tune import tune as verb
 
     with views.progress() as watcher:
-        record = verb(words, **card.chosen(), device=here.device, objective=objective, **common.chosen(watcher))
+        record = verb(
+            words,
+            **card.chosen(),
+            device=here.device,
+            objective=objective,
+            host_policy=host_policy,
+            strict=strict,
+            **common.chosen(watcher),
+        )
     return views.show_plan(record, common.json, page, common.full)
 
 

@@ -18,6 +18,7 @@ from brimful.units import format_bytes
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.results import dataset_length, error_of, exception_of, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
+from brimful.verbs.start import following
 from brimful_inside.simulator.allocator_settings import settings_in
 from brimful_inside.simulator.program import NOTHING, Program, program_of
 from brimful_inside.simulator.replay import Replayed, worst_of
@@ -58,7 +59,7 @@ class Tracer:
     def _run(self, batch_size: int | None, limitless: bool) -> TrialResult:
         trial = Trial(
             command=self.command,
-            settings=dict(self.settings) | ({} if batch_size is None else {"batch_size": batch_size}),
+            settings=dict(self.settings) | self.at(batch_size),
             device=self.device,
             kind=TrialKind.TRACE,
             steps=self.session.options.steps or 3,
@@ -66,6 +67,12 @@ class Tracer:
             capacity_bytes=None if limitless else self._capacity_bytes,
         )
         return self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.results) + 1))
+
+    def at(self, batch_size: int | None) -> dict[str, Setting]:
+        """The settings that are of a batch size."""
+        if batch_size is None:
+            return {}
+        return {"batch_size": batch_size} | following(self.command, self.settings, batch_size)
 
     def traced(self, batch_size: int) -> Traced:
         """What a trial shows to a search."""

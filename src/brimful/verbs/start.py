@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brimful import command as commands
+from brimful.decide.loading import EVAL_TIMES
 from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE
 from brimful.units import parse_batch_size
 from brimful.values import Budget, Command, Device, Diagnostic, Objective, Setting
 from brimful.verbs import devices
 from brimful.verbs.session import Options, Session, opened
+
+EVAL_BATCH_SIZE = "eval_batch_size"
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,12 @@ class Start:
         return values
 
     def other_values(self, **defaults: Setting) -> dict[str, Setting]:
-        """As `values`, for a search that sets the batch size."""
-        defaults = {
-            BATCH_SIZE: 1,
-            ACCUMULATION: 1,
-        } | defaults  # with an accumulation of 1 a run starts
-        return {name: value for name, value in self.values(**defaults).items() if name != BATCH_SIZE}
+        """As `values`, for a search that sets the batch size, which an open evaluation batch follows (`following`)."""
+        defaults = {BATCH_SIZE: 1, EVAL_BATCH_SIZE: 1, ACCUMULATION: 1} | defaults  # a run starts with an accumulation of 1
+        values, is_open = self.values(**defaults), EVAL_BATCH_SIZE not in self.given
+        return {
+            name: value for name, value in values.items() if name != BATCH_SIZE and not (is_open and name == EVAL_BATCH_SIZE)
+        }
 
 
 def start(
@@ -81,6 +84,12 @@ def start(
 def takes_a_batch_size(command: Command) -> bool:
     """Whether a batch size can be given to the script: by a placeholder, a known flag, or brimful.setting inside."""
     return BATCH_SIZE in commands.placeholders(command) or any(map(commands.says_its_batch_size_inside, _texts(command)))
+
+
+def following(command: Command, settings: Mapping[str, Setting], batch_size: int) -> dict[str, Setting]:
+    """What an open {eval_batch_size} is at a batch size: evaluation keeps no activations."""
+    is_open = EVAL_BATCH_SIZE in commands.placeholders(command) and EVAL_BATCH_SIZE not in settings
+    return {EVAL_BATCH_SIZE: EVAL_TIMES * batch_size} if is_open else {}
 
 
 def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:

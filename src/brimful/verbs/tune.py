@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from brimful import command as commands
+from brimful.decide.loading import EVAL_TIMES, POLICIES
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.plan import make_plan
@@ -43,10 +44,14 @@ def tune(
     as_rank: int | None = None,
     device: str = "auto",
     objective: str | None = None,
+    host_policy: str = "measured",
+    strict: bool = False,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
 ) -> Record:
     """Finds settings for the command. Returns the record, whose `plan` is the answer.
+
+    `host_policy` and `strict`: `brimful.decide.loading`, for the loader on this machine.
 
     Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch size fits, and the
     errors of `verbs.results` when it does not train.
@@ -54,6 +59,8 @@ def tune(
     began = start(argv, settings, options, device, gpu, gpu_memory, ranks, as_rank)
     if not takes_a_batch_size(began.command):
         raise commands.no_place_for_a_batch_size()
+    if host_policy not in POLICIES:
+        raise UsageError(f"--host-policy {host_policy}", "there is no such policy", f"name one of {', '.join(POLICIES)}")
     goal = _objective(objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None)
     others = began.other_values(num_workers=0)
     with began.session("tune", goal) as session:
@@ -61,8 +68,14 @@ def tune(
             tracer = Tracer(session, began.command, began.device, began.budget, others)
             session.keep(_on_imaginary(tracer, goal, began.asked))
         else:
-            tune_measured.run(session, tune_measured.Task(began, goal, others))
+            tune_measured.run(session, tune_measured.Task(began, goal, others, host_policy, strict))
     return session.record()
+
+
+_FOLLOWS = {
+    "eval_batch_size": f"{EVAL_TIMES} × the batch size: evaluation keeps no activations",
+    "num_workers": "loading is not predicted: tune on the machine that trains",
+}
 
 
 def _objective(name: str | None, has_clock: bool) -> Objective:
@@ -105,9 +118,9 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None) -> Plan:
     return make_plan(
         goal,
         tracer.command,
-        dict(tracer.settings) | {"batch_size": size},
+        dict(tracer.settings) | tracer.at(size),
         session.results,
-        {"batch_size": choice.why},
+        {"batch_size": choice.why, **_FOLLOWS},
         requested={"batch_size": asked} if asked else None,
         verified=confirmed is not None,
         source=Source.PREDICTED,

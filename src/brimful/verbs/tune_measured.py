@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from brimful import command as commands
-from brimful.decide.loading import workers_to_try
+from brimful.decide.loading import EVAL_TIMES, LoaderPlan, refuse, workers_to_try
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
     MAX_TRIALS,
@@ -47,10 +47,11 @@ from brimful.values import (
     TriedSize,
 )
 from brimful.verbs.devices import require_that_card
+from brimful.verbs.host_room import loader_plan
 from brimful.verbs.imaginary import ignores_the_batch_size
 from brimful.verbs.results import dataset_length, error_of, require_steps, require_steps_or_memory, trained
 from brimful.verbs.session import Session
-from brimful.verbs.start import Start
+from brimful.verbs.start import Start, following
 
 _MEMORY_STEPS = 2
 _SPEED_STEPS = 8
@@ -65,6 +66,8 @@ class Task:
     start: Start
     objective: Objective
     settings: Mapping[str, Setting]  # all but the batch size
+    host_policy: str = "measured"
+    strict: bool = False
 
     @property
     def on_cpu(self) -> bool:
@@ -85,7 +88,7 @@ class Task:
             others = {"see_eval": False, "warmup_steps": _SPEED_WARMUP_STEPS} | others
         return Trial(
             command=self.start.command,
-            settings={**self.settings, **settings},
+            settings={**self.settings, **following(self.start.command, self.settings, int(settings["batch_size"])), **settings},
             device=self.start.device,
             kind=kind,
             steps=session.options.steps or (_MEMORY_STEPS if kind is TrialKind.MEMORY else _SPEED_STEPS),
@@ -103,11 +106,14 @@ def run(session: Session, task: Task) -> Plan:
         raise ignores_the_batch_size(task.start.command)
     if memory.largest is None:
         raise _nothing_fits(session, task)
-    result = _search_speed(session, task, _problem(session, task, memory, limits))
+    room = _room(session, task, memory.largest)
+    if task.strict:
+        refuse(room.warnings)
+    result = _search_speed(session, task, _problem(session, task, memory, limits, room))
     if result.chosen is None:
         raise error_of(session, result.failure or session.results[-1])
     session.keep(result.speed)
-    plan = _plan(session, task, result, memory.estimate)
+    plan = _plan(session, task, result, memory.estimate, room)
     session.keep(plan)
     return plan
 
@@ -131,6 +137,13 @@ def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Li
     return found, replace(limits, dataset_length=lengths[-1] if lengths else None)
 
 
+def _room(session: Session, task: Task, batch_size: int) -> LoaderPlan:
+    """What the host has room for, at the largest batch size."""
+    size = max(batch_size, task.start.asked or 0) if task.searches_largest else task.start.asked or batch_size
+    given = task.start.given.get("num_workers", task.start.command.given.get("num_workers"))
+    return loader_plan(next(filter(trained, session.results)), size, given, task.host_policy)
+
+
 def _same_samples(samples: list[TrialResult]) -> bool:
     """Whether batch sizes differed and the samples of a step did not."""
     asked = {s.trial.settings.get("batch_size") for s in samples}
@@ -138,7 +151,7 @@ def _same_samples(samples: list[TrialResult]) -> bool:
     return len(asked) > 1 and len(given) == 1
 
 
-def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: Limits) -> SpeedProblem:
+def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: Limits, room: LoaderPlan) -> SpeedProblem:
     largest = memory.largest or 1
     if not task.searches_largest:
         points = [(point.batch_size, point.value.value) for point in memory.estimate.probes]
@@ -151,10 +164,18 @@ def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: L
         settings=task.settings,
         requested=task.start.asked,
         environments=(ALLOCATOR,) if task.on_cpu and _may_set_malloc(task.start.command) else (),
-        worker_counts=workers_to_try(machine.cores if machine else 1) if task.chooses_workers else (),
+        worker_counts=_worker_counts(task, room, machine.cores if machine else 1),
         objective=task.objective,
         limited_by=name if upper is not None and upper <= largest else "budget",
     )
+
+
+def _worker_counts(task: Task, room: LoaderPlan, cores: int) -> tuple[int, ...]:
+    if not task.chooses_workers:
+        return ()
+    if task.host_policy == "ladder":
+        return (room.workers,) if room.workers else ()
+    return workers_to_try(cores, room.workers)
 
 
 def _may_set_malloc(command: Command) -> bool:
@@ -205,11 +226,12 @@ def _memory_unknown(task: Task, trial_result: TrialResult) -> TrialFailed:
     )
 
 
-def _plan(session: Session, task: Task, result: SearchResult, memory: MemoryEstimate) -> Plan:
+def _plan(session: Session, task: Task, result: SearchResult, memory: MemoryEstimate, room: LoaderPlan) -> Plan:
     """The plan, after one more trial of what was chosen, its evaluation included."""
     assert result.chosen is not None
     asked, budget, chosen = task.start.asked, task.start.budget, {**task.settings, **result.chosen}
     size = int(chosen["batch_size"])
+    chosen |= following(task.start.command, task.settings, size)
     trial = task.trial(session, TrialKind.SPEED, chosen, environment=dict(result.environment), see_eval=True)
     confirmed = require_steps(session, session.run(trial, expected_total=len(session.results) + 1))
     peak = peak_bytes(confirmed, budget.memory)
@@ -222,16 +244,27 @@ def _plan(session: Session, task: Task, result: SearchResult, memory: MemoryEsti
         task.start.command,
         chosen,
         session.results,
-        result.why,
+        _why(result, room, task.chooses_workers),
         requested={"batch_size": asked} if asked else None,
         environment=result.environment,
         verified=fits_budget(confirmed, budget),
         peak=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory, evaluation included") if peak else None,
         speed=rate_estimate(rates, noise) if rates else None,
         baseline_speed=rate_estimate(baseline, noise) if baseline else None,
-        warnings=[*_noise_advice(noise), *rate_advice(confirmed, asked, size)],
+        warnings=[*_noise_advice(noise), *room.warnings, *rate_advice(confirmed, asked, size)],
         sizes=_sizes(session, task, result, memory),
     )
+
+
+def _why(result: SearchResult, room: LoaderPlan, chooses_workers: bool) -> dict[str, str]:
+    """With what holds the workers where there is room for no more, or where those that were given are too many."""
+    why = {"eval_batch_size": f"{EVAL_TIMES} × the batch size: evaluation keeps no activations"} | result.why
+    chosen = (result.chosen or {}).get("num_workers")
+    if room.warnings:
+        why["num_workers"] = next(row.why for row in room.rows if row.name == "workers")
+    elif chooses_workers and (chosen == room.workers or room.workers == 0):
+        why["num_workers"] = "; ".join(filter(None, [why.get("num_workers"), f"at most {room.workers}: {room.why}"]))
+    return why
 
 
 def _sizes(session: Session, task: Task, result: SearchResult, memory: MemoryEstimate) -> tuple[TriedSize, ...]:
