@@ -9,8 +9,8 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.loading import workers_needed
+from brimful.decide.memory.leaks import memory_that_grows
 from brimful.units import format_bytes, format_share
 from brimful.values import Budget, Diagnostic, Machine, Report, Setting, TrialResult
 from brimful_inside.wire import LoaderSeen
