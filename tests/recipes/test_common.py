@@ -146,3 +146,12 @@ def test_what_nobody_foresaw_keeps_its_traceback():
 def test_the_command_line_needs_no_torch():
     program = "import sys, brimful.recipes.captcha.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def test_a_preset_is_no_word_of_the_user():
+    config, _ = parsed("--eval-batch-size", 8, "--num-workers", 2)
+    assert config.gave("batch.eval_batch") and config.gave("data.workers") and not config.gave("batch.micro_batch")
+    assert parsed("--batch-size", 1024)[0].gave("batch.micro_batch"), "the preset's number, and given"
+    assert not parsed()[0].gave("batch.micro_batch")
+    alone = replace(SETTINGS, batch=replace(SETTINGS.batch, micro_batch=32))
+    assert alone.gave("batch.micro_batch") and not SETTINGS.gave("batch.micro_batch")

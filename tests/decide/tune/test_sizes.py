@@ -56,6 +56,13 @@ def test_a_size_that_ran_out_of_memory_has_its_row_and_no_time():
     assert rows[1].epoch_s is None and rows[1].updates_per_epoch.source is Source.PREDICTED
 
 
+def test_a_predicted_curve_holds_between_its_points_and_a_measured_one_says_nothing_there():
+    for source, known in ((Source.PREDICTED, True), (Source.MEASURED, False)):
+        rates = {8: Estimate(50.0, source), 32: Estimate(200.0, source)}
+        (_, row, beyond) = tried_sizes([ran(8)], {}, rates, {}, [16, 64])
+        assert (row.epoch_s is not None and row.epoch_s.value == 10.0) == known and beyond.epoch_s is None
+
+
 def test_a_fixed_effective_batch_is_as_each_trial_counted_it():
     rows = tried_sizes([ran(16, samples=64, accumulation=4), ran(32, samples=64, accumulation=2)], {}, {}, {})
     assert [row.effective_batch.value for row in rows] == [64, 64]

@@ -46,7 +46,7 @@ def tried_sizes(
             expected = math.ceil(epoch.samples / effective.value) if epoch.samples else None
             updates = _number(epoch.updates.get(size), expected)
         fits = fitting.get(size)
-        epoch_s = _epoch_s(rates.get(size), epoch.samples) if fits is not False else None
+        epoch_s = _epoch_s(rates.get(size) or _between(rates, size), epoch.samples) if fits is not False else None
         rows.append(TriedSize(size, fits, peaks.get(size), effective, updates, epoch_s))
     return tuple(rows)
 
@@ -62,6 +62,16 @@ def _number(measured: float | None, predicted: float | None) -> Estimate | None:
     if measured is not None:
         return Estimate(measured, Source.MEASURED)
     return Estimate(predicted, Source.PREDICTED) if predicted is not None else None
+
+
+def _between(rates: Mapping[int, Estimate], size: int) -> Estimate | None:
+    """Where rates are predicted, those of a curve: on the line between its neighbours. None outside of it."""
+    below = max((at for at in rates if at < size), default=None)
+    above = min((at for at in rates if at > size), default=None)
+    if below is None or above is None or any(rate.source is not Source.PREDICTED for rate in rates.values()):
+        return None
+    part = (size - below) / (above - below)
+    return Estimate(rates[below].value * (1 - part) + rates[above].value * part, Source.PREDICTED)
 
 
 def _epoch_s(rate: Estimate | None, samples: float | None) -> Estimate | None:
