@@ -139,8 +139,8 @@ def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked:
     curve = () if isinstance(speed, Diagnostic) else speed.curve
     peaks, fitting = {}, {}
     spills = conclusion.estimate.limited_by == "budget"
-    for size in sizes_to_show(largest, [asked, choice.batch_size, *tracer.samples], spills):
-        traced = tracer.samples.get(size)
+    for size in sizes_to_show(largest, [asked, choice.batch_size, *tracer.results], spills):
+        traced = tracer.results.get(size)
         if traced is not None and traced.outcome is Outcome.COMPLETED:
             played = tracer.played(size, card)
         else:
@@ -152,7 +152,7 @@ def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked:
         fits = tracer.card.fits(played) if played is not None else False
         fitting[size] = fits and (traced is None or traced.outcome is Outcome.COMPLETED)
     rates = {point.batch_size: point.value for point in curve}
-    return tried_sizes(list(tracer.samples.values()), peaks, rates, fitting, fitting)
+    return tried_sizes(list(tracer.results.values()), peaks, rates, fitting, fitting)
 
 
 def _confirm(tracer: Tracer, size: int) -> PeakEstimate | None:
