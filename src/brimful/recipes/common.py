@@ -54,7 +54,7 @@ class Presets:
         flags = {argument.name.removeprefix("--"): argument for argument in arguments}
         if "preset" not in flags:
             return
-        given = {name: _value(argument.tokens[-1]) for name, argument in flags.items() if argument.tokens}
+        given = {name: " ".join(map(_value, argument.tokens)) for name, argument in flags.items() if argument.tokens}
         preset = self._preset(given.pop("preset", self.default), given.get("device", "auto"))
         freed = _freed(given, preset)
         self.rows = [Effective(name, None, None, why) for name, why in freed.items()]
@@ -67,7 +67,7 @@ class Presets:
             names = ",".join(".".join(flags[name].keys) for name in given if len(flags[name].keys) > 1)
             flags["given"].append(Token(keyword="--given", value=names or "config", source="what was given"))
         every = "checkpoint-every-epochs"
-        if every not in given and {"checkpoint-every-steps", "checkpoint-every-minutes"} & given.keys():
+        if every not in given and {"checkpoint-every-steps", "checkpoint-every-minutes", "save-every"} & given.keys():
             flags[every].append(Token(keyword=f"--{every}", value="none", source="another interval"))  # in place of epochs
         for name, value in given.items():
             has = f"; preset {preset.name} has {preset.flags[name]}" if str(preset.flags.get(name, value)) != value else ""

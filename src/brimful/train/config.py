@@ -170,6 +170,8 @@ class CheckpointConfig:
     """The same, in updates."""
     every_minutes: Annotated[float | None, Parameter(name="--checkpoint-every-minutes")] = None
     """The same, by the clock."""
+    every_samples: Annotated[int | None, Parameter(name="--save-every")] = None
+    """The same, in samples, whatever the batch size: after the update in which a multiple of it is reached."""
     keep_last: int = 3
     """How many of the newest whole checkpoints stay, 1 or more."""
     keep_best: bool = True
@@ -180,7 +182,7 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         check_types(self, "config.checkpoints")
-        intervals, off = "every_epochs every_steps every_minutes", "Give None to switch it off."
+        intervals, off = "every_epochs every_steps every_minutes every_samples", "Give None to switch it off."
         _each(self, "checkpoints.", intervals, lambda every: 0 < every < math.inf, "it is a number above 0", off)
         newest = "it is 1 or more: the newest whole checkpoint is never removed"
         _each(self, "checkpoints.", "keep_last", lambda last: last >= 1, newest)
@@ -240,6 +242,8 @@ class Config:
     """Of weights, order of samples and dropout."""
     device: str = "auto"
     """auto (an accelerator if there is one), cpu, cuda, cuda:0 ..."""
+    backend: str | None = None
+    """By which several ranks communicate: gloo, nccl ...; without it what PyTorch has for the device."""
     batch: BatchingConfig = field(default_factory=BatchingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -285,6 +289,7 @@ class Config:
         _each(self, "", "device", is_name, 'it is no device\'s name ("auto", "cpu", "cuda:0")')
         _one_of(self, "", "precision", (*PRECISIONS, "auto"))
         _each(self, "", "clip_norm", lambda norm: norm > 0, "it is 0 (no clipping) or more")
+        _each(self, "", "backend", re.compile(r"[a-z]+").fullmatch, "it is no backend's name (gloo, nccl)")
         _one_of(self, "", "parallel", ("ddp", "fsdp2"))
         _one_of(self, "", "on_nan", ("stop", "skip"))
         _each(self, "", "eval_every_epochs", lambda every: every > 0, "it is above 0 (None: at the end alone)")

@@ -54,7 +54,7 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
     last checkpoint could not be written.
     """
     device = device_for(config.device)
-    ranks = Ranks(device)
+    ranks = Ranks(device, config.backend)
     try:
         config.out.mkdir(parents=True, exist_ok=True)
         log = Log(config.out, writes=ranks.first, tensorboard=config.tensorboard)
@@ -207,14 +207,14 @@ class _Training:
     def _epoch(self) -> None:
         epoch = self.position.epoch
         for data in self.parts.pipeline.steps(self.position):
-            before, updates = self._epochs(), self.stepper.counts.updates
+            before, counts = self._epochs(), dataclasses.replace(self.stepper.counts)
             done = None
             for done in self.stepper.train_on(data, self.parts.schedule.lr, self._asks):
                 self.sums += done.sums
                 self.statistics.timed_samples += done.samples
             assert done is not None
             self.position = data.indices.after
-            self._after_step(before, updates, done, data)
+            self._after_step(before, counts, done, data)
             if self._is_over():
                 return
         if self.position.epoch == epoch:  # the loader ended early, as in a trial, which comes to evaluation next
@@ -222,8 +222,8 @@ class _Training:
             if self.parts.evaluation is not None:
                 self._evaluate()
 
-    def _after_step(self, before: float, updates: int, done: Done, data: StepData) -> None:
-        """`before` and `updates`: epochs and updates before the step, which is several updates where a loss had to be cut."""
+    def _after_step(self, before: float, had: Counts, done: Done, data: StepData) -> None:
+        """`before` and `had`: epochs and counts before the step, which is several updates where a loss had to be cut."""
         now, config, counts = self._epochs(), self.config.checkpoints, self.stepper.counts
         over, epoch_ends = self._is_over(), self.position.epoch > data.indices.before.epoch
         evaluates = over or crossed(self.config.eval_every_epochs, before, now)
@@ -234,9 +234,10 @@ class _Training:
         if epoch_ends:
             self.statistics.end_epoch()
             self.sums.zero_()
-        by_steps = crossed(config.every_steps, updates, counts.updates)
+        due = crossed(config.every_steps, had.updates, counts.updates)
+        due |= crossed(config.every_samples, had.samples, counts.samples) or crossed(config.every_epochs, before, now)
         is_best = config.keep_best and score is not None and self.best is not None and self.best["step"] == counts.updates
-        if over or done.signal or done.save or by_steps or is_best or crossed(config.every_epochs, before, now):
+        if over or done.signal or done.save or due or is_best:
             facts = Facts(counts.updates, counts.samples, done.lr, data.indices.indices)
             self._save(score, facts, must=bool(over or done.signal))
         if done.signal:

@@ -72,7 +72,7 @@ class Evaluation:
         Adopts a smaller batch where it must. Raises UsageError when the measures lack the one of task.best.
         """
         name = self._task.best[0]
-        names = sorted({one for names in self._ranks.gather(sorted(self._tried())) for one in names})
+        names = sorted({one for names in self._ranks.gather(sorted(self._derived(self._tried()))) for one in names})
         if names and name not in names:
             raise UsageError(
                 f"task.best names the measure {name!r}, and the evaluation gives {', '.join(names)}",
@@ -89,13 +89,18 @@ class Evaluation:
         return sums if self.at_once.split == before else self._tried()  # cut smaller, another one may be the worst
 
     def measure(self) -> dict[str, float]:
-        """Each measure over all samples of all ranks: total / count."""
+        """Each measure over all samples of all ranks."""
         mine = self._measured(self._pipeline.steps(Position())).items()
         added: Sums = {}
         for sums in self._ranks.gather({name: [float(part) for part in parts] for name, parts in mine}):
             for name, parts in sums.items():  # in the order of ranks, so that all add up alike
                 _add(added, name, torch.tensor(parts, dtype=torch.float64).unbind())
-        return {name: float(total / count) if count else float("nan") for name, (total, count) in added.items()}
+        return self._derived(added)
+
+    def _derived(self, sums: Sums) -> dict[str, float]:
+        if sums and self._task.derive is not None:
+            return dict(self._task.derive({name: (float(total), float(count)) for name, (total, count) in sums.items()}))
+        return {name: float(total / count) if count else float("nan") for name, (total, count) in sums.items()}
 
     def _measured(self, steps: Iterable[StepData]) -> Sums:
         randomness = Randomness(self._device)

@@ -35,6 +35,8 @@ class Task:
         something else (tokens), which is then weighed by its count over the whole effective batch.
     measure(model, batch): for evaluation, named sums, each reported as total / count. None: the loss alone, as "loss".
     prepare(batch): what is done to a batch once it is on the device, before loss and measure (uint8 images to floats).
+    derive(sums): the measures, from (total, count) of each name over all batches and ranks, for what is no mean (perplexity,
+        corpus BLEU). None: total / count of each.
     decomposes: False says that the loss is no mean over samples (all pairs in a batch): its batch cannot be split without
         another result, so that after an out-of-memory error the engine makes the effective batch smaller, and the log shows it.
 
@@ -49,6 +51,7 @@ class Task:
     measure: Callable[[nn.Module, Batch], Mapping[str, Sum]] | None = None
     best: tuple[str, str] = ("loss", "min")  # the measure by which checkpoints are compared, and whether "min" or "max" is best
     prepare: Callable[[Batch], Batch] | None = None
+    derive: Callable[[Mapping[str, tuple[float, float]]], Mapping[str, float]] | None = None
     decomposes: bool = True
 
     def __post_init__(self) -> None:

@@ -16,8 +16,10 @@ import pytest
 pytest.importorskip("captcha")
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
+from brimful.recipes import cache as shared_cache
+from brimful.recipes.cache import cache_folder
 from brimful.recipes.captcha import cache, drawing, images
-from brimful.recipes.captcha.cache import Captchas, Key, cache_folder, captchas, held_out, images_of
+from brimful.recipes.captcha.cache import Captchas, Key, captchas, held_out, images_of
 from brimful.recipes.captcha.images import DIGITS, ImageOptions, Look, Painter, texts
 
 LOOK = Look(alphabet=DIGITS, length=2, height=16, width=40)
@@ -83,9 +85,9 @@ def test_whatever_decides_the_pixels_is_in_the_name(monkeypatch: pytest.MonkeyPa
 
 def test_the_folder_is_among_the_users_caches(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == Path("/somewhere/brimful/captcha")
+    assert cache_folder("captcha") == Path("/somewhere/brimful/captcha")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "brimful" / "captcha"
+    assert cache_folder("captcha") == Path.home() / ".cache" / "brimful" / "captcha"
 
 
 @pytest.mark.parametrize("damage", ["cut off", "another shape", "something else"])
@@ -215,14 +217,14 @@ def test_a_read_only_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def read_only(path, *rest, **more):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
-    monkeypatch.setattr(cache.FileLock, "acquire", read_only)
+    monkeypatch.setattr(shared_cache.FileLock, "acquire", read_only)
     with pytest.raises(UsageError, match=r"cannot be kept in .*Read-only"):
         captchas(KEY, tmp_path, 1, Messages())
 
 
 def test_a_process_that_waits_reports_it_once(tmp_path: Path):
     messages = Messages()
-    held = cache.FileLock(f"{tmp_path / KEY.file_name}.lock")
+    held = shared_cache.FileLock(f"{tmp_path / KEY.file_name}.lock")
     held.acquire()
 
     def say(sentence: str) -> None:

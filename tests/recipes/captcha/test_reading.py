@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,7 @@ pytest.importorskip("captcha")
 
 from brimful.errors import UsageError
 from brimful.recipes.captcha.images import DIGITS, Look, Painter, texts
-from brimful.recipes.captcha.reading import (
-    FILE_NAME,
-    Facts,
-    check_resumable,
-    load_reader,
-    read_facts,
-    read_images,
-    show,
-    write_facts,
-)
+from brimful.recipes.captcha.reading import FILE_NAME, load_reader, read_images, show
 from tests.recipes.captcha.conftest import SMALL, run_recipe
 
 LOOK = Look(alphabet=DIGITS, length=2, height=16, width=32)
@@ -134,36 +124,3 @@ def test_what_cannot_be_read_from_is_named(paths, checkpoint, batch, words, trai
     paths = [place.get(name, tmp_path / name) for name in paths]
     with pytest.raises(UsageError, match=words):
         list(read_images(paths, place.get(checkpoint, tmp_path / checkpoint), batch, "cpu"))
-
-
-FACTS = Facts("0123456789", 4, 24, 64, 512, 0)
-
-
-def test_they_are_found_from_the_training_its_checkpoints_and_their_files(tmp_path: Path):
-    write_facts(tmp_path / "out", FACTS)
-    checkpoint = tmp_path / "out" / "checkpoints" / "step-1"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "model.safetensors").write_bytes(b"")
-    for path in (tmp_path / "out", checkpoint.parent, checkpoint, checkpoint / "model.safetensors"):
-        assert read_facts(path) == FACTS
-    assert read_facts(tmp_path / "elsewhere") is None
-    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == [FILE_NAME]
-
-
-@pytest.mark.parametrize("text", ["{", "{}", '{"alphabet": "01"}', "[]"])
-def test_a_damaged_file_is_named(tmp_path: Path, text: str):
-    (tmp_path / FILE_NAME).write_text(text)
-    with pytest.raises(UsageError, match=FILE_NAME):
-        read_facts(tmp_path)
-
-
-def test_a_training_goes_on_with_its_own_images_alone(tmp_path: Path):
-    check_resumable(tmp_path, FACTS)  # nothing there yet
-    write_facts(tmp_path, FACTS)
-    check_resumable(tmp_path, replace(FACTS, height=30))  # no checkpoint yet: nothing to go on from
-    (tmp_path / "checkpoints").mkdir()
-    check_resumable(tmp_path, FACTS)
-    with pytest.raises(UsageError) as caught:
-        check_resumable(tmp_path, replace(FACTS, height=30))
-    error = caught.value
-    assert "24 × 64" in error.problem and "30 × 64" in error.explanation and "--resume no" in error.suggestion

@@ -11,29 +11,25 @@ the next one goes on from the parts whose checksums hold. Labels are not kept: t
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
 from brimful.measure.host import cores
+from brimful.recipes.cache import Say, cache_folder, lock, unwritable
 from brimful.recipes.captcha.drawing import draw_parts
 from brimful.recipes.captcha.images import ImageOptions, Key, texts
 from brimful.units import format_bytes
 
 PART = 256  # images of a part: 2.5 MB at 60 × 160, about a second of one process
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -45,12 +41,6 @@ class Captchas:
     path: Path
 
 
-def cache_folder() -> Path:
-    """brimful's folder among the user's caches: under XDG_CACHE_HOME, which is ~/.cache by default."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(root) / "brimful" / "captcha"
-
-
 def captchas(key: Key, folder: Path, processes: int, say: Say) -> Captchas:
     """The data set, drawn now if it is not there. Of any number of processes at once, one draws and the others wait.
 
@@ -59,7 +49,7 @@ def captchas(key: Key, folder: Path, processes: int, say: Say) -> Captchas:
     path = folder / key.file_name
     images = _whole(path, key, say)
     if images is None:
-        with _lock(path, say):
+        with lock(path, "drawing", say):
             images = _whole(path, key, lambda _: None)  # another process may have drawn it meanwhile
             if images is None:
                 _draw(path, key, processes, say)
@@ -89,25 +79,6 @@ def _whole(path: Path, key: Key, say: Say) -> np.ndarray | None:
         say(f"{path} is no whole array of {key.shape} bytes ({error}): it is drawn anew.")
         return None
     return images
-
-
-@contextlib.contextmanager
-def _lock(path: Path, say: Say) -> Iterator[None]:
-    """Held by one process at a time; the kernel takes it from a process that dies."""
-    lock = FileLock(f"{path}.lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            say(f"Another process is drawing {path.name}: waiting for it.")
-            lock.acquire()
-    except OSError as error:
-        raise _unwritable(path.parent, error) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _draw(path: Path, key: Key, processes: int, say: Say) -> None:
@@ -143,7 +114,7 @@ def _draw(path: Path, key: Key, processes: int, say: Say) -> None:
                 f"The disk is full: the {key.count:,} images take {format_bytes(key.count * pixels)} in {path.parent}.",
                 "Free some space, ask for fewer images with --samples, or choose a folder on another disk with --cache.",
             ) from error
-        raise _unwritable(path.parent, error) from error
+        raise unwritable(path.parent, error) from error
 
 
 def _done(file: BinaryIO, notes: TextIO, begin: int, pixels: int, count: int) -> set[int]:
@@ -160,17 +131,9 @@ def _done(file: BinaryIO, notes: TextIO, begin: int, pixels: int, count: int) ->
     return done
 
 
-def _unwritable(folder: Path, error: OSError) -> UsageError:
-    return UsageError(
-        f"Images cannot be kept in {folder}: {error.strerror}.",
-        "They are drawn once and kept there, so the folder must be writable.",
-        "Choose another one with --cache.",
-    )
-
-
 def images_of(options: ImageOptions, say: Say) -> tuple[Captchas, Captchas]:
     """(training, held-out), drawn now where they are not in the cache. Other seeds; labels may recur, images may not."""
-    folder = options.cache or cache_folder()
+    folder = options.cache or cache_folder("captcha")
     processes = options.draw_processes or cores()
     look, seed = options.look, options.image_seed
     train = captchas(Key(f"train {seed}", options.samples, look), folder, processes, say)

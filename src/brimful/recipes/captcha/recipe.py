@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from brimful.recipes.captcha.cache import Captchas, images_of
 from brimful.recipes.captcha.images import ImageOptions
 from brimful.recipes.captcha.model import Reader
-from brimful.recipes.captcha.reading import Facts, check_resumable, write_facts
+from brimful.recipes.captcha.reading import FILE_NAME, Facts
 from brimful.recipes.common import is_first, say
+from brimful.recipes.facts import check_resumable, write_facts
 from brimful.recipes.host_allocator import set_host_allocator
 from brimful.train.checking import Effective
 from brimful.train.config import Config
@@ -34,14 +35,14 @@ def train(config: Config, images: ImageOptions, host_allocator: str, title: str,
     allocator = set_host_allocator(host_allocator, device_for(config.device).type)
     facts = Facts(images.look.alphabet, images.length, images.height, images.width, images.samples, images.image_seed)
     if config.checkpoints.resume == "auto" and not keeps_writes_out():
-        check_resumable(config.out, facts)
+        check_resumable(config.out, FILE_NAME, facts)
     # Images take minutes to draw: what cannot be meant is refused before that.
     plan_batches(config.batch, int(os.environ.get("WORLD_SIZE", "1")), images.samples, images.eval_samples)
     train_images, valid_images = images_of(images, say)
     torch.manual_seed(config.seed)  # the same weights on every rank
     model = Reader(len(images.look.alphabet), images.length, images.height, images.width, images.dropout)
     if is_first():
-        write_facts(config.out, facts)
+        write_facts(config.out, FILE_NAME, facts)
         rows = [*(row for row in rows if row.name != "host-allocator"), allocator]
         say("\n".join([title, *settings_table(rows)]))
     return fit(reader_task(model, train_images, valid_images), config)

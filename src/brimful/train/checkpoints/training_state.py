@@ -14,7 +14,17 @@ from brimful.train.step.parallel import load_sharded
 
 NAMED = 4  # of what differs, in an error
 # Settings that may change between runs without a message: where things are written, how often, and what only costs time.
-UNREPORTED = ("out", "log_every_s", "tensorboard", "checkpoints", "data", "eval_every_epochs", "memory_budget", "device")
+UNREPORTED = (
+    "out",
+    "log_every_s",
+    "tensorboard",
+    "checkpoints",
+    "data",
+    "eval_every_epochs",
+    "memory_budget",
+    "device",
+    "backend",
+)
 
 
 def load_model(module: nn.Module, state: Mapping[str, torch.Tensor], where: str, *, sharded: bool = False) -> None:

@@ -71,6 +71,8 @@ class DataPipeline:
     ) -> None:
         room = room or room_now(device)
         self.sampler = sampler
+        sizes = sampler.sizes if sampler.sizes is not None else getattr(data, "sizes", None)
+        self._sizes = None if sizes is None else numpy.asarray(sizes)
         self._device = device
         self.residence: Effective = decide_residence(data, device, config, room)
         self._resident: Resident | None = None
@@ -164,10 +166,10 @@ class DataPipeline:
         at_once(samples): how many samples of such a micro-batch go through the model at once.
         """
         sampler = self.sampler
-        if sampler.sizes is None:
+        if self._sizes is None:
             return None
         share = -(-min(sampler.step_samples, sampler.length) // sampler.ranks)
-        worst = worst_micro_batches(sampler.sizes, min(sampler.micro_batch, share), sampler.max_tokens, at_once)
+        worst = worst_micro_batches(self._sizes, min(sampler.micro_batch, share), sampler.max_tokens, at_once)
         return _MadeStep(worst, self._make, self._load)
 
     def _planned(self, start: Position) -> Iterator[StepIndices]:

@@ -66,7 +66,8 @@ def device_for(name: str) -> torch.device:
 class Ranks:
     """This process among `size` of them. One process alone needs no group, and meetings are then free."""
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, backend: str | None = None):
+        """`backend`: for what ranks exchange on the device; None: PyTorch's own for it."""
         self.rank = int(os.environ.get("RANK", "0"))
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self._started = False
@@ -76,9 +77,10 @@ class Ranks:
         if dist.is_available() and dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
         elif self.size > 1:
-            backend = (
-                "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
-            )
+            backend = backend or dist.get_default_backend_for_device(device)
+            if not dist.is_backend_available(backend):
+                raise UsageError(f"config.backend = {backend!r}: PyTorch has no such backend here", "", "Name gloo or nccl.")
+            backend = backend if device.type == "cpu" else f"cpu:gloo,{device.type}:{backend}"
             # torchrun's store outlives a restart: the ranks would find the addresses of those that ended.
             store, _, _ = next(dist.rendezvous("env://", self.rank, self.size, timeout=MEETING_TIMEOUT))
             store = dist.PrefixStore(f"brimful/start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

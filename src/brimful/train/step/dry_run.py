@@ -20,7 +20,7 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
     the first step shows what any other does, and nothing is tried. Raises DoesNotFit on all ranks where one sample is too large
     for one of them.
     """
-    if parts.pipeline.sampler.sizes is None:
+    if parts.pipeline.worst_step(stepper.at_once.split.at_once) is None:
         return
     at_once = stepper.at_once
     requested = at_once.split.limit

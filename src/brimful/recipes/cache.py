@@ -1,0 +1,47 @@
+"""Where recipes keep what they made of their data, and the lock under which one process makes it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from brimful.errors import UsageError
+
+Say = Callable[[str], None]
+
+
+def cache_folder(recipe: str) -> Path:
+    """brimful's folder among the user's caches: under XDG_CACHE_HOME, which is ~/.cache by default."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(root) / "brimful" / recipe
+
+
+@contextlib.contextmanager
+def lock(path: Path, work: str, say: Say) -> Iterator[None]:
+    """Held by one process at a time while it makes `path` ("drawing" it); the kernel takes it from a process that dies."""
+    held = FileLock(f"{path}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            held.acquire(timeout=0)
+        except Timeout:
+            say(f"Another process is {work} {path.name}: waiting for it.")
+            held.acquire()
+    except OSError as error:
+        raise unwritable(path.parent, error) from error
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"Data cannot be kept in {folder}: {error.strerror}.",
+        "It is made once and kept there, so the folder must be writable.",
+        "Choose another one with --cache.",
+    )

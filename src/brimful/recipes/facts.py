@@ -1,0 +1,61 @@
+"""What a recipe's model was made of: a small JSON file beside its checkpoints, which prediction needs and going on compares."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from brimful.errors import UsageError
+
+T = TypeVar("T")
+
+
+def write_facts(out: Path, file_name: str, facts: Any) -> None:
+    """`facts` is a dataclass of JSON values."""
+    out.mkdir(parents=True, exist_ok=True)
+    partial = out / f"{file_name}.partial"
+    content = json.dumps(dataclasses.asdict(facts), indent=1, ensure_ascii=False)
+    partial.write_text(content + "\n", encoding="utf-8")
+    partial.replace(out / file_name)
+
+
+def read_facts(path: Path, file_name: str, kind: type[T]) -> T | None:
+    """Of the checkpoint, folder of checkpoints or `--out` at `path`: the nearest file of that name at it or above."""
+    for folder in (path, *path.absolute().parents)[:4]:
+        try:
+            text = (folder / file_name).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        try:
+            return kind(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"{folder / file_name} cannot be read: {error}.", suggestion="Train into another --out."
+            ) from error
+    return None
+
+
+def check_resumable(out: Path, file_name: str, facts: Any) -> None:
+    """A training goes on only with what it began with. Raises UsageError that names each difference."""
+    if not ((out / file_name).is_file() and (out / "checkpoints").is_dir()):
+        return
+    found: Any = read_facts(out, file_name, type(facts))
+    before, now = dataclasses.asdict(found), dataclasses.asdict(facts)
+    differs = [
+        f"{name.replace('_', ' ')} {_short(before[name])} and not {_short(now[name])}"
+        for name in now
+        if before[name] != now[name]
+    ]
+    if differs:
+        raise UsageError(
+            f"{out} holds a training of another configuration: it has {', '.join(differs)}.",
+            "So its checkpoints cannot be gone on from.",
+            "Choose another folder with --out, or begin anew in this one with --resume no.",
+        )
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
