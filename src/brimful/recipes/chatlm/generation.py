@@ -40,9 +40,7 @@ class Chat:
         self._options = options
         self.device = device_for(options.device)
         self.facts, self.tokenizer, model = _loaded(options.checkpoint)
-        self.model: Any = nn.Module.to(
-            model, self.device
-        ).eval()  # Any: Transformers' types take no model for one that generates
+        self.model: Any = nn.Module.to(model, self.device).eval()  # Any: no type of Transformers that generates
         self.at_once: int | None = None  # that went through together after memory was missing
 
     def answers(self, prompts: Sequence[str], streamer: TextStreamer | None = None) -> list[str]:

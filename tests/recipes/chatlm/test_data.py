@@ -1,0 +1,159 @@
+"""Rows as tokens: what is cut, held out, kept, and what it takes of memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.errors import DiskFull, UsageError
+from brimful.recipes.chatlm import data
+from brimful.recipes.chatlm.data import corpora
+from brimful.recipes.chatlm.loss import IGNORED
+from brimful.recipes.chatlm.options import DataOptions
+from brimful.recipes.chatlm.tokenizer import encode, train_tokenizer
+from tests.recipes.chatlm.conftest import environment
+
+TOKENIZER = train_tokenizer([("你好吗", "我很好")], 262)
+END, PADDING = TOKENIZER.eos_token_id, TOKENIZER.pad_token_id
+
+
+def made(folder: Path, rows: list[tuple[str, str]], said: list[str] | None = None, **options):
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": p, "response": r}) + "\n" for p, r in rows), encoding="utf-8")
+    return corpora(DataOptions(data=(path,), **options), TOKENIZER, folder / "cache", (said if said is not None else []).append)
+
+
+texts = st.text(max_size=12)
+
+
+@given(rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=8), most=st.tuples(st.integers(2, 30), st.integers(2, 30)))
+def test_each_text_is_its_tokens_and_an_end_within_the_limit(tmp_path_factory, rows, most):
+    said: list[str] = []
+    limits = {"max_prompt_tokens": most[0], "max_response_tokens": most[1]}
+    train, held = made(tmp_path_factory.mktemp("data"), rows, said, eval_share=0.0, **limits)
+    assert held is None and len(train) == len(rows)
+    cut = [0, 0]
+    for number, row in enumerate(rows):
+        for which, text in enumerate(row):
+            (tokens,) = encode(TOKENIZER, [text])
+            assert train[number][which].tolist() == [*tokens[: most[which] - 1], END]
+            cut[which] += len(tokens) > most[which] - 1
+    assert train.sizes.tolist() == [2 * max(map(len, train[n])) for n in range(len(rows))]
+    for count, name in zip(cut, ("prompt", "response"), strict=True):
+        assert (f"{count} {name}" in said[-1]) == (count > 0)
+
+
+def test_a_batch_is_padded_with_a_mask_and_ignored_labels(tmp_path: Path):
+    train, _ = made(tmp_path, [("abc", "d"), ("e", "fgh")], eval_share=0.0)
+    prompts, mask, labels = train.collate([train[0], train[1]])
+    assert prompts.tolist()[1][2:] == [PADDING, PADDING] and mask.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert labels.tolist()[0][2:] == [IGNORED, IGNORED] and labels[1, -1] == END
+    assert prompts.numel() + labels.numel() <= 2 * train.sizes.max()
+
+
+@given(seed=st.integers(0, 2**31), share=st.floats(0.05, 0.6))
+def test_a_prompt_is_trained_on_or_measured_and_never_both(tmp_path_factory, seed, share):
+    rows = [(f"prompt {n % 40}", f"response {n}") for n in range(120)]
+    folder = tmp_path_factory.mktemp("held")
+    train, held = made(folder, rows, eval_share=share, split_seed=seed)
+    sides = [{tuple(side[n][0].tolist()) for n in range(len(side))} for side in (train, held)]
+    assert not sides[0] & sides[1] and len(train) + len(held) == 120 and len(held) >= 3
+    again = made(folder, rows, eval_share=share, split_seed=seed)
+    assert again[1].fingerprint == held.fingerprint
+
+
+def test_about_the_share_asked_for_is_held_out(tmp_path: Path):
+    rows = [(f"prompt {n}", "") for n in range(3000)]
+    kept = [len(made(tmp_path, rows, eval_share=0.1, split_seed=seed)[1]) for seed in range(20)]
+    assert len(set(kept)) > 1 and 270 < np.mean(kept) < 330
+
+
+def test_rows_with_one_prompt_cannot_be_split(tmp_path: Path):
+    with pytest.raises(UsageError, match="held out"):
+        made(tmp_path, [("same", "a"), ("same", "b")], eval_share=0.3)
+
+
+def test_it_is_made_once_and_anew_where_it_was_damaged(tmp_path: Path):
+    said: list[str] = []
+    rows = [("p", "r"), ("q", "s")]
+    train, _ = made(tmp_path, rows, said, eval_share=0.0)
+    made(tmp_path, rows, said, eval_share=0.0)
+    made(tmp_path, rows, said, eval_share=0.5)  # neither share nor seed make it anew
+    assert sum("Tokenizing" in sentence for sentence in said) == 1
+    (folder,) = [path.parent for path in (tmp_path / "cache").glob("*/tokens")]
+    os.truncate(folder / "tokens", 1)
+    again, _ = made(tmp_path, rows, said, eval_share=0.0)
+    assert sum("Tokenizing" in sentence for sentence in said) == 2
+    assert again[1][1].tolist() == train[1][1].tolist()
+    made(tmp_path, rows, said, eval_share=0.0, max_prompt_tokens=3)
+    assert sum("Tokenizing" in sentence for sentence in said) == 3
+
+
+def test_a_full_disk_leaves_nothing_half_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(data, "_write", full)
+    with pytest.raises(DiskFull):
+        made(tmp_path, [("p", "r")])
+    assert not list((tmp_path / "cache").glob("*.partial"))
+
+
+def test_a_worker_that_is_not_forked_maps_the_files(tmp_path: Path):
+    train, _ = made(tmp_path, [("p", "r" * 1000)] * 50, eval_share=0.0, max_response_tokens=2000)
+    content = pickle.dumps(train)
+    assert len(content) < 5_000  # 50 rows of 1,000 tokens are 100,000 bytes
+    loaded = pickle.loads(content)
+    assert torch.equal(loaded[7][1], train[7][1])
+
+
+PROGRAM = """
+import json, resource, sys
+from pathlib import Path
+from brimful.recipes.chatlm.options import DataOptions
+from brimful.recipes.chatlm.recipe import prepare
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+prepare(DataOptions(data=(Path(sys.argv[1]),), cache=Path(sys.argv[2]), tokenizer=Path(sys.argv[3])))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def growth_kib(folder: Path, kind: str, rows: int) -> int:
+    """What making tokens of so many rows adds to the resident memory of a process."""
+    path = folder / f"{rows}.{kind}"
+    text = "回答" * 500
+    content = [{"prompt": f"{n}", "response": f"{text}{n}"} for n in range(rows)]
+    if kind == "parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(content), path, row_group_size=1000)
+    elif kind == "json":
+        path.write_text(json.dumps(content), encoding="utf-8")
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
+    TOKENIZER.save_pretrained(folder / "tokenizer")
+    command = [sys.executable, "-c", PROGRAM, path, folder / f"cache-{rows}", folder / "tokenizer"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "json"])
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str):
+    """1,500 rows of 6 kB in JSON are 9 MB, ten times as many 90 MB."""
+    small, large = growth_kib(tmp_path, kind, 1_500), growth_kib(tmp_path, kind, 15_000)
+    assert large - small < 20 * 1024, (small, large)

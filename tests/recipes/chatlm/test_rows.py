@@ -1,0 +1,155 @@
+"""Files become rows, and what is wrong with one is a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ijson")
+pyarrow = pytest.importorskip("pyarrow")
+
+from pyarrow import parquet
+
+from brimful.errors import UsageError
+from brimful.recipes.chatlm.options import DataOptions
+from brimful.recipes.chatlm.rows import Rows, digest
+
+ROWS = [{"prompt": "你好", "response": "您好！"}, {"prompt": "", "response": "空"}, {"prompt": "a\nb", "response": ""}]
+PAIRS = [(row["prompt"], row["response"]) for row in ROWS]
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    if path.suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=2)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows, ensure_ascii=False, indent=1), encoding="utf-8")
+    else:
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read(path: Path, **options: Any) -> list[tuple[str, str]]:
+    return list(Rows([path], DataOptions(**options)))
+
+
+def refused(path: Path, **options: Any) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        read(path, **options)
+    return caught.value
+
+
+KINDS = pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl", "rows.json"])
+
+
+@KINDS
+def test_each_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str):
+    assert read(write(tmp_path / name, ROWS)) == PAIRS
+
+
+@KINDS
+def test_an_instruction_is_followed_by_its_input(tmp_path: Path, name: str):
+    rows = [{"instruction": "译", "input": "cat", "output": "猫"}, {"instruction": "写", "input": "", "output": "诗"},
+            {"instruction": "问", "input": None, "output": "答"}]  # fmt: skip
+    assert read(write(tmp_path / name, rows)) == [("译\ncat", "猫"), ("写", "诗"), ("问", "答")]
+
+
+@KINDS
+def test_other_columns_are_read_by_name(tmp_path: Path, name: str):
+    path = write(tmp_path / name, [{"id": 1, "question": "q", "answer": "a"}])
+    assert read(path, prompt_column="question", response_column="answer") == [("q", "a")]
+
+
+@KINDS
+def test_a_missing_column_names_those_there_are(tmp_path: Path, name: str):
+    error = refused(write(tmp_path / name, [{"question": "q", "answer": "a"}]))
+    assert "row 1: it has no column prompt or instruction; there are question, answer" in error.problem.replace("line", "row")
+    assert "--prompt-column" in error.suggestion
+    assert "no column text" in refused(tmp_path / name, prompt_column="text", response_column="answer").problem
+
+
+@KINDS
+@pytest.mark.parametrize(("value", "words"), [(None, "null"), (7, "int '7'"), (["a"], "list")])
+def test_a_row_that_is_not_text_is_named(tmp_path: Path, name: str, value: Any, words: str):
+    path = write(tmp_path / name, [{"prompt": "p", "response": value}])
+    problem = refused(path).problem
+    assert f"{path}, " in problem and "response is" in problem and words in problem and "1" in problem
+
+
+@KINDS
+def test_an_empty_file_has_no_rows(tmp_path: Path, name: str):
+    path = write(tmp_path / name, [])
+    assert "no rows" in refused(path).problem
+    path.write_bytes(b"")
+    assert "no rows" in refused(path).problem or "parquet" in refused(path).problem
+
+
+def test_bad_rows_are_left_out_and_counted_where_that_is_asked_for(tmp_path: Path):
+    path = write(tmp_path / "rows.jsonl", [ROWS[0], {"prompt": 1, "response": "x"}, ["no", "object"], ROWS[2]])
+    with path.open("ab") as file:
+        file.write(b'{"prompt": "half\n\xff\xfe\n{"prompt": "\\ud800", "response": ""}\n')
+    rows = Rows([path], DataOptions(skip_bad_rows=True))
+    assert list(rows) == [PAIRS[0], PAIRS[2]] and rows.bad == 5
+    only = write(tmp_path / "bad.jsonl", [{"prompt": 1, "response": 2}])
+    assert "1 bad ones were left out. The first one" in refused(only, skip_bad_rows=True).problem
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [(b'{"prompt": "\xe4\xbd", "response": ""}', "no UTF-8"), (b'{"prompt": ', "no JSON"), (b'"text"', "no object"),
+     (b'{"prompt": "\\ud800", "response": ""}', "surrogate")],
+)  # fmt: skip
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes, words: str):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"prompt": "p", "response": "r"}\n\n' + line + b"\n")
+    problem = refused(path).problem
+    assert f"{path}, line 3: " in problem and words in problem
+
+
+@pytest.mark.parametrize("damage", [b"\xff", b"}"])
+def test_a_damaged_array_names_the_row_before(tmp_path: Path, damage: bytes):
+    path = tmp_path / "rows.json"
+    path.write_bytes(b'[{"prompt": "p", "response": "r"}, {"prompt": "' + damage + b'", "response": 1}}')
+    assert "row 1" in refused(path).problem or "row 2" in refused(path).problem
+
+
+def test_invalid_utf8_in_parquet_is_named_by_its_row(tmp_path: Path):
+    texts = pyarrow.array([b"ok", b"\xff\xfe"], pyarrow.binary()).view(pyarrow.string())
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"prompt": texts, "response": pyarrow.array(["a", "b"])}), path)
+    problem = refused(path).problem
+    assert "row 2: prompt: byte 1 is no UTF-8" in problem
+    assert read(path, skip_bad_rows=True) == [("ok", "a")]
+
+
+def test_a_byte_order_mark_and_lines_under_the_name_json_are_read(tmp_path: Path):
+    path = tmp_path / "rows.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(ROWS[0]).encode() + b"\r\n")
+    assert read(path) == PAIRS[:1]
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(ROWS).encode())
+    assert read(path) == PAIRS
+
+
+def test_a_folder_is_all_its_files_by_name(tmp_path: Path):
+    write(tmp_path / "b.jsonl", ROWS[1:])
+    write(tmp_path / "a.parquet", ROWS[:1])
+    (tmp_path / "README.md").write_text("no data")
+    assert read(tmp_path) == PAIRS
+
+
+def test_what_is_no_data_file_is_refused(tmp_path: Path):
+    (tmp_path / "rows.csv").write_text("prompt,response\n")
+    for path in (tmp_path / "rows.csv", tmp_path / "none.jsonl", tmp_path):
+        assert str(path) in refused(path).problem
+    with pytest.raises(UsageError, match="--data is missing"):
+        Rows([], DataOptions())
+
+
+def test_the_digest_is_of_the_content_and_not_of_the_name(tmp_path: Path):
+    one, other = write(tmp_path / "a.jsonl", ROWS), write(tmp_path / "b.jsonl", ROWS)
+    assert digest([one]) == digest([other]) != digest([one], "more")
+    with other.open("ab") as file:
+        file.write(b" ")
+    assert digest([one]) != digest([other])
