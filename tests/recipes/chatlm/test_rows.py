@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("ijson")
-pyarrow = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 
+import pyarrow
 from pyarrow import parquet
 
 from brimful.errors import UsageError

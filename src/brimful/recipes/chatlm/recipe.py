@@ -110,7 +110,9 @@ def derive(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     if "length" in sums:
         right, made = zip(*(sums[f"{n}-grams"] for n in ORDERS), strict=True)
         answered, referred = sums["length"]
-        score: BLEUScore = BLEU.compute_bleu(list(map(int, right)), list(map(int, made)), int(answered), int(referred))
+        score: BLEUScore = BLEU.compute_bleu(
+            [int(n) for n in right], [int(n) for n in made], int(answered), int(referred), smooth_method="exp"
+        )
         measures["bleu"] = score.score
     return measures
 

@@ -1,0 +1,238 @@
+"""The training as a whole: it learns, is measured exactly, goes on where it stopped, and refuses what does not belong to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+pytest.importorskip("sacrebleu")
+
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+from safetensors.torch import load_file
+
+from brimful.errors import UsageError
+from brimful.recipes.chatlm.options import Answering, DataOptions, ModelOptions
+from brimful.recipes.chatlm.recipe import Answers, bleu, derive
+from brimful.recipes.chatlm.tokenizer import encode, train_tokenizer
+from tests.recipes.chatlm.conftest import SMALL, environment, run_recipe, write_rows
+
+TOKENIZER = train_tokenizer([("你好吗", "我很好，谢谢")], 262)
+texts = st.text(alphabet="我很好谢你ab ，", max_size=12)
+
+
+def tokens(rows: list[str]) -> torch.Tensor:
+    made = [torch.tensor([*one, TOKENIZER.eos_token_id]) for one in encode(TOKENIZER, rows)]
+    return torch.nn.utils.rnn.pad_sequence(made, batch_first=True, padding_value=TOKENIZER.pad_token_id)
+
+
+@given(pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=10), size=st.integers(1, 4))
+def test_bleu_over_batches_is_that_of_the_whole_corpus(pairs, size):
+    answers, sums = Answers(TOKENIZER, 20, "zh"), {"loss": (3.0, 2.0)}
+    for start in range(0, len(pairs), size):
+        made, wanted = map(list, zip(*pairs[start : start + size], strict=True))
+        model = SimpleNamespace(generate=lambda made=made, **_: tokens(made))
+        labels = tokens(wanted).masked_fill(tokens(wanted) == TOKENIZER.pad_token_id, -100)
+        for name, one in answers.counted(model, (None, None, labels)).items():
+            total, count = sums.get(name, (0.0, 0.0))
+            sums[name] = (total + float(one.total), count + float(one.count))
+    whole = BLEU(tokenize="zh").corpus_score([made for made, _ in pairs], [[wanted for _, wanted in pairs]])
+    assert derive(sums)["bleu"] == pytest.approx(whole.score)
+    assert derive(sums)["perplexity"] == pytest.approx(4.4817, abs=1e-4)
+
+
+def test_an_unknown_tokenizer_of_sacrebleu_is_refused():
+    with pytest.raises(UsageError, match="--bleu-tokenizer jieba"):
+        bleu("jieba")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [(DataOptions, {"max_prompt_tokens": 1}), (DataOptions, {"eval_share": 1.0}), (DataOptions, {"vocab_size": 257}),
+     (ModelOptions, {"model": "large"}), (ModelOptions, {"freeze": "decoder"}), (ModelOptions, {"dropout": -0.1}),
+     (ModelOptions, {"loss_chunk": -1}), (Answering, {"temperature": -1.0}), (Answering, {"top_p": 0.0}),
+     (Answering, {"max_new_tokens": 0}), (Answering, {"repetition_penalty": 0.0})],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_by_its_flag(kind, wrong):
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"^--{name.replace('_', '-')} "):
+        kind(**wrong)
+
+
+def test_the_command_line_needs_no_torch():
+    program = "import sys, brimful.recipes.chatlm.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def test_without_data_there_is_nothing_to_train_on():
+    assert "--data is missing" in run_recipe(code=2).stderr
+
+
+def statistics(out: Path) -> dict:
+    return json.loads((out / "training_stats.json").read_text())
+
+
+def epochs(out: Path) -> list[dict]:
+    return [row for row in map(json.loads, (out / "log.jsonl").read_text().splitlines()) if row["event"] == "epoch"]
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(sorted((out / "checkpoints").glob("step-*"))[-1] / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def trained(rows_file: Path, tokens_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Measured on the rows that it learns by heart: 40 are too few to learn more of."""
+    out = tmp_path_factory.mktemp("trained")
+    flags = ("--epochs", 30, "--lr", 3e-3, "--dropout", 0, "--eval-every-epochs", 15, "--eval-data", rows_file)
+    done = run_recipe("--data", rows_file, *SMALL, *flags, "--out", out, "--cache", tokens_cache)
+    assert "of logits live at once" in done.stderr
+    return out
+
+
+@pytest.mark.heavy
+def test_a_training_learns_and_is_measured(trained: Path):
+    losses = [row["loss"] for row in epochs(trained)]
+    assert losses[0] > 4 and losses[-1] < 1.5, losses
+    last = epochs(trained)[-1]
+    assert set(last["measures"]) == {"loss", "perplexity", "bleu"} and 10 < last["measures"]["bleu"] <= 100
+    assert statistics(trained)["samples"] == last["samples"] == 30 * 40
+
+
+@pytest.mark.heavy
+def test_it_answers_chats_and_is_evaluated(trained: Path, rows_file: Path):
+    place = ("--checkpoint", trained, "--device", "cpu")
+    answers = run_recipe("answer", "第3个问题是什么", "第4个问题是什么", *place).stdout.splitlines()
+    assert len(answers) == 2 and all("答案" in one for one in answers)
+    drawn = [run_recipe("answer", "第3个问题是什么", "--temperature", 2, "--seed", 5, *place).stdout for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    talked = run_recipe("chat", *place, typed="第3个问题是什么\n\n第4个问题是什么\n").stdout.splitlines()
+    assert [line.strip() for line in talked] == answers
+    scores = json.loads(run_recipe("evaluate", "--data", rows_file, "--json", *place).stdout)
+    small = json.loads(run_recipe("evaluate", "--data", rows_file, "--json", "--batch-size", 7, *place).stdout)
+    assert scores["rows"] == 40 and scores["loss"] < 2 and 10 < scores["bleu"] <= 100
+    assert scores["bleu"] == pytest.approx(epochs(trained)[-1]["measures"]["bleu"], abs=1e-4)
+    assert "tok:zh" in scores["bleu_signature"] and "version" in scores["chrf_signature"]
+    assert small["bleu"] == pytest.approx(scores["bleu"]) and small["loss"] == pytest.approx(scores["loss"], rel=1e-4)
+
+
+@pytest.mark.heavy
+def test_a_folder_without_a_training_is_refused(tmp_path: Path, trained: Path):
+    assert "There is no checkpoint" in run_recipe("answer", "x", "--checkpoint", tmp_path / "none", code=2).stderr
+    assert "chatlm.json" in run_recipe("answer", "x", "--checkpoint", tmp_path, code=2).stderr
+    (tmp_path / "chatlm.json").write_text((trained / "chatlm.json").read_text())
+    TOKENIZER.save_pretrained(tmp_path / "tokenizer")
+    refused = run_recipe("answer", "x", "--checkpoint", tmp_path, code=2).stderr
+    assert f"{len(TOKENIZER)} tokens and is not the one" in refused and "had 320" in refused
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [(("--max-response-tokens", 8), "max response tokens 16 and not 8"), (("--eval-share", 0.5), "held out rows 40 and not"),
+     (("--vocab-size", 300), "vocabulary 320 and not 300"), (("--freeze", "encoder"), "freeze 'none' and not 'encoder'")],
+)  # fmt: skip
+def test_a_checkpoint_of_another_configuration_is_refused_by_the_difference(
+    trained: Path, rows_file: Path, tokens_cache: Path, other, words
+):
+    before = sorted(path.name for path in (trained / "checkpoints").iterdir())
+    flags = dict(zip(SMALL[::2], SMALL[1::2], strict=True)) | dict([other])
+    pairs = [word for both in flags.items() for word in both]
+    refused = run_recipe("--data", rows_file, *pairs, "--out", trained, "--cache", tokens_cache, code=2)
+    assert words in refused.stderr and "--resume no" in refused.stderr and "Traceback" not in refused.stderr
+    assert sorted(path.name for path in (trained / "checkpoints").iterdir()) == before
+
+
+STEADY = (
+    "--dropout",
+    0,
+    "--optimizer",
+    "sgd",
+    "--lr",
+    0.05,
+    "--clip-norm",
+    0,
+    "--epochs",
+    4,
+    "--no-bleu",
+    "--max-tokens",
+    10_000,
+)
+
+
+def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+def stopped(words: list[str], out: Path) -> None:
+    """Starts a training and asks it to end once a checkpoint is there."""
+    program = [sys.executable, "-m", "brimful.recipes.chatlm", *words]
+    with subprocess.Popen(program, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        until = time.monotonic() + 120
+        while not list((out / "checkpoints").glob("step-*")) and time.monotonic() < until:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGTERM)
+        shown = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 143, shown
+
+
+@pytest.mark.heavy
+def test_it_goes_on_with_the_next_sample_with_another_batch_and_other_ranks(
+    rows_file: Path, tokens_cache: Path, tmp_path: Path
+):
+    """Stopped within its epochs; then 4 × 2 accumulated; and two ranks of 4: the weights of a run that was never stopped."""
+    common = ["--data", rows_file, *SMALL, *STEADY, "--cache", tokens_cache]
+    run_recipe(*common, "--out", tmp_path / "whole")
+    parts = tmp_path / "parts"
+    stopped([*map(str, common), "--out", str(parts), "--save-every", "8"], parts)
+    halved = [word if word != "8" else "4" for word in common]
+    assert "Resumed from" in run_recipe(*halved, "--accumulation", 2, "--out", parts).stderr
+    done = run_recipe(*halved, "--out", tmp_path / "ranks", "--backend", "gloo", ranks=2)
+    assert done.stderr.count("chatlm, preset fast") == 1
+    for folder in ("parts", "ranks"):
+        assert difference(weights(tmp_path / "whole"), weights(tmp_path / folder)) < 1e-4, folder
+        assert epochs(tmp_path / folder)[-1]["samples"] == epochs(tmp_path / "whole")[-1]["samples"]
+
+
+@pytest.mark.heavy
+def test_every_switch_trains(rows_file: Path, tokens_cache: Path, tmp_path: Path):
+    common = ("--data", rows_file, "--cache", tokens_cache)
+    flags = (
+        "--gradient-checkpointing",
+        "--optimizer",
+        "adafactor",
+        "--freeze",
+        "encoder",
+        "--max-tokens",
+        200,
+        "--loss-chunk",
+        5,
+    )
+    done = run_recipe(*common, *SMALL[:-1], "bf16", *flags, "--loss-chunk", 5, "--max-steps", 2, "--out", tmp_path / "one")
+    assert "are frozen" in done.stderr
+    flags = ("--preset", "original", "--loss-chunk", 0, "--max-steps", 1)
+    done = run_recipe(*common, *SMALL, *flags, "--out", tmp_path / "other")
+    assert "chatlm, preset original" in done.stderr and "each copy of the logits" in done.stderr
+
+
+@pytest.mark.heavy
+def test_a_tokenizer_is_trained_by_command_and_used(rows_file: Path, tokens_cache: Path, tmp_path: Path):
+    run_recipe("tokenizer", "--data", rows_file, "--vocab-size", 290, "--out", tmp_path / "tokenizer")
+    flags = ("--tokenizer", tmp_path / "tokenizer", "--cache", tokens_cache)
+    run_recipe("prepare", "--data", rows_file, *flags)
+    held = write_rows(tmp_path / "held.jsonl", 5)
+    more = ("--max-steps", 1, "--eval-data", held, "--out", tmp_path / "out")
+    run_recipe("--data", rows_file, *SMALL, *flags, *more)
+    facts = json.loads((tmp_path / "out" / "chatlm.json").read_text())
+    assert (facts["vocabulary"], facts["training_rows"], facts["held_out_rows"]) == (290, 40, 5)
