@@ -54,6 +54,8 @@ def parsed(*argv: object, preset: Preset = NAMED) -> tuple[Config, dict[str, tup
         (("--checkpoint-every-minutes", 5), "checkpoints.every_minutes", 5.0),
         (("--checkpoint-every-steps", 10), "checkpoints.every_epochs", None),  # another interval stands in place of epochs
         (("--checkpoint-every-steps", 10, "--checkpoint-every-epochs", 2), "checkpoints.every_epochs", 2),
+        (("--save-every", 500), "checkpoints.every_samples", 500),
+        (("--save-every", 500), "checkpoints.every_epochs", None),
         (("--clip-norm", 0), "clip_norm", None),
         (("--precision", "fp16"), "precision", "fp16"),
         (("--no-channels-last",), "channels_last", False),

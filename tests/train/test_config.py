@@ -51,6 +51,8 @@ def refused(prefix: str, name: str, value: object) -> None:
         ("config", "memory_budget", ["a lot", "", "200%"]),
         *(("config.checkpoints", name, [0, math.nan, math.inf]) for name in ("every_epochs", "every_minutes")),
         ("config.checkpoints", "every_steps", [0, 1.5]),
+        ("config.checkpoints", "every_samples", [0, 1.5]),
+        ("config", "backend", ["", "cpu:gloo"]),
         ("config.checkpoints", "keep_last", [0, 1.5, True]),
         ("config.checkpoints", "resume", [""]),
         ("config.data", "memory_share", [0, 1.5]),

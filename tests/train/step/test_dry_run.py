@@ -118,6 +118,14 @@ def test_an_evaluation_is_tried_with_its_worst_batches(tmp_path, capfd):
     assert eval_room.met == [False] and "in evaluation" in capfd.readouterr().err
 
 
+def test_the_worst_batch_of_a_fixed_number_of_samples_is_tried_too(tmp_path):
+    """Without max_tokens the order is not by size, and the longest samples may meet in any epoch."""
+    room = Room(700)
+    task = sized_task([1, 350, 1, 350, 1, 350, 1, 1], room)
+    fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=3), epochs=2))
+    assert room.met == [False] and (shares(task) > 0).all()
+
+
 def test_a_sample_that_does_not_fit_ends_the_training_before_it_begins(tmp_path):
     task = sized_task(ONE_THEN_TWO, Room(599))
     with pytest.raises(DoesNotFit, match="A single sample does not fit"):
