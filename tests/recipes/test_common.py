@@ -85,6 +85,14 @@ def test_the_effective_batch_of_a_preset_goes_with_its_batch_size():
     assert parsed("--batch-size", 64, "--effective-batch", 128)[0].batch.effective == 128
 
 
+def test_the_limit_of_tokens_of_a_preset_caps_no_batch_size_that_was_given():
+    held = replace(NAMED, flags={**NAMED.flags, "max-tokens": 4096})
+    config, rows = parsed("--batch-size", 64, preset=held)
+    assert config.batch.max_tokens is None and "--max-tokens 4096" in rows["max-tokens"][2]
+    assert parsed("--batch-size", 64, "--max-tokens", 100, preset=held)[0].batch.max_tokens == 100
+    assert parsed("--lr", 0.1, preset=held)[0].batch.max_tokens == 4096
+
+
 def test_a_learning_rate_that_was_given_is_not_scaled():
     config, rows = parsed("--lr", 1e-3)
     assert (config.scaling.rule, config.scaling.reference_batch) == ("none", None)

@@ -89,7 +89,8 @@ def _value(token: Token) -> str:
 def _freed(given: Mapping[str, str], preset: Preset) -> dict[str, str]:
     """Flags of a preset that do not hold with what was given, and why.
 
-    Its effective batch is one of its batch size; its scaling rule scales its learning rate, not one that was given.
+    Its effective batch and its limit of tokens go with its batch size: neither shall cap one that was given. Its scaling rule
+    scales its learning rate, not one that was given.
     """
     freed = {}
     effective = preset.flags.get("effective-batch")
@@ -98,6 +99,9 @@ def _freed(given: Mapping[str, str], preset: Preset) -> dict[str, str]:
         freed["effective-batch"] = (
             f"--{by} is given: the preset's {effective:,} is not kept (--effective-batch {effective} keeps it)"
         )
+    if "batch-size" in given and "max-tokens" in preset.flags and "max-tokens" not in given:
+        most = preset.flags["max-tokens"]
+        freed["max-tokens"] = f"--batch-size is given: batches have that many samples (--max-tokens {most} holds them to it)"
     if "lr" in given and "scaling" in preset.flags and not {"scaling", "reference-batch"} & given.keys():
         for name in ("scaling", "reference-batch"):
             freed[name] = f"--lr is given: it is taken as it is, not scaled from batch {preset.flags['reference-batch']:,}"

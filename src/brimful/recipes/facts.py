@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from brimful.errors import UsageError
+from brimful.recipes.common import say
+from brimful.train.config import CheckpointConfig
 
 T = TypeVar("T")
 
@@ -59,3 +61,17 @@ def check_resumable(out: Path, file_name: str, facts: Any) -> None:
 def _short(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def trained_weights(checkpoint: Path) -> dict[str, Any]:
+    """The model's tensors in a checkpoint, or in the best one (else the newest) of a training's folder."""
+    from brimful.train.checkpoints.folder import Checkpoints
+
+    folder = checkpoint / "checkpoints" if (checkpoint / "checkpoints").is_dir() else checkpoint
+    checkpoints = Checkpoints(folder, CheckpointConfig(), say)
+    if (checkpoint / "model.safetensors").is_file():
+        return checkpoints.load(checkpoint).state["model"]
+    loaded = checkpoints.best() or checkpoints.newest()
+    if loaded is None:
+        raise UsageError(f"{folder} holds no checkpoint.", suggestion="Give the --out of a training with --checkpoint.")
+    return loaded.state["model"]

@@ -103,9 +103,9 @@ def trained(rows_file: Path, tokens_cache: Path, tmp_path_factory: pytest.TempPa
 @pytest.mark.heavy
 def test_a_training_learns_and_is_measured(trained: Path):
     losses = [row["loss"] for row in epochs(trained)]
-    assert losses[0] > 4 and losses[-1] < 1.5, losses
+    assert losses[0] > 3 and losses[-1] < 1, losses
     last = epochs(trained)[-1]
-    assert set(last["measures"]) == {"loss", "perplexity", "bleu"} and 10 < last["measures"]["bleu"] <= 100
+    assert set(last["measures"]) == {"loss", "perplexity", "bleu"} and 10 < last["measures"]["bleu"] < 100.01
     assert statistics(trained)["samples"] == last["samples"] == 30 * 40
 
 
@@ -120,7 +120,7 @@ def test_it_answers_chats_and_is_evaluated(trained: Path, rows_file: Path):
     assert [line.strip() for line in talked] == answers
     scores = json.loads(run_recipe("evaluate", "--data", rows_file, "--json", *place).stdout)
     small = json.loads(run_recipe("evaluate", "--data", rows_file, "--json", "--batch-size", 7, *place).stdout)
-    assert scores["rows"] == 40 and scores["loss"] < 2 and 10 < scores["bleu"] <= 100
+    assert scores["rows"] == 40 and scores["loss"] < 2 and 10 < scores["bleu"] < 100.01
     assert scores["bleu"] == pytest.approx(epochs(trained)[-1]["measures"]["bleu"], abs=1e-4)
     assert "tok:zh" in scores["bleu_signature"] and "version" in scores["chrf_signature"]
     assert small["bleu"] == pytest.approx(scores["bleu"]) and small["loss"] == pytest.approx(scores["loss"], rel=1e-4)
@@ -208,17 +208,7 @@ def test_it_goes_on_with_the_next_sample_with_another_batch_and_other_ranks(
 @pytest.mark.heavy
 def test_every_switch_trains(rows_file: Path, tokens_cache: Path, tmp_path: Path):
     common = ("--data", rows_file, "--cache", tokens_cache)
-    flags = (
-        "--gradient-checkpointing",
-        "--optimizer",
-        "adafactor",
-        "--freeze",
-        "encoder",
-        "--max-tokens",
-        200,
-        "--loss-chunk",
-        5,
-    )
+    flags = ("--gradient-checkpointing", "--optimizer", "adafactor", "--freeze", "encoder", "--max-tokens", 200)
     done = run_recipe(*common, *SMALL[:-1], "bf16", *flags, "--loss-chunk", 5, "--max-steps", 2, "--out", tmp_path / "one")
     assert "are frozen" in done.stderr
     flags = ("--preset", "original", "--loss-chunk", 0, "--max-steps", 1)

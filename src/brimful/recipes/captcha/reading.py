@@ -14,9 +14,7 @@ from brimful.errors import UsageError
 from brimful.recipes.captcha.images import scaled
 from brimful.recipes.captcha.model import Reader
 from brimful.recipes.common import say
-from brimful.recipes.facts import read_facts
-from brimful.train.checkpoints.folder import Checkpoints
-from brimful.train.config import CheckpointConfig
+from brimful.recipes.facts import read_facts, trained_weights
 from brimful.train.distributed.ranks import device_for
 from brimful.units import counted
 
@@ -71,19 +69,8 @@ def load_reader(checkpoint: Path) -> tuple[Reader, Facts]:
             "Give the --out of a training of this recipe.",
         )
     model = Reader(len(facts.alphabet), facts.length, facts.height, facts.width)
-    model.load_state_dict(_weights(checkpoint))
+    model.load_state_dict(trained_weights(checkpoint))
     return model, facts
-
-
-def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    folder = checkpoint / "checkpoints" if (checkpoint / "checkpoints").is_dir() else checkpoint
-    checkpoints = Checkpoints(folder, CheckpointConfig(), say)
-    if (checkpoint / "model.safetensors").is_file():
-        return checkpoints.load(checkpoint).state["model"]
-    loaded = checkpoints.best() or checkpoints.newest()
-    if loaded is None:
-        raise UsageError(f"{folder} holds no checkpoint.", suggestion="Give the --out of a training with --checkpoint.")
-    return loaded.state["model"]
 
 
 def _found(path: Path) -> tuple[list[Path], UsageError | None]:

@@ -24,10 +24,8 @@ from brimful.recipes.chatlm.recipe import FILE_NAME, Facts, bleu
 from brimful.recipes.chatlm.rows import Rows
 from brimful.recipes.chatlm.tokenizer import encode, fingerprint, load_tokenizer
 from brimful.recipes.common import say
-from brimful.recipes.facts import read_facts
-from brimful.train.checkpoints.folder import Checkpoints
+from brimful.recipes.facts import read_facts, trained_weights
 from brimful.train.checkpoints.training_state import load_model
-from brimful.train.config import CheckpointConfig
 from brimful.train.distributed.ranks import device_for
 from brimful.train.step.oom import Missing, attempt, free_what_is_cached
 from brimful.units import counted
@@ -106,19 +104,8 @@ def _loaded(checkpoint: Path) -> tuple[Facts, Any, ChatModel]:
             "Put the folder back that the training wrote.",
         )
     model = chat_model(ModelOptions(facts.model), facts.vocabulary, tokenizer.pad_token_id, tokenizer.eos_token_id)
-    load_model(model, _weights(checkpoint), str(checkpoint))
+    load_model(model, trained_weights(checkpoint), str(checkpoint))
     return facts, tokenizer, model
-
-
-def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    folder = checkpoint / "checkpoints" if (checkpoint / "checkpoints").is_dir() else checkpoint
-    checkpoints = Checkpoints(folder, CheckpointConfig(), say)
-    if (checkpoint / "model.safetensors").is_file():
-        return checkpoints.load(checkpoint).state["model"]
-    loaded = checkpoints.best() or checkpoints.newest()
-    if loaded is None:
-        raise UsageError(f"{folder} holds no checkpoint.", suggestion="Give the --out of a training with --checkpoint.")
-    return loaded.state["model"]
 
 
 def answer(prompts: Sequence[str], options: Answering) -> int:
