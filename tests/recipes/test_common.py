@@ -29,7 +29,7 @@ SETTINGS = Config(out=Path("out"))
 
 def parsed(*argv: object, preset: Preset = NAMED) -> tuple[Config, dict[str, tuple[object, object, str]]]:
     """The Config of a command line, and its rows by name."""
-    presets = Presets("named", ("named", "other"), lambda name, device: replace(preset, name=name))
+    presets = Presets(preset, replace(preset, name="other"))
     app = App(config=presets.apply)
 
     @app.default

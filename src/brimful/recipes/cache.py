@@ -6,12 +6,14 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
 from brimful.errors import UsageError
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 def cache_folder(recipe: str) -> Path:
@@ -37,6 +39,18 @@ def lock(path: Path, work: str, say: Say) -> Iterator[None]:
         yield
     finally:
         held.release()
+
+
+def made_once(path: Path, work: str, find: Callable[[Say], T | None], make: Callable[[], None], say: Say) -> T | None:
+    """What `find` gives, after `make` where that is None. Of any number of processes at once one makes, the others wait."""
+    found = find(say)
+    if found is None:
+        with lock(path, work, say):
+            found = find(lambda _: None)  # another process may have made it meanwhile
+            if found is None:
+                make()
+                found = find(say)
+    return found
 
 
 def unwritable(folder: Path, error: OSError) -> UsageError:

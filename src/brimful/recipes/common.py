@@ -1,6 +1,6 @@
 """The command line of a recipe: the engine's `Config`, presets under it, and its exit codes.
 
-    presets = Presets("small", ("small", "large"), find)
+    presets = Presets(SMALL, LARGE, on_a_card=SMALL_ON_A_CARD)
     app = App(name="python -m brimful.recipes.NAME", config=presets.apply)
 
     @app.default
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Token
@@ -41,13 +41,14 @@ class Preset:
 
 
 class Presets:
-    """`apply` is an App's `config`: it gives the flags of --preset (`default` without one) their values, and fills `rows`.
+    """`apply` is an App's `config`: it gives the flags of --preset (the first one without it) their values, and fills `rows`.
 
-    find(name, device): the preset of one of `names` for the value of --device ("auto" without one).
+    on_a_card: what stands in for the preset of the same name where --device is no CPU.
     """
 
-    def __init__(self, default: str, names: Sequence[str], find: Callable[[str, str], Preset]) -> None:
-        self.default, self._names, self._find = default, names, find
+    def __init__(self, *presets: Preset, on_a_card: Preset | None = None) -> None:
+        self.default, self._on_a_card = presets[0].name, on_a_card
+        self.presets = {preset.name: preset for preset in presets}
         self.rows: list[Effective] = []
 
     def apply(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -55,7 +56,7 @@ class Presets:
         if "preset" not in flags:
             return
         given = {name: " ".join(map(_value, argument.tokens)) for name, argument in flags.items() if argument.tokens}
-        preset = self._preset(given.pop("preset", self.default), given.get("device", "auto"))
+        preset = self.find(given.pop("preset", self.default), given.get("device", "auto"))
         freed = _freed(given, preset)
         self.rows = [Effective(name, None, None, why) for name, why in freed.items()]
         for name, value in preset.flags.items():
@@ -73,13 +74,21 @@ class Presets:
             has = f"; preset {preset.name} has {preset.flags[name]}" if str(preset.flags.get(name, value)) != value else ""
             self.rows.append(Effective(name, value, value, f"given{has}"))
 
-    def _preset(self, name: str, device: str) -> Preset:
-        if name not in self._names:
-            close = nearest(name, self._names)
+    def find(self, name: str, device: str) -> Preset:
+        """As it is on a device: what was measured on a CPU is not taken to a card unchanged."""
+        if name not in self.presets:
+            close = nearest(name, self.presets)
             more = f" Nearest: {close[0]}." if close else ""
-            names = ", ".join(self._names)
+            names = ", ".join(self.presets)
             raise UsageError(f"--preset {name}: there is no such preset.", suggestion=f"Name one of {names}.{more}")
-        return self._find(name, device)
+        card = self._on_a_card
+        if card is None or card.name != name:
+            return self.presets[name]
+        if device == "auto":
+            from brimful.train.distributed.ranks import device_for
+
+            device = device_for(device).type
+        return self.presets[name] if device == "cpu" else card
 
 
 def _value(token: Token) -> str:

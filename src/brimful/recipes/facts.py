@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from brimful.errors import UsageError
-from brimful.recipes.common import say
-from brimful.train.config import CheckpointConfig
+from brimful.recipes.common import is_first, say
+from brimful.train.config import CheckpointConfig, Config
+from brimful_inside.script import keeps_writes_out
 
 T = TypeVar("T")
 
 
 def write_facts(out: Path, file_name: str, facts: Any) -> None:
-    """`facts` is a dataclass of JSON values."""
+    """By the first rank. `facts` is a dataclass of JSON values."""
+    if not is_first():
+        return
     out.mkdir(parents=True, exist_ok=True)
     partial = out / f"{file_name}.partial"
     content = json.dumps(dataclasses.asdict(facts), indent=1, ensure_ascii=False)
@@ -39,9 +42,22 @@ def read_facts(path: Path, file_name: str, kind: type[T]) -> T | None:
     return None
 
 
-def check_resumable(out: Path, file_name: str, facts: Any) -> None:
+def facts_of(checkpoint: Path, file_name: str, kind: type[T]) -> tuple[Path, T]:
+    """The folder of the training that a checkpoint belongs to, and its facts. Raises UsageError where there are none."""
+    ask = "Give the --out of a training of this recipe with --checkpoint."
+    if not checkpoint.exists():
+        raise UsageError(f"There is no checkpoint at {checkpoint}.", suggestion=ask)
+    facts = read_facts(checkpoint, file_name, kind)
+    if facts is None:
+        raise UsageError(f"No {file_name} at or above {checkpoint}.", "It says what the model was made of.", ask)
+    return next(one for one in (checkpoint, *checkpoint.absolute().parents) if (one / file_name).is_file()), facts
+
+
+def check_resumable(config: Config, file_name: str, facts: Any) -> None:
     """A training goes on only with what it began with. Raises UsageError that names each difference."""
-    if not ((out / file_name).is_file() and (out / "checkpoints").is_dir()):
+    out = config.out
+    begun = (out / file_name).is_file() and (out / "checkpoints").is_dir()
+    if not begun or config.checkpoints.resume != "auto" or keeps_writes_out():
         return
     found: Any = read_facts(out, file_name, type(facts))
     before, now = dataclasses.asdict(found), dataclasses.asdict(facts)

@@ -56,7 +56,7 @@ def test_the_array_holds_each_image_and_its_label(tmp_path: Path):
 def test_it_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Also where the folder may only be read by then."""
     captchas(KEY, tmp_path, 1, first := Messages())
-    monkeypatch.setattr(cache, "lock", None)  # neither lock nor folder is needed from here on
+    monkeypatch.setattr("brimful.recipes.cache.lock", None)  # neither lock nor folder is needed from here on
     monkeypatch.setattr(drawing, "draw_part", None)
     drawn = captchas(KEY, tmp_path, 1, again := Messages())
     assert "Drawing 10 images: once" in first.text and again == [] and np.array_equal(drawn.images, draw_one())

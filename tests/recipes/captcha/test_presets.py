@@ -7,7 +7,7 @@ import math
 import pytest
 
 from brimful.recipes.captcha.__main__ import app, presets
-from brimful.recipes.captcha.presets import PRESETS, preset_on
+from brimful.recipes.captcha.presets import TUNED
 from brimful.train.config import Config
 from brimful.train.data.epoch_sampler import EpochSampler
 from brimful.train.optim.schedules import Schedule
@@ -48,16 +48,16 @@ def test_the_original_has_no_warm_up():
     assert config.optimizer.lr * math.sqrt(3072 / 512) == pytest.approx(4.9e-4, rel=1e-2)  # the square-root rule
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", presets.presets)
 def test_each_preset_is_a_whole_config_and_says_why(name: str):
     assert config_of(name).epochs >= 1
-    assert PRESETS[name].name == name and PRESETS[name].why
-    assert PRESETS[name].assumed.keys() <= PRESETS[name].flags.keys()
+    assert presets.presets[name].name == name and presets.presets[name].why
+    assert presets.presets[name].assumed.keys() <= presets.presets[name].flags.keys()
 
 
 def test_tuned_says_on_what_it_was_measured_and_has_another_batch_on_a_card():
-    card = preset_on("tuned", "cuda")
-    assert presets.default == "tuned" and preset_on("tuned", "cpu") is PRESETS["tuned"]
-    assert "CPU" in PRESETS["tuned"].why and "not on a GPU" in PRESETS["tuned"].why
+    card = presets.find("tuned", "cuda")
+    assert presets.default == "tuned" and presets.find("tuned", "cpu") is TUNED
+    assert "CPU" in TUNED.why and "not on a GPU" in TUNED.why
     assert card.flags["batch-size"] == 256 and "not measured" in card.assumed["batch-size"]
-    assert preset_on("large-batch", "cuda") is PRESETS["large-batch"]
+    assert presets.find("large-batch", "cuda") is presets.presets["large-batch"]

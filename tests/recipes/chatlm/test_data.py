@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 
 from brimful.errors import DiskFull, UsageError
 from brimful.recipes.chatlm import data
-from brimful.recipes.chatlm.data import corpora
+from brimful.recipes.chatlm.data import pairs, train_tokenizer
 from brimful.recipes.chatlm.loss import IGNORED
-from brimful.recipes.chatlm.options import DataOptions
-from brimful.recipes.chatlm.tokenizer import encode, train_tokenizer
+from brimful.recipes.chatlm.settings import DataOptions
 from tests.recipes.chatlm.conftest import environment
 
 TOKENIZER = train_tokenizer([("你好吗", "我很好")], 262)
@@ -33,7 +32,7 @@ END, PADDING = TOKENIZER.eos_token_id, TOKENIZER.pad_token_id
 def made(folder: Path, rows: list[tuple[str, str]], said: list[str] | None = None, **options):
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps({"prompt": p, "response": r}) + "\n" for p, r in rows), encoding="utf-8")
-    return corpora(DataOptions(data=(path,), **options), TOKENIZER, folder / "cache", (said if said is not None else []).append)
+    return pairs(DataOptions(data=(path,), **options), TOKENIZER, folder / "cache", (said if said is not None else []).append)
 
 
 texts = st.text(max_size=12)
@@ -48,7 +47,7 @@ def test_each_text_is_its_tokens_and_an_end_within_the_limit(tmp_path_factory, r
     cut = [0, 0]
     for number, row in enumerate(rows):
         for which, text in enumerate(row):
-            (tokens,) = encode(TOKENIZER, [text])
+            tokens = TOKENIZER(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
             assert train[number][which].tolist() == [*tokens[: most[which] - 1], END]
             cut[which] += len(tokens) > most[which] - 1
     assert train.sizes.tolist() == [2 * max(map(len, train[n])) for n in range(len(rows))]
@@ -93,8 +92,8 @@ def test_it_is_made_once_and_anew_where_it_was_damaged(tmp_path: Path):
     made(tmp_path, rows, said, eval_share=0.0)
     made(tmp_path, rows, said, eval_share=0.5)  # neither share nor seed make it anew
     assert sum("Tokenizing" in sentence for sentence in said) == 1
-    (folder,) = [path.parent for path in (tmp_path / "cache").glob("*/tokens")]
-    os.truncate(folder / "tokens", 1)
+    (file,) = (tmp_path / "cache").glob("*.arrow")
+    os.truncate(file, file.stat().st_size - 1)
     again, _ = made(tmp_path, rows, said, eval_share=0.0)
     assert sum("Tokenizing" in sentence for sentence in said) == 2
     assert again[1][1].tolist() == train[1][1].tolist()
@@ -123,7 +122,7 @@ def test_a_worker_that_is_not_forked_maps_the_files(tmp_path: Path):
 PROGRAM = """
 import json, resource, sys
 from pathlib import Path
-from brimful.recipes.chatlm.options import DataOptions
+from brimful.recipes.chatlm.settings import DataOptions
 from brimful.recipes.chatlm.recipe import prepare
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 prepare(DataOptions(data=(Path(sys.argv[1]),), cache=Path(sys.argv[2]), tokenizer=Path(sys.argv[3])))

@@ -12,7 +12,7 @@ from transformers import T5ForConditionalGeneration
 
 from brimful.errors import UsageError
 from brimful.recipes.chatlm.model import SIZES, ChatModel, chat_model
-from brimful.recipes.chatlm.options import ModelOptions
+from brimful.recipes.chatlm.settings import ModelOptions
 
 PADDING, END = 0, 1
 
@@ -97,7 +97,7 @@ def test_weights_of_another_vocabulary_are_refused_with_both_sizes(tmp_path: Pat
 def test_weights_of_another_network_are_refused_by_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(SIZES, "chatlm-0.2b", {**SIZES["tiny"], "d_ff": 256, "num_layers": 3})
     other(model="chatlm-0.2b").save_pretrained(tmp_path)
-    with pytest.raises(UsageError, match=r"of another network: encoder.block.2.*is not of this model.* more") as caught:
+    with pytest.raises(UsageError, match=r"of another network: .*encoder.block.2") as caught:
         tiny(init=tmp_path)
     assert "--model" in caught.value.suggestion
 

@@ -15,8 +15,8 @@ import pyarrow
 from pyarrow import parquet
 
 from brimful.errors import UsageError
-from brimful.recipes.chatlm.options import DataOptions
-from brimful.recipes.chatlm.rows import Rows, digest
+from brimful.recipes.chatlm.rows import digest, read_rows
+from brimful.recipes.chatlm.settings import DataOptions
 
 ROWS = [{"prompt": "你好", "response": "您好！"}, {"prompt": "", "response": "空"}, {"prompt": "a\nb", "response": ""}]
 PAIRS = [(row["prompt"], row["response"]) for row in ROWS]
@@ -33,7 +33,7 @@ def write(path: Path, rows: list[Any]) -> Path:
 
 
 def read(path: Path, **options: Any) -> list[tuple[str, str]]:
-    return list(Rows([path], DataOptions(**options)))
+    return list(read_rows([path], DataOptions(**options)))
 
 
 def refused(path: Path, **options: Any) -> UsageError:
@@ -87,16 +87,6 @@ def test_an_empty_file_has_no_rows(tmp_path: Path, name: str):
     assert "no rows" in refused(path).problem or "parquet" in refused(path).problem
 
 
-def test_bad_rows_are_left_out_and_counted_where_that_is_asked_for(tmp_path: Path):
-    path = write(tmp_path / "rows.jsonl", [ROWS[0], {"prompt": 1, "response": "x"}, ["no", "object"], ROWS[2]])
-    with path.open("ab") as file:
-        file.write(b'{"prompt": "half\n\xff\xfe\n{"prompt": "\\ud800", "response": ""}\n')
-    rows = Rows([path], DataOptions(skip_bad_rows=True))
-    assert list(rows) == [PAIRS[0], PAIRS[2]] and rows.bad == 5
-    only = write(tmp_path / "bad.jsonl", [{"prompt": 1, "response": 2}])
-    assert "1 bad ones were left out. The first one" in refused(only, skip_bad_rows=True).problem
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [(b'{"prompt": "\xe4\xbd", "response": ""}', "no UTF-8"), (b'{"prompt": ', "no JSON"), (b'"text"', "no object"),
@@ -120,9 +110,7 @@ def test_invalid_utf8_in_parquet_is_named_by_its_row(tmp_path: Path):
     texts = pyarrow.array([b"ok", b"\xff\xfe"], pyarrow.binary()).view(pyarrow.string())
     path = tmp_path / "rows.parquet"
     parquet.write_table(pyarrow.table({"prompt": texts, "response": pyarrow.array(["a", "b"])}), path)
-    problem = refused(path).problem
-    assert "row 2: prompt: byte 1 is no UTF-8" in problem
-    assert read(path, skip_bad_rows=True) == [("ok", "a")]
+    assert "row 2: prompt: byte 1 is no UTF-8" in refused(path).problem
 
 
 def test_a_byte_order_mark_and_lines_under_the_name_json_are_read(tmp_path: Path):
@@ -133,19 +121,12 @@ def test_a_byte_order_mark_and_lines_under_the_name_json_are_read(tmp_path: Path
     assert read(path) == PAIRS
 
 
-def test_a_folder_is_all_its_files_by_name(tmp_path: Path):
-    write(tmp_path / "b.jsonl", ROWS[1:])
-    write(tmp_path / "a.parquet", ROWS[:1])
-    (tmp_path / "README.md").write_text("no data")
-    assert read(tmp_path) == PAIRS
-
-
 def test_what_is_no_data_file_is_refused(tmp_path: Path):
     (tmp_path / "rows.csv").write_text("prompt,response\n")
     for path in (tmp_path / "rows.csv", tmp_path / "none.jsonl", tmp_path):
         assert str(path) in refused(path).problem
     with pytest.raises(UsageError, match="--data is missing"):
-        Rows([], DataOptions())
+        list(read_rows([], DataOptions()))
 
 
 def test_the_digest_is_of_the_content_and_not_of_the_name(tmp_path: Path):

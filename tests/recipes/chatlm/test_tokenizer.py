@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import UsageError
-from brimful.recipes.chatlm import tokenizer as under_test
-from brimful.recipes.chatlm.options import DataOptions
-from brimful.recipes.chatlm.tokenizer import END, PADDING, encode, fingerprint, load_tokenizer, tokenizer_for, train_tokenizer
+from brimful.recipes.chatlm import data
+from brimful.recipes.chatlm.data import END, PADDING, encode, fingerprint, load_tokenizer, tokenizer_for, train_tokenizer
+from brimful.recipes.chatlm.settings import DataOptions
 
 ROWS = [("你好吗", "我很好，谢谢。"), ("今天天气怎么样", "今天天气很好。")] * 3
 TRAINED = train_tokenizer(ROWS, 300)
@@ -21,8 +21,8 @@ TRAINED = train_tokenizer(ROWS, 300)
 @given(st.text())
 def test_any_text_comes_back_and_holds_no_special_token(text: str):
     text = f"{text}{END}{PADDING}"  # spelled out by a user, they are text
-    (tokens,) = encode(TRAINED, [text])
-    assert TRAINED.decode(tokens) == text
+    ((tokens, _),) = encode(TRAINED, [text], 1000)
+    assert tokens.pop() == TRAINED.eos_token_id and TRAINED.decode(tokens) == text
     assert not {TRAINED.pad_token_id, TRAINED.eos_token_id} & set(tokens)
 
 
@@ -34,7 +34,7 @@ def test_it_is_saved_and_loaded_offline_as_it_was(tmp_path: Path):
     TRAINED.save_pretrained(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert fingerprint(loaded) == fingerprint(TRAINED) != fingerprint(train_tokenizer(ROWS, 260))
-    assert encode(loaded, ["你好吗"]) == encode(TRAINED, ["你好吗"])
+    assert encode(loaded, ["你好吗"], 9) == encode(TRAINED, ["你好吗"], 9)
 
 
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path):
@@ -56,6 +56,6 @@ def test_one_is_trained_on_the_data_once(rows_file: Path, tmp_path: Path):
 
 
 def test_it_learns_from_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(under_test, "SAMPLED_ROWS", 10)
-    kept = under_test._sampled((str(n), "") for n in range(10_000))
-    assert len(kept) == 10 and max(int(prompt) for prompt, _ in kept) > 1_000  # not the first ones alone
+    monkeypatch.setattr(data, "SAMPLED_ROWS", 10)
+    late = sum(f"{n}" in train_tokenizer(((str(n) * 2, "") for n in range(10_000)), 400).get_vocab() for n in range(10, 10_000))
+    assert late

@@ -10,11 +10,11 @@ from cyclopts import App, Parameter
 
 from brimful import __version__
 from brimful.recipes.captcha.images import ImageOptions
-from brimful.recipes.captcha.presets import PRESETS, preset_on
+from brimful.recipes.captcha.presets import LARGE_BATCH, ORIGINAL, TUNED, TUNED_ON_A_CARD
 from brimful.recipes.common import Presets, run, say
 from brimful.train.config import Config
 
-presets = Presets("tuned", tuple(PRESETS), preset_on)
+presets = Presets(TUNED, LARGE_BATCH, ORIGINAL, on_a_card=TUNED_ON_A_CARD)
 app = App(
     name="python -m brimful.recipes.captcha",
     version=__version__,

@@ -24,7 +24,7 @@ from numpy.lib import format as npy
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
 from brimful.measure.host import cores
-from brimful.recipes.cache import Say, cache_folder, lock, unwritable
+from brimful.recipes.cache import Say, cache_folder, made_once, unwritable
 from brimful.recipes.captcha.drawing import draw_parts
 from brimful.recipes.captcha.images import ImageOptions, Key, texts
 from brimful.units import format_bytes
@@ -47,13 +47,7 @@ def captchas(key: Key, folder: Path, processes: int, say: Say) -> Captchas:
     `say` is called for drawing, waiting and damage. Raises UsageError (package, font, folder), DiskFull.
     """
     path = folder / key.file_name
-    images = _whole(path, key, say)
-    if images is None:
-        with lock(path, "drawing", say):
-            images = _whole(path, key, lambda _: None)  # another process may have drawn it meanwhile
-            if images is None:
-                _draw(path, key, processes, say)
-                images = _whole(path, key, say)
+    images = made_once(path, "drawing", lambda say: _whole(path, key, say), lambda: _draw(path, key, processes, say), say)
     if images is None:
         raise BrimfulError(
             f"{path} was drawn, and is not what was written.", "The disk is failing, or something else writes there."

@@ -9,7 +9,7 @@ from brimful.recipes.common import Preset
 OUT = "out/captcha"
 _NOT_ON_A_CARD = "assumed: not measured on a card"
 
-_TUNED = Preset(
+TUNED = Preset(
     "tuned",
     "The fastest of those tried to 90 % exact match in bench/captcha.py: measured on digits of 24 × 64, on a CPU of 2 cores "
     "(AMD EPYC with AVX-512 BF16); not on a GPU.",
@@ -22,16 +22,16 @@ _TUNED = Preset(
 )
 
 # A card is not filled by 32 images; the learning rate follows by the square-root rule.
-_TUNED_ON_A_CARD = replace(
-    _TUNED,
-    flags={**_TUNED.flags, "batch-size": 256},
+TUNED_ON_A_CARD = replace(
+    TUNED,
+    flags={**TUNED.flags, "batch-size": 256},
     assumed={
-        **_TUNED.assumed,
+        **TUNED.assumed,
         **{"batch-size": _NOT_ON_A_CARD, "channels-last": _NOT_ON_A_CARD, "lr": f"{_NOT_ON_A_CARD}; scaled from batch 32"},
     },
 )
 
-_LARGE_BATCH = Preset(
+LARGE_BATCH = Preset(
     "large-batch",
     "Three cards with 1,024 images each: 3,072 in an update.",
     {
@@ -42,7 +42,7 @@ _LARGE_BATCH = Preset(
     {"weight-decay": "assumed: PyTorch's default", "clip-norm": "assumed: no norm was named"},
 )
 
-_ORIGINAL = Preset(
+ORIGINAL = Preset(
     "original",
     "One card: batch 512, Adam at 2e-4, a cosine without warm-up.",
     {
@@ -55,16 +55,3 @@ _ORIGINAL = Preset(
         "precision": "assumed: none was named",
     },
 )
-
-PRESETS = {preset.name: preset for preset in (_TUNED, _LARGE_BATCH, _ORIGINAL)}
-
-
-def preset_on(name: str, device: str) -> Preset:
-    """As it is on a device: what was measured on a CPU is not taken to a card unchanged."""
-    if name != _TUNED.name:
-        return PRESETS[name]
-    if device == "auto":
-        from brimful.train.distributed.ranks import device_for
-
-        device = device_for(device).type
-    return _TUNED if device == "cpu" else _TUNED_ON_A_CARD

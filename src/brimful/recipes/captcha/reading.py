@@ -14,7 +14,7 @@ from brimful.errors import UsageError
 from brimful.recipes.captcha.images import scaled
 from brimful.recipes.captcha.model import Reader
 from brimful.recipes.common import say
-from brimful.recipes.facts import read_facts, trained_weights
+from brimful.recipes.facts import facts_of, trained_weights
 from brimful.train.distributed.ranks import device_for
 from brimful.units import counted
 
@@ -57,17 +57,7 @@ def read_images(paths: Sequence[Path], checkpoint: Path, batch_size: int, device
 
 def load_reader(checkpoint: Path) -> tuple[Reader, Facts]:
     """The network of a checkpoint, or of the best one of a training's folder, and what it was trained on."""
-    if not checkpoint.exists():
-        raise UsageError(
-            f"There is no checkpoint at {checkpoint}.", suggestion="Give the --out of a training with --checkpoint."
-        )
-    facts = read_facts(checkpoint, FILE_NAME, Facts)
-    if facts is None:
-        raise UsageError(
-            f"No {FILE_NAME} at or above {checkpoint}.",
-            "It says which characters and image size the network was trained on.",
-            "Give the --out of a training of this recipe.",
-        )
+    _, facts = facts_of(checkpoint, FILE_NAME, Facts)
     model = Reader(len(facts.alphabet), facts.length, facts.height, facts.width)
     model.load_state_dict(trained_weights(checkpoint))
     return model, facts

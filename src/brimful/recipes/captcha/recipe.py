@@ -24,7 +24,6 @@ from brimful.train.engine import Result, fit
 from brimful.train.reporting.progress_log import settings_table
 from brimful.train.step.batching import plan_batches
 from brimful.train.task import Batch, Sum, Task
-from brimful_inside.script import keeps_writes_out
 
 
 def train(config: Config, images: ImageOptions, host_allocator: str, title: str, rows: Sequence[Effective]) -> Result:
@@ -34,15 +33,14 @@ def train(config: Config, images: ImageOptions, host_allocator: str, title: str,
     """
     allocator = set_host_allocator(host_allocator, device_for(config.device).type)
     facts = Facts(images.look.alphabet, images.length, images.height, images.width, images.samples, images.image_seed)
-    if config.checkpoints.resume == "auto" and not keeps_writes_out():
-        check_resumable(config.out, FILE_NAME, facts)
+    check_resumable(config, FILE_NAME, facts)
     # Images take minutes to draw: what cannot be meant is refused before that.
     plan_batches(config.batch, int(os.environ.get("WORLD_SIZE", "1")), images.samples, images.eval_samples)
     train_images, valid_images = images_of(images, say)
     torch.manual_seed(config.seed)  # the same weights on every rank
     model = Reader(len(images.look.alphabet), images.length, images.height, images.width, images.dropout)
+    write_facts(config.out, FILE_NAME, facts)
     if is_first():
-        write_facts(config.out, FILE_NAME, facts)
         rows = [*(row for row in rows if row.name != "host-allocator"), allocator]
         say("\n".join([title, *settings_table(rows)]))
     return fit(reader_task(model, train_images, valid_images), config)

@@ -4,8 +4,5 @@
     torchrun --nproc-per-node 2 -m brimful.recipes.chatlm --data FILE.parquet --batch-size 64
     python -m brimful.recipes.chatlm chat --checkpoint out/chatlm
 
-`recipe.py` is the training, from top to bottom; `data.py` and `tokenizer.py` come before it, `model.py` and `loss.py` in it,
-`generation.py` after it. Importing this package imports no torch.
+In the order of reading: settings, rows, data, loss, model, recipe, generation. Importing this package imports no torch.
 """
-
-from __future__ import annotations

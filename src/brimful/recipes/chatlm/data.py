@@ -1,124 +1,166 @@
-"""Rows become tokens once: memory-mapped files that all later runs read.
+"""Rows become tokens once: a tokenizer, and an Arrow file that all later runs map into memory.
 
-    <cache>/<digest>/tokens     uint16 or uint32: prompt, end, response, end, prompt ...
-    <cache>/<digest>/offsets    int64: where each text begins, and the end
-    <cache>/<digest>/prompts    uint64: a hash of each row's prompt, by which rows are held out
-    <cache>/<digest>/facts.json
+    <cache>/tokenizer-<digest>/   byte-level BPE, where one is trained
+    <cache>/<digest>.arrow        prompt and response as tokens with their end, whether each was cut, a hash of the prompt
 
-The digest is of the files' content, the tokenizer and the limits. One process makes the folder, named so once it is whole.
+A digest is of all that decides the content: the data files' own, the tokenizer, the limits.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import hashlib
-import json
-import shutil
+import heapq
+import os
+import random
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.compute as pc
 import torch
+from pyarrow import ipc
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from brimful.errors import DiskFull, UsageError
-from brimful.recipes.cache import Say, lock, unwritable
+from brimful.recipes.cache import Say, made_once, unwritable
 from brimful.recipes.chatlm.loss import IGNORED
-from brimful.recipes.chatlm.options import DataOptions
-from brimful.recipes.chatlm.rows import Rows, digest
-from brimful.recipes.chatlm.tokenizer import encode, fingerprint
+from brimful.recipes.chatlm.rows import digest, read_rows
+from brimful.recipes.chatlm.settings import DataOptions
 from brimful.units import counted
 
-_ROWS_AT_ONCE = 512
-_FILES = (("tokens", None), ("offsets", np.int64), ("prompts", np.uint64))
+PADDING, END = "<|pad|>", "<|end|>"
+SAMPLED_ROWS = 200_000  # that a tokenizer learns from: some 200 MB of text. Assumed: more merges nothing else
+ROWS_AT_ONCE = 512  # that are tokenized
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # else it warns of loader workers, which do not tokenize
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Rows as tokens. `cut_prompts` and `cut_responses` were longer than their limits; `bad` rows were left out."""
+def tokenizer_for(options: DataOptions, folder: Path, say: Say) -> Any:
+    """The one asked for, or one trained on the data and kept in `folder`."""
+    if options.tokenizer is not None:
+        return load_tokenizer(options.tokenizer)
+    path = folder / f"tokenizer-{digest(options.data, options.columns, options.vocab_size)}"
 
-    folder: Path
-    dtype: str
-    rows: int
-    tokens: int
-    cut_prompts: int
-    cut_responses: int
-    bad: int
+    def make() -> None:
+        say(f"Training a tokenizer of up to {options.vocab_size:,} tokens on the data.")
+        partial = Path(f"{path}.partial")
+        train_tokenizer(read_rows(options.data, options), options.vocab_size).save_pretrained(partial)
+        partial.rename(path)
 
-    @functools.cached_property
-    def texts(self) -> tuple[np.ndarray, np.ndarray]:
-        """All tokens, and the offsets of texts in them; mapped, not read."""
-        return self.mapped("tokens", self.dtype), self.mapped("offsets", np.int64)
+    made_once(path, "training", lambda _: path if path.is_dir() else None, make, say)
+    return load_tokenizer(path)
 
-    def mapped(self, name: str, dtype: Any) -> np.ndarray:
-        return np.memmap(self.folder / name, dtype=dtype, mode="r")
+
+def train_tokenizer(rows: Iterable[tuple[str, str]], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Of all bytes, so that no text is unknown to it. Fewer tokens come of data in which nothing more repeats."""
+    chance = random.Random(0)
+    sampled = heapq.nsmallest(SAMPLED_ROWS, rows, key=lambda _: chance.random())  # memory does not grow with the data
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=[PADDING, END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )  # fmt: skip
+    tokenizer.train_from_iterator((text for row in sampled for text in row), trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PADDING, eos_token=END)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Raises UsageError where there is none, or where it has no token for padding or for the end."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever Transformers raises of a folder that holds something else
+        raise UsageError(
+            f"--tokenizer {folder}: no tokenizer can be read from there ({str(error).splitlines()[0]}).",
+            suggestion="Name a folder with tokenizer.json and tokenizer_config.json, or leave it out to train one.",
+        ) from error
+    missing = [name for name in ("pad_token", "eos_token") if getattr(tokenizer, name) is None]
+    if missing:
+        raise UsageError(
+            f"The tokenizer in {folder} has no {' and no '.join(missing)}.",
+            "Answers end with the one, and batches are filled up with the other.",
+            "Name them in its tokenizer_config.json.",
+        )
+    return tokenizer
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """Of all that decides its tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    content = backend.to_str() if backend is not None else str(sorted(tokenizer.get_vocab().items()))
+    return hashlib.blake2b(f"{content}{tokenizer.pad_token}{tokenizer.eos_token}".encode(), digest_size=8).hexdigest()
+
+
+def encode(tokenizer: Any, texts: Sequence[str], most: int) -> list[tuple[list[int], bool]]:
+    """Of each text at most `most` tokens, the last one the end, and whether it was cut. One that spells a special token out is
+    text."""
+    found = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+    return [([*tokens[: most - 1], tokenizer.eos_token_id], len(tokens) >= most) for tokens in found]
 
 
 class Pairs(Dataset):
-    """Rows of a corpus: (prompt, response), int64 tensors that end with the end token. `collate` pads them to a batch."""
+    """Rows of an Arrow file (all by default): (prompt, response), int64 tensors. `collate` pads them to a batch."""
 
-    def __init__(self, corpus: Corpus, rows: np.ndarray, padding: int) -> None:
-        self._corpus, self._rows, self._padding = corpus, rows, padding
+    def __init__(self, path: Path, padding: int, rows: np.ndarray | None = None) -> None:
+        table = _mapped(path)
+        self._path, self._padding, self._columns = path, padding, (table["prompt"], table["response"])
+        self._rows = np.arange(len(table)) if rows is None else rows
 
-    def __reduce__(self) -> Any:  # a worker that is not forked maps the files itself
-        return Pairs, (dataclasses.replace(self._corpus), self._rows, self._padding)
+    def __reduce__(self) -> Any:  # a worker that is not forked maps the file itself
+        return Pairs, (self._path, self._padding, self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        row = int(self._rows[index])
+        return tuple(torch.from_numpy(column[row].values.to_numpy().astype(np.int64)) for column in self._columns)
+
     @property
     def fingerprint(self) -> str:
-        """Of which rows of which corpus they are."""
-        return f"{self._corpus.folder.name}-{zlib.crc32(self._rows.tobytes()):08x}"
+        """Of which rows of which file they are."""
+        return f"{self._path.stem}-{zlib.crc32(self._rows.tobytes()):08x}"
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens, offsets = self._corpus.texts
-        start, middle, stop = offsets[2 * self._rows[index] :][:3]
-        return tuple(torch.from_numpy(tokens[a:b].astype(np.int64)) for a, b in ((start, middle), (middle, stop)))  # type: ignore[return-value]
-
-    @functools.cached_property
+    @property
     def sizes(self) -> np.ndarray:
         """2 × the longer text, so that prompts and responses of a batch, padded, have at most samples × largest size tokens."""
-        lengths = np.diff(self._corpus.texts[1]).astype(np.int32).reshape(-1, 2)
-        return 2 * lengths.max(1)[self._rows]
+        return 2 * np.maximum(*(pc.list_value_length(column).to_numpy() for column in self._columns))[self._rows]
 
-    def collate(self, samples: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def collate(self, samples: Sequence[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Prompts (batch, longest), their mask, and labels (batch, longest) with IGNORED where they are padding."""
         prompts, responses = zip(*samples, strict=True)
-        prompts, mask = pad(prompts, self._padding)
-        return prompts, mask, pad(responses, IGNORED)[0]
+        return *pad(prompts, self._padding), pad(responses, IGNORED)[0]
 
 
 def pad(texts: Sequence[torch.Tensor], value: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(texts, longest) filled up with `value`, and 1 where it was not."""
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
-    return torch.nn.utils.rnn.pad_sequence(list(texts), batch_first=True, padding_value=value), mask
+    mask = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
+    return pad_sequence(list(texts), batch_first=True, padding_value=value), mask
 
 
-def corpora(options: DataOptions, tokenizer: Any, folder: Path, say: Say) -> tuple[Pairs, Pairs | None]:
+def pairs(options: DataOptions, tokenizer: Any, folder: Path, say: Say) -> tuple[Pairs, Pairs | None]:
     """(training, held-out). A prompt is on one side alone, unless --eval-data has rows that the data has too."""
-    corpus = _corpus(options.data, options, tokenizer, folder, say)
-    everything = np.arange(corpus.rows)
-    padding = tokenizer.pad_token_id
+    path, padding = _tokens(options.data, options, tokenizer, folder, say), tokenizer.pad_token_id
     if options.eval_data:
-        held = _corpus(options.eval_data, options, tokenizer, folder, say)
-        return Pairs(corpus, everything, padding), Pairs(held, np.arange(held.rows), padding)
+        return Pairs(path, padding), Pairs(_tokens(options.eval_data, options, tokenizer, folder, say), padding)
     if not options.eval_share:
-        return Pairs(corpus, everything, padding), None
-    is_held = _held_out(corpus.mapped("prompts", np.uint64), options)
-    return Pairs(corpus, everything[~is_held], padding), Pairs(corpus, everything[is_held], padding)
+        return Pairs(path, padding), None
+    held = _held_out(_mapped(path)["prompt_hash"].to_numpy(), options)
+    return Pairs(path, padding, np.flatnonzero(~held)), Pairs(path, padding, np.flatnonzero(held))
 
 
-def _held_out(prompts: np.ndarray, options: DataOptions) -> np.ndarray:
-    """Which rows, by a hash of prompt and seed: the same ones however the files are ordered."""
-    mixed = (prompts ^ np.uint64(options.split_seed)) * np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplicative hashing
-    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-    held = mixed < np.uint64(options.eval_share * 2**63) * np.uint64(2)
+def _held_out(hashes: np.ndarray, options: DataOptions) -> np.ndarray:
+    """Which rows, by the hash of the prompt and the seed: more rows change no one's side."""
+    factor = 2 * random.Random(options.split_seed).getrandbits(63) + 1  # multiply-shift hashing (Dietzfelbinger et al. 1997)
+    mixed = hashes * np.uint64(factor)
+    held = mixed < np.uint64(int(options.eval_share * 2**64))
     held = held if held.any() else mixed == mixed.min()
     if held.all():
         raise UsageError(
@@ -129,85 +171,59 @@ def _held_out(prompts: np.ndarray, options: DataOptions) -> np.ndarray:
     return held
 
 
-def _corpus(paths: Sequence[Path], options: DataOptions, tokenizer: Any, folder: Path, say: Say) -> Corpus:
-    limits = (options.max_prompt_tokens, options.max_response_tokens)
-    path = folder / digest(paths, options.columns, fingerprint(tokenizer), limits)
-    corpus = _whole(path)
-    if corpus is None:
-        with lock(path, "tokenizing", say):
-            corpus = _whole(path)  # another process may have made it meanwhile
-            if corpus is None:
-                corpus = _tokenized(Rows(paths, options), path, limits, tokenizer, say)
-    _say_of(corpus, limits, say)
-    return corpus
+def _tokens(paths: Sequence[Path], options: DataOptions, tokenizer: Any, folder: Path, say: Say) -> Path:
+    """The Arrow file of some data files, written now if it is not there."""
+    limits = {"prompt": options.max_prompt_tokens, "response": options.max_response_tokens}
+    path = folder / f"{digest(paths, options.columns, fingerprint(tokenizer), limits)}.arrow"
+
+    def make() -> None:
+        say("Tokenizing the data: once, for all later runs.")
+        partial = Path(f"{path}.partial")
+        try:
+            _write(partial, read_rows(paths, options), tokenizer, limits)
+            partial.rename(path)
+        except OSError as error:
+            raise _not_written(path, error) from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+    table: Any = made_once(path, "tokenizing", lambda _: _whole(path), make, say)
+    tokens = sum(pc.sum(pc.list_value_length(table[name])).as_py() for name in limits)
+    cut = {name: pc.sum(table[f"{name}_cut"]).as_py() for name in limits}
+    parts = [f"{counted(len(table), 'row')} of {counted(tokens, 'token')}"]
+    parts += [f"{counted(cut[name], name)} longer than {most:,} tokens cut" for name, most in limits.items() if cut[name]]
+    say(f"Data: {'; '.join(parts)}.")
+    return path
 
 
-def _whole(path: Path) -> Corpus | None:
-    """The corpus in `path`, if each file has its full length."""
+def _write(path: Path, rows: Iterable[tuple[str, str]], tokenizer: Any, limits: dict[str, int]) -> None:
+    number = pyarrow.uint16() if len(tokenizer) <= 1 << 16 else pyarrow.uint32()
+    names = [(name, pyarrow.list_(number)) for name in limits] + [(f"{name}_cut", pyarrow.bool_()) for name in limits]
+    schema, left = pyarrow.schema([*names, ("prompt_hash", pyarrow.uint64())]), iter(rows)
+    with path.open("wb") as file, ipc.new_file(file, schema) as writer:
+        while some := list(islice(left, ROWS_AT_ONCE)):
+            columns: dict[str, Any] = {"prompt_hash": [_hash(prompt) for prompt, _ in some]}
+            for (name, most), texts in zip(limits.items(), zip(*some, strict=True), strict=True):
+                columns[name], columns[f"{name}_cut"] = zip(*encode(tokenizer, texts, most), strict=True)
+            writer.write_batch(pyarrow.RecordBatch.from_pydict(columns, schema))
+
+
+def _mapped(path: Path) -> pyarrow.Table:
+    return ipc.open_file(pyarrow.py_buffer(np.memmap(path, mode="r"))).read_all()
+
+
+def _whole(path: Path) -> pyarrow.Table | None:
     try:
-        corpus = Corpus(path, **json.loads((path / "facts.json").read_text(encoding="utf-8")))
-        lengths = {
-            "tokens": corpus.tokens * np.dtype(corpus.dtype).itemsize,
-            "offsets": 16 * corpus.rows + 8,
-            "prompts": 8 * corpus.rows,
-        }
-        return corpus if all((path / name).stat().st_size == size for name, size in lengths.items()) else None
-    except (OSError, ValueError, TypeError):
+        return _mapped(path)
+    except (OSError, ValueError):  # Arrow's footer, which is its end, shows whether a file was cut off
         return None
 
 
-def _tokenized(rows: Rows, path: Path, limits: tuple[int, int], tokenizer: Any, say: Say) -> Corpus:
-    say("Tokenizing the data: once, for all later runs.")
-    partial = Path(f"{path}.partial")
-    try:
-        for leftover in (partial, path):
-            shutil.rmtree(leftover, ignore_errors=True)
-        partial.mkdir()
-        corpus = _write(rows, partial, limits, tokenizer)
-        content = {name: value for name, value in dataclasses.asdict(corpus).items() if name != "folder"}
-        (partial / "facts.json").write_text(json.dumps(content), encoding="utf-8")
-        partial.rename(path)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if DiskFull.caused(error):
-            raise DiskFull(
-                str(path.parent), "nothing of this data", suggestion="Free some space, or choose another --cache."
-            ) from error
-        raise unwritable(path.parent, error) from error
-    return Corpus(path, **content)
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _write(rows: Rows, folder: Path, limits: tuple[int, int], tokenizer: Any) -> Corpus:
-    end, dtype = tokenizer.eos_token_id, np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
-    count, at, cut = 0, 0, np.zeros(2, dtype=np.int64)
-    with (
-        (folder / "tokens").open("wb") as tokens,
-        (folder / "offsets").open("wb") as offsets,
-        (folder / "prompts").open("wb") as prompts,
-    ):
-        offsets.write(np.int64(0).tobytes())
-        left = iter(rows)
-        while some := list(islice(left, _ROWS_AT_ONCE)):
-            texts = encode(tokenizer, [text for pair in some for text in pair])
-            lengths = np.array([len(text) for text in texts]).reshape(-1, 2)
-            most = np.array(limits) - 1  # the end token counts
-            cut += (lengths > most).sum(0)
-            ends = at + np.cumsum(np.minimum(lengths, most).reshape(-1) + 1)
-            for number, text in enumerate(texts):
-                tokens.write(np.array([*text[: most[number % 2]], end], dtype=dtype).tobytes())
-            offsets.write(ends.astype(np.int64).tobytes())
-            prompts.write(b"".join(_hash(prompt) for prompt, _ in some))
-            count, at = count + len(some), int(ends[-1])
-    return Corpus(folder, np.dtype(dtype).name, count, at, int(cut[0]), int(cut[1]), rows.bad)
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
-
-
-def _say_of(corpus: Corpus, limits: tuple[int, int], say: Say) -> None:
-    parts = [f"{counted(corpus.rows, 'row')} of {counted(corpus.tokens, 'token')}"]
-    cut = ((corpus.cut_prompts, "prompt", limits[0]), (corpus.cut_responses, "response", limits[1]))
-    parts += [f"{counted(count, name)} longer than {limit:,} tokens cut" for count, name, limit in cut if count]
-    parts += [f"{counted(corpus.bad, 'bad row')} left out"] if corpus.bad else []
-    say(f"Data: {'; '.join(parts)}.")
+def _not_written(path: Path, error: OSError) -> Exception:
+    if DiskFull.caused(error):
+        return DiskFull(str(path), "nothing of this data", suggestion="Free some space, or choose another --cache.")
+    return unwritable(path.parent, error)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import islice
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from sacrebleu.metrics.chrf import CHRF
@@ -16,164 +12,108 @@ from torch import nn
 from transformers import TextStreamer
 
 from brimful.errors import DoesNotFit, UsageError
-from brimful.recipes.chatlm.data import pad
+from brimful.recipes.chatlm.data import encode, fingerprint, load_tokenizer, pad
 from brimful.recipes.chatlm.loss import IGNORED
-from brimful.recipes.chatlm.model import ChatModel, chat_model
-from brimful.recipes.chatlm.options import Answering, DataOptions, ModelOptions
-from brimful.recipes.chatlm.recipe import FILE_NAME, Facts, bleu
-from brimful.recipes.chatlm.rows import Rows
-from brimful.recipes.chatlm.tokenizer import encode, fingerprint, load_tokenizer
+from brimful.recipes.chatlm.model import chat_model
+from brimful.recipes.chatlm.recipe import BLEU_ZH, FILE_NAME, Facts, loss
+from brimful.recipes.chatlm.rows import read_rows
+from brimful.recipes.chatlm.settings import AnswerOptions, DataOptions, ModelOptions
 from brimful.recipes.common import say
-from brimful.recipes.facts import read_facts, trained_weights
+from brimful.recipes.facts import facts_of, trained_weights
 from brimful.train.checkpoints.training_state import load_model
 from brimful.train.distributed.ranks import device_for
 from brimful.train.step.oom import Missing, attempt, free_what_is_cached
 from brimful.units import counted
 
+T, Made = TypeVar("T"), TypeVar("Made")
+EVALUATED_AT_ONCE = 64  # assumed; fewer where memory does not hold them
+
 
 class Chat:
     """A trained model that answers."""
 
-    def __init__(self, options: Answering) -> None:
-        self._options = options
-        self.device = device_for(options.device)
-        self.facts, self.tokenizer, model = _loaded(options.checkpoint)
-        self.model: Any = nn.Module.to(model, self.device).eval()  # Any: no type of Transformers that generates
-        self.at_once: int | None = None  # that went through together after memory was missing
+    def __init__(self, options: AnswerOptions) -> None:
+        self._options, self.device = options, device_for(options.device)
+        out, self.facts = facts_of(options.checkpoint, FILE_NAME, Facts)
+        self.tokenizer = load_tokenizer(out / "tokenizer")
+        if fingerprint(self.tokenizer) != self.facts.tokenizer:
+            raise UsageError(
+                f"The tokenizer in {out / 'tokenizer'} has {len(self.tokenizer):,} tokens and is not the one of the training, "
+                f"which had {self.facts.vocabulary:,}.",
+                "Its tokens mean nothing to the model.",
+                "Put the folder back that the training wrote.",
+            )
+        kind = ModelOptions(self.facts.model)  # type: ignore[arg-type]
+        model = chat_model(kind, self.facts.vocabulary, self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        load_model(model, trained_weights(options.checkpoint), str(options.checkpoint))
+        self._model: Any = nn.Module.to(model, self.device).eval()  # Any: no type of Transformers that generates
+        torch.manual_seed(options.seed)
 
+    def _padded(self, texts: Sequence[str], most: int, value: int) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, mask = pad([torch.tensor(one) for one, _ in encode(self.tokenizer, texts, most)], value)
+        return tokens.to(self.device), mask.to(self.device)
+
+    @torch.inference_mode()
     def answers(self, prompts: Sequence[str], streamer: TextStreamer | None = None) -> list[str]:
-        """One for each prompt, cut as in the training. Memory that is missing halves the batch, down to one prompt."""
-        made: list[str] = []
-        while len(made) < len(prompts):
-            some = prompts[len(made) :][: self.at_once]
-            got = attempt(lambda some=some: self._answers(some, streamer))
-            if not isinstance(got, Missing):
-                made += got
+        """One for each prompt, cut as in the training."""
+        tokens, mask = self._padded(prompts, self.facts.max_prompt_tokens, self.tokenizer.pad_token_id)
+        most, temperature = self._options.max_new_tokens or self.facts.max_response_tokens, self._options.temperature
+        draws = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+        made = self._model.generate(input_ids=tokens, attention_mask=mask, max_new_tokens=most, streamer=streamer, **draws)
+        return [text.strip() for text in self.tokenizer.batch_decode(made.tolist(), skip_special_tokens=True)]
+
+    @torch.inference_mode()
+    def scored(self, rows: Sequence[tuple[str, str]]) -> tuple[list[str], float, int]:
+        """Answers to the prompts; and of the responses, cut as in the training, the summed loss and the tokens."""
+        prompts, responses = zip(*rows, strict=True)
+        labels, _ = self._padded(responses, self.facts.max_response_tokens, IGNORED)
+        lost = loss(self._model, (*self._padded(prompts, self.facts.max_prompt_tokens, self.tokenizer.pad_token_id), labels))
+        return self.answers(prompts), float(lost.total), int(lost.count)
+
+    def in_pieces(self, items: Sequence[T], work: Callable[[Sequence[T]], Made], at_once: int) -> Iterator[Made]:
+        """work(some items) until all are done. Memory that is missing halves `at_once`, down to one."""
+        done = 0
+        while done < len(items):
+            some = items[done : done + at_once]
+            made = attempt(lambda some=some: work(some))
+            if not isinstance(made, Missing):
+                done += len(some)
+                yield made
                 continue
             free_what_is_cached(self.device)
             if len(some) == 1:
-                raise DoesNotFit(
-                    f"A single prompt does not fit into memory: {got.message}", suggestion="Lower --max-new-tokens."
-                )
-            self.at_once = len(some) // 2
-            say(f"Out of memory ({got.pattern}): {self.at_once:,} in place of {len(some):,} prompts at once.")
-        return made
-
-    @torch.inference_mode()
-    def _answers(self, prompts: Sequence[str], streamer: TextStreamer | None) -> list[str]:
-        options = self._options
-        draws = {"do_sample": True, "temperature": options.temperature, "top_p": options.top_p} if options.temperature else {}
-        tokens, mask = pad(self.tokens(prompts, self.facts.max_prompt_tokens), self.tokenizer.pad_token_id)
-        made = self.model.generate(
-            input_ids=tokens.to(self.device),
-            attention_mask=mask.to(self.device),
-            max_new_tokens=options.max_new_tokens or self.facts.max_response_tokens,
-            repetition_penalty=options.repetition_penalty,
-            streamer=streamer,
-            **(draws or {"do_sample": False}),
-        )
-        return [text.strip() for text in self.tokenizer.batch_decode(made.tolist(), skip_special_tokens=True)]
-
-    def tokens(self, texts: Sequence[str], most: int) -> list[torch.Tensor]:
-        end = self.tokenizer.eos_token_id
-        return [torch.tensor([*tokens[: most - 1], end]) for tokens in encode(self.tokenizer, list(texts))]
-
-    @torch.inference_mode()
-    def summed_loss(self, prompts: Sequence[str], responses: Sequence[str]) -> tuple[float, int]:
-        tokens, mask = pad(self.tokens(prompts, self.facts.max_prompt_tokens), self.tokenizer.pad_token_id)
-        labels, _ = pad(self.tokens(responses, self.facts.max_response_tokens), IGNORED)
-        total, count = self.model(*(one.to(self.device) for one in (tokens, mask, labels)))
-        return float(total), int(count)
+                raise DoesNotFit(f"A single prompt does not fit: {made.message}", suggestion="Lower --max-new-tokens.")
+            at_once = len(some) // 2
+            say(f"Out of memory ({made.pattern}): {at_once:,} in place of {len(some):,} prompts at once.")
 
 
-def _loaded(checkpoint: Path) -> tuple[Facts, Any, ChatModel]:
-    if not checkpoint.exists():
-        raise UsageError(
-            f"There is no checkpoint at {checkpoint}.", suggestion="Give the --out of a training with --checkpoint."
-        )
-    out = next((one for one in (checkpoint, *checkpoint.absolute().parents)[:4] if (one / FILE_NAME).is_file()), None)
-    facts = read_facts(checkpoint, FILE_NAME, Facts)
-    if out is None or facts is None:
-        raise UsageError(f"No {FILE_NAME} at or above {checkpoint}.", suggestion="Give the --out of a training of this recipe.")
-    tokenizer = load_tokenizer(out / "tokenizer")
-    if fingerprint(tokenizer) != facts.tokenizer or len(tokenizer) != facts.vocabulary:
-        raise UsageError(
-            f"The tokenizer in {out / 'tokenizer'} has {len(tokenizer):,} tokens and is not the one of the training, which had "
-            f"{facts.vocabulary:,}.",
-            "Its tokens mean nothing to the model.",
-            "Put the folder back that the training wrote.",
-        )
-    model = chat_model(ModelOptions(facts.model), facts.vocabulary, tokenizer.pad_token_id, tokenizer.eos_token_id)
-    load_model(model, trained_weights(checkpoint), str(checkpoint))
-    return facts, tokenizer, model
-
-
-def answer(prompts: Sequence[str], options: Answering) -> int:
+def answer(prompts: Sequence[str], options: AnswerOptions) -> None:
     """A line for each prompt on standard output."""
-    torch.manual_seed(options.seed)
-    for text in Chat(options).answers(prompts):
-        print(text, flush=True)
-    return 0
-
-
-def chat(options: Answering) -> int:
-    """A prompt a line, until the input ends. Each is answered by itself: the model was trained on single questions."""
-    torch.manual_seed(options.seed)
     one = Chat(options)
-    asks = sys.stdin.isatty()
+    for answers in one.in_pieces(prompts, one.answers, EVALUATED_AT_ONCE):
+        print(*answers, sep="\n", flush=True)
+
+
+def chat(options: AnswerOptions) -> None:
+    """A prompt a line, until the input ends. Each is answered by itself: the model was trained on single questions."""
+    one, asks = Chat(options), sys.stdin.isatty()
     say("Ctrl-D ends.")
     while True:
         try:
             prompt = input("> " if asks else "").strip()
         except EOFError:
-            return 0
+            return
         if prompt:
             one.answers([prompt], TextStreamer(one.tokenizer, skip_prompt=True, skip_special_tokens=True))
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Of all rows. `loss` is the mean over the responses' tokens, cut as in the training; BLEU and chrF are of whole responses,
-    0 to 100, with sacrebleu's signatures."""
-
-    rows: int
-    tokens: int
-    loss: float
-    bleu: float
-    bleu_signature: str
-    chrf: float
-    chrf_signature: str
-
-
-def evaluate(data: DataOptions, options: Answering, batch_size: int, bleu_tokenizer: str, as_json: bool) -> int:
-    """Scores on standard output."""
-    if batch_size < 1:
-        raise UsageError(f"--batch-size {batch_size}", "A prompt is answered at once at least.", "Give 1 or more.")
-    torch.manual_seed(options.seed)
-    by_ngrams, by_characters = bleu(bleu_tokenizer), CHRF()
-    one, total, count = Chat(options), 0.0, 0
-    made: list[str] = []
-    responses: list[str] = []
-    for some in _batches(Rows(data.data, data), batch_size):
-        prompts, wanted = zip(*some, strict=True)
-        made += one.answers(prompts)
-        responses += wanted
-        for start in range(0, len(some), one.at_once or len(some)):
-            piece = slice(start, start + (one.at_once or len(some)))
-            lost, tokens = one.summed_loss(prompts[piece], wanted[piece])
-            total, count = total + lost, count + tokens
-    scored = [metric.corpus_score(made, [responses]).score for metric in (by_ngrams, by_characters)]
-    signatures = [str(metric.get_signature()) for metric in (by_ngrams, by_characters)]
-    scores = Scores(len(made), count, total / count, scored[0], signatures[0], scored[1], signatures[1])
-    if as_json:
-        print(json.dumps(asdict(scores)))
-    else:
-        print(f"{counted(scores.rows, 'row')}, {counted(scores.tokens, 'token')}: loss {scores.loss:.4f}")
-        print(f"BLEU {scores.bleu:.2f}  {scores.bleu_signature}\nchrF {scores.chrf:.2f}  {scores.chrf_signature}")
-    return 0
-
-
-def _batches(rows: Rows, size: int) -> Iterator[list[tuple[str, str]]]:
-    left = iter(rows)
-    while some := list(islice(left, size)):
-        yield some
+def evaluate(data: DataOptions, options: AnswerOptions) -> None:
+    """The loss over all tokens, and BLEU and chrF of whole responses, each with sacrebleu's signature, on standard output."""
+    one, rows = Chat(options), list(read_rows(data.data, data))
+    pieces = list(one.in_pieces(rows, one.scored, EVALUATED_AT_ONCE))
+    made = [answer for answers, _, _ in pieces for answer in answers]
+    total, tokens = sum(lost for _, lost, _ in pieces), sum(count for _, _, count in pieces)
+    print(f"loss {total / tokens:.4f} over {counted(len(rows), 'row')} and {counted(tokens, 'token')}")
+    for metric in (BLEU_ZH, CHRF()):
+        score = metric.corpus_score(made, [[response for _, response in rows]])
+        print(score.format(signature=metric.get_signature().format()))

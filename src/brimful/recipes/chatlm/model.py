@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from brimful.errors import UsageError
 from brimful.recipes.chatlm.loss import IGNORED, summed_cross_entropy
-from brimful.recipes.chatlm.options import ModelOptions
+from brimful.recipes.chatlm.settings import ModelOptions
 
 SIZES: dict[str, dict[str, int]] = {
-    # ChatLM-mini-Chinese's own; 187.7 million parameters with its 29,298 tokens
+    # ChatLM-mini-Chinese's own: 187.7 million parameters with its 29,298 tokens
     "chatlm-0.2b": {"d_model": 768, "d_ff": 3072, "d_kv": 64, "num_heads": 12, "num_layers": 10, "num_decoder_layers": 10},
     "tiny": {"d_model": 128, "d_ff": 512, "d_kv": 32, "num_heads": 4, "num_layers": 2, "num_decoder_layers": 2},
 }
-_TIED = ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "shared.weight")  # one matrix
+TIED = ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "shared.weight")  # one matrix
 
 
 class ChatModel(T5ForConditionalGeneration):
@@ -53,7 +54,7 @@ def chat_model(options: ModelOptions, vocabulary: int, padding: int, end: int) -
     model = ChatModel(config)
     model.loss_chunk = options.loss_chunk
     if options.init is not None:
-        load_weights(model, _state_of(options.init), str(options.init))
+        _load(model, options.init)
     if options.freeze == "encoder":
         for parameter in (*model.encoder.parameters(), *model.shared.parameters()):
             parameter.requires_grad = False
@@ -65,9 +66,8 @@ def _state_of(path: Path) -> dict[str, torch.Tensor]:
     try:
         if file.is_file():
             return load_file(file)
-        return dict(
-            T5ForConditionalGeneration.from_pretrained(path, local_files_only=True).state_dict()
-        )  # in several files, or .bin
+        whole = T5ForConditionalGeneration.from_pretrained(path, local_files_only=True)  # from several files, or .bin
+        return dict(whole.state_dict())
     except (OSError, SafetensorError, ValueError) as error:
         raise UsageError(
             f"--init {path}: no weights can be read from there ({str(error).splitlines()[0]}).",
@@ -75,27 +75,19 @@ def _state_of(path: Path) -> dict[str, torch.Tensor]:
         ) from error
 
 
-def load_weights(model: ChatModel, state: dict[str, torch.Tensor], where: str) -> None:
-    """Raises UsageError that names what differs. Of names that are one tied matrix one is enough."""
-    state = dict(state)
-    tied = next((state[name] for name in _TIED if name in state), None)
-    own = model.state_dict()
-    if tied is not None:
-        if tied.shape[0] != len(own[_TIED[0]]):
+def _load(model: ChatModel, path: Path) -> None:
+    """Of names that are one tied matrix one is enough."""
+    state, vocabulary = _state_of(path), model.config.vocab_size
+    for tied in [state[name] for name in TIED if name in state][:1]:
+        if len(tied) != vocabulary:
             raise UsageError(
-                f"{where} has a vocabulary of {tied.shape[0]:,} tokens, and the tokenizer has {len(own[_TIED[0]]):,}.",
+                f"{path} has a vocabulary of {len(tied):,} tokens, and the tokenizer has {vocabulary:,}.",
                 "Each row of the embedding is one token of the tokenizer that the weights were trained with.",
                 "Give that tokenizer with --tokenizer.",
             )
-        state.update({name: state.get(name, tied) for name in _TIED})
-    wrong = [f"{name} is missing" for name in own if name not in state]
-    wrong += [f"{name} is not of this model" for name in state if name not in own]
-    wrong += [
-        f"{name} has shape {tuple(state[name].shape)} and not {tuple(one.shape)}"
-        for name, one in own.items()
-        if name in state and state[name].shape != one.shape
-    ]
-    if wrong:
-        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise UsageError(f"{where} is of another network: {'; '.join(wrong[:3])}{more}.", suggestion="Choose its --model.")
-    model.load_state_dict(state)
+        state = dict.fromkeys(TIED, tied) | state
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:  # PyTorch's own list of what is missing, unexpected, or of another shape
+        problem = textwrap.shorten(str(error).partition("\n")[2], 300, placeholder=" ...")
+        raise UsageError(f"{path} is of another network: {problem}", suggestion="Choose its --model.") from None

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from sacrebleu.metrics.bleu import BLEU, BLEUScore
+from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
-from brimful.errors import UsageError
 from brimful.recipes.cache import cache_folder
-from brimful.recipes.chatlm.data import Pairs, corpora
+from brimful.recipes.chatlm.data import Pairs, fingerprint, pairs, tokenizer_for
 from brimful.recipes.chatlm.loss import IGNORED, logits_bytes
-from brimful.recipes.chatlm.model import ChatModel, chat_model
-from brimful.recipes.chatlm.options import DataOptions, ModelOptions
-from brimful.recipes.chatlm.tokenizer import fingerprint, tokenizer_for
+from brimful.recipes.chatlm.model import chat_model
+from brimful.recipes.chatlm.settings import DataOptions, ModelOptions
 from brimful.recipes.common import is_first, say
 from brimful.recipes.facts import check_resumable, write_facts
 from brimful.train.checking import Effective
@@ -27,10 +25,11 @@ from brimful.train.engine import Result, fit
 from brimful.train.reporting.progress_log import settings_table
 from brimful.train.task import Batch, Sum, Task
 from brimful.units import format_bytes
-from brimful_inside.script import is_imaginary, keeps_writes_out
+from brimful_inside.script import is_imaginary
 
 FILE_NAME = "chatlm.json"
-ORDERS = range(1, 5)  # n-grams of BLEU
+BLEU_ZH = BLEU(tokenize="zh")
+NGRAMS = [f"{n}-grams" for n in range(1, 5)]
 
 
 @dataclass(frozen=True)
@@ -53,42 +52,37 @@ def prepare(options: DataOptions) -> tuple[Any, Pairs, Pairs | None]:
     folder = options.cache or cache_folder("chatlm")
     say_once = say if is_first() else lambda _: None
     tokenizer = tokenizer_for(options, folder, say_once)
-    return tokenizer, *corpora(options, tokenizer, folder, say_once)
+    return tokenizer, *pairs(options, tokenizer, folder, say_once)
 
 
 def train(config: Config, data: DataOptions, options: ModelOptions, title: str, rows: Sequence[Effective]) -> Result:
-    """One training. Raises what `brimful.train.fit` raises, and UsageError for data, tokenizer and weights that do not do.
+    """One training. `rows` say of each flag where it comes from.
 
-    `rows` say of each flag where it comes from."""
+    Raises what `brimful.train.fit` raises, and UsageError for data, tokenizer and weights that do not do.
+    """
     tokenizer, train_data, eval_data = prepare(data)
     facts = Facts(
         options.model, len(tokenizer), fingerprint(tokenizer), len(train_data), len(eval_data or ()), train_data.fingerprint,
         data.max_prompt_tokens, data.max_response_tokens, options.freeze,
     )  # fmt: skip
-    if config.checkpoints.resume == "auto" and not keeps_writes_out():
-        check_resumable(config.out, FILE_NAME, facts)
+    check_resumable(config, FILE_NAME, facts)
     torch.manual_seed(config.seed)  # the same weights on every rank
     model = chat_model(options, len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
+    write_facts(config.out, FILE_NAME, facts)
     if is_first():
         tokenizer.save_pretrained(config.out / "tokenizer")
-        write_facts(config.out, FILE_NAME, facts)
-        own = [_model_row(model, options), _loss_row(config, data, options, len(tokenizer))]
-        say("\n".join([title, *settings_table([*rows, *own])]))
-    answers = Answers(tokenizer, data.max_response_tokens, options.bleu_tokenizer) if options.bleu else None
-    return fit(chat_task(model, train_data, eval_data, answers), config)
-
-
-def chat_task(model: ChatModel, train_data: Pairs, eval_data: Pairs | None, answers: Answers | None) -> Task:
-    """What the engine is handed."""
-    return Task(
+        say("\n".join([title, *settings_table([*rows, logits_row(config, data, options, len(tokenizer))])]))
+    answers = functools.partial(bleu_sums, tokenizer=tokenizer, most=data.max_response_tokens) if options.bleu else None
+    task = Task(
         name="chatlm",
         model=model,
         loss=loss,
         train_data=train_data,
         eval_data=eval_data,
-        measure=functools.partial(measure, answers=answers),
+        measure=lambda model, batch: {"loss": loss(model, batch), **(answers(model, batch) if answers else {})},
         derive=derive,
     )
+    return fit(task, config)
 
 
 def loss(model: nn.Module, batch: Batch) -> Sum:
@@ -97,9 +91,20 @@ def loss(model: nn.Module, batch: Batch) -> Sum:
     return Sum(*model(input_ids=prompts, attention_mask=mask, labels=labels))
 
 
-def measure(model: nn.Module, batch: Batch, answers: Answers | None) -> Mapping[str, Sum]:
-    """The loss's sum; and what BLEU is made of, which are sums too: matches and n-grams of each order, and both lengths."""
-    return {"loss": loss(model, batch), **(answers.counted(model, batch) if answers is not None else {})}
+def bleu_sums(model: Any, batch: Batch, tokenizer: Any, most: int) -> dict[str, Sum]:
+    """Answers, and what their BLEU is made of: matches and n-grams of each order, and both lengths.
+
+    The reference is the response as it was cut for training.
+    """
+    prompts, mask, labels = batch
+    made = model.generate(input_ids=prompts, attention_mask=mask, max_new_tokens=most, do_sample=False)
+    if is_imaginary():  # tensors without data are no text
+        return {name: Sum(0, 0) for name in (*NGRAMS, "length")}
+    tokens = made.tolist(), labels.masked_fill(labels == IGNORED, tokenizer.pad_token_id).tolist()
+    answers, references = (tokenizer.batch_decode(rows, skip_special_tokens=True) for rows in tokens)
+    score = BLEU_ZH.corpus_score(answers, [references])
+    sums = [*zip(score.counts, score.totals, strict=True), (score.sys_len, score.ref_len)]
+    return {name: Sum(*both) for name, both in zip((*NGRAMS, "length"), sums, strict=True)}
 
 
 def derive(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
@@ -108,60 +113,19 @@ def derive(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     mean = total / tokens if tokens else math.nan
     measures = {"loss": mean, "perplexity": math.exp(min(mean, 700.0))}  # exp(710) is more than a float holds
     if "length" in sums:
-        right, made = zip(*(sums[f"{n}-grams"] for n in ORDERS), strict=True)
-        answered, referred = sums["length"]
-        score: BLEUScore = BLEU.compute_bleu(
-            [int(n) for n in right], [int(n) for n in made], int(answered), int(referred), smooth_method="exp"
-        )
-        measures["bleu"] = score.score
+        whole = {name: [int(part) for part in sums[name]] for name in (*NGRAMS, "length")}
+        right, made = map(list, zip(*(whole[name] for name in NGRAMS), strict=True))
+        measures["bleu"] = BLEU.compute_bleu(right, made, *whole["length"], smooth_method="exp").score
     return measures
 
 
-class Answers:
-    """Generates answers to held-out prompts and counts n-grams. The reference is the response as it was cut for training."""
-
-    def __init__(self, tokenizer: Any, most_tokens: int, bleu_tokenizer: str) -> None:
-        self._tokenizer, self._most = tokenizer, most_tokens
-        self._bleu = bleu(bleu_tokenizer)
-
-    def counted(self, model: Any, batch: Batch) -> dict[str, Sum]:
-        prompts, mask, labels = batch
-        made = model.generate(input_ids=prompts, attention_mask=mask, max_new_tokens=self._most, do_sample=False)
-        names = [*(f"{n}-grams" for n in ORDERS), "length"]
-        if is_imaginary():  # tensors without data are no text
-            return {name: Sum(0, 0) for name in names}
-        padding = self._tokenizer.pad_token_id
-        texts = [
-            self._tokenizer.batch_decode(rows.tolist(), skip_special_tokens=True)
-            for rows in (made, labels.masked_fill(labels == IGNORED, padding))
-        ]
-        score = self._bleu.corpus_score(texts[0], [texts[1]])
-        sums = [*zip(score.counts, score.totals, strict=True), (score.sys_len, score.ref_len)]
-        return {name: Sum(*both) for name, both in zip(names, sums, strict=True)}
-
-
-def bleu(tokenizer: str) -> BLEU:
-    if tokenizer not in BLEU.TOKENIZERS:
-        known = ", ".join(name for name in BLEU.TOKENIZERS if name)
-        raise UsageError(f"--bleu-tokenizer {tokenizer}: sacrebleu has none of that name.", suggestion=f"Name one of {known}.")
-    return BLEU(tokenize=tokenizer)
-
-
-def _model_row(model: ChatModel, options: ModelOptions) -> Effective:
-    parameters = list(model.parameters())
-    trained = sum(p.numel() for p in parameters if p.requires_grad)
-    frozen = sum(p.numel() for p in parameters) - trained
-    more = f", {frozen / 1e6:.1f} million are frozen" if frozen else ""
-    begin = f"begins with {options.init}" if options.init else "begins with random weights"
-    return Effective("parameters", None, trained, f"are trained{more}; {begin}")
-
-
-def _loss_row(config: Config, data: DataOptions, options: ModelOptions, vocabulary: int) -> Effective:
+def logits_row(config: Config, data: DataOptions, options: ModelOptions, vocabulary: int) -> Effective:
+    """What the loss in pieces saves."""
     positions = config.batch.micro_batch * data.max_response_tokens
     if config.batch.max_tokens is not None:
         positions = min(positions, config.batch.max_tokens // 2)  # a sample's size is twice its longer text
     now, plain = (format_bytes(logits_bytes(positions, vocabulary, chunk)) for chunk in (options.loss_chunk, 0))
-    if not options.loss_chunk:
-        return Effective("loss-chunk", 0, 0, f"each copy of the logits of {positions:,} positions takes {plain}")
     why = f"{now} of logits live at once; without pieces a copy of those of {positions:,} positions takes {plain}"
+    if not options.loss_chunk:
+        why = f"each copy of the logits of {positions:,} positions takes {plain}"
     return Effective("loss-chunk", None, options.loss_chunk, why)

@@ -2,84 +2,69 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import ijson
+import pyarrow
+from pyarrow import parquet
 
 from brimful.errors import UsageError
-from brimful.recipes.chatlm.options import DataOptions
+from brimful.recipes.chatlm.settings import DataOptions
 
 ENDINGS = (".parquet", ".jsonl", ".ndjson", ".json")
-_BLOCK_BYTES = 1 << 20
-_PARQUET_ROWS = 1024  # at once
+PARQUET_ROWS = 1024  # at once
 
 
 class BadRow(Exception):
     """What is wrong with one row."""
 
 
-class Rows:
-    """(prompt, response) of each row of `paths`. `bad` counts the rows that were left out, after they were passed.
-
-    Raises UsageError that names the file and the row: of what is no row of two texts (unless bad rows are to be left out), of
-    a file that cannot be read or is of another kind, and where there are no rows at all.
-    """
-
-    def __init__(self, paths: Sequence[Path], options: DataOptions) -> None:
-        self._paths, self._options = files(paths), options
-        self.bad = 0
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        self.bad = count = 0
-        first = ""
-        for path in self._paths:
-            for place, row in _rows_of(path, self._options):
-                try:
-                    pair = _pair(row, self._options)
-                except BadRow as error:
-                    if not self._options.skip_bad_rows:
-                        raise UsageError(
-                            f"{path}, {place}: {error}.",
-                            "A row is two texts, and none is left out without being asked for.",
-                            "Name other columns (--prompt-column, --response-column), mend it, or add --skip-bad-rows.",
-                        ) from None
-                    first = first or f" The first one: {path}, {place}: {error}."
-                    self.bad += 1
-                    continue
-                count += 1
-                yield pair
-        if not count:
-            bad = f"; {self.bad:,} bad ones were left out.{first}" if self.bad else "."
-            names = ", ".join(map(str, self._paths))
-            raise UsageError(f"There are no rows in {names}{bad}", suggestion="Name a file with rows of two texts.")
-
-
-def files(paths: Sequence[Path]) -> list[Path]:
-    """The files that `paths` stand for, those of a folder by their names."""
-    if not paths:
-        raise UsageError(
-            "--data is missing: there is nothing to train on.", suggestion="Name a parquet, JSON Lines or JSON file."
-        )
-    found = []
-    for path in paths:
-        inside = [path] if not path.is_dir() else sorted(one for one in path.iterdir() if one.suffix.lower() in ENDINGS)
-        if not inside or inside[0].suffix.lower() not in ENDINGS:
-            raise UsageError(f"{path} is no data file.", suggestion=f"Data is read from {', '.join(ENDINGS)}.")
-        found += inside
-    return found
+def read_rows(paths: Sequence[Path], options: DataOptions) -> Iterator[tuple[str, str]]:
+    """(prompt, response) of each row. Raises UsageError that names the file and the row, as none is left out."""
+    count = 0
+    for path in _checked(paths):
+        wanted = {"input", *options.columns[0], *options.columns[1]}
+        for place, row in _of_parquet(path, wanted) if path.suffix.lower() == ".parquet" else _of_json(path):
+            try:
+                pair = _pair(row, options)
+            except BadRow as error:
+                raise UsageError(
+                    f"{path}, {place}: {error}.",
+                    "A row is two texts, and none is left out.",
+                    "Name other columns (--prompt-column, --response-column), or mend it.",
+                ) from None
+            count += 1
+            yield pair
+    if not count:
+        names = ", ".join(map(str, paths))
+        raise UsageError(f"There are no rows in {names}.", suggestion="Name a file with rows of two texts.")
 
 
 def digest(paths: Sequence[Path], *more: object) -> str:
     """Of the files' content and of `more`: 16 hexadecimal digits."""
     seen = hashlib.blake2b(repr(more).encode(), digest_size=8)
-    for path in files(paths):
+    for path in _checked(paths):
         with _opened(path) as file:
-            while block := file.read(_BLOCK_BYTES):
-                seen.update(block)
-        seen.update(b"\0")
+            seen.update(hashlib.file_digest(file, "blake2b").digest())
     return seen.hexdigest()
+
+
+def _checked(paths: Sequence[Path]) -> Sequence[Path]:
+    if not paths:
+        raise UsageError(
+            "--data is missing: there is nothing to train on.", suggestion="Name a parquet, JSON Lines or JSON file."
+        )
+    for path in paths:
+        if path.suffix.lower() not in ENDINGS:
+            raise UsageError(f"{path} is no data file.", suggestion=f"Data is read from {', '.join(ENDINGS)}.")
+    return paths
 
 
 def _opened(path: Path) -> Any:
@@ -89,125 +74,78 @@ def _opened(path: Path) -> Any:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", suggestion="Name a file that is there.") from error
 
 
-def _rows_of(path: Path, options: DataOptions) -> Iterator[tuple[str, Any]]:
-    """("row 3", what is there). A BadRow in place of what could not be read."""
-    if path.suffix.lower() == ".parquet":
-        yield from _of_parquet(path, options)
-        return
-    with _opened(path) as file:
-        begin = file.read(_BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-        file.seek(0)
-        yield from _of_json(file, path) if begin == b"[" else _of_lines(file)
-
-
-def _of_lines(file: Any) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(file, 1):
-        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        if line.strip():
-            yield f"line {number:,}", _parsed(line)
-
-
-def _parsed(line: bytes) -> Any:
-    try:
-        return json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return BadRow(f"byte {error.start + 1:,} is no UTF-8")
-    except ValueError as error:
-        return BadRow(f"it is no JSON ({error})")
-
-
-def _of_json(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    import ijson
-
-    number = 0
-    try:
-        if file.read(3) != b"\xef\xbb\xbf":
-            file.seek(0)
-        for number, row in enumerate(ijson.items(file, "item", use_float=True), 1):
-            yield f"row {number:,}", row
-    except (ijson.JSONError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path}: after row {number:,} it is no JSON in UTF-8 ({str(error).splitlines()[0]}).",
-            "What follows cannot be told apart, so that nothing of it can be left out.",
-            "Mend the file.",
-        ) from None
-
-
-def _of_parquet(path: Path, options: DataOptions) -> Iterator[tuple[str, Any]]:
-    import pyarrow
-    from pyarrow import parquet
-
+def _of_parquet(path: Path, wanted: set[str]) -> Iterator[tuple[str, Any]]:
+    """Texts come as bytes: Arrow does not say which one is no UTF-8."""
     try:
         with parquet.ParquetFile(path, pre_buffer=False) as file:
-            columns = [name for name in _wanted(options) if name in file.schema_arrow.names]
-            names, number = file.schema_arrow.names, 0
-            for batch in file.iter_batches(_PARQUET_ROWS, columns=columns):
-                read = [_values(batch.column(name)) for name in columns]
-                for row in zip(*read, strict=True) if columns else [()] * len(batch):
-                    number += 1
-                    yield f"row {number:,}", dict.fromkeys(names) | dict(zip(columns, row, strict=True))
+            names, numbers = file.schema_arrow.names, itertools.count(1)
+            for batch in file.iter_batches(PARQUET_ROWS, columns=[name for name in names if name in wanted]):
+                columns = [c.cast("large_binary") if str(c.type) in ("string", "large_string") else c for c in batch.columns]
+                read = pyarrow.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist() if columns else [{}]
+                yield from ((f"row {next(numbers):,}", dict.fromkeys(names) | row) for row in read)
     except (OSError, pyarrow.ArrowException) as error:
         raise UsageError(f"{path} is no parquet file that can be read: {str(error).splitlines()[0]}") from error
 
 
-def _values(column: Any) -> list[Any]:
+def _of_json(path: Path) -> Iterator[tuple[str, Any]]:
+    """Objects of an array, or lines as bytes."""
+    with _opened(path) as file:
+        file.seek(3 if file.peek(3).startswith(codecs.BOM_UTF8) else 0)
+        if file.peek(1).lstrip().startswith(b"["):
+            yield from _of_array(file, path)
+        else:
+            yield from ((f"line {number:,}", line) for number, line in enumerate(file, 1) if line.strip())
+
+
+def _of_array(file: BinaryIO, path: Path) -> Iterator[tuple[str, Any]]:
+    number = 0
     try:
-        return column.to_pylist()
-    except UnicodeDecodeError:
-        return [_value(one) for one in column]
-
-
-def _value(one: Any) -> Any:
-    try:
-        return one.as_py()
-    except UnicodeDecodeError as error:
-        return BadRow(f"byte {error.start + 1:,} is no UTF-8")
-
-
-def _wanted(options: DataOptions) -> list[str]:
-    """Columns that may be read."""
-    prompts = [options.prompt_column] if options.prompt_column else ["prompt", "instruction", "input"]
-    return [*prompts, options.response_column] if options.response_column else [*prompts, "response", "output"]
+        for number, row in enumerate(ijson.items(file, "item", use_float=True), 1):
+            yield f"row {number:,}", row
+    except (ijson.JSONError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path}: after row {number:,} it is no JSON in UTF-8 ({str(error).splitlines()[0]}).", suggestion="Mend the file."
+        ) from None
 
 
 def _pair(row: Any, options: DataOptions) -> tuple[str, str]:
-    if isinstance(row, BadRow):
-        raise row
-    if not isinstance(row, Mapping):
+    if isinstance(row, bytes):
+        try:
+            row = json.loads(_decoded(row))
+        except ValueError as error:
+            raise BadRow(f"it is no JSON ({error})") from None
+    if not isinstance(row, dict):
         raise BadRow(f"it is {_kind(row)} and no object with columns")
-    prompt = options.prompt_column or _first_of(row, ("prompt", "instruction"))
-    response = options.response_column or _first_of(row, ("response", "output"))
+    prompt, response = (_column(row, names) for names in options.columns)
     text = _text(row, prompt)
-    if (
-        prompt == "instruction"
-        and options.prompt_column is None
-        and row.get("input") is not None
-        and (more := _text(row, "input"))
-    ):
-        text = f"{text}\n{more}"
+    if prompt == "instruction" and row.get("input") and not options.prompt_column:
+        text = f"{text}\n{_text(row, 'input')}"
     return text, _text(row, response)
 
 
-def _first_of(row: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    found = next((name for name in names if name in row), None)
-    if found is None:
-        raise BadRow(f"it has no column {' or '.join(names)}; there are {', '.join(map(str, row)) or 'none'}")
-    return found
+def _column(row: dict[str, Any], names: Sequence[str]) -> str:
+    for name in names:
+        if name in row:
+            return name
+    raise BadRow(f"it has no column {' or '.join(names)}; there are {', '.join(row) or 'none'}")
 
 
-def _text(row: Mapping[str, Any], name: str) -> str:
-    if name not in row:
-        raise BadRow(f"it has no column {name}; there are {', '.join(map(str, row)) or 'none'}")
+def _text(row: dict[str, Any], name: str) -> str:
     value = row[name]
-    if isinstance(value, BadRow):
-        raise BadRow(f"{name}: {value}")
+    if isinstance(value, bytes):
+        value = _decoded(value, f"{name}: ")
     if not isinstance(value, str):
         raise BadRow(f"{name} is {_kind(value)} and no text")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise BadRow(f"{name} has half of a surrogate pair, which is no UTF-8") from None
+    if re.search("[\ud800-\udfff]", value):
+        raise BadRow(f"{name} has half of a surrogate pair, which is no UTF-8")
     return value
+
+
+def _decoded(text: bytes, where: str = "") -> str:
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRow(f"{where}byte {error.start + 1:,} is no UTF-8") from None
 
 
 def _kind(value: object) -> str:
