@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
-from brimful.errors import UsageError
+from brimful.errors import DiskFull, UsageError
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -42,13 +42,20 @@ def lock(path: Path, work: str, say: Say) -> Iterator[None]:
 
 
 def made_once(path: Path, work: str, find: Callable[[Say], T | None], make: Callable[[], None], say: Say) -> T | None:
-    """What `find` gives, after `make` where that is None. Of any number of processes at once one makes, the others wait."""
+    """What `find` gives, after `make` where that is None. Of any number of processes at once one makes, the others wait.
+
+    Raises DiskFull, and UsageError where the folder cannot be written.
+    """
     found = find(say)
     if found is None:
         with lock(path, work, say):
             found = find(lambda _: None)  # another process may have made it meanwhile
             if found is None:
-                make()
+                try:
+                    make()
+                except OSError as error:
+                    full = DiskFull(str(path), "nothing of this data", suggestion="Free some space, or choose another --cache.")
+                    raise (full if DiskFull.caused(error) else unwritable(path.parent, error)) from error
                 found = find(say)
     return found
 

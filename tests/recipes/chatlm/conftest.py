@@ -10,21 +10,8 @@ from pathlib import Path
 
 import pytest
 
-SMALL = (
-    *(
-        "--model",
-        "tiny",
-        "--vocab-size",
-        "320",
-        "--max-prompt-tokens",
-        "24",
-        "--max-response-tokens",
-        "16",
-        "--eval-share",
-        "0.2",
-    ),
-    *("--batch-size", "8", "--device", "cpu", "--precision", "fp32"),
-)
+LIMITS = "--vocab-size 320 --max-prompt-tokens 24 --max-response-tokens 16 --eval-share 0.2"
+SMALL = f"--model tiny {LIMITS} --batch-size 8 --device cpu --precision fp32".split()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Rows as tokens: what is cut, held out, kept, and what it takes of memory."""
+"""The tokenizer; and rows as tokens: what is cut, held out, kept, and what it takes of memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,56 @@ from hypothesis import strategies as st
 
 from brimful.errors import DiskFull, UsageError
 from brimful.recipes.chatlm import data
-from brimful.recipes.chatlm.data import pairs, train_tokenizer
+from brimful.recipes.chatlm.data import encode, fingerprint, load_tokenizer, pairs, tokenizer_for, train_tokenizer
 from brimful.recipes.chatlm.loss import IGNORED
 from brimful.recipes.chatlm.settings import DataOptions
 from tests.recipes.chatlm.conftest import environment
 
-TOKENIZER = train_tokenizer([("你好吗", "我很好")], 262)
+ROWS = [("你好吗", "我很好，谢谢。"), ("今天天气怎么样", "今天天气很好。")] * 3
+TOKENIZER = train_tokenizer(ROWS, 300)
 END, PADDING = TOKENIZER.eos_token_id, TOKENIZER.pad_token_id
+
+
+@given(st.text())
+def test_any_text_comes_back_and_holds_no_special_token(text: str):
+    text = f"{text}{data.END}{data.PADDING}"  # spelled out by a user, they are text
+    ((tokens, was_cut),) = encode(TOKENIZER, [text], 1000)
+    assert tokens.pop() == END and not was_cut and TOKENIZER.decode(tokens) == text
+    assert not {PADDING, END} & set(tokens)
+
+
+def test_a_tokenizer_has_the_size_asked_for_or_what_the_data_gives():
+    assert len(TOKENIZER) < 300 and len(train_tokenizer(ROWS, 260)) == 260
+
+
+def test_a_tokenizer_learns_from_a_bounded_number_of_rows_of_all_the_data(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(data, "SAMPLED_ROWS", 10)
+    merged = len(train_tokenizer(((str(n), "") for n in range(10_000)), 1000)) - 258
+    assert 10 < merged <= 10 * 3  # a number of 4 digits is 3 merges; the first ten rows alone would be none
+
+
+def test_a_tokenizer_is_saved_and_loaded_offline_as_it_was(tmp_path: Path):
+    TOKENIZER.save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert fingerprint(loaded) == fingerprint(TOKENIZER) != fingerprint(train_tokenizer(ROWS, 260))
+    assert encode(loaded, ["你好吗"], 9) == encode(TOKENIZER, ["你好吗"], 9)
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path):
+    with pytest.raises(UsageError, match="no tokenizer can be read"):
+        load_tokenizer(tmp_path)
+    without = train_tokenizer(ROWS, 260)
+    without.pad_token = None
+    without.save_pretrained(tmp_path / "unpadded")
+    with pytest.raises(UsageError, match="has no pad_token"):
+        load_tokenizer(tmp_path / "unpadded")
+
+
+def test_a_tokenizer_is_trained_on_the_data_once(rows_file: Path, tmp_path: Path):
+    said: list[str] = []
+    options = DataOptions(data=(rows_file,), vocab_size=320)
+    first, again = (tokenizer_for(options, tmp_path, said.append) for _ in range(2))
+    assert len(said) == 1 and "320" in said[0] and fingerprint(first) == fingerprint(again)
 
 
 def made(folder: Path, rows: list[tuple[str, str]], said: list[str] | None = None, **options):
@@ -70,8 +113,7 @@ def test_a_prompt_is_trained_on_or_measured_and_never_both(tmp_path_factory, see
     train, held = made(folder, rows, eval_share=share, split_seed=seed)
     sides = [{tuple(side[n][0].tolist()) for n in range(len(side))} for side in (train, held)]
     assert not sides[0] & sides[1] and len(train) + len(held) == 120 and len(held) >= 3
-    again = made(folder, rows, eval_share=share, split_seed=seed)
-    assert again[1].fingerprint == held.fingerprint
+    assert made(folder, rows, eval_share=share, split_seed=seed)[1].fingerprint == held.fingerprint
 
 
 def test_about_the_share_asked_for_is_held_out(tmp_path: Path):
@@ -88,21 +130,24 @@ def test_rows_with_one_prompt_cannot_be_split(tmp_path: Path):
 def test_it_is_made_once_and_anew_where_it_was_damaged(tmp_path: Path):
     said: list[str] = []
     rows = [("p", "r"), ("q", "s")]
+
+    def times() -> int:
+        return sum("Tokenizing" in sentence for sentence in said)
+
     train, _ = made(tmp_path, rows, said, eval_share=0.0)
-    made(tmp_path, rows, said, eval_share=0.0)
     made(tmp_path, rows, said, eval_share=0.5)  # neither share nor seed make it anew
-    assert sum("Tokenizing" in sentence for sentence in said) == 1
+    assert times() == 1
     (file,) = (tmp_path / "cache").glob("*.arrow")
     os.truncate(file, file.stat().st_size - 1)
     again, _ = made(tmp_path, rows, said, eval_share=0.0)
-    assert sum("Tokenizing" in sentence for sentence in said) == 2
-    assert again[1][1].tolist() == train[1][1].tolist()
+    assert times() == 2 and again[1][1].tolist() == train[1][1].tolist()
     made(tmp_path, rows, said, eval_share=0.0, max_prompt_tokens=3)
-    assert sum("Tokenizing" in sentence for sentence in said) == 3
+    assert times() == 3
 
 
 def test_a_full_disk_leaves_nothing_half_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(*_):
+    def full(path: Path, *_):
+        path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(data, "_write", full)
@@ -115,12 +160,11 @@ def test_a_worker_that_is_not_forked_maps_the_files(tmp_path: Path):
     train, _ = made(tmp_path, [("p", "r" * 1000)] * 50, eval_share=0.0, max_response_tokens=2000)
     content = pickle.dumps(train)
     assert len(content) < 5_000  # 50 rows of 1,000 tokens are 100,000 bytes
-    loaded = pickle.loads(content)
-    assert torch.equal(loaded[7][1], train[7][1])
+    assert torch.equal(pickle.loads(content)[7][1], train[7][1])
 
 
 PROGRAM = """
-import json, resource, sys
+import resource, sys
 from pathlib import Path
 from brimful.recipes.chatlm.settings import DataOptions
 from brimful.recipes.chatlm.recipe import prepare
@@ -133,17 +177,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def growth_kib(folder: Path, kind: str, rows: int) -> int:
     """What making tokens of so many rows adds to the resident memory of a process."""
     path = folder / f"{rows}.{kind}"
-    text = "回答" * 500
-    content = [{"prompt": f"{n}", "response": f"{text}{n}"} for n in range(rows)]
+    content = [{"prompt": f"{n}", "response": f"{'回答' * 500}{n}"} for n in range(rows)]
     if kind == "parquet":
         import pyarrow
         from pyarrow import parquet
 
         parquet.write_table(pyarrow.Table.from_pylist(content), path, row_group_size=1000)
-    elif kind == "json":
-        path.write_text(json.dumps(content), encoding="utf-8")
     else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
+        lines = "".join(json.dumps(row) + "\n" for row in content)
+        path.write_text(lines if kind == "jsonl" else json.dumps(content), encoding="utf-8")
     TOKENIZER.save_pretrained(folder / "tokenizer")
     command = [sys.executable, "-c", PROGRAM, path, folder / f"cache-{rows}", folder / "tokenizer"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280, check=True)

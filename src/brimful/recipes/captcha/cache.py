@@ -24,7 +24,7 @@ from numpy.lib import format as npy
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
 from brimful.measure.host import cores
-from brimful.recipes.cache import Say, cache_folder, made_once, unwritable
+from brimful.recipes.cache import Say, cache_folder, made_once
 from brimful.recipes.captcha.drawing import draw_parts
 from brimful.recipes.captcha.images import ImageOptions, Key, texts
 from brimful.units import format_bytes
@@ -108,7 +108,7 @@ def _draw(path: Path, key: Key, processes: int, say: Say) -> None:
                 f"The disk is full: the {key.count:,} images take {format_bytes(key.count * pixels)} in {path.parent}.",
                 "Free some space, ask for fewer images with --samples, or choose a folder on another disk with --cache.",
             ) from error
-        raise unwritable(path.parent, error) from error
+        raise
 
 
 def _done(file: BinaryIO, notes: TextIO, begin: int, pixels: int, count: int) -> set[int]:

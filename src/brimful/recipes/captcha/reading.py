@@ -15,6 +15,7 @@ from brimful.recipes.captcha.images import scaled
 from brimful.recipes.captcha.model import Reader
 from brimful.recipes.common import say
 from brimful.recipes.facts import facts_of, trained_weights
+from brimful.recipes.pieces import in_pieces
 from brimful.train.distributed.ranks import device_for
 from brimful.units import counted
 
@@ -50,8 +51,8 @@ def read_images(paths: Sequence[Path], checkpoint: Path, batch_size: int, device
     device = device_for(device_name)
     model, facts = load_reader(checkpoint)
     model.to(device).eval()
-    for start in range(0, len(files), batch_size):
-        yield from _read_batch(model, facts, files[start : start + batch_size], device)
+    for readings in in_pieces(files, lambda some: list(_read_batch(model, facts, some, device)), batch_size, device):
+        yield from readings
     yield from (Reading(str(path), None, None, error.explanation or "it is not there") for path, error in missing)
 
 
@@ -77,7 +78,7 @@ def _found(path: Path) -> tuple[list[Path], UsageError | None]:
     return found, None if found else UsageError(f"{path} has no image files.", none, "Name the files.")
 
 
-def _read_batch(model: Reader, facts: Facts, files: list[Path], device: torch.device) -> Iterator[Reading]:
+def _read_batch(model: Reader, facts: Facts, files: Sequence[Path], device: torch.device) -> Iterator[Reading]:
     opened = [_opened(file, facts) for file in files]
     pixels = [image for image, _ in opened if image is not None]
     texts = iter(_texts(model, facts, np.stack(pixels), device) if pixels else [])

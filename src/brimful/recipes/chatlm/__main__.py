@@ -42,13 +42,7 @@ def train(
 
 @app.command
 def tokenizer(*, data: DataOptions = DATA, out: Path = Path("out/tokenizer")) -> None:
-    """Train a tokenizer on the data and end.
-
-    Parameters
-    ----------
-    out
-        Its folder, for --tokenizer.
-    """
+    """Train a tokenizer on the data, save it in the folder --out, and end."""
     from brimful.recipes.chatlm.data import train_tokenizer
     from brimful.recipes.chatlm.rows import read_rows
 
@@ -68,13 +62,7 @@ def prepare(*, data: DataOptions = DATA) -> None:
 
 @app.command
 def answer(prompts: list[str], /, *, options: AnswerOptions = AS_TRAINED) -> None:
-    """Answer prompts: a line for each.
-
-    Parameters
-    ----------
-    prompts
-        What to answer.
-    """
+    """Answer prompts: a line for each."""
     from brimful.recipes.chatlm import generation
 
     generation.answer(prompts, options)

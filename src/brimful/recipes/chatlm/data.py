@@ -20,16 +20,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-import pyarrow.compute as pc
 import torch
 from pyarrow import ipc
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from brimful.errors import DiskFull, UsageError
-from brimful.recipes.cache import Say, made_once, unwritable
+from brimful.errors import UsageError
+from brimful.recipes.cache import Say, made_once
 from brimful.recipes.chatlm.loss import IGNORED
 from brimful.recipes.chatlm.rows import digest, read_rows
 from brimful.recipes.chatlm.settings import DataOptions
@@ -61,15 +60,10 @@ def train_tokenizer(rows: Iterable[tuple[str, str]], vocabulary: int) -> PreTrai
     """Of all bytes, so that no text is unknown to it. Fewer tokens come of data in which nothing more repeats."""
     chance = random.Random(0)
     sampled = heapq.nsmallest(SAMPLED_ROWS, rows, key=lambda _: chance.random())  # memory does not grow with the data
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=[PADDING, END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )  # fmt: skip
-    tokenizer.train_from_iterator((text for row in sampled for text in row), trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PADDING, eos_token=END)
+    trained = ByteLevelBPETokenizer()
+    texts = (text for row in sampled for text in row)
+    trained.train_from_iterator(texts, vocabulary, min_frequency=0, show_progress=False, special_tokens=[PADDING, END])
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(trained.to_str()), pad_token=PADDING, eos_token=END)
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -81,13 +75,9 @@ def load_tokenizer(folder: Path) -> Any:
             f"--tokenizer {folder}: no tokenizer can be read from there ({str(error).splitlines()[0]}).",
             suggestion="Name a folder with tokenizer.json and tokenizer_config.json, or leave it out to train one.",
         ) from error
-    missing = [name for name in ("pad_token", "eos_token") if getattr(tokenizer, name) is None]
-    if missing:
-        raise UsageError(
-            f"The tokenizer in {folder} has no {' and no '.join(missing)}.",
-            "Answers end with the one, and batches are filled up with the other.",
-            "Name them in its tokenizer_config.json.",
-        )
+    for name in ("pad_token", "eos_token"):  # batches are filled up with the one, and answers end with the other
+        if getattr(tokenizer, name) is None:
+            raise UsageError(f"The tokenizer in {folder} has no {name}.", suggestion="Name it in tokenizer_config.json.")
     return tokenizer
 
 
@@ -99,8 +89,7 @@ def fingerprint(tokenizer: Any) -> str:
 
 
 def encode(tokenizer: Any, texts: Sequence[str], most: int) -> list[tuple[list[int], bool]]:
-    """Of each text at most `most` tokens, the last one the end, and whether it was cut. One that spells a special token out is
-    text."""
+    """Of each text at most `most` tokens, the last one the end, and whether it was cut. Special tokens spelled out are text."""
     found = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
     return [([*tokens[: most - 1], tokenizer.eos_token_id], len(tokens) >= most) for tokens in found]
 
@@ -131,7 +120,7 @@ class Pairs(Dataset):
     @property
     def sizes(self) -> np.ndarray:
         """2 × the longer text, so that prompts and responses of a batch, padded, have at most samples × largest size tokens."""
-        return 2 * np.maximum(*(pc.list_value_length(column).to_numpy() for column in self._columns))[self._rows]
+        return 2 * np.maximum(*map(_lengths, self._columns))[self._rows]
 
     def collate(self, samples: Sequence[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Prompts (batch, longest), their mask, and labels (batch, longest) with IGNORED where they are padding."""
@@ -182,16 +171,14 @@ def _tokens(paths: Sequence[Path], options: DataOptions, tokenizer: Any, folder:
         try:
             _write(partial, read_rows(paths, options), tokenizer, limits)
             partial.rename(path)
-        except OSError as error:
-            raise _not_written(path, error) from error
         finally:
             partial.unlink(missing_ok=True)
 
     table: Any = made_once(path, "tokenizing", lambda _: _whole(path), make, say)
-    tokens = sum(pc.sum(pc.list_value_length(table[name])).as_py() for name in limits)
-    cut = {name: pc.sum(table[f"{name}_cut"]).as_py() for name in limits}
-    parts = [f"{counted(len(table), 'row')} of {counted(tokens, 'token')}"]
-    parts += [f"{counted(cut[name], name)} longer than {most:,} tokens cut" for name, most in limits.items() if cut[name]]
+    parts = [f"{counted(len(table), 'row')} of {counted(sum(int(_lengths(table[name]).sum()) for name in limits), 'token')}"]
+    for name, most in limits.items():
+        if cut := int(np.count_nonzero(table[f"{name}_cut"])):
+            parts.append(f"{counted(cut, name)} longer than {most:,} tokens cut")
     say(f"Data: {'; '.join(parts)}.")
     return path
 
@@ -202,7 +189,8 @@ def _write(path: Path, rows: Iterable[tuple[str, str]], tokenizer: Any, limits: 
     schema, left = pyarrow.schema([*names, ("prompt_hash", pyarrow.uint64())]), iter(rows)
     with path.open("wb") as file, ipc.new_file(file, schema) as writer:
         while some := list(islice(left, ROWS_AT_ONCE)):
-            columns: dict[str, Any] = {"prompt_hash": [_hash(prompt) for prompt, _ in some]}
+            digests = [hashlib.blake2b(prompt.encode(), digest_size=8).digest() for prompt, _ in some]
+            columns: dict[str, Any] = {"prompt_hash": [int.from_bytes(one, "little") for one in digests]}
             for (name, most), texts in zip(limits.items(), zip(*some, strict=True), strict=True):
                 columns[name], columns[f"{name}_cut"] = zip(*encode(tokenizer, texts, most), strict=True)
             writer.write_batch(pyarrow.RecordBatch.from_pydict(columns, schema))
@@ -219,11 +207,5 @@ def _whole(path: Path) -> pyarrow.Table | None:
         return None
 
 
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def _not_written(path: Path, error: OSError) -> Exception:
-    if DiskFull.caused(error):
-        return DiskFull(str(path), "nothing of this data", suggestion="Free some space, or choose another --cache.")
-    return unwritable(path.parent, error)
+def _lengths(column: Any) -> np.ndarray:
+    return np.concatenate([chunk.value_lengths().to_numpy() for chunk in column.chunks])

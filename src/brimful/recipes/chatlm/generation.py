@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from sacrebleu.metrics.chrf import CHRF
 from torch import nn
 from transformers import TextStreamer
 
-from brimful.errors import DoesNotFit, UsageError
+from brimful.errors import UsageError
 from brimful.recipes.chatlm.data import encode, fingerprint, load_tokenizer, pad
 from brimful.recipes.chatlm.loss import IGNORED
 from brimful.recipes.chatlm.model import chat_model
@@ -20,13 +20,12 @@ from brimful.recipes.chatlm.rows import read_rows
 from brimful.recipes.chatlm.settings import AnswerOptions, DataOptions, ModelOptions
 from brimful.recipes.common import say
 from brimful.recipes.facts import facts_of, trained_weights
+from brimful.recipes.pieces import in_pieces
 from brimful.train.checkpoints.training_state import load_model
 from brimful.train.distributed.ranks import device_for
-from brimful.train.step.oom import Missing, attempt, free_what_is_cached
 from brimful.units import counted
 
-T, Made = TypeVar("T"), TypeVar("Made")
-EVALUATED_AT_ONCE = 64  # assumed; fewer where memory does not hold them
+AT_ONCE = 64  # prompts. Assumed; fewer where memory does not hold them
 
 
 class Chat:
@@ -70,33 +69,18 @@ class Chat:
         lost = loss(self._model, (*self._padded(prompts, self.facts.max_prompt_tokens, self.tokenizer.pad_token_id), labels))
         return self.answers(prompts), float(lost.total), int(lost.count)
 
-    def in_pieces(self, items: Sequence[T], work: Callable[[Sequence[T]], Made], at_once: int) -> Iterator[Made]:
-        """work(some items) until all are done. Memory that is missing halves `at_once`, down to one."""
-        done = 0
-        while done < len(items):
-            some = items[done : done + at_once]
-            made = attempt(lambda some=some: work(some))
-            if not isinstance(made, Missing):
-                done += len(some)
-                yield made
-                continue
-            free_what_is_cached(self.device)
-            if len(some) == 1:
-                raise DoesNotFit(f"A single prompt does not fit: {made.message}", suggestion="Lower --max-new-tokens.")
-            at_once = len(some) // 2
-            say(f"Out of memory ({made.pattern}): {at_once:,} in place of {len(some):,} prompts at once.")
-
 
 def answer(prompts: Sequence[str], options: AnswerOptions) -> None:
     """A line for each prompt on standard output."""
     one = Chat(options)
-    for answers in one.in_pieces(prompts, one.answers, EVALUATED_AT_ONCE):
+    for answers in in_pieces(prompts, one.answers, AT_ONCE, one.device):
         print(*answers, sep="\n", flush=True)
 
 
 def chat(options: AnswerOptions) -> None:
     """A prompt a line, until the input ends. Each is answered by itself: the model was trained on single questions."""
     one, asks = Chat(options), sys.stdin.isatty()
+    streamer: Any = TextStreamer(one.tokenizer, skip_prompt=True, skip_special_tokens=True)
     say("Ctrl-D ends.")
     while True:
         try:
@@ -104,13 +88,13 @@ def chat(options: AnswerOptions) -> None:
         except EOFError:
             return
         if prompt:
-            one.answers([prompt], TextStreamer(one.tokenizer, skip_prompt=True, skip_special_tokens=True))
+            list(in_pieces([prompt], lambda some: one.answers(some, streamer), 1, one.device))
 
 
 def evaluate(data: DataOptions, options: AnswerOptions) -> None:
     """The loss over all tokens, and BLEU and chrF of whole responses, each with sacrebleu's signature, on standard output."""
     one, rows = Chat(options), list(read_rows(data.data, data))
-    pieces = list(one.in_pieces(rows, one.scored, EVALUATED_AT_ONCE))
+    pieces = list(in_pieces(rows, one.scored, AT_ONCE, one.device))
     made = [answer for answers, _, _ in pieces for answer in answers]
     total, tokens = sum(lost for _, lost, _ in pieces), sum(count for _, _, count in pieces)
     print(f"loss {total / tokens:.4f} over {counted(len(rows), 'row')} and {counted(tokens, 'token')}")

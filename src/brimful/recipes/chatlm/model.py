@@ -77,15 +77,15 @@ def _state_of(path: Path) -> dict[str, torch.Tensor]:
 
 def _load(model: ChatModel, path: Path) -> None:
     """Of names that are one tied matrix one is enough."""
-    state, vocabulary = _state_of(path), model.config.vocab_size
-    for tied in [state[name] for name in TIED if name in state][:1]:
-        if len(tied) != vocabulary:
-            raise UsageError(
-                f"{path} has a vocabulary of {len(tied):,} tokens, and the tokenizer has {vocabulary:,}.",
-                "Each row of the embedding is one token of the tokenizer that the weights were trained with.",
-                "Give that tokenizer with --tokenizer.",
-            )
-        state = dict.fromkeys(TIED, tied) | state
+    state = _state_of(path)
+    found = [state[name] for name in TIED if name in state]
+    if found and len(found[0]) != model.config.vocab_size:
+        raise UsageError(
+            f"{path} has a vocabulary of {len(found[0]):,} tokens, and the tokenizer has {model.config.vocab_size:,}.",
+            "Each row of the embedding is one token of the tokenizer that the weights were trained with.",
+            "Give that tokenizer with --tokenizer.",
+        )
+    state = {name: found[0] for name in TIED if found} | state
     try:
         model.load_state_dict(state)
     except RuntimeError as error:  # PyTorch's own list of what is missing, unexpected, or of another shape

@@ -126,6 +126,4 @@ def logits_row(config: Config, data: DataOptions, options: ModelOptions, vocabul
         positions = min(positions, config.batch.max_tokens // 2)  # a sample's size is twice its longer text
     now, plain = (format_bytes(logits_bytes(positions, vocabulary, chunk)) for chunk in (options.loss_chunk, 0))
     why = f"{now} of logits live at once; without pieces a copy of those of {positions:,} positions takes {plain}"
-    if not options.loss_chunk:
-        why = f"each copy of the logits of {positions:,} positions takes {plain}"
     return Effective("loss-chunk", None, options.loss_chunk, why)

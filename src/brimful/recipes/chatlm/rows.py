@@ -28,9 +28,8 @@ class BadRow(Exception):
 
 def read_rows(paths: Sequence[Path], options: DataOptions) -> Iterator[tuple[str, str]]:
     """(prompt, response) of each row. Raises UsageError that names the file and the row, as none is left out."""
-    count = 0
+    count, wanted = 0, {"input", *options.columns[0], *options.columns[1]}
     for path in _checked(paths):
-        wanted = {"input", *options.columns[0], *options.columns[1]}
         for place, row in _of_parquet(path, wanted) if path.suffix.lower() == ".parquet" else _of_json(path):
             try:
                 pair = _pair(row, options)
@@ -43,8 +42,7 @@ def read_rows(paths: Sequence[Path], options: DataOptions) -> Iterator[tuple[str
             count += 1
             yield pair
     if not count:
-        names = ", ".join(map(str, paths))
-        raise UsageError(f"There are no rows in {names}.", suggestion="Name a file with rows of two texts.")
+        raise UsageError(f"There are no rows in {', '.join(map(str, paths))}.", suggestion="Name a file with rows.")
 
 
 def digest(paths: Sequence[Path], *more: object) -> str:
@@ -58,9 +56,7 @@ def digest(paths: Sequence[Path], *more: object) -> str:
 
 def _checked(paths: Sequence[Path]) -> Sequence[Path]:
     if not paths:
-        raise UsageError(
-            "--data is missing: there is nothing to train on.", suggestion="Name a parquet, JSON Lines or JSON file."
-        )
+        raise UsageError("--data is missing: there are no rows.", suggestion="Name a parquet, JSON Lines or JSON file.")
     for path in paths:
         if path.suffix.lower() not in ENDINGS:
             raise UsageError(f"{path} is no data file.", suggestion=f"Data is read from {', '.join(ENDINGS)}.")
@@ -103,9 +99,8 @@ def _of_array(file: BinaryIO, path: Path) -> Iterator[tuple[str, Any]]:
         for number, row in enumerate(ijson.items(file, "item", use_float=True), 1):
             yield f"row {number:,}", row
     except (ijson.JSONError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path}: after row {number:,} it is no JSON in UTF-8 ({str(error).splitlines()[0]}).", suggestion="Mend the file."
-        ) from None
+        what = f"{path}: after row {number:,} it is no JSON in UTF-8 ({str(error).splitlines()[0]})."
+        raise UsageError(what, suggestion="Mend the file.") from None
 
 
 def _pair(row: Any, options: DataOptions) -> tuple[str, str]:
@@ -124,10 +119,10 @@ def _pair(row: Any, options: DataOptions) -> tuple[str, str]:
 
 
 def _column(row: dict[str, Any], names: Sequence[str]) -> str:
-    for name in names:
-        if name in row:
-            return name
-    raise BadRow(f"it has no column {' or '.join(names)}; there are {', '.join(row) or 'none'}")
+    found = [name for name in names if name in row]
+    if not found:
+        raise BadRow(f"it has no column {' or '.join(names)}; there are {', '.join(row) or 'none'}")
+    return found[0]
 
 
 def _text(row: dict[str, Any], name: str) -> str:
