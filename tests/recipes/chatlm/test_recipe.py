@@ -141,19 +141,8 @@ def test_a_checkpoint_of_another_configuration_is_refused_by_the_difference(
 
 
 STEADY = [
-    "--dropout",
-    "0",
-    "--optimizer",
-    "sgd",
-    "--lr",
-    "0.05",
-    "--clip-norm",
-    "0",
-    "--epochs",
-    "4",
-    "--no-bleu",
-    "--max-tokens",
-    "10000",
+    *("--dropout", "0", "--optimizer", "sgd", "--lr", "0.05", "--clip-norm", "0"),
+    *("--epochs", "4", "--no-bleu", "--max-tokens", "10000"),
 ]
 
 
