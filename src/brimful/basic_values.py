@@ -275,8 +275,8 @@ class Heartbeat:
     ranks: int = 0
     samples_per_s: float | None = None  # of all ranks, lately
     loading_share: float | None = None  # of the slowest rank, lately
-    loss: float | None = None  # what went backward in `loss_rank` alone; None where reading it would wait for a device
-    loss_rank: int | None = None
+    loss: float | None = None  # as the engine reports it, else what went backward; None where reading waits for a device
+    loss_rank: int | None = None  # whose loss it is; None: the mean of all ranks
     allocated_bytes: int | None = None  # now, of the fullest rank
     reserved_bytes: int | None = None
     process_tree_host_bytes: int | None = None  # of all processes together

@@ -57,6 +57,14 @@ def ends_with(error: BaseException) -> None:
         probe.failures.left_the_script(error)
 
 
+def report_loss(loss: Optional[float]) -> None:
+    """The loss as the training means it, a mean over all ranks, on the host: shown from the first call on in place of what
+    backward() is called on, which may be scaled or a part of the mean. None: not known (yet)."""
+    probe = current_probe()
+    if probe is not None:
+        probe.losses.report(loss)
+
+
 def setting(name: str, default: T) -> T:
     """The planned value of a setting, in the type of `default`; `default` itself without brimful or without a plan for it. A
     value that cannot be turned into that type is an error of the plan: a note reports it, and `default` is returned."""

@@ -81,11 +81,12 @@ class RunCounters:
     samples: Optional[int]  # trained on by this rank; None where they cannot be counted
     train_s: float  # of training, by the host's clock, without evaluations
     loading_s: float  # of it spent waiting for data
-    loss: Optional[float]  # of the latest step; None where reading it would wait for a device
+    loss: Optional[float]  # as the engine reports it, else of the latest step; None where reading it would wait for a device
     allocated_bytes: Optional[int]  # now, of the fullest card; None on a CPU
     reserved_bytes: Optional[int]
     alloc_retries: Optional[int]  # how often the allocators freed their cache and tried again, of all cards
     retry_streak: int = 0  # polls in a row (a step or more apart) in which that number grew, the longest so far
+    loss_is_of_all_ranks: bool = False  # the engine reports it so; else it is what went backward in this rank
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,9 @@ def test_memory_is_of_the_fullest_rank_and_the_loss_of_the_first(tmp_path, heart
     seen = heartbeats.read(1.0, 123)
     assert (seen.reserved_bytes, seen.allocated_bytes, seen.loss) == (7, 3, 1.5)
     assert (seen.alloc_retries, seen.retry_streak, seen.loss_rank) == (4, 2, 0)
+    report(tmp_path, 9, 2.5, 6, rank=0, loss=4.5, loss_is_of_all_ranks=True)
+    seen = heartbeats.read(1.0, 123)
+    assert (seen.loss, seen.loss_rank) == (4.5, None), "a mean of all ranks is no one rank's"
     report(tmp_path, 9, 3.0, 6, rank=0)
     seen = heartbeats.read(1.0, 123)
     assert (seen.loss, seen.loss_rank) == (9.0, 1), "where the first rank reports none, the rank that does is named"

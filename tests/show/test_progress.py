@@ -156,6 +156,8 @@ LINE = "train, step 1,200, 2 ranks, loss 0.3411 in rank 0, 812 samples/s, 12 % w
 def test_a_heartbeat_is_one_line():
     assert heartbeat_line(1, HEARTBEAT) == LINE
     assert heartbeat_line(3, Heartbeat(None, 0, 2.0)) == "attempt 3, no step yet, 2.00 s"
+    of_all = Heartbeat("train", 1200, 65.0, **{**KNOWN, "loss_rank": None})
+    assert heartbeat_line(1, of_all) == LINE.replace(" in rank 0", "")
 
 
 def test_on_a_terminal_the_line_is_redrawn_below_the_commands_output(monkeypatch):

@@ -1,4 +1,4 @@
-"""A trial by brimful of a training that is finished: it begins anew, sees its steps, and leaves the training as it is."""
+"""What brimful sees of a training by the engine: trials of one that is finished, and the loss that `brimful run` shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from brimful.train import fit
 from tests.brimful_inside.helper import contents, run_trial
-from tests.train.ledger import ROOT, network_config, network_task
+from tests.train.ledger import ROOT, log_rows, network_config, network_task
 
 pytestmark = pytest.mark.heavy  # processes of their own
 
@@ -28,3 +28,26 @@ def test_a_finished_training_has_steps_in_a_trial(tmp_path):
     assert "STEPS 10" in trial.stdout
     assert "goes on from no checkpoint" in trial.stderr
     assert trial.report["steps"] == 10 and contents(work / "out") == before
+
+
+LOSS = f"""
+import dataclasses, sys; sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from torch.nn.functional import cross_entropy
+from tests.train.ledger import network_config, network_task
+from brimful.train import Sum, fit
+def loss(model, batch):  # over 40 units a sample: what goes backward is 40 times the mean
+    return Sum(cross_entropy(model(batch[0]), batch[1], reduction="sum") * 40, 40 * len(batch[1]))
+task = dataclasses.replace(network_task(eval_samples=0), loss=loss)
+fit(task, network_config(Path("out"), precision=sys.argv[1], log_every_s=1e-9))
+"""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_loss_that_a_run_shows_is_the_one_that_the_engine_logs(tmp_path, precision):
+    trial = run_trial(tmp_path, LOSS, argv=(precision,), cut=False)
+    assert trial.exit_code == 0, trial.stderr
+    (last,) = [row for row in log_rows(tmp_path / "work" / "out", "epoch") if row["epoch"] == 2]
+    counters = trial.report["counters"]
+    assert counters["loss"] == pytest.approx(last["loss"]) and counters["loss_is_of_all_ranks"]
+    assert 0 < counters["loss"] < 2

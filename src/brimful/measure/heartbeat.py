@@ -41,7 +41,7 @@ class Heartbeats:
             self._add(path)
         latest = sorted((kept[-1] for kept in self._seen.values()), key=lambda one: (one.rank, -one.steps))
         counters = [one.counters for one in latest if one.counters is not None]
-        loss = next(((one.rank, one.counters.loss) for one in latest if one.counters and one.counters.loss is not None), None)
+        loss = next(((one.rank, one.counters) for one in latest if one.counters and one.counters.loss is not None), None)
         lately = self._lately()
         free, total = host.free_bytes(), host.total_bytes()
         newest = max(latest, key=lambda one: one.unix_s, default=None)
@@ -52,8 +52,8 @@ class Heartbeats:
             ranks=len(counters),
             samples_per_s=gather.training_rate(lately),
             loading_share=gather.training_loading_share(lately),
-            loss=loss[1] if loss else None,
-            loss_rank=loss[0] if loss else None,
+            loss=loss[1].loss if loss else None,
+            loss_rank=loss[0] if loss and not loss[1].loss_is_of_all_ranks else None,
             allocated_bytes=gather.most(one.allocated_bytes for one in counters),
             reserved_bytes=gather.most(one.reserved_bytes for one in counters),
             process_tree_host_bytes=host_bytes,

@@ -229,7 +229,8 @@ def heartbeat_line(attempt: int, seen: Heartbeat) -> str:
     if seen.ranks > 1:
         parts.append(f"{seen.ranks} ranks")
     if seen.loss is not None:
-        parts.append(f"loss {seen.loss:.4g}" + (f" in rank {seen.loss_rank}" if seen.ranks > 1 else ""))
+        of_one = seen.ranks > 1 and seen.loss_rank is not None
+        parts.append(f"loss {seen.loss:.4g}" + (f" in rank {seen.loss_rank}" if of_one else ""))
     if seen.samples_per_s is not None:
         parts.append(f"{speed_text(seen.samples_per_s)} samples/s")
     if seen.loading_share is not None and seen.loading_share >= 0.01:

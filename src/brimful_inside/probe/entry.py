@@ -143,6 +143,8 @@ def _scaler_step(original: Any, scaler: Any, optimizer: Any, *args: Any, **kwarg
     """GradScaler.step calls the optimizer's step, or skips it."""
     probe = current_probe()
     before = probe.steps.hooks_run if probe is not None else 0
+    if probe is not None:
+        probe.scaler_steps(scaler)
     result = original(scaler, optimizer, *args, **kwargs)
     if probe is not None and probe.steps.hooks_run == before:
         probe.scaler_skipped(optimizer)

@@ -45,7 +45,6 @@ class Probe:
         self.counter = None if config.cut else RunCounter(device.held)
         self.loaders = Loaders(config.checksums, imaginary)
         self.steps = Steps(self.step_begins, self.step_made, self._decide_end)
-        self.scaler_skipped = guarded(self.steps.skipped)
         self.captured = CapturedSteps(self.steps, self.step_captured, self.loaders.consumption.worked_on)
         self.ending = EarlyStop(config)
         self.leaks = Leaks(device.alive_bytes, config.steps)
@@ -246,6 +245,15 @@ class Probe:
         self._report_progress()
         self._decide_end()
 
+    @guarded
+    def scaler_steps(self, scaler: Any) -> None:
+        self.losses.unscale(scaler)
+
+    @guarded
+    def scaler_skipped(self, optimizer: Any) -> None:
+        self.losses.skip()
+        self.steps.skipped(optimizer)
+
     def _samples_of_step(self) -> Optional[int]:
         """By what the loaders gave; else by the model's input at each backward pass."""
         self.loaders.consumption.step()
@@ -293,7 +301,7 @@ class Probe:
 
     def counters(self) -> Optional[RunCounters]:
         """Of a whole run; None of a trial."""
-        return None if self.counter is None else self.counter.read(self.losses.latest)
+        return None if self.counter is None else self.counter.read(self.losses.latest, self.losses.reported)
 
     @guarded
     def report_end(self, ended: Optional[str] = None, waits: bool = True) -> None:

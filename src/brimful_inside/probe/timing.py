@@ -168,10 +168,10 @@ class RunCounter:
             self._streak = self._streak + 1 if grown else 0
             self._longest = max(self._longest, self._streak)
 
-    def read(self, loss: Optional[float]) -> RunCounters:
-        """`loss`: of the latest step, or None."""
+    def read(self, loss: Optional[float], of_all_ranks: bool = False) -> RunCounters:
+        """`loss`: as it is shown, or None; `of_all_ranks`: not of this one alone."""
         held = self._held()
         allocated, reserved, retries = (None, None, None) if held is None else held
         return RunCounters(
-            self._samples, self._train_s, self._loading_s, loss, allocated, reserved, retries, retry_streak=self._longest
+            self._samples, self._train_s, self._loading_s, loss, allocated, reserved, retries, self._longest, of_all_ranks
         )

@@ -23,7 +23,7 @@ from brimful.train.checking import Effective
 from brimful.train.reporting.peak_memory import TRAIN, Peaks
 from brimful.units import counted, format_bytes, format_duration, format_rate
 from brimful.values import Diagnostic
-from brimful_inside.script import is_imaginary
+from brimful_inside.script import is_imaginary, report_loss
 
 
 class Log:
@@ -118,13 +118,15 @@ class ProgressLog:
     def __init__(self, log: Log, peaks: Peaks, begun: Standing, epochs: float | None):
         self._log, self._peaks, self._begun, self._epochs = log, peaks, begun, epochs
         self.last = begun
+        report_loss(None)
 
     def write(self, now: Standing, lr: float, measures: Mapping[str, float], epoch_ends: bool) -> None:
-        """The loss is the mean since the last line; at the end of an epoch, that of the epoch."""
+        """The loss is the mean since the last line; at the end of an epoch, that of the epoch. `brimful run` shows it too."""
         since = (0.0, 0.0) if epoch_ends else (self.last.loss_sum, self.last.loss_count)
         count = now.loss_count - since[1]
         # On an imaginary card tensors have shapes and no data: a number read from one says nothing.
         loss = (now.loss_sum - since[0]) / count if count > 0 and not is_imaginary() else None
+        report_loss(loss)
         measures = {} if is_imaginary() else measures
         passed, trained = max(now.at_s - self._begun.at_s, 1e-9), now.epochs - self._begun.epochs
         rate = (now.samples - self.last.samples) / max(now.at_s - self.last.at_s, 1e-9)

@@ -95,7 +95,8 @@ class Losses:
         self._cut = cut
         self._kept: List[Any] = []
         self._of_step: Optional[float] = None
-        self.latest: Optional[float] = None  # of the latest step of a whole run, where it is on the host
+        self.latest: Optional[float] = None  # of a whole run: as reported, else of its latest step, where that is on the host
+        self.reported = False  # the script reports its loss: what goes backward is not shown
 
     def backward(self, tensors: Any) -> None:
         """The first of the tensors that backward() was called on, where it is a single number."""
@@ -113,7 +114,22 @@ class Losses:
 
     def step(self) -> None:
         """A step is complete. Its loss is the sum of its backward passes: the script weighs its micro-batches."""
-        self.latest, self._of_step = self._of_step, None
+        loss, self._of_step = self._of_step, None
+        if not self.reported:
+            self.latest = loss
+
+    def report(self, loss: Optional[float]) -> None:
+        """The script's own number takes the place of what goes backward, which may be scaled or a part of the mean."""
+        self.reported, self.latest = True, loss
+
+    def unscale(self, scaler: Any) -> None:
+        """A GradScaler's step begins: what went backward for it was the loss times its scale, here on the host."""
+        if self._of_step is not None and scaler.is_enabled():
+            self._of_step /= scaler.get_scale()
+
+    def skip(self) -> None:
+        """A GradScaler left the step out."""
+        self._of_step = None
 
     def read(self, waits: bool) -> List[float]:
         """Their values, at the end of a trial alone. Those on a device wait for it: with `waits` only."""

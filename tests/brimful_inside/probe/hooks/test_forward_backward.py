@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from brimful_inside.probe.hooks.forward_backward import trained_in, trains_now
+from brimful_inside.probe.hooks.forward_backward import Losses, trained_in, trains_now
 
 
 class Asks(torch.nn.Module):
@@ -39,3 +39,35 @@ def test_a_traceback_shows_whether_the_forward_pass_it_left_was_of_training(mode
     with pytest.raises(MemoryError) as raised:
         raise MemoryError
     assert not trained_in(raised.value.__traceback__)
+
+
+@pytest.mark.parametrize(("steps_scaled", "shown"), [(True, 3.5), (False, 3.5 * 1024)])
+def test_a_loss_that_a_scaler_multiplied_is_shown_without_its_scale(steps_scaled, shown):
+    losses, scaler = Losses(imaginary=False, cut=False), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for part in (1.5, 2.0):  # of two micro-batches
+        losses.backward(scaler.scale(torch.tensor(part)))
+    if steps_scaled:
+        losses.unscale(scaler)
+    losses.step()
+    assert losses.latest == shown
+
+
+def test_the_loss_of_a_step_that_a_scaler_left_out_is_not_added_to_that_of_the_next():
+    losses = Losses(imaginary=False, cut=False)
+    losses.backward(torch.tensor(float("inf")))
+    losses.skip()
+    losses.backward(torch.tensor(0.5))
+    losses.step()
+    assert losses.latest == 0.5
+
+
+def test_once_the_script_reports_its_loss_what_goes_backward_is_not_shown():
+    losses = Losses(imaginary=False, cut=False)
+    losses.report(None)
+    losses.backward(torch.tensor(4.26))
+    losses.step()
+    assert losses.latest is None and losses.reported
+    losses.report(0.42)
+    losses.backward(torch.tensor(4.26))
+    losses.step()
+    assert losses.latest == 0.42
