@@ -37,6 +37,18 @@ class phase:
             probe.phases.leave(self._visit, self.cached)
 
 
+class tried(phase):
+    """``with tried("eval"):`` work of a phase done once before the first step, to see whether it fits: its memory is that
+    phase's, and what follows is the training."""
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        probe = current_probe()
+        if self._visit is not None and probe is not None:
+            probe.tried(self._visit, error is not None)
+
+
 def is_imaginary() -> bool:
     """Whether this is a trial on an imaginary card: durations mean nothing there, and need not be measured."""
     context = current_context()

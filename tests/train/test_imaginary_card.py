@@ -65,3 +65,36 @@ def test_a_card_that_holds_not_even_one_sample_is_a_sentence(tmp_path):
     trial = run(tmp_path, IMPOSSIBLE)
     assert trial.exit_code != 0
     assert "DoesNotFit: A single sample does not fit into memory" in trial.stderr
+
+
+SIZED = """
+import torch
+from torch import nn
+from brimful.train import *
+model = nn.Sequential(nn.Embedding(100, 512), nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 1))
+words, lengths = torch.zeros(64, 400, dtype=torch.long), torch.arange(1, 65) * 6
+data = Arrays(words, lengths, sizes=lengths.numpy())
+def loss(model, batch):
+    return model(batch[0][:, : int(batch[1].max()) or 384]).mean()  # what is read from an imaginary card may be 0
+def measure(model, batch):
+    return {"loss": Sum(loss(model, batch), 1)}
+config = Config(out="out", epochs=1, batch=BatchingConfig(micro_batch=16, eval_batch=48), precision="fp32")
+fit(Task("sized", model, loss, data, data, measure), config)
+"""
+
+
+def test_what_is_tried_before_the_first_step_belongs_to_the_training_and_to_the_evaluation(tmp_path):
+    phases = run_trial(tmp_path, SIZED, device="imaginary", card=CARD, cut=False).report["phases"]
+    assert list(phases) == ["setup", "train", "eval"]
+    activations = 384 * 4096 * 4  # of a sample: the first layer's output, 6 MiB; the weights are 8 MiB
+    assert phases["setup"]["reserved_bytes"] < 64 * MIB
+    assert phases["train"]["allocated_bytes"] > 2 * 16 * activations
+    assert phases["eval"]["allocated_bytes"] > 48 * activations
+
+
+@pytest.mark.parametrize(("capacity", "phase"), [(250 * MIB, "train"), (500 * MIB, "eval")])
+def test_memory_that_is_missing_when_something_is_tried_is_missing_in_its_phase(capacity, phase, tmp_path):
+    trial = run_trial(tmp_path, SIZED, device="imaginary", card=CARD, capacity_bytes=capacity, cut=False)
+    assert trial.exit_code == 0, trial.stderr
+    assert {failure["phase"] for failure in trial.failures if failure["step"] == 0} >= {phase}
+    assert not any(failure["phase"] == "setup" for failure in trial.failures)

@@ -51,3 +51,26 @@ def test_the_loss_that_a_run_shows_is_the_one_that_the_engine_logs(tmp_path, pre
     counters = trial.report["counters"]
     assert counters["loss"] == pytest.approx(last["loss"]) and counters["loss_is_of_all_ranks"]
     assert 0 < counters["loss"] < 2
+
+
+TRIED = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+import time, torch
+from pathlib import Path
+from tests.train.ledger import network, network_config
+from brimful.train import Arrays, Task, fit
+calls = []
+def loss(model, batch):
+    calls.append(time.sleep(1.0 if len(calls) < 2 else 0.0))
+    return model(batch[0]).square().mean()
+data = Arrays(torch.ones(32, 6), sizes=torch.arange(1, 33).numpy())
+fit(Task("sized", network(), loss, data), network_config(Path("out"), epochs=1))
+"""
+
+
+def test_what_is_tried_before_the_first_step_takes_none_of_its_time(tmp_path):
+    trial = run_trial(tmp_path, TRIED, cut=False)
+    assert trial.exit_code == 0, trial.stderr
+    assert list(trial.report["phases"]) == ["setup", "train"]
+    assert (trial.report["counters"]["samples"], trial.report["steps"]) == (32, 2)
+    assert 0 < trial.report["counters"]["train_s"] < 1

@@ -41,6 +41,7 @@ from brimful.train.step.rng_state import Randomness, RandomState
 from brimful.train.step.step import Asks, Counts, Done, Stepper
 from brimful.train.task import Result, Task
 from brimful.units import counted
+from brimful_inside import script
 from brimful_inside.script import ends_with, keeps_writes_out
 
 
@@ -268,7 +269,7 @@ class _Training:
         if evaluation is None:
             return
         requested = evaluation.at_once.split.limit
-        with self.peaks.phase(EVAL):
+        with self.peaks.phase(EVAL), script.tried(EVAL):
             evaluation.probe()
         limit = evaluation.at_once.split.limit
         if limit < requested:

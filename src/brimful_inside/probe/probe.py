@@ -58,6 +58,7 @@ class Probe:
         self.first_step_unix_s: Optional[float] = None
         self.inputs: List[Tuple[int, Optional[int]]] = []  # (backward passes, samples) by step, without a DataLoader
         self.reported_end = False
+        self._timed = False  # training, as the times of steps see it: begun, and not interrupted by an evaluation
         self._backwards = 0  # since the last step
         self._first_dimension: Optional[int] = None  # of the model's input, in this step
         self._batch_since_step = False  # a training batch came since the last step
@@ -79,19 +80,25 @@ class Probe:
         self._to_train()
 
     def _to_train(self, closing_as: Optional[str] = None) -> None:
-        resumed = self.phases.current != TRAIN
-        self.phases.to(TRAIN, closing_as)
-        if resumed:
+        if self.phases.to(TRAIN, closing_as) or not self._timed:
+            self._timed = True
             self.times.begin()
             if self.counter is not None:
                 self.counter.begin()
 
     def _evaluate(self, one: Optional[Pass]) -> None:
+        self._timed = False
         if self.phases.to(EVAL):
             self._evaluates = one
             self._set_to_train = False
             self.ending.evaluation_begins(self.steps.count)
             self._report_progress()
+
+    def tried(self, visit: Any, failed: bool) -> None:
+        """What was tried before the first step is over. Its memory is in the cache now, so the setup does not go on: after a
+        failure that phase does, else the training, whose times begin with its own first sign."""
+        self.phases.leave(visit, cached=False, then=visit.name if failed else TRAIN)
+        self._timed = False
 
     def _now(self) -> Tuple[str, int, bool]:
         """(phase, step, whether all steps are made, those of the trial or those of the script itself) of a failure. Where no

@@ -135,6 +135,27 @@ def test_an_exception_is_reported_with_its_place(run_trial, script, type_, caugh
     assert failure["where"].endswith(place) and type_ in failure["traceback"] and type_ in trial.stderr
 
 
+def test_a_training_inside_a_phase_that_the_script_names_has_whole_steps_without_its_evaluations(run_trial):
+    trial = run_trial(
+        HEAD
+        + """
+import brimful_inside.script as brimful, time
+forward = model.forward
+def slow(x):
+    time.sleep(0.05 if model.training else 0.3)
+    return forward(x)
+model.forward = slow
+with brimful.phase("tuning"):
+    for i, (x, y) in enumerate(loader):
+        step(x, y)
+        if i == 1:
+            evaluate()
+"""
+    )
+    assert list(trial.report["phases"]) == ["setup", "tuning"]
+    assert len(trial.report["step_s"]) == 3 and all(0.05 < seconds < 0.3 for seconds in trial.report["step_s"])
+
+
 def test_two_optimizers_of_a_gan_are_counted_each(run_trial):
     trial = run_trial(
         HEAD

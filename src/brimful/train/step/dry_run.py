@@ -8,11 +8,13 @@ from __future__ import annotations
 from brimful.train.checking import Effective
 from brimful.train.distributed.ranks import Ranks, Vote
 from brimful.train.parts import Parts
+from brimful.train.reporting.peak_memory import TRAIN
 from brimful.train.reporting.progress_log import Log
 from brimful.train.step.buffers import Buffers
 from brimful.train.step.oom import Missing, attempt, free_what_is_cached
 from brimful.train.step.rng_state import Randomness
 from brimful.train.step.step import Stepper
+from brimful_inside import script
 
 
 def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
@@ -24,7 +26,8 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
         return
     at_once = stepper.at_once
     requested = at_once.split.limit
-    recoveries = _recoveries(parts, stepper)
+    with script.tried(TRAIN):
+        recoveries = _recoveries(parts, stepper)
     votes = ranks.meet(Vote(piece=at_once.split.limit, recoveries=recoveries))
     at_once.adopt(votes)
     stepper.counts.recoveries += sum(vote.recoveries for vote in votes)

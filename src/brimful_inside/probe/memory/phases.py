@@ -47,11 +47,12 @@ class Phases:
         self._start(name)
         return visit
 
-    def leave(self, visit: Visit, cached: bool) -> None:
+    def leave(self, visit: Visit, cached: bool, then: Optional[str] = None) -> None:
+        """`then`: the phase that follows, where it is not the one before."""
         if visit in self.named:
             del self.named[self.named.index(visit) :]
             self._close(visit.name, cached)
-            self._start(visit.returns_to)
+            self._start(then or visit.returns_to)
 
     def _start(self, name: str) -> None:
         self.current = name

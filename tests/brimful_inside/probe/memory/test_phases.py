@@ -56,6 +56,16 @@ def test_named_phases_nest_and_hold_against_what_is_seen_inside_it():
     assert peaks["encoding"].allocated_bytes == 700 and "eval" not in peaks
 
 
+def test_what_is_left_in_the_cache_by_a_phase_that_was_tried_does_not_count_as_the_one_before():
+    memory, seen = phases()
+    memory.use(10)
+    visit = seen.enter("train")
+    memory.use(700)
+    seen.leave(visit, cached=False, then="train")
+    assert seen.current == "train" and not seen.named
+    assert seen.read()["setup"].reserved_bytes == 11 and seen.read()["train"].allocated_bytes == 700
+
+
 def test_a_visit_that_was_not_cached_wins_over_those_that_were():
     memory, seen = phases()
     for cached, nbytes in ((True, 900), (False, 30), (True, 900)):
