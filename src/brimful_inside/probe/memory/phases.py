@@ -48,11 +48,11 @@ class Phases:
         return visit
 
     def leave(self, visit: Visit, cached: bool, then: Optional[str] = None) -> None:
-        """`then`: the phase that follows, where it is not the one before."""
+        """`then`: the phase that follows in place of the one before, unless inside a named one."""
         if visit in self.named:
             del self.named[self.named.index(visit) :]
             self._close(visit.name, cached)
-            self._start(then or visit.returns_to)
+            self._start(visit.returns_to if then is None or self.named else then)
 
     def _start(self, name: str) -> None:
         self.current = name

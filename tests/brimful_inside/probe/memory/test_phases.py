@@ -64,6 +64,11 @@ def test_what_is_left_in_the_cache_by_a_phase_that_was_tried_does_not_count_as_t
     seen.leave(visit, cached=False, then="train")
     assert seen.current == "train" and not seen.named
     assert seen.read()["setup"].reserved_bytes == 11 and seen.read()["train"].allocated_bytes == 700
+    outer = seen.enter("tuning")
+    seen.leave(seen.enter("eval"), cached=False, then="train")
+    assert seen.current == "tuning", "what the script named holds on"
+    seen.leave(outer, cached=False)
+    assert seen.current == "train"
 
 
 def test_a_visit_that_was_not_cached_wins_over_those_that_were():
