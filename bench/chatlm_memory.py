@@ -1,0 +1,135 @@
+"""What the chat model of 0.2 billion parameters takes of a card of 20 GB, predicted: against the plain loop; the largest batch.
+
+No card is needed. Every text of the data fills the limit of 256 tokens: the worst that can come. The largest batch size that
+`brimful tune` names is held to the true largest: the command is traced at sizes around it, each of which is replayed by itself
+(bench/chatlm_at.py), and bisected.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.chatlm_data import long_rows, rows_of, tokenizer_in
+from bench.golden import predicted
+from bench.run_scripts import environment
+
+HERE = Path(__file__).parent
+GPU = "rtx3080-20gb"
+VOCABULARY = 29_298
+LENGTH = 256
+BATCH = 64
+ROWS = 512
+TIME_LIMIT_S = 1200
+# At the same batch of an update. With a limit of tokens, batches of long rows go through the model in several micro-batches.
+RECIPE: dict[str, tuple[str, ...]] = {
+    "loss in pieces": ("--batch-size", str(BATCH)),
+    "loss in pieces, 16,384 tokens at once": ("--batch-size", str(BATCH), "--max-tokens", "16384"),
+    "loss in pieces, 8,192 tokens at once": ("--batch-size", str(BATCH), "--max-tokens", "8192"),
+}
+HEADLINE = "loss in pieces, 16,384 tokens at once"
+
+
+def files(folder: Path, data: Path) -> list[str]:
+    """Rows that fill the limit, a tokenizer and tokens, made once; and the flags that all sides have in common."""
+    rows = long_rows(list(rows_of(data)), folder / "long.jsonl", ROWS)
+    tokenizer = tokenizer_in(folder / "tokenizer", data, VOCABULARY, filled=True)
+    common = ["--data", str(rows), "--tokenizer", str(tokenizer), "--cache", str(folder / "cache"), "--precision", "bf16"]
+    prepare = [sys.executable, "-m", "brimful.recipes.chatlm", "prepare", *common[:-2], "--eval-share", "0"]
+    subprocess.run(prepare, check=True, capture_output=True, env=environment(str(folder)), cwd=folder)
+    return common
+
+
+def recipe_flags(common: list[str]) -> list[str]:
+    return [*common, "--model", "chatlm-0.2b", "--eval-share", "0", "--no-bleu", "--resume", "no"]
+
+
+def memory(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
+    """Peaks at the same batch, in bytes, and the largest batch sizes, of the plain loop and of the recipe."""
+    plain_words = [sys.executable, str(HERE / "chatlm_plain.py"), *common, "--length", str(LENGTH), "--batch-size", str(BATCH)]
+    plain = predicted(gpu, plain_words, str(folder))
+    recipe = [sys.executable, "-m", "brimful.recipes.chatlm", *recipe_flags(common)]
+    sides = {name: predicted(gpu, [*recipe, *flags], str(folder)) for name, flags in RECIPE.items()}
+    return {
+        "gpu": gpu,
+        "batch_size": BATCH,
+        "tokens": LENGTH,
+        "precision": "bf16",
+        "headline": HEADLINE,
+        **against(plain, sides),
+    }
+
+
+def against(plain: dict[str, Any], sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    ratios = {
+        name: {key: side["peak"][key] / plain["peak"][key] for key in ("allocated_bytes", "device_bytes")}
+        for name, side in sides.items()
+        if side.get("peak") and plain.get("peak")
+    }
+    return {"plain": plain, "recipe": sides, "ratio": ratios}
+
+
+def largest(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
+    """What tune names, and the true largest."""
+    flags = recipe_flags(common)
+    named = tuned(gpu, [sys.executable, "-m", "brimful.recipes.chatlm", *flags, "--batch-size", "8"], str(folder))
+    traced: dict[int, bool] = {}
+
+    def fits(size: int) -> bool:
+        said = predicted(gpu, [sys.executable, str(HERE / "chatlm_at.py"), str(size), *flags], str(folder))
+        if "failed" in said:
+            raise RuntimeError(f"batch size {size} could not be traced: {' '.join(said['failed'])}")
+        traced[size] = said["verdict"] == "fits"
+        print(f"  batch size {size}: {said['verdict']}", file=sys.stderr, flush=True)
+        return traced[size]
+
+    true = largest_that(fits, named["batch_size"], ROWS)
+    return {"gpu": gpu, "tokens": LENGTH, **named, "true_largest": true, "share": named["batch_size"] / true, "traced": traced}
+
+
+def tuned(gpu: str, words: list[str], folder: str) -> dict[str, Any]:
+    line = [
+        sys.executable,
+        "-m",
+        "brimful",
+        "tune",
+        "--gpu",
+        gpu,
+        "--objective",
+        "largest",
+        "--json",
+        "--no-page",
+        "--",
+        *words,
+    ]
+    done = subprocess.run(
+        line, cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True, timeout=TIME_LIMIT_S
+    )
+    if done.returncode:
+        raise RuntimeError(f"brimful tune ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    plan = json.loads(done.stdout)
+    return {name: plan[name] for name in ("batch_size", "verified", "trials", "out_of_memory_trials", "budget", "sizes")}
+
+
+def largest_that(fits: Callable[[int], bool], near: int, most: int) -> int:
+    """The largest size up to `most` that fits, the next one not: by steps that double from `near`, then bisection."""
+    low, high, step = 0, most + 1, max(1, near // 32)
+    at = near
+    while low < at < high:
+        if fits(at):
+            low, at = at, at + step
+        else:
+            high, at = at, at - step
+        if low and high <= most:
+            break
+        step *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    if not low:
+        raise ValueError("not even a batch of 1 fits")
+    return low
