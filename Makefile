@@ -106,6 +106,9 @@ RECIPE_CHATLM ?= examples/chatlm/out
 recipe-chatlm: $(STAMP) ## Train the tiny chat model on 552 Chinese dialogues, talk to it, and write the page of the run (a few minutes)
 	$(PY) examples/chatlm/demo.py --out $(RECIPE_CHATLM)
 
+bench-chatlm: $(STAMP) ## The chat recipe against a plain loop and Seq2SeqTrainer, its memory, and tune's largest batch against the true one (PARTS="plain memory" for some, DATA=<rows> for others than PyPI's)
+	$(PY) -m bench.chatlm $(if $(PARTS),--parts $(PARTS)) $(if $(DATA),--data "$(DATA)")
+
 bench-engine: $(STAMP) ## What the engine costs a step, against loops written by hand, with one process and with two (20 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m bench.overlap
 	OMP_NUM_THREADS=1 $(PY) -m bench.engine_cost
@@ -121,6 +124,6 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 	rm -rf examples/captcha/captchas examples/*/out
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: clean-venv venv-cuda bench-captcha recipe-chatlm
+.PHONY: clean-venv venv-cuda bench-captcha bench-chatlm recipe-chatlm
 clean-venv: clean
 	rm -rf $(VENV) $(TIMM_VENV)

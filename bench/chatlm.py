@@ -47,9 +47,7 @@ TIMES_ERROR = {2: 4.303, 3: 2.776, 4: 2.447, 5: 2.306}
 
 def race_words(options: argparse.Namespace, data: Path, folder: Path) -> list[str]:
     """Of the recipe's own command line, for both sides."""
-    tokenizer = folder / "tokenizer"
-    if not tokenizer.is_dir():
-        tokenizer_in(tokenizer, data, options.vocab_size)
+    tokenizer = tokenizer_in(folder / "tokenizer", data, options.vocab_size)
     return [
         "--data", str(data), "--tokenizer", str(tokenizer), "--cache", str(folder / "cache"), "--eval-share", "0.1",
         "--model", "tiny", "--device", "cpu", "--precision", options.precision, "--resume", "no", "--no-bleu",
@@ -141,8 +139,8 @@ def sentence(side: str, figures: dict[str, Any]) -> str:
 
 def report(result: dict[str, Any]) -> None:
     held, parts = passed(result), result["parts"]
-    for name in ("plain", "trainer"):
-        for side in parts.get(name, {}).keys() & set(SIDES[name]):
+    for name, sides in SIDES.items():
+        for side in sides if name in parts else ():
             print(sentence(side, parts[name][side]))
     for name, ratio in parts.get("memory", {}).get("ratio", {}).items():
         print(f"memory, {name}: {ratio['device_bytes']:.2f} of the plain loop's (allocated: {ratio['allocated_bytes']:.2f})")
@@ -151,15 +149,15 @@ def report(result: dict[str, Any]) -> None:
         trials = f"{found['trials']} trials, {found['out_of_memory_trials']} out of memory"
         print(f"largest batch: {found['batch_size']} named, {found['true_largest']} true, {found['share']:.1%}; {trials}")
     for name, holds in held.items():
-        print(
-            f"  {name}: {'at most' if name == 'memory' else 'at least'} {LIMITS[name]:g} asked, {'held' if holds else 'MISSED'}"
-        )
+        limit = f"{'at most' if name == 'memory' else 'at least'} {LIMITS[name]:g}"
+        print(f"  {name}: {limit} asked, {'held' if holds else 'MISSED'}")
 
 
 def run_parts(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    data = options.data or dialogues(folder / "dialogues")
+    """What each part found, and how."""
+    data = options.data.absolute() if options.data else dialogues(folder / "dialogues")
     found: dict[str, Any] = {}
-    for name in SIDES.keys() & set(options.parts):
+    for name in (name for name in SIDES if name in options.parts):
         words = race_words(options, data, folder / "race")
         found[name] = {side: races(side, options.seeds, words) for side in SIDES[name]}
         found[name]["settings"] = {

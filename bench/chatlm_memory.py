@@ -54,14 +54,8 @@ def memory(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
     plain = predicted(gpu, plain_words, str(folder))
     recipe = [sys.executable, "-m", "brimful.recipes.chatlm", *recipe_flags(common)]
     sides = {name: predicted(gpu, [*recipe, *flags], str(folder)) for name, flags in RECIPE.items()}
-    return {
-        "gpu": gpu,
-        "batch_size": BATCH,
-        "tokens": LENGTH,
-        "precision": "bf16",
-        "headline": HEADLINE,
-        **against(plain, sides),
-    }
+    asked = {"gpu": gpu, "batch_size": BATCH, "tokens": LENGTH, "precision": "bf16", "headline": HEADLINE}
+    return asked | against(plain, sides)
 
 
 def against(plain: dict[str, Any], sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -92,20 +86,8 @@ def largest(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
 
 
 def tuned(gpu: str, words: list[str], folder: str) -> dict[str, Any]:
-    line = [
-        sys.executable,
-        "-m",
-        "brimful",
-        "tune",
-        "--gpu",
-        gpu,
-        "--objective",
-        "largest",
-        "--json",
-        "--no-page",
-        "--",
-        *words,
-    ]
+    flags = ("--gpu", gpu, "--objective", "largest", "--json", "--no-page")
+    line = [sys.executable, "-m", "brimful", "tune", *flags, "--", *words]
     done = subprocess.run(
         line, cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True, timeout=TIME_LIMIT_S
     )

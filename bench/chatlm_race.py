@@ -54,11 +54,12 @@ class Race:
 
 
 def race_of(words: list[str]) -> Race:
+    """Raises ValueError for settings that the other sides do not follow."""
     bound = app.parse_args(words, exit_on_error=False, print_error=False)[1]
     race = Race(bound.kwargs["data"], bound.kwargs["model"], bound.kwargs["config"])
-    wanted = (race.config.schedule.kind, race.config.schedule.warmup_epochs, race.config.optimizer.name, race.config.clip_norm)
-    if wanted != ("cosine", WARM_UP_SHARE, "adamw", 1.0) or race.config.batch.accumulation not in (None, 1):
-        raise ValueError(f"the other sides train with another schedule, optimizer or clipping than {wanted}")
+    found = (race.config.schedule.kind, race.config.schedule.warmup_epochs, race.config.optimizer.name, race.config.clip_norm)
+    if found != ("cosine", WARM_UP_SHARE, "adamw", 1.0) or race.config.batch.accumulation not in (None, 1):
+        raise ValueError(f"the other sides train with another schedule, optimizer, clipping or accumulation than {found}")
     return race
 
 
@@ -135,6 +136,7 @@ def trainer(model: Any, pairs: Pairs, tokenizer: Any, race: Race, seed: int, fol
 def other_side(
     kind: str, model: Any, pairs: Pairs, tokenizer: Any, race: Race, seed: int, folder: str
 ) -> Iterator[None] | Paused:
+    """That makes an update for each `next`."""
     if kind != "plain":
         return trainer(model, pairs, tokenizer, race, seed, folder, by_length=kind == "trainer-by-length")
     config, steps = race.config, race.steps(len(pairs))
@@ -161,9 +163,9 @@ class AtEpochs:
 
     def at_loss(self) -> None:
         if self._due:
-            self._due, before = False, self.model.training
-            self.turn()
-            self.model.train(before)
+            self._due = False
+            with torch.autocast("cpu", enabled=False):  # the recipe's own holds for the recipe
+                self.turn()
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         is_own = any(one is self._first for group in optimizer.param_groups for one in group["params"])
