@@ -120,8 +120,7 @@ def passed(result: dict[str, Any]) -> dict[str, bool]:
             side = parts[name][name]
             held[name] = side["tokens_per_s_ratio"]["median"] >= LIMITS[name] and not side["loss"]["train"]["is_worse"]
     if "memory" in parts:
-        ratio = parts["memory"]["ratio"].get(parts["memory"]["headline"])
-        held["memory"] = ratio is not None and ratio["device_bytes"] <= LIMITS["memory"]
+        held["memory"] = parts["memory"]["ratio"][parts["memory"]["headline"]]["device_bytes"] <= LIMITS["memory"]
     if "largest" in parts:
         found = parts["largest"]
         held["largest"] = found["share"] >= LIMITS["largest"] and found["out_of_memory_trials"] == 0

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.chatlm_data import long_rows, rows_of, tokenizer_in
-from bench.golden import predicted
+from bench.golden import said
 from bench.run_scripts import environment
+from brimful.errors import DoesNotFit
 
 HERE = Path(__file__).parent
 GPU = "rtx3080-20gb"
@@ -27,9 +28,9 @@ ROWS = 512
 TIME_LIMIT_S = 1200
 # At the same batch of an update. With a limit of tokens, batches of long rows go through the model in several micro-batches.
 RECIPE: dict[str, tuple[str, ...]] = {
-    "loss in pieces": ("--batch-size", str(BATCH)),
-    "loss in pieces, 16,384 tokens at once": ("--batch-size", str(BATCH), "--max-tokens", "16384"),
-    "loss in pieces, 8,192 tokens at once": ("--batch-size", str(BATCH), "--max-tokens", "8192"),
+    "loss in pieces": (),
+    "loss in pieces, 16,384 tokens at once": ("--max-tokens", "16384"),
+    "loss in pieces, 8,192 tokens at once": ("--max-tokens", "8192"),
 }
 HEADLINE = "loss in pieces, 16,384 tokens at once"
 
@@ -49,52 +50,54 @@ def recipe_flags(common: list[str]) -> list[str]:
 
 
 def memory(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
-    """Peaks at the same batch, in bytes, and the largest batch sizes, of the plain loop and of the recipe."""
-    plain_words = [sys.executable, str(HERE / "chatlm_plain.py"), *common, "--length", str(LENGTH), "--batch-size", str(BATCH)]
-    plain = predicted(gpu, plain_words, str(folder))
-    recipe = [sys.executable, "-m", "brimful.recipes.chatlm", *recipe_flags(common)]
-    sides = {name: predicted(gpu, [*recipe, *flags], str(folder)) for name, flags in RECIPE.items()}
+    """Peaks at the same batch, in bytes, of the plain loop and of the recipe, each by a trace of this very batch."""
+    plain = predicted(gpu, [str(HERE / "chatlm_plain.py"), *common, "--length", str(LENGTH)], folder)  # of 64 as well
+    recipe = [str(HERE / "chatlm_at.py"), str(BATCH), *recipe_flags(common)]
+    sides = {name: predicted(gpu, [*recipe, *flags], folder) for name, flags in RECIPE.items()}
     asked = {"gpu": gpu, "batch_size": BATCH, "tokens": LENGTH, "precision": "bf16", "headline": HEADLINE}
     return asked | against(plain, sides)
 
 
 def against(plain: dict[str, Any], sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    ratios = {
-        name: {key: side["peak"][key] / plain["peak"][key] for key in ("allocated_bytes", "device_bytes")}
-        for name, side in sides.items()
-        if side.get("peak") and plain.get("peak")
-    }
+    keys = ("allocated_bytes", "device_bytes")
+    ratios = {name: {key: side["peak"][key] / plain["peak"][key] for key in keys} for name, side in sides.items()}
     return {"plain": plain, "recipe": sides, "ratio": ratios}
 
 
 def largest(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
     """What tune names, and the true largest."""
     flags = recipe_flags(common)
-    named = tuned(gpu, [sys.executable, "-m", "brimful.recipes.chatlm", *flags, "--batch-size", "8"], str(folder))
+    named = tuned(gpu, ["-m", "brimful.recipes.chatlm", *flags, "--batch-size", "8"], folder)
     traced: dict[int, bool] = {}
 
     def fits(size: int) -> bool:
-        said = predicted(gpu, [sys.executable, str(HERE / "chatlm_at.py"), str(size), *flags], str(folder))
-        if "failed" in said:
-            raise RuntimeError(f"batch size {size} could not be traced: {' '.join(said['failed'])}")
-        traced[size] = said["verdict"] == "fits"
-        print(f"  batch size {size}: {said['verdict']}", file=sys.stderr, flush=True)
+        found = predicted(gpu, [str(HERE / "chatlm_at.py"), str(size), *flags], folder)
+        traced[size] = found["verdict"] == "fits"
+        print(f"  batch size {size}: {found['verdict']}", file=sys.stderr, flush=True)
         return traced[size]
 
     true = largest_that(fits, named["batch_size"], ROWS)
     return {"gpu": gpu, "tokens": LENGTH, **named, "true_largest": true, "share": named["batch_size"] / true, "traced": traced}
 
 
-def tuned(gpu: str, words: list[str], folder: str) -> dict[str, Any]:
-    flags = ("--gpu", gpu, "--objective", "largest", "--json", "--no-page")
-    line = [sys.executable, "-m", "brimful", "tune", *flags, "--", *words]
-    done = subprocess.run(
-        line, cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True, timeout=TIME_LIMIT_S
-    )
-    if done.returncode:
-        raise RuntimeError(f"brimful tune ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    plan = json.loads(done.stdout)
+def predicted(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:
+    """Of a command in which brimful finds no batch size: a trace of the command as it stands."""
+    return said(_answer(["predict", "--gpu", gpu, "--no-what-if"], words, folder))
+
+
+def tuned(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:
+    plan = _answer(["tune", "--gpu", gpu, "--objective", "largest", "--no-page"], words, folder)
     return {name: plan[name] for name in ("batch_size", "verified", "trials", "out_of_memory_trials", "budget", "sizes")}
+
+
+def _answer(flags: list[str], words: list[str], folder: Path) -> dict[str, Any]:
+    """What brimful prints as JSON."""
+    line = [sys.executable, "-m", "brimful", *flags, "--json", "--", sys.executable, *words]
+    home = environment(str(folder / "records"))
+    done = subprocess.run(line, cwd=folder, env=home, capture_output=True, text=True, timeout=TIME_LIMIT_S)
+    if done.returncode not in (0, DoesNotFit.exit_code):
+        raise RuntimeError(f"brimful {flags[0]} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout)
 
 
 def largest_that(fits: Callable[[int], bool], near: int, most: int) -> int:
