@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from brimful.recipes.chatlm.options import DataOptions
-from brimful.recipes.chatlm.rows import Rows
 from brimful.recipes.chatlm.tokenizer import train_tokenizer
+
+from brimful.recipes.chatlm.rows import Rows
 
 DEMO = Path(__file__).parents[1] / "examples" / "chatlm" / "demo.py"
 CHARACTERS = 2_000  # of a long text: no tokenizer of so few rows makes fewer than 256 tokens of them

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from brimful.recipes.chatlm.options import DataOptions, ModelOptions
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
@@ -27,7 +28,6 @@ from bench.turns import Turns
 from brimful.recipes.chatlm.__main__ import app
 from brimful.recipes.chatlm.data import Pairs
 from brimful.recipes.chatlm.model import chat_model
-from brimful.recipes.chatlm.options import DataOptions, ModelOptions
 from brimful.recipes.chatlm.recipe import chat_task, prepare
 from brimful.train.config import Config
 from brimful.train.engine import fit
