@@ -1,13 +1,12 @@
 """The chat recipe against the loop its model's authors wrote and against Transformers' Trainer: `make bench-chatlm`.
 
-    plain     tokens per second of the tiny model on this CPU: the recipe over a loop with fixed padding and whole logits, by
-              turns in one process, and the loss of both after the same tokens, for several seeds
-    trainer   the same against Seq2SeqTrainer: as it is, and with its own batches by length
+    speed     tokens per second of the tiny model on this CPU: the recipe over a loop with fixed padding and whole logits, and
+              over Seq2SeqTrainer (as it is, and with its own batches by length), and the losses of all after the same tokens
     memory    of the model of 0.2 billion parameters on a card of 20 GB, predicted, over the plain loop's at the same batch
     largest   the batch size that `brimful tune` names for it, over the true largest
 
-A token is one of the data: padding counts on neither side. `--parts` takes some of these; what an earlier run of the month
-found of the others stays in the result.
+A token is one of the data: padding counts on no side. For each seed all sides train one after the other, each in a process of
+its own. `--parts` takes some of these; what an earlier run of the month found of the others stays in the result.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ from typing import Any
 
 from bench.chatlm_data import dialogues, tokenizer_in
 from bench.chatlm_memory import files, largest, memory
-from bench.chatlm_race import WARM_UP
 from bench.probe_cost import cpu_name
-from bench.turns import paired_ratios, spread
+from bench.turns import spread
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 SEEDS = (1, 2, 3)
+WARM_UP = 2  # epochs whose times do not count: the recipe begins with the longest rows, and caches are cold
+SIDES = ("recipe", "plain", "trainer", "trainer-by-length")
+PARTS = ("speed", "memory", "largest")
 LIMITS = {"plain": 2.0, "trainer": 1.1, "memory": 0.6, "largest": 0.98}  # memory at most, all others at least
-SIDES = {"plain": ("plain",), "trainer": ("trainer", "trainer-by-length")}
-PARTS = ("plain", "trainer", "memory", "largest")
 VERSIONS = ("brimful", "torch", "transformers", "tokenizers", "accelerate")
 # Student's t: 95 % of differences of two means of so many seeds each are within so many standard errors, if there is none.
 TIMES_ERROR = {2: 4.303, 3: 2.776, 4: 2.447, 5: 2.306}
 
 
 def race_words(options: argparse.Namespace, data: Path, folder: Path) -> list[str]:
-    """Of the recipe's own command line, for both sides."""
+    """Of the recipe's own command line, for all sides."""
     tokenizer = tokenizer_in(folder / "tokenizer", data, options.vocab_size)
     return [
         "--data", str(data), "--tokenizer", str(tokenizer), "--cache", str(folder / "cache"), "--eval-share", "0.1",
-        "--model", "tiny", "--device", "cpu", "--precision", options.precision, "--resume", "no", "--no-bleu",
+        "--model", "tiny", "--device", "cpu", "--precision", options.precision, "--no-bleu",
         "--epochs", str(options.epochs), "--batch-size", str(options.batch_size),
     ]  # fmt: skip
 
@@ -65,31 +64,39 @@ def in_a_process(words: list[str]) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def races(side: str, seeds: list[int], words: list[str]) -> dict[str, Any]:
-    run = []
+def speed(seeds: list[int], words: list[str]) -> dict[str, Any]:
+    """Every side against the recipe."""
+    races: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     for seed in seeds:
-        run.append(in_a_process(["--against", side, "--seed", str(seed), *words]))
-        print(f"  seed {seed}, {sentence(side, summary(side, run[-1:]))}", file=sys.stderr, flush=True)
-    return summary(side, run)
+        for side in SIDES:
+            races[side].append(in_a_process(["--side", side, "--seed", str(seed), *words]))
+            figures = summary(races["recipe"][-1:], races[side][-1:])
+            print(f"  seed {seed}, {sentence(side, figures)}", file=sys.stderr, flush=True)
+    return {"against": {side: summary(races["recipe"], races[side]) for side in SIDES[1:]}, "races": races}
 
 
-def summary(side: str, run: list[dict[str, Any]]) -> dict[str, Any]:
-    """The ratio of tokens per second over all epochs of all seeds, and the losses after the same tokens."""
-    each = [[1 / ratio for ratio in paired_ratios(one["recipe_s"], one["other_s"])] for one in run]
-    every = [ratio for ratios in each for ratio in ratios]
-    tokens = run[0]["tokens_per_epoch"]
-    seconds = {name: [second for one in run for second in one[f"{name}_s"]] for name in ("recipe", "other")}
+def summary(recipe: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, Any]:
+    """Races of the same seeds: the ratio of tokens per second over all epochs, and the losses after the same tokens."""
+    each = [
+        [theirs / ours for ours, theirs in zip(timed(one), timed(two), strict=True)]
+        for one, two in zip(recipe, other, strict=True)
+    ]
     return {
-        "tokens_per_s_ratio": spread(every),
+        "tokens_per_s_ratio": spread([ratio for ratios in each for ratio in ratios]),
         "ratio_of_each_seed": [statistics.median(ratios) for ratios in each],
-        "tokens_per_s": {name: tokens / statistics.median(values) for name, values in seconds.items()},
-        "loss": {rows: compared(*(curves(run, name, rows) for name in ("recipe", side))) for rows in ("train", "held_out")},
-        "races": run,
+        "tokens_per_s": {
+            name: statistics.median(one["tokens_per_epoch"] / second for one in races for second in timed(one))
+            for name, races in (("recipe", recipe), ("other", other))
+        },
+        "loss": {
+            rows: compared(*([one["loss"][rows] for one in races] for races in (recipe, other)))
+            for rows in ("train", "held_out")
+        },
     }
 
 
-def curves(run: list[dict[str, Any]], side: str, rows: str) -> list[list[float]]:
-    return [[losses[rows] for losses in one["loss"][side]] for one in run]
+def timed(race: dict[str, Any]) -> list[float]:
+    return race["seconds"][WARM_UP:]
 
 
 def compared(recipe: list[list[float]], other: list[list[float]]) -> dict[str, Any]:
@@ -116,8 +123,8 @@ def passed(result: dict[str, Any]) -> dict[str, bool]:
     """Of each part that was run: whether its limit holds."""
     parts, held = result["parts"], {}
     for name in ("plain", "trainer"):
-        if name in parts:
-            side = parts[name][name]
+        if "speed" in parts:
+            side = parts["speed"]["against"][name]
             held[name] = side["tokens_per_s_ratio"]["median"] >= LIMITS[name] and not side["loss"]["train"]["is_worse"]
     if "memory" in parts:
         held["memory"] = parts["memory"]["ratio"][parts["memory"]["headline"]]["device_bytes"] <= LIMITS["memory"]
@@ -138,9 +145,8 @@ def sentence(side: str, figures: dict[str, Any]) -> str:
 
 def report(result: dict[str, Any]) -> None:
     held, parts = passed(result), result["parts"]
-    for name, sides in SIDES.items():
-        for side in sides if name in parts else ():
-            print(sentence(side, parts[name][side]))
+    for side, figures in parts.get("speed", {}).get("against", {}).items():
+        print(sentence(side, figures))
     for name, ratio in parts.get("memory", {}).get("ratio", {}).items():
         print(f"memory, {name}: {ratio['device_bytes']:.2f} of the plain loop's (allocated: {ratio['allocated_bytes']:.2f})")
     if "largest" in parts:
@@ -156,10 +162,9 @@ def run_parts(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """What each part found, and how."""
     data = options.data.absolute() if options.data else dialogues(folder / "dialogues")
     found: dict[str, Any] = {}
-    for name in (name for name in SIDES if name in options.parts):
-        words = race_words(options, data, folder / "race")
-        found[name] = {side: races(side, options.seeds, words) for side in SIDES[name]}
-        found[name]["settings"] = {
+    if "speed" in options.parts:
+        found["speed"] = speed(options.seeds, race_words(options, data, folder / "race"))
+        found["speed"]["settings"] = {
             "epochs": options.epochs, "warm_up_epochs": WARM_UP, "batch_size": options.batch_size,
             "precision": options.precision, "vocab_size": options.vocab_size, "seeds": options.seeds, "model": "tiny",
             "data": _name(options.data), "omp_num_threads": os.environ.get("OMP_NUM_THREADS"), "load_average": os.getloadavg(),
@@ -208,8 +213,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="for data; kept. Else a temporary one")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(argv)
-    if options.epochs < WARM_UP + 3:
-        parser.error(f"--epochs {options.epochs}: {WARM_UP} warm up and the last is not timed, so {WARM_UP + 3} at least")
+    if options.epochs < WARM_UP + 2:
+        parser.error(f"--epochs {options.epochs}: {WARM_UP} warm up, so {WARM_UP + 2} at least")
     with tempfile.TemporaryDirectory(prefix="bench-chatlm-") as temporary:
         parts = run_parts(options, (options.folder or Path(temporary)).absolute())
     path, result = keep(parts, options.out)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from brimful.recipes.chatlm.__main__ import main
+from brimful.recipes.chatlm.__main__ import app
+from brimful.recipes.common import run
 
 if __name__ == "__main__":
-    sys.exit(main([*sys.argv[2:], "--batch-size", sys.argv[1]]))
+    sys.exit(run(app, [*sys.argv[2:], "--batch-size", sys.argv[1]]))

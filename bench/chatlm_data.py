@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brimful.recipes.chatlm.options import DataOptions
-from brimful.recipes.chatlm.tokenizer import train_tokenizer
-
-from brimful.recipes.chatlm.rows import Rows
+from brimful.recipes.chatlm.data import train_tokenizer
+from brimful.recipes.chatlm.rows import read_rows
+from brimful.recipes.chatlm.settings import DataOptions
 
 DEMO = Path(__file__).parents[1] / "examples" / "chatlm" / "demo.py"
 CHARACTERS = 2_000  # of a long text: no tokenizer of so few rows makes fewer than 256 tokens of them
@@ -28,8 +27,8 @@ def dialogues(folder: Path) -> Path:
     return folder / "dialogues.jsonl"
 
 
-def rows_of(data: Path) -> Rows:
-    return Rows((data,), DataOptions(data=(data,)))
+def rows_of(data: Path) -> list[tuple[str, str]]:
+    return list(read_rows((data,), DataOptions()))
 
 
 def tokenizer_in(folder: Path, data: Path, vocabulary: int, filled: bool = False) -> Path:

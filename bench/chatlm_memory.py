@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.chatlm_data import long_rows, rows_of, tokenizer_in
-from bench.golden import said
+from bench.golden import figures
 from bench.run_scripts import environment
 from brimful.errors import DoesNotFit
 
@@ -37,7 +37,7 @@ HEADLINE = "loss in pieces, 16,384 tokens at once"
 
 def files(folder: Path, data: Path) -> list[str]:
     """Rows that fill the limit, a tokenizer and tokens, made once; and the flags that all sides have in common."""
-    rows = long_rows(list(rows_of(data)), folder / "long.jsonl", ROWS)
+    rows = long_rows(rows_of(data), folder / "long.jsonl", ROWS)
     tokenizer = tokenizer_in(folder / "tokenizer", data, VOCABULARY, filled=True)
     common = ["--data", str(rows), "--tokenizer", str(tokenizer), "--cache", str(folder / "cache"), "--precision", "bf16"]
     prepare = [sys.executable, "-m", "brimful.recipes.chatlm", "prepare", *common[:-2], "--eval-share", "0"]
@@ -82,7 +82,7 @@ def largest(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
 
 def predicted(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:
     """Of a command in which brimful finds no batch size: a trace of the command as it stands."""
-    return said(_answer(["predict", "--gpu", gpu, "--no-what-if"], words, folder))
+    return figures(_answer(["predict", "--gpu", gpu, "--no-what-if"], words, folder))
 
 
 def tuned(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:

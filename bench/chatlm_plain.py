@@ -71,10 +71,9 @@ def twin(model: Any) -> T5ForConditionalGeneration:
 
 
 def main() -> None:
-    from brimful.recipes.chatlm.options import DataOptions, ModelOptions
-
     from brimful.recipes.chatlm.model import chat_model
     from brimful.recipes.chatlm.recipe import prepare
+    from brimful.recipes.chatlm.settings import DataOptions, ModelOptions
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)

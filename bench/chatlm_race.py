@@ -1,9 +1,9 @@
-"""The chat recipe and another way to train the same model, epoch by epoch by turns in one process.
+"""One training of the tiny chat model, by the recipe or in another way: seconds of each epoch, and the losses.
 
-`python -m bench.chatlm_race --against plain --seed 3 ...` prints one race as JSON; bench/chatlm.py starts one for each seed.
-Both begin with the same weights and go through the same rows with the same number of updates and the same learning rates, so
-that after each epoch both have had the same tokens: seconds of an epoch are tokens per second, and the losses can be compared.
-Before each epoch of the other, while no clock runs, both are measured on the training rows and on held-out ones (no dropout).
+`python -m bench.chatlm_race --side plain --seed 3 ...` prints them as JSON; bench/chatlm.py starts one for each side and seed.
+All sides begin with the same weights and go through the same rows with the same number of updates and the same learning rates,
+so that after each epoch all have had the same tokens: seconds of an epoch are tokens per second, and losses can be compared.
+The model is measured on the training rows and on held-out ones (no dropout) while no clock runs.
 """
 
 from __future__ import annotations
@@ -12,169 +12,61 @@ import argparse
 import json
 import math
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from brimful.recipes.chatlm.options import DataOptions, ModelOptions
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, T5ForConditionalGeneration
 
 from bench.chatlm_plain import IGNORED, loader, plain_loop, twin
-from bench.turns import Turns
 from brimful.recipes.chatlm.__main__ import app
 from brimful.recipes.chatlm.data import Pairs
 from brimful.recipes.chatlm.model import chat_model
-from brimful.recipes.chatlm.recipe import chat_task, prepare
+from brimful.recipes.chatlm.recipe import prepare
+from brimful.recipes.common import run
 from brimful.train.config import Config
-from brimful.train.engine import fit
 
-WARM_UP = 2  # epochs whose times do not count: the recipe begins with the longest rows, and caches are cold
-WARM_UP_SHARE = 0.2  # of an epoch, until the learning rate is at its peak: what the preset has
+SIDES = ("recipe", "plain", "trainer", "trainer-by-length")
 
 
-@dataclass(frozen=True)
-class Race:
-    """What both sides train, by the recipe's own command line."""
+class Watch:
+    """Of whatever trains a T5 in this process: seconds of each `steps` updates, and what `measure` says of the model before the
+    first and after each of these."""
 
-    data: DataOptions
-    model: ModelOptions
-    config: Config
+    def __init__(self, steps: int, measure: Callable[[Any], Any]) -> None:
+        self.seconds: list[float] = []
+        self.measured: list[Any] = []
+        self.updates = 0
+        self._steps, self._measure, self._model = steps, measure, None
+        self._first = register_module_forward_pre_hook(self._before_forward)
+        self._each = register_optimizer_step_post_hook(self._after_update)
 
-    @property
-    def batch(self) -> int:
-        return self.config.batch.micro_batch
+    def _before_forward(self, model: torch.nn.Module, _: Any) -> None:
+        if isinstance(model, T5ForConditionalGeneration):
+            self._first.remove()
+            self._model = model
+            self._begin()
 
-    def steps(self, rows: int) -> int:
-        """Updates of an epoch."""
-        return math.ceil(rows / self.batch)
+    def _after_update(self, *_: Any) -> None:
+        if self._model is None:  # before the first forward pass an engine allocates the optimizer's state with a step
+            return
+        self.updates += 1
+        if self.updates % self._steps == 0:
+            self.seconds.append(time.perf_counter() - self._begun)
+            self._begin()
 
-
-def race_of(words: list[str]) -> Race:
-    """Raises ValueError for settings that the other sides do not follow."""
-    bound = app.parse_args(words, exit_on_error=False, print_error=False)[1]
-    race = Race(bound.kwargs["data"], bound.kwargs["model"], bound.kwargs["config"])
-    found = (race.config.schedule.kind, race.config.schedule.warmup_epochs, race.config.optimizer.name, race.config.clip_norm)
-    if found != ("cosine", WARM_UP_SHARE, "adamw", 1.0) or race.config.batch.accumulation not in (None, 1):
-        raise ValueError(f"the other sides train with another schedule, optimizer, clipping or accumulation than {found}")
-    return race
-
-
-class Paused:
-    """A loop that calls back after each of its updates (`loop(pause)`), run one update at a time: by a thread that stands still
-    in between. `end` lets it go no further."""
-
-    def __init__(self, loop: Callable[[Callable[[], None]], Any]) -> None:
-        self._loop, self._error = loop, None
-        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
-        self._ends = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def __next__(self) -> None:
-        self._go.release()
-        self._done.acquire()
-        if self._error is not None:
-            raise self._error
-
-    def end(self) -> None:
-        self._ends = True
-        self._go.release()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self._go.acquire()
-            self._loop(self._pause)
-            raise EOFError("the loop has no further update")
-        except _Ended:
-            pass
-        except BaseException as error:
-            self._error = error
-            self._done.release()
-
-    def _pause(self) -> None:
-        self._done.release()
-        self._go.acquire()
-        if self._ends:
-            raise _Ended
-
-
-class _Ended(Exception):
-    """Leaves the loop of a Paused."""
-
-
-def trainer(model: Any, pairs: Pairs, tokenizer: Any, race: Race, seed: int, folder: str, by_length: bool) -> Paused:
-    """Transformers' own, with its defaults but for what the recipe's settings say."""
-    config, steps = race.config, race.steps(len(pairs))
-    arguments = Seq2SeqTrainingArguments(
-        output_dir=folder, num_train_epochs=config.epochs, per_device_train_batch_size=race.batch, seed=seed,
-        learning_rate=config.optimizer.lr, weight_decay=config.optimizer.weight_decay, max_grad_norm=1.0,
-        lr_scheduler_type="cosine", warmup_steps=round(WARM_UP_SHARE * steps), bf16=config.precision == "bf16", use_cpu=True,
-        train_sampling_strategy="group_by_length" if by_length else "random",
-        save_strategy="no", report_to="none", disable_tqdm=True,
-    )  # fmt: skip
-    rows = [
-        {"input_ids": prompt.tolist(), "attention_mask": [1] * len(prompt), "labels": response.tolist()}
-        for prompt, response in (pairs[number] for number in range(len(pairs)))
-    ]
-
-    def loop(pause: Callable[[], None]) -> None:
-        class AfterEach(TrainerCallback):
-            def on_step_end(self, *_: Any, **__: Any) -> None:
-                pause()
-
-        collator = DataCollatorForSeq2Seq(tokenizer, model=None)
-        Seq2SeqTrainer(model, arguments, collator, rows, processing_class=tokenizer, callbacks=[AfterEach()]).train()
-
-    return Paused(loop)
-
-
-def other_side(
-    kind: str, model: Any, pairs: Pairs, tokenizer: Any, race: Race, seed: int, folder: str
-) -> Iterator[None] | Paused:
-    """That makes an update for each `next`."""
-    if kind != "plain":
-        return trainer(model, pairs, tokenizer, race, seed, folder, by_length=kind == "trainer-by-length")
-    config, steps = race.config, race.steps(len(pairs))
-    batches = loader(pairs, race.batch, int(pairs.sizes.max()) // 2, tokenizer.pad_token_id)  # a size is twice the longer text
-    return plain_loop(
-        model, batches, lr=config.optimizer.lr, weight_decay=config.optimizer.weight_decay,
-        warm_up=round(WARM_UP_SHARE * steps), updates=round(config.epochs) * steps, precision=config.precision,
-    )  # fmt: skip
-
-
-@dataclass
-class AtEpochs:
-    """Calls `turn` in the first call of the recipe's loss, and in the first after each `steps` updates of `model`."""
-
-    model: torch.nn.Module
-    steps: int
-    turn: Callable[[], None]
-    updates: int = 0
-    _due: bool = field(default=True)
-
-    def __post_init__(self) -> None:
-        self._first = next(self.model.parameters())
-        self._handle = register_optimizer_step_post_hook(self._after_update)
-
-    def at_loss(self) -> None:
-        if self._due:
-            self._due = False
-            with torch.autocast("cpu", enabled=False):  # the recipe's own holds for the recipe
-                self.turn()
-
-    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        is_own = any(one is self._first for group in optimizer.param_groups for one in group["params"])
-        if is_own and (self.updates or not self._due):  # before the first loss the engine allocates its state with a step
-            self.updates += 1
-            self._due = self.updates % self.steps == 0
+    def _begin(self) -> None:
+        with torch.autocast("cpu", enabled=False):
+            self.measured.append(self._measure(self._model))
+        self._begun = time.perf_counter()
 
     def close(self) -> None:
-        self._handle.remove()
+        self._first.remove()
+        self._each.remove()
 
 
 def mean_loss(model: Any, pairs: Pairs, batch: int = 64) -> float:
@@ -182,7 +74,7 @@ def mean_loss(model: Any, pairs: Pairs, batch: int = 64) -> float:
     before, total, tokens = model.training, 0.0, 0
     model.eval()
     order = pairs.sizes.argsort()
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+    with torch.no_grad():
         for start in range(0, len(order), batch):
             prompts, mask, labels = pairs.collate([pairs[int(number)] for number in order[start : start + batch]])
             shifted = model.prepare_decoder_input_ids_from_labels(labels)
@@ -193,43 +85,65 @@ def mean_loss(model: Any, pairs: Pairs, batch: int = 64) -> float:
     return total / tokens
 
 
-def run_race(words: list[str], against: str, seed: int) -> dict[str, Any]:
-    """Seconds of each epoch of both, and their losses before the first epoch and after each."""
+def train_plain(model: Any, pairs: Pairs, config: Config, steps: int, padding: int) -> None:
+    batches = loader(pairs, config.batch.micro_batch, int(pairs.sizes.max()) // 2, padding)  # a size is twice the longer text
+    updates = round(config.epochs) * steps
+    made = plain_loop(
+        model, batches, lr=config.optimizer.lr, weight_decay=config.optimizer.weight_decay, warm_up=warm_up(config, steps),
+        updates=updates, precision=config.precision,
+    )  # fmt: skip
+    for _ in range(updates):
+        next(made)
+
+
+def train_by_trainer(model: Any, pairs: Pairs, config: Config, steps: int, tokenizer: Any, by_length: bool) -> None:
+    """Transformers' own, with its defaults but for what the recipe's settings say."""
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=str(config.out), num_train_epochs=config.epochs, per_device_train_batch_size=config.batch.micro_batch,
+        learning_rate=config.optimizer.lr, weight_decay=config.optimizer.weight_decay, max_grad_norm=config.clip_norm or 0.0,
+        lr_scheduler_type="cosine", warmup_steps=warm_up(config, steps), bf16=config.precision == "bf16", use_cpu=True,
+        train_sampling_strategy="group_by_length" if by_length else "random", seed=config.seed,
+        save_strategy="no", report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+    rows = [
+        {"input_ids": prompt.tolist(), "attention_mask": [1] * len(prompt), "labels": response.tolist()}
+        for prompt, response in (pairs[number] for number in range(len(pairs)))
+    ]
+    collator = DataCollatorForSeq2Seq(tokenizer, model=None)
+    Seq2SeqTrainer(model, arguments, collator, rows, processing_class=tokenizer).train()
+
+
+def warm_up(config: Config, steps: int) -> int:
+    return round((config.schedule.warmup_epochs or 0.0) * steps)
+
+
+def race(side: str, seed: int, words: list[str]) -> dict[str, Any]:
+    """`words` of the recipe's command line, with a cosine: what all sides train."""
     with tempfile.TemporaryDirectory() as folder:
-        race = race_of([*words, "--seed", str(seed), "--out", f"{folder}/out", "--checkpoint-every-epochs", "none"])
-        tokenizer, pairs, held = prepare(race.data)
+        quiet = ["--checkpoint-every-epochs", "none", "--eval-every-epochs", "none", "--resume", "no"]
+        words = [*words, "--seed", str(seed), "--out", folder, *quiet]
+        settings = app.parse_args(words, exit_on_error=False, print_error=False)[1].kwargs
+        config: Config = settings["config"]
+        tokenizer, pairs, held = prepare(settings["data"])
         assert held is not None
+        steps = math.ceil(len(pairs) / config.batch.micro_batch)
+        watch = Watch(steps, lambda model: {"train": mean_loss(model, pairs), "held_out": mean_loss(model, held)})
         torch.manual_seed(seed)
-        model = chat_model(race.model, len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
-        other, steps = twin(model), race.steps(len(pairs))
-        updates = other_side(against, other, pairs, tokenizer, race, seed, folder)
-        curves: dict[str, list[dict[str, float]]] = {"recipe": [], against: []}
-
-        def measure() -> None:
-            for name, one in (("recipe", model), (against, other)):
-                curves[name].append({"train": mean_loss(one, pairs), "held_out": mean_loss(one, held)})
-
-        def epoch() -> None:
-            for _ in range(steps):
-                next(updates)
-
-        turns = Turns(epoch, steps=1, warm_up=WARM_UP, between=measure)
-        at_epochs = AtEpochs(model, steps, turns)
-        task = chat_task(model, pairs, None, None)
-
-        def loss(model: Any, batch: Any) -> Any:
-            at_epochs.at_loss()
-            return task.loss(model, batch)
-
-        fit(replace(task, loss=loss), race.config)
-        at_epochs.close()
-        measure()
-        if isinstance(updates, Paused):
-            updates.end()
-    if at_epochs.updates != steps * race.config.epochs:
-        raise RuntimeError(f"the recipe made {at_epochs.updates} updates, not {race.config.epochs:g} × {steps}")
+        if side == "recipe":
+            if run(app, words):
+                raise RuntimeError("the recipe ended with an error")
+        else:
+            padding = tokenizer.pad_token_id
+            model = twin(chat_model(settings["model"], len(tokenizer), padding, tokenizer.eos_token_id))
+            if side == "plain":
+                train_plain(model, pairs, config, steps, padding)
+            else:
+                train_by_trainer(model, pairs, config, steps, tokenizer, side == "trainer-by-length")
+        watch.close()
+    if watch.updates != steps * config.epochs:
+        raise RuntimeError(f"{side} made {watch.updates} updates, not {config.epochs:g} × {steps}")
     return {
-        "against": against,
+        "side": side,
         "seed": seed,
         "rows": len(pairs),
         "held_out_rows": len(held),
@@ -237,18 +151,17 @@ def run_race(words: list[str], against: str, seed: int) -> dict[str, Any]:
         "longest_tokens": int(pairs.sizes.max()) // 2,
         "updates_per_epoch": steps,
         "tokens_per_epoch": sum(len(text) for number in range(len(pairs)) for text in pairs[number]),
-        "recipe_s": turns.first_times.wall_s,
-        "other_s": turns.second_times.wall_s,
-        "loss": curves,
+        "seconds": watch.seconds,
+        "loss": {rows: [one[rows] for one in watch.measured] for rows in ("train", "held_out")},
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--against", choices=["plain", "trainer", "trainer-by-length"], required=True)
+    parser.add_argument("--side", choices=SIDES, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options, words = parser.parse_known_args()
-    print(json.dumps(run_race(words, options.against, options.seed)))
+    print(json.dumps(race(options.side, options.seed, words)))
 
 
 if __name__ == "__main__":

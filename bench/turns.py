@@ -29,7 +29,6 @@ class Turns:
 
     After `n` rounds `second_times` has n blocks and `first_times` n - 1, each between two of the second's; the first
     `warm_up` rounds are not among them. `second_warm_up`: in how many of these the second takes part (default: all).
-    `between` is called before each block of the second, while no clock runs.
     """
 
     def __init__(
@@ -40,11 +39,10 @@ class Turns:
         calls_per_step: int = 1,
         warm_up: int = 3,
         second_warm_up: int | None = None,
-        between: Callable[[], None] = lambda: None,
     ):
         self.first_times, self.second_times = Times(), Times()
         self._second, self._steps, self._calls_per_round = second, steps, steps * calls_per_step
-        self._warm_up, self._between = warm_up, between
+        self._warm_up = warm_up
         self._second_begins = 0 if second_warm_up is None else max(0, warm_up - second_warm_up)
         self._calls = 0
         self._begun: tuple[float, float] | None = None
@@ -56,7 +54,6 @@ class Turns:
             return
         if self._begun is not None:
             _stop(self.first_times, self._begun)
-        self._between()
         begun = _clocks()
         for _ in range(self._steps if number >= self._second_begins else 0):
             self._second()

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 pytest.importorskip("transformers")
 pytest.importorskip("sacrebleu")
 
+from transformers import T5Config, T5ForConditionalGeneration
+
 from bench import chatlm as bench
 from bench.chatlm_data import long_rows, tokenizer_in
 from bench.chatlm_memory import HEADLINE, against, largest_that
 from bench.chatlm_plain import fixed
-from bench.chatlm_race import AtEpochs, Paused, race_of, run_race
+from bench.chatlm_race import SIDES, Watch, race
 
-FLAGS = ("--model", "tiny", "--device", "cpu", "--precision", "fp32", "--resume", "no", "--no-bleu", "--eval-share", "0.1")
+FLAGS = ("--model", "tiny", "--device", "cpu", "--precision", "fp32", "--no-bleu", "--eval-share", "0.1")
 
 
 def test_the_plain_loop_fills_every_text_up_to_one_length():
@@ -27,50 +29,21 @@ def test_the_plain_loop_fills_every_text_up_to_one_length():
     assert labels.tolist() == [[7, 1, -100, -100, -100], [9, 9, 9, 1, -100]]
 
 
-def test_a_loop_that_cannot_be_stopped_makes_one_update_at_a_time():
-    seen = []
-
-    def loop(pause):
-        while True:
-            seen.append(len(seen))
-            pause()
-
-    paused = Paused(loop)
-    assert seen == []
-    for updates in (1, 2, 3):
-        next(paused)
-        assert len(seen) == updates
-    paused.end()
-    assert len(seen) == 3
-
-
-@pytest.mark.parametrize(("loop", "error"), [(lambda pause: 1 / 0, ZeroDivisionError), (lambda pause: None, EOFError)])
-def test_an_error_of_such_a_loop_comes_out_of_its_update(loop, error):
-    with pytest.raises(error):
-        next(Paused(loop))
-
-
-def test_the_other_side_has_its_turn_before_each_epoch_of_updates_that_train():
-    model, other, turns = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1), []
-
-    def optimizer_of(module: torch.nn.Module) -> torch.optim.Optimizer:
-        for parameter in module.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        return torch.optim.SGD(module.parameters(), lr=0.1)
-
-    own, its = optimizer_of(model), optimizer_of(other)
-    at_epochs = AtEpochs(model, 3, lambda: turns.append(at_epochs.updates))
-    own.step()  # as an engine does that allocates its state
-    at_epochs.at_loss()
-    at_epochs.at_loss()  # of a dry run
-    for _ in range(7):
-        at_epochs.at_loss()
-        at_epochs.at_loss()  # of a second micro-batch
-        own.step()
-        its.step()
-    at_epochs.close()
-    own.step()
-    assert turns == [0, 3, 6] and at_epochs.updates == 7
+def test_a_watch_counts_updates_from_the_first_forward_pass_and_stops_the_clock_while_it_measures(monkeypatch):
+    now = iter(range(100))
+    monkeypatch.setattr("bench.chatlm_race.time.perf_counter", lambda: float(next(now)))
+    model = T5ForConditionalGeneration(
+        T5Config(vocab_size=8, d_model=4, d_kv=2, d_ff=4, num_layers=1, num_heads=1, decoder_start_token_id=0)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = Watch(2, lambda _: watch.updates)
+    optimizer.step()  # as an engine does that allocates its state
+    for _ in range(5):
+        model(input_ids=torch.tensor([[1]]), labels=torch.tensor([[2]]))
+        optimizer.step()
+    watch.close()
+    optimizer.step()
+    assert watch.measured == [0, 2, 4] and watch.updates == 5 and watch.seconds == [1.0, 1.0]
 
 
 @given(true=st.integers(0, 60), near=st.integers(1, 60), most=st.integers(1, 60))
@@ -89,17 +62,20 @@ def test_the_largest_that_fits_is_found_from_wherever_the_search_begins(true, ne
         assert largest_that(fits, min(near, most), most) == min(true, most)
 
 
-def race(ratio: float, end: float, seed: int = 1) -> dict:
-    losses = {name: [{"train": 7.0, "held_out": 7.0}, {"train": value, "held_out": 6.0}]
-              for name, value in (("recipe", end), ("plain", 2.0 + 0.01 * seed))}  # fmt: skip
-    return {"seed": seed, "tokens_per_epoch": 100, "recipe_s": [1.0, 1.0], "other_s": [ratio] * 3, "loss": losses}
+def races(seconds: float, end: float) -> list[dict]:
+    losses = [{rows: [7.0, end + 0.01 * seed] for rows in ("train", "held_out")} for seed in (1, 2, 3)]
+    return [{"tokens_per_epoch": 100, "seconds": [99.0] * bench.WARM_UP + [seconds] * 2, "loss": loss} for loss in losses]
 
 
 def of_seeds(ratio: float, end: float) -> dict:
-    return bench.summary("plain", [race(ratio, end + 0.01 * seed, seed) for seed in (1, 2, 3)])
+    return bench.summary(races(1.0, end), races(ratio, 2.0))
 
 
-def test_a_race_is_summed_up_by_tokens_per_second_and_by_what_chance_makes_of_a_loss():
+def speed(ratio: float, end: float) -> dict:
+    return {"against": dict.fromkeys(SIDES[1:], of_seeds(ratio, end))}
+
+
+def test_races_are_summed_up_by_tokens_per_second_and_by_what_chance_makes_of_a_loss():
     found = of_seeds(3.0, 2.0)
     assert found["tokens_per_s_ratio"]["median"] == pytest.approx(3.0) and found["ratio_of_each_seed"] == [3.0] * 3
     assert found["tokens_per_s"] == {"recipe": 100.0, "other": pytest.approx(100 / 3)}
@@ -108,7 +84,7 @@ def test_a_race_is_summed_up_by_tokens_per_second_and_by_what_chance_makes_of_a_
     assert loss["recipe"] == pytest.approx([7.0, 2.02]) and loss["is_within_noise"] and not loss["is_worse"]
     lower = of_seeds(3.0, 1.5)["loss"]["train"]
     assert not lower["is_within_noise"] and not lower["is_worse"]
-    assert bench.summary("plain", [race(3.0, 9.0)])["loss"]["train"]["noise"] is None
+    assert bench.summary(races(1.0, 9.0)[:1], races(3.0, 2.0)[:1])["loss"]["train"]["noise"] is None
     assert "3.00 x" in bench.sentence("plain", found)
 
 
@@ -119,24 +95,25 @@ def peak(gib: float) -> dict:
 @pytest.mark.parametrize(
     ("part", "found", "holds"),
     [
-        ("plain", {"plain": of_seeds(2.1, 2.0)}, True),
-        ("plain", {"plain": of_seeds(1.9, 2.0)}, False),
-        ("plain", {"plain": of_seeds(2.1, 2.5)}, False),
-        ("memory", {"headline": HEADLINE, **against(peak(20.0), {HEADLINE: peak(11.0)})}, True),
-        ("memory", {"headline": HEADLINE, **against(peak(20.0), {HEADLINE: peak(13.0)})}, False),
-        ("largest", {"share": 0.99, "out_of_memory_trials": 0}, True),
-        ("largest", {"share": 0.97, "out_of_memory_trials": 0}, False),
-        ("largest", {"share": 0.99, "out_of_memory_trials": 1}, False),
+        ("speed", speed(2.1, 2.0), {"plain": True, "trainer": True}),
+        ("speed", speed(1.9, 2.0), {"plain": False, "trainer": True}),
+        ("speed", speed(1.0, 2.0), {"plain": False, "trainer": False}),
+        ("speed", speed(2.1, 2.5), {"plain": False, "trainer": False}),
+        ("memory", {"headline": HEADLINE, **against(peak(20.0), {HEADLINE: peak(11.0)})}, {"memory": True}),
+        ("memory", {"headline": HEADLINE, **against(peak(20.0), {HEADLINE: peak(13.0)})}, {"memory": False}),
+        ("largest", {"share": 0.99, "out_of_memory_trials": 0}, {"largest": True}),
+        ("largest", {"share": 0.97, "out_of_memory_trials": 0}, {"largest": False}),
+        ("largest", {"share": 0.99, "out_of_memory_trials": 1}, {"largest": False}),
     ],
 )
-def test_each_limit_can_be_missed(part: str, found: dict, holds: bool):
-    assert bench.passed({"parts": {part: found}}) == {part: holds}
+def test_each_limit_can_be_missed(part: str, found: dict, holds: dict):
+    assert bench.passed({"parts": {part: found}}) == holds
 
 
 def test_a_run_of_some_parts_keeps_what_was_found_of_the_others(tmp_path: Path):
-    bench.keep({"plain": {"a": 1}, "memory": {"b": 2}}, tmp_path)
-    path, result = bench.keep({"plain": {"a": 3}}, tmp_path)
-    assert result["parts"] == {"plain": {"a": 3}, "memory": {"b": 2}} and json.loads(path.read_text()) == result
+    bench.keep({"speed": {"a": 1}, "memory": {"b": 2}}, tmp_path)
+    path, result = bench.keep({"speed": {"a": 3}}, tmp_path)
+    assert result["parts"] == {"speed": {"a": 3}, "memory": {"b": 2}} and json.loads(path.read_text()) == result
     assert {"cpu", "versions", "date"} <= result.keys()
 
 
@@ -146,23 +123,15 @@ def test_long_rows_differ_and_fill_any_limit(tmp_path: Path):
     assert len({row["prompt"] for row in rows}) == 5 and all(len(text) >= 2000 for row in rows for text in row.values())
 
 
-def test_both_sides_must_have_the_same_schedule(tmp_path: Path):
-    words = ["--data", str(tmp_path / "rows.jsonl"), *FLAGS, "--out", str(tmp_path)]
-    assert race_of([*words, "--batch-size", "8"]).steps(17) == 3
-    with pytest.raises(ValueError, match="another schedule"):
-        race_of([*words, "--schedule", "constant"])
-
-
 @pytest.mark.heavy
-@pytest.mark.parametrize("side", ["plain", "trainer", "trainer-by-length"])
-def test_both_sides_begin_alike_and_learn(side: str, tmp_path: Path):
+def test_all_sides_begin_alike_and_learn(tmp_path: Path):
     rows = [{"prompt": f"第{n}个问题是什么", "response": "答案是。" * (1 + n % 3)} for n in range(40)]
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     tokenizer = tokenizer_in(tmp_path / "tokenizer", data, 320, filled=True)
     words = ["--data", str(data), "--tokenizer", str(tokenizer), "--cache", str(tmp_path / "cache"), *FLAGS]
-    found = run_race([*words, "--epochs", "5", "--batch-size", "8"], side, seed=1)
-    own, other = found["loss"]["recipe"], found["loss"][side]
-    assert own[0] == pytest.approx(other[0]) and len(own) == len(other) == 6
-    assert max(own[-1]["train"], other[-1]["train"]) < 0.6 * own[0]["train"]
-    assert len(found["recipe_s"]) == 2 and len(found["other_s"]) == 3 and found["vocabulary"] == 320
+    found = [race(side, 1, [*words, "--epochs", "5", "--batch-size", "8"]) for side in SIDES]
+    for one in found:
+        loss = one["loss"]["train"]
+        assert loss[0] == pytest.approx(found[0]["loss"]["train"][0]) and loss[-1] < 0.6 * loss[0]
+        assert len(one["seconds"]) == 5 and len(loss) == 6 and one["vocabulary"] == 320

@@ -42,15 +42,6 @@ def test_blocks_of_one_stand_between_blocks_of_the_other(monkeypatch, accumulati
     assert paired_ratios(turns.first_times.wall_s, turns.second_times.wall_s) == pytest.approx([2.0] * 3)
 
 
-def test_what_happens_between_blocks_is_on_no_clock(monkeypatch):
-    clock = Clock(monkeypatch)
-    turns = Turns(lambda: clock.takes(1.0), steps=1, warm_up=1, between=lambda: clock.takes(100.0))
-    for _ in range(4):
-        turns()
-        clock.takes(2.0)
-    assert turns.second_times.wall_s == pytest.approx([1.0] * 3) and turns.first_times.wall_s == pytest.approx([2.0] * 2)
-
-
 @given(st.floats(0.5, 2), st.floats(0.01, 1), st.floats(0, 0.02), st.integers(2, 30))
 def test_a_machine_that_slows_down_evenly_does_not_change_a_ratio(ratio, second, slower, rounds):
     seconds = [second * (1 + slower * 2 * n) for n in range(rounds + 1)]
