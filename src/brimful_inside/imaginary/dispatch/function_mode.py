@@ -50,7 +50,8 @@ _overrides: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False, 
 
 
 def _has_override(args: Iterable[Any]) -> bool:
-    """torch.overrides.has_torch_function, for subclasses alone."""
+    """torch.overrides.has_torch_function, for subclasses alone: False while their overrides are switched off, as a subclass's own
+    `super().__torch_function__` does around the function that it calls."""
     for arg in args:
         kind = type(arg)
         has = _overrides.get(kind)
@@ -58,7 +59,7 @@ def _has_override(args: Iterable[Any]) -> bool:
             attribute = getattr(kind, "__torch_function__", _DISABLED)
             has = _overrides[kind] = attribute is not _DISABLED
         if has:
-            return True
+            return torch._C._is_torch_function_enabled()
     return False
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -67,3 +68,44 @@ def test_a_forked_child_may_not_use_the_card_and_writes_no_trace(gpu, trace_file
     assert b"Cannot re-initialize CUDA in forked subprocess" in os.read(read, 1000)
     assert os.waitstatus_to_exitcode(status) == 3
     assert torch.zeros(1, device="cuda").is_cuda
+
+
+class Image(torch.Tensor):
+    """A subclass as MONAI's and fastai's: each function goes through its own `__torch_function__`, which calls Tensor's."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+OF_AN_IMAGE = {
+    "relu": lambda image: F.relu(image),
+    "dropout": lambda image: F.dropout(image),
+    "softmax": lambda image: F.softmax(image, 1),
+    "interpolate": lambda image: F.interpolate(image, scale_factor=2.0),
+    "max_pool2d": lambda image: F.max_pool2d(image, 2),
+    "max_pool2d with indices": lambda image: F.max_pool2d(image, 2, return_indices=True)[0],
+    "instance_norm": lambda image: F.instance_norm(image),
+    "group_norm": lambda image: F.group_norm(image, 3),
+    "batch_norm": lambda image: torch.nn.BatchNorm2d(3, device=image.device)(image),
+    "layer_norm": lambda image: F.layer_norm(image, (8,)),
+    "cross_entropy": lambda image: F.cross_entropy(image.flatten(1), torch.zeros(2, dtype=torch.long, device=image.device)),
+    "functions of torch": lambda image: torch.einsum("bchw,bchw->b", image, image) + torch.norm(image),
+    "methods": lambda image: image.norm() + image.split(1)[0].sum(),
+}
+
+
+@pytest.mark.parametrize("name", OF_AN_IMAGE)
+def test_a_subclass_with_its_own_torch_function_goes_through_torchs_functions(gpu, name):
+    expected = OF_AN_IMAGE[name](torch.randn(2, 3, 8, 8).as_subclass(Image))
+    made = OF_AN_IMAGE[name](torch.randn(2, 3, 8, 8).cuda().as_subclass(Image))
+    assert type(made) is type(expected) is Image and made.shape == expected.shape and made.is_cuda
+
+
+def test_a_subclass_that_answers_itself_is_asked(gpu):
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return "mine" if func is F.relu else super().__torch_function__(func, types, args, kwargs or {})
+
+    assert F.relu(torch.zeros(2, device="cuda").as_subclass(Loud)) == "mine"
