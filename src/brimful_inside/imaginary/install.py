@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from brimful_inside.imaginary.attribution.annotations import Annotations
 from brimful_inside.imaginary.cuda_api import devices
-from brimful_inside.imaginary.cuda_api.autocast import Casts, handlers_under_autocast, patch_cache
+from brimful_inside.imaginary.cuda_api.autocast import Casts, handlers_under_autocast, of_library, patch_cache
 from brimful_inside.imaginary.cuda_api.compiler import leave_uncompiled
 from brimful_inside.imaginary.cuda_api.cuda_api import patch_cuda
 from brimful_inside.imaginary.cuda_api.data_parallel import patch_transfers
@@ -66,7 +66,7 @@ def _equip(gpu: ImaginaryGpu) -> None:
             return func(*args, **kwargs)
 
     gpu.operate = operate
-    gpu.functions = lambda: Functions(gpu, devices.call_on)
+    gpu.functions = lambda: Functions(gpu, devices.call_on, of_library)
 
 
 def _patch(gpu: ImaginaryGpu) -> None:

@@ -5,7 +5,7 @@ function by function, by CUDA's lists (aten/src/ATen/autocast_mode.h and .cpp). 
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
@@ -32,6 +32,8 @@ FP32 = [
 ]
 FP32_BY_DTYPE = ["prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum"]
 PROMOTE = ["addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "tensordot", "scatter_add"]
+# torchvision computes them in float32 and answers in the dtype of their first argument (torchvision/csrc/ops/autocast/).
+TORCHVISION = ["roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d", "nms"]
 
 
 class Casts:
@@ -168,6 +170,25 @@ def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
             for func in _called(name):
                 result[func] = wrap(table.get(func, _plain))
     return result
+
+
+def of_library(func: Any) -> Optional[Handler]:
+    """The autocast rule that a library registered with its operation for CUDA; None where it has none."""
+    packet = getattr(func, "overloadpacket", func)
+    if packet._qualified_op_name in ["torchvision::" + name for name in TORCHVISION]:
+        return _float32_and_back
+    definition = torch._library.custom_ops.OPDEFS.get(packet._qualified_op_name)
+    dtype = definition._autocast_dtype.get("cuda") if definition is not None else None  # by torch.library.register_autocast
+    return None if dtype is None else _cast_to(lambda args, kwargs: dtype, _plain)
+
+
+def _float32_and_back(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    result = _cast_to(lambda args, kwargs: torch.float32, _plain)(gpu, func, args, kwargs)
+    if not autocast_on() or not is_meta(args[0]):
+        return result
+    if isinstance(result, tuple):
+        return tuple(part.to(args[0].dtype) for part in result)
+    return result.to(args[0].dtype) if result.is_floating_point() else result  # nms answers indices
 
 
 def patch_cache(casts: Casts, patches: Patches) -> None:

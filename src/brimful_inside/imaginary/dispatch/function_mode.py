@@ -17,6 +17,7 @@ from torch.utils import _python_dispatch
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
+_OPERATIONS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)  # torch.ops.library.name, and its .default
 _DISABLED = torch._C._disabled_torch_function_impl
 _BODIES = (
     *("torch.nn.functional", "torch._tensor", "torch.functional", "torch.autograd", "torch.overrides", "torch._lobpcg"),
@@ -27,15 +28,18 @@ _BODIES = (
 class Functions(TorchFunctionMode):
     """Rewrites devices and answers what the card would answer. One instance a thread."""
 
-    def __init__(self, gpu: ImaginaryGpu, call_on: Callable[..., Any]):
-        """`call_on` calls a function on the device that the script names (`cuda_api.devices.call_on`)."""
+    def __init__(self, gpu: ImaginaryGpu, call_on: Callable[..., Any], of_library: Callable[[Any], Optional[Callable]]):
+        """`call_on` calls a function on the device that the script names (`cuda_api.devices.call_on`); `of_library` gives
+        an operation that a library registered its handler or None (`cuda_api.autocast.of_library`)."""
         super().__init__()
         self.gpu = gpu
-        self._call_on = call_on
-        self.handlers: Dict[Any, Callable] = gpu.function_handlers
+        self._call_on, self._of_library = call_on, of_library
+        self.handlers: Dict[Any, Any] = gpu.function_handlers  # Callable or None
 
     def __torch_function__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
         handler = self.handlers.get(func)
+        if handler is None and isinstance(func, _OPERATIONS) and func not in self.handlers:
+            handler = self.handlers[func] = self._of_library(func)
         if handler is not None:
             return handler(self.gpu, func, args, kwargs or {})
         if not kwargs:
@@ -50,8 +54,10 @@ _overrides: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False, 
 
 
 def _has_override(args: Iterable[Any]) -> bool:
-    """torch.overrides.has_torch_function, for subclasses alone: False while their overrides are switched off, as a subclass's own
-    `super().__torch_function__` does around the function that it calls."""
+    """torch.overrides.has_torch_function, for subclasses alone.
+
+    False while their overrides are switched off, as a subclass's own `super().__torch_function__` does around the function that
+    it calls."""
     for arg in args:
         kind = type(arg)
         has = _overrides.get(kind)

@@ -116,7 +116,7 @@ class ImaginaryGpu:
         self.communicators: Dict[str, int] = {}  # NCCL groups that were used: by name, how many ranks
         self.facts: Dict[Any, Any] = {}  # of operations, found out once for each (dispatch/dispatch_mode.py)
         self.operation_handlers: Dict[Any, Callable] = {}
-        self.function_handlers: Dict[Any, Callable] = {}
+        self.function_handlers: Dict[Any, Any] = {}
         self.has_user_meta = False  # the script has meta tensors of its own
         self._user_meta = threading.local()
         self.moves_script = False  # a scripted module is moving: C++ holds its tensors as well, so they are replaced

@@ -111,3 +111,48 @@ def test_autocast_of_the_host_is_untouched(gpu):
     for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32)):
         with torch.autocast(device, dtype=torch.bfloat16):
             assert (host @ host).dtype == dtype
+
+
+def test_an_operation_of_a_library_is_cast_as_it_registered(gpu):
+    @torch.library.custom_op("brimful_tests::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+    torch.library.register_autocast(twice, "cuda", torch.bfloat16)
+    wide = torch.randn(4, device="cuda")
+    with torch.autocast("cuda"):
+        assert twice(wide).dtype == torch.ops.brimful_tests.twice(wide).dtype == torch.bfloat16
+    assert twice(wide).dtype == torch.float32
+
+
+@pytest.fixture
+def roi_align():
+    """torchvision's operation, or a stand-in with its schema and its check where torchvision is not installed."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):  # a build for another torch
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        library.define(
+            "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
+            "int sampling_ratio, bool aligned) -> Tensor"
+        )
+
+        def meta(features, rois, scale, height, width, ratio, aligned):
+            torch._check(features.dtype == rois.dtype, lambda: "features and rois of two dtypes")
+            return features.new_empty(rois.shape[0], features.shape[1], height, width)
+
+        library.impl("roi_align", meta, "Meta")
+        yield torch.ops.torchvision.roi_align
+        library._destroy()
+    else:
+        yield torch.ops.torchvision.roi_align
+
+
+def test_torchvisions_roi_align_takes_two_dtypes_under_autocast_and_answers_in_the_first(gpu, roi_align):
+    features, rois = torch.randn(2, 8, 32, 32, device="cuda").half(), torch.zeros(5, 5, device="cuda")
+    with torch.autocast("cuda", dtype=torch.half):
+        assert roi_align(features, rois, 1.0, 7, 7, 2, False).dtype == torch.half
+        assert roi_align(features.float(), rois.half(), 1.0, 7, 7, 2, False).dtype == torch.float32
+    with pytest.raises(RuntimeError):
+        roi_align(features, rois, 1.0, 7, 7, 2, False)
