@@ -8,6 +8,7 @@ import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
+from torch._library.custom_ops import OPDEFS
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
@@ -177,7 +178,7 @@ def of_library(func: Any) -> Optional[Handler]:
     packet = getattr(func, "overloadpacket", func)
     if packet._qualified_op_name in ["torchvision::" + name for name in TORCHVISION]:
         return _float32_and_back
-    definition = torch._library.custom_ops.OPDEFS.get(packet._qualified_op_name)
+    definition = OPDEFS.get(packet._qualified_op_name)
     dtype = definition._autocast_dtype.get("cuda") if definition is not None else None  # by torch.library.register_autocast
     return None if dtype is None else _cast_to(lambda args, kwargs: dtype, _plain)
 
