@@ -6,6 +6,7 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,9 +14,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 from brimful.errors import DoesNotFit, UsageError
-from brimful.train import BatchingConfig, fit
+from brimful.train import BatchingConfig, Rows, Sum, fit
 from brimful.train.step.batching import Split
-from tests.train.ledger import Faults, ledger_config, ledger_task, network_config, network_task, same, statistics, weights
+from tests.train.ledger import (
+    Faults,
+    ledger_config,
+    ledger_task,
+    network_config,
+    network_task,
+    on_ranks,
+    same,
+    statistics,
+    weights,
+)
 
 
 def sizes(folder: Path) -> tuple[int, int]:
@@ -129,3 +140,47 @@ def test_a_model_that_comes_in_evaluation_mode_is_trained_in_training_mode_with_
         network_config(tmp_path))  # fmt: skip
     assert modes == {True}
     assert "came in evaluation mode" in "".join(capfd.readouterr())
+
+
+def rows_task():
+    """Labels of samples, each counted once: what no mean of batches gives is their median."""
+    task = network_task(eval_samples=23)
+    return dataclasses.replace(
+        task,
+        measure=lambda model, batch: {"label": Rows(batch[1]), "loss": Sum(batch[1].sum(), len(batch[1]))},
+        derive=lambda found: {
+            "median": float(np.median(found["label"])),
+            "rows": len(found["label"]),
+            "loss": found["loss"][0],
+        },
+        best=("median", "max"),
+    )
+
+
+def of_rows(out: str) -> None:
+    result = fit(rows_task(), network_config(Path(out), batch=BatchingConfig(micro_batch=4, eval_batch=5)))
+    labels = rows_task().eval_data.tensors[1]
+    assert result.measures == {"median": float(np.median(labels)), "rows": 23.0, "loss": float(labels.sum())}
+
+
+def test_measures_may_be_derived_from_a_row_of_each_sample_over_all_batches_and_ranks(tmp_path):
+    of_rows(str(tmp_path / "one"))
+    for code, _, errors in on_ranks(2, of_rows, tmp_path, tmp_path / "two"):
+        assert code == 0, errors
+
+
+def test_rows_of_a_batch_that_was_measured_again_count_once(tmp_path):
+    faults = Faults([("eval", 3)])
+    task, base = rows_task(), rows_task().measure
+
+    def measure(model, batch):
+        faults.fail_if_due("eval", len(batch[0]))
+        return base(model, batch)
+
+    config = network_config(tmp_path, batch=BatchingConfig(micro_batch=4, eval_batch=6))
+    assert fit(dataclasses.replace(task, measure=measure), config).measures["rows"] == 23 and faults.hit
+
+
+def test_rows_without_a_derive_are_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"measure\[\"label\"\] gave Rows"):
+        fit(dataclasses.replace(rows_task(), derive=None), network_config(tmp_path))

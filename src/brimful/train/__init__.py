@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from brimful.train.data.arrays import Arrays
     from brimful.train.engine import exit_codes, fit
     from brimful.train.reporting.peak_memory import Peaks
-    from brimful.train.task import Batch, Result, Sum, Task
+    from brimful.train.task import Batch, Result, Rows, Sum, Task
 
 _MODULES = {
     "config": "BatchingConfig CheckpointConfig Config DataConfig OptimizerConfig ScalingConfig ScheduleConfig",
     "data.arrays": "Arrays",
     "engine": "exit_codes fit",
     "reporting.peak_memory": "Peaks",
-    "task": "Batch Result Sum Task",
+    "task": "Batch Result Rows Sum Task",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "Arrays", "Batch", "BatchingConfig", "CheckpointConfig", "Config", "DataConfig", "OptimizerConfig", "Peaks", "Result",
-    "ScalingConfig", "ScheduleConfig", "Sum", "Task", "exit_codes", "fit",
+    "Rows", "ScalingConfig", "ScheduleConfig", "Sum", "Task", "exit_codes", "fit",
 ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from brimful.train.checking import check_types, refuse_unread, require
 from brimful.units import parse_memory
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
-SCHEDULES = ("cosine", "wsd", "constant", "one_cycle")
+SCHEDULES = ("cosine", "wsd", "constant", "one_cycle", "step")
 SCALING_RULES = ("none", "linear", "sqrt", "auto")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 RESIDENCES = ("auto", "device", "pinned", "host", "loader")
@@ -34,7 +34,11 @@ _READ_BY_OPTIMIZERS = {
     **dict.fromkeys(("momentum", "nesterov"), ("sgd",)),
     "relative_step": ("adafactor",),
 }
-_READ_BY_SCHEDULES = {"decay_share": ("wsd",), "rise_share": ("one_cycle",), "start_share": ("one_cycle",)}
+_READ_BY_SCHEDULES = {
+    "decay_share": ("wsd",),
+    **dict.fromkeys(("rise_share", "start_share"), ("one_cycle",)),
+    **dict.fromkeys(("decay_factor", "decay_every_epochs"), ("step",)),
+}
 
 
 @Parameter(name="*", group=_BATCH)
@@ -99,7 +103,7 @@ class ScheduleConfig:
     """The learning rate as a function of the samples seen. A warm-up has one length, in epochs or in samples."""
 
     kind: Annotated[str, Parameter(name="--schedule")] = "cosine"
-    """cosine, wsd, constant or one_cycle: the learning rate as a function of the samples seen."""
+    """cosine, wsd, constant, one_cycle or step: the learning rate as a function of the samples seen."""
     warmup_epochs: float | None = None
     """Epochs until the peak learning rate is reached, linearly from 0; for one_cycle, the length of its rise."""
     warmup_samples: float | None = None
@@ -112,6 +116,10 @@ class ScheduleConfig:
     """The part of a one_cycle training that rises; 0.3 and 1/25 are torch.optim.lr_scheduler.OneCycleLR's."""
     start_share: float = 0.04
     """A one_cycle begins at this share of the peak."""
+    decay_factor: float = 0.9
+    """A step training multiplies its learning rate by it each time."""
+    decay_every_epochs: float = 10
+    """After so many epochs each; 0.9 and 10 are assumed."""
 
     def __post_init__(self) -> None:
         check_types(self, "config.schedule")
@@ -122,9 +130,10 @@ class ScheduleConfig:
                 f"config.schedule.warmup_epochs = {warm[0]} and warmup_samples = {warm[1]}: a warm-up has one length",
                 suggestion="Give one of the two.",
             )
-        lengths, shares = "warmup_epochs warmup_samples floor_lr", "decay_share rise_share start_share"
+        lengths, shares = "warmup_epochs warmup_samples floor_lr", "decay_share rise_share start_share decay_factor"
         _each(self, "schedule.", lengths, lambda value: 0 <= value < math.inf, "it is 0 or more")
         _each(self, "schedule.", shares, lambda share: 0 < share <= 1, "it is more than 0 and at most 1")
+        _each(self, "schedule.", "decay_every_epochs", lambda every: 0 < every < math.inf, "it is above 0")
         refuse_unread(self, "schedule", self.kind, _READ_BY_SCHEDULES)
         two_lengths = self.rise_share != ScheduleConfig.rise_share and warm != (None, None)
         require(not two_lengths, "schedule.rise_share", self.rise_share, "the warm-up beside it is the rise's length already",
@@ -238,6 +247,8 @@ class Config:
     """How often each sample is trained on; may be a part of one (0.5)."""
     max_steps: Annotated[int | None, Parameter(group=_LEARNING)] = None
     """End after so many updates; the learning rate comes to its end there as well."""
+    patience_samples: Annotated[int | None, Parameter(group=_LEARNING)] = None
+    """End at the evaluation that is so many samples after the best one; None: only when the epochs or steps are done."""
     seed: Annotated[int, Parameter(group=_LEARNING)] = 0
     """Of weights, order of samples and dropout."""
     device: str = "auto"
@@ -283,7 +294,7 @@ class Config:
         object.__setattr__(self, "out", Path(self.out))
         object.__setattr__(self, "clip_norm", self.clip_norm or None)
         _each(self, "", "epochs", lambda epochs: 0 < epochs < math.inf, "it is a number above 0")
-        _each(self, "", "max_steps", lambda steps: steps >= 1, "it is 1 or more")
+        _each(self, "", "max_steps patience_samples", lambda count: count >= 1, "it is 1 or more")
         _each(self, "", "seed", lambda seed: seed >= 0, "it is 0 or more")
         is_name = re.compile(r"[a-z]+(:\d+)?").fullmatch
         _each(self, "", "device", is_name, 'it is no device\'s name ("auto", "cpu", "cuda:0")')

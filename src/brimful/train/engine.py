@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from brimful.errors import BrimfulError, DiskFull, Interrupted, Terminated
+from brimful.train.best import Best
 from brimful.train.checking import Effective
 from brimful.train.checkpoints import training_state
 from brimful.train.checkpoints.checkpoint import Loaded
@@ -109,7 +110,7 @@ class _Training:
         self.position = Position()
         self.statistics = Statistics()
         self.measures: dict[str, float] = {}
-        self.best: dict[str, Any] | None = None
+        self.best = Best(*task.best)
         self.stepper: Stepper
         self.update_recoveries = 0
 
@@ -166,7 +167,8 @@ class _Training:
             self.statistics.epoch_loss = self.statistics.epoch_count = self.statistics.this_epoch_s = 0.0
             self.log.line("The rest of its epoch is less than a step now, and is left out (drop_last).")
         self.statistics.resumed += 1
-        self.measures, self.best = state["measures"], state["best"]
+        self.measures = state["measures"]
+        self.best.load_state(state)
         parts.adopt_checkpoint(state["oom_limits"])
         self._adopt_randomness(state["random"])
         more = f" and {counted(self.position.samples, 'sample')} of the next" if self.position.samples else ""
@@ -190,16 +192,18 @@ class _Training:
             self.saved_at = self.clock
             whole = self.config.epochs if self.config.max_steps is None else None
             self.progress = ProgressLog(self.log, self.peaks, self._standing(), whole)
-            if self._is_over():
+            if self._is_over() and not self._lost_patience():
                 self.log.line("This training is finished: its epochs or steps are done. Raise epochs (or max_steps) to go on.")
             while not self._is_over():
                 self._epoch()
+            if self._lost_patience():
+                self.log.line(self.best.ending(self.config.patience_samples or 0))
             self._write_statistics()
         counts = self.stepper.counts
         if counts.skipped_nan:
             self.log.line(f"{counts.skipped_nan:,} of {counts.updates:,} updates were left out: a loss was NaN or infinite.")
         self.ranks.confirm()  # what rank 0 wrote is there for all
-        best = self.best or {"measures": None, "step": None}
+        best = self.best.found or {"measures": None, "step": None}
         return Result(
             dict(self.measures), best["measures"], best["step"], counts.updates, counts.samples,
             self.config.out / "checkpoints", self.config.out / "training_stats.json",
@@ -229,6 +233,7 @@ class _Training:
         over, epoch_ends = self._is_over(), self.position.epoch > data.indices.before.epoch
         evaluates = over or crossed(self.config.eval_every_epochs, before, now)
         score = self._evaluate() if evaluates and self.parts.evaluation is not None else None
+        over |= self._lost_patience()
         if epoch_ends or evaluates or time.perf_counter() - self.progress.last.at_s > self.config.log_every_s:
             self._stop_the_clock("train_time_s")
             self.progress.write(self._standing(), done.lr, self.measures if evaluates else {}, epoch_ends)
@@ -237,7 +242,7 @@ class _Training:
             self.sums.zero_()
         due = crossed(config.every_steps, had.updates, counts.updates)
         due |= crossed(config.every_samples, had.samples, counts.samples) or crossed(config.every_epochs, before, now)
-        is_best = config.keep_best and score is not None and self.best is not None and self.best["step"] == counts.updates
+        is_best = config.keep_best and score is not None and self.best.is_of(counts.updates)
         if over or done.signal or done.save or due or is_best:
             facts = Facts(counts.updates, counts.samples, done.lr, data.indices.indices)
             self._save(score, facts, must=bool(over or done.signal))
@@ -247,7 +252,11 @@ class _Training:
 
     def _is_over(self) -> bool:
         steps = self.config.max_steps
-        return self._epochs() >= self.config.epochs - 1e-9 or (steps is not None and self.stepper.counts.updates >= steps)
+        done = self._epochs() >= self.config.epochs - 1e-9 or (steps is not None and self.stepper.counts.updates >= steps)
+        return done or self._lost_patience()
+
+    def _lost_patience(self) -> bool:
+        return self.best.lost_patience(self.config.patience_samples)
 
     def _epochs(self) -> float:
         """2.25 a quarter into the third epoch."""
@@ -283,16 +292,9 @@ class _Training:
         self.ranks.broadcast(list(self.parts.module.buffers()))
         self.stepper.drop_gradients()  # the room they take belongs to the evaluation, as it did when its batch was tried
         with self.peaks.phase(EVAL):
-            self.measures = self.parts.evaluation.measure()
+            self.measures = self.ranks.from_first(self.parts.evaluation.measure())  # one rank alone shall not end
         self._stop_the_clock("eval_time_s")
-        name, direction = self.task.best
-        score = self.measures.get(name)
-        if score is None or math.isnan(score):  # nothing would ever be better than a NaN
-            return None
-        sign = 1 if direction == "min" else -1
-        if self.best is None or sign * score < sign * self.best["measures"][name]:
-            self.best = {"measures": dict(self.measures), "step": self.stepper.counts.updates}
-        return score
+        return self.best.note(self.measures, self.stepper.counts.updates, self.stepper.counts.samples)
 
     # --- checkpoints and statistics ---------------------------------------------------------------------------------
 
@@ -336,7 +338,7 @@ class _Training:
             ),
             "statistics": dict(vars(self.statistics)),
             "measures": self.measures,
-            "best": self.best,
+            **self.best.state(),
             "settings": {"config": self.config.as_json(), "train_samples": parts.sampler.length, "ranks": self.ranks.size},
         }
 
@@ -363,8 +365,8 @@ class _Training:
             updates=counts.updates, samples=counts.samples, epochs=self._epochs(),
             recoveries=counts.recoveries, eval_recoveries=evaluation.recoveries if evaluation is not None else 0,
             update_recoveries=self.update_recoveries, skipped_nan=counts.skipped_nan,
-            skipped_by_scaler=parts.precision.skipped, measures=self.measures, best=self.best,
-            settings=[dataclasses.asdict(row) for row in parts.rows],
+            skipped_by_scaler=parts.precision.skipped, measures=self.measures, best=self.best.found,
+            ended_early=self._lost_patience(), settings=[dataclasses.asdict(row) for row in parts.rows],
         )  # fmt: skip
         write_json(self.config.out / "training_stats.json", content, self.log)
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy
 import torch
 from torch import nn
 
@@ -21,9 +23,13 @@ from brimful.train.model.precision import Precision
 from brimful.train.step.batching import EVAL_TIMES_MICRO, Batching
 from brimful.train.step.oom import Missing, Pieces, SamplesAtOnce, attempt, free_what_is_cached
 from brimful.train.step.rng_state import Randomness
-from brimful.train.task import Batch, Sum, Task
+from brimful.train.task import Batch, Rows, Sum, Task
 
-Sums = dict[str, list[torch.Tensor]]  # name: [total, count], on the device
+Sums = dict[str, Any]  # name: [total, count] on the device, or the rows of each batch
+
+
+class _Chunks(list[torch.Tensor]):
+    """Rows of several batches."""
 
 
 class Evaluation:
@@ -92,14 +98,14 @@ class Evaluation:
         """Each measure over all samples of all ranks."""
         mine = self._measured(self._pipeline.steps(Position())).items()
         added: Sums = {}
-        for sums in self._ranks.gather({name: [float(part) for part in parts] for name, parts in mine}):
+        for sums in self._ranks.gather({name: _on_the_host(parts) for name, parts in mine}):
             for name, parts in sums.items():  # in the order of ranks, so that all add up alike
-                _add(added, name, torch.tensor(parts, dtype=torch.float64).unbind())
+                _add(added, name, parts if isinstance(parts, _Chunks) else torch.tensor(parts, dtype=torch.float64).unbind())
         return self._derived(added)
 
     def _derived(self, sums: Sums) -> dict[str, float]:
         if sums and self._task.derive is not None:
-            return dict(self._task.derive({name: (float(total), float(count)) for name, (total, count) in sums.items()}))
+            return dict(self._task.derive({name: _for_derive(parts) for name, parts in sums.items()}))
         return {name: float(total / count) if count else float("nan") for name, (total, count) in sums.items()}
 
     def _measured(self, steps: Iterable[StepData]) -> Sums:
@@ -140,28 +146,49 @@ class Evaluation:
         for piece in self._pieces(data, [part]):
             batch = self.at_once.load(data, *piece)
             for name, one in self._measures(batch, piece[2] - piece[1]).items():
+                if isinstance(one, Rows):
+                    _add(sums, name, _Chunks([one.values.detach()]))
+                    continue
                 values = one.total, one.count
                 _add(sums, name, [torch.as_tensor(v, device=self._device).detach().to(self._sum_type) for v in values])
         return sums
 
-    def _measures(self, batch: Batch, samples: int) -> Mapping[str, Sum]:
+    def _measures(self, batch: Batch, samples: int) -> Mapping[str, Sum | Rows]:
         with self._precision.autocast():
             if self._task.measure is not None:
-                return _checked(self._task.measure(self._model, batch))
+                return _checked(self._task.measure(self._model, batch), self._task.derive is not None)
             loss = self._task.loss(self._model, batch)
             return {"loss": loss if isinstance(loss, Sum) else Sum(loss * samples, samples)}
 
 
 def _add(sums: Sums, name: str, parts: Iterable[torch.Tensor]) -> None:
+    if isinstance(parts, _Chunks):
+        sums.setdefault(name, _Chunks()).extend(parts)
+        return
     parts = list(parts)
     for held, part in zip(sums.setdefault(name, [torch.zeros_like(part) for part in parts]), parts, strict=True):
         held += part
 
 
-def _checked(measured: object) -> Mapping[str, Sum]:
+def _on_the_host(parts: list[torch.Tensor]) -> list[Any]:
+    return _Chunks([torch.cat(parts).cpu()]) if isinstance(parts, _Chunks) else [float(part) for part in parts]
+
+
+def _for_derive(parts: list[torch.Tensor]) -> tuple[float, float] | numpy.ndarray:
+    if isinstance(parts, _Chunks):
+        return torch.cat([part.cpu() for part in parts]).numpy()
+    total, count = parts
+    return float(total), float(count)
+
+
+def _checked(measured: object, derives: bool) -> Mapping[str, Sum | Rows]:
     wrong = {"measure": measured} if not isinstance(measured, Mapping) else {f'measure["{n}"]': v for n, v in measured.items()}
     for name, value in wrong.items():
-        if not isinstance(value, Sum):
+        if isinstance(value, Rows) and not derives:
+            raise UsageError(
+                f"task.{name} gave Rows, and there is no task.derive.", suggestion="Give one: it makes measures of all rows."
+            )
+        if not isinstance(value, Sum | Rows):
             raise UsageError(
                 f"task.{name} gave {type(value).__name__}.",
                 "An evaluation is made of sums over batches, so that the mean over all samples is exact.",

@@ -28,15 +28,23 @@ class Sum:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """A row for each sample, for measures that are no mean (AUROC): `Task.derive` gets those of all batches and ranks."""
+
+    values: torch.Tensor  # (samples, ...)
+
+
+@dataclass(frozen=True)
 class Task:
     """A training, without its settings (those are `Config`'s).
 
     loss(model, batch): the mean over the samples of the batch, a scalar tensor; or a `Sum` where it is a mean over
         something else (tokens), which is then weighed by its count over the whole effective batch.
-    measure(model, batch): for evaluation, named sums, each reported as total / count. None: the loss alone, as "loss".
+    measure(model, batch): for evaluation, named sums, each reported as total / count, and named `Rows` for `derive`. None: the
+        loss alone, as "loss".
     prepare(batch): what is done to a batch once it is on the device, before loss and measure (uint8 images to floats).
     derive(sums): the measures, from (total, count) of each name over all batches and ranks, for what is no mean (perplexity,
-        corpus BLEU). None: total / count of each.
+        corpus BLEU); of `Rows`, from one array of all of them, on the host. None: total / count of each.
     decomposes: False says that the loss is no mean over samples (all pairs in a batch): its batch cannot be split without
         another result, so that after an out-of-memory error the engine makes the effective batch smaller, and the log shows it.
 
@@ -48,10 +56,10 @@ class Task:
     loss: Callable[[nn.Module, Batch], torch.Tensor | Sum]
     train_data: Dataset
     eval_data: Dataset | None = None
-    measure: Callable[[nn.Module, Batch], Mapping[str, Sum]] | None = None
+    measure: Callable[[nn.Module, Batch], Mapping[str, Sum | Rows]] | None = None
     best: tuple[str, str] = ("loss", "min")  # the measure by which checkpoints are compared, and whether "min" or "max" is best
     prepare: Callable[[Batch], Batch] | None = None
-    derive: Callable[[Mapping[str, tuple[float, float]]], Mapping[str, float]] | None = None
+    derive: Callable[[Mapping[str, Any]], Mapping[str, float]] | None = None
     decomposes: bool = True
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +15,8 @@ PEAK_LR = 6e-4
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> Schedule:
-    kind = draw(st.sampled_from(SCHEDULES))
+def schedules(draw: st.DrawFn, kinds: tuple[str, ...] = SCHEDULES) -> Schedule:
+    kind = draw(st.sampled_from(kinds))
     total = draw(st.integers(1, 10**7))
     warmup = draw(st.none() | st.integers(0, int(total * 0.7)))
     floor_lr = draw(st.sampled_from([0.0, 1e-6, 1e-4, PEAK_LR]))
@@ -33,7 +34,7 @@ def test_it_is_between_floor_and_peak(schedule: Schedule, share: float):
     assert schedule.config.floor_lr <= schedule.lr(share * schedule.total_samples) <= schedule.peak_lr
 
 
-@given(schedules(), st.floats(0, 1.1))
+@given(schedules(tuple(kind for kind in SCHEDULES if kind != "step")), st.floats(0, 1.1))
 def test_it_is_continuous(schedule: Schedule, share: float):
     """The slope is bounded, above all where one part meets the next: a jump there would be of the order of the peak."""
     parts = [schedule.warmup_samples, schedule.decay_samples, schedule.total_samples - schedule.warmup_samples]
@@ -55,6 +56,11 @@ def test_it_is_continuous(schedule: Schedule, share: float):
         (ScheduleConfig("wsd", warmup_samples=100, decay_share=0.25), {100: PEAK_LR, 750: PEAK_LR, 875: PEAK_LR / 2, 1000: 0}),
         (ScheduleConfig("constant", warmup_samples=100), {50: PEAK_LR / 2, 100: PEAK_LR, 2000: PEAK_LR}),
         (ScheduleConfig("one_cycle"), {0: PEAK_LR / 25, 300: PEAK_LR, 1000: 0}),
+        (
+            ScheduleConfig("step", decay_factor=0.5, decay_every_epochs=2),
+            {0: PEAK_LR, 200: PEAK_LR, 201: PEAK_LR / 2, 400: PEAK_LR / 2, 1000: PEAK_LR / 16},
+        ),
+        (ScheduleConfig("step", warmup_epochs=1, floor_lr=4e-4), {50: 4e-4, 75: PEAK_LR * 0.75, 1000: PEAK_LR}),
     ],
 )
 def test_the_rate_at_samples_seen_of_1000_in_ten_epochs(config: ScheduleConfig, rates: dict[int, float]):
@@ -79,6 +85,18 @@ def test_one_cycle_equals_pytorchs_own():
     ours = Schedule(ScheduleConfig("one_cycle", warmup_samples=1001 * 0.3 - 1), PEAK_LR, 1000, 100)
     for samples in range(1000):
         assert optimizer.param_groups[0]["lr"] == pytest.approx(ours.lr(samples), rel=1e-6, abs=1e-10)
+        optimizer.step()
+        theirs.step()
+
+
+def test_steps_equal_pytorchs_own():
+    """StepLR counts epochs; here the last update of an epoch, which ends at its last sample, is still of that epoch."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=PEAK_LR)
+    theirs = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.9)
+    schedule = Schedule(ScheduleConfig("step"), PEAK_LR, 50 * 2000, 2000)
+    for epoch in range(50):
+        for seen in (512, 1024, 1536, 2000):
+            assert schedule.lr(epoch * 2000 + seen) == pytest.approx(theirs.get_last_lr()[0])
         optimizer.step()
         theirs.step()
 

@@ -23,8 +23,8 @@ _STANDS_FOR = {"linear": "sgd", "sqrt": "adam"}  # an optimizer for which decide
 class Schedule:
     """`lr(samples_seen)` for a training of `total_samples`, over all ranks and epochs.
 
-    Continuous in the samples, and between the floor and the peak. Raises UsageError where the floor is above the peak, or
-    warm-up and decay together are longer than the training.
+    Continuous in the samples (step falls at once), and between the floor and the peak. Raises UsageError where the floor is
+    above the peak, or warm-up and decay together are longer than the training.
     """
 
     def __init__(self, config: ScheduleConfig, peak_lr: float, total_samples: float, samples_per_epoch: float):
@@ -38,6 +38,7 @@ class Schedule:
         self.peak_lr = peak_lr
         self.total_samples = float(total_samples)
         self.warmup_samples = self._warm_up(samples_per_epoch)
+        self.step_samples = config.decay_every_epochs * samples_per_epoch
         self.decay_samples = config.decay_share * self.total_samples if config.kind == "wsd" else 0.0
         # A warm-up of the whole training is not refused: a trial of some steps has the settings of a long training.
         if self.warmup_samples < self.total_samples < self.warmup_samples + self.decay_samples:
@@ -72,6 +73,8 @@ class Schedule:
         floor_lr, left = self.config.floor_lr, self.total_samples - self.warmup_samples
         if self.config.kind == "constant" or left <= 0:
             return self.peak_lr
+        if self.config.kind == "step":  # the last update of a stretch still has its learning rate, as with PyTorch's StepLR
+            return self.peak_lr * self.config.decay_factor ** max(0, math.ceil(seen / self.step_samples - 1e-9) - 1)
         if self.config.kind == "wsd":
             share = (seen - (self.total_samples - self.decay_samples)) / self.decay_samples
             return self.peak_lr + (floor_lr - self.peak_lr) * min(1.0, max(0.0, share))
@@ -81,6 +84,8 @@ class Schedule:
         """The schedule, and its warm-up in samples."""
         config = self.config
         shape = f"in samples seen, to {self.total_samples:,.0f}; peak {self.peak_lr:g}, floor {config.floor_lr:g}"
+        if config.kind == "step":
+            shape += f"; × {config.decay_factor:g} each {self.step_samples:,.0f} samples"
         rows = [Effective("schedule", config.kind, config.kind, shape)]
         asked = config.warmup_epochs if config.warmup_epochs is not None else config.warmup_samples
         if self.warmup_samples:
