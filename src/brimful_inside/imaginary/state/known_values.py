@@ -4,7 +4,8 @@ positions, flags), and of what is made of known ones alone.
 They decide about shapes and about which way a script takes: with zeros ``x[:, : lengths.max()]`` would be empty. Masks and
 token numbers are not kept, since they differ from batch to batch. Of a mask a bound may be known instead: a detector that
 samples 512 of 2000 proposals writes ones at 512 places of a mask of zeros. A bound belongs to a storage, and so holds for every
-view; whatever changes the storage in another way ends it.
+view; whatever changes the storage in another way ends it. Whole numbers that are picked by unknown places (``batch[perm]``, which
+graph each node left over belongs to) are taken to be spread evenly over those there are.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def is_small(tensor: Tensor) -> bool:
 class follows:
     """How an operation is followed; found out once for each."""
 
-    __slots__ = ("decided_by", "makes", "of_a_shape", "overwrites", "written")
+    __slots__ = ("decided_by", "makes", "of_a_shape", "overwrites", "picks", "written")
 
     def __init__(self, func: Any):
         schema = func._schema
@@ -54,6 +55,7 @@ class follows:
         self.decided_by = _DECIDED_BY.get(short.rstrip("_"))
         self.overwrites = short in _OVERWRITES
         self.of_a_shape = short in _OF_A_SHAPE
+        self.picks = short in ("index", "index_select", "take")
 
 
 class Known:
@@ -92,6 +94,8 @@ class Known:
         """An operation was done on the card: what it made is known where all that it was made of is."""
         if how.makes and all(is_small(made) for made in _tensors((out,))):
             numbers = self._done_on_host(func, how, args, kwargs)
+            if numbers is _UNKNOWN and how.picks:
+                numbers = self._picked(args[0], out)
             if numbers is not _UNKNOWN:
                 known = zip(_tensors((out,)), _tensors((numbers,))) if not how.written or how.decided_by is not None else ()
                 for made, number in known:
@@ -115,6 +119,13 @@ class Known:
             return _UNKNOWN if how.decided_by is None else self._decided(how.decided_by, args)
         except Exception:  # no kernel for it on the host, or a value it refuses: a card would not be asked here
             return _UNKNOWN
+
+    def _picked(self, source: Tensor, out: Tensor) -> Any:
+        """`out` is what unknown places of `source` hold."""
+        values = self.values(source) if is_meta(source) else source
+        if values is None or values.dim() != 1 or out.dim() != 1 or values.is_floating_point() or not values.numel():
+            return _UNKNOWN
+        return values[torch.linspace(0, len(values) - 1, len(out), device="cpu").round().long()]
 
     def _decided(self, by: int, args: Tuple) -> Any:
         """``finished | True`` is true and ``unfinished & False`` false, whatever the other side is."""

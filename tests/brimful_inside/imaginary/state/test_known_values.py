@@ -79,6 +79,23 @@ def test_known_values_take_no_memory_of_the_card_and_large_and_broken_numbers_ar
     assert torch.linspace(0, 1, 100, device="cuda").sum().item() == 0
 
 
+def test_numbers_picked_by_unknown_places_are_spread_over_those_there_are(gpu):
+    graphs = torch.repeat_interleave(torch.arange(60), 5).to("cuda")
+    kept = torch.randn(300, device="cuda").topk(200).indices
+    for picked in (graphs[kept], graphs.index_select(0, kept)):
+        assert picked.shape == (200,) and int(picked.max()) == 59 and int(picked.min()) == 0
+        assert torch.bincount(picked).shape == (60,)
+    assert torch.equal(graphs[torch.randn(300, device="cuda").argsort()].cpu(), graphs.cpu())
+
+
+def test_unknown_places_of_weights_or_of_unknown_numbers_stay_unknown(gpu):
+    places = torch.randn(3, device="cuda").argsort()
+    weights, unknown = torch.ones(3).to("cuda"), torch.randn(3, device="cuda").argsort()
+    assert gpu.known.values(weights) is not None
+    for source in (weights, unknown):
+        assert gpu.known.values(source[places]) is None
+
+
 def test_what_one_side_decides_is_known_whatever_the_other_is(gpu):
     unknown, unfinished = torch.randn(3, device="cuda") > 0, torch.randint(0, 2, (3,), device="cuda")
     yes = torch.ones(3, dtype=torch.bool, device="cuda")
