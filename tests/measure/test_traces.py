@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from brimful.measure import traces
+from brimful_inside.simulator.trace import Phase, PhaseWas, decode, encode_row
 
 HEADER = '{"trace_version": 1}\n'
 
@@ -31,3 +32,17 @@ def test_a_trace_that_cannot_be_read_is_none(tmp_path):
     assert traces._read(tmp_path / "none.jsonl") is None
     (tmp_path / "odd.jsonl").write_text('["malloc",1,512,"op"]\n')
     assert traces._read(tmp_path / "odd.jsonl") is None
+
+
+def test_a_phase_that_turned_out_to_be_another_is_read_as_that_one():
+    lines = [
+        '["phase","train"]',
+        '["malloc",1,10,"a"]',
+        '["phase","eval"]',
+        '["free",1]',
+        '["phase_was","train"]',
+        '["phase","eval"]',
+    ]
+    rows = decode([HEADER, *lines]).rows
+    assert [row.name for row in rows if isinstance(row, Phase)] == ["train", "train", "eval"]
+    assert encode_row(PhaseWas("train")) == lines[4]

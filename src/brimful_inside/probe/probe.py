@@ -129,8 +129,8 @@ class Probe:
             self._train()
             ends = self.ending.stops_training(one.given)
             self._leave_if_over()
-        self.leaks.batch(one, ends)
-        return ends
+        goes_on = self.leaks.batch(one, ends)
+        return ends and not goes_on
 
     def _role_now(self, one: Pass) -> Optional[str]:
         if one.role is not None:
@@ -152,9 +152,9 @@ class Probe:
             self.forward.arm()
 
     def _in_eval_mode(self) -> bool:
-        """Before the first step it may be a copy for averages that stays in that mode: the forward pass will show."""
+        """Whether what is trained is. A frozen encoder stays so, as a copy for averages may: a forward pass will show."""
         module = self._set_to_eval() if self._set_to_eval is not None and self.steps.count else None
-        return module is not None and not module.training
+        return module is not None and not module.training and self.steps.trains(module)
 
     @guarded
     def batch_given(self, one: Pass, iterator: Any, batch: Any, waited_s: float) -> None:

@@ -14,6 +14,7 @@ segments and fragmentation are the allocator's business and are done anew at eac
     ["retire", id]                              it is gone, but another stream may still be using its block (`record_stream`)
     ["ready", id]                               that stream is done: the retired block returns to its pool
     ["phase", name]                             from here on, peaks belong to this phase (reset at this moment)
+    ["phase_was", name]                         the phase that began last was this one, as was seen later
     ["step", n]                                 the n-th optimizer step is complete
     ["empty_cache"]                             cached segments are given back
     ["settings", text]                          the allocator has other settings now, as PYTORCH_ALLOC_CONF spells them
@@ -84,6 +85,7 @@ EmptyPool = NamedTuple("EmptyPool", [("number", int)])
 Retire = NamedTuple("Retire", [("id", int)])
 Ready = NamedTuple("Ready", [("id", int)])
 Phase = NamedTuple("Phase", [("name", str)])
+PhaseWas = NamedTuple("PhaseWas", [("name", str)])
 Step = NamedTuple("Step", [("number", int)])
 EmptyCache = NamedTuple("EmptyCache", [])
 Settings = NamedTuple("Settings", [("text", str)])
@@ -99,7 +101,9 @@ _ROWS: Dict[str, Any] = {
     "retire": Retire, "ready": Ready, "phase": Phase, "step": Step, "empty_cache": EmptyCache, "settings": Settings,
 }  # fmt: skip
 _NOTES: Dict[str, Any] = {"site": Site, "at": At, "tag": Tag, "backward": Backward, "uses": Uses}
-KIND_OF: Dict[Any, str] = {row: kind for kind, row in [*_ROWS.items(), *_NOTES.items(), ("run", Kernel)]}
+KIND_OF: Dict[Any, str] = {
+    row: kind for kind, row in [*_ROWS.items(), *_NOTES.items(), ("phase_was", PhaseWas), ("run", Kernel)]
+}
 
 
 class Trace(NamedTuple):
@@ -118,7 +122,7 @@ class CardTrace(NamedTuple):
     trace: Trace
 
 
-def encode_row(row: Union[Row, Note, Kernel]) -> str:
+def encode_row(row: Union[Row, Note, PhaseWas, Kernel]) -> str:
     """One line, without the newline."""
     parts = [KIND_OF[type(row)], *row]
     if isinstance(row, Malloc) and row.workspace is None:
@@ -161,6 +165,8 @@ def decode(lines: Iterable[str]) -> Trace:
             notes.append((len(rows), _NOTES[kind](*value[1:])))
         elif kind == "run":
             runs.append(Kernel(*value[1:7], shape=tuple(value[7])))
+        elif kind == "phase_was":
+            rows[max(number for number, row in enumerate(rows) if isinstance(row, Phase))] = Phase(value[1])
         else:
             rows.append(decode_row(value))
     return Trace(header or {}, rows, whole, tuple(notes), tuple(runs))

@@ -163,6 +163,11 @@ class ImaginaryGpu:
             clock.phase(name)
             ledger.phase(name)
 
+    def phase_was(self, name: str) -> None:
+        """The peaks since the latest call of `phase` belong to phase `name`."""
+        for ledger in self.ledgers:
+            ledger.phase_was(name)
+
     def step(self, number: int) -> None:
         """The `number`-th optimizer step is complete."""
         self.garbage.poll()

@@ -4,8 +4,8 @@ positions, flags), and of what is made of known ones alone.
 They decide about shapes and about which way a script takes: with zeros ``x[:, : lengths.max()]`` would be empty. Masks and
 token numbers are not kept, since they differ from batch to batch. Of a mask a bound may be known instead: a detector that
 samples 512 of 2000 proposals writes ones at 512 places of a mask of zeros. A bound belongs to a storage, and so holds for every
-view; whatever changes the storage in another way ends it. Whole numbers that are picked by unknown places (``batch[perm]``, which
-graph each node left over belongs to) are taken to be spread evenly over those there are.
+view; whatever changes the storage in another way ends it. Whole numbers that are picked by unknown places (``batch[perm]``: the
+graph of each node that is left) are taken to be spread evenly over those there are.
 """
 
 from __future__ import annotations

@@ -34,6 +34,9 @@ class DeviceMeter:
     def start(self, phase: str) -> None:
         """Resets the peaks, at the start of a phase."""
 
+    def phase_was(self, name: str) -> None:
+        """The phase that is about to end was this one; of interest to what a trace shows."""
+
     def step(self, number: int) -> None:
         """A step is complete."""
 
@@ -76,6 +79,9 @@ class ImaginaryMeter(DeviceMeter):
             self._peaks.reset_by_probe(index, lambda: None)
         self._keep(0)
         self._peaks.reset_by_probe(0, lambda: self._gpu.phase(phase))
+
+    def phase_was(self, name: str) -> None:
+        self._gpu.phase_was(name)
 
     def _keep(self, index: int) -> None:
         before, now = self._highest.get(index, (0, 0)), self._peaks.peaks(index)

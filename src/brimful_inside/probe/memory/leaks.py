@@ -9,8 +9,9 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 from brimful_inside.probe.hooks.data_loaders import EVAL, Pass
 
 KEPT_READINGS = 64  # of one pass over a loader; an evaluation before the first step does not end early
-LEAST_OF_TRAINING = 2  # differences that must all be growth
-LEAST_OF_EVALUATION = 1  # after the first batch, whose own variables are in the difference before
+LEAST = 2  # differences that must all be growth, and steady: two points are no trend
+STEADY = 4  # the largest difference is at most so many times the smallest
+EXTRA = 2  # batches that an evaluation gets where its first ones left memory behind each
 
 Shapes = Optional[List[List[int]]]  # of a batch's tensors; None: not known
 
@@ -22,9 +23,9 @@ class Reading(NamedTuple):
     shapes: Shapes
 
 
-def bytes_kept(readings: List[Reading], least: int) -> int:
-    """Bytes that each further batch leaves: the smallest difference of those that count; 0 where one is no growth, or where
-    fewer than `least` count. Where shapes are not known, differences count if all of them are the same."""
+def bytes_kept(readings: List[Reading], least: int = LEAST) -> int:
+    """Bytes that each further batch leaves: the smallest difference of those that count; 0 where one is no growth, where
+    fewer than `least` count, or where they differ much. Where shapes are not known, differences count if all are the same."""
     pairs = list(zip(readings, readings[1:]))
     differences = [later.alive_bytes - earlier.alive_bytes for earlier, later in pairs]
     if not differences or min(differences) <= 0:
@@ -32,7 +33,7 @@ def bytes_kept(readings: List[Reading], least: int) -> int:
     counted = [change for change, (one, other) in zip(differences, pairs) if _no_larger(other.shapes, one.shapes)]
     if len(set(differences)) == 1 and all(reading.shapes is None for reading in readings):
         counted = differences
-    return min(counted) if len(counted) >= least else 0
+    return min(counted) if len(counted) >= least and max(counted) <= STEADY * min(counted) else 0
 
 
 def _no_larger(shapes: Shapes, than: Shapes) -> bool:
@@ -64,27 +65,32 @@ class Leaks:
             if alive is not None:
                 self._steps.append(Reading(alive, _shapes(latest)))
 
-    def batch(self, one: Pass, ends: bool) -> None:
+    def batch(self, one: Pass, ends: bool) -> bool:
         """The script wants one more batch, which the pass does not give if it `ends`: then alone is garbage collected, as
-        earlier readings with garbage in them show less growth."""
+        earlier readings with garbage in them show less growth. True: it should not end yet, for its batches so far left memory
+        behind, and they are too few to tell."""
         if one.role not in (EVAL, None):
             self._passes.pop(one.serial, None)
-            return
+            return False
         if one.given >= KEPT_READINGS:
             if self._evaluation.get("serial") == one.serial:
                 self._evaluation["eval_seen"] = one.given
-            return
+            return False
         alive = self._alive(ends)
         if alive is None:
-            return
+            return False
         readings = self._passes.setdefault(one.serial, [])
         if len(readings) != one.given:
-            return  # it was trained on for a while
+            return False  # it was trained on for a while
         readings.append(Reading(alive, _shapes(one)))
-        if one.role == EVAL and one.given > 1:
-            self._keep_worst(one, bytes_kept(readings[1:], LEAST_OF_EVALUATION))
+        later = readings[1:]  # after the first batch, whose own variables are in the difference before
+        if ends and 1 < len(later) < LEAST + EXTRA and bytes_kept(later, 1):
+            return True
+        if one.role == EVAL and len(later) > 1:
+            self._keep_worst(one, bytes_kept(later))
         if ends:
             del self._passes[one.serial]  # shortened passes are many where a script continues
+        return False
 
     def _keep_worst(self, one: Pass, kept_bytes: int) -> None:
         """Of all evaluations the one that would have left most on the card by its end."""
@@ -97,7 +103,7 @@ class Leaks:
 
     def read(self) -> Dict[str, int]:
         """As in `Report.growth`."""
-        training = bytes_kept(self._steps, LEAST_OF_TRAINING)
+        training = bytes_kept(self._steps)
         found = {"train": training} if training else {}
         if self._evaluation.get("eval"):
             found.update({name: value for name, value in self._evaluation.items() if name != "serial"})

@@ -36,6 +36,8 @@ class Phases:
         if given. True if there was a change."""
         if self.named or name == self.current:
             return False
+        if closing_as is not None:
+            self._device.phase_was(closing_as)
         self._close(closing_as or self.current)
         self._start(name)
         return True

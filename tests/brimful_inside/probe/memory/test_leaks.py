@@ -59,6 +59,13 @@ def test_without_shapes_only_equal_differences_are_growth():
     assert bytes_kept(readings(10, 14, 19, shapes=[None] * 3), 2) == 0
 
 
+def test_growth_that_is_not_steady_is_no_trend():
+    """A prefetcher holds one batch more, and the optimizer makes its state: once."""
+    assert bytes_kept(readings(10, 13)) == 0
+    assert bytes_kept(readings(10, 100, 101, 102)) == 0
+    assert bytes_kept(readings(10, 13, 16, 21)) == 3
+
+
 def growth_of(run_trial, keeps, script=SCRIPT):
     return run_trial(script, argv=(keeps,), device="imaginary", card=CARD).report["growth"]
 
@@ -67,7 +74,7 @@ def growth_of(run_trial, keeps, script=SCRIPT):
 def test_predictions_kept_on_the_card_are_growth_of_the_evaluation_and_cycles_are_not(run_trial, keeps, of_each):
     growth = growth_of(run_trial, keeps)
     assert growth.pop("train", 0) <= 512, "a sum of losses is a number for each step, if that"
-    assert growth == ({"eval": of_each, "eval_seen": 2, "eval_length": 125} if of_each else {})
+    assert growth == ({"eval": of_each, "eval_seen": 4, "eval_length": 125} if of_each else {})
 
 
 def test_what_training_left_over_does_not_hide_what_an_evaluation_keeps(run_trial):
@@ -80,3 +87,43 @@ def test_what_training_left_over_does_not_hide_what_an_evaluation_keeps(run_tria
 
 def test_outputs_kept_in_training_are_growth_of_each_step(run_trial):
     assert OUTPUT <= growth_of(run_trial, "outputs")["train"] <= OUTPUT + 8192
+
+
+PREFETCHER = """
+class Ahead:
+    def __init__(self, loader):
+        self.loader, self.next = loader, None
+    def __iter__(self):
+        ready = None
+        for x in self.loader:
+            self.next, x = x.cuda(), self.next
+            if x is not None:
+                yield x
+        yield self.next
+"""
+
+
+@pytest.mark.parametrize("keeps", ["nothing", "predictions"])
+def test_a_prefetcher_that_holds_a_batch_ahead_is_no_growth(run_trial, keeps):
+    script = SCRIPT.replace("model = ", PREFETCHER + "model = ", 1).replace(
+        "in DataLoader(torch.ones(1000, 64), 8)", "in Ahead(DataLoader(torch.ones(1000, 64), 8))"
+    )
+    assert growth_of(run_trial, keeps, script).get("eval", 0) == (OUTPUT if keeps == "predictions" else 0)
+
+
+FROZEN = """
+import torch
+from torch.utils.data import DataLoader
+encoder, head = torch.nn.Linear(64, 4096).cuda(), torch.nn.Linear(4096, 8).cuda()
+optimizer = torch.optim.AdamW(head.parameters())
+for epoch in range(3):
+    head.train(); encoder.eval(); kept = []
+    for x in DataLoader(torch.ones(256, 64), 8):
+        kept.append(encoder(x.cuda()).detach())
+        head(kept[-1]).mean().backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_a_frozen_encoder_within_training_is_no_evaluation(run_trial):
+    report = run_trial(FROZEN, device="imaginary", card=CARD).report
+    assert "eval" not in report["growth"] and "eval" not in report["phases"]

@@ -24,6 +24,9 @@ class Memory:
         self.starts.append(name)
         self.mark = self.now
 
+    def phase_was(self, name):
+        self.starts.append("was " + name)
+
     def reset(self):
         self.mark = self.now
 
