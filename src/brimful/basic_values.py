@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from brimful_inside.wire import Failure, PhasePeak, Report
+from brimful_inside.wire import Failure, PhasePeak, Place, Report
 
 Setting = int | float | str | bool
 
@@ -60,6 +60,7 @@ class Command:
     found_flags: dict[str, str] = field(default_factory=dict)  # setting -> the flag it was found behind
     given: dict[str, Setting] = field(default_factory=dict)  # placeholder -> what stood there in the user's own command
     environment: dict[str, str] = field(default_factory=dict)  # added to the child's environment
+    places: dict[str, Place] = field(default_factory=dict)  # setting -> where the script has its number, where no flag takes it
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,7 @@ class Trial:
     time_limit_s: float = 600.0
     capacity_bytes: int | None = None  # imaginary: the card is full here
     what_if: str | None = None  # imaginary: one thing is done otherwise: "autocast" or "checkpointing"
+    find_places: str | None = None  # find where the numbers of loaders come from: "script" or "loader"
     host_limit_bytes: int | None = None  # the trial is ended as out of host memory when its processes are seen to hold more
 
 

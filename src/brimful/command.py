@@ -54,12 +54,12 @@ _HYDRA_KEYS = {
 }
 
 
-def parse(argv: tuple[str, ...] | list[str]) -> Command:
+def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> Command:
     """The command in `argv`: its placeholders, and what known flags say in it.
 
-    Only the batch size is opened where no placeholder stands (a flag's value becomes ``{batch_size}``); the other known
-    flags are read (``given``) and left as they are. `found_flags` also has the flag of an accumulation, since an
-    audit rests on it. Raises UsageError for an empty command.
+    Only the batch size is opened where no placeholder stands (a flag's value becomes ``{batch_size}``), if `opens_batch_size`;
+    the other known flags are read (``given``) and left as they are. `found_flags` also has the flag of an accumulation, since
+    an audit rests on it. Raises UsageError for an empty command.
     """
     if not argv:
         raise UsageError(
@@ -73,7 +73,8 @@ def parse(argv: tuple[str, ...] | list[str]) -> Command:
     found: dict[str, str] = {}
     opened = set(placeholders(Command(tuple(parts))))
     for name in _FLAGS:
-        spot = None if name in opened else _find(parts, name)
+        left = name in opened or (name == "batch_size" and not opens_batch_size)
+        spot = None if left else _find(parts, name)
         if spot is None:
             continue
         index, prefix, text, flag = spot
@@ -229,11 +230,11 @@ def says_its_batch_size_inside(text: str) -> bool:
     return re.search(r"\bsetting\(\s*[\"']batch_size[\"']", text) is not None
 
 
-def no_place_for_a_batch_size() -> UsageError:
-    """What to say where a batch size has to be chosen and the command has no place for one."""
+def no_place_for_a_batch_size(why: str = "") -> UsageError:
+    """What to say where a batch size has to be chosen and the command has no place for one. `why`: nor has the script."""
     return UsageError(
         problem="the command has no {batch_size}, and none of the flags that brimful knows "
-        f"({', '.join(BATCH_SIZE_FLAGS)}, or Hydra's batch_size=...)",
+        f"({', '.join(BATCH_SIZE_FLAGS)}, or Hydra's batch_size=...){'; ' + why if why else ''}",
         explanation="brimful cannot set the batch size of your script",
         suggestion="write {batch_size} where the number goes, for instance: python train.py --my-batch {batch_size}; "
         'or take it in the script from brimful.setting("batch_size", 64)',

@@ -33,7 +33,7 @@ from brimful.basic_values import (
     TrialKind,
     TrialResult,
 )
-from brimful_inside.wire import Card, Failure, PhasePeak, Report, RunCounters, WorstBatch
+from brimful_inside.wire import Card, Failure, PhasePeak, Place, Report, RunCounters, WorstBatch
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,7 @@ class Plan:
     baseline_samples_per_s: Estimate | None = None  # the user's own settings, measured in the same session
     warnings: tuple[Diagnostic, ...] = ()
     sizes: tuple[TriedSize, ...] = ()  # ascending
+    places: dict[str, Place] = field(default_factory=dict)  # setting -> where brimful sets it in a script without a flag
 
 
 @dataclass(frozen=True)

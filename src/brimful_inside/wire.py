@@ -31,6 +31,23 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a script without a flag has the number of a setting, as a trial found it (`probe/batch_size`). `kind` "script": a
+    literal of its text, from which the loader's number comes. "loader": the number is set where the loader is made."""
+
+    kind: str
+    file: str  # of the literal, or of the innermost line of the user's own that makes the loader
+    line: int
+    column: int  # in bytes, as in `ast`; 0 for a loader
+    number: int  # what stands there
+    text: str  # that line
+    loader: str  # "data.py:51": where the loader is made
+    calls: List[str] = field(default_factory=list)  # the calls that lead there, innermost first: "/path/data.py:51"
+    not_calls: List[List[str]] = field(default_factory=list)  # the same of loaders that keep their number
+    others: List[str] = field(default_factory=list)  # where else the script's text has this number
+
+
+@dataclass(frozen=True)
 class TrialConfig:
     """How the child runs one trial, or a whole run."""
 
@@ -52,6 +69,10 @@ class TrialConfig:
     keep_out: bool = True  # writes go to the trial's folder, trackers are off, nothing is resumed
     cut: bool = True  # False: a whole run, nothing ends early
     settings: Dict[str, Any] = field(default_factory=dict)  # what brimful.setting(name, default) answers
+    find_places: Optional[str] = (
+        None  # find where loaders' numbers come from: "script" (text and loaders) or "loader" (those alone)
+    )
+    places: Dict[str, Place] = field(default_factory=dict)  # setting -> where its value is set in a script without a flag
     parent_pid: Optional[int] = None  # the trial's first process ends when this one does
     version: int = WIRE_VERSION
 
@@ -173,6 +194,7 @@ class LoaderSeen:
     wait_s: Optional[float]  # waited for all its batches; None on an imaginary card
     batches: List[BatchSeen]  # at most the first 64
     iterations: int = 1  # how often it was iterated
+    places: List[Place] = field(default_factory=list)  # where its batch size can be set; with `TrialConfig.find_places` alone
 
 
 @dataclass(frozen=True)
@@ -281,5 +303,7 @@ def read_config(path: str) -> TrialConfig:
     if raw.get("version") != WIRE_VERSION:
         raise ValueError("the trial config is of wire version %r, this probe reads %d" % (raw.get("version"), WIRE_VERSION))
     card = raw.pop("card", None)
+    places = {name: Place(**place) for name, place in raw.pop("places", {}).items()}
     known = {f.name for f in dataclasses.fields(TrialConfig)}
-    return TrialConfig(card=Card(**card) if card else None, **{k: v for k, v in raw.items() if k in known})
+    others = {k: v for k, v in raw.items() if k in known}
+    return TrialConfig(card=Card(**card) if card else None, places=places, **others)

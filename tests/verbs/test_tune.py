@@ -149,7 +149,7 @@ def test_a_command_without_a_place_for_the_batch_size_shows_what_to_add():
     with pytest.raises(UsageError) as caught:
         work(world, tune, ("my-train", "--epochs", "3"), device="cpu")
     assert "{batch_size}" in caught.value.suggestion
-    assert not world.launched
+    assert [trial.find_places for trial in world.launched] == ["script"], "a trial looked for a number in the script"
 
 
 @pytest.mark.parametrize("objective", ["fastest", "largest"])

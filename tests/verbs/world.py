@@ -18,7 +18,7 @@ from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import replay
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step, Uses, decode, encode_row
-from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen
+from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen, Place
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -43,6 +43,8 @@ class World:
     sample_s: float = 0.001
     device_bytes: int = 80 * GIB  # what the (real) device or host can hold before it is out of memory
     helps: dict[str, float] = field(default_factory=dict)  # what-if -> what is left of a batch's memory
+    places: tuple[Place, ...] = ()  # where the loader's number stands in the script
+    width_follows: bool = False  # the model is as wide as the number in the script's text
     outcome_of: Callable[[Trial, int], Outcome | None] = lambda trial, size: None  # None: as memory says
     launched: list[Trial] = field(default_factory=list)
 
@@ -125,9 +127,10 @@ class World:
         batches = [BatchSeen(size, [[size, 8]], f"{n:x}") for n in range(min(steps, 64))]
         loader = LoaderSeen(
             "train", self.cap or int(trial.settings.get("batch_size", 16)), self.dataset, None, "RandomSampler", self.dataset,
-            False, 0, False, steps, steps * size, 0.0, batches,
+            False, 0, False, steps, steps * size, 0.0, batches, places=list(self.places) if trial.find_places else [],
         )  # fmt: skip
-        optimizer = OptimizerSeen("Adam", steps, 10, [1e-3], [1e-3])
+        wide = self.width_follows and trial.command.places and trial.command.places["batch_size"].kind == "script"
+        optimizer = OptimizerSeen("Adam", steps, size if wide else 10, [1e-3], [1e-3])
         return Report(
             rank=0, world_size=1, device=_label(trial), device_name=None,
             torch_version="2.13.0", ended="steps_done", steps=steps, warmup_steps=trial.warmup_steps,
@@ -165,11 +168,11 @@ def _label(trial: Trial) -> str:
 
 
 def work(world: World, verb: Callable[..., Record], argv=COMMAND, max_batch_size: int | None = None,
-         budget: str | None = None, home: Path | None = None, **more) -> Record:  # fmt: skip
+         budget: str | None = None, home: Path | None = None, batch_size_from: str = "auto", **more) -> Record:  # fmt: skip
     """Calls a verb in that world; without a `home` its record is gone afterwards, but for what is answered."""
     with tempfile.TemporaryDirectory(prefix="brimful-world-") as passing, pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_module, "run_trial", world.launch)
-        options = Options(home=home or Path(passing), budget=budget, max_batch_size=max_batch_size)
+        options = Options(home or Path(passing), budget, max_batch_size, batch_size_from=batch_size_from)
         return verb(argv, options=options, **more)
 
 

@@ -34,6 +34,9 @@ class Common:
     """The longest that one trial may take."""
     steps: Annotated[str | None, Parameter(group=TRIALS)] = None
     """Measured optimizer steps of a trial."""
+    batch_size_from: Annotated[str, Parameter(group=TRIALS)] = "auto"
+    """Where the batch size is set: flag (of the command), script (the number in its text), loader (where the DataLoader is
+    made), none, or auto: the first of these that there is."""
     home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
     """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
     json: Annotated[bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)] = False
@@ -49,6 +52,7 @@ class Common:
             max_batch_size=parse_batch_size(self.max_batch_size) if self.max_batch_size is not None else None,
             time_limit_s=parse_duration(self.time_limit),
             steps=_whole("--steps", self.steps, 1) if self.steps is not None else None,
+            batch_size_from=self.batch_size_from,
             watcher=watcher,
         )
         return {"settings": dict(map(pair, self.set_)), "options": options}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from brimful.measure import gather, outcome
@@ -38,6 +38,7 @@ class Start:
     device: Device
     resumed: bool | None
     host_limit_bytes: int | None
+    places: Mapping[str, wire.Place] = field(default_factory=dict)  # where a script without a flag has a setting's number
 
 
 def run_attempt(
@@ -101,6 +102,7 @@ def _config(start: Start, folder: Path) -> wire.TrialConfig:
         keep_out=False,
         cut=False,
         settings=dict(start.values),
+        places=dict(start.places),
         parent_pid=os.getpid(),
     )
 

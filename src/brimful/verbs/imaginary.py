@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from brimful.decide.batch_size_place import set_at
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Card, context_of, slack_of
 from brimful.decide.memory.intervals import interval_for, kind_of
@@ -16,6 +17,7 @@ from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
+from brimful.verbs.locate import Located, locate
 from brimful.verbs.results import dataset_length, error_of, exception_of, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful.verbs.start import following
@@ -57,8 +59,12 @@ class Tracer:
         return result
 
     def _run(self, batch_size: int | None, limitless: bool) -> TrialResult:
-        trial = Trial(
-            command=self.command,
+        trial = self._trial(self.command, batch_size, limitless)
+        return self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.results) + 1))
+
+    def _trial(self, command: Command, batch_size: int | None, limitless: bool = False) -> Trial:
+        return Trial(
+            command=command,
             settings=dict(self.settings) | self.at(batch_size),
             device=self.device,
             kind=TrialKind.TRACE,
@@ -66,7 +72,15 @@ class Tracer:
             time_limit_s=self.session.options.time_limit_s,
             capacity_bytes=None if limitless else self._capacity_bytes,
         )
-        return self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.results) + 1))
+
+    def locate(self, asked: int | None, given: Mapping[str, Setting]) -> Located:
+        """Finds where the batch size of a script without a flag is set; from here on it is set there."""
+        options = self.session.options
+        first = _first_size(asked, options.max_batch_size, self.device.cards)
+        located = locate(self.session, self.command, self._trial, first, options.batch_size_from, given)
+        self.command = located.command
+        self.results.update(located.results)
+        return located
 
     def at(self, batch_size: int | None) -> dict[str, Setting]:
         """The settings that are of a batch size."""
@@ -242,8 +256,10 @@ def nothing_fits(tracer: Tracer, conclusion: MemoryConclusion) -> DoesNotFit:
 
 def ignores_the_batch_size(command: Command) -> UsageError:
     """The error where neither memory nor samples change with the batch size."""
-    flag = command.found_flags.get("batch_size")
+    flag, set_there = command.found_flags.get("batch_size"), command.places.get("batch_size")
     place = f"the value behind {flag}" if flag else "{batch_size}"
+    if set_there is not None:
+        place = f"the number that is set where {set_at(set_there)}"
     return UsageError(
         problem="the script ignores the batch size: memory and samples a step are the same at every one",
         explanation=f"{place} does not reach its DataLoader",

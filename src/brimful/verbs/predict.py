@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from brimful import command as commands
+from brimful.decide.batch_size_place import AUTO
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
@@ -16,7 +17,7 @@ from brimful.verbs import imaginary
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.results import PHASES, batches_per_step
 from brimful.verbs.session import Options
-from brimful.verbs.start import start, takes_a_batch_size
+from brimful.verbs.start import Start, start, takes_a_batch_size
 from brimful.verbs.warnings import Answer, warnings_of
 from brimful.verbs.what_if import find, what_would_help
 from brimful_inside.simulator.replay import Replayed
@@ -50,12 +51,28 @@ def predict(
     began = start(argv, settings, options, "auto", gpu, gpu_memory, ranks, as_rank)
     with began.session("predict") as session:
         tracer = Tracer(session, began.command, began.device, began.budget, began.other_values())
-        if takes_a_batch_size(began.command):
-            answer = _by_search(tracer, began.asked)
-        else:  # it is run as it stands, and other sizes are not predicted
-            answer = _at(tracer, None, _replay_of_trial(tracer, None))
-        session.keep(_prediction(tracer, answer, what_if))
+        noted: list[Diagnostic] = []
+        has_a_place = takes_a_batch_size(began.command)
+        answer = _by_search(tracer, began.asked) if has_a_place else _without_a_flag(tracer, began, noted)
+        session.keep(_prediction(tracer, answer, what_if, noted))
     return session.record()
+
+
+def _without_a_flag(tracer: Tracer, began: Start, noted: list[Diagnostic]) -> Answer:
+    """By a search where the script's own number can be set; else it is run as it stands, and other sizes are not predicted."""
+    why = commands.no_place_for_a_batch_size()
+    if began.finds_places:
+        located = tracer.locate(began.asked, began.given)
+        if located.place is not None:
+            noted += [located.note] if located.note else []
+            return _by_search(tracer, began.asked or located.place.number)
+        why = commands.no_place_for_a_batch_size(located.why)
+        if began.asked is not None or began.options.batch_size_from != AUTO:
+            tracer.result(None)
+            raise why
+    as_it_stands = "the prediction is for the command as it stands"
+    noted.append(Diagnostic("no-batch-size", why.problem, as_it_stands, why.suggestion))
+    return _at(tracer, None, _replay_of_trial(tracer, None))
 
 
 def _by_search(tracer: Tracer, asked: int | None) -> Answer:
@@ -98,16 +115,12 @@ def _replay_of_trial(tracer: Tracer, batch_size: int | None) -> Replayed | None:
     return tracer.played(batch_size, tracer.limitless_card)
 
 
-def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None) -> Prediction:
+def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, noted: Sequence[Diagnostic]) -> Prediction:
     """The prediction, of all its parts."""
     report, budget = tracer.representative().reports[0], tracer.budget
     fits, traced = answer.fits(budget.bytes), answer.batch_size in tracer.results
     estimate = answer.conclusion.estimate if answer.conclusion else None
-    warnings = warnings_of(tracer, answer)
-    if estimate is None:
-        why = commands.no_place_for_a_batch_size()
-        as_it_stands = "the prediction is for the command as it stands"
-        warnings.append(Diagnostic("no-batch-size", why.problem, as_it_stands, why.suggestion))
+    warnings = [*warnings_of(tracer, answer), *noted]
     largest = _largest(tracer, answer, fits)
     speed = speed_of(tracer, tracer.effective(answer.batch_size), largest)
     if isinstance(speed, Diagnostic):

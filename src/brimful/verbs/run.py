@@ -13,7 +13,7 @@ from brimful import command as commands
 from brimful.codec import Entry
 from brimful.decide.run import settings as run_settings
 from brimful.decide.run.memory_pressure import MemoryPressure
-from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, values_in_force
+from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, EVAL_BATCH_SIZE, values_in_force
 from brimful.decide.run.smaller_batch_size import Known, Size, known_from, next_smaller
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
@@ -34,7 +34,7 @@ from brimful.values import (
     RunStarted,
     Setting,
 )
-from brimful.verbs import devices, run_plan
+from brimful.verbs import devices, run_places, run_plan
 from brimful.verbs.session import Nobody, Options, Session, Watcher, opened
 from brimful.verbs.start import refuse_unreachable, takes_a_batch_size
 
@@ -131,8 +131,10 @@ def run(
     command, advice = devices.with_torch(commands.parse(tuple(argv)))
     given = dict(settings or {})
     resume_words = _resume_words(command, resume_with)
-    refuse_unreachable(command, given)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home)
+    command = run_places.of_plan(command, chosen, options)
+    found_later = [] if takes_a_batch_size(command) or BATCH_SIZE not in given else [BATCH_SIZE, EVAL_BATCH_SIZE]
+    refuse_unreachable(command, {name: value for name, value in given.items() if name not in (*found_later, *command.places)})
     rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
     try:
         commands.fill(command, values_in_force(rows))
@@ -143,6 +145,9 @@ def run(
     started = RunStarted(chosen.source, chosen.why, folder, max_restarts, resume_words, grace_s, limit)
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
     with opened("run", command, chosen.device, options) as session, SignalForwarding(grace_s) as signals:
+        if found_later:
+            command = run_places.found(session, command, chosen, given)
+            rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
         going = _Going(session, watching, command, chosen, started, rows, environment)
         going.keep(started)
         for one in filter(None, [advice, *(Diagnostic("environment", sentence, "yours is in force", "") for sentence in kept)]):
@@ -207,6 +212,7 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
         device=going.chosen.device,
         resumed=bool(resume_words) if number > 1 else None,
         host_limit_bytes=going.started.host_limit_bytes,
+        places=going.command.places,
     )
     going.watcher.attempt_started(number, going.rows)
     pressure = MemoryPressure()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from brimful.codec import SCHEMA, Entry
+from brimful.decide.batch_size_place import AUTO
 from brimful.errors import BrimfulError, DiskFull, Interrupted
 from brimful.measure import carry_over, host
 from brimful.measure.trial import run_trial
@@ -47,6 +48,7 @@ class Options:
     max_batch_size: int | None = None
     time_limit_s: float = 600.0  # of one trial
     steps: int | None = None  # measured steps of a trial; None: as the verb needs
+    batch_size_from: str = AUTO  # `decide.batch_size_place`: "auto", "flag", "script", "loader" or "none"
     watcher: Watcher = field(default_factory=Nobody)
 
 
@@ -62,14 +64,20 @@ class Session:
         self.exit_code = 0  # of a verb that ends without an error
         self.outlives_a_full_disk = False  # what goes on matters more than its record
 
-    def run(self, trial: Trial, expected_total: int | None = None) -> TrialResult:
-        """One trial, kept in the record. Raises Interrupted after the record has it; other outcomes are the caller's."""
+    def run(
+        self,
+        trial: Trial,
+        expected_total: int | None = None,
+        named: Callable[[TrialResult], TrialResult] = lambda result: result,
+    ) -> TrialResult:
+        """One trial, kept in the record; `named` adds what is known at its end alone. Raises Interrupted after the record has
+        it; other outcomes are the caller's."""
         number, watcher = len(self.results) + 1, self.options.watcher
         watcher.trial_started(trial, number, expected_total)
         folder = self.writer.trial_folder(number)
         carry_over.carry_over_files(self.results, self.folder, folder)
         scans = carry_over.scan_files(self.results, self.folder)
-        result = run_trial(trial, folder, self.folder, watcher.trial_progress, scans)
+        result = named(run_trial(trial, folder, self.folder, watcher.trial_progress, scans))
         self.results.append(result)
         self.keep(result)
         watcher.trial_ended(result)
@@ -84,7 +92,8 @@ class Session:
 
     def note(self, advice: Diagnostic) -> None:
         self.keep(advice)
-        self.message(f"{advice.problem}; {advice.explanation}. {advice.suggestion}")
+        text = "; ".join(filter(None, (advice.problem, advice.explanation)))
+        self.message(f"{text}. {advice.suggestion}".rstrip())
 
     def message(self, text: str) -> None:
         self.options.watcher.message(text)

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brimful import command as commands
+from brimful.decide.batch_size_place import AUTO, FLAG, LOADER, SCRIPT, require_choice
 from brimful.decide.loading import EVAL_TIMES
-from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE
+from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, EVAL_BATCH_SIZE
 from brimful.units import parse_batch_size
 from brimful.values import Budget, Command, Device, Diagnostic, Objective, Setting
 from brimful.verbs import devices
 from brimful.verbs.session import Options, Session, opened
-
-EVAL_BATCH_SIZE = "eval_batch_size"
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,18 @@ class Start:
                 session.note(self.advice)
             yield session
 
-    def values(self, **defaults: Setting) -> dict[str, Setting]:
+    @property
+    def finds_places(self) -> bool:
+        """Whether brimful sets the batch size of a script without a flag by itself."""
+        return self.options.batch_size_from in (AUTO, SCRIPT, LOADER)
+
+    def values(self, set_elsewhere: tuple[str, ...] = (), **defaults: Setting) -> dict[str, Setting]:
         """A trial's settings: those given, those in the command, and `defaults` where a placeholder stands open.
 
-        Raises UsageError for a placeholder that stays open, and for a given setting that reaches nothing.
+        Raises UsageError for a placeholder that stays open, and for a given setting that reaches nothing, but those that are
+        `set_elsewhere`, in the script or at its loaders.
         """
-        refuse_unreachable(self.command, self.given)
+        refuse_unreachable(self.command, {name: value for name, value in self.given.items() if name not in set_elsewhere})
         placeholders = commands.placeholders(self.command)
         values = {name: self.command.given[name] for name in placeholders if name in self.command.given} | self.given
         for name, value in defaults.items():
@@ -54,7 +59,8 @@ class Start:
     def other_values(self, **defaults: Setting) -> dict[str, Setting]:
         """As `values`, for a search that sets the batch size, which an open evaluation batch follows (`following`)."""
         defaults = {BATCH_SIZE: 1, EVAL_BATCH_SIZE: 1, ACCUMULATION: 1} | defaults  # a run starts with an accumulation of 1
-        values, is_open = self.values(**defaults), EVAL_BATCH_SIZE not in self.given
+        elsewhere = (BATCH_SIZE, EVAL_BATCH_SIZE) if self.finds_places else ()
+        values, is_open = self.values(elsewhere, **defaults), EVAL_BATCH_SIZE not in self.given
         return {
             name: value for name, value in values.items() if name != BATCH_SIZE and not (is_open and name == EVAL_BATCH_SIZE)
         }
@@ -72,7 +78,8 @@ def start(
 ) -> Start:
     """Raises UsageError for what cannot be meant, NoSuchDevice for an unknown card or a device that is not here."""
     options, given = options or Options(), dict(settings or {})
-    command, advice = devices.with_torch(commands.parse(tuple(argv)))
+    wants = require_choice(options.batch_size_from)
+    command, advice = devices.with_torch(commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG)))
     batch_size = given.get(BATCH_SIZE, command.given.get(BATCH_SIZE))
     asked = None if batch_size is None else parse_batch_size(str(batch_size))
     cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
@@ -83,7 +90,8 @@ def start(
 
 def takes_a_batch_size(command: Command) -> bool:
     """Whether a batch size can be given to the script: by a placeholder, a known flag, or brimful.setting inside."""
-    return BATCH_SIZE in commands.placeholders(command) or any(map(commands.says_its_batch_size_inside, _texts(command)))
+    opened = (*commands.placeholders(command), *command.places)
+    return BATCH_SIZE in opened or any(map(commands.says_its_batch_size_inside, _texts(command)))
 
 
 def following(command: Command, settings: Mapping[str, Setting], batch_size: int) -> dict[str, Setting]:

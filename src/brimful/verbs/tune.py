@@ -31,7 +31,7 @@ from brimful.verbs import imaginary, tune_measured
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.predict import FIXED_TOTAL, speed_of
 from brimful.verbs.session import Options
-from brimful.verbs.start import start, takes_a_batch_size
+from brimful.verbs.start import Start, start, takes_a_batch_size
 from brimful.verbs.tune_measured import rate_advice
 
 
@@ -57,7 +57,7 @@ def tune(
     errors of `verbs.results` when it does not train.
     """
     began = start(argv, settings, options, device, gpu, gpu_memory, ranks, as_rank)
-    if not takes_a_batch_size(began.command):
+    if not takes_a_batch_size(began.command) and not began.finds_places:
         raise commands.no_place_for_a_batch_size()
     if host_policy not in POLICIES:
         raise UsageError(f"--host-policy {host_policy}", "there is no such policy", f"name one of {', '.join(POLICIES)}")
@@ -66,7 +66,9 @@ def tune(
     with began.session("tune", goal) as session:
         if began.device.kind == "imaginary":
             tracer = Tracer(session, began.command, began.device, began.budget, others)
-            session.keep(_on_imaginary(tracer, goal, began.asked))
+            noted: list[Diagnostic] = []
+            asked = began.asked if takes_a_batch_size(began.command) else _without_a_flag(tracer, began, noted)
+            session.keep(_on_imaginary(tracer, goal, asked, noted))
         else:
             tune_measured.run(session, tune_measured.Task(began, goal, others, host_policy, strict))
     return session.record()
@@ -97,7 +99,17 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
     return Objective(name)
 
 
-def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None) -> Plan:
+def _without_a_flag(tracer: Tracer, began: Start, noted: list[Diagnostic]) -> int:
+    """The script's own batch size, or the one given; from here on it is set where its number stands."""
+    located = tracer.locate(began.asked, began.given)
+    if located.place is None:
+        tracer.result(None)
+        raise commands.no_place_for_a_batch_size(located.why)
+    noted += [located.note] if located.note else []
+    return began.asked or located.place.number
+
+
+def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Sequence[Diagnostic] = ()) -> Plan:
     """By memory and the predicted speed: the knee (or the requested size, or the largest), traced before it is named."""
     session = tracer.session
     conclusion = imaginary.search(tracer, asked)
@@ -126,7 +138,12 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None) -> Plan:
         source=Source.PREDICTED,
         peak=_estimate(confirmed or conclusion.peak),
         speed=choice.samples_per_s,
-        warnings=[*imaginary.search_notes(conclusion), *choice.warnings, *rate_advice(tracer.representative(), asked, size)],
+        warnings=[
+            *noted,
+            *imaginary.search_notes(conclusion),
+            *choice.warnings,
+            *rate_advice(tracer.representative(), asked, size),
+        ],
         sizes=_sizes(tracer, conclusion, choice, asked),
     )
 

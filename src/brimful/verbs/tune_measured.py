@@ -9,12 +9,13 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from brimful import command as commands
 from brimful.decide.loading import EVAL_TIMES, LoaderPlan, refuse, workers_to_try
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
+    FIRST_SIZE,
     MAX_TRIALS,
     Measured,
     MeasuredConclusion,
@@ -49,9 +50,10 @@ from brimful.values import (
 from brimful.verbs.devices import require_that_card
 from brimful.verbs.host_room import loader_plan
 from brimful.verbs.imaginary import ignores_the_batch_size
+from brimful.verbs.locate import locate
 from brimful.verbs.results import dataset_length, error_of, require_steps, require_steps_or_memory, trained
 from brimful.verbs.session import Session
-from brimful.verbs.start import Start, following
+from brimful.verbs.start import BATCH_SIZE, Start, following, takes_a_batch_size
 
 _MEMORY_STEPS = 2
 _SPEED_STEPS = 8
@@ -68,6 +70,8 @@ class Task:
     settings: Mapping[str, Setting]  # all but the batch size
     host_policy: str = "measured"
     strict: bool = False
+    tried: Mapping[int, TrialResult] = field(default_factory=dict)  # trials of the memory that were run already
+    noted: tuple[Diagnostic, ...] = ()
 
     @property
     def on_cpu(self) -> bool:
@@ -82,13 +86,16 @@ class Task:
         """Else a few memory trials show how far the search for speed may go, and no largest size is named."""
         return not self.on_cpu or self.objective is not Objective.FASTEST
 
+    def following(self, batch_size: Setting | None) -> dict[str, Setting]:
+        return {} if batch_size is None else following(self.start.command, self.settings, int(batch_size))
+
     def trial(self, session: Session, kind: TrialKind, settings: Mapping[str, Setting], **others) -> Trial:
         """On a CPU the budget is host memory, and the trial is ended before the kernel would do it."""
         if kind is TrialKind.SPEED:
             others = {"see_eval": False, "warmup_steps": _SPEED_WARMUP_STEPS} | others
         return Trial(
             command=self.start.command,
-            settings={**self.settings, **following(self.start.command, self.settings, int(settings["batch_size"])), **settings},
+            settings={**self.settings, **self.following(settings.get(BATCH_SIZE)), **settings},
             device=self.start.device,
             kind=kind,
             steps=session.options.steps or (_MEMORY_STEPS if kind is TrialKind.MEMORY else _SPEED_STEPS),
@@ -100,6 +107,8 @@ class Task:
 
 def run(session: Session, task: Task) -> Plan:
     """Tunes `task`; estimates and plan go into the session's record. Raises DoesNotFit and the errors of `verbs.results`."""
+    if not takes_a_batch_size(task.start.command):
+        task = _without_a_flag(session, task)
     memory, limits = _search_memory(session, task)
     session.keep(memory.estimate)
     if memory.estimate.ignores_batch_size and _same_samples(session.results):
@@ -118,13 +127,32 @@ def run(session: Session, task: Task) -> Plan:
     return plan
 
 
+def _without_a_flag(session: Session, task: Task) -> Task:
+    """The task with its batch size set where the script has its number. Raises UsageError where it has none."""
+    size = min(FIRST_SIZE, session.options.max_batch_size or FIRST_SIZE)
+
+    def trial(command: Command, batch_size: int | None) -> Trial:
+        changed = replace(task, start=replace(task.start, command=command))
+        kind = TrialKind.AUDIT if batch_size is None else TrialKind.MEMORY
+        return changed.trial(session, kind, {} if batch_size is None else {BATCH_SIZE: batch_size})
+
+    wants, given = session.options.batch_size_from, task.start.given
+    located = locate(session, task.start.command, trial, size, wants, given)
+    if located.place is None:
+        require_steps(session, located.results[None])
+        raise commands.no_place_for_a_batch_size(located.why)
+    start = replace(task.start, command=located.command, asked=task.start.asked or located.place.number)
+    tried = {one: result for one, result in located.results.items() if one == size}
+    return replace(task, start=start, tried=tried, noted=(located.note,) if located.note else ())
+
+
 def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Limits]:
     """Peaks at few batch sizes, and the limits with the length of the data set in them."""
     limits, budget = Limits(max_batch_size=session.options.max_batch_size), task.start.budget
     trials = MAX_TRIALS if task.searches_largest else _SMALL_MEMORY_TRIALS
 
     def measured(size: int) -> Measured:
-        trial_result = session.run(task.trial(session, TrialKind.MEMORY, {"batch_size": size}))
+        trial_result = task.tried.get(size) or session.run(task.trial(session, TrialKind.MEMORY, {"batch_size": size}))
         require_steps_or_memory(session, trial_result)
         require_that_card(task.start.device, trial_result)
         return Measured(trial_result.outcome, peak_bytes(trial_result, budget.memory), dataset_length(trial_result))
@@ -251,7 +279,7 @@ def _plan(session: Session, task: Task, result: SearchResult, memory: MemoryEsti
         peak=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory, evaluation included") if peak else None,
         speed=rate_estimate(rates, noise) if rates else None,
         baseline_speed=rate_estimate(baseline, noise) if baseline else None,
-        warnings=[*_noise_advice(noise), *room.warnings, *rate_advice(confirmed, asked, size)],
+        warnings=[*task.noted, *_noise_advice(noise), *room.warnings, *rate_advice(confirmed, asked, size)],
         sizes=_sizes(session, task, result, memory),
     )
 

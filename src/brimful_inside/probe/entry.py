@@ -43,6 +43,10 @@ def start() -> None:
         from brimful_inside.probe.memory.host_memory import give_freed_memory_back
 
         give_freed_memory_back(context)
+    if config.find_places or config.places:
+        from brimful_inside.probe.batch_size import enter_user_code
+
+        enter_user_code(config)
     os.register_at_fork(after_in_child=context.after_fork)
     # The objects of torch are on no card yet: an imaginary card may keep the garbage collector away from them for good.
     import_hooks.load_quietly("torch", freeze=config.device == "imaginary")
@@ -67,6 +71,7 @@ def _end_with_parent(parent_pid: Optional[int], number: int) -> None:
 
 def _install(context: ProcessContext, torch: Any) -> None:
     """The hooks into torch's base classes, and the probe that they call. Runs when `import torch` is complete."""
+    from brimful_inside.probe.batch_size import enter_loaders
     from brimful_inside.probe.hooks.data_loaders import patch_loaders
     from brimful_inside.probe.hooks.exceptions import watch_exceptions
     from brimful_inside.probe.hooks.forward_backward import patch_backward, patch_compile
@@ -81,6 +86,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
     patch(torch.amp.GradScaler, "step", _scaler_step)
     patch(torch.nn.Module, "eval", _eval)
     patch(torch.nn.Module, "train", _train)
+    enter_loaders(context.config)
     patch_loaders(probe_of_rank)
     patch_samplers()
     patch_frameworks(context.config)

@@ -9,7 +9,7 @@ from brimful.command import placeholders
 from brimful.decide.run.smaller_batch_size import Size
 from brimful.values import Command, Plan, PlannedSetting, Setting, Source
 
-BATCH_SIZE, ACCUMULATION = "batch_size", "accumulation"
+BATCH_SIZE, EVAL_BATCH_SIZE, ACCUMULATION = "batch_size", "eval_batch_size", "accumulation"
 
 
 def settings_of(
@@ -36,15 +36,21 @@ def _row(
     given: Mapping[str, Setting],
 ) -> PlannedSetting | None:
     asked = command.given.get(name)
+    if asked is None and planned is not None and name in command.places:
+        asked = planned.requested
     if name in given:
         others = {"the plan's": planned.effective if planned else None, "the command's": asked}
         over = "".join(f", over {whose} {v}" for whose, v in others.items() if v is not None and v != given[name])
         return PlannedSetting(name, given[name], given[name], f"given with --set{over}", Source.MEASURED)
-    if name not in opened and asked is not None:
+    if name not in opened and asked is not None and name not in command.places:
         passed = f"; the plan's {planned.effective} has no place in it" if planned and planned.effective != asked else ""
         return PlannedSetting(name, asked, asked, f"as in the command{passed}", Source.MEASURED)
     if planned is not None and planned.effective is not None:
-        reach = "" if name in opened else f"; the command has no {{{name}}}, so that only brimful.setting({name!r}) meets it"
+        reach = (
+            ""
+            if name in opened or name in command.places
+            else f"; the command has no {{{name}}}, so that only brimful.setting({name!r}) meets it"
+        )
         return PlannedSetting(name, asked, planned.effective, f"by the plan {plan_name}: {planned.why}{reach}", planned.source)
     if asked is not None:
         return PlannedSetting(name, asked, asked, "as in the command", Source.MEASURED)

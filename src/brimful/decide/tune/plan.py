@@ -24,8 +24,11 @@ from brimful.values import (
 def command_line(command: Command, settings: Mapping[str, Setting], environment: Mapping[str, str] | None = None) -> str:
     """A line for the shell: the environment in front, every word quoted where it has to be.
 
-    Raises UsageError for a placeholder that `settings` leaves open.
+    A script whose batch size brimful sets itself is run by brimful, with the plan. Raises UsageError for a placeholder that
+    `settings` leaves open.
     """
+    if command.places:
+        return f"brimful run -- {shlex.join(command.argv)}"
     variables = sorted((command.environment | dict(environment or {})).items())
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables), shlex.join(fill(command, settings))])
 
@@ -88,4 +91,5 @@ def make_plan(
         baseline_samples_per_s=baseline_speed,
         warnings=tuple(warnings),
         sizes=tuple(sizes),
+        places=command.places,
     )

@@ -11,6 +11,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 from torch.utils.data import IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
+from brimful_inside.probe.batch_size import places_of_loader
 from brimful_inside.probe.context import current_probe, guarded, patch
 from brimful_inside.probe.worst_case import batch_tensors
 from brimful_inside.wire import BatchSeen, LoaderSeen
@@ -78,8 +79,10 @@ def _facts(loader: Any) -> Dict[str, Any]:
     plain = type(sampler).__name__ == "BatchSampler"
     inner = loader.sampler if plain else sampler
     iterable = isinstance(loader.dataset, IterableDataset)
+    batch_size = loader.batch_size if loader.batch_size is not None else getattr(sampler, "batch_size", None)
     return {
-        "batch_size": loader.batch_size if loader.batch_size is not None else getattr(sampler, "batch_size", None),
+        "batch_size": batch_size,
+        "places": places_of_loader(batch_size),
         "dataset_length": None if iterable else _length(loader.dataset),
         "length": _length_of_iterable(loader) if iterable else _length(sampler),
         "sampler": type(inner).__name__,

@@ -1,0 +1,150 @@
+"""Where the batch size of a script without a flag is set, from what trials showed: the literal of its text that the training
+loader's number comes from, or the loader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from brimful.errors import UsageError
+from brimful.outcomes import OUT_OF_MEMORY
+from brimful.values import Command, Diagnostic, Outcome, Place, Report, TrialResult
+from brimful_inside.wire import LoaderSeen
+
+FLAG, SCRIPT, LOADER, NONE, AUTO = "flag", "script", "loader", "none", "auto"
+CHOICES = (AUTO, FLAG, SCRIPT, LOADER, NONE)
+_NAMED = 3  # other places of the same number
+
+
+def require_choice(text: str | None) -> str:
+    """What --batch-size-from asks for. Raises UsageError."""
+    if text not in (None, *CHOICES):
+        explanation = "the batch size is set by a flag, in the script's text, where the loader is made, or not at all"
+        raise UsageError(f"--batch-size-from {text}", explanation, f"name one of {', '.join(CHOICES)}")
+    return text or AUTO
+
+
+def main_loader(result: TrialResult, role: str = "train") -> LoaderSeen | None:
+    """The first rank's loader that gave most batches."""
+    found = [one for report in result.reports[:1] for one in report.loaders if one.role == role and one.batches_seen]
+    return max(found, key=lambda one: one.batches_seen, default=None)
+
+
+def places_in(result: TrialResult, wants: str = AUTO) -> tuple[Place, ...]:
+    """Where the training loader's number can be set, best first: in the script's text, then at the loader."""
+    train = main_loader(result)
+    others = [one for report in result.reports[:1] for one in report.loaders if one is not train and one.role != "train"]
+    places = [] if train is None else [_alone(place, others) for place in train.places]
+    return tuple(place for place in places if wants in (AUTO, place.kind))
+
+
+def eval_place_in(result: TrialResult, training: Place) -> Place | None:
+    """Where the evaluation loader's number is set without the training loader's; None where the two are one."""
+    found, train = main_loader(result, "eval"), main_loader(result)
+    if found is None or train is None:
+        return None
+    for place in found.places:
+        same = [(one.file, one.line, one.column, one.calls) for one in (*train.places, training)]
+        if (place.file, place.line, place.column, place.calls) not in same:
+            return _alone(place, [train])
+    return None
+
+
+def _alone(place: Place, others: list[LoaderSeen]) -> Place:
+    """Loaders made by other calls keep their numbers."""
+    if place.kind != LOADER:
+        return place
+    calls = [one.calls for other in others for one in other.places if one.kind == LOADER and one.calls != place.calls]
+    return replace(place, not_calls=calls)
+
+
+def doubt(own: TrialResult, other: TrialResult, place: Place, size: int) -> str | None:
+    """Why `place` is not that of the batch size alone, by a trial at the script's own number and one at `size`; else None."""
+    if other.outcome in OUT_OF_MEMORY or not own.reports:
+        return None
+    if other.outcome is not Outcome.COMPLETED or not any(report.steps for report in other.reports):
+        return f"the script fails with {size:,} there"
+    before, after = _parameters(own.reports[0]), _parameters(other.reports[0])
+    if before != after and own.outcome is Outcome.COMPLETED:
+        return f"the model follows it as well ({before:,} parameters with {place.number:,}, {after:,} with {size:,})"
+    first, second = main_loader(own), main_loader(other)
+    if first is None or second is None or first.batch_size is None or second.batch_size is None:
+        return None
+    if abs(second.batch_size - first.batch_size * size / place.number) >= 1:
+        return f"with {size:,} there the loader is made with {second.batch_size:,}"
+    if _is_in_samples(first, second):
+        return f"the samples follow it as well ({_shapes(first)} with {place.number:,}, {_shapes(second)} with {size:,})"
+    return None
+
+
+def _parameters(report: Report) -> int:
+    return sum(one.parameters for one in report.optimizers)
+
+
+def _shapes(loader: LoaderSeen) -> str:
+    return " and ".join("×".join(map(str, shape)) for shape in loader.batches[0].shapes[:2])
+
+
+def _is_in_samples(first: LoaderSeen, second: LoaderSeen) -> bool:
+    """Whether a batch has its size in a second dimension too, at both sizes."""
+    if not first.batches or not second.batches:
+        return False
+    for one, other in zip(first.batches[0].shapes, second.batches[0].shapes, strict=False):
+        pairs = list(zip(one, other, strict=False))
+        if pairs and pairs[0][0] != pairs[0][1] and pairs[0] in pairs[1:]:
+            return True
+    return False
+
+
+def with_place(command: Command, name: str, place: Place) -> Command:
+    """The command whose setting `name` is set at `place`, where its own number stands."""
+    return replace(command, places={**command.places, name: place}, given={**command.given, name: place.number})
+
+
+def set_at(place: Place) -> str:
+    """ "train.py:5 has 128"."""
+    if place.kind == LOADER:
+        return f"{place.loader} makes the DataLoader with {place.number:,}"
+    return f"{_short(place)} has {place.number:,}"
+
+
+def _short(place: Place) -> str:
+    return f"{place.file.rpartition('/')[2]}:{place.line}"
+
+
+def found(place: Place, why_not: str | None = None) -> Diagnostic:
+    """What brimful sets, and what does not follow. `why_not`: why it is not set in the script's text."""
+    if place.kind == LOADER:
+        explanation = (
+            f"what the script computes from its {place.number:,} elsewhere (steps of an epoch, buffers) does not follow"
+        )
+        return Diagnostic(
+            "batch-size-place",
+            f"batch_size: no flag; set where {place.loader} makes the training DataLoader with {place.number:,}",
+            explanation if why_not is None else f"not in the script's text, as {why_not}; {explanation}",
+            "--batch-size-from none leaves the script as it is",
+        )
+    here, others = _short(place), [one for one in place.others if one != place.loader]
+    makes = "the training DataLoader is made" if here == place.loader else f"{place.loader} makes the training DataLoader"
+    stays = ""
+    if others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        stays = f"; {place.number:,} also stands at {', '.join(others[:_NAMED])}{more}, and stays there"
+    return Diagnostic(
+        "batch-size-place",
+        f"batch_size: no flag; set where {here} has {place.number:,} (`{place.text}`), with which {makes}",
+        f"what the script computes from it follows{stays}",
+        "--batch-size-from loader sets it at the loader alone, none leaves the script as it is",
+    )
+
+
+def why_none(result: TrialResult, wants: str) -> str:
+    """Why the batch size of a script without a flag cannot be set."""
+    train = main_loader(result)
+    if train is None:
+        return "no flag takes it, and the training uses no DataLoader whose number could be set"
+    if train.batch_size is None:
+        maker = "the data set itself" if train.sampler == "NoneType" else f"{train.sampler}, a class of the script's own,"
+        return f"no flag takes it, and {maker} makes the batches of the training DataLoader"
+    if wants == SCRIPT:
+        return f"the training DataLoader's {train.batch_size:,} comes from no integer in the script's text"
+    return f"no flag takes it, and brimful did not see where the training DataLoader's {train.batch_size:,} comes from"

@@ -1,0 +1,53 @@
+"""The batch size of a script without a flag: a finding trial shows where the number stands, later ones set it there."""
+
+from __future__ import annotations
+
+import ast
+import os
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Dict, List, Optional, Tuple
+
+from brimful_inside.probe.batch_size import literals, loader_arguments, user_code
+from brimful_inside.probe.batch_size.loader_arguments import LOADER, SCRIPT
+from brimful_inside.probe.batch_size.numbers import Number
+from brimful_inside.wire import Place, TrialConfig
+
+_literals: Optional[literals.Literals] = None
+
+
+def enter_user_code(config: TrialConfig) -> None:
+    """Before the script starts: its text is read by us, where a place in it is to be found or set."""
+    global _literals
+    if config.find_places == SCRIPT:
+        _literals = literals.Literals()
+        mark = _literals.mark
+        user_code.enter(lambda source, path: mark(source, os.path.realpath(path)))
+        ForkingPickler.register(Number, Number.keep_place)
+    by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]] = {}
+    for name, place in config.places.items():
+        if place.kind == SCRIPT and name in config.settings:
+            by_file.setdefault(os.path.realpath(place.file), {})[(place.line, place.column)] = (
+                place.number,
+                int(config.settings[name]),
+            )
+    if by_file:
+        user_code.enter(lambda source, path: _replaced(source, os.path.realpath(path), by_file))
+
+
+def _replaced(source: bytes, path: str, by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]]) -> Optional[ast.Module]:
+    return literals.replaced(source, path, by_file[path]) if path in by_file else None
+
+
+def enter_loaders(config: TrialConfig) -> None:
+    """Once torch is imported."""
+    if config.find_places is not None:
+        loader_arguments.find_in_loaders()
+    places = [
+        (p, int(config.settings[name])) for name, p in config.places.items() if p.kind == LOADER and name in config.settings
+    ]
+    if places:
+        loader_arguments.set_in_loaders(places)
+
+
+def places_of_loader(number: Any) -> List[Place]:
+    return loader_arguments.places_of_loader(number, _literals)

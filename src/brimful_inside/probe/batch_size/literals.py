@@ -1,0 +1,126 @@
+"""The integers in a script's text: in a finding trial each becomes a `Number` that knows its place; later one is replaced.
+
+Only those that are a value as they stand: assigned, returned, passed, a default, in a tuple or a dictionary, or multiplied. The
+positions of all others, and every line number, stay as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from brimful_inside.probe.batch_size.numbers import Literal, Number
+
+LARGEST = 1 << 24  # no batch is larger
+TABLE = "__brimful_numbers__"  # in builtins: what stands in place of the literals
+
+
+class Literals:
+    """All integers of the texts that were read in this process."""
+
+    def __init__(self) -> None:
+        self.table: List[Number] = []
+        self._all: List[Tuple[str, int, int, int]] = []  # (file, line, column, number), marked or not
+
+    def mark(self, source: bytes, path: str) -> ast.Module:
+        """The tree of `source`, whose integers know their places. Raises SyntaxError, ValueError."""
+        tree = ast.parse(source, path)
+        lines = source.decode("utf-8", "replace").splitlines()
+        self._all += [(path, n.lineno, n.col_offset, n.value) for n in ast.walk(tree) if _is_number(n)]  # type: ignore[attr-defined]
+        for holder, name, index, node in _values(tree):
+            text = lines[node.lineno - 1].strip() if node.lineno <= len(lines) else ""
+            self.table.append(Number(node.value, Literal(path, node.lineno, node.col_offset, node.value, text[:100])))  # type: ignore[arg-type]
+            _put(holder, name, index, _lookup(len(self.table) - 1, node))
+        setattr(builtins, TABLE, self.table)
+        return tree
+
+    def others(self, literal: Literal) -> List[str]:
+        """ "model.py:12", for each other place where the texts have this number."""
+        place = (literal.file, literal.line, literal.column)
+        found = [(file, line) for file, line, column, n in self._all if n == literal.number and (file, line, column) != place]
+        return ["%s:%d" % one for one in dict.fromkeys(found)]
+
+
+def replaced(source: bytes, path: str, numbers: Dict[Tuple[int, int], Tuple[int, int]]) -> ast.Module:
+    """The tree of `source` with other integers: (line, column) -> (what stands there, what is to stand there).
+
+    Raises LookupError where the text has changed since the place was found.
+    """
+    tree, left = ast.parse(source, path), dict(numbers)
+    for holder, name, index, node in _values(tree):
+        own, value = left.get((node.lineno, node.col_offset), (None, 0))
+        if own is not None and own == node.value:
+            del left[(node.lineno, node.col_offset)]
+            _put(holder, name, index, ast.copy_location(ast.Constant(value), node))
+    if left:
+        line, column = next(iter(left))
+        raise LookupError("%s:%d has no %d any more" % (path, line, left[(line, column)][0]))
+    return tree
+
+
+def _lookup(index: int, node: ast.Constant) -> ast.expr:
+    table = ast.copy_location(ast.Name(TABLE, ast.Load()), node)
+    place = ast.copy_location(ast.Constant(index), node)
+    return ast.copy_location(ast.Subscript(table, place, ast.Load()), node)
+
+
+def _is_number(node: Optional[ast.AST]) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and 1 <= node.value <= LARGEST
+
+
+# The fields of a node in which an integer is a value as it stands.
+_FIELDS: Dict[type, Tuple[str, ...]] = {
+    ast.Assign: ("value",),
+    ast.AnnAssign: ("value",),
+    ast.NamedExpr: ("value",),
+    ast.Return: ("value",),
+    ast.Lambda: ("body",),
+    ast.Tuple: ("elts",),
+    ast.List: ("elts",),
+    ast.Dict: ("values",),
+    ast.keyword: ("value",),
+    ast.Call: ("args",),
+    ast.arguments: ("defaults", "kw_defaults"),
+    ast.IfExp: ("body", "orelse"),
+    ast.BoolOp: ("values",),
+}
+_FACTORS = (ast.Mult, ast.FloorDiv)
+_NO_VALUES = ("range", "len", "isinstance")  # calls whose integers are not passed on
+
+
+def _values(tree: ast.AST) -> Iterable[Tuple[Any, str, Optional[int], ast.Constant]]:
+    """(node, field, index in it, integer), for each integer that is a value. Annotations and subscripts hold none."""
+    found: List[Tuple[Any, str, Optional[int], ast.Constant]] = []
+    for node in _nodes(tree):
+        names = _FIELDS.get(type(node), ())
+        if isinstance(node, ast.BinOp) and isinstance(node.op, _FACTORS):
+            names = ("left", "right") if isinstance(node.op, ast.Mult) else ("left",)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NO_VALUES:
+            continue
+        for name in names:
+            value = getattr(node, name)
+            for index, one in enumerate(value) if isinstance(value, list) else ((None, value),):
+                if _is_number(one):
+                    found.append((node, name, index, one))
+    return found
+
+
+def _nodes(tree: ast.AST) -> Iterable[ast.AST]:
+    """All nodes but those of annotations, subscripts' indices and patterns."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        for name, value in ast.iter_fields(node):
+            skipped = name in ("annotation", "returns", "slice", "pattern")
+            todo += (
+                [] if skipped else [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, ast.AST)]
+            )
+
+
+def _put(holder: Any, name: str, index: Optional[int], node: ast.expr) -> None:
+    if index is None:
+        setattr(holder, name, node)
+    else:
+        getattr(holder, name)[index] = node

@@ -1,0 +1,134 @@
+"""The batch size with which loaders are made: its place is found, or it is set, in DataLoader and PyTorch's BatchSampler."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from typing import Any, List, Optional, Sequence, Tuple
+
+from brimful_inside.probe.batch_size.literals import Literals
+from brimful_inside.probe.batch_size.numbers import Number, places_of
+from brimful_inside.probe.batch_size.user_code import is_users
+from brimful_inside.probe.context import guarded, patch
+from brimful_inside.wire import Place
+
+MAX_CALLS = 30
+SCRIPT, LOADER = "script", "loader"
+# Frames of these are no calls of the script, or differ from process to process.
+_NO_CALLS = (
+    *("<frozen", "runpy.py", "multiprocessing" + os.sep, "brimful_inside" + os.sep),
+    os.path.join("torch", "multiprocessing", ""),
+)
+
+
+def calls_of(frame: Any) -> Tuple[str, ...]:
+    """ "/path/data.py:51" for each call that leads to `frame`, innermost first, torch's own classes of loaders left out."""
+    found: List[str] = []
+    while frame is not None and len(found) < MAX_CALLS:
+        path = frame.f_code.co_filename
+        if not any(part in path for part in _NO_CALLS) and not (not found and _is_of_loaders(path)):
+            found.append("%s:%d" % (path, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _is_of_loaders(path: str) -> bool:
+    return os.path.join("torch", "utils", "data", "") in path
+
+
+def _local(calls: Sequence[str]) -> Tuple[str, ...]:
+    """The calls up to the first one in the user's own code."""
+    for n, call in enumerate(calls):
+        if is_users(call.rpartition(":")[0]):
+            return tuple(calls[: n + 1])
+    return tuple(calls)
+
+
+def _users(calls: Sequence[str]) -> str:
+    local = _local(calls)
+    return local[-1] if local else "?:0"
+
+
+def find_in_loaders() -> None:
+    """From here on each loader's number knows the calls that made it. One that is made after another keeps those."""
+
+    def found(value: Any, frame: Any) -> Any:
+        if not isinstance(value, int) or isinstance(value, bool) or (isinstance(value, Number) and value.calls is not None):
+            return value
+        literal, _ = places_of(value)
+        return Number(value, literal, calls_of(frame))
+
+    _patch_loaders(found)
+
+
+def set_in_loaders(places: Sequence[Tuple[Place, int]]) -> None:
+    """From here on loaders that are made at these places get these numbers."""
+
+    def set_there(value: Any, frame: Any) -> Any:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return value
+        calls = calls_of(frame)
+        return next((number for place, number in places if _is_made_at(place, calls)), value)
+
+    _patch_loaders(set_there)
+
+
+def _is_made_at(place: Place, calls: Tuple[str, ...]) -> bool:
+    """By all calls where the place or its opposite has them; else (a script calls from another line later) by the nearest."""
+    if list(calls) == place.calls:
+        return True
+    if list(calls) in place.not_calls:
+        return False
+    local = _local(calls)
+    return local == _local(place.calls) and all(local != _local(other) for other in place.not_calls)
+
+
+def _patch_loaders(changed: Any) -> None:
+    from torch.utils.data import BatchSampler, DataLoader
+
+    changed = guarded(changed)
+
+    def loader(original: Any, self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(2)  # around `patch`'s own
+        if args:
+            args = (_kept(changed, args[0], frame), *args[1:])
+        elif "batch_size" in kwargs or kwargs.get("batch_sampler") is None:
+            kwargs["batch_size"] = _kept(changed, kwargs.get("batch_size", 1), frame)
+        return original(self, dataset, *args, **kwargs)
+
+    def sampler(original: Any, self: Any, sampler: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(2)
+        if args:
+            args = (_kept(changed, args[0], frame), *args[1:])
+        elif "batch_size" in kwargs:
+            kwargs["batch_size"] = _kept(changed, kwargs["batch_size"], frame)
+        return original(self, sampler, *args, **kwargs)
+
+    patch(DataLoader, "__init__", loader)
+    patch(BatchSampler, "__init__", sampler)
+
+
+def _kept(changed: Any, value: Any, frame: Any) -> Any:
+    """None is a value of a batch size, and what a guarded function returns after an error of ours."""
+    new = changed(value, frame) if value is not None else None
+    return value if new is None else new
+
+
+def places_of_loader(number: Any, literals: Optional[Literals]) -> List[Place]:
+    """Where a loader's number can be set, best first."""
+    literal, calls = places_of(number)
+    if calls is None:
+        return []
+    file, _, line = _users(calls).rpartition(":")
+    made = "%s:%s" % (os.path.basename(file), line)
+    text = linecache.getline(file, int(line)).strip()[:100]
+    found = [Place(LOADER, file, int(line), 0, int(number), text, made, calls)]
+    if literal is not None and literals is not None:
+        others = [
+            "%s:%s" % (os.path.basename(place.rpartition(":")[0]), place.rpartition(":")[2])
+            for place in literals.others(literal)
+        ]
+        where = (SCRIPT, literal.file, literal.line, literal.column, literal.number, literal.text, made)
+        found.insert(0, Place(*where, others=others[:8]))
+    return found

@@ -1,0 +1,147 @@
+"""How Python gets the code of the user's own files: as the script, with ``-m``, by an import, in a spawned process.
+
+`enter` lets a function make the tree of each such file. Files of packages (site-packages, the standard library) are left alone,
+and nothing is written: neither the files nor bytecode.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.machinery
+import os
+import sys
+import sysconfig
+from typing import Any, Callable, Optional
+
+from brimful_inside.probe.context import current_context, note_own_error, own_argv, patch, script_of
+
+#: The tree to run in place of a file's own; None: the file as it is.
+MakeTree = Callable[[bytes, str], Optional[ast.Module]]
+
+FIRST = "__brimful_first__"  # in builtins: what the script calls before all else
+_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+_LIBRARIES = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # brimful_inside
+
+
+def is_users(path: str) -> bool:
+    """Whether a file is the user's own."""
+    if path.startswith("<") or any(part in path for part in _PACKAGES):
+        return False
+    whole = os.path.realpath(path)
+    return not any(whole.startswith(folder + os.sep) for folder in (*_LIBRARIES, _OWN)) and not any(
+        p in whole for p in _PACKAGES
+    )
+
+
+def enter(make_tree: MakeTree) -> None:
+    """From here on `make_tree(source, path)` makes the trees of the user's files. Call it before the script starts."""
+
+    def code_of(path: str, begins_with: Any = None) -> Any:
+        """None: Python's own way."""
+        try:
+            if not is_users(path):
+                return None
+            with open(path, "rb") as file:
+                tree = make_tree(file.read(), path)
+            if tree is None:
+                return None
+            if begins_with is not None:
+                _insert_call(tree, begins_with)
+            return compile(tree, path, "exec", dont_inherit=True)
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            return None  # Python itself says what is wrong
+        except LookupError as error:
+            context = current_context()
+            if context is not None:
+                context.note("a number that brimful sets was not found: %s" % error)
+            return None
+        except Exception:
+            note_own_error("the reading of %s" % path)
+            return None
+
+    def get_code(original: Any, loader: Any, name: Any) -> Any:
+        code = code_of(getattr(loader, "path", ""))
+        return original(loader, name) if code is None else code
+
+    patch(importlib.machinery.SourceFileLoader, "get_code", get_code)
+    _in_run_path(code_of)
+    script = _script()
+    if script is not None:
+        sys.path_hooks.insert(0, _Hook(os.path.abspath(script), code_of))
+
+
+def _script() -> Optional[str]:
+    """The file that this process was started with."""
+    name = script_of(own_argv())
+    return name if name and os.path.isfile(name) else None
+
+
+def _in_run_path(code_of: Callable[[str], Any]) -> None:
+    """`runpy` compiles the main script of a spawned process itself, by the built-in that this name hides."""
+    import runpy
+
+    def compiled(source: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+        code = code_of(os.fsdecode(filename))
+        return compile(source, filename, *args, **kwargs) if code is None else code
+
+    runpy.compile = compiled  # type: ignore[attr-defined]
+
+
+class _Hook:
+    """In `sys.path_hooks`, which Python asks whether its script is an archive that has a ``__main__``: for once it is."""
+
+    def __init__(self, path: str, code_of: Callable[..., Any]):
+        self._path = path
+        self._code_of = code_of
+        self._asked = False
+
+    def __call__(self, path: str) -> Any:
+        if self._asked or os.path.abspath(path) != self._path:
+            raise ImportError
+        self._asked = True
+        finder = _MainFinder(path)
+        finder.code = self._code_of(path, finder.as_script)
+        if finder.code is None:
+            raise ImportError
+        return finder
+
+
+class _MainFinder:
+    def __init__(self, path: str):
+        self._path = path
+        self.code: Any = None
+
+    def find_spec(self, name: str, target: Any = None) -> Any:
+        if name != "__main__":
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, origin=self._path)  # type: ignore[arg-type]
+        spec.has_location = True
+        return spec
+
+    def get_code(self, name: str) -> Any:
+        """Python has put the script itself in front of `sys.path`, where its folder belongs."""
+        sys.path_importer_cache.pop(self._path, None)
+        if sys.path and sys.path[0] == self._path:
+            sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [os.path.dirname(os.path.realpath(self._path))]
+        return self.code
+
+    def is_package(self, name: str) -> bool:
+        return False
+
+    def as_script(self, names: Any) -> None:
+        """The globals of a script, which is no archive."""
+        names["__spec__"] = names["__package__"] = names["__cached__"] = None
+        names["__loader__"] = importlib.machinery.SourceFileLoader("__main__", self._path)
+
+
+def _insert_call(tree: ast.Module, function: Callable[[Any], None]) -> None:
+    """``function(globals())`` before the first statement, in its line; behind a docstring and imports from the future."""
+    setattr(builtins, FIRST, function)
+    for at, statement in enumerate(tree.body):
+        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not (is_text and at == 0) and not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
+            call = ast.Expr(ast.Call(ast.Name(FIRST, ast.Load()), [ast.Call(ast.Name("globals", ast.Load()), [], [])], []))
+            tree.body.insert(at, ast.fix_missing_locations(ast.copy_location(call, statement)))
+            return

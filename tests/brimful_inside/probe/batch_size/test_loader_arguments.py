@@ -1,0 +1,173 @@
+"""Trials of scripts without a flag: one finds where the loader's number comes from, a second one sets it there."""
+
+from __future__ import annotations
+
+import importlib.util
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from brimful_inside.wire import Place
+from tests.brimful_inside.helper import contents
+
+#: What every script needs besides its loaders.
+COMMON = """
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+
+data, test = TensorDataset(torch.randn(400, 6)), TensorDataset(torch.randn(100, 6))
+
+def train(loader, evaluation=(), width=6):
+    model = torch.nn.Linear(6, width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        model.train()
+        for x, in loader:
+            optimizer.zero_grad(); model(x).mean().backward(); optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for x, in evaluation: model(x)
+"""
+SCRIPTS = {
+    "a module-level number and an evaluation of its own": """
+        from common import *
+        batch = 40
+        train(DataLoader(data, batch_size=batch, drop_last=True),
+              DataLoader(test, batch_size=50))
+        print("steps", len(data) // batch)
+    """,
+    "loaders made by one function, anew in each epoch": """
+        from common import *
+        def make(which, size): return DataLoader(which, size)
+        size = int("40")
+        for epoch in range(2):
+            train(make(data, size),
+                  make(test, size))
+    """,
+    "batches of a BatchSampler": """
+        from common import *
+        n = int("40")
+        train(DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), n, True)))
+    """,
+    "a number from an imported file": """
+        from common import *
+        from config import BATCH
+        train(DataLoader(data, batch_size=BATCH),
+              DataLoader(test, BATCH))
+    """,
+    "ranks that the script spawns": """
+        from common import *
+        import torch.multiprocessing as mp
+        batch = 40
+        def rank(index, given):
+            import os, torch.distributed as dist
+            os.environ.update(RANK=str(index), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29577")
+            dist.init_process_group("gloo")
+            train(DataLoader(data, batch_size=batch // dist.get_world_size()))
+            print("given", given)
+            dist.destroy_process_group()
+        if __name__ == "__main__":
+            mp.spawn(rank, args=(batch,), nprocs=2)
+    """,
+}
+#: (kind and line of the best place, training batches at 24, evaluation batches at 24)
+EXPECTED = {
+    "a module-level number and an evaluation of its own": ("script", "script.py", 2, 24, 50),
+    "loaders made by one function, anew in each epoch": ("loader", "script.py", 2, 24, 40),
+    "batches of a BatchSampler": ("loader", "script.py", 3, 24, None),
+    "a number from an imported file": ("script", "config.py", 2, 24, 24),
+    "ranks that the script spawns": ("script", "script.py", 3, 12, None),
+}
+
+
+def sizes(report: dict, role: str) -> set[int]:
+    return {one["batch_size"] for one in report["loaders"] if one["role"] == role}
+
+
+def folder_with(tmp_path: Path, source: str) -> Path:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "common.py").write_text(COMMON)
+    (work / "config.py").write_text("HIDDEN = 40\nBATCH = 40\n")
+    (work / "script.py").write_text(textwrap.dedent(source).lstrip("\n"))
+    return work
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_place_is_found_and_the_number_set_there(run_trial, tmp_path, name):
+    kind, file, line, training, evaluation = EXPECTED[name]
+    work = folder_with(tmp_path, SCRIPTS[name])
+    before = contents(work)
+    found = run_trial(["script.py"], find_places="script", steps=2)
+    report = next(one for one in found.reports if one["steps"])
+    train = next(one for one in report["loaders"] if one["role"] == "train")
+    places = [Place(**place) for place in train["places"]]
+    assert [one.kind for one in places] == (["script", "loader"] if kind == "script" else ["loader"]), found.stderr
+    assert (Path(places[0].file).name, places[0].line, places[0].number) == (file, line, 40)
+    for place in places:
+        others = [p["calls"] for one in report["loaders"] if one["role"] == "eval" for p in one["places"]]
+        alone = Place(**{**vars(place), "not_calls": [calls for calls in others if calls != place.calls]})
+        for path in tmp_path.glob("trial/wire-*"):
+            path.unlink()
+        done = run_trial(["script.py"], settings={"batch_size": 24}, places={"batch_size": alone}, steps=2)
+        shown = next(one for one in done.reports if one["steps"])
+        assert sizes(shown, "train") == {training if place.kind == "script" else 24}, done.stderr
+        if evaluation is not None:
+            assert sizes(shown, "eval") == {evaluation if place.kind == kind else 40}
+        if "steps" in found.stdout:
+            assert done.stdout == ("steps 16\n" if place.kind == "script" else "steps 10\n")
+        if "given" in found.stdout:
+            assert "given 24" in done.stdout or place.kind == "loader"
+    assert contents(work) == before
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("framework", ["transformers", "lightning"])
+def test_a_framework_that_makes_its_own_loaders_gets_the_number_too(run_trial, tmp_path, framework):
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not here")
+    trainer = """
+        from common import *
+        from transformers import Trainer, TrainingArguments
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(6, 2)
+            def forward(self, x=None, labels=None): return {"loss": self.linear(x).mean(), "logits": self.linear(x)}
+        rows = [{"x": torch.randn(6), "labels": torch.tensor(1)} for _ in range(400)]
+        arguments = TrainingArguments("out", per_device_train_batch_size=40, per_device_eval_batch_size=50, report_to=[],
+                                      num_train_epochs=1, use_cpu=True, eval_strategy="epoch", save_strategy="no")
+        Trainer(Net(), arguments, train_dataset=rows, eval_dataset=rows[:100]).train()
+    """
+    module = """
+        from common import *
+        import lightning as L
+        class Data(L.LightningDataModule):
+            def __init__(self, batch_size=40):
+                super().__init__()
+                self.save_hyperparameters()
+            def train_dataloader(self): return DataLoader(data, batch_size=self.hparams.batch_size)
+            def val_dataloader(self): return DataLoader(test, batch_size=50)
+        class Net(L.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(6, 2)
+            def training_step(self, batch, index): return self.linear(batch[0]).mean()
+            def validation_step(self, batch, index): self.linear(batch[0])
+            def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.1)
+        L.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False).fit(Net(), datamodule=Data())
+    """
+    folder_with(tmp_path, trainer if framework == "transformers" else module)
+    found = run_trial(["script.py"], find_places="script", steps=2)
+    train = next(one for one in found.report["loaders"] if one["role"] == "train")
+    places = [Place(**place) for place in train["places"]]
+    assert [one.kind for one in places] == ["script", "loader"], found.stderr
+    assert places[0].number == 40 and "batch_size=40" in places[0].text
+    others = [p["calls"] for one in found.report["loaders"] if one["role"] == "eval" for p in one["places"]]
+    for place in places:
+        alone = Place(**{**vars(place), "not_calls": [calls for calls in others if calls != place.calls]})
+        for path in tmp_path.glob("trial/wire-*"):
+            path.unlink()
+        done = run_trial(["script.py"], settings={"batch_size": 24}, places={"batch_size": alone}, steps=2)
+        assert sizes(done.report, "train") == {24} and sizes(done.report, "eval") == {50}, done.stderr
