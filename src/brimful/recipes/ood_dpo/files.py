@@ -105,5 +105,7 @@ def _write(path: Path, content: bytes) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         if DiskFull.caused(error):
-            raise DiskFull(str(path), "the checkpoints; the same command goes on from them", suggestion="Free some space.") from error
+            raise DiskFull(
+                str(path), "the checkpoints; the same command goes on from them", suggestion="Free some space."
+            ) from error
         raise

@@ -1,0 +1,214 @@
+"""One training of the head by the engine, on made features."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from brimful.recipes.ood_dpo import files
+from brimful.recipes.ood_dpo.datasets import Dataset, Molecules
+from brimful.recipes.ood_dpo.features import EncodingStats, Features
+from brimful.recipes.ood_dpo.head import make_head
+from brimful.recipes.ood_dpo.loss import head_loss
+from brimful.recipes.ood_dpo.metrics import metrics
+from brimful.recipes.ood_dpo.pairs import pair_data
+from brimful.recipes.ood_dpo.recipe import Ranking, energies, held_to, train_head, train_seed
+from brimful.recipes.ood_dpo.settings import EncoderOptions, HeadOptions
+from brimful.train import BatchingConfig, CheckpointConfig, Config, OptimizerConfig, ScheduleConfig
+from brimful.train.data.epoch_sampler import EpochSampler
+from brimful.train.optim.schedules import Schedule
+
+SIZES = {"train": 60, "iid_val": 40, "iid_test": 40, "ood_val": 80, "ood_test": 40}
+
+
+def features(shift: float = 0.5) -> dict[str, np.ndarray]:
+    """Out of distribution all features are a little higher."""
+    random = np.random.default_rng(0)
+    return {
+        name: (random.standard_normal((n, 512)) + shift * name.startswith("ood")).astype(np.float32)
+        for name, n in SIZES.items()
+    }
+
+
+def config(out, **changes) -> Config:
+    settings = {
+        "epochs": 6,
+        "batch": BatchingConfig(micro_batch=16),
+        "optimizer": OptimizerConfig("adamw", lr=1e-3, weight_decay=1e-5),
+        "schedule": ScheduleConfig("step", decay_every_epochs=2),
+        "checkpoints": CheckpointConfig(every_epochs=None),
+        "clip_norm": 1.0,
+        "device": "cpu",
+        "log_every_s": 1e6,
+    }
+    return Config(out=out, **{**settings, **changes})
+
+
+def by_hand(pairs, options: HeadOptions, settings: Config):
+    """The same training in a plain loop of PyTorch; its head after the last epoch."""
+    head, loss = make_head(options, settings.seed), head_loss(options)
+    weights, biases = ([p for p in head.parameters() if (p.dim() > 1) is on] for on in (True, False))
+    adam = torch.optim.AdamW([{"params": weights, "weight_decay": 1e-5}, {"params": biases, "weight_decay": 0}], lr=1e-3)
+    schedule = Schedule(settings.schedule, 1e-3, settings.epochs * pairs.pairs, pairs.pairs)
+    sampler = EpochSampler(pairs.pairs, seed=settings.seed, micro_batch=16, accumulation=1)
+    low, high, seen = torch.from_numpy(pairs.train_id), torch.from_numpy(pairs.train_ood), 0
+    for epoch in range(int(settings.epochs)):
+        for rows in torch.from_numpy(sampler.order(epoch)).split(16):
+            loss(head(low[rows]), head(high[rows])).backward()
+            torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+            seen += len(rows)
+            for group in adam.param_groups:
+                group["lr"] = schedule.lr(seen)
+            adam.step()
+            adam.zero_grad()
+    return head.eval()
+
+
+@pytest.mark.parametrize("loss", ["dpo", "bce", "mse", "hinge"])
+def test_it_is_the_training_of_a_plain_loop_dropout_included(loss, tmp_path):
+    pairs, options = pair_data(features(), 3), HeadOptions(loss=loss)
+    settings = config(tmp_path, seed=3, eval_every_epochs=None)  # so that the last evaluation is the best
+    trained = train_head(pairs, options, settings)
+    expected = by_hand(pairs, options, settings)
+    for name, there in (("validation_ood", pairs.validation_ood), ("test_id", pairs.test_id)):
+        assert np.allclose(trained.energies[name], energies(expected, there, torch.device("cpu")), atol=2e-5)
+    other = by_hand(pairs, options, dataclasses.replace(settings, seed=4))
+    assert not np.allclose(trained.energies["test_id"], energies(other, pairs.test_id, torch.device("cpu")), atol=2e-5)
+
+
+def test_the_weights_are_those_of_the_best_evaluation_and_the_training_ends_by_patience(tmp_path):
+    pairs = pair_data(features(), 0)
+    pairs = dataclasses.replace(pairs, validation_id=-pairs.validation_id, validation_ood=-pairs.validation_ood)
+    trained = train_head(pairs, HeadOptions(), config(tmp_path, patience_samples=2 * 60))  # what it learns is wrong there
+    assert trained.result.samples < 6 * 60
+    best = trained.result.best
+    assert best is not None
+    assert trained.measures("validation")["auroc"] == pytest.approx(best["auroc"])
+    assert best["auroc"] > trained.result.measures["auroc"]
+
+
+def test_a_batch_of_more_pairs_than_there_are_is_one_of_all_of_them_and_is_said(tmp_path, capfd):
+    pairs = pair_data(features(), 0)
+    held = held_to(config(tmp_path, batch=BatchingConfig(micro_batch=8192, effective=8192)), pairs.pairs)
+    assert (held.batch.micro_batch, held.batch.effective) == (60, 60)
+    assert "8,192 is more than the 60 pairs" in capfd.readouterr().err
+    results = [
+        train_head(pairs, HeadOptions(), config(tmp_path / str(size), batch=BatchingConfig(micro_batch=size)))
+        for size in (60, 8192)
+    ]
+    assert results[0].result.steps == results[1].result.steps == 6, "an epoch is one update"
+    assert np.array_equal(results[0].energies["test_ood"], results[1].energies["test_ood"])
+    assert held_to(config(tmp_path), pairs.pairs).batch.micro_batch == 16
+
+
+def test_a_training_that_was_stopped_goes_on_to_the_same_energies(tmp_path):
+    pairs, options = pair_data(features(), 0), HeadOptions()
+    whole = train_head(pairs, options, config(tmp_path / "whole", epochs=4))
+    often = CheckpointConfig(every_epochs=None, every_steps=1)
+    train_head(
+        pairs,
+        options,
+        config(
+            tmp_path / "cut", epochs=4, max_steps=7, checkpoints=often, schedule=ScheduleConfig("step", decay_every_epochs=2)
+        ),
+    )
+    on = train_head(pairs, options, config(tmp_path / "cut", epochs=4, checkpoints=often))
+    assert on.result.samples == whole.result.samples
+    assert np.array_equal(whole.energies["test_id"], on.energies["test_id"])
+
+
+@given(low=st.lists(st.floats(-2, 2), min_size=1, max_size=30), high=st.lists(st.floats(-2, 2), min_size=1, max_size=30))
+def test_how_pairs_are_ranked_is_counted_exactly(low, high):
+    ranking = Ranking()
+    a, b = torch.tensor(low, dtype=torch.float32), torch.tensor(high, dtype=torch.float32)
+    ranking.note(a, b)
+    differences = b.double()[None, :] - a.double()[:, None]
+    found = ranking.summary()
+    assert found["misranked_ratio"] == pytest.approx(float((differences < 0).double().mean()))
+    near = (differences.abs() < 0.05).double().mean(), (differences.abs() < 0.05 + 1e-9).double().mean()
+    assert near[0] - 1e-9 <= found["boundary_ratio"] <= near[1] + 1e-9
+    assert found["avg_margin"] == pytest.approx(float(differences.mean()), abs=1e-6)
+    assert math.isnan(ranking.summary()["avg_margin"]), "each batch counts for one evaluation"
+
+
+def made() -> tuple[Dataset, Features]:
+    arrays = features()
+    splits = {
+        name: Molecules(
+            tuple(f"{name} {i}" for i in range(n + 1)),
+            np.zeros(n + 1, np.float32),
+            tuple("abcdef"[i % 6] for i in range(n + 1)),
+        )
+        for name, n in SIZES.items()
+    }
+    kept = {name: np.arange(1, n + 1) for name, n in SIZES.items()}  # the first of each could not be encoded
+    encoding = EncodingStats("made", False, 260, 260, 5, 1.0, 260.0, 0.5, 0.25)
+    return Dataset("made", splits, "0123"), Features(arrays, kept, encoding)
+
+
+def test_the_files_have_what_their_names_promise(tmp_path):
+    data, there = made()
+    trained = train_seed(config(tmp_path), data, there, EncoderOptions(), HeadOptions())
+    with (tmp_path / "detailed_predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["smiles"] for row in rows[:2]] == ["iid_test 1", "iid_test 2"]
+    assert {(row["split"], row["true_label"], row["sample_type"]) for row in rows} == {
+        ("iid_test", "0", "ID"),
+        ("ood_test", "1", "OOD"),
+    }
+    scores = {label: np.array([float(row["score"]) for row in rows if row["true_label"] == label]) for label in "01"}
+    results = json.loads((tmp_path / "ood_evaluation_results.json").read_text())
+    assert metrics(scores["0"], scores["1"]) == pytest.approx({name: results[name] for name in files.MEASURES})
+    assert results["positive_class"] == "out of distribution" and results["validation"]["id_count"] == 40
+    with (tmp_path / "training_dynamics.csv").open() as file:
+        dynamics = list(csv.DictReader(file))
+    assert [row["epoch"] for row in dynamics] == ["1", "2", "3", "4", "5", "6"]
+    assert max(float(row["val_auroc"]) for row in dynamics) == pytest.approx(trained.result.best["auroc"])
+    assert float(dynamics[0]["misranked_ratio"]) > float(dynamics[-1]["misranked_ratio"])
+    stats = json.loads((tmp_path / "training_stats.json").read_text())
+    assert stats["peak_gpu_memory_encoding_gb"] == 0.5 and "encoding_cached" not in stats
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert settings["head"]["beta"] == 0.1 and settings["optimizer"]["lr"] == 1e-3
+    head = make_head(HeadOptions(), 0)
+    head.load_state_dict(load_file(tmp_path / "head.safetensors"))
+    assert np.array_equal(energies(head.eval(), there.arrays["ood_test"], torch.device("cpu")), trained.energies["test_ood"])
+    assert not list(tmp_path.glob(".*.writing"))
+
+
+def test_a_cached_encoding_has_no_peak_in_the_statistics(tmp_path):
+    data, there = made()
+    cached = dataclasses.replace(there.encoding, cached=True, peak_gpu_memory_encoding_gb=None)
+    train_seed(config(tmp_path, epochs=1), data, dataclasses.replace(there, encoding=cached), EncoderOptions(), HeadOptions())
+    stats = json.loads((tmp_path / "training_stats.json").read_text())
+    assert stats["peak_gpu_memory_encoding_gb"] is None and stats["encoding_cached"] is True
+
+
+def test_metrics_over_seeds_have_mean_and_standard_deviation(tmp_path):
+    tests = [{"auroc": 0.7, "aupr": 0.5, "fpr95": 0.9}, {"auroc": 0.9, "aupr": 0.5, "fpr95": 0.7}]
+    files.write_dataset_metrics(tmp_path, "made", [0, 1], tests)
+    found = json.loads((tmp_path / "dataset_metrics.json").read_text())
+    assert found["auroc"]["mean"] == pytest.approx(0.8) and found["auroc"]["std"] == pytest.approx(np.sqrt(0.02))
+    assert found["aupr"]["std"] == 0 and found["seeds"] == [0, 1]
+    files.write_dataset_metrics(tmp_path, "made", [0], tests[:1])
+    assert json.loads((tmp_path / "dataset_metrics.json").read_text())["auroc"]["std"] is None
+
+
+def test_dynamics_of_a_training_that_did_an_epoch_again_have_it_once(tmp_path):
+    def event(samples: int, auroc: float) -> str:
+        measures = {"auroc": auroc, **dict.fromkeys(files.DYNAMICS, 0.5)}
+        return json.dumps({"event": "epoch", "epoch": samples / 10, "samples": samples, "loss": 1.0, "measures": measures})
+
+    lines = [json.dumps({"event": "message", "sentence": "."}), event(10, 0.1), event(20, 0.2), event(20, 0.3), event(30, 0.4)]
+    (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
+    files.write_dynamics(tmp_path)
+    rows = list(csv.DictReader((tmp_path / "training_dynamics.csv").read_text().splitlines()))
+    assert [(row["samples"], row["val_auroc"]) for row in rows] == [("10", "0.1"), ("20", "0.3"), ("30", "0.4")]
