@@ -168,10 +168,10 @@ def head_task(model: EnergyHead, pairs: PairData, options: HeadOptions) -> Task:
         low, high = energy[is_ood == 0], energy[is_ood == 1]
         # A part of the data, tried before the training, may have one class alone; an imaginary card has no energies.
         known = len(low) and len(high) and np.isfinite(energy).all() and not is_imaginary()
-        return {**(metrics(low, high) if known else UNKNOWN), **ranking.summary()}
+        return (metrics(low, high) if known else UNKNOWN) | ranking.summary()
 
     validation = np.concatenate([pairs.validation_id, pairs.validation_ood])
-    is_ood = np.repeat(np.float32([0, 1]), [len(pairs.validation_id), len(pairs.validation_ood)])
+    is_ood = np.repeat(np.array([0, 1], dtype=np.float32), [len(pairs.validation_id), len(pairs.validation_ood)])
     return Task(
         name=f"ood_dpo ({options.loss})",
         model=model,
