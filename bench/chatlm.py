@@ -38,6 +38,7 @@ SEEDS = (1, 2, 3)
 WARM_UP = 2  # epochs whose times do not count: the recipe begins with the longest rows, and caches are cold
 SIDES = ("recipe", "plain", "trainer", "trainer-by-length")
 PARTS = ("speed", "memory", "largest")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # several would wait for each other wherever other processes run
 LIMITS = {"plain": 2.0, "trainer": 1.1, "memory": 0.6, "largest": 0.98}  # memory at most, all others at least
 VERSIONS = ("brimful", "torch", "transformers", "tokenizers", "accelerate")
 # Student's t: 95 % of differences of two means of so many seeds each are within so many standard errors, if there is none.
@@ -56,7 +57,7 @@ def race_words(options: argparse.Namespace, data: Path, folder: Path) -> list[st
 
 def in_a_process(words: list[str]) -> dict[str, Any]:
     """One race. Its own process: what one training left in memory is not the next one's affair."""
-    variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "HF_HUB_OFFLINE": "1"}
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "HF_HUB_OFFLINE": "1", **ONE_THREAD}
     argv = [sys.executable, "-m", "bench.chatlm_race", *words]
     done = subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, text=True)
     if done.returncode:
@@ -77,15 +78,13 @@ def speed(seeds: list[int], words: list[str]) -> dict[str, Any]:
 
 def summary(recipe: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, Any]:
     """Races of the same seeds: the ratio of tokens per second over all epochs, and the losses after the same tokens."""
-    each = [
-        [theirs / ours for ours, theirs in zip(timed(one), timed(two), strict=True)]
-        for one, two in zip(recipe, other, strict=True)
-    ]
+    each, of_processor = ratios(recipe, other, "seconds"), ratios(recipe, other, "cpu_seconds")
     return {
-        "tokens_per_s_ratio": spread([ratio for ratios in each for ratio in ratios]),
-        "ratio_of_each_seed": [statistics.median(ratios) for ratios in each],
+        "tokens_per_s_ratio": spread([ratio for one in each for ratio in one]),
+        "cpu_time_ratio": spread([ratio for one in of_processor for ratio in one]),
+        "ratio_of_each_seed": [statistics.median(one) for one in each],
         "tokens_per_s": {
-            name: statistics.median(one["tokens_per_epoch"] / second for one in races for second in timed(one))
+            name: statistics.median(one["tokens_per_epoch"] / second for one in races for second in one["seconds"][WARM_UP:])
             for name, races in (("recipe", recipe), ("other", other))
         },
         "loss": {
@@ -95,8 +94,10 @@ def summary(recipe: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[s
     }
 
 
-def timed(race: dict[str, Any]) -> list[float]:
-    return race["seconds"][WARM_UP:]
+def ratios(recipe: list[dict[str, Any]], other: list[dict[str, Any]], clock: str) -> list[list[float]]:
+    """Of each seed and epoch: the other's time over the recipe's."""
+    pairs = [(one[clock][WARM_UP:], two[clock][WARM_UP:]) for one, two in zip(recipe, other, strict=True)]
+    return [[theirs / ours for ours, theirs in zip(*both, strict=True)] for both in pairs]
 
 
 def compared(recipe: list[list[float]], other: list[list[float]]) -> dict[str, Any]:
@@ -136,10 +137,11 @@ def passed(result: dict[str, Any]) -> dict[str, bool]:
 
 def sentence(side: str, figures: dict[str, Any]) -> str:
     ratio, loss, rates = figures["tokens_per_s_ratio"], figures["loss"]["train"], figures["tokens_per_s"]
+    cpu = figures["cpu_time_ratio"]["median"]
     noise = "" if loss["noise"] is None else f", chance makes up to {loss['noise']:.3f}"
     return (
-        f"against {side}: {ratio['median']:.2f} x ({ratio['p10']:.2f} to {ratio['p90']:.2f}), {rates['recipe']:,.0f} against "
-        f"{rates['other']:,.0f} tokens/s; loss at the end {loss['recipe'][-1]:.3f} against {loss['other'][-1]:.3f}{noise}"
+        f"against {side}: {ratio['median']:.2f} x ({ratio['p10']:.2f} to {ratio['p90']:.2f}; of processor time {cpu:.2f}), "
+        f"{rates['recipe']:,.0f} against {rates['other']:,.0f} tokens/s; loss at the end {loss['recipe'][-1]:.3f} against {loss['other'][-1]:.3f}{noise}"
     )
 
 
@@ -167,7 +169,7 @@ def run_parts(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         found["speed"]["settings"] = {
             "epochs": options.epochs, "warm_up_epochs": WARM_UP, "batch_size": options.batch_size,
             "precision": options.precision, "vocab_size": options.vocab_size, "seeds": options.seeds, "model": "tiny",
-            "data": _name(options.data), "omp_num_threads": os.environ.get("OMP_NUM_THREADS"), "load_average": os.getloadavg(),
+            "data": _name(options.data), **ONE_THREAD, "load_average": os.getloadavg(),
         }  # fmt: skip
     if {"memory", "largest"} & set(options.parts):
         common = files(folder / "memory", data)

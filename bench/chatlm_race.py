@@ -34,11 +34,12 @@ SIDES = ("recipe", "plain", "trainer", "trainer-by-length")
 
 
 class Watch:
-    """Of whatever trains a T5 in this process: seconds of each `steps` updates, and what `measure` says of the model before the
-    first and after each of these."""
+    """Of whatever trains a T5 in this process: seconds of each `steps` updates, by the clock and of the processor (without loader
+    workers, of which there is no need here), and what `measure` says of the model before the first and after each of these."""
 
     def __init__(self, steps: int, measure: Callable[[Any], Any]) -> None:
         self.seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
         self.measured: list[Any] = []
         self.updates = 0
         self._steps, self._measure, self._model = steps, measure, None
@@ -56,13 +57,14 @@ class Watch:
             return
         self.updates += 1
         if self.updates % self._steps == 0:
-            self.seconds.append(time.perf_counter() - self._begun)
+            self.cpu_seconds.append(time.process_time() - self._begun[0])
+            self.seconds.append(time.perf_counter() - self._begun[1])
             self._begin()
 
     def _begin(self) -> None:
         with torch.autocast("cpu", enabled=False):
             self.measured.append(self._measure(self._model))
-        self._begun = time.perf_counter()
+        self._begun = time.process_time(), time.perf_counter()
 
     def close(self) -> None:
         self._first.remove()
@@ -152,6 +154,7 @@ def race(side: str, seed: int, words: list[str]) -> dict[str, Any]:
         "updates_per_epoch": steps,
         "tokens_per_epoch": sum(len(text) for number in range(len(pairs)) for text in pairs[number]),
         "seconds": watch.seconds,
+        "cpu_seconds": watch.cpu_seconds,
         "loss": {rows: [one[rows] for one in watch.measured] for rows in ("train", "held_out")},
     }
 

@@ -43,7 +43,7 @@ def test_a_watch_counts_updates_from_the_first_forward_pass_and_stops_the_clock_
         optimizer.step()
     watch.close()
     optimizer.step()
-    assert watch.measured == [0, 2, 4] and watch.updates == 5 and watch.seconds == [1.0, 1.0]
+    assert watch.measured == [0, 2, 4] and watch.updates == 5 and watch.seconds == [1.0, 1.0] and len(watch.cpu_seconds) == 2
 
 
 @given(true=st.integers(0, 60), near=st.integers(1, 60), most=st.integers(1, 60))
@@ -64,7 +64,8 @@ def test_the_largest_that_fits_is_found_from_wherever_the_search_begins(true, ne
 
 def races(seconds: float, end: float) -> list[dict]:
     losses = [{rows: [7.0, end + 0.01 * seed] for rows in ("train", "held_out")} for seed in (1, 2, 3)]
-    return [{"tokens_per_epoch": 100, "seconds": [99.0] * bench.WARM_UP + [seconds] * 2, "loss": loss} for loss in losses]
+    times = [99.0] * bench.WARM_UP + [seconds] * 2
+    return [{"tokens_per_epoch": 100, "seconds": times, "cpu_seconds": times, "loss": loss} for loss in losses]
 
 
 def of_seeds(ratio: float, end: float) -> dict:
