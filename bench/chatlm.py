@@ -52,6 +52,7 @@ def race_words(options: argparse.Namespace, data: Path, folder: Path) -> list[st
         "--data", str(data), "--tokenizer", str(tokenizer), "--cache", str(folder / "cache"), "--eval-share", "0.1",
         "--model", "tiny", "--device", "cpu", "--precision", options.precision, "--no-bleu",
         "--epochs", str(options.epochs), "--batch-size", str(options.batch_size),
+        "--max-tokens", str(options.max_tokens),
     ]  # fmt: skip
 
 
@@ -141,7 +142,8 @@ def sentence(side: str, figures: dict[str, Any]) -> str:
     noise = "" if loss["noise"] is None else f", chance makes up to {loss['noise']:.3f}"
     return (
         f"against {side}: {ratio['median']:.2f} x ({ratio['p10']:.2f} to {ratio['p90']:.2f}; of processor time {cpu:.2f}), "
-        f"{rates['recipe']:,.0f} against {rates['other']:,.0f} tokens/s; loss at the end {loss['recipe'][-1]:.3f} against {loss['other'][-1]:.3f}{noise}"
+        f"{rates['recipe']:,.0f} against {rates['other']:,.0f} tokens/s; "
+        f"loss at the end {loss['recipe'][-1]:.3f} against {loss['other'][-1]:.3f}{noise}"
     )
 
 
@@ -168,8 +170,8 @@ def run_parts(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         found["speed"] = speed(options.seeds, race_words(options, data, folder / "race"))
         found["speed"]["settings"] = {
             "epochs": options.epochs, "warm_up_epochs": WARM_UP, "batch_size": options.batch_size,
-            "precision": options.precision, "vocab_size": options.vocab_size, "seeds": options.seeds, "model": "tiny",
-            "data": _name(options.data), **ONE_THREAD, "load_average": os.getloadavg(),
+            "max_tokens": options.max_tokens, "precision": options.precision, "vocab_size": options.vocab_size,
+            "seeds": options.seeds, "model": "tiny", "data": _name(options.data), **ONE_THREAD, "load_average": os.getloadavg(),
         }  # fmt: skip
     if {"memory", "largest"} & set(options.parts):
         common = files(folder / "memory", data)
@@ -208,8 +210,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--data", type=Path, help="rows of two texts; without it the Chinese dialogues of a wheel of PyPI")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--max-tokens", type=int, default=1024, help="of the recipe: the preset's")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--vocab-size", type=int, default=2000)
     parser.add_argument("--folder", type=Path, help="for data; kept. Else a temporary one")

@@ -34,8 +34,8 @@ SIDES = ("recipe", "plain", "trainer", "trainer-by-length")
 
 
 class Watch:
-    """Of whatever trains a T5 in this process: seconds of each `steps` updates, by the clock and of the processor (without loader
-    workers, of which there is no need here), and what `measure` says of the model before the first and after each of these."""
+    """Of whatever trains a T5 in this process: seconds of each `steps` updates, by the clock and of the processor (without
+    loader workers, of which there is no need here), and what `measure` says of the model before the first and after each."""
 
     def __init__(self, steps: int, measure: Callable[[Any], Any]) -> None:
         self.seconds: list[float] = []

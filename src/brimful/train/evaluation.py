@@ -63,7 +63,7 @@ class Evaluation:
     ) -> DataPipeline:  # fmt: skip
         """The evaluation data in a fixed order, a batch of each rank at a time; of samples with sizes, the largest first."""
         assert task.eval_data is not None
-        sizes = getattr(task.eval_data, "sizes", None) if config.max_tokens is not None else None
+        sizes = getattr(task.eval_data, "sizes", None)
         sampler = EpochSampler(
             len(task.eval_data),  # type: ignore[arg-type]
             seed=seed, micro_batch=batching.eval_batch, accumulation=1, ranks=ranks.size, rank=ranks.rank, shuffle=False,

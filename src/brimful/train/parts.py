@@ -108,7 +108,7 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     schedule = _schedule(config, sampler, batching, optimizer)
     rows += schedule.rows()
 
-    split = Split(batching.micro_batch, batching.micro_batch, by_size=sampler.sizes is not None)
+    split = Split(batching.micro_batch, batching.micro_batch, by_size=sampler.max_tokens is not None)
     at_once = SamplesAtOnce(task, split, ranks, log.say, restart)
     evaluation = None
     if task.eval_data is not None:
@@ -120,7 +120,7 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
         eval_pipeline = Evaluation.pipeline(task, batching, config.batch, config.data, config.seed, ranks, device, room)
         warnings += more + tuple(one for one in eval_pipeline.plan.warnings if one not in warnings)
         rows += [replace(row, name=f"eval {row.name}") for row in eval_pipeline.rows if eval_pipeline.plan.workers]
-        eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=eval_pipeline.sampler.sizes is not None)
+        eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=eval_pipeline.sampler.max_tokens is not None)
         sharded = config.parallel == "fsdp2" and ranks.size > 1
         eval_at_once = SamplesAtOnce(task, eval_split, ranks, log.say, restart if sharded else None, "evaluation")
         evaluation = Evaluation(task, module, precision, ranks, eval_pipeline, eval_at_once, device=device, sharded=sharded)
@@ -159,11 +159,11 @@ def _placed(task: Task, device: torch.device, ranks: Ranks, log: Log) -> nn.Modu
 
 
 def _sampler(task: Task, config: Config, batching: Batching, ranks: Ranks) -> EpochSampler:
-    sizes = getattr(task.train_data, "sizes", None) if config.batch.max_tokens is not None else None
     return EpochSampler(
         len(task.train_data),  # type: ignore[arg-type]
         seed=config.seed, micro_batch=batching.micro_batch, accumulation=batching.accumulation, ranks=ranks.size,
-        rank=ranks.rank, drop_last=config.batch.drop_last, sizes=sizes, max_tokens=config.batch.max_tokens,
+        rank=ranks.rank, drop_last=config.batch.drop_last, sizes=getattr(task.train_data, "sizes", None),
+        max_tokens=config.batch.max_tokens,
     )  # fmt: skip
 
 

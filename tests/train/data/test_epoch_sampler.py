@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from brimful.errors import UsageError
 from brimful.train.config import DataConfig
-from brimful.train.data import epoch_sampler as sampler_module
 from brimful.train.data.arrays import Arrays
 from brimful.train.data.epoch_sampler import EpochSampler, Position, worst_micro_batches
 from brimful.train.data.pipeline import DataPipeline
@@ -94,17 +93,16 @@ def test_the_order_does_not_depend_on_batch_size_ranks_or_max_tokens(case, one, 
     assert orders[0].tolist() == orders[1].tolist()
 
 
-@given(sized(), st.integers(1, 9), st.integers(1, 3), st.integers(0, 5))
-def test_the_first_batch_is_the_worst_that_any_epoch_of_this_length_can_have(case, micro_batch, accumulation, seed):
+@given(sized(), SETTINGS, st.integers(0, 2))
+def test_sizes_change_how_a_step_is_cut_and_not_what_it_trains_on(case, asked, epoch):
     length, sizes, _ = case
-    sampler = EpochSampler(length, seed=seed, micro_batch=micro_batch, accumulation=accumulation, sizes=sizes)
-    first = next(sampler.steps(Position())).micro_batches[0]
-    assert sorted(sizes[first]) == sorted(sizes)[-len(first) :]
-    for epoch in range(3):
-        for step in sampler.steps(Position(epoch)):
-            for batch in step.micro_batches:
-                assert sizes[batch].sum() <= sizes[first].sum()
-                assert len(batch) * sizes[batch].max() <= len(first) * sizes[first].max()
+    plain, by_size = (list(all_ranks(length, Position(epoch), **asked, **more)) for more in ({}, {"sizes": sizes}))
+    for (step, ranks), (other, sorted_ranks) in zip(plain, by_size, strict=True):
+        assert step.indices.tolist() == other.indices.tolist()
+        for pieces, sorted_pieces in zip(ranks, sorted_ranks, strict=True):
+            assert sorted(i for piece in pieces for i in piece) == sorted(i for piece in sorted_pieces for i in piece)
+            found = [int(sizes[i]) for piece in sorted_pieces for i in piece]
+            assert found == sorted(found, reverse=True)
 
 
 def test_each_epoch_and_seed_has_an_order_of_its_own_on_every_machine_and_in_every_version():
@@ -115,22 +113,14 @@ def test_each_epoch_and_seed_has_an_order_of_its_own_on_every_machine_and_in_eve
     assert len({tuple(sampler.order(epoch)) for sampler in samplers for epoch in range(3)}) == 24
 
 
-def test_samples_of_a_size_stand_together():
+def test_samples_of_a_size_are_padded_together():
     sizes = numpy.random.default_rng(0).integers(1, 1000, 20_000)
     waste = {}
-    for name, given_sizes in (("bucketed", sizes), ("shuffled", None)):
-        sampler = EpochSampler(20_000, seed=0, micro_batch=32, accumulation=1, sizes=given_sizes)
-        batches = [sizes[step.micro_batches[0]] for step in sampler.steps(Position(1))]
+    for name, more in (("whole", {}), ("accumulated", {"accumulation": 8}), ("by tokens", {"max_tokens": 2000})):
+        sampler = EpochSampler(20_000, seed=0, **{"micro_batch": 32, "accumulation": 1, "sizes": sizes, **more})
+        batches = [sizes[batch] for step in sampler.steps(Position(1)) for batch in step.micro_batches]
         waste[name] = 1 - sum(b.sum() for b in batches) / sum(len(b) * b.max() for b in batches)
-    assert waste["shuffled"] > 0.4 and waste["bucketed"] < 0.02
-
-
-def test_every_chunk_but_the_head_of_the_first_epoch_is_a_sample_of_all_sizes(monkeypatch):
-    monkeypatch.setattr(sampler_module, "_CHUNK", 100)
-    sizes = numpy.arange(1, 2001)
-    order = EpochSampler(2000, seed=0, micro_batch=1, accumulation=1, sizes=sizes).order(1)
-    means = [sizes[order[at : at + 100]].mean() for at in range(0, 2000, 100)]
-    assert min(means) > 800 and max(means) < 1200
+    assert waste["whole"] > 0.4 and waste["accumulated"] < 0.12 and waste["by tokens"] < 0.12
 
 
 def test_without_shuffling_the_order_is_that_of_the_data_or_by_size():

@@ -1,7 +1,7 @@
 """Which samples each step trains on: the order of each epoch, and the steps that cut it into pieces.
 
-The order depends on the seed, the epoch and the samples' sizes alone. Batch size, accumulation and ranks only say where it
-is cut, so that a training that goes on with others still meets each sample once in an epoch.
+The order depends on the seed and the epoch alone. Batch size, accumulation, ranks and the samples' sizes only say how it is
+cut, so that a training that goes on with others still meets each sample once in an epoch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from typing import NamedTuple
 import numpy
 
 from brimful.errors import UsageError
-
-_CHUNK = 4096  # samples sorted together. Assumed: some hundred micro-batches, so that batches pad little and still are mixed
-_HEAD = 256  # largest samples put in front in epoch 0. Assumed: a micro-batch of samples that vary in size is no larger
 
 
 @dataclass(frozen=True)
@@ -43,10 +40,10 @@ class EpochSampler:
     number of samples, each cut into micro-batches of `micro_batch` samples. With `max_tokens` a micro-batch ends earlier
     where one more sample would make ``samples * size of the largest`` exceed it.
 
-    With `sizes` (one number of 1 or more for each sample: its tokens, its pixels), samples of about the same size follow
-    each other: the shuffled samples are sorted within chunks of a fixed number. Epoch 0 begins with the largest of all (the
-    worst micro-batch is among the first only without `max_tokens`: see `worst_micro_batches`). Without `shuffle` all are
-    sorted, largest first.
+    With `sizes` (one number of 1 or more for each sample: its tokens, its pixels), each piece is sorted by size before it is
+    cut, largest first, so that samples of about the same size are padded together. Which samples a step has, and so what it
+    learns, stays as it is: batches that were sorted over a whole epoch would give short samples the most updates. Without
+    `shuffle` the whole epoch is sorted.
 
     Raises UsageError for a data set without samples and for a sample larger than `max_tokens`.
     """
@@ -113,6 +110,8 @@ class EpochSampler:
         share, more = divmod(len(taken), self.ranks)
         begin = self.rank * share + min(self.rank, more)
         piece = taken[begin : begin + share + (self.rank < more)]
+        if self.sizes is not None:
+            piece = _largest_first(piece, self.sizes)
         return tuple(piece[start:stop] for start, stop in self._cuts(piece))
 
     def _cuts(self, piece: numpy.ndarray) -> Iterator[tuple[int, int]]:
@@ -130,16 +129,9 @@ class EpochSampler:
             yield start, len(piece)
 
     def _order(self, epoch: int) -> numpy.ndarray:
-        if not self.shuffle:
-            return numpy.arange(self.length) if self.sizes is None else _largest_first(numpy.arange(self.length), self.sizes)
-        shuffled = _shuffled(self.length, self.seed, epoch)
-        if self.sizes is None:
-            return shuffled
-        if epoch > 0:
-            return _bucketed(shuffled, self.sizes)
-        head = _largest_first(numpy.arange(self.length), self.sizes)[:_HEAD]
-        others = shuffled[~numpy.isin(shuffled, head)]
-        return numpy.concatenate([head, _bucketed(others, self.sizes)])
+        if self.shuffle:
+            return _shuffled(self.length, self.seed, epoch)
+        return numpy.arange(self.length) if self.sizes is None else _largest_first(numpy.arange(self.length), self.sizes)
 
     def _check(self) -> None:
         if self.length <= 0:
@@ -184,12 +176,6 @@ def _shuffled(length: int, seed: int, epoch: int) -> numpy.ndarray:
 
 def _largest_first(indices: numpy.ndarray, sizes: numpy.ndarray) -> numpy.ndarray:
     return indices[numpy.argsort(-sizes[indices].astype(numpy.int64), kind="stable")]
-
-
-def _bucketed(indices: numpy.ndarray, sizes: numpy.ndarray) -> numpy.ndarray:
-    """Sorted within chunks, every second one upwards: where one chunk ends, the next goes on with samples of like size."""
-    chunks = [_largest_first(indices[at : at + _CHUNK], sizes) for at in range(0, len(indices), _CHUNK)]
-    return numpy.concatenate([chunk[::-1] if n % 2 else chunk for n, chunk in enumerate(chunks)]) if chunks else indices
 
 
 # What a pass takes grows with the samples (a head on each), with samples × longest (activations), and with samples ×

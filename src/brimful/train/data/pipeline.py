@@ -71,8 +71,6 @@ class DataPipeline:
     ) -> None:
         room = room or room_now(device)
         self.sampler = sampler
-        sizes = sampler.sizes if sampler.sizes is not None else getattr(data, "sizes", None)
-        self._sizes = None if sizes is None else numpy.asarray(sizes)
         self._device = device
         self.residence: Effective = decide_residence(data, device, config, room)
         self._resident: Resident | None = None
@@ -131,8 +129,7 @@ class DataPipeline:
         return tuple(rows)
 
     def _measured_lists(self) -> Iterator[numpy.ndarray]:
-        """Of epoch 1: epoch 0 begins with the largest samples, which are not what a batch takes."""
-        for step in self.sampler.steps(Position(1)):
+        for step in self.sampler.steps(Position()):
             yield from step.micro_batches
 
     def steps(self, start: Position) -> Iterator[StepData]:
@@ -166,10 +163,10 @@ class DataPipeline:
         at_once(samples): how many samples of such a micro-batch go through the model at once.
         """
         sampler = self.sampler
-        if self._sizes is None:
+        if sampler.sizes is None:
             return None
         share = -(-min(sampler.step_samples, sampler.length) // sampler.ranks)
-        worst = worst_micro_batches(self._sizes, min(sampler.micro_batch, share), sampler.max_tokens, at_once)
+        worst = worst_micro_batches(sampler.sizes, min(sampler.micro_batch, share), sampler.max_tokens, at_once)
         return _MadeStep(worst, self._make, self._load)
 
     def _planned(self, start: Position) -> Iterator[StepIndices]:
