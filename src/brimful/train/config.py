@@ -56,8 +56,8 @@ class BatchingConfig:
     eval_batch: Annotated[int | None, Parameter(name="--eval-batch-size")] = None
     """Samples at once in evaluation; without it three times the micro-batch."""
     max_tokens: int | None = None
-    """For data with `sizes`: a micro-batch holds as many samples as keep samples × longest within it, a batch of the evaluation
-    as many as keep within three times as much."""
+    """For data with `sizes`: the samples of an update are sorted by them, and a micro-batch holds as many as keep samples ×
+    longest within it, a batch of the evaluation as many as keep within three times as much."""
     drop_last: bool = False
     """Leave out the samples at the end of an epoch that fill no whole effective batch."""
 
