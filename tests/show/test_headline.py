@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.show.headline import Headline, headline, of_plan, of_prediction
+from brimful.show.headline import Headline, headline, of_audit, of_plan, of_prediction
 from brimful.values import Closed, Estimate, Objective, Plan, Prediction, Source
 from tests.show import product
 
@@ -106,3 +106,13 @@ def test_a_run_that_trained_nothing_is_no_good_end() -> None:
     last = record.run.attempts[-1]
     reported = replace(record.run, attempts=(replace(last, reports=(object(),)),))  # type: ignore[arg-type]
     assert headline(replace(record, run=reported)).tone == "unfinished"
+
+
+def test_an_audits_headline_names_what_was_found_where_the_samples_are_those_requested() -> None:
+    audit = product.ALL["audit"]().audit
+    assert audit is not None
+    asked = {"batch_size": 1, "accumulation": 2}  # the 2 samples that each step trains on
+    same = replace(audit, requested=asked)
+    assert of_audit(same).sentence == f"1 finding: {audit.findings[0].problem}"
+    more = replace(audit, requested={**asked, "accumulation": 4})
+    assert of_audit(more).sentence == "1 finding: the command trains on 2 samples in each step, and 4 were requested."

@@ -122,10 +122,12 @@ def of_audit(audit: Audit) -> Headline:
     does = f"{'an unknown number of' if per_step is None else count_text(per_step)} samples in each step"
     if not audit.findings:
         return Headline("good", f"No issues found: the command does what was requested, {does}.")
-    requested = audit.requested.get("batch_size")
-    differs = requested is not None and per_step is not None and requested != per_step
-    about = f"the command trains on {does}" + (f", and {setting_text(requested)} were requested" if differs else "")
-    return Headline("note", f"{counted(len(audit.findings), 'finding')}: {about}.")
+    found = counted(len(audit.findings), "finding")
+    requested, accumulation = audit.requested.get("batch_size"), audit.requested.get("accumulation", 1)
+    whole = requested * accumulation if isinstance(requested, int) and isinstance(accumulation, int) else requested
+    if whole is None or per_step is None or whole == per_step:
+        return Headline("note", f"{found}: {audit.findings[0].problem}")
+    return Headline("note", f"{found}: the command trains on {does}, and {setting_text(whole)} were requested.")
 
 
 def _without_result(record: Record) -> Headline:
