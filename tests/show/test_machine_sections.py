@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
 
 from brimful.measure.gpus import all_gpus
+from brimful.show.console import make_console, show_sections
 from brimful.show.machine_sections import calibration_sections, card_facts, doctor_sections, gpu_sections
 from brimful.show.section import Facts, Findings, Sentences, Table
 from brimful.values import Calibration, Diagnostic
@@ -48,3 +50,12 @@ def test_a_calibration_shows_what_each_stage_took_the_rates_and_the_file(others:
     assert rows.items() >= rates.items()
     assert rows["other processes"].startswith(text)
     assert (rows["and convolutions"], rows["versions"], rows["file"]) == ("850 MiB", "torch 2.13.0", "h200.json")
+
+
+def test_each_card_stands_in_one_line_at_80_columns() -> None:
+    stream = io.StringIO()
+    show_sections(make_console(stream, width=80), gpu_sections(all_gpus()))
+    lines = stream.getvalue().splitlines()
+    broken = [gpu.key for gpu in all_gpus() if sum(line.startswith(gpu.key + " ") for line in lines) != 1]
+    table = lines[2 : lines.index(next(line for line in lines if line.startswith("Usable memory")))]
+    assert not broken and len(table) - len(all_gpus()) <= 1, "the longest name may take a second line"

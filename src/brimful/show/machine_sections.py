@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from brimful.show.section import Column, Facts, Findings, Section, Sentences, Table
@@ -65,27 +66,27 @@ def doctor_sections(machine: Machine, found: Sequence[Diagnostic]) -> list[Secti
 
 def gpu_sections(gpus: Iterable[Gpu]) -> list[Section]:
     """The catalogue of cards. d: datasheet, m: measured, a: assumed."""
-    columns = [Column("card"), *(Column(name, right=True) for name in ("usable", "context", "bandwidth", "fp32", "fp16"))]
+    columns = [Column("card"), *(Column(name, right=True) for name in ("usable", "context", "GB/s", "fp32", "fp16"))]
     rows = tuple(
         (
             Cell(gpu.key, tone="strong"),
-            *(Cell(f"{bytes_text(v.value)} {v.source.value[0]}") for v in (gpu.total_bytes, gpu.context_bytes)),
+            *(_short(value, 1 << 30, "3g") for value in (gpu.total_bytes, gpu.context_bytes)),
             _short(gpu.bandwidth_bytes_per_s, 1e9),
             _short(gpu.fp32_flops, 1e12),
             _short(gpu.fp16_flops, 1e12),
-            Cell(gpu.name),
+            Cell(re.sub("NVIDIA |GeForce |Tesla ", "", gpu.name)),
         )
         for gpu in gpus
     )
     notes = (
-        "Bandwidth in GB/s, peaks in TFLOP/s.",
+        "Usable memory and CUDA context in GiB, memory bandwidth in GB/s, peaks in TFLOP/s.",
         "m: measured, d: from a datasheet, a: assumed; `brimful gpus --json` has the sources.",
     )
     return [Table("", (*columns, Column("name")), rows, notes)]
 
 
-def _short(value: Estimate | None, unit: float) -> Cell:
-    return Cell("–" if value is None else f"{value.value / unit:,.4g} {value.source.value[0]}")
+def _short(value: Estimate | None, unit: float, digits: str = "4g") -> Cell:
+    return Cell("–" if value is None else f"{value.value / unit:,.{digits}} {value.source.value[0]}")
 
 
 def calibration_sections(calibration: Calibration, place: str) -> list[Section]:
