@@ -60,6 +60,7 @@ class Probe:
         self.reported_end = False
         self._timed = False  # training, as the times of steps see it: begun, and not interrupted by an evaluation
         self._backwards = 0  # since the last step
+        self._backwards_in_all, self._step_by_hand = 0, False
         self._first_dimension: Optional[int] = None  # of the model's input, in this step
         self._batch_since_step = False  # a training batch came since the last step
         self._set_to_eval: Any = None  # the module whose eval() was called since the last sign of training
@@ -122,6 +123,7 @@ class Probe:
     @guarded
     def stops(self, one: Pass) -> bool:
         """Whether this pass ends before its next batch."""
+        self._end_step_by_hand()
         role, ends = None if self.phases.named else self._role_now(one), False
         if role == EVAL:
             ends = self.ending.stops_evaluation(one.given, self.steps.count)
@@ -181,6 +183,7 @@ class Probe:
     @guarded
     def forward_begins(self, module: Any, args: Any) -> None:
         """The first forward pass of a module since a step, or since a batch whose use is not known."""
+        self._end_step_by_hand()
         self.loaders.consumption.worked_on()
         if self._first_dimension is None and not self.loaders.any:
             self._first_dimension = _samples_in(args, self.config.settings.get("batch_size"))
@@ -214,11 +217,22 @@ class Probe:
 
     @guarded
     def backward_begins(self, tensors: Any) -> None:
+        self._end_step_by_hand()
         self.failures.script_continues()
         self.loaders.consumption.worked_on()
         self._backwards += 1
+        self._backwards_in_all += 1
         self.losses.backward(tensors)
         self._sign_of_training()
+        if self.steps.are_by_hand(self._backwards_in_all, _device_of(tensors)):
+            self._step_by_hand = True
+            self.forward.arm()
+
+    def _end_step_by_hand(self) -> None:
+        """The first sign of what comes after a backward pass: the weights have been changed by now."""
+        if self._step_by_hand:
+            self._step_by_hand = False
+            self.steps.made_by_hand()
 
     def _sign_of_training(self) -> None:
         mistaken = self.loaders.trained() if self.loaders.recent else None
@@ -325,6 +339,12 @@ class Probe:
             except Exception:
                 note_own_error("the last report")
                 self.context.emit(report.minimal_report(self, how))
+
+
+def _device_of(tensors: Any) -> Any:
+    """Of what backward() was called on: a tensor, or several."""
+    first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors or ()), None)
+    return getattr(first, "device", None)
 
 
 def _samples_in(args: Any, batch_size: Any = None) -> Optional[int]:

@@ -6,6 +6,7 @@ from typing import Any, List, Optional
 
 import torch
 
+from brimful_inside.probe.hooks.optimizer_steps import BY_HAND
 from brimful_inside.probe.memory.device_memory import accelerator_type, is_started
 from brimful_inside.probe.process.exit import world
 from brimful_inside.wire import Report
@@ -106,6 +107,8 @@ def _notes(probe: Any) -> List[str]:
                 "samples are counted by the model's input, assumed: its first dimension, or the second where that is "
                 "the batch size of this trial"
             )
+    if any(seen.kind == BY_HAND for seen in steps.seen):
+        notes.append("the script has no optimizer of torch.optim: each backward pass counts as a step")
     if skipped:
         notes.append("steps skipped by the GradScaler: %d" % skipped)
     if len(steps.seen) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import threading
 import weakref
@@ -13,6 +14,8 @@ import torch
 from brimful_inside.probe.context import current_probe, guarded, patch
 from brimful_inside.wire import OptimizerSeen
 
+BY_HAND = "no optimizer"  # the name under which steps without one of torch.optim are reported
+BY_HAND_AFTER = 2  # backward passes while the process has no optimizer: each counts as a step from then on
 MAX_OPTIMIZERS = 16  # reported one by one; a script with one optimizer a parameter (backward-fused updates) has hundreds
 
 
@@ -71,6 +74,17 @@ class Seen:
         )
 
 
+class _Hand:
+    """Stands for the script's own lines that change weights."""
+
+    def __init__(self) -> None:
+        self.param_groups: List[Any] = []
+
+
+def _has_optimizer() -> bool:
+    return any(isinstance(one, torch.optim.Optimizer) for one in gc.get_objects())
+
+
 class Steps:
     """Counts steps. `on_begin()` runs before an outermost step, `on_step(number)` after each one of the pace-setter, which is
     the optimizer that stepped first."""
@@ -86,6 +100,7 @@ class Steps:
         self.captured: Optional[List[Seen]] = None  # steps of the CUDA graph whose capture is under way: none is made
         self.pace: Optional[Seen] = None
         self.hooks_run = 0
+        self._hand: Optional[_Hand] = None
 
     @property
     def count(self) -> int:
@@ -142,6 +157,17 @@ class Steps:
         self.pace = self.pace or seen
         if seen is self.pace:
             self._on_step(seen.steps)
+
+    def are_by_hand(self, backward_passes: int, device: Any) -> bool:
+        """Whether the script changes its weights without an optimizer of torch.optim: PyTorch's word_language_model does."""
+        if backward_passes == BY_HAND_AFTER and not self.seen and not _has_optimizer():
+            self._hand = _Hand()
+            seen = self._of(self._hand)
+            seen.kind, seen.device = BY_HAND, device
+        return self._hand is not None
+
+    def made_by_hand(self) -> None:
+        self.made(self._of(self._hand), again=True)
 
     def skipped(self, optimizer: Any) -> None:
         """The script called a GradScaler's step, which made none."""

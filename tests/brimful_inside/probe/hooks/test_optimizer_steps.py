@@ -11,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from brimful_inside.probe import context as context_module
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps, patch_graphs
+from tests.brimful_inside.helper import CARD
 
 
 @pytest.fixture
@@ -220,3 +221,30 @@ def test_steps_count_again_after_a_capture_that_failed(steps, captures, monkeypa
     assert steps.count == 0
     one.step()
     assert steps.count == 1
+
+
+BY_HAND = """
+import sys, torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = torch.nn.Linear(8, 8).to(device)
+optimizer = torch.optim.SGD(model.parameters(), 0.1) if sys.argv[1] == "an optimizer that rests" else None
+for _ in range(int(sys.argv[2])):
+    model.zero_grad()
+    model(torch.ones(6, 8).to(device)).sum().backward()
+    for weight in model.parameters():
+        weight.data.add_(weight.grad, alpha=-0.1)
+"""
+
+
+@pytest.mark.parametrize("device", ["imaginary", "cpu"])
+def test_weights_that_the_script_changes_itself_are_trained(run_trial, device):
+    report = run_trial(BY_HAND, argv=("nothing", "100"), device=device, card=CARD if device == "imaginary" else None).report
+    (by_hand,) = report["optimizers"]
+    assert by_hand["name"] == "no optimizer" and by_hand["steps"] >= 3 and "train" in report["phases"]
+    assert set(report["samples_per_step"][1:]) == {6}, "the first step is known as one at its end"
+    assert any("each backward pass counts as a step" in note for note in report["notes"])
+
+
+@pytest.mark.parametrize(("has", "passes"), [("an optimizer that rests", 100), ("nothing", 1)])
+def test_passes_of_a_process_with_an_optimizer_and_a_single_pass_are_no_steps(run_trial, has, passes):
+    assert run_trial(BY_HAND, argv=(has, str(passes)), device="cpu").report["optimizers"] == []
