@@ -80,12 +80,12 @@ class Shards:
             partial.unlink(missing_ok=True)
 
     def remove(self, smiles: Sequence[str]) -> None:
-        """The shards that hold any of these molecules, and what processes that were killed left. Only under the lock."""
+        """The shards that hold any of these molecules. Only under the lock."""
         wanted = {_digest(one) for one in smiles}
         for path in self._paths():
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                tensors = self._tensors(path)
-                if wanted & {*_rows(tensors["smiles"]), *_rows(tensors["failed"])}:
+            with contextlib.suppress(FileNotFoundError):
+                tensors = self._mapped(path)
+                if tensors is None or wanted & {*_rows(tensors["smiles"]), *_rows(tensors["failed"])}:
                     path.unlink()
 
     def tidy(self) -> None:
@@ -97,16 +97,14 @@ class Shards:
         return sorted(self.folder.glob("*.safetensors"))
 
     def _take(self, path: Path, places: dict[bytes, int], found: Found, say: Say) -> None:
-        try:
-            tensors = self._tensors(path)
+        tensors = self._mapped(path)
+        if tensors is not None:
             rows = [(places[one], row) for row, one in enumerate(_rows(tensors["smiles"])) if one in places]
             failed = [places[one] for one in _rows(tensors["failed"]) if one in places]
             if not rows and not failed:
                 return
-            if _checksum(np.memmap(path, mode="r")) != path.stem:
-                raise ValueError("its bytes are not those that were written")
-        except (ValueError, KeyError, TypeError) as error:  # whatever a damaged header gives
-            say(f"{path} is damaged ({error}): its molecules are encoded again.")
+        if tensors is None or not _is_whole(path):
+            say(f"{path} is damaged: its molecules are encoded again.")
             path.unlink(missing_ok=True)
             return
         if rows:
@@ -114,24 +112,38 @@ class Shards:
             found.features[into], found.state[into] = tensors["features"][of], ENCODED
         found.state[failed] = FAILED
 
-    def _tensors(self, path: Path) -> dict[str, np.ndarray]:
-        """Mapped into memory: what is not read costs nothing."""
-        mapped = np.memmap(path, mode="r")
-        start = 8 + int.from_bytes(mapped[:8].tobytes(), "little")  # safetensors: a length, a header as JSON, then the bytes
-        header = json.loads(mapped[8:start].tobytes())
-        key = header.pop("__metadata__")["key"]
-        if key != self.key:
+    def _mapped(self, path: Path) -> dict[str, np.ndarray] | None:
+        """Mapped into memory: what is not read costs nothing. None where that cannot be: it is damaged."""
+        try:
+            content = np.memmap(path, mode="r")
+            start = 8 + int.from_bytes(content[:8].tobytes(), "little")  # safetensors: a length, a header in JSON, the bytes
+            header = json.loads(content[8:start].tobytes())
+            key = header.pop("__metadata__")["key"]
+            tensors = {name: _tensor(content, start, one) for name, one in header.items()}
+            if {name: (one.ndim, one.shape[1]) for name, one in tensors.items()} != self._shapes:
+                raise ValueError("other tensors")
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):  # all that a header may give
+            return None
+        if key != self.key and _is_whole(path):
             raise UsageError(
                 f"{path} holds features of another encoder: their key is {key}, and {self.key} is asked for.",
                 "Somebody copied or renamed a folder of the cache.",
                 "Remove the folder, or choose another --cache.",
             )
-        kinds = {"F32": np.float32, "U8": np.uint8}
-        return {
-            name: np.frombuffer(mapped, kinds[one["dtype"]], offset=start + one["data_offsets"][0],
-                                count=int(np.prod(one["shape"]))).reshape(one["shape"])
-            for name, one in header.items()
-        }  # fmt: skip
+        return tensors if key == self.key else None
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, int]]:
+        return {"smiles": (2, DIGEST), "failed": (2, DIGEST), "features": (2, self.width)}
+
+
+def _tensor(content: np.ndarray, start: int, header: dict[str, Any]) -> np.ndarray:
+    kind, count = {"F32": np.float32, "U8": np.uint8}[header["dtype"]], int(np.prod(header["shape"]))
+    return np.frombuffer(content, kind, count, start + header["data_offsets"][0]).reshape(header["shape"])
+
+
+def _is_whole(path: Path) -> bool:
+    return _checksum(np.memmap(path, mode="r")) == path.stem
 
 
 def _digest(smiles: str) -> bytes:

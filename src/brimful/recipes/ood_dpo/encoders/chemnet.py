@@ -1,0 +1,157 @@
+"""ChemNet (Mayr et al. 2018; its features define the Fréchet ChemNet distance): an LSTM that reads SMILES.
+
+The weights come with the package `fcd_torch`, whose numbers these are, computed with less work. Its input is padded to 350
+symbols, of which most are padding, and padding is the same for all molecules:
+
+    350 symbols -> two convolutions of stride 2 -> 88 positions -> LSTM from their end to the start -> LSTM from start to end
+
+The first LSTM begins in the padding: its states there are computed once. The second one ends there: its inputs there are. As in
+the package, only a molecule's first 349 symbols are read, and of a salt the part before the first dot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rdkit
+import torch
+from rdkit import Chem, rdBase
+from torch import Tensor, nn
+
+from brimful.errors import UsageError
+from brimful.recipes.ood_dpo.settings import EncoderOptions
+
+ALPHABET = "C N O H F Cl P B Br S I Si # ( ) + - 1 2 3 4 5 6 7 8 = [ ] @ c n o s X ."
+SYMBOLS = ALPHABET.split()
+PLACE = {symbol: index for index, symbol in enumerate(SYMBOLS)}
+UNKNOWN, END, NOTHING = PLACE["X"], PLACE["."], len(SYMBOLS)
+LONGEST, POSITIONS = 350, 88  # symbols, the end among them; what two convolutions leave of them
+SYMBOL = re.compile(".[ril]|.")  # any letter before r, i or l makes one symbol with it, as in the package
+WEIGHTS = "ChemNet_v0.13_pretrained.pt"
+rdBase.DisableLog("rdApp.*")
+
+
+def symbols(smiles: str) -> np.ndarray | None:
+    """(length,) uint8, places in SYMBOLS, of the canonical SMILES. None: RDKit reads no molecule."""
+    molecule = Chem.MolFromSmiles(smiles)
+    if molecule is None or not molecule.GetNumAtoms():
+        return None
+    text = Chem.MolToSmiles(molecule).partition(".")[0]
+    found = [PLACE.get(symbol, UNKNOWN) for symbol in SYMBOL.findall(text)[: LONGEST - 1]]
+    return np.array([*found, END], dtype=np.uint8)
+
+
+def positions(length: int) -> int:
+    """Of 88, how many see any of `length` symbols; position t sees symbols 4t - 3 to 4t + 6."""
+    return min((length + 2) // 4 + 1, POSITIONS)
+
+
+class ChemNet:
+    """The `Encoder`. A batch is computed at the length of its longest molecule."""
+
+    name, width = "chemnet", 512
+
+    def __init__(self, path: Path, device: str) -> None:
+        versions = f"rdkit {rdkit.__version__}, fcd_torch {metadata.version('fcd_torch')}"
+        self.key = hashlib.blake2b(path.read_bytes() + versions.encode(), digest_size=8).hexdigest()
+        self.prepare: Callable[[str], Any] = symbols
+        self.budget = 100.0 * (256 if device.startswith("cpu") else 4096)
+        self._path, self._device = path, torch.device(device)
+        self._network: Network | None = None
+
+    def cost(self, prepared: np.ndarray) -> float:
+        """Every molecule goes through the second LSTM's 88 steps; its own positions cost a third more (multiplications)."""
+        return POSITIONS + positions(len(prepared)) / 3
+
+    def encode(self, prepared: Sequence[np.ndarray]) -> np.ndarray:
+        with torch.inference_mode():
+            if self._network is None:
+                layers = torch.load(self._path, map_location="cpu", weights_only=True)
+                self._network = Network(layers).to(self._device)
+            return self._network(prepared).cpu().numpy()
+
+
+class Network(nn.Module):
+    """ChemNet without the work that padding repeats."""
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        super().__init__()
+        first, second, from_end, from_start = (weights for _, (weights, _, _) in layers)
+        by_symbol = first["weight"].permute(2, 1, 0) / len(SYMBOLS)  # the package divides its one-hot input instead
+        self.first = nn.Buffer(nn.functional.pad(by_symbol, (0, 0, 0, 1)).reshape(-1, 32))  # (4 places x 36 symbols, 32)
+        self.of_window = nn.Buffer(torch.arange(4) * (NOTHING + 1))
+        self.second = nn.Buffer(second["weight"])
+        self.from_end, self.from_start = Lstm(from_end), Lstm(from_start)
+        zeros = torch.zeros(POSITIONS, 1, second["weight"].shape[0])
+        h = c = torch.zeros(1, self.from_end.size)
+        states = [(h, c), *self.from_end.over(zeros, h, c)]
+        self.h, self.c = (nn.Buffer(torch.cat(parts)) for parts in zip(*states, strict=True))  # after n positions of padding
+
+    def forward(self, molecules: Sequence[np.ndarray]) -> Tensor:
+        """(n, 512) of symbols."""
+        count, batch = positions(max(map(len, molecules))), len(molecules)
+        read = self._convolved(molecules, count)
+        start = POSITIONS - count
+        h, c = (state[start].expand(batch, -1) for state in (self.h, self.c))
+        own = [h for h, _ in self.from_end.over(read.flip(0), h, c)]
+        padding = (self.h[position : position + 1] for position in range(start, 0, -1))
+        state = self.h.new_zeros(batch, self.from_start.size)
+        *_, (features, _) = self.from_start.over((*reversed(own), *padding), state, state)
+        return features
+
+    def _convolved(self, molecules: Sequence[np.ndarray], count: int) -> Tensor:
+        """(count, n, 32): the first positions. Zeros around are the package's padding, of both convolutions."""
+        between = min(2 * count + 1, 175)
+        places = np.full((len(molecules), 2 * between + 2), NOTHING)
+        for row, one in zip(places, molecules, strict=True):
+            row[1 : 1 + len(one)] = one
+        windows = torch.from_numpy(places).to(self.first.device).unfold(1, 4, 2) + self.of_window
+        x = nn.functional.embedding_bag(windows.reshape(-1, 4), self.first, mode="sum")  # a convolution of one-hot vectors
+        x = nn.functional.selu(x).view(len(molecules), between, -1).transpose(1, 2)
+        x = nn.functional.pad(x, (1, 2 * count + 1 - between))
+        return nn.functional.selu(nn.functional.conv1d(x, self.second, stride=2)).permute(2, 0, 1).contiguous()
+
+
+class Lstm(nn.Module):
+    """A step is two multiplications and one sigmoid of all gates, as tanh(x) = 2 sigmoid(2 x) - 1.
+
+    On a CPU torch's tanh takes six times as long (measured). nn.LSTM multiplies the inputs of every step, though most are
+    the same for the whole batch.
+    """
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.size = weights["weight_hh_l0"].shape[1]
+        twice = torch.ones(4 * self.size, 1)
+        twice[2 * self.size : 3 * self.size] = 2  # gates are input, forget, cell, output
+        self.of_inputs = nn.Buffer((weights["weight_ih_l0"] * twice).T.contiguous())
+        self.of_state = nn.Buffer((weights["weight_hh_l0"] * twice).T.contiguous())
+        self.bias = nn.Buffer((weights["bias_ih_l0"] + weights["bias_hh_l0"]) * twice[:, 0])
+
+    def over(self, inputs: Iterable[Tensor], h: Tensor, c: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """(h, c), each (n, size), after each of `inputs`, (n, features) or (1, features)."""
+        for one in inputs:
+            gates = torch.addmm(torch.addmm(self.bias, one, self.of_inputs), h, self.of_state).sigmoid_()
+            i, f, g, o = gates.chunk(4, dim=1)
+            c = (f * c).sub_(i).addcmul_(i, g, value=2)
+            h = (2 * c).sigmoid_().mul_(2).sub_(1).mul_(o)
+            yield h, c
+
+
+def chemnet(options: EncoderOptions, device: str) -> ChemNet:
+    found = importlib.util.find_spec("fcd_torch")
+    path = options.weights or (Path(found.origin).parent / WEIGHTS if found is not None and found.origin else None)
+    if path is None or not path.is_file():
+        raise UsageError(
+            f"--encoder chemnet has no weights: {path or 'the package fcd_torch'} is not there.",
+            "The package fcd_torch brings them.",
+            "pip install 'brimful[ood]'",
+        )
+    return ChemNet(path, device)
