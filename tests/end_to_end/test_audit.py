@@ -44,6 +44,13 @@ def test_an_idle_card_is_found(tmp_path):
     assert done.json["loading_share"] is done.json["step_s"] is None, "an imaginary card has no clock"
 
 
+@pytest.mark.parametrize(("batch", "code"), [(128, "repeated-batches"), (8192, "batch-exceeds-dataset")])
+def test_pairs_drawn_from_copies_of_one_random_state_are_found_and_a_batch_of_more_than_there_are(tmp_path, batch, code):
+    command = python(TRAPS / "copied_random_state.py", "--batch-size", batch, "--workers", 2)
+    found = codes(brimful(tmp_path, "audit", "--device", "cpu", "--json", *command))
+    assert [one for one in found if one not in ("loader-bound", "remainder")] == [code]
+
+
 def test_every_code_has_a_trap():
     assert sorted(CODES) == sorted([trap.replace("_", "-") for trap in ON_CPU] + ["memory-idle", "memory-grows"])
 
