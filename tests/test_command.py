@@ -11,7 +11,9 @@ from brimful.errors import UsageError
 @pytest.mark.parametrize(
     "given",
     ["--batch_size 64", "--batch-size=64", "--bs 64", "-b 64", "--per_device_train_batch_size 64", "--train_batch_size=64",
-     "--batch_size_per_gpu 64", "data.batch_size=64", "+trainer.bs=64"],
+     "--batch_size_per_gpu 64", "data.batch_size=64", "+trainer.bs=64",
+     "--data.batch_size 64", "--data.batch-size=64", "--train.micro_batch_size 64", "--device_batch_size=64", "--batch 64",
+     "batch=64", "train/loader.batch_size=64"],
 )  # fmt: skip
 def test_a_known_flag_is_opened_and_reported(given):
     words = given.split()
@@ -27,7 +29,8 @@ def test_a_known_flag_is_opened_and_reported(given):
     "given",
     ["--accum 3", "--grad-accum 3", "--grad_accum=3", "--accumulation-steps 3", "--accumulate-grad-batches 3",
      "--accumulate_grad_batches=3", "--gradient_accumulation_steps 3", "--grad-accum-steps 3", "--update-freq 3",
-     "--accum_iter 3", "trainer.accumulate_grad_batches=3", "+train.grad_accum=3"],
+     "--accum_iter 3", "trainer.accumulate_grad_batches=3", "+train.grad_accum=3",
+     "--accum-freq 3", "--trainer.accumulate_grad_batches 3"],
 )  # fmt: skip
 def test_a_known_accumulation_flag_is_read_and_reported_and_left_as_it_is(given):
     words = given.split()
@@ -41,11 +44,19 @@ def test_a_known_accumulation_flag_is_read_and_reported_and_left_as_it_is(given)
 @pytest.mark.parametrize(
     "words",
     [["--accumulation", "--amp"], ["--update-freq", "[4]"], ["--accum=auto"], ["train.grad_accum=true"], ["--accum", "2.5"],
-     ["-b", "file.txt"]],
+     ["-b", "file.txt"], ["batch=auto"], ["--batch", "--amp"], ["--data.batch_size"], ["my batch_size=4"],
+     ["--no.batch_sizes", "4"]],
 )  # fmt: skip
-def test_what_is_no_whole_number_is_not_taken_for_an_accumulation_nor_behind_b_for_a_batch_size(words):
+def test_what_is_no_whole_number_or_no_key_is_not_taken_for_an_accumulation_or_a_batch_size(words):
     command = commands.parse(["python", "train.py", *words])
     assert command.given == command.found_flags == {}
+
+
+@pytest.mark.parametrize(
+    "program", ["import train as m; m.batch_size=64; m.main()", "m.batch_size=64", "batch_size=64;import train"]
+)
+def test_a_program_behind_c_is_no_key(program):
+    assert commands.parse(["python", "-c", program]).found_flags == {}
 
 
 def test_a_placeholder_goes_before_any_flag():

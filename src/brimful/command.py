@@ -29,12 +29,13 @@ def _in_both_spellings(*names: str) -> tuple[str, ...]:
 #: Flags by which scripts take their batch size, the most common names first; ``-b`` last since it may mean other things.
 BATCH_SIZE_FLAGS = (
     *_in_both_spellings("batch_size", "per_device_train_batch_size", "train_batch_size", "batch_size_per_gpu"),
-    *("--batchsize", "--bs", "-b"),
+    *_in_both_spellings("micro_batch_size", "device_batch_size"),
+    *("--batchsize", "--bs", "--batch", "-b"),
 )
-# Names of Transformers, Lightning, fairseq (ConvNeXt as well) and MAE, and of scripts that write their own loop.
+# Names of Transformers, Lightning, fairseq (ConvNeXt as well), MAE and open_clip, and of scripts that write their own loop.
 _ACCUMULATION_NAMES = (
-    *("gradient_accumulation_steps", "accumulate_grad_batches", "update_freq", "accum_iter", "accumulation_steps"),
-    *("grad_accum_steps", "grad_accum", "accumulation", "accum"),
+    *("gradient_accumulation_steps", "accumulate_grad_batches", "update_freq", "accum_iter", "accum_freq"),
+    *("accumulation_steps", "grad_accum_steps", "grad_accum", "accumulation", "accum"),
 )
 #: Flags by which scripts take the batches of an update.
 ACCUMULATION_FLAGS = _in_both_spellings(*_ACCUMULATION_NAMES)
@@ -45,20 +46,27 @@ _FLAGS = {
     "num_workers": (*_in_both_spellings("num_workers"), "--workers", "--dataloader_num_workers", "-j"),
     "accumulation": ACCUMULATION_FLAGS,
 }
-# Hydra and OmegaConf: the last part of a dotted key.
-_HYDRA_KEYS = {
-    "batch_size": {"batch_size", "train_batch_size", "per_device_train_batch_size", "batch_size_per_gpu", "bs"},
+# Hydra, OmegaConf and Ultralytics (batch=16), jsonargparse and tyro (--data.batch_size 16): the last part of a dotted key.
+_KEYS = {
+    "batch_size": {
+        *("batch_size", "train_batch_size", "per_device_train_batch_size", "batch_size_per_gpu", "bs", "batch"),
+        *("micro_batch_size", "device_batch_size"),
+    },
     "lr": {"lr", "learning_rate"},
     "num_workers": {"num_workers", "workers"},
     "accumulation": set(_ACCUMULATION_NAMES),
 }
+_KEY = re.compile(
+    r"(?:\+{0,2}|--)[A-Za-z_][\w@/-]*(?:\.[\w-]+)*"
+)  # of a word such as key=value, --part.key or --part.key=value
+_NUMBERS_ONLY = ("-b", "--batch", "batch")  # these are also options of Python, switches, and names of other things
 
 
 def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> Command:
     """The command in `argv`: its placeholders, and what known flags say in it.
 
-    Only the batch size is opened where no placeholder stands (a flag's value becomes ``{batch_size}``), if `opens_batch_size`;
-    the other known flags are read (``given``) and left as they are. `found_flags` also has the flag of an accumulation, since
+    If `opens_batch_size`, the batch size is opened where no placeholder stands (a flag's value becomes ``{batch_size}``); all
+    other known flags are read (``given``) and left as they are. `found_flags` also has the flag of an accumulation, since
     an audit rests on it. Raises UsageError for an empty command.
     """
     if not argv:
@@ -130,11 +138,21 @@ def _find(parts: list[str], name: str) -> tuple[int, str, str, str] | None:
                 hit = (i + 1, "", parts[i + 1], flag)
             elif word.startswith(flag + "=") and flag.startswith("--") and _may_be(name, flag, word[len(flag) + 1 :]):
                 hit = (i, flag + "=", word[len(flag) + 1 :], flag)
-        if not word.startswith("-") and "=" in word:
-            key, _, value = word.partition("=")
-            if key.lstrip("+").split(".")[-1] in _HYDRA_KEYS[name] and "{" not in value and _may_be(name, "--" + key, value):
-                hit = (i, key + "=", value, key)
+        hit = _find_key(parts, i, name) or hit
     return hit
+
+
+def _find_key(parts: list[str], i: int, name: str) -> tuple[int, str, str, str] | None:
+    """The same for key=value (of Hydra), --part.key=value and --part.key value. The program behind ``python -c`` is none."""
+    key, equals, value = parts[i].partition("=")
+    dotted = key.startswith("--") and "." in key
+    last = key.lstrip("+-").split(".")[-1].replace("-", "_")
+    is_key = _KEY.fullmatch(key) and last in _KEYS[name] and (dotted or not key.startswith("-"))
+    if not is_key or (i > 0 and parts[i - 1] == "-c"):
+        return None
+    at, before = (i, key + "=") if equals else (i + 1, "")
+    text = value if equals else parts[i + 1] if dotted and i + 1 < len(parts) else ""
+    return (at, before, text, key) if text and "{" not in text and _may_be(name, last, text) else None
 
 
 def _may_be(name: str, flag: str, text: str) -> bool:
@@ -143,7 +161,7 @@ def _may_be(name: str, flag: str, text: str) -> bool:
     ``-b`` is also an option of Python and others, ``--accumulation`` may be a switch, and ``--update-freq`` take a list:
     behind those only a whole number is the setting's.
     """
-    return (flag.startswith("--") and name != "accumulation") or text.isdecimal() or "{" in text
+    return (flag not in _NUMBERS_ONLY and name != "accumulation") or text.isdecimal() or "{" in text
 
 
 def placeholders(command: Command) -> tuple[str, ...]:
