@@ -130,6 +130,7 @@ class Limits:
 
     dataset_length: int | None = None
     max_batch_size: int | None = None
+    loader_cap: int | None = None  # the largest batch that the script's loader makes, where trials showed one
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ BATCH_SIZE_FLAGS = (
     *_in_both_spellings("micro_batch_size", "device_batch_size"),
     *("--batchsize", "--bs", "--batch", "-b"),
 )
+_SHOWN_FLAGS = ("--batch-size", "--train-batch-size", "--bs", "-b", "batch_size=...")
 # Names of Transformers, Lightning, fairseq (ConvNeXt as well), MAE and open_clip, and of scripts that write their own loop.
 _ACCUMULATION_NAMES = (
     *("gradient_accumulation_steps", "accumulate_grad_batches", "update_freq", "accum_iter", "accum_freq"),
@@ -252,7 +253,7 @@ def no_place_for_a_batch_size(why: str = "") -> UsageError:
     """What to say where a batch size has to be chosen and the command has no place for one. `why`: nor has the script."""
     return UsageError(
         problem="the command has no {batch_size}, and none of the flags that brimful knows "
-        f"({', '.join(BATCH_SIZE_FLAGS)}, or Hydra's batch_size=...){'; ' + why if why else ''}",
+        f"({', '.join(_SHOWN_FLAGS)} and the like){'; ' + why if why else ''}",
         explanation="brimful cannot set the batch size of your script",
         suggestion="write {batch_size} where the number goes, for instance: python train.py --my-batch {batch_size}; "
         'or take it in the script from brimful.setting("batch_size", 64)',

@@ -161,6 +161,7 @@ class MemoryEstimate:
     limited_by: str | None  # "budget", "dataset", "max_batch_size"
     ignores_batch_size: bool = False
     nothing_fits: bool = False  # not even the smallest batch size; False without a largest one: it was not searched for
+    loader_cap: int | None = None  # the largest batch that the script's loader makes, where trials showed one
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,8 @@ class Prediction:
     phase_breakdowns: dict[str, Breakdown] = field(default_factory=dict)  # of each phase's own peak
     what_if: WhatIf | None = None  # None: it was not asked, and the batch size fits
     nothing_fits: bool = False  # not even the smallest batch size; False without a largest one: it was not searched for
+    in_force: int | None = None  # the batch that the script trains on, where it is not the size in question
+    ignores_batch_size: bool = False  # it is that whatever size is asked
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,27 @@ def test_a_script_that_ignores_the_batch_size_gives_a_warning_and_a_hidden_cap_d
     assert ("ignores-batch-size" in codes(predicted(world, "64"))) is ignores
 
 
+@pytest.mark.parametrize("asked", ["64", "{batch_size}"])
+@pytest.mark.parametrize("cap", [2, 16])
+def test_sizes_that_are_ignored_end_the_search_and_none_is_called_the_largest(asked, cap):
+    world = World(cap=2) if cap == 2 else World(ignores=True)
+    found = predicted(world, asked)
+    assert found.ignores_batch_size and found.largest_batch_size is None and not found.nothing_fits
+    assert len(world.launched) <= 3
+    sentence = of_prediction(found).sentence
+    assert sentence.startswith("The script ignores the batch size") and f"trains on batches of {cap}" in sentence
+    assert "; that fits" in sentence and "largest" not in sentence
+
+
+def test_a_cap_or_the_data_set_below_the_size_asked_is_what_the_headline_says():
+    sentence = of_prediction(predicted(World(cap=9), "64")).sentence
+    assert sentence.startswith("Batch size 64 is not in force: the script's loader makes batches of 9 at most; that fits")
+    found = predicted(World(cap=9), "{batch_size}")
+    assert found.batch_size == found.largest_batch_size == 9 and found.limited_by == "loader"
+    sentence = of_prediction(predicted(World(dataset=40), "64")).sentence
+    assert sentence.startswith("Batch size 64 is not in force: the data set has 40 samples; that fits")
+
+
 @pytest.mark.parametrize(("asked", "warned"), [("64", True), ("{batch_size}", True), ("8", False)])
 def test_a_hidden_cap_is_a_warning_to_those_who_ask_beyond_it(asked, warned):
     found = predicted(World(cap=9), asked)

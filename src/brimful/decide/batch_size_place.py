@@ -141,10 +141,10 @@ def why_none(result: TrialResult, wants: str) -> str:
     """Why the batch size of a script without a flag cannot be set."""
     train = main_loader(result)
     if train is None:
-        return "no flag takes it, and the training uses no DataLoader whose number could be set"
+        return "the training uses no DataLoader whose number could be set"
     if train.batch_size is None:
         maker = "the data set itself" if train.sampler == "NoneType" else f"{train.sampler}, a class of the script's own,"
-        return f"no flag takes it, and {maker} makes the batches of the training DataLoader"
+        return f"{maker} makes the batches of the training DataLoader"
     if wants == SCRIPT:
         return f"the training DataLoader's {train.batch_size:,} comes from no integer in the script's text"
-    return f"no flag takes it, and brimful did not see where the training DataLoader's {train.batch_size:,} comes from"
+    return f"brimful did not see where the training DataLoader's {train.batch_size:,} comes from"

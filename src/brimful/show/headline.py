@@ -20,7 +20,7 @@ from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction
 
 #: The command never reached the point where it can be judged.
 _FAILURES = (Outcome.CRASHED, Outcome.PROBE_NOT_LOADED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
-_WITHIN = (None, "budget", "dataset", "max_batch_size")  # limits of what fits; any other is an error of the script
+_WITHIN = (None, "budget", "dataset", "max_batch_size", "loader")  # limits of what fits; any other is an error of the script
 _RANKS = {
     Objective.FASTEST: "trains fastest within memory",
     Objective.LARGEST: "is the largest that fits",
@@ -95,7 +95,9 @@ def of_prediction(prediction: Prediction) -> Headline:
         return Headline("note", f"The command put nothing on {card}: it trains on the host.")
     fits = prediction.verdict == "fits"
     near = peak is not None and not fits and peak.device_bytes <= budget
+    other = _not_in_force(prediction)
     what = "The command" if prediction.batch_size is None else f"Batch size {prediction.batch_size:,}"
+    what = f"{other}; that" if other else what
     sentence = f"{what} {'fits' if fits else 'may not fit' if near else 'does not fit'} {card}"
     if peak is not None:
         interval = bytes_interval_text(*peak.device_interval_bytes)
@@ -103,7 +105,23 @@ def of_prediction(prediction: Prediction) -> Headline:
         sentence += f": {peak.source.value} peak {bytes_text(peak.device_bytes)}{about} of {bytes_text(budget)} allowed"
         if near:
             sentence += ", and the upper end of that interval is over it"
+    if other:
+        return Headline("note" if fits else "bad", sentence + ".")
     return Headline("good" if fits else "bad", sentence + _largest_part(prediction, fits or near) + ".")
+
+
+def _not_in_force(prediction: Prediction) -> str:
+    """What the script trains on in place of the size in question; "" where it is that size."""
+    asked, given = prediction.batch_size, prediction.in_force
+    if prediction.ignores_batch_size:
+        trains = f": {asked:,} was asked, and it trains on batches of {given:,}" if asked and given else ""
+        trains = trains or (f": it trains on batches of {asked:,} at every one" if asked else "")
+        return f"The script ignores the batch size{trains}"
+    if asked is None or given is None:
+        return ""
+    exceeds = any(one.code == "batch-exceeds-dataset" for one in prediction.warnings)
+    why = f"the data set has {given:,} samples" if exceeds else f"the script's loader makes batches of {given:,} at most"
+    return f"Batch size {asked:,} is not in force: {why}"
 
 
 def _largest_part(prediction: Prediction, fits: bool) -> str:

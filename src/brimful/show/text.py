@@ -15,7 +15,12 @@ ABSENT_TEXT = "–"
 #: Which of the four memories a peak can show, the one that a budget limits first.
 _DEVICE_FIRST = ("device", "reserved", "allocated", "host")
 
-_LIMITS = {"budget": "the budget", "dataset": "the length of the dataset", "max_batch_size": "the given maximum"}
+_LIMITS = {
+    "budget": "the budget",
+    "dataset": "the length of the dataset",
+    "max_batch_size": "the given maximum",
+    "loader": "the script, whose loader makes no larger batches",
+}
 
 _METHODS = {
     "trace": "the command was run as asked on the imaginary card",

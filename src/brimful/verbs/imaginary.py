@@ -18,7 +18,7 @@ from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.locate import Located, locate
-from brimful.verbs.results import dataset_length, error_of, exception_of, require_steps, require_steps_or_memory
+from brimful.verbs.results import dataset_length, error_of, exception_of, largest_batch, require_steps, require_steps_or_memory
 from brimful.verbs.session import Session
 from brimful.verbs.start import following
 from brimful_inside.simulator.allocator_settings import settings_in
@@ -97,6 +97,7 @@ class Tracer:
             dataset_length=dataset_length(result),
             failure=None if result.outcome is Outcome.COMPLETED else _script_error(self.session, result, batch_size),
             samples_per_step=result.samples_per_step,
+            batch=largest_batch(result),
         )
 
     def trace(self, batch_size: int | None) -> Trace | None:
@@ -168,6 +169,13 @@ class Tracer:
         """What the loader gives where the script asks for so much: no more than the data set has."""
         length = self.dataset_length()
         return batch_size if batch_size is None or length is None else min(batch_size, length)
+
+    def in_force(self, conclusion: MemoryConclusion | None, batch_size: int | None) -> int | None:
+        """As `effective`, and no more than the script's loader makes, or always that where it ignores the size."""
+        size, cap = self.effective(batch_size), conclusion.estimate.loader_cap if conclusion else None
+        if size is None or cap is None or conclusion is None:
+            return size
+        return cap if conclusion.estimate.ignores_batch_size else min(size, cap)
 
     def representative(self) -> TrialResult:
         """The result that stands for all in what it noticed besides memory: the last that completed, else the last."""

@@ -78,9 +78,14 @@ def _without_a_flag(tracer: Tracer, began: Start, noted: list[Diagnostic]) -> An
 def _by_search(tracer: Tracer, asked: int | None) -> Answer:
     """The peak at the requested batch size, else at the largest that fits."""
     conclusion = imaginary.search(tracer, asked)
+    if asked is not None and conclusion.estimate.ignores_batch_size and conclusion.estimate.loader_cap is not None:
+        return _at(tracer, asked, _replay_of_trial(tracer, min(conclusion.traced)), conclusion)
     if asked is not None:
         return _at(tracer, asked, _played_at(tracer, conclusion, tracer.effective(asked) or asked), conclusion)
     largest = conclusion.estimate.largest_batch_size
+    if conclusion.estimate.ignores_batch_size and largest is None:
+        size = min(conclusion.traced)
+        return _at(tracer, tracer.in_force(conclusion, size), _replay_of_trial(tracer, size), conclusion)
     if largest is None or conclusion.peak is None:
         raise imaginary.nothing_fits(tracer, conclusion)
     return Answer(largest, conclusion.peak, conclusion.phases, conclusion)
@@ -122,6 +127,7 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, note
     estimate = answer.conclusion.estimate if answer.conclusion else None
     warnings = [*warnings_of(tracer, answer), *noted]
     largest = _largest(tracer, answer, fits)
+    in_force = tracer.in_force(answer.conclusion, answer.batch_size)
     speed = speed_of(tracer, tracer.effective(answer.batch_size), largest)
     if isinstance(speed, Diagnostic):
         warnings.append(speed)
@@ -134,6 +140,8 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, note
         phases=answer.phases,
         not_seen=tuple(name for name in PHASES if name not in answer.phases),
         largest_batch_size=largest,
+        in_force=in_force if in_force != answer.batch_size else None,
+        ignores_batch_size=estimate is not None and estimate.ignores_batch_size,
         nothing_fits=estimate is not None and estimate.nothing_fits and largest is None,
         limited_by=estimate.limited_by if estimate else None,
         gpu=tracer.gpu,
@@ -158,7 +166,9 @@ def _largest(tracer: Tracer, answer: Answer, fits: bool) -> int | None:
     if answer.conclusion is None:
         return None
     largest, most = answer.conclusion.estimate.largest_batch_size, tracer.session.options.max_batch_size
-    own = tracer.effective(answer.batch_size)
+    own = tracer.in_force(answer.conclusion, answer.batch_size)
+    if answer.conclusion.estimate.ignores_batch_size and largest is None:
+        return None
     if fits and own is not None and (most is None or own <= most):
         return max(largest or 0, own)
     return largest

@@ -30,6 +30,12 @@ def dataset_length(trial_result: TrialResult) -> int | None:
     return next((loader.sampler_samples or loader.dataset_length for loader in loaders(trial_result, "train")), None)
 
 
+def largest_batch(trial_result: TrialResult) -> int | None:
+    """Samples of the largest batch that a training loader of the first rank gave; None without one."""
+    given = (batch.samples for loader in loaders(trial_result, "train") for batch in loader.batches if batch.samples)
+    return max(given, default=None)
+
+
 def batches_per_step(trial_result: TrialResult) -> float | None:
     """Batches that went into the median measured step of the first rank; None without a step."""
     for report in trial_result.reports[:1]:

@@ -51,7 +51,7 @@ from brimful.verbs.devices import require_that_card
 from brimful.verbs.host_room import loader_plan
 from brimful.verbs.imaginary import ignores_the_batch_size
 from brimful.verbs.locate import locate
-from brimful.verbs.results import dataset_length, error_of, require_steps, require_steps_or_memory, trained
+from brimful.verbs.results import dataset_length, error_of, largest_batch, require_steps, require_steps_or_memory, trained
 from brimful.verbs.session import Session
 from brimful.verbs.start import BATCH_SIZE, Start, following, takes_a_batch_size
 
@@ -155,14 +155,16 @@ def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Li
         trial_result = task.tried.get(size) or session.run(task.trial(session, TrialKind.MEMORY, {"batch_size": size}))
         require_steps_or_memory(session, trial_result)
         require_that_card(task.start.device, trial_result)
-        return Measured(trial_result.outcome, peak_bytes(trial_result, budget.memory), dataset_length(trial_result))
+        peak, batch = peak_bytes(trial_result, budget.memory), largest_batch(trial_result)
+        length, per_step = dataset_length(trial_result), trial_result.samples_per_step
+        return Measured(trial_result.outcome, peak, length, per_step, batch)
 
     search = search_largest_measured(
         budget.bytes, limits, budget.memory, max_trials=trials, names_largest=task.searches_largest
     )
     found = run_search(search, measured)
     lengths = [length for trial_result in session.results if (length := dataset_length(trial_result))]
-    return found, replace(limits, dataset_length=lengths[-1] if lengths else None)
+    return found, replace(limits, dataset_length=lengths[-1] if lengths else None, loader_cap=found.estimate.loader_cap)
 
 
 def _room(session: Session, task: Task, batch_size: int) -> LoaderPlan:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import TypeVar
 
+from brimful.decide.memory.batches_given import Given, loader_cap
 from brimful.values import Limits, Outcome
 
 # Trials beyond the usual number, to find where a script's errors begin. Seven halvings in octaves follow the usual three
@@ -31,8 +32,8 @@ def run_search(search: Generator[_Asked, _Shown, _Found], show: Callable[[_Asked
 
 
 def upper_limit(limits: Limits) -> tuple[int | None, str | None]:
-    """The largest batch size that the limits allow, and which of them sets it: "dataset" or "max_batch_size"."""
-    named = [(limits.dataset_length, "dataset"), (limits.max_batch_size, "max_batch_size")]
+    """The largest batch size that the limits allow, and which of them sets it: "dataset", "max_batch_size" or "loader"."""
+    named = [(limits.dataset_length, "dataset"), (limits.max_batch_size, "max_batch_size"), (limits.loader_cap, "loader")]
     given = [(value, name) for value, name in named if value is not None]
     return min(given, key=lambda pair: pair[0]) if given else (None, None)
 
@@ -50,6 +51,7 @@ class Bracket:
     tried: list[int] = field(default_factory=list)  # in order
     fitting: set[int] = field(default_factory=set)
     too_large: set[int] = field(default_factory=set)  # ran out of memory, or peaked over the budget
+    given: dict[int, Given] = field(default_factory=dict)  # by size in samples: what the training loader gave
     script_errors: dict[int, str] = field(default_factory=dict)  # where the script itself failed, and its words
     failed: Outcome | None = None  # a failure that no smaller size can mend
 
@@ -79,6 +81,18 @@ class Bracket:
         """The largest size below `high` that the limits allow; None where nothing bounds it."""
         high = self.high
         return min((bound for bound in (self.upper, None if high is None else high - 1) if bound is not None), default=None)
+
+    def learn_given(self, size: int, batch: int | None, per_step: float | None) -> None:
+        """What the training loader gave at `size`."""
+        if batch and per_step:
+            self.given[self.samples(size)] = Given(batch, per_step)
+            self.limits = replace(self.limits, loader_cap=loader_cap(self.given, self.limits.dataset_length))
+
+    @property
+    def ignored(self) -> bool:
+        """Whether the loader followed none of the sizes that were tried: they are one size."""
+        cap = self.limits.loader_cap
+        return cap is not None and all(one.batch == cap for one in self.given.values())
 
     def within(self, size: int) -> int:
         """The size nearest to `size` that the limits allow."""

@@ -31,6 +31,8 @@ class Measured:
     outcome: Outcome
     peak_bytes: int | None = None
     dataset_length: int | None = None  # once it is known: no larger batch size is tried
+    samples_per_step: int | None = None
+    batch: int | None = None  # the largest that the training loader of a process gave
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class _Known:
             bracket.failed = Outcome.NO_STEP
         else:
             self.peaks[size] = float(measured.peak_bytes)
+            bracket.learn_given(size, measured.batch, measured.samples_per_step)
             (bracket.fitting if measured.peak_bytes <= self.budget_bytes else bracket.too_large).add(size)
 
     @property
@@ -93,7 +96,7 @@ def search_largest_measured(
     while size is not None and len(bracket.tried) < max_trials:
         bracket.tried.append(size)
         known.add(size, (yield size))
-        size = _next_size(known) if bracket.failed is None else None
+        size = _next_size(known) if bracket.failed is None and not bracket.ignored else None
     estimate = _estimate(known, memory, names_largest)
     return MeasuredConclusion(estimate, bracket.low)
 
@@ -171,7 +174,8 @@ def _estimate(known: _Known, memory: str, names_largest: bool) -> MemoryEstimate
         largest_batch_size=low if names_largest else None,
         nothing_fits=low is None and 1 in bracket.too_large,
         limited_by=limit,
-        ignores_batch_size=known.flat,
+        ignores_batch_size=known.flat or bracket.ignored,
+        loader_cap=bracket.limits.loader_cap,
     )
 
 

@@ -43,6 +43,7 @@ class Traced:
     dataset_length: int | None = None  # once it is known: no larger batch size is tried
     failure: str | None = None  # of the script itself: its error and the batch size, as what limits the batch size
     samples_per_step: int | None = None
+    batch: int | None = None  # the largest that the training loader of a process gave
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class _Known:
                 bracket.failed = outcome
         else:
             self.steps.add(traced.samples_per_step)
+            bracket.learn_given(size, traced.batch, traced.samples_per_step)
             program = self.programs[size] = joined([program_of(trace) for trace in traced.traces])
             played = self.played[size] = self.card.replay(program)
             (bracket.fitting if self.card.fits(played) else bracket.too_large).add(size)
@@ -120,7 +122,7 @@ def search_largest(
     known = _Known(card, Bracket(limits, multiple_of))
     bracket = known.bracket
     yield from _first_traces(known, max(1, first_size // multiple_of))
-    while bracket.failed is None and known.programs:
+    while bracket.failed is None and known.programs and not bracket.ignored:
         most = MAX_TRACES + (MORE_TRIALS if bracket.script_errors else 0)
         size = _next_size(known) if len(bracket.tried) < most else None
         if size is None:
@@ -142,7 +144,7 @@ def _first_traces(known: _Known, first_size: int) -> Generator[int, Traced, None
     second = _second_size(known, size)
     if second is not None and len(bracket.tried) < MAX_TRACES:
         yield from known.trace(second)
-    if bracket.failed is None and len(known.programs) == 2:
+    if bracket.failed is None and len(known.programs) == 2 and not bracket.ignored:
         third, upper, largest = third_size(known.programs), bracket.upper, max(known.played)
         if third is None or (upper is not None and third > upper) or known.full:
             return
@@ -247,6 +249,8 @@ def _conclude(known: _Known) -> MemoryConclusion:
     model = trusted.size_model if trusted is not None else None
     in_samples = model and replace(model, per=bracket.multiple_of, fitted_at=tuple(map(bracket.samples, model.fitted_at)))
     constant = model is not None and model.constant and len(known.programs) > 1
+    if bracket.ignored:
+        largest = None
     played = known.played.get(largest or 0)
     if played is None and largest is not None and model is not None:
         played = known.peaks_of(model).at(largest)
@@ -260,9 +264,10 @@ def _conclude(known: _Known) -> MemoryConclusion:
         curve=_curve(known, largest),
         probes=tuple(card.point(bracket.samples(size), shown) for size, shown in known.played.items()),
         largest_batch_size=None if largest is None else bracket.samples(largest),
-        nothing_fits=largest is None and (verified or 1 in bracket.too_large),
+        nothing_fits=largest is None and not bracket.ignored and (verified or 1 in bracket.too_large),
         limited_by=_limited_by(known, trusted, largest, constant),
-        ignores_batch_size=constant and len(known.steps) == 1,
+        ignores_batch_size=bracket.ignored or (constant and len(known.steps) == 1),
+        loader_cap=bracket.limits.loader_cap,
     )
     return MemoryConclusion(
         estimate,
