@@ -109,6 +109,25 @@ recipe-chatlm: $(STAMP) ## Train the tiny chat model on 552 Chinese dialogues, t
 bench-chatlm: $(STAMP) ## The chat recipe against a plain loop and Seq2SeqTrainer, its memory, and tune's largest batch against the true one (PARTS="plain memory" for some, DATA=<rows> for others than PyPI's)
 	$(PY) -m bench.chatlm $(if $(PARTS),--parts $(PARTS)) $(if $(DATA),--data "$(DATA)")
 
+MINIMOL_VENV ?= .venv-minimol
+# minimol asks for graphium 2.4.7, whose code is older than most of what it asks for: the versions are those that it runs with.
+$(MINIMOL_VENV)/.set-up:
+	@$(MINIMOL_VENV)/bin/python -c 'import minimol, torch_scatter' 2>/dev/null || { \
+	    "$$(tools/find_python.sh $(PYTHON))" -m venv $(MINIMOL_VENV) && \
+	    $(MINIMOL_VENV)/bin/python -m pip install --quiet -c constraints.txt torch torch-geometric rdkit numpy 'setuptools<80' wheel && \
+	    $(MINIMOL_VENV)/bin/python -m pip install --quiet -c constraints.txt datamol hydra-core lightning loguru matplotlib mup \
+	        networkx omegaconf pandas platformdirs scikit-learn seaborn tqdm typer && \
+	    $(MINIMOL_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation torch-scatter && \
+	    $(MINIMOL_VENV)/bin/python -m pip install --quiet --no-deps 'scipy==1.14.1' 'torchmetrics==0.10.3' 'setuptools<80' \
+	        graphium==2.4.7 minimol==1.3.5; }
+	@touch $@
+
+bench-ood-minimol: $(STAMP) $(MINIMOL_VENV)/.set-up ## Compare MiniMol's features with those of its package, in an environment of its own that compiles torch-scatter (WRITE=--write-reference for the tests' reference)
+	$(PY) -m bench.ood_minimol --original $(abspath $(MINIMOL_VENV)/bin/python) $(WRITE)
+
+bench-ood-encoders: $(STAMP) $(MINIMOL_VENV)/.set-up ## Molecules per second of the molecule recipe's encoders against their packages, by turns
+	$(PY) -m bench.ood_encoders --original $(abspath $(MINIMOL_VENV)/bin/python)
+
 bench-engine: $(STAMP) ## What the engine costs a step, against loops written by hand, with one process and with two (20 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m bench.overlap
 	OMP_NUM_THREADS=1 $(PY) -m bench.engine_cost
@@ -127,6 +146,6 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 	rm -rf examples/captcha/captchas examples/*/out
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: clean-venv venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss
+.PHONY: clean-venv venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood-encoders
 clean-venv: clean
-	rm -rf $(VENV) $(TIMM_VENV)
+	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV)

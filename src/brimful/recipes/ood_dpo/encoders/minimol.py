@@ -150,15 +150,18 @@ def _lowest(laplacian: np.ndarray) -> np.ndarray:
 
 
 def _returns(adjacency: np.ndarray) -> np.ndarray:
-    """In float32 and by torch, step by step, so that float16 rounds the numbers that graphium has."""
+    """In float32 and by torch, step by step and in one thread: so float16 rounds the numbers that graphium has, and two threads
+    would take many times as long for matrices this small."""
     if len(adjacency) == 1:
         return np.ones((1, STEPS), dtype=np.float16)
     degrees = adjacency.sum(1, keepdims=True)
     step = torch.from_numpy(np.divide(adjacency, degrees, where=degrees > 0, out=np.zeros_like(adjacency))).float()[None]
-    walked, returns = step, []
+    walked, returns, threads = step, [], torch.get_num_threads()
+    torch.set_num_threads(1)
     for _ in range(STEPS):
         returns.append(walked[0].diagonal())
         walked = walked @ step
+    torch.set_num_threads(threads)
     return torch.stack(returns, dim=1).numpy().astype(np.float16)
 
 

@@ -90,9 +90,7 @@ def unimol(options: EncoderOptions, device: str) -> UniMol:
             suggestion="pip install 'brimful[ood,ood-unimol]'",
         ) from error
     if options.weights is None:
-        raise UsageError(
-            "--encoder unimol needs its weights, which no package brings.", suggestion=f"Name them by --weights. {WHERE}"
-        )
+        raise UsageError("--encoder unimol needs --weights: no package brings them.", suggestion=WHERE)
     if not options.weights.is_file():
         raise UsageError(f"There are no weights at {options.weights}.", suggestion=WHERE)
     dictionary = next((found for name in DICTIONARIES if (found := options.weights.with_name(name)).is_file()), None)
