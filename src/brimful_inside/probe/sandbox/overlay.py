@@ -117,7 +117,10 @@ class Overlay:
     def where(self, absolute: str) -> str:
         """The path to read in place of `absolute`. Where nothing is to be seen, one that does not exist."""
         upper = self.upper(absolute)
-        return upper if _exists(upper) or self.is_hidden(absolute) else absolute
+        if _exists(upper):
+            self._is_used = True  # by another process, perhaps just now: what is read next must show the same
+            return upper
+        return upper if self.is_hidden(absolute) else absolute
 
     def is_visible(self, absolute: str) -> bool:
         return _exists(self.where(absolute))

@@ -72,6 +72,14 @@ def test_another_process_sees_the_same_layer(layer, tmp_path):
     assert other.is_used and read(other.where(path("a"))) == "new"
 
 
+def test_what_another_process_wrote_is_read_once_its_name_was_taken(layer, tmp_path):
+    """Two ranks make one folder: the second one's mkdir(exist_ok=True) asks whether it is a folder."""
+    other = Overlay(str(tmp_path / "trial"))
+    assert not other.is_used, "nothing is written yet; the next look is later"
+    os.mkdir(layer.to_write(path("cache"), keeps_content=False))
+    assert other.is_visible(path("cache")) and other.is_used
+
+
 def test_a_file_too_large_to_be_copied_is_refused(layer, monkeypatch):
     monkeypatch.setattr(overlay_module, "MAX_COPIED_BYTES", 10)
     write(path("big"), "x" * 11)
