@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ ALPHABET = "C N O H F Cl P B Br S I Si # ( ) + - 1 2 3 4 5 6 7 8 = [ ] @ c n o s
 SYMBOLS = ALPHABET.split()
 PLACE = {symbol: index for index, symbol in enumerate(SYMBOLS)}
 UNKNOWN, END, NOTHING = PLACE["X"], PLACE["."], len(SYMBOLS)
+BASIS = 64  # beyond it their singular values are below 1e-6 of the largest (measured)
 LONGEST, POSITIONS = 350, 88  # symbols, the end among them; what two convolutions leave of them
 SYMBOL = re.compile(".[ril]|.")  # any letter before r, i or l makes one symbol with it, as in the package
 WEIGHTS = "ChemNet_v0.13_pretrained.pt"
@@ -62,7 +63,7 @@ class ChemNet:
         versions = f"rdkit {rdkit.__version__}, fcd_torch {metadata.version('fcd_torch')}"
         self.key = hashlib.blake2b(path.read_bytes() + versions.encode(), digest_size=8).hexdigest()
         self.prepare: Callable[[str], Any] = symbols
-        self.budget = 100.0 * (256 if device.startswith("cpu") else 4096)
+        self.budget = 100.0 * (128 if device.startswith("cpu") else 4096)
         self._path, self._device = path, torch.device(device)
         self._network: Network | None = None
 
@@ -88,23 +89,28 @@ class Network(nn.Module):
         self.first = nn.Buffer(nn.functional.pad(by_symbol, (0, 0, 0, 1)).reshape(-1, 32))  # (4 places x 36 symbols, 32)
         self.of_window = nn.Buffer(torch.arange(4) * (NOTHING + 1))
         self.second = nn.Buffer(second["weight"])
-        self.from_end, self.from_start = Lstm(from_end), Lstm(from_start)
-        zeros = torch.zeros(POSITIONS, 1, second["weight"].shape[0])
-        h = c = torch.zeros(1, self.from_end.size)
-        states = [(h, c), *self.from_end.over(zeros, h, c)]
+        self.from_end, self.from_start = _lstm(from_end), _lstm(from_start)
+        h = c = torch.zeros(1, 1, self.from_end.hidden_size)
+        states = [(h, c)]
+        for _ in range(POSITIONS):
+            states.append(self.from_end(torch.zeros(1, 1, 32), states[-1])[1])
         self.h, self.c = (nn.Buffer(torch.cat(parts)) for parts in zip(*states, strict=True))  # after n positions of padding
+        # What the second LSTM reads in the padding is 88 vectors, in a space of BASIS of their 128 dimensions but for rounding.
+        read = self.h[1:, 0].double()
+        basis = torch.linalg.svd(read, full_matrices=False).Vh[:BASIS].T
+        self.padding = nn.Buffer((read @ basis).float()[:, None])
+        self.over_padding = _lstm({**from_start, "weight_ih_l0": (from_start["weight_ih_l0"].double() @ basis).float()})
 
     def forward(self, molecules: Sequence[np.ndarray]) -> Tensor:
         """(n, 512) of symbols."""
         count, batch = positions(max(map(len, molecules))), len(molecules)
-        read = self._convolved(molecules, count)
-        start = POSITIONS - count
-        h, c = (state[start].expand(batch, -1) for state in (self.h, self.c))
-        own = [h for h, _ in self.from_end.over(read.flip(0), h, c)]
-        padding = (self.h[position : position + 1] for position in range(start, 0, -1))
-        state = self.h.new_zeros(batch, self.from_start.size)
-        *_, (features, _) = self.from_start.over((*reversed(own), *padding), state, state)
-        return features
+        left = POSITIONS - count
+        state = tuple(one[left].expand(1, batch, -1).contiguous() for one in (self.h, self.c))
+        own, _ = self.from_end(self._convolved(molecules, count).flip(0), state)
+        _, state = self.from_start(own.flip(0))
+        if left:
+            _, state = self.over_padding(self.padding[:left].flip(0).expand(-1, batch, -1), state)
+        return state[0][0]
 
     def _convolved(self, molecules: Sequence[np.ndarray], count: int) -> Tensor:
         """(count, n, 32): the first positions. Zeros around are the package's padding, of both convolutions."""
@@ -119,30 +125,10 @@ class Network(nn.Module):
         return nn.functional.selu(nn.functional.conv1d(x, self.second, stride=2)).permute(2, 0, 1).contiguous()
 
 
-class Lstm(nn.Module):
-    """A step is two multiplications and one sigmoid of all gates, as tanh(x) = 2 sigmoid(2 x) - 1.
-
-    On a CPU torch's tanh takes six times as long (measured). nn.LSTM multiplies the inputs of every step, though most are
-    the same for the whole batch.
-    """
-
-    def __init__(self, weights: dict[str, Tensor]) -> None:
-        super().__init__()
-        self.size = weights["weight_hh_l0"].shape[1]
-        twice = torch.ones(4 * self.size, 1)
-        twice[2 * self.size : 3 * self.size] = 2  # gates are input, forget, cell, output
-        self.of_inputs = nn.Buffer((weights["weight_ih_l0"] * twice).T.contiguous())
-        self.of_state = nn.Buffer((weights["weight_hh_l0"] * twice).T.contiguous())
-        self.bias = nn.Buffer((weights["bias_ih_l0"] + weights["bias_hh_l0"]) * twice[:, 0])
-
-    def over(self, inputs: Iterable[Tensor], h: Tensor, c: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """(h, c), each (n, size), after each of `inputs`, (n, features) or (1, features)."""
-        for one in inputs:
-            gates = torch.addmm(torch.addmm(self.bias, one, self.of_inputs), h, self.of_state).sigmoid_()
-            i, f, g, o = gates.chunk(4, dim=1)
-            c = (f * c).sub_(i).addcmul_(i, g, value=2)
-            h = (2 * c).sigmoid_().mul_(2).sub_(1).mul_(o)
-            yield h, c
+def _lstm(weights: Mapping[str, Tensor]) -> nn.LSTM:
+    made = nn.LSTM(weights["weight_ih_l0"].shape[1], weights["weight_hh_l0"].shape[1])
+    made.load_state_dict(weights)
+    return made.requires_grad_(False)
 
 
 def chemnet(options: EncoderOptions, device: str) -> ChemNet:
