@@ -74,7 +74,7 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
         (["tune", "--device", "tpu", *TRAIN, "8"], "auto, cpu or accelerator"),
         (["tune", "--gpu-memory", "8GiB", "--objective", "fastest", *TRAIN, "8"], "only the memory is known"),
         (["tune", "--device", "cpu", "--objective", "best", *TRAIN, "8"], "fastest, largest, fit"),
-        (["tune", "--device", "cpu", "--", "my-train", "--epochs", "3"], "{batch_size}"),
+        (["tune", "--device", "cpu", "--batch-size-from", "flag", "--", "my-train", "--epochs", "3"], "{batch_size}"),
         (["audit", "--steps", "0", *TRAIN, "8"], "whole number"),
         (["audit", "--steps", "1.5", *TRAIN, "8"], "--steps 1.5"),
         (["audit", "--time-limit", "soon", *TRAIN, "8"], "'soon'"),

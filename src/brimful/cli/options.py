@@ -102,6 +102,8 @@ class Running:
     """The text that replaces {resume} when it starts again: --resume-with "--resume last"."""
     grace: Annotated[str, Parameter(group=RUN)] = "90s"
     """How long the command may take to end after a signal, writing its checkpoint, before brimful kills it."""
+    batch_size_from: Annotated[str, Parameter(group=RUN)] = "auto"
+    """Where the batch size is set: flag, script (the number in its text), loader (where it is made), none or auto."""
     host_limit: Annotated[str | None, Parameter(group=RUN)] = None
     """End the command as out of host memory when its processes hold more: 20GiB. brimful checks about every 0.01 s, and they
     can pass the limit between two checks."""
@@ -131,7 +133,7 @@ class Running:
             "resume_with": self.resume_with,
             "grace_s": parse_duration(self.grace),
             "host_limit": self.host_limit,
-            "options": Options(home=self.home),
+            "options": Options(home=self.home, batch_size_from=self.batch_size_from),
         }
 
 

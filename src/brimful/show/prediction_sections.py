@@ -67,7 +67,7 @@ def _phases(prediction: Prediction) -> list[Section]:
         peaks.append(("the whole run", prediction.peak))
     rows = [_peak_row(name, peak, prediction.budget.bytes) for name, peak in peaks]
     rows += [(Cell(name), Cell("not seen", tone="warn"), *(Cell(""),) * 4) for name in prediction.not_seen]
-    size = prediction.batch_size
+    size = prediction.in_force or prediction.batch_size
     title = "Peaks by phase, predicted" + (f" at batch size {size:,}" if size is not None else "")
     columns = tuple(map(Column, ("phase", "allocated", "reserved", "device", "95 % interval", "of the budget")))
     return [Table(title, columns, tuple(rows))] if rows else []

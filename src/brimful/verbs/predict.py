@@ -128,7 +128,7 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, note
     warnings = [*warnings_of(tracer, answer), *noted]
     largest = _largest(tracer, answer, fits)
     in_force = tracer.in_force(answer.conclusion, answer.batch_size)
-    speed = speed_of(tracer, tracer.effective(answer.batch_size), largest)
+    speed = speed_of(tracer, in_force, largest)
     if isinstance(speed, Diagnostic):
         warnings.append(speed)
     found = find(tracer, answer)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from brimful import command as commands
 from brimful.codec import Entry
+from brimful.decide.batch_size_place import AUTO, FLAG, LOADER, SCRIPT, require_choice
 from brimful.decide.run import settings as run_settings
 from brimful.decide.run.memory_pressure import MemoryPressure
 from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, EVAL_BATCH_SIZE, values_in_force
@@ -128,12 +129,14 @@ def run(
     """
     watching = watcher or Passes()
     options = replace(options or Options(), watcher=watching)
-    command, advice = devices.with_torch(commands.parse(tuple(argv)))
+    wants = require_choice(options.batch_size_from)
+    command, advice = devices.with_torch(commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG)))
     given = dict(settings or {})
     resume_words = _resume_words(command, resume_with)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home)
     command = run_places.of_plan(command, chosen, options)
-    found_later = [] if takes_a_batch_size(command) or BATCH_SIZE not in given else [BATCH_SIZE, EVAL_BATCH_SIZE]
+    finds = BATCH_SIZE in given and wants in (AUTO, SCRIPT, LOADER) and not takes_a_batch_size(command)
+    found_later = [BATCH_SIZE, EVAL_BATCH_SIZE] if finds else []
     refuse_unreachable(command, {name: value for name, value in given.items() if name not in (*found_later, *command.places)})
     rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
     try:

@@ -37,7 +37,8 @@ def found(session: Session, command: Command, chosen: Chosen, given: Mapping[str
             changed, settings | ({BATCH_SIZE: batch_size} if batch_size else {}), chosen.device, TrialKind.AUDIT, steps=1
         )
 
-    located = locate(session, command, trial, int(given[BATCH_SIZE]), given=given)
+    wants = session.options.batch_size_from
+    located = locate(session, command, trial, int(given[BATCH_SIZE]), wants, given)
     if located.place is None:
         require_steps(session, located.results[None])
         raise commands.no_place_for_a_batch_size(located.why)

@@ -63,7 +63,8 @@ def _about_the_batch_size(tracer: Tracer, answer: Answer, result: TrialResult) -
             'move the model and its batches there: .to("cuda")',
         )
     cap = answer.conclusion.estimate.loader_cap if answer.conclusion else None
-    yield from _hidden_cap(tracer, None if cap is not None and asked == cap else asked)
+    if answer.conclusion is None or not answer.conclusion.estimate.ignores_batch_size:
+        yield from _hidden_cap(tracer, None if cap is not None and asked == cap else asked)
     if answer.conclusion and answer.conclusion.estimate.ignores_batch_size:
         error = ignores_the_batch_size(tracer.command)
         yield Diagnostic("ignores-batch-size", error.problem, error.explanation, error.suggestion)
