@@ -1,0 +1,36 @@
+"""brimful predicts the recipe's training with its phases apart."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.helper import brimful
+from tests.recipes.ood_dpo.conftest import drugood_splits, write_drugood
+
+pytest.importorskip("fcd_torch")
+pytestmark = pytest.mark.heavy
+
+
+def test_predict_tells_encoding_training_and_evaluation_apart_and_leaves_nothing(tmp_path: Path):
+    data = write_drugood(tmp_path / "made.json", drugood_splits(12))
+    flags = (
+        "--dataset",
+        data,
+        "--encoder",
+        "chemnet",
+        "--preset",
+        "original",
+        "--cache",
+        tmp_path / "cache",
+        "--out",
+        tmp_path / "out",
+    )
+    command = (sys.executable, "-m", "brimful.recipes.ood_dpo", "train", *flags)
+    done = brimful(tmp_path, "predict", "--gpu", "a100-80gb", "--json", "--", *command)
+    assert done.code == 0, done.err
+    assert done.json["verdict"] == "fits"
+    assert all(done.json["phases"][phase]["allocated_bytes"] > 0 for phase in ("encoding", "train", "eval"))
+    assert not (tmp_path / "out").exists()
