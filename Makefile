@@ -29,6 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -c 'import sys; sys.exit("%s is of Python %d.%d, brimful needs 3.11: make clean-venv" % ("$(VENV)", *sys.version_info[:2]) if sys.version_info < (3, 11) else 0)'
 	$(PY) -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) -c constraints.txt torch
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,examples]'
+	$(PY) -m pip install --quiet --no-deps -c constraints.txt pytorch-ood # without torchvision, which must be of the same torch
 	@touch $@
 
 test: $(STAMP) ## Set up and run every test but the slow ones and the browser's
@@ -128,6 +129,13 @@ bench-ood-minimol: $(STAMP) $(MINIMOL_VENV)/.set-up ## Compare MiniMol's feature
 bench-ood-encoders: $(STAMP) $(MINIMOL_VENV)/.set-up ## Molecules per second of the molecule recipe's encoders against their packages, by turns
 	$(PY) -m bench.ood_encoders --original $(abspath $(MINIMOL_VENV)/bin/python)
 
+RECIPE_OOD ?= examples/ood/out
+recipe-ood: $(STAMP) ## Train heads on molecules out of distribution: 3 seeds × 3 splits, all baselines, cross-dataset, the study, the pages (some minutes)
+	$(PY) examples/ood/demo.py --out $(RECIPE_OOD)
+
+bench-ood: $(STAMP) ## Thirty trainings of the molecule head as one ensemble, against a process each (an hour; SAMPLE=2 runs two of each ten)
+	$(PY) -m bench.ood_sweep $(if $(SAMPLE),--sample $(SAMPLE))
+
 bench-engine: $(STAMP) ## What the engine costs a step, against loops written by hand, with one process and with two (20 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m bench.overlap
 	OMP_NUM_THREADS=1 $(PY) -m bench.engine_cost
@@ -146,6 +154,6 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 	rm -rf examples/captcha/captchas examples/*/out
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: clean-venv venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood-encoders
+.PHONY: clean-venv venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood-encoders bench-ood recipe-ood
 clean-venv: clean
 	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV)

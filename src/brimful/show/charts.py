@@ -315,7 +315,7 @@ def breakdown_chart(bars: dict[str, Breakdown], width: int) -> str:
         description="tip:N",
     )
     chart = chart.properties(width=width, height=_ROW * len(bars), background="transparent")
-    return _drawn(chart, "Device memory at the peak, by category")
+    return drawn(chart, "Device memory at the peak, by category")
 
 
 def _rows(name: str, breakdown: Breakdown) -> list[dict[str, Any]]:
@@ -333,10 +333,10 @@ def _rows(name: str, breakdown: Breakdown) -> list[dict[str, Any]]:
 
 
 def _draw(axes: Any, layers: list[Any], width: int, summary: str) -> str:
-    return _drawn(alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent"), summary)
+    return drawn(alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent"), summary)
 
 
-def _drawn(chart: Any, summary: str) -> str:
+def drawn(chart: Any, summary: str) -> str:
     """The SVG text of a chart, in the page's manner; `summary` describes it to those who cannot see it."""
     chart = chart.properties(description=summary)
     chart = chart.configure(font="Helvetica, Arial, sans-serif", padding={"left": 2, "right": 10, "top": 8, "bottom": 2})

@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from brimful.show.charts import WIDTHS
 from brimful.show.headline import headline
-from brimful.show.section import Figure
+from brimful.show.section import Figure, Section
 from brimful.show.sections import cut_off, sections
 from brimful.show.text import when
 from brimful.values import Record
@@ -21,20 +23,36 @@ from brimful.values import Record
 
 def render_page(record: Record) -> str:
     """The page of `record` as text, to be written as UTF-8. It escapes what comes from outside (commands, names, messages)."""
-    script = _template_text("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    return _environment().get_template("page.html.j2").render(
+    said = headline(record)
+    return _rendered(
+        "page.html.j2",
         record=record,
-        headline=headline(record),
+        program=f"brimful {record.opened.verb}",
+        headline=said.sentence,
+        tone=said.tone,
         typed=shlex.join(record.opened.brimful_argv),
         cut_off=[sentence for section in cut_off(record) for sentence in section.sentences],
         sections=sections(record),
         started=when(record.opened.started_unix_s),
-        style=Markup(_template_text("page.css")),
-        script=Markup(script),
-        policy=policy,
+    )
+
+
+def render_sections(
+    shown: Sequence[Section], *, program: str, headline: str, typed: str, started_unix_s: float, footer: Sequence[str] = ()
+) -> str:
+    """A page of any sections, without a record."""
+    return _rendered(
+        "base.html.j2", program=program, headline=headline, tone="note", typed=typed, cut_off=[], sections=shown,
+        started=when(started_unix_s), footer=footer,
     )  # fmt: skip
+
+
+def _rendered(template: str, **content: Any) -> str:
+    script = _template_text("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    content |= {"style": Markup(_template_text("page.css")), "script": Markup(script), "policy": policy}
+    return _environment().get_template(template).render(**content)
 
 
 @cache

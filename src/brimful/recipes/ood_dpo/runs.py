@@ -1,0 +1,216 @@
+"""The data sets of a sweep, and one experiment on them: a head trained, or a baseline fitted, and tested."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from brimful.errors import BrimfulError, UsageError
+from brimful.recipes.common import say
+from brimful.recipes.ood_dpo import baselines
+from brimful.recipes.ood_dpo.datasets import Dataset, classes, load_dataset
+from brimful.recipes.ood_dpo.ensemble import Member, energies, member
+from brimful.recipes.ood_dpo.experiments import HEADS, Experiment, Result, Results, SweepOptions, experiments
+from brimful.recipes.ood_dpo.features import Features, features_of
+from brimful.recipes.ood_dpo.metrics import metrics
+from brimful.recipes.ood_dpo.pairs import PairData, pair_data
+from brimful.recipes.ood_dpo.recipe import train_head
+from brimful.recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
+from brimful.train.config import Config
+from brimful.train.distributed.ranks import device_for
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all experiments of a sweep have in common."""
+
+    sweep: SweepOptions
+    dataset: DatasetOptions
+    encoder: EncoderOptions
+    head: HeadOptions
+    config: Config
+
+    @cached_property
+    def device(self) -> torch.device:
+        return device_for(self.config.device)
+
+    @property
+    def out(self) -> Path:
+        return self.config.out
+
+    @cached_property
+    def results(self) -> Results:
+        return Results(self.out / "results")
+
+    def head_of(self, method: str) -> HeadOptions:
+        return replace(self.head, loss=method)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A data set and its features by one encoder."""
+
+    dataset: Dataset
+    features: Features
+
+    def smiles(self, split: str) -> list[str]:
+        molecules = self.dataset.splits[split].smiles
+        return [molecules[index] for index in self.features.kept[split]]
+
+    def _domains(self) -> list[str]:
+        domains = self.dataset.splits["ood_val"].domains
+        return [domains[index] for index in self.features.kept["ood_val"]]
+
+    def pairs(self, seed: int) -> PairData:
+        return pair_data(self.features.arrays, seed, self._domains())
+
+    def member(self, seed: int) -> Member:
+        return member(self.features.arrays, seed, self._domains())
+
+    def known(self, seed: int) -> baselines.Known:
+        """For a baseline: the same molecules out of distribution as the head of this seed trains on."""
+        arrays, kept = self.features.arrays, self.features.kept
+        try:
+            labels = classes(self.dataset)
+        except UsageError:  # one class only: the baselines that need two say so
+            labels = {name: np.full(len(molecules.smiles), -1) for name, molecules in self.dataset.splits.items()}
+        trained_on = np.unique(self.member(seed).rows.train_ood)
+        of_ood = self.smiles("ood_val")
+        return baselines.Known(
+            arrays["train"], labels["train"][kept["train"]], self.smiles("train"),
+            arrays["iid_val"], labels["iid_val"][kept["iid_val"]], [of_ood[index] for index in trained_on],
+        )  # fmt: skip
+
+
+class Bench:
+    """The data sets of a sweep, each loaded when it is first asked for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        sweep, dataset = settings.sweep, settings.dataset
+        self.encoders = sweep.encoders or (settings.encoder.encoder,)
+        self._options: dict[str, DatasetOptions] = {}
+        for spec in sweep.datasets or (dataset.dataset,):
+            for domain in sweep.domains or (dataset.domain,):
+                options = replace(dataset, dataset=spec, domain=domain)
+                name = _name(options)
+                if name in self._options:
+                    raise UsageError(f"Two data sets have the name {name}.", suggestion="Rename a file.")
+                self._options[name] = options
+        self._datasets: dict[str, Dataset] = {}
+        self._loaded: dict[tuple[str, str], Loaded] = {}
+        self._loadable: dict[str, list[str]] = {}
+        self._detectors: tuple[tuple[str, str, int], baselines.Detectors] | None = None
+
+    @property
+    def datasets(self) -> list[str]:
+        return list(self._options)
+
+    def plan(self) -> list[Experiment]:
+        return experiments(self.datasets, self.encoders, self.settings.sweep.methods, self.settings.sweep.seeds)
+
+    def load(self, name: str, encoder: str) -> Loaded:
+        """Raises UsageError for data or an encoder that cannot be had."""
+        if (name, encoder) not in self._loaded:
+            if name not in self._datasets:
+                self._datasets[name] = load_dataset(self._options[name], say)
+            dataset = self._datasets[name]
+            options = replace(self.settings.encoder, encoder=encoder)
+            features = features_of(dataset, options, device=str(self.settings.device), say=say)
+            self._loaded[name, encoder] = Loaded(dataset, features)
+        return self._loaded[name, encoder]
+
+    def detectors(self, one: Experiment) -> baselines.Detectors:
+        """Kept while the data set, encoder and seed stay: their methods share a classifier."""
+        key = (one.dataset, one.encoder, one.seed)
+        if self._detectors is None or self._detectors[0] != key:
+            known = self.load(one.dataset, one.encoder).known(one.seed)
+            self._detectors = key, baselines.Detectors(known, one.seed)
+        return self._detectors[1]
+
+    def tests(self, experiment: Experiment) -> Iterator[tuple[str, Loaded]]:
+        """What an experiment is tested on: its own data set, and with --cross all others that can be loaded."""
+        others = self.loadable(experiment.encoder) if self.settings.sweep.cross else ()
+        for name in dict.fromkeys([experiment.dataset, *others]):
+            yield name, self.load(name, experiment.encoder)
+
+    def loadable(self, encoder: str) -> list[str]:
+        """Data sets without an error; the experiments of the others show it."""
+        if encoder not in self._loadable:
+            self._loadable[encoder] = [name for name in self.datasets if self._can_load(name, encoder)]
+        return self._loadable[encoder]
+
+    def _can_load(self, name: str, encoder: str) -> bool:
+        try:
+            self.load(name, encoder)
+        except BrimfulError:
+            return False
+        return True
+
+
+def _name(options: DatasetOptions) -> str:
+    """As `load_dataset` names it."""
+    if not options.dataset:
+        raise UsageError("There is no data set.", suggestion="Name some with --datasets.")
+    stem = options.dataset.partition(":")[2] or Path(options.dataset).stem
+    return f"{stem}-{options.domain}" if options.domain else stem
+
+
+def work(some: Sequence[Experiment], bench: Bench, done: Callable[[Result], None]) -> None:
+    """One after the other, in this process. An experiment that fails has a result too: its error."""
+    for one in some:
+        begun = time.perf_counter()
+        try:
+            result = run_head(one, bench) if one.method in HEADS else run_baseline(one, bench)
+        except Exception as error:
+            result = Result(one, error=sentence(error))
+        if one.method not in HEADS:
+            result = replace(result, seconds=time.perf_counter() - begun)
+        done(replace(result, engine=bench.settings.sweep.engine))
+
+
+def sentence(error: BaseException) -> str:
+    return " ".join(error.sentences()) if isinstance(error, BrimfulError) else f"{type(error).__name__}: {error}"
+
+
+def run_baseline(one: Experiment, bench: Bench) -> Result:
+    score = bench.detectors(one).fit(one.method)
+    tests = {}
+    for name, test in bench.tests(one):
+        scores = [score(test.features.arrays[split], test.smiles(split)) for split in ("iid_test", "ood_test")]
+        tests[name] = metrics(*scores)
+    return Result(one, tests)
+
+
+def run_head(one: Experiment, bench: Bench) -> Result:
+    """A training by the engine, which goes on where it was killed; its folder is gone once there is a result."""
+    settings = bench.settings
+    config = replace(settings.config, out=settings.out / "runs" / one.name, seed=one.seed)
+    begun = time.perf_counter()
+    pairs = bench.load(one.dataset, one.encoder).pairs(one.seed)
+    trained = train_head(pairs, settings.head_of(one.method), config)
+    seconds, best = time.perf_counter() - begun, trained.result.best
+    result = tested(one, trained.head, bench)
+    shutil.rmtree(config.out, ignore_errors=True)
+    validation = best["auroc"] if best else None
+    return replace(
+        result, validation_auroc=validation, samples=trained.result.samples, updates=trained.result.steps, seconds=seconds
+    )
+
+
+def tested(one: Experiment, head: nn.Module, bench: Bench) -> Result:
+    settings = bench.settings
+    head.to(settings.device)
+    tests = {}
+    for name, test in bench.tests(one):
+        arrays = [test.features.arrays[split] for split in ("iid_test", "ood_test")]
+        tests[name] = metrics(*(energies(head, array, settings.device) for array in arrays))
+    return Result(one, tests)

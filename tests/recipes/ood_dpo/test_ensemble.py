@@ -1,0 +1,131 @@
+"""An ensemble trains each member as it would be trained alone, whoever else is in it, and goes on where it was killed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from brimful.recipes.ood_dpo.ensemble import Ensemble, Member, Trained, clip_each, energies, member
+from brimful.recipes.ood_dpo.head import make_head
+from brimful.recipes.ood_dpo.pairs import pair_data
+from brimful.recipes.ood_dpo.settings import HeadOptions
+from brimful.train.config import BatchingConfig, CheckpointConfig, Config, DataConfig, OptimizerConfig, ScheduleConfig
+from tests.recipes.ood_dpo.helpers import made
+
+CPU = torch.device("cpu")
+
+
+def config(out: Path, **changes) -> Config:
+    """150 pairs in batches of 64: the last one of an epoch is smaller."""
+    return replace(
+        Config(
+            out=out, epochs=6, device="cpu", batch=BatchingConfig(micro_batch=64), clip_norm=0.05,
+            optimizer=OptimizerConfig(lr=1e-3, weight_decay=0.1), checkpoints=CheckpointConfig(every_epochs=None),
+            schedule=ScheduleConfig(kind="step", decay_factor=0.5, decay_every_epochs=2), data=DataConfig(random_samples=False),
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def on_tests(trained: Trained, one: Member, options: HeadOptions) -> np.ndarray:
+    head = make_head(options, one.seed)
+    head.load_state_dict(trained.weights)
+    return np.concatenate([energies(head, one.arrays[split], CPU) for split in ("iid_test", "ood_test")])
+
+
+@pytest.mark.parametrize("options", [HeadOptions(), HeadOptions(loss="bce", dropout=0.0), HeadOptions(loss="hinge")])
+def test_each_member_is_what_it_would_be_trained_alone_by_the_engine(tmp_path: Path, options: HeadOptions):
+    """Weights, dropout, clipping, weight decay and schedule are the same; sums are added up in another order: 1e-4."""
+    from brimful.recipes.ood_dpo.recipe import train_head
+
+    arrays = [made(1), made(2)]
+    members = [member(array, seed) for array in arrays for seed in (3, 4)]
+    trained = Ensemble(members, options, config(tmp_path), CPU).train()
+    for number, (one, found) in enumerate(zip(members, trained, strict=True)):
+        settings = config(tmp_path / str(number), seed=one.seed)
+        alone = train_head(pair_data(one.arrays, one.seed), options, settings)
+        assert (found.updates, found.samples) == (alone.result.steps, alone.result.samples) == (18, 900)
+        wanted = np.concatenate([alone.energies["test_id"], alone.energies["test_ood"]])
+        np.testing.assert_allclose(on_tests(found, one, options), wanted, atol=1e-4)
+        assert alone.result.best is not None and found.best_auroc == pytest.approx(alone.result.best["auroc"], abs=1e-6)
+
+
+def test_the_others_change_nothing_and_each_stops_by_itself(tmp_path: Path):
+    options, settings = HeadOptions(), config(tmp_path, epochs=40, patience_samples=450)
+    members = [member(made(seed, shift), seed) for seed, shift in ((1, 0.3), (2, 0.0), (3, 0.1))]
+    stopped: list[int] = []
+    together = Ensemble(members, options, settings, CPU).train(lambda index, found: stopped.append(index))
+    assert sorted(stopped) == [0, 1, 2] and len({found.samples for found in together}) > 1
+    for one, found in zip(members, together, strict=True):
+        (alone,) = Ensemble([one], options, settings, CPU).train()
+        assert [point[0] for point in alone.curve] == [point[0] for point in found.curve]
+        np.testing.assert_allclose(alone.curve, found.curve, atol=1e-4)
+        np.testing.assert_allclose(on_tests(alone, one, options), on_tests(found, one, options), atol=1e-4)
+        assert found.samples - found.best_samples >= 450 or found.samples == 6000
+
+
+class Killed(Exception):
+    pass
+
+
+def test_one_that_was_killed_ends_bit_for_bit_as_if_it_was_not(tmp_path: Path):
+    options, settings = HeadOptions(), config(tmp_path, epochs=12, patience_samples=600)
+    members = [member(made(seed, shift), seed) for seed, shift in ((1, 0.3), (2, 0.0), (3, 0.1))]
+    whole = Ensemble(members, options, settings, CPU).train()
+    state = tmp_path / "state.safetensors"
+    kills = 0
+    while True:
+        ensemble = Ensemble(members, options, settings, CPU, state)
+        evaluate, left = ensemble._evaluate, iter((False, False, True))
+
+        def killed_after_two(losses: torch.Tensor, evaluate=evaluate, left=left) -> list[int]:
+            if next(left, True):
+                raise Killed
+            return evaluate(losses)
+
+        ensemble._evaluate = killed_after_two  # type: ignore[method-assign]
+        try:
+            parts = ensemble.train(state_every_s=0)
+            break
+        except Killed:
+            kills += 1
+    assert kills >= 2
+    for one, other in zip(whole, parts, strict=True):
+        assert one.curve == other.curve and one.updates == other.updates
+        assert all(torch.equal(value, other.weights[name]) for name, value in one.weights.items())
+
+
+def test_a_member_whose_loss_is_no_number_fails_alone(tmp_path: Path):
+    arrays = made(1)
+    broken = {**arrays, "train": arrays["train"] * np.float32(1e30)}
+    good, bad = Ensemble([member(arrays, 0), member(broken, 0)], HeadOptions(), config(tmp_path), CPU).train()
+    assert not good.error and good.samples == 900
+    assert "loss became" in bad.error
+
+
+def test_members_of_another_number_of_pairs_are_refused(tmp_path: Path):
+    members = [member(made(1), 0), member(made(1, train=151), 0)]
+    with pytest.raises(ValueError, match="as many training pairs"):
+        Ensemble(members, HeadOptions(), config(tmp_path), CPU)
+
+
+def test_clipping_is_that_of_each_member_by_itself():
+    stacked = [torch.randn(3, 5, 4), torch.randn(3, 7)]
+    factors = torch.tensor([0.01, 1.0, 30.0])
+    for one in stacked:
+        one.grad = torch.randn_like(one) * factors.view(-1, *[1] * (one.dim() - 1))
+    alone = [[torch.nn.Parameter(one[place]) for one in stacked] for place in range(3)]
+    for place, parameters in enumerate(alone):
+        for parameter, one in zip(parameters, stacked, strict=True):
+            assert one.grad is not None
+            parameter.grad = one.grad[place].clone()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    clip_each(stacked, 1.0)
+    for place, parameters in enumerate(alone):
+        for parameter, one in zip(parameters, stacked, strict=True):
+            assert one.grad is not None and parameter.grad is not None
+            torch.testing.assert_close(one.grad[place], parameter.grad)

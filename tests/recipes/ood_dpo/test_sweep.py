@@ -1,0 +1,134 @@
+"""Sweeps as commands: killed, failing, by each engine, across data sets."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rdkit")
+pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+import pandas
+
+from brimful.recipes.ood_dpo.local_engine import Needs, places
+from tests.recipes.ood_dpo.conftest import environment, molecules, run_recipe, write_csv
+
+KILLS = 10
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("data")
+    rows = [[one, n % 2] for n, one in enumerate(molecules(240))]
+    made = {name: write_csv(folder / f"{name}.csv", ["smiles", "label"], part) for name, part in
+            (("one", rows[:160]), ("other", rows[60:]))}  # fmt: skip
+    return {**made, "cache": folder / "cache"}
+
+
+def words(files: dict[str, Path], out: Path, *more: object) -> list[str]:
+    data = ("--datasets", files["one"], files["other"], "--domain", "scaffold", "--shared", "leave-out")
+    common = ("--encoder", "morgan", "--cache", files["cache"], "--device", "cpu", "--epochs", 4, "--batch-size", 32)
+    return [str(word) for word in ("sweep", *data, *common, *more, "--out", out)]
+
+
+def rows(out: Path) -> list[dict]:
+    """The table without what is another each time."""
+    frame = pandas.read_parquet(out / "results.parquet").drop(columns=["seconds", "engine"])
+    return json.loads(frame.to_json(orient="records"))
+
+
+@pytest.fixture(scope="module")
+def whole(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole")
+    run_recipe(*words(files, out, "--methods", "dpo", "knn", "--seeds", 3, "--cross"))
+    return out
+
+
+@pytest.mark.heavy
+def test_a_sweep_across_data_sets_has_its_tables_and_its_page(whole: Path):
+    found = rows(whole)
+    assert len(found) == 2 * 3 * 3 * 2 and {row["state"] for row in found} == {"done"}
+    metrics = json.loads((whole / "dataset_metrics.json").read_text())
+    assert set(metrics["one-scaffold"]["morgan"]["dpo"]) == {"one-scaffold", "other-scaffold"}
+    page = (whole / "page.html").read_text()
+    assert "18 of 18 experiments done" in page and "Tested on other data sets" in page and page.count("<svg") >= 4
+    assert not list((whole / "ensembles").iterdir())
+
+
+@pytest.mark.heavy
+def test_a_sweep_killed_ten_times_ends_with_the_same_table(files: dict[str, Path], whole: Path, tmp_path: Path):
+    """Killed at random moments, each a little later than what it takes to begin."""
+    command = [sys.executable, "-m", "brimful.recipes.ood_dpo"]
+    command += words(files, tmp_path, "--methods", "dpo", "knn", "--seeds", 3, "--cross")
+    chance, begun = random.Random(0), time.monotonic()
+    run_recipe(*words(files, tmp_path / "timed", "--methods", "knn", "--seeds", 1))
+    usual = time.monotonic() - begun
+    kills = 0
+    for _ in range(KILLS):
+        with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
+            try:
+                process.wait(usual * chance.uniform(0.3, 1.1))
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+                kills += 1
+    assert kills >= 3, "the kills came too late to test anything"
+    run_recipe(*command[3:])
+    assert rows(tmp_path) == rows(whole)
+
+
+@pytest.mark.heavy
+def test_one_data_set_that_cannot_be_read_does_not_stop_the_rest_and_is_tried_again(files: dict[str, Path], tmp_path: Path):
+    broken = tmp_path / "broken.csv"
+    write_csv(broken, ["smiles", "label"], [["CC", 0]])
+    data = ("sweep", "--datasets", files["one"], broken, "--domain", "scaffold", "--encoder", "morgan")
+    common = (*data, "--cache", files["cache"], "--device", "cpu", "--epochs", 1, "--seeds", 1, "--out", tmp_path / "out")
+    shown = run_recipe(*common, code=1).stderr
+    assert "1 failed" in shown and "broken" in shown
+    states = {row["dataset"]: row["state"] for row in rows(tmp_path / "out")}
+    assert states == {"one-scaffold": "done", "broken-scaffold": "failed"}
+    assert "Failed" in (tmp_path / "out" / "page.html").read_text()
+    broken.write_text(files["other"].read_text())
+    run_recipe(*common)
+    assert {row["state"] for row in rows(tmp_path / "out")} == {"done"}
+
+
+@pytest.mark.heavy
+def test_results_of_other_settings_are_not_mixed_and_the_status_changes_nothing(files: dict[str, Path], whole: Path):
+    refused = run_recipe(*words(files, whole, "--seeds", 3, "--cross", "--lr", 0.5), code=2).stderr
+    assert "optimizer lr 0.001 and not 0.5" in refused and "--out" in refused
+    assert "3 done" in run_recipe(*words(files, whole, "--seeds", 3, "--cross", "--status")).stdout
+
+
+@pytest.mark.heavy
+def test_processes_train_what_the_ensemble_trains(files: dict[str, Path], whole: Path, tmp_path: Path):
+    more = ("--methods", "dpo", "knn", "--seeds", 1, "--cross", "--engine", "local")
+    shown = run_recipe(*words(files, tmp_path, *more)).stderr
+    assert "One process takes" in shown and json.loads((tmp_path / "memory.json").read_text())["host_bytes"] > 10**8
+    wanted = [row for row in rows(whole) if row["seed"] == 0]
+    for found, row in zip(rows(tmp_path), wanted, strict=True):
+        assert (found["dataset"], found["method"], found["tested_on"]) == (row["dataset"], row["method"], row["tested_on"])
+        assert found["auroc"] == pytest.approx(row["auroc"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("needs", "cards", "host", "cores", "threads", "wanted"),
+    [
+        (Needs(10**9), [], 10**10, 16, 1, [None] * 9),
+        (Needs(10**9), [], 10**12, 16, 4, [None] * 4),
+        (Needs(10**9), [], 10**8, 2, 4, [None]),
+        (Needs(10**9, 10**9), [(0, 10**10), (1, 3 * 10**9)], 10**12, 64, 1, [0, 1, 0, 1] + [0] * 7),
+        (Needs(10**9, 10**9), [(0, 10**10), (1, 3 * 10**9)], 10**12, 3, 1, [0, 1, 0]),
+        (Needs(10**9, 10**11), [(3, 10**10)], 10**12, 64, 1, [3]),
+    ],
+)
+def test_processes_are_packed_by_what_one_takes(needs, cards, host, cores, threads, wanted):
+    assert places(needs, cards, host, cores, threads) == wanted
