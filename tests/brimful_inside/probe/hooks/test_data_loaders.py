@@ -103,7 +103,7 @@ def test_the_facts_of_a_loader_are_its_settings():
     facts = Loader(DataLoader(TensorDataset(torch.zeros(10)), batch_size=4, shuffle=True, drop_last=True)).facts
     assert facts == {
         "batch_size": 4, "dataset_length": 10, "length": 2, "sampler": "RandomSampler", "sampler_samples": 10,
-        "drop_last": True, "workers": 0, "pin_memory": False,
+        "drop_last": True, "workers": 0, "pin_memory": False, "places": [],
     }  # fmt: skip
     stream = DataLoader(Stream(), batch_size=4)
     facts = Loader(stream).facts
