@@ -127,7 +127,7 @@ bench-ood-minimol: $(STAMP) $(MINIMOL_VENV)/.set-up ## Compare MiniMol's feature
 	$(PY) -m bench.ood_minimol --original $(abspath $(MINIMOL_VENV)/bin/python) $(WRITE)
 
 bench-ood-encoders: $(STAMP) $(MINIMOL_VENV)/.set-up ## Molecules per second of the molecule recipe's encoders against their packages, by turns
-	$(PY) -m bench.ood_encoders --original $(abspath $(MINIMOL_VENV)/bin/python)
+	OMP_NUM_THREADS=1 $(PY) -m bench.ood_encoders --original $(abspath $(MINIMOL_VENV)/bin/python)
 
 RECIPE_OOD ?= examples/ood/out
 recipe-ood: $(STAMP) ## Train heads on molecules out of distribution: 3 seeds × 3 splits, all baselines, cross-dataset, the study, the pages (some minutes)
