@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 import torch
 
+from brimful.errors import UsageError
 from brimful.recipes.ood_dpo.ensemble import Ensemble, Member, Trained, clip_each, energies, member
 from brimful.recipes.ood_dpo.head import make_head
 from brimful.recipes.ood_dpo.pairs import pair_data
 from brimful.recipes.ood_dpo.settings import HeadOptions
-from brimful.train.config import BatchingConfig, CheckpointConfig, Config, DataConfig, OptimizerConfig, ScheduleConfig
+from brimful.train.config import (
+    BatchingConfig,
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    OptimizerConfig,
+    ScalingConfig,
+    ScheduleConfig,
+)
 from tests.recipes.ood_dpo.helpers import made
 
 CPU = torch.device("cpu")
@@ -111,6 +120,35 @@ def test_members_of_another_number_of_pairs_are_refused(tmp_path: Path):
     members = [member(made(1), 0), member(made(1, train=151), 0)]
     with pytest.raises(ValueError, match="as many training pairs"):
         Ensemble(members, HeadOptions(), config(tmp_path), CPU)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"optimizer": OptimizerConfig(name="sgd")}, "config.optimizer.name = 'sgd'"),
+        ({"precision": "fp16"}, "config.precision = 'fp16'"),
+        ({"batch": BatchingConfig(micro_batch=64, accumulation=2)}, "config.batch.accumulation = 2"),
+        ({"batch": BatchingConfig(micro_batch=64, effective=128)}, "config.batch.effective = 128"),
+        ({"scaling": ScalingConfig(rule="linear", reference_batch=8)}, "config.scaling.rule = 'linear'"),
+        ({"compile": True, "on_nan": "skip"}, "config.compile = True, config.on_nan = 'skip'"),
+    ],
+)  # fmt: skip
+def test_what_an_ensemble_does_not_train_by_is_refused_with_what_it_has(tmp_path: Path, changes, named: str):
+    with pytest.raises(UsageError) as refused:
+        Ensemble([member(made(1), 0)], HeadOptions(), config(tmp_path, **changes), CPU)
+    text = " ".join(refused.value.sentences())
+    assert all(part in text for part in (*named.split(", "), "adamw", "--engine local"))
+
+
+def test_an_end_by_updates_is_the_end_of_the_schedule_too(tmp_path: Path):
+    from brimful.recipes.ood_dpo.recipe import train_head
+
+    settings = config(tmp_path, max_steps=7, schedule=ScheduleConfig(kind="cosine"), seed=3)
+    one = member(made(1), 3)
+    (found,) = Ensemble([one], HeadOptions(), settings, CPU).train()
+    alone = train_head(pair_data(one.arrays, 3), HeadOptions(), settings)
+    assert found.updates == alone.result.steps == 7
+    assert alone.result.best is not None and found.best_auroc == pytest.approx(alone.result.best["auroc"], abs=1e-6)
 
 
 def test_clipping_is_that_of_each_member_by_itself():

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from brimful.errors import UsageError
 from brimful.recipes.ood_dpo.head import make_head
 from brimful.recipes.ood_dpo.loss import head_loss
 from brimful.recipes.ood_dpo.metrics import metrics
@@ -34,6 +36,28 @@ from brimful.train.optim.optimizers import set_lr
 from brimful.train.optim.schedules import Schedule
 
 FORWARD_ROWS = 8192  # assumed: rows that an evaluation sends through a head at once, 16 MiB of features
+
+# Settings of the engine that would change a training, or what is asked of it, and that an ensemble has not.
+_AT_THEIR_DEFAULTS = (
+    *("batch.eval_batch", "batch.max_tokens", "batch.drop_last", "scaling.rule", "scaling.reference_batch", "data.workers"),
+    *("backend", "parallel", "overlap", "gradient_checkpointing", "compile", "cuda_graphs", "channels_last", "on_nan"),
+    *("memory_budget", "eval_every_epochs", "tensorboard"),
+)
+_ONE_OF = {"optimizer.name": ("adamw",), "precision": ("fp32", "bf16"), "batch.accumulation": (None, 1)}
+
+
+def check_settings(config: Config) -> None:
+    """Raises UsageError for settings that an ensemble would not train by."""
+    usual = Config(out=config.out)
+    allowed = {name: (attrgetter(name)(usual),) for name in _AT_THEIR_DEFAULTS} | _ONE_OF
+    allowed["batch.effective"] = (None, config.batch.micro_batch)
+    refused = {name: attrgetter(name)(config) for name, values in allowed.items() if attrgetter(name)(config) not in values}
+    if refused:
+        raise UsageError(
+            f"An ensemble does not train by {', '.join(f'config.{name} = {value!r}' for name, value in refused.items())}.",
+            "It has adamw, fp32 or bf16, one batch an update, an evaluation each epoch, any schedule, clipping and patience.",
+            "Leave that out, or choose --engine local or ray in a sweep.",
+        )
 
 
 @dataclass(frozen=True)
@@ -81,6 +105,7 @@ class Ensemble:
     def __init__(
         self, members: Sequence[Member], options: HeadOptions, config: Config, device: torch.device, state: Path | None = None
     ) -> None:
+        check_settings(config)
         self.members, self.options, self.config, self.device, self.state = members, options, config, device, state
         self.pairs = members[0].rows.pairs
         if any(member.rows.pairs != self.pairs for member in members):
@@ -88,6 +113,8 @@ class Ensemble:
         self.batch = min(config.batch.micro_batch, self.pairs)
         self.loss = head_loss(options)
         self.total = config.epochs * self.pairs
+        if config.max_steps is not None:  # the learning rate comes to its end there as well
+            self.total = min(self.total, config.max_steps * self.batch)
         self.schedule = Schedule(config.schedule, config.optimizer.lr, self.total, self.pairs)
         self.results = [Trained() for _ in members]
         self.alive = list(range(len(members)))
@@ -237,7 +264,8 @@ class Ensemble:
     def _load(self, path: Path) -> None:
         with safe_open(path, "pt", device=str(self.device)) as file:
             header: dict[str, Any] = json.loads(file.metadata()["ensemble"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # A file's tensors lie at any byte. Products of what is aligned otherwise may add up in another order: cloned.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         self.alive, self.epoch, self.updates = header["alive"], header["epoch"], header["updates"]
         self.seen = header["seen"]
         self.results = [Trained(**result) for result in header["results"]]

@@ -27,7 +27,7 @@ import torch
 from brimful.recipes.common import say
 from brimful.recipes.host_allocator import set_host_allocator
 from brimful.recipes.ood_dpo import page
-from brimful.recipes.ood_dpo.ensemble import Ensemble, Member, Trained
+from brimful.recipes.ood_dpo.ensemble import Ensemble, Member, Trained, check_settings
 from brimful.recipes.ood_dpo.experiments import Point, StudyOptions, write_json
 from brimful.recipes.ood_dpo.metrics import metrics
 from brimful.recipes.ood_dpo.runs import Bench, Settings
@@ -71,6 +71,7 @@ class Measured(Ensemble):
 
 def study_batch_size(settings: Settings, options: StudyOptions) -> int:
     """Trains all seeds at each size, writes batch_size.json and the page into --out."""
+    check_settings(settings.config)
     set_host_allocator("keep", settings.device.type)
     bench = Bench(settings)
     name, encoder = bench.datasets[0], bench.encoders[0]
