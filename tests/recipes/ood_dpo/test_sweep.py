@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -36,8 +37,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def words(files: dict[str, Path], out: Path, *more: object) -> list[str]:
     data = ("--datasets", files["one"], files["other"], "--domain", "scaffold", "--shared", "leave-out")
-    common = ("--encoder", "morgan", "--cache", files["cache"], "--device", "cpu", "--epochs", 4, "--batch-size", 32)
-    return [str(word) for word in ("sweep", *data, *common, *more, "--out", out)]
+    common = ("--encoder", "morgan", "--cache", files["cache"], "--device", "cpu", "--batch-size", 32)
+    epochs = () if "--epochs" in more else ("--epochs", 4)
+    return [str(word) for word in ("sweep", *data, *common, *epochs, *more, "--out", out)]
 
 
 def rows(out: Path) -> list[dict]:
@@ -65,24 +67,34 @@ def test_a_sweep_across_data_sets_has_its_tables_and_its_page(whole: Path):
 
 
 @pytest.mark.heavy
-def test_a_sweep_killed_ten_times_ends_with_the_same_table(files: dict[str, Path], whole: Path, tmp_path: Path):
-    """Killed at random moments, each a little later than what it takes to begin."""
-    command = [sys.executable, "-m", "brimful.recipes.ood_dpo"]
-    command += words(files, tmp_path, "--methods", "dpo", "knn", "--seeds", 3, "--cross")
-    chance, begun = random.Random(0), time.monotonic()
-    run_recipe(*words(files, tmp_path / "timed", "--methods", "knn", "--seeds", 1))
-    usual = time.monotonic() - begun
-    kills = 0
-    for _ in range(KILLS):
+@pytest.mark.timeout(600)
+def test_a_sweep_killed_ten_times_ends_with_the_same_table(files: dict[str, Path], tmp_path: Path):
+    """Each kill comes a random moment after the sweep wrote something new: the state of a training, or a result."""
+    more = ("--methods", "dpo", "knn", "--seeds", 2, "--cross", "--epochs", 60, "--state-every-s", 0)
+    run_recipe(*words(files, tmp_path / "whole", *more))
+    out, chance, kills = tmp_path / "killed", random.Random(0), 0
+    command = [sys.executable, "-m", "brimful.recipes.ood_dpo", *words(files, out, *more)]
+    while kills < KILLS:
+        before = written(out)
         with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
-            try:
-                process.wait(usual * chance.uniform(0.3, 1.1))
-            except subprocess.TimeoutExpired:
-                os.kill(process.pid, signal.SIGKILL)
-                kills += 1
-    assert kills >= 3, "the kills came too late to test anything"
+            while process.poll() is None and written(out) <= before:
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0, 0.05))
+            assert process.poll() is None, f"the sweep ended after {kills} kills: too early to test anything"
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
     run_recipe(*command[3:])
-    assert rows(tmp_path) == rows(whole)
+    assert rows(out) == rows(tmp_path / "whole")
+
+
+def written(out: Path) -> int:
+    """When the last state or result was."""
+    files = [*out.glob("ensembles/*.safetensors"), *out.glob("results/*.json")]
+    times = [0]
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            times.append(file.stat().st_mtime_ns)
+    return max(times)
 
 
 @pytest.mark.heavy
@@ -113,6 +125,8 @@ def test_processes_train_what_the_ensemble_trains(files: dict[str, Path], whole:
     more = ("--methods", "dpo", "knn", "--seeds", 1, "--cross", "--engine", "local")
     shown = run_recipe(*words(files, tmp_path, *more)).stderr
     assert "One process takes" in shown and json.loads((tmp_path / "memory.json").read_text())["host_bytes"] > 10**8
+    of = json.loads((tmp_path / "memory.json").read_text())["of"]
+    assert of["encoder"] == "morgan" and of["hidden"] == 256 and of["pairs"] > 0 and of["molecules"] > 0
     wanted = [row for row in rows(whole) if row["seed"] == 0]
     for found, row in zip(rows(tmp_path), wanted, strict=True):
         assert (found["dataset"], found["method"], found["tested_on"]) == (row["dataset"], row["method"], row["tested_on"])

@@ -16,18 +16,19 @@ import torch
 
 from brimful.recipes.common import say
 from brimful.recipes.host_allocator import set_host_allocator
-from brimful.recipes.ood_dpo.ensemble import Ensemble, Member, Trained
+from brimful.recipes.ood_dpo.ensemble import Ensemble, Member, Trained, check_settings
 from brimful.recipes.ood_dpo.experiments import HEADS, Experiment, Result, write_json
-from brimful.recipes.ood_dpo.head import EnergyHead, make_head
+from brimful.recipes.ood_dpo.head import FEATURES, EnergyHead, make_head
 from brimful.recipes.ood_dpo.runs import Bench, sentence, tested, work
 from brimful.units import counted
 
-STATE_EVERY_S = 20.0
 SHARE = 0.5  # of the free memory, for an ensemble. Assumed: what was left out of the sum below is less than the other half
 
 
 def run_ensembles(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
     settings, results = bench.settings, bench.settings.results
+    if any(one.method in HEADS for one in left):
+        check_settings(settings.config)
     set_host_allocator("keep", settings.device.type)
     folder = settings.out / "ensembles"
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,15 +63,16 @@ def _grouped(left: Sequence[Experiment], bench: Bench) -> Iterator[list[Experime
             groups.setdefault((one.method, pairs), []).append(one)
     for (_, pairs), group in groups.items():
         batch = min(pairs, bench.settings.config.batch.micro_batch)
-        at_once = max(1, int(SHARE * _free_bytes(bench.settings.device) / member_bytes(pairs, batch)))
+        each = member_bytes(pairs, batch, bench.settings.head.hidden)
+        at_once = max(1, int(SHARE * _free_bytes(bench.settings.device) / each))
         yield from (group[start : start + at_once] for start in range(0, len(group), at_once))
 
 
-def member_bytes(pairs: int, batch: int) -> int:
+def member_bytes(pairs: int, batch: int, hidden: int) -> int:
     """An upper bound of what a member takes beside the features that it shares: parameters, gradients, two moments and the best
     weights; a batch's features on both sides; each layer's activations, masks and gradients; which rows make a pair."""
-    parameters = sum(parameter.numel() for parameter in EnergyHead().parameters())
-    return 4 * (5 * parameters + 2 * batch * (512 + 8 * (256 + 128))) + 16 * pairs
+    parameters = sum(parameter.numel() for parameter in EnergyHead(hidden=hidden).parameters())
+    return 4 * (5 * parameters + 2 * batch * (FEATURES + 8 * (hidden + hidden // 2))) + 16 * pairs
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -90,7 +92,7 @@ def _train(group: Sequence[Experiment], bench: Bench, file: Path) -> None:
         write_json(file, [one.name for one in group])
         say(f"{counted(len(group), 'head')} of {members[0].rows.pairs:,} pairs at once, loss {group[0].method}.")
         ensemble = Ensemble(members, settings.head_of(group[0].method), settings.config, settings.device, state)
-        ensemble.train(stopped, STATE_EVERY_S)
+        ensemble.train(stopped, settings.sweep.state_every_s)
     except Exception as error:
         for one in group:
             if results.read(one) is None:

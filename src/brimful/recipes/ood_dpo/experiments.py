@@ -53,6 +53,8 @@ class SweepOptions:
     """Of a running cluster; without it one is started here."""
     threads: Count = 1
     """Cores of one process (local, ray)."""
+    state_every_s: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 20.0
+    """Seconds after which an ensemble writes its state; a kill costs as much."""
     status: Annotated[bool, Parameter(negative="")] = False
     """Show what is done and what is left, and end."""
     only: Annotated[Names, Parameter(show=False)] = ()

@@ -14,8 +14,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -45,7 +46,7 @@ def run_local(left: list[Experiment], bench: Bench, words: Sequence[str]) -> Non
     if not jobs:
         return
     threads = bench.settings.sweep.threads
-    needs = needed(jobs[0], bench, words)
+    needs = needed(jobs, bench, words)
     free = places(needs, _cards(bench.settings.device), psutil.virtual_memory().available, cores(), threads)
     where = f"{format_bytes(needs.host_bytes)} of host memory"
     if needs.device_bytes:
@@ -141,19 +142,19 @@ def places(needs: Needs, cards: Sequence[tuple[int, int]], host_bytes: int, core
     return list(turns[:at_once]) or [cards[0][0]]
 
 
-def needed(some: Sequence[Experiment], bench: Bench, words: Sequence[str]) -> Needs:
-    """Of one process, as brimful finds it: on a CPU measured by an audit of its first steps, on a card predicted. Kept in the
-    folder of the sweep."""
+def needed(jobs: Sequence[Sequence[Experiment]], bench: Bench, words: Sequence[str]) -> Needs:
+    """Of the process that holds most molecules: on a CPU measured by an audit of its first steps, on a card predicted. Kept in
+    the folder of the sweep."""
     settings = bench.settings
-    file = settings.out / "memory.json"
-    key = {"device": settings.device.type, "batch": settings.config.batch.micro_batch, "precision": settings.config.precision}
+    largest = max(jobs, key=lambda some: _molecules(some[0], bench))
+    file, key = settings.out / "memory.json", json.loads(json.dumps(decides_memory(largest[0], bench)))
     try:
         kept = json.loads(file.read_text())
         if kept["of"] == key:
             return Needs(kept["host_bytes"], kept["device_bytes"])
     except (FileNotFoundError, ValueError, KeyError):
         pass
-    worker = command(words, some[:1])
+    worker = command(words, largest[:1])
     host = _asked(["audit", "--device", "cpu"], worker, settings.out)["peak"]["host_bytes"]
     device = 0
     if settings.device.type == "cuda":
@@ -163,6 +164,23 @@ def needed(some: Sequence[Experiment], bench: Bench, words: Sequence[str]) -> Ne
     needs = Needs(int(host), int(device))
     write_json(file, {"of": key, "host_bytes": needs.host_bytes, "device_bytes": needs.device_bytes})
     return needs
+
+
+def _molecules(one: Experiment, bench: Bench) -> int:
+    """Rows of features that its process holds: those of all data sets where it is tested on them."""
+    return sum(len(array) for _, loaded in bench.tests(one) for array in loaded.features.arrays.values())
+
+
+def decides_memory(one: Experiment, bench: Bench) -> dict[str, Any]:
+    """What else than the code decides what a process takes: its data, and the settings of its training."""
+    settings, head, config = bench.settings, bench.settings.head, bench.settings.config
+    pairs = bench.load(one.dataset, one.encoder).member(one.seed).rows.pairs
+    return {
+        **{"device": settings.device.type, "threads": settings.sweep.threads, "encoder": one.encoder, "method": one.method},
+        **{"pairs": pairs, "molecules": _molecules(one, bench), "hidden": head.hidden, "dropout": head.dropout},
+        **{"batch": asdict(config.batch), "precision": config.precision, "optimizer": config.optimizer.name},
+        **{"compile": config.compile, "cuda_graphs": config.cuda_graphs},
+    }
 
 
 def _asked(verb: Sequence[str], worker: Sequence[str], out: Path) -> dict:

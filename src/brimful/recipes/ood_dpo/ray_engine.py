@@ -29,7 +29,7 @@ def run_on_ray(left: list[Experiment], bench: Bench, words: Sequence[str]) -> No
     if not jobs:
         return
     settings = bench.settings
-    needs = needed(jobs[0], bench, words)
+    needs = needed(jobs, bench, words)
     if not ray.is_initialized():
         ray.init(address=settings.sweep.ray_address, log_to_driver=False, include_dashboard=False)
     resources = requested(needs, settings)
