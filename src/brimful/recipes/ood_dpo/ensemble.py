@@ -126,6 +126,7 @@ class Ensemble:
 
     def _build(self) -> None:
         heads = [make_head(self.options, member.seed) for member in self.members]
+        self.judge = make_head(self.options, 0).to(self.device)  # takes one member's weights after the other
         self.template = make_head(self.options, 0).to("meta")
         stacked, self.buffers = torch.func.stack_module_state(heads)
         self.buffers = {name: buffer.to(self.device) for name, buffer in self.buffers.items()}
@@ -232,9 +233,8 @@ class Ensemble:
 
     def energies_of(self, index: int, rows: np.ndarray) -> np.ndarray:
         """By a living member as it is now."""
-        head = make_head(self.options, 0)
-        head.load_state_dict(self._weights_of(self.alive.index(index)))
-        return energies(head.to(self.device), rows, self.device)
+        self.judge.load_state_dict(self._weights_of(self.alive.index(index)))
+        return energies(self.judge, rows, self.device)
 
     def _keep(self, alive: list[int]) -> None:
         """Members that stopped leave the products."""

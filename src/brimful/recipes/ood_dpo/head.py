@@ -57,7 +57,8 @@ class SeededDropout(nn.Module):
             return inside
         self.passes.add_(1)
         kept = self._bits(*inside.shape[-2:]) >= _signed(int(self.share * 2**32) - 2**31)
-        return torch.where(kept, inside * (1 / (1 - self.share)), 0.0)
+        # A product with 0 or 1 / (1 - share): cheaper on a CPU than torch.where and its gradient.
+        return (inside * (kept.float() * (1 / (1 - self.share)))).to(inside.dtype)
 
     def _bits(self, rows: int, units: int) -> torch.Tensor:
         """(rows, units) int32, uniform. A row and a unit each get a number, and their difference is mixed once more."""
@@ -65,8 +66,8 @@ class SeededDropout(nn.Module):
         key = _mixed(_mixed(self.seed) + self.passes)
         row = _mixed(torch.arange(rows, dtype=torch.int32, device=device) + key)
         unit = _mixed(torch.arange(units, dtype=torch.int32, device=device) - key)
-        bits = (row.unsqueeze(-1) - unit) * _FIRST
-        return (bits ^ (bits >> 15)) * _SECOND
+        bits = (row.unsqueeze(-1) - unit).mul_(_FIRST)
+        return bits.bitwise_xor_(bits >> 15).mul_(_SECOND)
 
 
 def _signed(value: int) -> int:
