@@ -76,17 +76,24 @@ def features_of(dataset: Dataset, options: EncoderOptions, *, device: str = "aut
     shards = Shards((options.cache or cache_folder("ood_dpo")) / f"{made.name}-{made.key}", made.key, made.width)
     wanted = list(dict.fromkeys(one for split in dataset.splits.values() for one in split.smiles))
     found, stats = _phase(wanted, made, shards, where, options, say)
+    del made  # and with it the network
+    if stats.encoded and where.type != "cpu":
+        free_what_is_cached(where)  # the training needs far less
     failed = [one for one, state in zip(wanted, found.state, strict=True) if state == FAILED]
     if failed:
         some = counted(len(wanted), "molecule")
-        say(f"{len(failed):,} of {some} cannot be encoded by {made.name} and are left out: {named([repr(f) for f in failed])}.")
+        say(
+            f"{len(failed):,} of {some} cannot be encoded by {stats.encoder} and are left out: {named([repr(f) for f in failed])}."
+        )
     place = {one: index for index, one in enumerate(wanted)}
     arrays, kept = {}, {}
     for name, split in dataset.splits.items():
         rows = np.array([place[one] for one in split.smiles])
         kept[name] = np.flatnonzero(found.state[rows] == ENCODED)
         if not len(kept[name]):
-            raise UsageError(f"No molecule of {name} can be encoded by {made.name}.", suggestion="Choose another --encoder.")
+            raise UsageError(
+                f"No molecule of {name} can be encoded by {stats.encoder}.", suggestion="Choose another --encoder."
+            )
         arrays[name] = found.features[rows[kept[name]]]
     return Features(arrays, kept, stats)
 
