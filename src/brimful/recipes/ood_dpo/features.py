@@ -82,9 +82,8 @@ def features_of(dataset: Dataset, options: EncoderOptions, *, device: str = "aut
     failed = [one for one, state in zip(wanted, found.state, strict=True) if state == FAILED]
     if failed:
         some = counted(len(wanted), "molecule")
-        say(
-            f"{len(failed):,} of {some} cannot be encoded by {stats.encoder} and are left out: {named([repr(f) for f in failed])}."
-        )
+        names = named([repr(one) for one in failed])
+        say(f"{len(failed):,} of {some} cannot be encoded by {stats.encoder} and are left out: {names}.")
     place = {one: index for index, one in enumerate(wanted)}
     arrays, kept = {}, {}
     for name, split in dataset.splits.items():
