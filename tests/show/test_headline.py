@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from brimful.show.headline import Headline, headline, of_audit, of_plan, of_prediction
-from brimful.values import Closed, Estimate, Objective, Plan, Prediction, Source
+from brimful.show.section import Findings
+from brimful.show.sections import sections
+from brimful.values import Closed, Diagnostic, Estimate, Objective, Plan, Prediction, Source
 from tests.show import product
 
 SENTENCES = {
@@ -116,3 +118,19 @@ def test_an_audits_headline_names_what_was_found_where_the_samples_are_those_req
     assert of_audit(same).sentence == f"1 finding: {audit.findings[0].problem}"
     more = replace(audit, requested={**asked, "accumulation": 4})
     assert of_audit(more).sentence == "1 finding: the command trains on 2 samples in each step, and 4 were requested."
+
+
+def test_a_leak_stands_before_the_peak_that_it_outgrows() -> None:
+    leak = Diagnostic("memory-grows", "each step leaves 3.00 MiB more on the card", "", "")
+    sentence = of_prediction(prediction(warnings=(leak,))).sentence
+    start = "Memory grows: each step leaves 3.00 MiB more on the card. In its first steps batch size 64 fits NVIDIA A100"
+    assert sentence.startswith(start) and sentence.endswith("of 35.5 GiB allowed.") and "largest" not in sentence
+
+
+def test_what_changes_the_meaning_of_numbers_comes_before_them_and_the_rest_after() -> None:
+    warnings = (Diagnostic("upper-bounds", "assumed", "", ""), Diagnostic("memory-grows", "it grows", "", ""))
+    record = product.predict_fits()
+    assert record.prediction is not None
+    shown = sections(replace(record, prediction=replace(record.prediction, warnings=warnings)))
+    places = {one.code: number for number, part in enumerate(shown) if isinstance(part, Findings) for one in part.found}
+    assert places["memory-grows"] == 0 < places["upper-bounds"]

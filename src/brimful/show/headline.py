@@ -107,6 +107,9 @@ def of_prediction(prediction: Prediction) -> Headline:
             sentence += ", and the upper end of that interval is over it"
     if other:
         return Headline("note" if fits else "bad", sentence + ".")
+    leak = next((one.problem for one in prediction.warnings if one.code == "memory-grows"), None)
+    if fits and leak is not None:
+        return Headline("bad", f"Memory grows: {leak}. In its first steps {sentence[:1].lower()}{sentence[1:]}.")
     return Headline("good" if fits else "bad", sentence + _largest_part(prediction, fits or near) + ".")
 
 

@@ -43,10 +43,19 @@ from brimful.values import (
     TriedSize,
 )
 
+# Warnings without which a number is read as what it is not: they come before all numbers.
+CHANGE_THE_NUMBERS = (
+    *("ignores-batch-size", "hidden-cap", "batch-exceeds-dataset", "memory-grows", "evaluation-collects"),
+    *("nothing-on-the-card", "stray-card", "one-rank-alone"),
+)
+
 
 def sections(record: Record) -> list[Section]:
     """Everything that a record holds, the most important first. Parts that it does not hold are left out."""
-    found: list[Section] = []
+    warnings = warnings_of(record)
+    first = tuple(one for one in warnings if one.code in CHANGE_THE_NUMBERS)
+    rest = tuple(one for one in warnings if one not in first)
+    found: list[Section] = [Findings("What changes these numbers", first)] if first else []
     if record.run is not None:
         found += run_sections(record.run)
     if record.plan is not None:
@@ -57,7 +66,7 @@ def sections(record: Record) -> list[Section]:
         found += prediction_sections(record.prediction)
     found += [phases] if (phases := _trial_phases(record)) else []
     found += _figures(record)
-    found += [Findings("Warnings", shown)] if (shown := warnings_of(record)) else []
+    found += [Findings("Warnings", rest)] if rest else []
     found += trial_sections(record)
     return found + _environment(record)
 
