@@ -16,21 +16,13 @@ pytestmark = pytest.mark.heavy
 
 def test_predict_tells_encoding_training_and_evaluation_apart_and_leaves_nothing(tmp_path: Path):
     data = write_drugood(tmp_path / "made.json", drugood_splits(12))
-    flags = (
-        "--dataset",
-        data,
-        "--encoder",
-        "chemnet",
-        "--preset",
-        "original",
-        "--cache",
-        tmp_path / "cache",
-        "--out",
-        tmp_path / "out",
-    )
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    flags = ("--dataset", data, "--encoder", "chemnet", "--preset", "original", "--cache", cache, "--out", out)
     command = (sys.executable, "-m", "brimful.recipes.ood_dpo", "train", *flags)
     done = brimful(tmp_path, "predict", "--gpu", "a100-80gb", "--json", "--", *command)
     assert done.code == 0, done.err
     assert done.json["verdict"] == "fits"
     assert all(done.json["phases"][phase]["allocated_bytes"] > 0 for phase in ("encoding", "train", "eval"))
-    assert not (tmp_path / "out").exists()
+    reserved = {phase: done.json["phases"][phase]["reserved_bytes"] for phase in ("encoding", "train")}
+    assert reserved["train"] < 64 * 2**20 < reserved["encoding"], "what the encoder had cached is given back"
+    assert not out.exists()

@@ -15,7 +15,8 @@ from brimful.recipes.cache import lock
 from brimful.recipes.common import say
 from brimful.recipes.facts import read_facts, write_facts
 from brimful.recipes.ood_dpo import page
-from brimful.recipes.ood_dpo.experiments import Experiment, progress, table, write_table
+from brimful.recipes.ood_dpo.ensemble import check_settings
+from brimful.recipes.ood_dpo.experiments import HEADS, Experiment, progress, table, write_table
 from brimful.recipes.ood_dpo.runs import Bench, Settings, work
 
 FILE_NAME = "sweep.json"
@@ -45,6 +46,8 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
     if settings.sweep.status:
         print(progress(plan, results))
         return 0
+    if settings.sweep.engine == "ensemble" and any(one.method in HEADS for one in plan):
+        check_settings(settings.config)  # before anything is written
     with lock(settings.out / "sweep", "sweeping into", say):
         _check(settings)
         left = results.left(plan)
