@@ -97,9 +97,9 @@ def test_four_batches_a_step_are_found_with_the_flag_that_sets_another_number_or
     four = of(None, 4, samples_per_step=256)
     problem, _, suggestion = only("hidden-accumulation", four)
     assert "4 batches" in problem and "256 samples" in problem
-    assert "no flag sets that" in problem and suggestion.startswith("Make it a flag")
+    assert "the command asks for no accumulation" in problem and suggestion.startswith("If it is meant")
     problem, _, suggestion = only("hidden-accumulation", four, ASKED | {"accumulation": 2})
-    assert "you asked for 2" in problem and "Make it a flag" not in suggestion
+    assert "you asked for 2" in problem and "If it is meant" not in suggestion
 
 
 def test_a_batch_larger_than_the_data_set_is_found_and_is_no_cap():

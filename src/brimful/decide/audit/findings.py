@@ -111,13 +111,13 @@ def hidden_accumulation(seen: _Seen) -> _Texts:
         return None
     effective = seen.sample.samples_per_step
     whole = f" ({effective:,} samples)" if effective else ""
-    flag = f"you asked for {asked}" if "accumulation" in seen.requested else "no flag sets that"
+    flag = f"you asked for {asked}" if "accumulation" in seen.requested else "the command asks for no accumulation"
     explanation = "The learning rate acts on the gradients of all of them, so it is tuned for that effective batch size."
     if got > asked and seen.asked is not None and effective == seen.asked:
         explanation = (
             f"A step sees the {effective:,} samples asked for, but memory and speed are those of a batch of {seen.given:,}."
         )
-    suggestion = "Make it a flag"
+    suggestion = "If it is meant, ask for it with a flag"
     if "accumulation" in seen.requested:
         suggestion = "Look where the script counts its batches, and whether that number reaches it"
     return (
