@@ -86,15 +86,8 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     module = _placed(task, device, ranks, log)
     precision = Precision(config.precision, device)
     rows.append(precision.row)
-    shapes_alike = getattr(task.train_data, "sizes", None) is None
-    rows += apply_model_options(module, config, device, shapes_alike=shapes_alike, ranks=ranks.size)
-    model, overlapped = module, None
-    if config.parallel == "fsdp2":
-        rows.append(shard(module, ranks))
-    elif config.overlap and ranks.size > 1:
-        overlapped = Overlapped(module, device)
-        model = overlapped.model
-    rows.append(_overlap_row(config, ranks))
+    overlapped, model_rows = _prepared(module, task, config, device, ranks)
+    rows += model_rows
     optimizer, optimizer_rows = make_optimizer(
         module, config.optimizer, effective_batch=batching.effective, scaling=config.scaling, device=device
     )
@@ -117,19 +110,33 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
         changed = {row.name: row for row in batching.rows}
         rows = [changed.get(row.name, row) for row in rows]
         room = Room(host, device_free_bytes(device, ranks))
-        eval_pipeline = Evaluation.pipeline(task, batching, config.batch, config.data, config.seed, ranks, device, room)
-        warnings += more + tuple(one for one in eval_pipeline.plan.warnings if one not in warnings)
-        rows += [replace(row, name=f"eval {row.name}") for row in eval_pipeline.rows if eval_pipeline.plan.workers]
-        eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=eval_pipeline.sampler.max_tokens is not None)
+        data = Evaluation.pipeline(task, batching, config.batch, config.data, config.seed, ranks, device, room)
+        warnings += more + tuple(one for one in data.plan.warnings if one not in warnings)
+        rows += [replace(row, name=f"eval {row.name}") for row in data.rows if data.plan.workers]
         sharded = config.parallel == "fsdp2" and ranks.size > 1
+        eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=data.sampler.max_tokens is not None)
         eval_at_once = SamplesAtOnce(task, eval_split, ranks, log.say, restart if sharded else None, "evaluation")
-        evaluation = Evaluation(task, module, precision, ranks, eval_pipeline, eval_at_once, device=device, sharded=sharded)
+        evaluation = Evaluation(task, module, precision, ranks, data, eval_at_once, device=device, sharded=sharded)
     if config.data.strict:
         refuse(warnings)
     return Parts(
-        module, model, overlapped, optimizer, precision, schedule, batching, at_once, sampler, pipeline, evaluation, rows,
-        warnings,
+        module, module if overlapped is None else overlapped.model, overlapped, optimizer, precision, schedule, batching,
+        at_once, sampler, pipeline, evaluation, rows, warnings,
     )  # fmt: skip
+
+
+def _prepared(
+    module: nn.Module, task: Task, config: Config, device: torch.device, ranks: Ranks
+) -> tuple[Overlapped | None, list[Effective]]:
+    """The network as the settings want it, in place: checkpointed, compiled, sharded; or wrapped for `overlap`."""
+    shapes_alike = getattr(task.train_data, "sizes", None) is None
+    rows = apply_model_options(module, config, device, shapes_alike=shapes_alike, ranks=ranks.size)
+    overlapped = None
+    if config.parallel == "fsdp2":
+        rows.append(shard(module, ranks))
+    elif config.overlap and ranks.size > 1:
+        overlapped = Overlapped(module, device)
+    return overlapped, [*rows, _overlap_row(config, ranks)]
 
 
 def _with_room_for_evaluation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -98,6 +98,15 @@ class _Going:
             self.disk_is_full = True
             self.session.message(f"{error.problem} The run goes on; its record stays as it is. {error.suggestion}")
 
+    def begin(self, advice: Diagnostic | None, kept: Iterable[str]) -> None:
+        """Keeps and shows what the run trains by. `kept`: sentences about environment variables of the user's that stay."""
+        self.keep(self.started)
+        for one in filter(None, [advice, *(Diagnostic("environment", sentence, "yours is in force", "") for sentence in kept)]):
+            self.note(one)
+        self.session.message(f"Trains by {self.started.why}")
+        if self.environment:
+            self.session.message(f"The plan adds to the environment: {environment_text(self.environment)}")
+
     def note(self, advice: Diagnostic) -> None:
         """Keeps and shows it: in full the first time, the problem alone where it repeats."""
         self.keep(advice)
@@ -152,12 +161,7 @@ def run(
             command = run_places.found(session, command, chosen, given)
             rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
         going = _Going(session, watching, command, chosen, started, rows, environment)
-        going.keep(started)
-        for one in filter(None, [advice, *(Diagnostic("environment", sentence, "yours is in force", "") for sentence in kept)]):
-            going.note(one)
-        session.message(f"Trains by {started.why}")
-        if environment:
-            session.message(f"The plan adds to the environment: {environment_text(environment)}")
+        going.begin(advice, kept)
         ended = _to_the_end(going, signals)
         going.keep(ended)
         session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
