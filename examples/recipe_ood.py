@@ -21,7 +21,7 @@ LEARNED = 0.55  # AUROC of the best head on its own split, averaged over seeds; 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=HERE / "out")
+    parser.add_argument("--out", type=Path, default=HERE / "ood" / "out")
     parser.add_argument("--dataset", default="moleculeace:all")
     parser.add_argument("--subsample", type=int, default=400, help="molecules of each split at most")
     parser.add_argument("--encoder", default="chemnet")

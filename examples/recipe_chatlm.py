@@ -30,7 +30,7 @@ LEARNED = 0.5  # of the first epoch's loss; a model that learned nothing stays n
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=HERE / "out")
+    parser.add_argument("--out", type=Path, default=HERE / "chatlm" / "out")
     parser.add_argument("--epochs", type=int, default=60)
     args = parser.parse_args()
     out: Path = args.out
