@@ -239,6 +239,14 @@ class PredictedSpeed:
 
 
 @dataclass(frozen=True)
+class NextCommand:
+    """What to type next."""
+
+    line: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Prediction:
     """The answer of `predict`."""
 
@@ -266,6 +274,7 @@ class Prediction:
     nothing_fits: bool = False  # not even the smallest batch size; False without a largest one: it was not searched for
     in_force: int | None = None  # the batch that the script trains on, where it is not the size in question
     ignores_batch_size: bool = False  # it is that whatever size is asked
+    next_command: NextCommand | None = None  # None: nothing fits
 
 
 @dataclass(frozen=True)

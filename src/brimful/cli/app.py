@@ -43,7 +43,7 @@ def predict(*, card: Card = CARD, common: Common = COMMON, what_if: bool | None 
 
     with views.progress() as watcher:
         record = verb(words, **card.chosen(), **common.chosen(watcher), what_if=what_if)
-    return views.show_prediction(record, common.json, common.full)
+    return views.show_prediction(record, common.json, common.details)
 
 
 @app.command(usage="Usage: brimful audit [OPTIONS] -- COMMAND...")
@@ -53,7 +53,7 @@ def audit(*, card: Card = CARD, here: Here = HERE, common: Common = COMMON, word
 
     with views.progress() as watcher:
         record = verb(words, **card.chosen(), device=here.device, **common.chosen(watcher))
-    return views.show_audit(record, common.json, common.full)
+    return views.show_audit(record, common.json, common.details)
 
 
 @app.command(usage="Usage: brimful tune [OPTIONS] -- COMMAND...")
@@ -95,7 +95,7 @@ def tune(
             strict=strict,
             **common.chosen(watcher),
         )
-    return views.show_plan(record, common.json, page, common.full)
+    return views.show_plan(record, common.json, page, common.details)
 
 
 @app.command(name="run", usage="Usage: brimful run [--plan RECORD] [OPTIONS] -- COMMAND...")

@@ -41,7 +41,7 @@ class Common:
     """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
     json: Annotated[bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)] = False
     """One JSON object on standard output; progress goes to standard error."""
-    full: Annotated[bool, Parameter(negative="", show_default=False, group=OUTPUT)] = False
+    details: Annotated[bool, Parameter(negative="", show_default=False, group=OUTPUT)] = False
     """Show everything that is known: where the memory goes, how each number was found, every trial."""
 
     def chosen(self, watcher: Watcher) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _show(record: Record, full: bool, value: Any, **more: Any) -> None:
         print(codec.answer(value, **more, record=record.folder, found_flags=command.found_flags if command else {}))
         return
     console.show_record(console.make_console(), record, full)
-    hint = "" if full else " (more: --full, or `brimful report` for a page)"
+    hint = "" if full else " (more: --details, or `brimful report` for a page)"
     print(f"Record: {record.folder}{hint}", file=sys.stderr)
 
 

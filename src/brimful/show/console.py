@@ -17,10 +17,12 @@ from rich.text import Text
 
 from brimful.errors import BrimfulError
 from brimful.show.headline import headline
+from brimful.show.prediction_brief import LINES, brief_facts, fitted
+from brimful.show.run_sections import warnings_of
 from brimful.show.section import CommandLine, Facts, Figure, Findings, Quote, Section, Sentences, Table
 from brimful.show.sections import cut_off, sections
 from brimful.show.text import Cell
-from brimful.values import Record
+from brimful.values import Prediction, Record
 
 _TONES = {"good": "green", "bad": "red", "unfinished": "yellow", "note": "yellow", "warn": "yellow", "strong": "bold", "": ""}
 
@@ -41,10 +43,26 @@ def make_console(stream: TextIO | None = None, width: int | None = None, is_term
 def show_record(console: Console, record: Record, full: bool = True) -> None:
     """The headline and the sections of a record; without `full` the short form. A command to paste comes last."""
     result = headline(record)
-    console.print(Text(result.sentence, style=f"bold {_TONES[result.tone]}"))
+    sentence = Text(result.sentence, style=f"bold {_TONES[result.tone]}")
+    console.print(sentence)
     console.print()
+    if record.prediction is not None and record.plan is None and not full:
+        _show_brief(console, record, record.prediction, len(console.render_lines(sentence)) + 1)
+        return
     shown = [section for section in (*cut_off(record), *sections(record)) if full or not section.detail]
     show_sections(console, sorted(shown, key=lambda section: isinstance(section, CommandLine)))
+
+
+def _show_brief(console: Console, record: Record, prediction: Prediction, above: int) -> None:
+    """A prediction in `LINES` lines with the `above` ones, the line that names the record among them: as many facts as there is
+    room for, and the command to use next."""
+    following = prediction.next_command
+    facts = brief_facts(prediction, warnings_of(record))
+    room = LINES - 1 - above - (0 if following is None else 3)
+    console.print(_drawn(fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)))
+    if following is not None:
+        console.print(Text(f"\nNext ({following.why}):"))
+        console.print(Text(following.line, style="bold"), soft_wrap=True)
 
 
 def show_sections(console: Console, shown: Iterable[Section]) -> None:

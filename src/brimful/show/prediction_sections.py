@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from brimful.show.section import Column, Facts, Figure, Section, Sentences, Table
+from brimful.show.section import Column, CommandLine, Facts, Figure, Section, Sentences, Table
 from brimful.show.text import (
     ABSENT,
     CATEGORIES,
@@ -54,6 +54,8 @@ def prediction_sections(prediction: Prediction) -> list[Section]:
     found.append(Facts("The prediction", _facts(prediction), detail=True))
     if prediction.breakdown is not None:
         found += _breakdown(prediction, prediction.breakdown)
+    if (following := prediction.next_command) is not None:
+        found.append(CommandLine(f"Next ({following.why})", following.line))
     return found
 
 

@@ -40,6 +40,12 @@ from brimful.values import (
 _MEMORIES = ("allocated", "reserved", "device", "host")
 _WHAT_IFS = {"autocast": "mixed precision", "checkpointing": "gradient checkpointing"}
 
+# Warnings without which a number is read as what it is not: they come before all numbers.
+CHANGE_THE_NUMBERS = (
+    *("ignores-batch-size", "hidden-cap", "batch-exceeds-dataset", "memory-grows", "evaluation-collects"),
+    *("nothing-on-the-card", "stray-card", "one-rank-alone"),
+)
+
 
 def source_of(result: TrialResult) -> Source:
     """An imaginary card predicts; all else is measured."""
@@ -57,6 +63,12 @@ def warnings_of(record: Record) -> tuple[Diagnostic, ...]:
     for part in (record.plan, record.prediction):
         found += part.warnings if part else ()
     return tuple(dict.fromkeys(found))
+
+
+def by_weight(warnings: tuple[Diagnostic, ...]) -> tuple[tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
+    """(those that change what the numbers mean, the others)"""
+    first = tuple(one for one in warnings if one.code in CHANGE_THE_NUMBERS)
+    return first, tuple(one for one in warnings if one not in first)
 
 
 # --- peaks ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from brimful.values import Diagnostic
 
 @dataclass(frozen=True)
 class Section:
-    """`title`: "" for none. `detail`: the terminal shows it on request (--full), and Markdown folds it."""
+    """`title`: "" for none. `detail`: the terminal shows it on request (--details), and Markdown folds it."""
 
     title: str
     detail: bool = field(default=False, kw_only=True)

@@ -9,7 +9,15 @@ from dataclasses import replace
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import card_facts, machine_facts
 from brimful.show.prediction_sections import prediction_sections, speed_figure
-from brimful.show.run_sections import phases_table, run_sections, settings_table, source_of, trial_sections, warnings_of
+from brimful.show.run_sections import (
+    by_weight,
+    phases_table,
+    run_sections,
+    settings_table,
+    source_of,
+    trial_sections,
+    warnings_of,
+)
 from brimful.show.section import Column, CommandLine, Facts, Figure, Findings, Section, Sentences, Table
 from brimful.show.text import (
     ABSENT,
@@ -43,18 +51,10 @@ from brimful.values import (
     TriedSize,
 )
 
-# Warnings without which a number is read as what it is not: they come before all numbers.
-CHANGE_THE_NUMBERS = (
-    *("ignores-batch-size", "hidden-cap", "batch-exceeds-dataset", "memory-grows", "evaluation-collects"),
-    *("nothing-on-the-card", "stray-card", "one-rank-alone"),
-)
-
 
 def sections(record: Record) -> list[Section]:
     """Everything that a record holds, the most important first. Parts that it does not hold are left out."""
-    warnings = warnings_of(record)
-    first = tuple(one for one in warnings if one.code in CHANGE_THE_NUMBERS)
-    rest = tuple(one for one in warnings if one not in first)
+    first, rest = by_weight(warnings_of(record))
     found: list[Section] = [Findings("What changes these numbers", first)] if first else []
     if record.run is not None:
         found += run_sections(record.run)

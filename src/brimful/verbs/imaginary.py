@@ -65,7 +65,7 @@ class Tracer:
     def _trial(self, command: Command, batch_size: int | None, limitless: bool = False) -> Trial:
         return Trial(
             command=command,
-            settings=dict(self.settings) | self.at(batch_size),
+            settings=self.settings_at(batch_size),
             device=self.device,
             kind=TrialKind.TRACE,
             steps=self.session.options.steps or 3,
@@ -82,11 +82,11 @@ class Tracer:
         self.results.update(located.results)
         return located
 
-    def at(self, batch_size: int | None) -> dict[str, Setting]:
-        """The settings that are of a batch size."""
+    def settings_at(self, batch_size: int | None) -> dict[str, Setting]:
+        """All settings at a batch size, those that follow it included."""
         if batch_size is None:
-            return {}
-        return {"batch_size": batch_size} | following(self.command, self.settings, batch_size)
+            return dict(self.settings)
+        return dict(self.settings) | {"batch_size": batch_size} | following(self.command, self.settings, batch_size)
 
     def traced(self, batch_size: int) -> Traced:
         """What a trial shows to a search."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from brimful import command as commands
 from brimful.decide.batch_size_place import AUTO
 from brimful.decide.memory.search_traced import MemoryConclusion
+from brimful.decide.next_command import after_prediction
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
 from brimful.errors import UsageError
@@ -54,7 +56,9 @@ def predict(
         noted: list[Diagnostic] = []
         has_a_place = takes_a_batch_size(began.command)
         answer = _by_search(tracer, began.asked) if has_a_place else _without_a_flag(tracer, began, noted)
-        session.keep(_prediction(tracer, answer, what_if, noted))
+        prediction = _prediction(tracer, answer, what_if, noted)
+        following = after_prediction(tracer.command, prediction, began.asked is None, tracer.settings_at)
+        session.keep(replace(prediction, next_command=following))
     return session.record()
 
 

@@ -130,7 +130,7 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Seq
     return make_plan(
         goal,
         tracer.command,
-        dict(tracer.settings) | tracer.at(size),
+        tracer.settings_at(size),
         session.results,
         {"batch_size": choice.why, **_FOLLOWS},
         requested={"batch_size": asked} if asked else None,

@@ -1,0 +1,41 @@
+"""The command to use after a prediction."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+
+from brimful.command import fill, placeholders
+from brimful.decide.tune.plan import command_line
+from brimful.units import format_share
+from brimful.values import Command, NextCommand, Prediction, Setting
+
+
+def after_prediction(
+    command: Command, prediction: Prediction, is_open: bool, settings_at: Callable[[int | None], Mapping[str, Setting]]
+) -> NextCommand | None:
+    """None where nothing fits. `is_open`: nobody asked for a batch size, so that the prediction's own is the largest.
+
+    `settings_at`: all settings of the command at a batch size (None: of the command as it stands).
+    """
+    size, largest, speed = prediction.batch_size, prediction.largest_batch_size, prediction.speed
+    words = shlex.join(fill(command, settings_at(size)))
+    if size is None or prediction.in_force is not None or prediction.ignores_batch_size:
+        return NextCommand(f"brimful audit -- {words}", "what the loader really gives, and what else the command really does")
+    if prediction.verdict != "fits":
+        line = None if largest is None else _line(command, settings_at(largest), largest)
+        return None if line is None else NextCommand(line, "the largest batch size that fits")
+    if not is_open:
+        return NextCommand(f"brimful tune -- {words}", "on the machine with that card: which settings train fastest, measured")
+    knee = speed.knee_batch_size if speed is not None else None
+    if speed is None or knee is None or knee == size:
+        return NextCommand(_line(command, settings_at(size), size), "the largest batch size that fits")
+    why = f"the smallest batch size within {format_share(speed.tolerance)} of the best predicted speed"
+    return NextCommand(_line(command, settings_at(knee), knee), why)
+
+
+def _line(command: Command, settings: Mapping[str, Setting], batch_size: int) -> str:
+    """The user's own command; by `brimful run` where nothing in it takes the batch size."""
+    if "batch_size" in placeholders(command):
+        return command_line(command, settings)
+    return f"brimful run --set batch_size={batch_size} -- {shlex.join(fill(command, settings))}"

@@ -1,0 +1,66 @@
+"""A prediction on a terminal as long as nobody asks for details: what a user needs first, in few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brimful.show.prediction_sections import card_groups, speed_sentence
+from brimful.show.run_sections import by_weight
+from brimful.show.section import Facts
+from brimful.show.text import Cell, bytes_text, count_text, share_text
+from brimful.values import Diagnostic, Prediction, Saving
+
+LINES = 15
+_SAVINGS = 2  # changes that are named
+_MORE = "more"
+_NUMBERS = ("memory", "speed", "loading", "epoch")
+
+
+def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Facts:
+    """What changes the meaning of the numbers, the numbers, then all other warnings: the more important, the earlier."""
+    first, rest = by_weight(warnings)
+    rows = [(one.code, Cell(one.problem, tone="warn", note=one.suggestion or None)) for one in first]
+    if memory := _memory(prediction):
+        rows.append(("memory", Cell(memory)))
+    if prediction.speed is not None:
+        rows.append(("speed", Cell(speed_sentence(prediction.speed).removesuffix("."))))
+    if prediction.what_if is not None and prediction.what_if.savings:
+        savings = prediction.what_if.savings
+        rows.append(("would help", Cell("; ".join(map(_saving, savings[:_SAVINGS])))))
+    if prediction.worst_batch is not None and prediction.worst_batch.varies:
+        rows.append(("worst batch", Cell(prediction.worst_batch.what)))
+    rows += [(one.code, Cell(one.problem)) for one in rest]
+    return Facts("", tuple(rows))
+
+
+def fitted(facts: Facts, fits: Callable[[Facts], bool]) -> Facts:
+    """As many rows as there is room for, the numbers before the warnings, and the names of the others in one row."""
+    kept: list[tuple[str, Cell]] = []
+
+    def with_more(kept: list[tuple[str, Cell]]) -> Facts:
+        left = ", ".join(dict.fromkeys(row[0] for row in facts.rows if row not in kept))
+        more = ((_MORE, Cell(f"{left}: --details")),) if left else ()
+        return Facts("", tuple(row for row in facts.rows if row in kept) + more)
+
+    for row in sorted(facts.rows, key=lambda row: row[0] not in _NUMBERS):
+        if fits(with_more([*kept, row])):
+            kept.append(row)
+    return with_more(kept)
+
+
+def _memory(prediction: Prediction) -> str:
+    """ "train 16.3 GiB, eval 16.3 GiB, setup 862 MiB (device peaks, predicted)", the fullest phase first."""
+    phases = sorted(prediction.phases.items(), key=lambda phase: -phase[1].device_bytes)
+    parts = [f"{name} {bytes_text(peak.device_bytes)}" for name, peak in [*phases, *card_groups(prediction.cards)]]
+    text = f"{', '.join(parts)} (device peaks, predicted)" if parts else ""
+    unseen = f"{', '.join(prediction.not_seen)} not seen" if prediction.not_seen else ""
+    share = "" if prediction.peak is None or not prediction.budget.bytes else (
+        f"{share_text(prediction.peak.device_bytes / prediction.budget.bytes)} of the budget"
+    )  # fmt: skip
+    return "; ".join(part for part in (text, share, unseen) if part)
+
+
+def _saving(saving: Saving) -> str:
+    fits = "fits" if saving.fits else "does not fit"
+    largest = f", the largest {count_text(saving.largest_batch_size)}" if saving.largest_batch_size is not None else ""
+    return f"{saving.what}: {bytes_text(saving.new_peak_bytes)} ({saving.source.value}), {fits}{largest}"
