@@ -125,9 +125,19 @@ def test_a_place_to_resume_is_left_out_of_trials_and_filled_word_by_word_in_a_ru
         ("python a.py --batch-size 4 --wide", "python a.py --batch-size 4", False),
         ("python a.py --size 4", "python a.py --size 5", False),
         ("torchrun a.py", "python a.py", False),
+        ("python a.py --output_dir ./outputs/x --seed 1", "python a.py --seed=2 --output_dir ./outputs/r", True),
+        ("python a.py --seed 1 --run-name x --logging_dir l", "python a.py", True),
+        ("python a.py hydra.run.dir=x seed=1 trainer.default_root_dir=a", "python a.py seed=2", True),
+        ("torchrun --master_port 1 a.py --split-seed 3 --epochs 1", "torchrun --master_port=2 a.py --epochs 3", True),
+        ("python a.py name=x", "python a.py", True),
+        ("python a.py model.name=x", "python a.py model.name=y", False),
+        ("python a.py --model_name x", "python a.py --model_name y", False),
+        ("python a.py --seed 1 x", "python a.py --seed 1 y", False),
+        ("torchrun --run-path a.py", "torchrun --run-path b.py", False),
+        ("python -c seed=1", "python -c seed=2", False),
     ],
 )
-def test_commands_are_the_same_if_only_settings_differ(one, other, same):
+def test_commands_are_the_same_if_only_settings_and_what_is_free_differ(one, other, same):
     assert (commands.signature(commands.parse(one.split())) == commands.signature(commands.parse(other.split()))) == same
 
 

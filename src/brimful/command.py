@@ -60,6 +60,15 @@ _KEYS = {
 _KEY = re.compile(
     r"(?:\+{0,2}|--)[A-Za-z_][\w@/-]*(?:\.[\w-]+)*"
 )  # of a word such as key=value, --part.key or --part.key=value
+# What only names a run, starts its random numbers, says where it writes, how long it trains, or where its ranks meet: memory
+# and speed are the same whatever it is. The first are so only by themselves: model.name is another thing.
+_GENERIC_NAMES = {"o", "out", "output", "outputs", "save", "name", "project", "tag", "tags", "notes", "comment"}
+_FREE_NAMES = re.compile(
+    r"(\w+_)?seed|(num_|max_|n_)?(train_)?epochs|default_root_dir|master_port|main_process_port|rdzv_(id|endpoint)"
+    r"|(out|output|save|log|logging|results?|tensorboard|tb|work|exp|experiment|run|job|wandb|mlflow)"
+    r"_?(dir|directory|folder|root|prefix|file|name|id|tag|group|project|notes)"
+    r"|(out|output|save|log|results?)_?(path|to)|(ckpt|checkpoint)_?(dir|directory|folder|prefix)"
+)
 _NUMBERS_ONLY = ("-b", "--batch", "batch")  # these are also options of Python, switches, and names of other things
 
 
@@ -189,10 +198,37 @@ def resuming(command: Command, words: Sequence[str] = ()) -> Command:
     return replace(command, argv=tuple(argv))
 
 
+def free_values(command: Command) -> dict[str, str]:
+    """What neither memory nor speed depends on: seeds, names, places to write to, epochs. By flag, with its value or ""."""
+    return {flag: value for flag, value, _ in _free(command.argv)}
+
+
+def _free(words: Sequence[str]) -> list[tuple[str, str, range]]:
+    """(flag, value, which words these are) of each."""
+    found = []
+    for i, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if not _is_free(flag) or not (equals or flag.startswith("-")) or words[max(0, i - 1)] == "-c":
+            continue
+        following = words[i + 1] if i + 1 < len(words) else "-"
+        alone = equals or following.startswith("-")
+        found.append((flag, value if alone else following, range(i, i + (1 if alone else 2))))
+    return found
+
+
+def _is_free(flag: str) -> bool:
+    parts = flag.lower().replace("-", "_").strip("_+").split(".")
+    last = {parts[-1], "_".join(parts[-2:])}
+    return any(map(_FREE_NAMES.fullmatch, last)) or (len(parts) == 1 and parts[0] in _GENERIC_NAMES)
+
+
 def signature(command: Command) -> tuple[str, ...]:
     """What two commands have in common that differ in their settings alone: values behind known flags and placeholders are
-    ``*``, and what only a run needs (accumulation, ``{resume}``) is left out. One Python is like another."""
-    words = _last_of_each(list(resuming(command).argv))
+    ``*``, and what only a run needs (accumulation, ``{resume}``) or what is free (`free_values`) is left out. One Python is
+    like another."""
+    words = list(resuming(command).argv)
+    free = {i for _, _, spots in _free(words) for i in spots}
+    words = _last_of_each([word for i, word in enumerate(words) if i not in free])
     if words and re.fullmatch(r"python(3(\.\d+)?)?", Path(words[0]).name):
         words[0] = "python"
     for name in _FLAGS:

@@ -204,6 +204,7 @@ class Plan:
     warnings: tuple[Diagnostic, ...] = ()
     sizes: tuple[TriedSize, ...] = ()  # ascending
     places: dict[str, Place] = field(default_factory=dict)  # setting -> where brimful sets it in a script without a flag
+    sources: dict[str, str] = field(default_factory=dict)  # digests of the files that the command loaded or names, by path
 
 
 @dataclass(frozen=True)

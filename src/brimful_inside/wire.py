@@ -244,6 +244,7 @@ class Report:
     trace_file: Optional[str] = None  # name in the trial's folder
     approximations: Dict[str, int] = field(default_factory=dict)  # imaginary: "nonzero" -> uses of an upper bound for a shape
     notes: List[str] = field(default_factory=list)  # sentences: "no optimizer stepped", ...
+    sources: List[str] = field(default_factory=list)  # the user's own Python files that it loaded
     wrote: List[str] = field(default_factory=list)  # files that the script wrote, redirected to the trial's folder
     first_step_unix_s: Optional[float] = None  # when the first step began: files written earlier hold nothing trained
     cards: List[CardSeen] = field(default_factory=list)  # where a process has several imaginary cards: those that were used

@@ -12,6 +12,7 @@ from brimful.command import parse
 from brimful.errors import NoSuchDevice, PlanMismatch, UsageError
 from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import find_gpu
+from brimful.measure.sources import digests
 from brimful.record import RecordWriter, list_records
 from brimful.values import Budget, Device, Objective, Opened, Plan, PlannedSetting, Source
 from brimful.verbs import devices
@@ -35,7 +36,19 @@ def here(monkeypatch, *names: str, total: int = 80 << 30):
     monkeypatch.setattr(devices.accelerators, "found_by", lambda python: found)
 
 
-def tuned(home, words=WORDS, device=CPU, *, verb="tune", folder=None, plan=True, budget=HOST_BUDGET, size=512, machine=None):
+def tuned(
+    home,
+    words=WORDS,
+    device=CPU,
+    *,
+    verb="tune",
+    folder=None,
+    plan=True,
+    budget=HOST_BUDGET,
+    size=512,
+    machine=None,
+    sources=None,
+):
     """A record of `brimful tune`, as it would have been left."""
     record_id = f"20261121-{len(list_records(home)):06d}-{verb}-x"
     opened = Opened(
@@ -45,7 +58,7 @@ def tuned(home, words=WORDS, device=CPU, *, verb="tune", folder=None, plan=True,
     with RecordWriter.create(home, opened) as writer:
         if plan:
             rows = (PlannedSetting("batch_size", 64, size, "the fastest", Source.MEASURED),)
-            writer.append(Plan(Objective.FASTEST, rows, {}, "", True, 3, 0))
+            writer.append(Plan(Objective.FASTEST, rows, {}, "", True, 3, 0, sources=sources or {}))
     return opened.record_id
 
 
@@ -154,6 +167,48 @@ def test_an_accelerator_asked_for_without_a_plan_must_be_here(tmp_path):
 
 def test_a_flag_that_was_not_tuned_is_named_where_the_command_is_run_as_it_stands(tmp_path):
     name = tuned(tmp_path)
-    found = chosen(tmp_path, (*WORDS, "--epochs", "3"))
+    found = chosen(tmp_path, (*WORDS, "--depth", "3"))
     assert found.source == "command"
-    assert f"{name}, is of another command: nothing more there, '--epochs' here" in found.why
+    assert f"{name}, is of another command: nothing more there, '--depth' here" in found.why
+
+
+def test_one_plan_serves_thirty_seeds_and_output_folders_and_lists_what_differs(tmp_path):
+    name = tuned(tmp_path, (*WORDS, "--seed", "0", "--output_dir", "out/0"))
+    for seed in range(30):
+        words = (*WORDS, "--output_dir", f"out/{seed}", "--seed", str(seed), "--run-name", f"r{seed}")
+        for named in (None, name, "latest"):
+            found = chosen(tmp_path, words, plan=named)
+            assert found.name == name
+            expected = (f"--output_dir out/{seed}, tuned with out/0", f"--seed {seed}, tuned with 0") if seed else ()
+            assert found.differences == (*expected, f"--run-name r{seed}, tuned without")
+
+
+def test_strict_refuses_a_named_plan_of_another_seed_and_leaves_it_aside_when_found(tmp_path):
+    name = tuned(tmp_path, (*WORDS, "--seed", "0"))
+    words = (*WORDS, "--seed", "1")
+    with pytest.raises(PlanMismatch, match="--seed 1, tuned with 0"):
+        choose(parse(words), name, False, None, tmp_path, strict=True)
+    left = choose(parse(words), None, False, None, tmp_path, strict=True)
+    assert left.source == "command" and "--seed 1, tuned with 0" in left.why
+    assert choose(parse((*WORDS, "--seed", "0")), name, False, None, tmp_path, strict=True).differences == ()
+
+
+@pytest.mark.parametrize("change", ["changed", "missing"])
+def test_a_plan_found_with_another_state_of_the_files_is_refused(tmp_path, change):
+    model = tmp_path / "model.py"
+    model.write_text("wide = 4")
+    name = tuned(tmp_path, sources=digests(("python", "model.py"), ()))
+    assert chosen(tmp_path, plan=name).name == name
+    if change == "changed":
+        model.write_text("wide = 8")
+    else:
+        model.unlink()
+    with pytest.raises(PlanMismatch, match=rf"model.py {'has changed' if change == 'changed' else 'is not here'}"):
+        chosen(tmp_path, plan=name)
+    left = chosen(tmp_path)
+    assert left.source == "command" and "model.py" in left.why
+
+
+def test_a_file_outside_of_the_working_folder_may_lie_elsewhere_on_another_machine(tmp_path):
+    name = tuned(tmp_path, sources={"/elsewhere/lib.py": "0"})
+    assert chosen(tmp_path, plan=name).differences == ("/elsewhere/lib.py is not here",)

@@ -94,6 +94,9 @@ class Running:
     plan: Annotated[str | None, Parameter(group=RUN)] = None
     """A record of `brimful tune`, `latest` (the newest of this command) or `none`. Without it and without --set: the newest of
     this command that is for this machine, if there is one."""
+    strict: Annotated[bool, Parameter(group=RUN, negative="")] = False
+    """Refuse a plan that was tuned with another seed, output folder, run name or number of epochs; without it, brimful lists
+    such differences and follows the plan."""
     set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], group=RUN, negative="", show_default=False)] = ()
     """Give a placeholder its value, over the plan's: --set batch_size=64. May be repeated."""
     max_restarts: Annotated[str, Parameter(group=RUN)] = "10"
@@ -127,6 +130,7 @@ class Running:
     def chosen(self) -> dict[str, Any]:
         return {
             "plan": self.plan,
+            "strict": self.strict,
             "settings": dict(map(pair, self.set_)),
             "device": self.device,
             "max_restarts": _whole("--max-restarts", self.max_restarts, 0),

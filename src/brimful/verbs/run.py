@@ -104,6 +104,10 @@ class _Going:
         for one in filter(None, [advice, *(Diagnostic("environment", sentence, "yours is in force", "") for sentence in kept)]):
             self.note(one)
         self.session.message(f"Trains by {self.started.why}")
+        if self.chosen.differences:
+            problem = f"this run differs from what was tuned: {'; '.join(self.chosen.differences)}"
+            explanation = "neither memory nor speed depends on that, so the plan holds"
+            self.note(Diagnostic("plan-differs", problem, explanation, "--strict refuses such differences"))
         if self.environment:
             self.session.message(f"The plan adds to the environment: {environment_text(self.environment)}")
 
@@ -126,14 +130,16 @@ def run(
     resume_with: str | None = None,
     grace_s: float = GRACE_S,
     host_limit: str | None = None,
+    strict: bool = False,
     options: Options | None = None,
     watcher: RunWatcher | None = None,
 ) -> Record:
     """Trains. Returns the record, whose `run` says how it ended (`run.ended.exit_code`), also where the command failed.
 
     `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan). `resume_with`: the words that stand for
-    ``{resume}`` from the second attempt on. `host_limit`: ends an attempt as out of host memory when it holds more ("20GiB");
-    brimful polls every `measure.supervisor.POLL_UNDER_LIMIT_S`, so that a peak can pass the limit.
+    ``{resume}`` from the second attempt on. `strict`: the plan's seed and names must be these too.
+    `host_limit`: ends an attempt as out of host memory when it holds more ("20GiB"); brimful polls every
+    `measure.supervisor.POLL_UNDER_LIMIT_S`, so that a peak can pass the limit.
     Raises UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
     """
     watching = watcher or Passes()
@@ -142,7 +148,7 @@ def run(
     command, advice = devices.with_torch(commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG)))
     given = dict(settings or {})
     resume_words = _resume_words(command, resume_with)
-    chosen = run_plan.choose(command, plan, bool(given), device, options.home)
+    chosen = run_plan.choose(command, plan, bool(given), device, options.home, strict)
     command = run_places.of_plan(command, chosen, options)
     finds = BATCH_SIZE in given and wants in (AUTO, SCRIPT, LOADER) and not takes_a_batch_size(command)
     found_later = [BATCH_SIZE, EVAL_BATCH_SIZE] if finds else []
@@ -153,8 +159,7 @@ def run(
     except UsageError as error:
         raise UsageError(error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion) from None
     limit = parse_bytes(host_limit) if host_limit is not None else None
-    folder = chosen.record.folder if chosen.record else None
-    started = RunStarted(chosen.source, chosen.why, folder, max_restarts, resume_words, grace_s, limit)
+    started = RunStarted(chosen.source, chosen.why, chosen.folder, max_restarts, resume_words, grace_s, limit)
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
     with opened("run", command, chosen.device, options) as session, SignalForwarding(grace_s) as signals:
         if found_later:

@@ -1,4 +1,8 @@
-"""Which plan a run trains under: the record that is named, or the newest `tune` record of the same command on this machine."""
+"""Which plan a run trains under: the record that is named, or the newest `tune` record of the same command on this machine.
+
+What decides memory and speed must agree: the command's words, the files that it was made of, the card. What is free (seeds,
+names, places to write to, epochs) may differ, so that one plan serves many runs; `strict` refuses that too.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from pathlib import Path
 
 from brimful import command as commands
 from brimful.errors import NoSuchDevice, PlanMismatch, RecordUnreadable, UsageError
-from brimful.measure import host
+from brimful.measure import host, sources
 from brimful.record import list_records, read_record
 from brimful.units import format_bytes
 from brimful.values import Command, Device, Plan, Record
@@ -27,22 +31,30 @@ class Chosen:
     why: str
     record: Record | None
     device: Device
+    differences: tuple[str, ...] = ()  # from the command that was tuned, in what neither memory nor speed depends on
 
     @property
     def plan(self) -> Plan | None:
         return self.record.plan if self.record else None
 
     @property
+    def folder(self) -> str | None:
+        return self.record.folder if self.record else None
+
+    @property
     def name(self) -> str:
         return self.record.opened.record_id if self.record else ""
 
 
-def choose(command: Command, named: str | None, settings_given: bool, device: str | None, home: Path | None) -> Chosen:
+def choose(
+    command: Command, named: str | None, settings_given: bool, device: str | None, home: Path | None, strict: bool = False
+) -> Chosen:
     """The plan `named` (a record, "latest" or "none"); without a name, where no settings are given either, the newest of this
-    command. Raises PlanMismatch where the plan named and this machine or command disagree, NoSuchRecord, UsageError."""
+    command. `strict`: one without `differences`. Raises PlanMismatch where the plan named and this machine, command or its
+    files disagree, NoSuchRecord, UsageError."""
     if named is not None and named != _NONE:
         record = _named(named, command, home)
-        return Chosen("plan", f"the plan of {record.opened.record_id}", record, _device_for(record, command, device))
+        return _under(record, f"the plan of {record.opened.record_id}", command, device, strict)
     chosen, _ = devices.choose(command, device or "auto", None)
     if settings_given:
         return Chosen("settings", "the settings given with --set", None, chosen)
@@ -51,12 +63,11 @@ def choose(command: Command, named: str | None, settings_given: bool, device: st
     passed_over = ""
     for record in _of_the_same(command, home):
         try:
-            planned = _device_for(record, command, device)
+            why = f"the newest plan of this command, {record.opened.record_id}{passed_over}"
+            return _under(record, why, command, device, strict)
         except PlanMismatch as error:
             passed_over = passed_over or f" ({record.opened.record_id} is left aside: {error.problem})"
-        else:
-            return Chosen("plan", f"the newest plan of this command, {record.opened.record_id}{passed_over}", record, planned)
-    none = f"no plan of it is for this machine{passed_over}"
+    none = f"none of its plans can be followed{passed_over}"
     if not passed_over:
         none = f"`brimful tune` has left no plan of it here{_of_another(command, home)}"
     return Chosen("command", f"the command as it stands: {none}", None, chosen)
@@ -67,8 +78,8 @@ def _named(name: str, command: Command, home: Path | None) -> Record:
         record = next(_of_the_same(command, home), None)
         if record is None:
             raise UsageError(
-                problem="--plan latest, and no `brimful tune` of this command has left a plan",
-                explanation="a plan is of one command; settings may differ, and nothing else",
+                problem=f"--plan latest, and no `brimful tune` of this command has left a plan{_of_another(command, home)}",
+                explanation="a plan is of one command; settings, seeds and names may differ, and nothing else",
                 suggestion="tune it first, name a record, or leave --plan out to run the command as it stands",
             )
         return record
@@ -90,8 +101,41 @@ def _named(name: str, command: Command, home: Path | None) -> Record:
     return record
 
 
+def _under(record: Record, why: str, command: Command, device: str | None, strict: bool) -> Chosen:
+    """Raises PlanMismatch where the command's files are no longer those of the plan, and what `_device_for` raises."""
+    assert record.plan is not None and record.opened.command is not None  # those without were left out before
+    name, files = record.opened.record_id, sources.differences(record.plan.sources)
+    if files.changed or files.missing:
+        path, what = (files.changed[0], "has changed since") if files.changed else (files.missing[0], "is not here")
+        raise PlanMismatch(
+            problem=f"the plan {name} is of another state of the command: {path} {what}",
+            explanation="memory and speed depend on what the script does",
+            suggestion="tune it again, give its settings by --set, or run it as it stands: --plan none",
+        )
+    free = _free_differences(record.opened.command, command)
+    free += tuple(f"{path} is not here" for path in files.elsewhere)
+    if free and strict:
+        raise PlanMismatch(
+            problem=f"the plan {name} differs from this run: {'; '.join(free)}",
+            explanation="--strict refuses all differences, also those on which neither memory nor speed depends",
+            suggestion="leave --strict out, or tune this command",
+        )
+    return Chosen("plan", why, record, _device_for(record, command, device), free)
+
+
+def _free_differences(planned: Command, now: Command) -> tuple[str, ...]:
+    """ "--seed 7, tuned with 1"."""
+    theirs, ours = commands.free_values(planned), commands.free_values(now)
+    differing = [flag for flag in dict.fromkeys([*ours, *theirs]) if ours.get(flag) != theirs.get(flag)]
+    return tuple(
+        (f"{flag} {ours[flag]}".rstrip() if flag in ours else f"no {flag}")
+        + (f", tuned with {theirs[flag]}".removesuffix(" ") if flag in theirs else ", tuned without")
+        for flag in differing
+    )
+
+
 def _difference(planned: Command, now: Command) -> str | None:
-    """The first words in which two commands differ, settings left out; None where they do not."""
+    """The first words in which two commands differ, settings and what is free left out; None where they do not."""
     ours, theirs = commands.signature(now), commands.signature(planned)
     if ours == theirs:
         return None

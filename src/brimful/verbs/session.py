@@ -7,17 +7,31 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from brimful import command as commands
 from brimful.codec import SCHEMA, Entry
 from brimful.decide.batch_size_place import AUTO
 from brimful.errors import BrimfulError, DiskFull, Interrupted
-from brimful.measure import carry_over, host
+from brimful.measure import carry_over, host, sources
 from brimful.measure.trial import run_trial
 from brimful.record import RecordWriter, new_record_id, record_home, replay
-from brimful.values import Budget, Closed, Command, Device, Diagnostic, Objective, Opened, Outcome, Record, Trial, TrialResult
+from brimful.values import (
+    Budget,
+    Closed,
+    Command,
+    Device,
+    Diagnostic,
+    Objective,
+    Opened,
+    Outcome,
+    Plan,
+    Record,
+    Trial,
+    TrialResult,
+)
 from brimful_inside import wire
 
 
@@ -86,7 +100,10 @@ class Session:
         return result
 
     def keep(self, entry: Entry) -> None:
-        """On the disk and in `record`. Raises DiskFull; `record` has the entry even so."""
+        """On the disk and in `record`, a plan with the files that it was found with. Raises DiskFull; `record` has the entry
+        even so."""
+        if isinstance(entry, Plan) and self.opened.command is not None:
+            entry = replace(entry, sources=sources.digests(commands.signature(self.opened.command), self.results))
         self.entries.append(entry)
         self.writer.append(entry)
 

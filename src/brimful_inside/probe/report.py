@@ -6,6 +6,7 @@ from typing import Any, List, Optional
 
 import torch
 
+from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.hooks.optimizer_steps import BY_HAND
 from brimful_inside.probe.memory.device_memory import accelerator_type, is_started
 from brimful_inside.probe.process.exit import world
@@ -53,6 +54,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         worst_batch=probe.worst.report(probe.loaders.is_trained) if probe.worst is not None else None,
         peak_unphased=probe.phases.whole(),
         notes=[*probe.context.notes, *(_notes(probe) if over else [])],
+        sources=user_code.loaded() if over and rank == 0 else [],
         wrote=list(overlay.written) if overlay is not None else [],
         first_step_unix_s=probe.first_step_unix_s,
         growth=probe.leaks.read(),

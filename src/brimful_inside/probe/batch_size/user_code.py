@@ -12,7 +12,7 @@ import importlib.machinery
 import os
 import sys
 import sysconfig
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
 from brimful_inside.probe.context import current_context, note_own_error, own_argv, patch, script_of
 
@@ -33,6 +33,12 @@ def is_users(path: str) -> bool:
     return not any(whole.startswith(folder + os.sep) for folder in (*_LIBRARIES, _OWN)) and not any(
         p in whole for p in _PACKAGES
     )
+
+
+def loaded() -> List[str]:
+    """The user's own files that this process has loaded."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return sorted(path for path in files if isinstance(path, str) and path.endswith(".py") and is_users(path))
 
 
 def enter(make_tree: MakeTree) -> None:

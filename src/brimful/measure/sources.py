@@ -1,0 +1,61 @@
+"""The files that a command is made of: what its trials loaded, and configurations that it names."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from brimful.values import TrialResult
+
+_SUFFIXES = {".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".sh"}
+_MOST_BYTES = 1 << 20  # of a named file: a larger one is data (assumed)
+
+
+def digests(words: Sequence[str], results: Iterable[TrialResult]) -> dict[str, str]:
+    """The digest of each file, by its path as seen from the working folder where it lies in there."""
+    named = {word.partition("=")[2] or word for word in words}
+    named = {name for name in named if Path(name).suffix in _SUFFIXES and _is_small(name)}
+    loaded = {path for result in results for report in result.reports for path in report.sources}
+    found = {_from_here(path): _digest(path) for path in named | loaded}
+    return {path: digest for path, digest in sorted(found.items()) if digest is not None}
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Files that are not what they were."""
+
+    changed: tuple[str, ...]
+    missing: tuple[str, ...]  # in the working folder
+    elsewhere: tuple[str, ...]  # missing, and outside of it: another machine may have them in another place
+
+
+def differences(digests: Mapping[str, str]) -> Differences:
+    now = {path: _digest(path) for path in digests}
+    gone = [path for path, digest in now.items() if digest is None]
+    return Differences(
+        changed=tuple(path for path, digest in now.items() if digest not in (None, digests[path])),
+        missing=tuple(path for path in gone if not os.path.isabs(path)),
+        elsewhere=tuple(path for path in gone if os.path.isabs(path)),
+    )
+
+
+def _from_here(path: str) -> str:
+    whole, here = os.path.realpath(path), os.path.realpath(os.getcwd())
+    return os.path.relpath(whole, here) if whole.startswith(here + os.sep) else whole
+
+
+def _is_small(path: str) -> bool:
+    try:
+        return os.path.getsize(path) <= _MOST_BYTES
+    except OSError:
+        return False
+
+
+def _digest(path: str) -> str | None:
+    try:
+        return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return None
