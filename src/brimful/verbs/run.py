@@ -137,9 +137,8 @@ def run(
     """Trains. Returns the record, whose `run` says how it ended (`run.ended.exit_code`), also where the command failed.
 
     `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan). `resume_with`: the words that stand for
-    ``{resume}`` from the second attempt on. `strict`: the plan's seed and names must be these too.
-    `host_limit`: ends an attempt as out of host memory when it holds more ("20GiB"); brimful polls every
-    `measure.supervisor.POLL_UNDER_LIMIT_S`, so that a peak can pass the limit.
+    ``{resume}`` from the second attempt on. `strict`: the plan's seed and names must be these too. `host_limit`: ends an
+    attempt as out of host memory when it holds more ("20GiB"), by polls every `measure.supervisor.POLL_UNDER_LIMIT_S`.
     Raises UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
     """
     watching = watcher or Passes()
