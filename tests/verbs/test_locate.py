@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from world import GIB, MIB, World, work
 
-from brimful.errors import PlanMismatch, UsageError
-from brimful.values import Command, Outcome, Place
+from brimful.errors import UsageError
+from brimful.values import Outcome, Place
 from brimful.verbs.predict import predict
-from brimful.verbs.run_places import _is_there
 from brimful.verbs.tune import tune
 
 SCRIPT = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")
@@ -96,13 +93,3 @@ def test_a_plan_remembers_where_the_size_is_set(where):
     row = next(row for row in plan.settings if row.name == "batch_size")
     assert row.requested == 16 and row.effective != 16
     assert set(kinds(seen)[1:]) == {"script"}
-
-
-def test_a_text_that_has_changed_since_is_no_place_any_more(tmp_path):
-    (tmp_path / "train.py").write_text("import torch\nbatch = 16\nloader = DataLoader(data, batch)\n")
-    text = replace(SCRIPT, file=str(tmp_path / "train.py"), line=2, column=8)
-    loader = replace(LOADER, file=text.file, line=3, text="loader = DataLoader(data, batch)")
-    assert _is_there(text) and _is_there(loader)
-    assert not _is_there(replace(text, number=17)) and not _is_there(replace(loader, line=2))
-    assert not _is_there(replace(text, file="/nowhere.py"))
-    assert issubclass(PlanMismatch, Exception) and Command(COMMAND).places == {}
