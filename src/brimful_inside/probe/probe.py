@@ -296,7 +296,7 @@ class Probe:
 
     def _decide_end(self) -> None:
         before = self.ending.measured
-        self.ending.stepped(self.steps.count, self.steps.attempts, self.loaders.any_trained)
+        self.ending.stepped(self.steps.count, self.steps.attempts, self.loaders.any_trained, self._backwards_in_all)
         if self.ending.measured and not before and self.config.cut and exit.others() > 0:
             exit.follow_others(self)
         self._leave_if_over()

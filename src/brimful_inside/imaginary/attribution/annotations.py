@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from brimful_inside.imaginary.attribution.categories import Categories
 from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
+from brimful_inside.imaginary.attribution.repeats import Repeats
 from brimful_inside.imaginary.attribution.what_if import WHAT_IFS, patch_what_if
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import OURS, TORCH
@@ -41,11 +42,13 @@ class Annotations:
         self.calls = ModuleCalls()
         self.call_sites = CallSites(self.calls)
         self.categories = Categories(gpu.ledgers, self.calls)
+        self.repeats = Repeats(gpu, self.calls, self.call_sites.line)
 
     def patch(self, patches: Patches) -> None:
         """Modules, the autograd engine and optimizers report to us, until `patches` are undone."""
         self.call_sites.patch(patches)
         self.categories.patch(patches)
+        self.repeats.patch(patches)
         for ledger in self._gpu.ledgers:
             ledger.call_sites = self.call_sites
         if self._what_if is not None:
@@ -91,7 +94,7 @@ class CallSites:
     def current(self) -> int:
         """The number of the site that the current thread is at."""
         place, during = self._doing()
-        code, line = self._line()
+        code, line = self._line(sys._getframe(4))  # those before are of the ledger
         key = (place, during, id(code), line)
         number = self._numbers.get(key)
         if number is None:
@@ -110,10 +113,14 @@ class CallSites:
             return stack[-1], FORWARD
         return NOWHERE, OPTIMIZER if self._in_step else ""
 
-    def _line(self) -> Tuple[Any, int]:
+    def line(self) -> Tuple[int, int]:
+        """What stands for the user's line, for one who is called by the function in place of Module.__call__."""
+        code, line = self._line(sys._getframe(2))
+        return id(code), line
+
+    def _line(self, frame: Any) -> Tuple[Any, int]:
         """The user's line. Outside of a module's call it is the same for all that happens inside, and kept for that long."""
         kinds, lines, call = self._kinds, self.calls.thread.lines, self.calls.code
-        frame: Any = sys._getframe(5)  # those before are of the ledger
         library: Any = None
         level = 0
         while frame is not None:

@@ -58,6 +58,7 @@ class ModuleCalls:
         self.around: Optional[Callable[[torch.nn.Module, Callable[..., Any], Tuple, Dict[str, Any]], Any]] = None
         self.on_outermost: List[Callable[[torch.nn.Module, bool], None]] = []
         self.on_backward: List[Callable[[bool], None]] = []
+        self.repeats: Any = None  # attribution.repeats.Repeats, which may answer an outermost call
         self._known: Dict[int, Tuple[Any, Place]] = {}  # by id: a weak reference to the module, and its place
         self._names: Dict[str, int] = {}
 
@@ -68,17 +69,25 @@ class ModuleCalls:
         run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
         def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
-            self._backward(True)
+            plain = bool(kwargs.get("accumulate_grad")) and not any(
+                args[2:]
+            )  # all gradients, and no other pass over this graph
+            self._backward(True, plain)
             try:
                 return run(*args, **kwargs)
             finally:
-                self._backward(False)
+                self._backward(False, plain)
 
         patches.set(torch.autograd, "_engine_run_backward", _engine_run_backward)
 
     def _wrapped(self, original: Callable[..., Any]) -> Any:
         """Module.__call__ with the module's place on the stack. One frame, since each call of each module pays for it."""
         calls, thread, known = self, self.thread, self._known
+
+        def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if calls.around is not None:
+                return calls.around(module, original, args, kwargs)
+            return original(module, *args, **kwargs)
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             stack = thread.stack
@@ -91,6 +100,8 @@ class ModuleCalls:
             thread.lines.append(None)
             calls._mark(place)
             try:
+                if calls.repeats is not None and len(stack) == 1:
+                    return calls.repeats.call(self, run, args, kwargs)
                 if calls.around is not None:
                     return calls.around(self, original, args, kwargs)
                 return original(self, *args, **kwargs)
@@ -105,7 +116,7 @@ class ModuleCalls:
 
         return __call__
 
-    def _backward(self, begins: bool) -> None:
+    def _backward(self, begins: bool, plain: bool) -> None:
         thread = self.thread
         if begins and not thread.backward:
             thread.base = len(thread.stack)
@@ -113,6 +124,8 @@ class ModuleCalls:
         if thread.backward == (1 if begins else 0):
             for callback in self.on_backward:
                 callback(begins)
+            if self.repeats is not None:
+                self.repeats.backward(begins, plain)
 
     def of_backward(self) -> Place:
         """The forward module of the backward operation that runs in this thread."""

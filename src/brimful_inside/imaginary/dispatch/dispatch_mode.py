@@ -176,6 +176,8 @@ class Operations(TorchDispatchMode):
     def _run_here(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         gpu, ledger, clock = self.gpu, self.gpu.ledger, self.gpu.clock
         ledger.launches += 1
+        if gpu.watch is not None:
+            gpu.watch(args, kwargs)
         taken = self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
         try:
             out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)

@@ -72,6 +72,16 @@ class Clock:
         """A moment, for `captured`."""
         return len(self._rows)
 
+    def since(self, mark: int) -> List[Row]:
+        """What ran since `mark`, where no step or other phase began since."""
+        return self._rows[mark:]
+
+    def again(self, rows: List[Row]) -> None:
+        """The same kernels ran once more."""
+        if len(self._rows) + len(rows) > self._most:
+            self._drop()
+        self._rows.extend(rows)
+
     def captured(self, mark: int) -> List[Row]:
         """What came since `mark` did not run: it is what a CUDA graph will run when it is replayed."""
         rows = [(*row[:5], BY_GRAPH, row[6]) for row in self._rows[mark:]]

@@ -91,6 +91,8 @@ class ImaginaryGpu:
     workspaces: Any  # operators.cublas.Workspaces
     plans: Any  # operators.convolutions.Plans
     casts: Any  # cuda_api.autocast.Casts
+    watch: Optional[Callable[[Tuple, Dict[str, Any]], None]] = None  # gets the arguments of every operation on the card
+    stretch_ends: Callable[[], None] = staticmethod(lambda: None)  # a step or a phase is over (attribution.repeats.Repeats)
     annotations: Any = None  # attribution.annotations.Annotations, where a trace says who allocates
     functions: Callable[[], ContextManager[Any]]  # torch functions are seen again: one handler in terms of others
     operate: Callable[..., Any]  # runs an ATen operation as if the script had called it, so that its storages are seen
@@ -158,6 +160,7 @@ class ImaginaryGpu:
 
     def phase(self, name: str) -> None:
         """From here on peaks belong to phase `name`."""
+        self.stretch_ends()
         self.garbage.poll()
         for clock, ledger in zip(self.clocks, self.ledgers):
             clock.phase(name)
@@ -170,6 +173,7 @@ class ImaginaryGpu:
 
     def step(self, number: int) -> None:
         """The `number`-th optimizer step is complete."""
+        self.stretch_ends()
         self.garbage.poll()
         for clock, ledger in zip(self.clocks, self.ledgers):
             clock.step()

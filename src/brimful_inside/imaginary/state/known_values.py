@@ -63,9 +63,15 @@ class Known:
 
     def __init__(self, storages: Dict[int, Any]):
         self._storages = storages  # the ledgers' entries
+        self.reads = 0  # times that somebody asked for numbers that are known
 
     def values(self, tensor: Tensor) -> Optional[Tensor]:
         """The numbers of a tensor of the card, as a tensor of the host that shares them with its views; None: unknown."""
+        values = self._values(tensor)
+        self.reads += values is not None
+        return values
+
+    def _values(self, tensor: Tensor) -> Optional[Tensor]:
         entry = self._entry(tensor)
         if entry is None or entry.values is None:
             return None
@@ -109,7 +115,7 @@ class Known:
 
     def _done_on_host(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         """What `func` gives on the known numbers; _UNKNOWN where one is not known. In place it changes the numbers kept."""
-        if how.overwrites and args and is_meta(args[0]) and self.values(args[0]) is None:
+        if how.overwrites and args and is_meta(args[0]) and self._values(args[0]) is None:
             self.keep(args[0], torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"))
         try:
             plain = tuple(self._on_host(arg, how) for arg in args)
@@ -122,7 +128,7 @@ class Known:
 
     def _picked(self, source: Tensor, out: Tensor) -> Any:
         """`out` is what unknown places of `source` hold."""
-        values = self.values(source) if is_meta(source) else source
+        values = self._values(source) if is_meta(source) else source
         if values is None or values.dim() != 1 or out.dim() != 1 or values.is_floating_point() or not values.numel():
             return _UNKNOWN
         return values[torch.linspace(0, len(values) - 1, len(out), device="cpu").round().long()]
@@ -130,7 +136,7 @@ class Known:
     def _decided(self, by: int, args: Tuple) -> Any:
         """``finished | True`` is true and ``unfinished & False`` false, whatever the other side is."""
         for arg in args[:2]:
-            values = self.values(arg) if isinstance(arg, Tensor) and is_meta(arg) and arg.dtype == torch.bool else None
+            values = self._values(arg) if isinstance(arg, Tensor) and is_meta(arg) and arg.dtype == torch.bool else None
             if values is not None and bool((values == by).all()):
                 shape = torch.broadcast_shapes(*(other.shape for other in args[:2] if isinstance(other, Tensor)))
                 dtype = torch.result_type(*args[:2]) if by == 0 else torch.bool
@@ -143,7 +149,7 @@ class Known:
                 return arg
             if how.of_a_shape:
                 return torch.zeros(arg.shape if is_small(arg) else (), dtype=arg.dtype, device="cpu")
-            values = self.values(arg)
+            values = self._values(arg)
             if values is None:
                 raise _NotKnown
             return values

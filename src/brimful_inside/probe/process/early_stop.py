@@ -13,6 +13,7 @@ MAX_EMPTY, MAX_EMPTY_S = 10_000, 10.0  # then passes without a batch, for evalua
 MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no evaluation is seen
 # The same on an imaginary card, where a trace must be as long at every batch size, whatever the clock says.
 MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
+MAX_PASSES_TRACED = 80  # backward passes of such steps: of those that accumulate many there are fewer
 
 
 class EarlyStop:
@@ -29,6 +30,7 @@ class EarlyStop:
         self._evaluated_before = False
         self._since: Optional[float] = None
         self._extra_steps = 0
+        self._passes = 0  # when the steps were measured
         self._epochs = 0
         self._empty = 0
         self._empty_since: Optional[float] = None
@@ -42,21 +44,23 @@ class EarlyStop:
         self._target = steps + self._config.warmup_steps + self._config.steps
         self.measured, self._extra_steps = False, 0
 
-    def stepped(self, steps: int, attempts: int, has_loader: bool) -> None:
-        """After each step of the one that sets the pace, and after each that a GradScaler skipped."""
+    def stepped(self, steps: int, attempts: int, has_loader: bool, passes: int) -> None:
+        """After each step of the one that sets the pace, and after each that a GradScaler skipped. `passes`: backward, so far."""
         if not self._config.cut:
             return
         if not self.measured:
             if steps < self._target and attempts < self._target + MAX_SKIPPED:
                 return
             self.measured = True
-            self._since = time.monotonic()
+            self._since, self._passes = time.monotonic(), passes
             self.over = not self._config.see_eval or self.evaluated
             return
         self._extra_steps += 1
-        most = MAX_STEPS_TRACED if self._traced and not has_loader else MAX_STEPS
         late = not self._traced and self._elapsed_s > (MAX_EPOCHS_S if has_loader else MAX_STEPS_S)
-        self.over = self.over or self.evaluated or self._extra_steps >= most or late
+        many = self._extra_steps >= MAX_STEPS
+        if self._traced and not has_loader:
+            many = self._extra_steps >= MAX_STEPS_TRACED or passes - self._passes >= MAX_PASSES_TRACED
+        self.over = self.over or self.evaluated or many or late
 
     def evaluation_begins(self, steps: int) -> None:
         self._evaluated_before = self.evaluated

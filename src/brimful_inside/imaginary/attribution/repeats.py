@@ -1,0 +1,359 @@
+"""Calls that repeat: from the fourth alike on, a forward pass of an evaluation, or a micro-batch of an accumulated gradient,
+costs a look-up.
+
+Calls of a model are alike when they get tensors of the same shapes and the same other arguments at the same line of the script,
+start from as many live storages, run the same kernels and read no known value. Then the next one gives tensors like the last
+one's, the clock gets the same kernels, and nothing else runs. What it would have taken and given back is not in the trace: the
+calls before it took and gave back the same. An optimizer step or another phase ends a stretch, and counting starts anew; so
+does whatever differs. With gradients a call goes with the backward pass that follows, which may only add to gradients that are
+there.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import torch
+from torch.utils import _pytree
+
+from brimful_inside.imaginary.attribution.modules import ModuleCalls
+from brimful_inside.imaginary.state.clock import Row
+from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import META, C, TensorBase, is_meta, tensors_in
+
+Tensor = torch.Tensor
+FEW = 16  # elements of a host tensor whose values are compared
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_grad_of = TensorBase.grad.__get__
+_modules: Any = torch.nn.modules.module
+
+
+class Shown(NamedTuple):
+    """What ran: the card's kernels, operations and allocations."""
+
+    kernels: List[Row]
+    launches: int
+    allocations: int
+
+
+class Made(NamedTuple):
+    """A tensor that a call returned."""
+
+    shape: Tuple[int, ...]
+    stride: Tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    nbytes: int  # of its storage
+    needs_grad: bool
+
+    def again(self) -> Tensor:
+        storage = torch.empty(self.nbytes // self.dtype.itemsize, dtype=self.dtype, device=META)
+        return storage.as_strided(self.shape, self.stride, self.offset)
+
+
+class Call(NamedTuple):
+    """A call that may repeat. `outputs`: tensors as `Made`, and all else as it was."""
+
+    alive: int  # storages, when it began
+    forward: Shown
+    backward: Optional[Shown]
+    outputs: List[Any]
+    structure: Any
+    alike: bool  # to the one before it
+
+
+class Repeats:
+    """Answers calls of outermost modules for `attribution.modules.ModuleCalls`, in the thread that made it."""
+
+    def __init__(self, gpu: ImaginaryGpu, calls: ModuleCalls, line: Callable[[], Any]) -> None:
+        self._gpu = gpu
+        self._calls = calls
+        self._line = line
+        self._thread = threading.get_ident()
+        self._stretch = 0
+        self._past: Dict[Any, Call] = {}
+        self._open: Any = None  # a forward pass with gradients whose backward pass is to come: _MicroBatch or _Again
+        self._trained: Dict[int, Tuple[Any, Sequence[Tensor]]] = {}  # parameters by the module's id
+
+    def patch(self, patches: Patches) -> None:
+        self._calls.repeats, self._gpu.stretch_ends = self, self.forget
+        patches.undo_by(self.forget)
+
+    def forget(self) -> None:
+        """A step or a phase ends: what was seen so far says nothing of what follows."""
+        self._stretch += 1
+        self._past.clear()
+        self._trained.clear()
+        self._open = self._gpu.watch = None
+
+    def call(self, module: torch.nn.Module, run: Callable[..., Any], args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        """What `module` gives, by `run(module, *args, **kwargs)` where it has to."""
+        if threading.get_ident() != self._thread or self._calls.thread.backward:
+            return run(module, *args, **kwargs)
+        trained = self._parameters(module) if torch.is_grad_enabled() else ()
+        signature = _signature((args, kwargs)) if self._is_plain(module) else None
+        if torch.is_grad_enabled() and not trained:
+            return run(module, *args, **kwargs)  # a loss: its backward pass runs anyway
+        if signature is None or self._open is not None:
+            return self._run_apart(run, module, args, kwargs)
+        had = tuple([_grad_of(parameter) is None for parameter in trained])
+        key = (id(module), module.training, torch.is_inference_mode_enabled(), self._line(), signature, had)
+        past = self._past.get(key)
+        if past is not None and past.alike and past.alive == len(self._gpu.storages):
+            stretch = self._stretch
+            for hook in tuple(_modules._global_forward_pre_hooks.values()):
+                hook(module, args)  # the probe's, which may see that another phase begins
+            if stretch == self._stretch:
+                return self._again(past)
+        if trained:
+            self._open = _MicroBatch(self, key, trained, had)
+        return self._first(key, self._open, lambda: run(module, *args, **kwargs))
+
+    def _run_apart(self, run: Callable[..., Any], module: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        """A call that does not repeat. With gradients, neither does another one of the same backward pass."""
+        if torch.is_grad_enabled():
+            if self._open is None:
+                self._open = _MicroBatch(self, None, (), ())
+            self._open.spoil()
+        return run(module, *args, **kwargs)
+
+    def _first(self, key: Any, micro_batch: Optional[_MicroBatch], run: Callable[[], Any]) -> Any:
+        """Runs a call, and keeps what it showed."""
+        seen, stretch = _Watched(self._gpu), self._stretch
+        out = run()
+        if stretch == self._stretch:
+            shown, made = seen.shown(), self._outputs(out, seen)
+            call = None if shown is None or made is None else Call(seen.alive, shown, None, *made, False)
+            if micro_batch is not None:
+                micro_batch.forward_ends(call, seen.first, _storages(out))
+            else:
+                self.keep(key, call)
+        return out
+
+    def keep(self, key: Any, call: Optional[Call]) -> None:
+        """A call was this one; None: one that cannot be done again."""
+        before = self._past.pop(key, None)
+        if call is not None:
+            self._past[key] = call._replace(alike=before is not None and before[:3] == call[:3])
+
+    def _is_plain(self, module: Any) -> bool:
+        """Whether a call does nothing that others wait for or count."""
+        if self._gpu.count > 1 or self._gpu.captures.by_stream or C._functorch.peek_interpreter_stack() is not None:
+            return False
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return False
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+            return False
+        hooks = (*_modules._global_forward_pre_hooks.values(), *_modules._global_forward_hooks.values())
+        return all(hook.__module__.startswith("brimful_inside.") for hook in hooks)
+
+    def _parameters(self, module: torch.nn.Module) -> Sequence[Tensor]:
+        """Those of the module that get gradients."""
+        known = self._trained.get(id(module))
+        if known is None or known[0]() is not module:
+            trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            known = self._trained[id(module)] = (weakref.ref(module), trained)
+        return known[1]
+
+    def _outputs(self, out: Any, seen: _Watched) -> Optional[Tuple[List[Any], Any]]:
+        """What the call returned, to be made again; None where it is more than new tensors and plain values."""
+        leaves, structure = _pytree.tree_flatten(out)
+        outputs: List[Any] = []
+        storages: Set[int] = set()
+        with torch._C.DisableTorchFunction():
+            for leaf in leaves:
+                if isinstance(leaf, _PLAIN):
+                    outputs.append(leaf)
+                    continue
+                entry = self._entry(leaf)
+                if entry is None or entry.id <= seen.first or entry.key in storages:
+                    return None
+                if entry.values is not None or entry.most is not None or entry.known_true:
+                    return None
+                storages.add(entry.key)
+                layout = tuple(leaf.shape), leaf.stride(), leaf.storage_offset()
+                outputs.append(Made(*layout, leaf.dtype, entry.nbytes, leaf.requires_grad))
+        return outputs, structure
+
+    def _entry(self, leaf: Any) -> Any:
+        if type(leaf) is not Tensor or not is_meta(leaf) or leaf.layout != torch.strided:
+            return None
+        return self._gpu.storages.get(leaf.untyped_storage()._cdata)
+
+    def _again(self, past: Call) -> Any:
+        """A call like `past`, which runs nothing."""
+        gpu = self._gpu
+        _play(gpu, past.forward.kernels, past.forward.launches)
+        if past.backward is None:
+            outputs = [each.again() if isinstance(each, Made) else each for each in past.outputs]
+        else:
+            self._open = again = _Again(gpu, past.outputs, past.backward)
+            token = torch.empty((), device="cpu", requires_grad=True)
+            made = iter(_Repeated.apply(token, again))  # type: ignore[arg-type]
+            outputs = [next(made) if isinstance(each, Made) else each for each in past.outputs]
+        return _pytree.tree_unflatten(outputs, past.structure)
+
+    def backward(self, begins: bool, plain: bool) -> None:
+        """An outermost backward pass begins or ends. `plain`: all gradients, once, to where the parameters keep them."""
+        if self._open is not None and threading.get_ident() == self._thread:
+            if begins:
+                self._open.backward_begins(plain)
+            else:
+                opened, self._open = self._open, None
+                opened.backward_ends()
+
+
+class _Watched:
+    """What runs between two moments."""
+
+    def __init__(self, gpu: ImaginaryGpu) -> None:
+        self._gpu = gpu
+        self._mark, self._launches, self._reads = gpu.clock.mark(), gpu.ledger.launches, gpu.known.reads
+        self.first, self.alive = gpu.ledger.allocations, len(gpu.storages)
+
+    def shown(self) -> Optional[Shown]:
+        """None where a known value was read: it may have been another one's."""
+        gpu = self._gpu
+        if gpu.known.reads != self._reads:
+            return None
+        allocations = gpu.ledger.allocations - self.first
+        return Shown(gpu.clock.since(self._mark), gpu.ledger.launches - self._launches, allocations)
+
+
+class _MicroBatch:
+    """A forward pass with gradients, and the backward pass that follows."""
+
+    def __init__(self, repeats: Repeats, key: Any, trained: Sequence[Tensor], had: Tuple[bool, ...]) -> None:
+        self._repeats = repeats
+        self._gpu = repeats._gpu
+        self._key = key
+        self._trained = trained
+        self._had = had
+        self._call: Optional[Call] = None
+        self._spoiled = any(each._backward_hooks or each._post_accumulate_grad_hooks for each in trained)  # somebody waits
+        self._seen: Optional[_Watched] = None
+        self._inside: Tuple[int, int] = (0, 0)
+        self._outputs: Set[int] = set()
+
+    def forward_ends(self, call: Optional[Call], first: int, outputs: Set[int]) -> None:
+        if self._spoiled:
+            return
+        self._call = call
+        self._inside, self._outputs = (first, self._gpu.ledger.allocations), outputs
+        if call is not None:
+            self._gpu.watch = self._look
+
+    def _look(self, args: Tuple, kwargs: Dict[str, Any]) -> None:
+        """An operation runs before the backward pass: does it use what the module made and did not return?"""
+        first, last = self._inside
+        for tensor in tensors_in(args, kwargs):
+            entry = self._gpu.storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
+            if entry is not None and first < entry.id <= last and entry.key not in self._outputs:
+                self.spoil()
+                return
+
+    def spoil(self) -> None:
+        """This one cannot be done again."""
+        self._spoiled, self._call, self._gpu.watch = True, None, None
+
+    def backward_begins(self, plain: bool) -> None:
+        self._gpu.watch = None
+        if plain and self._call is not None:
+            self._seen = _Watched(self._gpu)
+
+    def backward_ends(self) -> None:
+        shown = self._seen.shown() if self._seen is not None else None
+        same = shown is not None and self._had == tuple([_grad_of(parameter) is None for parameter in self._trained])
+        self._repeats.keep(self._key, self._call._replace(backward=shown) if self._call is not None and same else None)
+
+
+class _Again:
+    """A micro-batch that runs nothing."""
+
+    def __init__(self, gpu: ImaginaryGpu, outputs: List[Any], shown: Shown) -> None:
+        self._gpu = gpu
+        self._shown = shown
+        self._mark: Optional[int] = None
+        self.outputs = [each for each in outputs if isinstance(each, Made)]
+
+    def backward_begins(self, plain: bool) -> None:
+        self._mark = self._gpu.clock.mark()
+
+    def module_begins(self) -> None:
+        """What the script computed of the outputs has gone backward, kernel by kernel. The rest was of the module."""
+        if self._mark is not None:
+            done, self._mark = len(self._gpu.clock.since(self._mark)), None
+            _play(self._gpu, self._shown.kernels[done:], self._shown.launches)
+
+    def backward_ends(self) -> None:
+        pass
+
+    def spoil(self) -> None:
+        pass
+
+
+class _Repeated(torch.autograd.Function):
+    """New tensors in place of a module's outputs; what is asked of their gradients ends here."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, again: _Again) -> Tuple[Tensor, ...]:
+        ctx.again = again
+        ctx.set_materialize_grads(False)
+        made = [each.again() for each in again.outputs]
+        ctx.mark_non_differentiable(*[tensor for tensor, each in zip(made, again.outputs) if not each.needs_grad])
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Tuple[None, None]:
+        ctx.again.module_begins()
+        return None, None
+
+
+def _play(gpu: ImaginaryGpu, kernels: List[Row], launches: int) -> None:
+    gpu.ledger.launches += launches
+    gpu.clock.again(kernels)
+
+
+def _storages(out: Any) -> Set[int]:
+    return {
+        leaf.untyped_storage()._cdata
+        for leaf in _pytree.tree_leaves(out)
+        if type(leaf) is Tensor and leaf.layout == torch.strided
+    }
+
+
+def _signature(value: Any) -> Any:
+    """What decides how a call runs; None where that cannot be told."""
+    with torch._C.DisableTorchFunction():
+        try:
+            signature = _of(value)
+            hash(signature)
+        except (_Unknown, TypeError):
+            return None
+    return signature
+
+
+class _Unknown(Exception):
+    """An argument of a kind whose effect is not known."""
+
+
+def _of(value: Any) -> Any:
+    kind = type(value)
+    if kind is Tensor:
+        if not is_meta(value):
+            if value.numel() > FEW or value.requires_grad or value.layout != torch.strided:
+                raise _Unknown
+            return value.dtype, repr(value.tolist())
+        if value.requires_grad or value.layout != torch.strided:
+            raise _Unknown  # gradients go on beyond the module
+        return tuple(value.shape), value.stride(), value.dtype
+    if kind in (list, tuple):
+        return (kind, *[_of(item) for item in value])
+    if isinstance(value, dict):
+        return (kind, *[(name, _of(item)) for name, item in value.items()])
+    if kind in _PLAIN:
+        return value
+    raise _Unknown
