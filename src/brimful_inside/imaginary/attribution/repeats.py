@@ -25,6 +25,7 @@ from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, C, TensorBase, is_meta, tensors_in
 
 Tensor = torch.Tensor
+ALIKE = 3  # calls, before one is not run
 FEW = 16  # elements of a host tensor whose values are compared
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _grad_of = TensorBase.grad.__get__
@@ -62,7 +63,7 @@ class Call(NamedTuple):
     backward: Optional[Shown]
     outputs: List[Any]
     structure: Any
-    alike: bool  # to the one before it
+    alike: int  # calls like this one, one after another, with it
 
 
 class Repeats:
@@ -102,7 +103,7 @@ class Repeats:
         had = tuple([_grad_of(parameter) is None for parameter in trained])
         key = (id(module), module.training, torch.is_inference_mode_enabled(), self._line(), signature, had)
         past = self._past.get(key)
-        if past is not None and past.alike and past.alive == len(self._gpu.storages):
+        if past is not None and past.alike >= ALIKE and past.alive == len(self._gpu.storages):
             stretch = self._stretch
             for hook in tuple(_modules._global_forward_pre_hooks.values()):
                 hook(module, args)  # the probe's, which may see that another phase begins
@@ -126,7 +127,7 @@ class Repeats:
         out = run()
         if stretch == self._stretch:
             shown, made = seen.shown(), self._outputs(out, seen)
-            call = None if shown is None or made is None else Call(seen.alive, shown, None, *made, False)
+            call = None if shown is None or made is None else Call(seen.alive, shown, None, *made, 1)
             if micro_batch is not None:
                 micro_batch.forward_ends(call, seen.first, _storages(out))
             else:
@@ -137,7 +138,7 @@ class Repeats:
         """A call was this one; None: one that cannot be done again."""
         before = self._past.pop(key, None)
         if call is not None:
-            self._past[key] = call._replace(alike=before is not None and before[:3] == call[:3])
+            self._past[key] = call if before is None or before[:3] != call[:3] else call._replace(alike=before.alike + 1)
 
     def _is_plain(self, module: Any) -> bool:
         """Whether a call does nothing that others wait for or count."""

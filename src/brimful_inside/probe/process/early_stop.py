@@ -45,7 +45,7 @@ class EarlyStop:
         self.measured, self._extra_steps = False, 0
 
     def stepped(self, steps: int, attempts: int, has_loader: bool, passes: int) -> None:
-        """After each step of the one that sets the pace, and after each that a GradScaler skipped. `passes`: backward, so far."""
+        """After each step of the one that sets the pace, and after each that a GradScaler skipped. `passes`: backward ones."""
         if not self._config.cut:
             return
         if not self.measured:

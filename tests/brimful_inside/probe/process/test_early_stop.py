@@ -11,9 +11,9 @@ def ending(**config):
     return EarlyStop(TrialConfig(folder="", **{"device": "cpu", "steps": 2, "warmup_steps": 1, **config}))
 
 
-def make_steps(end, count, has_loader=True, first=1):
+def make_steps(end, count, has_loader=True, first=1, passes=1):
     for number in range(first, first + count):
-        end.stepped(number, number, has_loader)
+        end.stepped(number, number, has_loader, number * passes)
 
 
 def test_the_training_loader_ends_after_the_measured_steps():
@@ -67,9 +67,9 @@ def test_a_script_without_a_loader_may_step_on_for_a_while():
 
 def test_a_scaler_that_skips_for_ever_ends_the_trial():
     end = ending(see_eval=False)
-    end.stepped(0, 3 + early_stop.MAX_SKIPPED - 1, True)
+    end.stepped(0, 3 + early_stop.MAX_SKIPPED - 1, True, 0)
     assert not end.measured
-    end.stepped(0, 3 + early_stop.MAX_SKIPPED, True)
+    end.stepped(0, 3 + early_stop.MAX_SKIPPED, True, 0)
     assert end.measured and end.over
 
 
@@ -110,3 +110,12 @@ def test_a_trial_measures_its_steps_after_the_capture_of_a_graph():
     assert not end.measured and not end.stops_training(2)
     make_steps(end, 1, first=6)
     assert end.measured and end.stops_training(3)
+
+
+def test_steps_of_many_backward_passes_wait_less_long_for_an_evaluation():
+    end, passes = ending(device="imaginary"), 40
+    extra = -(-early_stop.MAX_PASSES_TRACED // passes)
+    make_steps(end, 3 + extra - 1, has_loader=False, passes=passes)
+    assert end.measured and not end.over
+    make_steps(end, 1, has_loader=False, first=3 + extra, passes=passes)
+    assert end.over

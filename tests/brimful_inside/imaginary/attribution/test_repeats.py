@@ -1,0 +1,194 @@
+"""Calls that repeat cost a look-up, and show what they would have shown; calls that may differ run."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from brimful_inside.imaginary import enter
+from tests.brimful_inside.imaginary.conftest import card, played
+
+MANY = 12
+RUN = 3  # calls alike, after which others cost a look-up; the card's first one takes a workspace
+
+
+class Model(nn.Module):
+    """Counts its forward passes, does `also(self, data)` in each, and keeps what a script may look at."""
+
+    def __init__(self, also=lambda self, data: None):
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 256), nn.Linear(256, 8)
+        self.also, self.ran, self.inside = also, 0, None
+
+    def forward(self, data, scale=None):
+        self.ran += 1
+        hidden = F.gelu(self.first(data))
+        self.also(self, hidden)
+        return {"scores": self.second(hidden), "name": "scores"}
+
+
+def on_card(work, repeats=True):
+    """(`work`'s answer, the peak of its trace, the kernels that ran)."""
+    file = io.StringIO()
+    gpu = enter(card(), None, file)
+    if not repeats:
+        gpu.annotations.calls.repeats = None
+    try:
+        answer = work()
+        kernels = gpu.clock.since(0)
+    finally:
+        gpu.leave()
+    return answer, played(file).peak, kernels
+
+
+def evaluated(model, batches, grad=False):
+    shapes = []
+    with torch.set_grad_enabled(grad):
+        for batch in batches:
+            out = model(batch)
+            shapes.append((tuple(out["scores"].shape), out["scores"].requires_grad, out["name"]))
+            del out
+    return shapes
+
+
+def batches(count=MANY, size=16):
+    return (torch.zeros(size, 32, device="cuda") for _ in range(count))
+
+
+def accumulated(model, losses=lambda out: out["scores"].sum(), count=MANY):
+    for batch in batches(count):
+        losses(model(batch)).backward()
+
+
+def test_the_fourth_of_an_evaluations_identical_calls_costs_a_lookup_and_shows_the_same():
+    def work():
+        model = Model().cuda().eval()
+        return evaluated(model, batches()), model.ran
+
+    (shapes, ran), peak, kernels = on_card(work)
+    (all_shapes, all_ran), whole, all_kernels = on_card(work, repeats=False)
+    assert (ran, all_ran) == (1 + RUN, MANY)
+    assert shapes == all_shapes == [((16, 8), False, "scores")] * MANY
+    assert peak == whole and kernels == all_kernels
+
+
+def test_the_fourth_identical_micro_batch_costs_a_lookup_and_its_step_has_the_same_kernels():
+    def work():
+        model = Model().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            accumulated(model, lambda out: F.mse_loss(out["scores"], torch.zeros_like(out["scores"])) / MANY)
+            optimizer.step()
+            optimizer.zero_grad()
+        return model.ran
+
+    ran, peak, kernels = on_card(work)
+    all_ran, whole, all_kernels = on_card(work, repeats=False)
+    assert (ran, all_ran) == (2 * (1 + RUN), 2 * MANY), "the first of a step makes the gradients"
+    assert peak == whole and kernels == all_kernels
+
+
+def test_a_step_and_a_phase_begin_the_count_anew():
+    file = io.StringIO()
+    gpu = enter(card(), None, file)
+    try:
+        model = Model().cuda().eval()
+        evaluated(model, batches(1))
+        evaluated(model, batches())
+        gpu.step(1)
+        evaluated(model, batches())
+        gpu.phase("eval")
+        evaluated(model, batches())
+        assert model.ran == 1 + 3 * RUN
+    finally:
+        gpu.leave()
+
+
+def _reads(self, hidden):
+    torch.tensor([3], device="cuda").item()
+
+
+def _keeps(self, hidden):
+    self.inside = [*(self.inside or ()), hidden]
+
+
+@pytest.mark.parametrize("also", [_reads, _keeps])
+def test_a_call_that_reads_a_known_value_or_keeps_what_it_makes_runs_each_time(also):
+    def work():
+        model = Model(also).cuda().eval()
+        evaluated(model, batches())
+        return model.ran
+
+    assert on_card(work)[0] == MANY
+
+
+def test_other_shapes_other_values_of_the_host_and_kept_outputs_run():
+    def work():
+        model, kept = Model().cuda().eval(), []
+        evaluated(model, (torch.zeros(size, 32, device="cuda") for size in range(1, MANY + 1)))
+        with torch.no_grad():
+            batch = torch.zeros(16, 32, device="cuda")
+            for number in range(MANY):
+                model(batch, torch.tensor([number]))
+                kept.append(model(batch))
+        return model.ran
+
+    assert on_card(work)[0] == 3 * MANY
+
+
+def _last(self, hidden):
+    self.inside = hidden.square().mean()
+
+
+def _twice(model):
+    for batch in batches():
+        (model(batch)["scores"] + model(batch)["scores"]).sum().backward()
+
+
+def _graph_kept(model):
+    for batch in batches():
+        model(batch)["scores"].sum().backward(retain_graph=True)
+
+
+def _watched(model):
+    seen = []
+    model.first.weight.register_post_accumulate_grad_hook(lambda parameter: seen.append(1))
+    accumulated(model)
+    assert len(seen) == MANY
+
+
+def _inner_loss(model):
+    model.also = _last
+    accumulated(model, lambda out: out["scores"].sum() + model.inside)
+
+
+def _gradients_end(model):
+    for batch in batches():
+        model(batch)["scores"].sum().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        model.zero_grad()
+
+
+@pytest.mark.parametrize("training", [_twice, _graph_kept, _watched, _inner_loss, _gradients_end])
+def test_a_backward_pass_that_does_more_than_add_to_gradients_runs_each_time(training):
+    def work():
+        model = Model().cuda()
+        training(model)
+        return model.ran
+
+    assert on_card(work)[0] == (2 * MANY if training is _twice else MANY)
+
+
+def test_nothing_is_left_out_where_ranks_may_wait(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+
+    def work():
+        model = Model().cuda().eval()
+        evaluated(model, batches())
+        return model.ran
+
+    assert on_card(work)[0] == MANY
