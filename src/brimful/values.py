@@ -240,6 +240,33 @@ class PredictedSpeed:
 
 
 @dataclass(frozen=True)
+class Loading:
+    """How fast this machine makes one rank's batches, beside what its card takes. Samples per second."""
+
+    workers: int  # that the loader asks for
+    one_worker: Estimate
+    all_workers: Estimate  # of all these; of one where there are none
+    card: Estimate | None  # one rank's share of the predicted speed; None where that is not known
+    needed: int | None  # workers that keep up with it; None likewise
+    binds: bool  # the card waits for what is loaded here
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch of the training at the predicted speed, over all ranks."""
+
+    steps: int
+    samples_per_step: int
+    samples: int
+    samples_given: bool  # by the user, not by the data that is here
+    distinct: int | None  # of these; None where nobody knows
+    train_s: Estimate
+    waits_for_data: bool  # both times are those of loading as it is here, where that is longer
+    evaluated: int | None  # samples of an evaluation; None where none was seen
+    evaluation_s: Estimate | None
+
+
+@dataclass(frozen=True)
 class NextCommand:
     """What to type next."""
 
@@ -276,6 +303,8 @@ class Prediction:
     in_force: int | None = None  # the batch that the script trains on, where it is not the size in question
     ignores_batch_size: bool = False  # it is that whatever size is asked
     next_command: NextCommand | None = None  # None: nothing fits
+    loading: Loading | None = None  # None: the script's loader could not be timed here
+    epoch: Epoch | None = None  # None: nobody knows how many samples it has, or how long a step takes
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ class TrialConfig:
     keep_out: bool = True  # writes go to the trial's folder, trackers are off, nothing is resumed
     cut: bool = True  # False: a whole run, nothing ends early
     settings: Dict[str, Any] = field(default_factory=dict)  # what brimful.setting(name, default) answers
+    time_loader: Optional[int] = None  # imaginary: time the training loader, in batches of up to so many samples
     find_places: Optional[str] = (
         None  # find where loaders' numbers come from: "script" (text and loaders) or "loader" (those alone)
     )
@@ -194,6 +195,7 @@ class LoaderSeen:
     wait_s: Optional[float]  # waited for all its batches; None on an imaginary card
     batches: List[BatchSeen]  # at most the first 64
     iterations: int = 1  # how often it was iterated
+    rates: Dict[str, float] = field(default_factory=dict)  # number of workers -> samples per second (`TrialConfig.time_loader`)
     places: List[Place] = field(default_factory=list)  # where its batch size can be set; with `TrialConfig.find_places` alone
 
 

@@ -18,7 +18,7 @@ from tests.show import product
 PRINTED: dict[str, tuple[Callable[..., int], Callable[[], Record], str]] = {
     "predict": (views.show_prediction, product.predict_fits, "verdict batch_size peak phases not_seen largest_batch_size "
         "limited_by gpu budget method exact approximations worst_batch warnings cards alone_of speed breakdown "
-        "phase_breakdowns what_if seconds next_command record found_flags"),
+        "phase_breakdowns what_if seconds next_command loading epoch record found_flags"),
     "predict, too large": (views.show_prediction, product.predict_oom, "verdict what_if"),
     "audit": (views.show_audit, product.audit_record, "requested effective findings loading_share step_s peak peak_source "
         "phases cards not_seen notes record found_flags"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from brimful.show.headline import Headline, headline, of_audit, of_plan, of_prediction
 from brimful.show.section import Findings
 from brimful.show.sections import sections
-from brimful.values import Closed, Diagnostic, Estimate, Objective, Plan, Prediction, Source
+from brimful.values import Closed, Diagnostic, Estimate, Loading, Objective, Plan, Prediction, Source
 from tests.show import product
 
 SENTENCES = {
@@ -49,6 +50,24 @@ def prediction(**changes: object) -> Prediction:
     value = product.predict_fits().prediction
     assert value is not None
     return replace(value, **changes)  # type: ignore[arg-type]
+
+
+def loads(workers: int, one: float, asked: float) -> Loading:
+    card = Estimate(16_100, Source.PREDICTED, 9_000, 30_000)
+    measured = [Estimate(rate, Source.MEASURED) for rate in (one, asked)]
+    return Loading(workers, *measured, card, math.ceil(16_100 / one), asked < 16_100)
+
+
+def test_where_the_card_waits_for_data_the_headline_says_so_with_both_rates_and_the_workers_needed() -> None:
+    said = of_prediction(prediction(loading=loads(4, 2_900, 11_000)))
+    assert said.tone == "note" and said.sentence.endswith(
+        "The card waits for data: 16,100 samples/s on the card (predicted); one core here loads 2,900 (measured), "
+        "the 4 workers asked for 11,000: 6 workers needed."
+    )
+    alone = of_prediction(prediction(loading=loads(0, 2_900, 2_900)))
+    assert alone.sentence.endswith("one core here loads 2,900 (measured): 6 workers needed, and the script has none.")
+    enough = of_prediction(prediction(loading=loads(8, 2_900, 20_000)))
+    assert enough == of_prediction(prediction()), "nothing waits"
 
 
 def test_the_fastest_size_stands_beside_the_largest_that_fits() -> None:

@@ -49,6 +49,26 @@ def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, as
         assert "batch-exceeds-dataset" in codes(found)
 
 
+def timed(world):
+    """The same world, whose first trial that is asked to times its loader."""
+
+    def changed(result):
+        loaders = [replace(result.reports[0].loaders[0], workers=2, rates={"1": 500.0, "2": 900.0})]
+        return replace(result, reports=(replace(result.reports[0], loaders=loaders),)) if result.trial.time_loader else result
+
+    return reporting(changed, world)
+
+
+def test_one_trial_times_the_loader_in_batches_of_the_size_in_question_and_the_headline_sets_it_beside_the_card():
+    world = timed(World(dataset=640))
+    found = work(world, predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb", samples=6_400).prediction
+    assert [trial.time_loader for trial in world.launched][:2] == [64, None]
+    assert (found.loading.one_worker.value, found.loading.all_workers.value) == (500, 900)
+    left_open = timed(World(dataset=640))
+    assert work(left_open, predict, gpu_memory="4GiB").prediction.loading.card is None
+    assert left_open.launched[0].time_loader == 256
+
+
 @SLOW
 @given(WORLDS, st.one_of(st.none(), st.integers(1, 500)))
 def test_an_open_batch_size_is_answered_with_the_largest_that_obeys_every_limit(world, most):

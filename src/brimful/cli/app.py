@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from brimful import __version__
 from brimful.cli import views
-from brimful.cli.options import CARD, COMMON, HERE, RUNNING, Card, Common, Here, Running
+from brimful.cli.options import CARD, COMMON, HERE, RUNNING, Card, Common, Here, Running, whole
 from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
@@ -30,7 +30,9 @@ app = App(
 
 
 @app.command(usage="Usage: brimful predict --gpu NAME [OPTIONS] -- COMMAND...")
-def predict(*, card: Card = CARD, common: Common = COMMON, what_if: bool | None = None, words: Words = ()) -> int:
+def predict(
+    *, card: Card = CARD, common: Common = COMMON, what_if: bool | None = None, samples: str | None = None, words: Words = ()
+) -> int:
     """Will it fit: memory by phase on a card that need not be here, and the largest batch size that fits.
 
     Parameters
@@ -38,11 +40,14 @@ def predict(*, card: Card = CARD, common: Common = COMMON, what_if: bool | None 
     what_if
         Try what would save memory (mixed precision, gradient checkpointing, ...), and what batch size would fit then. Without
         it, brimful tries it where the requested batch size does not fit; --no-what-if never tries it.
+    samples
+        Training samples of an epoch, over all ranks, where only a part of the data is here: --samples 50030.
     """
     from brimful.verbs.predict import predict as verb
 
     with views.progress() as watcher:
-        record = verb(words, **card.chosen(), **common.chosen(watcher), what_if=what_if)
+        given = whole("--samples", samples, 1) if samples is not None else None
+        record = verb(words, **card.chosen(), **common.chosen(watcher), what_if=what_if, samples=given)
     return views.show_prediction(record, common.json, common.details)
 
 

@@ -51,7 +51,7 @@ class Common:
             budget=self.budget,
             max_batch_size=parse_batch_size(self.max_batch_size) if self.max_batch_size is not None else None,
             time_limit_s=parse_duration(self.time_limit),
-            steps=_whole("--steps", self.steps, 1) if self.steps is not None else None,
+            steps=whole("--steps", self.steps, 1) if self.steps is not None else None,
             batch_size_from=self.batch_size_from,
             watcher=watcher,
         )
@@ -133,7 +133,7 @@ class Running:
             "strict": self.strict,
             "settings": dict(map(pair, self.set_)),
             "device": self.device,
-            "max_restarts": _whole("--max-restarts", self.max_restarts, 0),
+            "max_restarts": whole("--max-restarts", self.max_restarts, 0),
             "resume_with": self.resume_with,
             "grace_s": parse_duration(self.grace),
             "host_limit": self.host_limit,
@@ -141,7 +141,7 @@ class Running:
         }
 
 
-def _whole(name: str, text: str, least: int) -> int:
+def whole(name: str, text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         raise UsageError(f"{name} {text}", "it takes a whole number", f"give {least} or more")
     return int(text)

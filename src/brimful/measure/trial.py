@@ -72,6 +72,7 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         scans=[str(path.resolve()) for path in scans],
         checksums=trial.kind is TrialKind.AUDIT,
         settings=dict(trial.settings),
+        time_loader=trial.time_loader,
         find_places=trial.find_places,
         places=dict(trial.command.places),
         parent_pid=os.getpid(),

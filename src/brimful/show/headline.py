@@ -11,6 +11,7 @@ from brimful.show.text import (
     cards_text,
     count_text,
     limited_text,
+    loading_text,
     reason,
     setting_text,
     speed_text,
@@ -110,7 +111,10 @@ def of_prediction(prediction: Prediction) -> Headline:
     leak = next((one.problem for one in prediction.warnings if one.code == "memory-grows"), None)
     if fits and leak is not None:
         return Headline("bad", f"Memory grows: {leak}. In its first steps {sentence[:1].lower()}{sentence[1:]}.")
-    return Headline("good" if fits else "bad", sentence + _largest_part(prediction, fits or near) + ".")
+    sentence += _largest_part(prediction, fits or near) + "."
+    if fits and prediction.loading is not None and prediction.loading.binds:
+        return Headline("note", f"{sentence} The card waits for data: {loading_text(prediction.loading)}.")
+    return Headline("good" if fits else "bad", sentence)
 
 
 def _not_in_force(prediction: Prediction) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from brimful.show.prediction_sections import card_groups, speed_sentence
 from brimful.show.run_sections import by_weight
 from brimful.show.section import Facts
-from brimful.show.text import Cell, bytes_text, count_text, share_text
+from brimful.show.text import Cell, bytes_text, count_text, epoch_text, loading_text
 from brimful.values import Diagnostic, Prediction, Saving
 
 LINES = 15
@@ -24,6 +24,10 @@ def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Fac
         rows.append(("memory", Cell(memory)))
     if prediction.speed is not None:
         rows.append(("speed", Cell(speed_sentence(prediction.speed).removesuffix("."))))
+    if prediction.loading is not None and not (prediction.loading.binds and prediction.verdict == "fits"):
+        rows.append(("loading", Cell(loading_text(prediction.loading))))
+    if prediction.epoch is not None:
+        rows.append(("epoch", Cell(epoch_text(prediction.epoch))))
     if prediction.what_if is not None and prediction.what_if.savings:
         savings = prediction.what_if.savings
         rows.append(("would help", Cell("; ".join(map(_saving, savings[:_SAVINGS])))))
@@ -49,15 +53,11 @@ def fitted(facts: Facts, fits: Callable[[Facts], bool]) -> Facts:
 
 
 def _memory(prediction: Prediction) -> str:
-    """ "train 16.3 GiB, eval 16.3 GiB, setup 862 MiB (device peaks, predicted)", the fullest phase first."""
+    """ "train 16.3 GiB, eval 16.3 GiB, setup 862 MiB on the device (predicted)", the fullest phase first."""
     phases = sorted(prediction.phases.items(), key=lambda phase: -phase[1].device_bytes)
     parts = [f"{name} {bytes_text(peak.device_bytes)}" for name, peak in [*phases, *card_groups(prediction.cards)]]
-    text = f"{', '.join(parts)} (device peaks, predicted)" if parts else ""
-    unseen = f"{', '.join(prediction.not_seen)} not seen" if prediction.not_seen else ""
-    share = "" if prediction.peak is None or not prediction.budget.bytes else (
-        f"{share_text(prediction.peak.device_bytes / prediction.budget.bytes)} of the budget"
-    )  # fmt: skip
-    return "; ".join(part for part in (text, share, unseen) if part)
+    parts += [f"{', '.join(prediction.not_seen)} not seen"] if prediction.not_seen else []
+    return f"{', '.join(parts)} on the device (predicted)" if parts else ""
 
 
 def _saving(saving: Saving) -> str:

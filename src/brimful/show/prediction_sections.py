@@ -8,6 +8,7 @@ from dataclasses import replace
 from brimful.show.section import Column, CommandLine, Facts, Figure, Section, Sentences, Table
 from brimful.show.text import (
     ABSENT,
+    ABSENT_TEXT,
     CATEGORIES,
     Cell,
     approximation_text,
@@ -15,14 +16,27 @@ from brimful.show.text import (
     bytes_interval_text,
     bytes_text,
     count_text,
+    epoch_text,
     limited_text,
+    loading_text,
     method_text,
     seconds_text,
     share_text,
     speed_cell,
     speed_text,
 )
-from brimful.values import Breakdown, CardPeak, Moment, PeakEstimate, PredictedSpeed, Prediction, Source, WhatIf
+from brimful.values import (
+    Breakdown,
+    CardPeak,
+    Epoch,
+    Estimate,
+    Moment,
+    PeakEstimate,
+    PredictedSpeed,
+    Prediction,
+    Source,
+    WhatIf,
+)
 
 #: What takes the time of a step.
 BOUNDS = {
@@ -38,6 +52,7 @@ _DURING = {
     "forward": "forward",
 }
 _KNEE = "the smallest batch size that is nearly as fast; its interval: a host twice as fast, and half as fast"
+_UNTIMED = "not timed: no DataLoader was seen that processes can load by, each a part of its samples"
 _NAMED = 3  # operations in a line
 _CARDS_NAMED = 4  # cards that are named one by one
 _LEAST = 0.02  # of a step: smaller shares are not named
@@ -112,7 +127,19 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
         rows.append(("worst batch", Cell(prediction.worst_batch.what)))
     rows += [("approximated", Cell(approximation_text(*one))) for one in prediction.approximations.items()]
     rows += speed_rows(prediction.speed) if prediction.speed is not None else []
+    rows.append(("loading", Cell(loading_text(prediction.loading) if prediction.loading else _UNTIMED)))
+    rows += _epoch_rows(prediction.epoch) if prediction.epoch is not None else []
     return (*rows, ("answered in", Cell(seconds_text(prediction.seconds), Source.MEASURED)))
+
+
+def _epoch_rows(epoch: Epoch) -> list[tuple[str, Cell]]:
+    def cell(seconds: Estimate) -> Cell:
+        low, high = seconds_text(seconds.low), seconds_text(seconds.high)
+        interval = None if ABSENT_TEXT in (low, high) or low == high else f"{low} to {high}"
+        return Cell(seconds_text(seconds.value), seconds.source, interval, seconds.note)
+
+    rows = [("an epoch", Cell(epoch_text(epoch))), ("time of its training", cell(epoch.train_s))]
+    return rows + ([] if epoch.evaluation_s is None else [("time of its evaluation", cell(epoch.evaluation_s))])
 
 
 def _largest(prediction: Prediction) -> Cell:

@@ -18,7 +18,15 @@ from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.locate import Located, locate
-from brimful.verbs.results import dataset_length, error_of, exception_of, largest_batch, require_steps, require_steps_or_memory
+from brimful.verbs.results import (
+    dataset_length,
+    error_of,
+    exception_of,
+    largest_batch,
+    require_steps,
+    require_steps_or_memory,
+    trained,
+)
 from brimful.verbs.session import Session
 from brimful.verbs.start import following
 from brimful_inside.simulator.allocator_settings import settings_in
@@ -40,6 +48,7 @@ class Tracer:
     device: Device
     budget: Budget
     settings: Mapping[str, Setting]  # all but the batch size
+    time_loader: int | None = None  # the first trial that trains times the training loader, in batches of up to so many samples
     results: dict[int | None, TrialResult] = field(default_factory=dict)  # None: the command as it stands
     _kernels: dict[int | None, Sequence[Kernel]] = field(default_factory=dict)
 
@@ -68,6 +77,7 @@ class Tracer:
             settings=self.settings_at(batch_size),
             device=self.device,
             kind=TrialKind.TRACE,
+            time_loader=None if any(map(trained, self.session.results)) else self.time_loader,
             steps=self.session.options.steps or 3,
             time_limit_s=self.session.options.time_limit_s,
             capacity_bytes=None if limitless else self._capacity_bytes,

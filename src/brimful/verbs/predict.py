@@ -10,7 +10,9 @@ from brimful import command as commands
 from brimful.decide.batch_size_place import AUTO
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.decide.next_command import after_prediction
+from brimful.decide.speed.epoch import epoch_of
 from brimful.decide.speed.kernels import fit_kernels
+from brimful.decide.speed.loading import loading_of
 from brimful.decide.speed.predicted import is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
 from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
@@ -24,6 +26,7 @@ from brimful.verbs.warnings import Answer, warnings_of
 from brimful.verbs.what_if import find, what_would_help
 from brimful_inside.simulator.replay import Replayed
 
+TIMED_BATCH = 256  # samples of a batch by which the loader is timed, where nobody asked for a size (assumed)
 FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
 
 
@@ -37,12 +40,14 @@ def predict(
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
     what_if: bool | None = None,
+    samples: int | None = None,
 ) -> Record:
     """Runs the command for a few steps on an imaginary card. Returns the record, whose `prediction` is the answer.
 
-    `what_if`: whether to try what would save memory; None tries it where the requested batch size does not fit. With
-    ``{batch_size}`` left open it answers for the largest that fits. Raises UsageError without a card, NoSuchDevice for an
-    unknown one, DoesNotFit when an open batch size fits at no value, and the errors of `verbs.results`.
+    `what_if`: whether to try what would save memory; None tries it where the requested batch size does not fit. `samples`: of
+    an epoch, where only a part of the data is here. With ``{batch_size}`` left open it answers for the largest that fits.
+    Raises UsageError without a card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size fits at no value, and
+    the errors of `verbs.results`.
     """
     if not gpu and not gpu_memory and ranks is None and as_rank is None:
         raise UsageError(
@@ -52,13 +57,15 @@ def predict(
         )
     began = start(argv, settings, options, "auto", gpu, gpu_memory, ranks, as_rank)
     with began.session("predict") as session:
-        tracer = Tracer(session, began.command, began.device, began.budget, began.other_values())
+        timed = began.asked or TIMED_BATCH
+        tracer = Tracer(session, began.command, began.device, began.budget, began.other_values(), timed)
         noted: list[Diagnostic] = []
         has_a_place = takes_a_batch_size(began.command)
         answer = _by_search(tracer, began.asked) if has_a_place else _without_a_flag(tracer, began, noted)
         prediction = _prediction(tracer, answer, what_if, noted)
+        epoch = epoch_of(tracer.representative(), prediction.speed, prediction.loading, samples)
         following = after_prediction(tracer.command, prediction, began.asked is None, tracer.settings_at)
-        session.keep(replace(prediction, next_command=following))
+        session.keep(replace(prediction, next_command=following, epoch=epoch))
     return session.record()
 
 
@@ -158,6 +165,7 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, note
         cards=_card_peaks(tracer, answer) if answer.peak is not None else (),
         alone_of=tracer.device.ranks,
         speed=None if isinstance(speed, Diagnostic) else speed,
+        loading=loading_of(tracer.results.values(), None if isinstance(speed, Diagnostic) else speed),
         breakdown=found.breakdowns.whole if found else None,
         phase_breakdowns=found.breakdowns.phases if found else {},
         what_if=what_would_help(tracer, answer, found, bool(wants_what_if)) if found and tries_what_if else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -15,6 +16,7 @@ from brimful_inside.probe.hooks.data_loaders import EVAL, KEPT_STEPS, TRAIN, Loa
 from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, trained_in, trains_now
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
+from brimful_inside.probe.loading_speed import rates_of
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
 from brimful_inside.probe.process import exit
@@ -262,9 +264,17 @@ class Probe:
         self.device.step(number)
         if number >= self.warmup_steps:
             self.leaks.step(self.loaders.latest)
+        if number == 1 and self.config.time_loader and exit.world()[0] == 0:
+            self._time_loader(self.config.time_loader)
         self.forward.arm()
         self._report_progress()
         self._decide_end()
+
+    def _time_loader(self, most: int) -> None:
+        one = self.loaders.trained_most()
+        if one is not None:
+            with contextlib.suppress(Exception):  # a data set on the card, or of keys that are no numbers: it stays untimed
+                one.rates = rates_of(one.loader(), most, self.device.leave_worker)
 
     @guarded
     def scaler_steps(self, scaler: Any) -> None:

@@ -35,6 +35,7 @@ class Loader:
         self.samples_seen: Optional[int] = 0
         self.wait_s = 0.0
         self.first: List[BatchSeen] = []
+        self.rates: Dict[int, float] = {}  # number of workers -> samples per second
         self.facts = _facts(loader)
         self.dataset_type = type(loader.dataset)
 
@@ -46,6 +47,7 @@ class Loader:
             wait_s=None if imaginary else self.wait_s,
             batches=list(self.first),
             iterations=self.passes,
+            rates={str(workers): rate for workers, rate in self.rates.items()},
             **self.facts,
         )
 
@@ -205,6 +207,11 @@ class Loaders:
                 return known
         self._all.append(new)
         return new
+
+    def trained_most(self) -> Optional[Loader]:
+        """The training loader that gave most batches, if it is there still."""
+        trained = [known for known in self._all if known.role == TRAIN and known.loader() is not None]
+        return max(trained, key=lambda known: known.batches_seen, default=None)
 
     def is_trained(self, loader: Any) -> bool:
         return any(known.role == TRAIN and known.loader() is loader for known in self._all)

@@ -51,6 +51,9 @@ class DeviceMeter:
     def held(self) -> Optional[Held]:
         return None
 
+    def leave_worker(self) -> None:
+        """This is a forked process that makes batches alone: torch becomes as it was without the probe."""
+
     def flush(self) -> None:
         """Writes what is not on the disk yet, before the process ends."""
 
@@ -98,6 +101,9 @@ class ImaginaryMeter(DeviceMeter):
     def peaks(self) -> Peaks:
         allocated, reserved = _fullest([self._peaks.peaks(index) for index in range(self._gpu.count)])
         return allocated, reserved, reserved + self.context_bytes
+
+    def leave_worker(self) -> None:
+        self._gpu.leave()
 
     def held(self) -> Optional[Held]:
         cards = [ledger.allocator for ledger in self._gpu.ledgers]

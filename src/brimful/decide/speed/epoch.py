@@ -1,0 +1,66 @@
+"""An epoch at a predicted speed: its steps, its samples, its time with the evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
+from brimful_inside.wire import LoaderSeen
+
+# Samplers that draw every sample once at most. What others draw (with weights, with replacement) nobody knows beforehand.
+_ONCE = ("SequentialSampler", "RandomSampler", "SubsetRandomSampler", "DistributedSampler")
+# Of a training step's time for as many samples: a forward pass, which a backward pass takes twice the time of.
+EVALUATION = 1 / 3
+_EVALUATION_BASIS = "assumed: a third of the training's time for each sample"
+
+
+def epoch_of(
+    result: TrialResult, speed: PredictedSpeed | None, loading: Loading | None, samples: int | None = None
+) -> Epoch | None:
+    """None where nobody knows how many samples an epoch or a step has. `samples`: of an epoch, as the user gives them."""
+    loader = next(_loaders(result, "train"), None)
+    here = None if loader is None else _samples(loader)
+    own = None if here is None else here * result.reports[0].world_size
+    total = samples or own
+    if total is None or loader is None or speed is None or speed.samples_per_s is None or not speed.step_s.value:
+        return None
+    per_step = speed.samples_per_s.value * speed.step_s.value
+    share = total / per_step + 1e-9
+    steps = max(1, math.floor(share) if loader.drop_last else math.ceil(share - 2e-9))
+    evaluated = sum(_samples(one) or 0 for one in _loaders(result, "eval"))
+    return Epoch(
+        steps=steps,
+        samples_per_step=round(per_step),
+        samples=total,
+        samples_given=samples is not None,
+        distinct=own if samples is None and loader.sampler in _ONCE and own == loader.dataset_length else None,
+        train_s=_seconds(total, speed, loading, 1.0),
+        waits_for_data=loading is not None and (loading.binds or not loading.workers),
+        evaluated=evaluated or None,
+        evaluation_s=_seconds(evaluated * speed.ranks, speed, loading, EVALUATION) if evaluated else None,
+    )
+
+
+def _seconds(samples: float, speed: PredictedSpeed, loading: Loading | None, share: float) -> Estimate:
+    """Of samples over all ranks: what the cards take (`share` of the training's time) or what loading does where that is
+    longer, or both, one after the other, where no worker loads."""
+    assert speed.samples_per_s is not None
+    loaded = 0.0 if loading is None else samples / speed.ranks / loading.all_workers.value
+    together = max if loading is not None and loading.workers else float.__add__
+
+    def seconds(rate: float | None) -> float | None:
+        return together(samples * share / rate, loaded) if rate else None
+
+    ends = seconds(speed.samples_per_s.high), seconds(speed.samples_per_s.low)
+    basis = None if share == 1.0 else _EVALUATION_BASIS
+    source = Source.PREDICTED if share == 1.0 else Source.ASSUMED
+    return Estimate(seconds(speed.samples_per_s.value) or loaded, source, *ends, basis)
+
+
+def _loaders(result: TrialResult, role: str) -> Iterator[LoaderSeen]:
+    return (one for one in result.reports[0].loaders if one.role == role)
+
+
+def _samples(loader: LoaderSeen) -> int | None:
+    return loader.sampler_samples or loader.dataset_length

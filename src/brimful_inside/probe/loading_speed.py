@@ -1,0 +1,109 @@
+"""How fast the training loader makes batches on this machine: by one worker process, and by as many as the script asks for.
+
+An imaginary card's own batches (`worst_case`) are made without workers, of few samples, under the modes that stand for the
+card. So real workers are forked for a moment, in which torch is as it was, over samples from all parts of the data set; the
+script's sampler and random numbers stay where they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+from torch.utils.data import dataloader as torch_dataloader
+
+from brimful_inside.probe.hooks.data_loaders import samples_in
+from brimful_inside.probe.worst_case.batch_tensors import tensors_of
+from brimful_inside.probe.worst_case.scan import order_of, random_state_kept
+
+FOR_S = 0.5  # after the first batch has come (assumed: enough for a rate within some 10 %)
+TIMEOUT_S = 10.0  # for one batch; beyond, nothing is said
+SHORT_S = 0.05  # batches grow as long as they come faster than that
+LARGE_BYTES = 16 << 20  # of a batch: some of them lie in /dev/shm at a time
+
+
+class _Batches:
+    """Indices of batches without end, evenly over the data set, of a size that may grow."""
+
+    def __init__(self, length: Optional[int]):
+        self.size = 1
+        self.given: List[List[int]] = []  # in the order in which they will come back
+        self._length = length
+
+    def _indices(self) -> Iterator[int]:
+        while True:
+            yield from order_of(self._length or 1)
+
+    def __iter__(self) -> Iterator[List[int]]:
+        indices = self._indices()
+        while True:
+            batch = [next(indices) for _ in range(self.size)]
+            self.given.append(batch)
+            yield batch
+
+
+def rates_of(loader: Any, most: int, in_worker: Callable[[], None]) -> Dict[int, float]:
+    """Samples per second, by number of workers: one, and the loader's own number. Batches have up to `most` samples.
+
+    `in_worker` runs in each worker before its first sample. {} where the data set's samples cannot be drawn by number.
+    """
+    if loader.batch_sampler is None:
+        return {}
+    found = {}
+    for workers in sorted({1, max(1, int(loader.num_workers))}):
+        rate = _rate(loader, workers, most, in_worker)
+        if rate is None:
+            break
+        found[workers] = rate
+    return found
+
+
+def _rate(loader: Any, workers: int, most: int, in_worker: Callable[[], None]) -> Optional[float]:
+    iterable = loader._dataset_kind == torch_dataloader._DatasetKind.Iterable
+    batches = _Batches(None if iterable else len(loader.dataset))
+    own_init = loader.worker_init_fn
+
+    def init(number: int) -> None:
+        in_worker()
+        if own_init is not None:
+            own_init(number)
+
+    timed = copy.copy(loader)
+    timed.__dict__.update(
+        batch_sampler=batches, num_workers=workers, prefetch_factor=2, persistent_workers=False, pin_memory=False,
+        generator=None, timeout=TIMEOUT_S, worker_init_fn=init, _iterator=None,
+        _DataLoader__multiprocessing_context=multiprocessing.get_context("fork"),
+    )  # fmt: skip
+    with random_state_kept():
+        iterator = torch_dataloader._MultiProcessingDataLoaderIter(timed)
+        try:
+            return _receive(iterator, batches, most, iterable)
+        finally:
+            iterator._shutdown_workers()
+
+
+def _receive(iterator: Any, batches: _Batches, most: int, iterable: bool) -> Optional[float]:
+    """Samples per second from the first batch on, which the start of the workers is over with."""
+    began = last = None
+    samples = 0
+    for batch in iterator:
+        now = time.perf_counter()
+        count = samples_in(batches.given.pop(0), batch, iterable) or 0
+        if began is None or last is None:
+            began = last = now
+            continue
+        parts = tensors_of(batch)
+        if any(str(getattr(part, "device", "cpu")) != "cpu" for part in parts):
+            return None  # what lies on a card already is not loaded
+        samples += count
+        if now - began >= FOR_S:
+            break
+        nbytes = sum(part.nbytes for part in parts)
+        if now - last < SHORT_S and count and 2 * batches.size * nbytes <= LARGE_BYTES * count:
+            batches.size = min(2 * batches.size, most)
+        last = now
+    else:
+        now = time.perf_counter()
+    return samples / (now - began) if began is not None and samples else None

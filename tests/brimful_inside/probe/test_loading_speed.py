@@ -1,0 +1,72 @@
+"""The training loader is timed in processes of its own, and the script notices nothing."""
+
+import pytest
+
+from tests.brimful_inside import helper
+from tests.brimful_inside.helper import CARD
+
+TRAIN = """
+import random, torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+torch.manual_seed(0); random.seed(0)
+
+class Rows(Dataset):
+    drawn = 0
+    def __len__(self): return 40
+    def __getitem__(self, i):
+        self.drawn += 1
+        noise = random.random()
+        return torch.full((8,), float(i)) + noise, i
+
+class Stream(IterableDataset):
+    def __iter__(self): return iter([(torch.ones(8), 1)] * 64)
+
+def train(data, device="cpu", **more):
+    model = torch.nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(data, 4, **more)
+    for x, i in loader:
+        loss = model(x.to(device)).mean(); loss.backward(); optimizer.step(); optimizer.zero_grad()
+        if device == "cpu":
+            print(i.tolist(), loss.item(), flush=True)
+"""
+
+
+@pytest.fixture
+def run_trial(tmp_path_factory):
+    """Each trial in a folder of its own."""
+    return lambda script, **config: helper.run_trial(tmp_path_factory.mktemp("trial"), script, **config)
+
+
+def rates(trial) -> dict:
+    (loader,) = trial.report["loaders"]
+    return loader["rates"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_script_draws_and_trains_as_without(run_trial, workers) -> None:
+    script = TRAIN + f"train(Rows(), shuffle=True, num_workers={workers})\n"
+    plain, timed = run_trial(script), run_trial(script, time_loader=8)
+    assert timed.stdout == plain.stdout and plain.stdout
+    assert rates(timed).keys() == ({"1", "2"} if workers else {"1"}) and min(rates(timed).values()) > 0
+    assert rates(plain) == {} and timed.failures == []
+
+
+@pytest.mark.heavy
+def test_a_loader_is_timed_on_an_imaginary_card_without_touching_its_trace(run_trial) -> None:
+    script = TRAIN + "train(Rows(), 'cuda', shuffle=True, num_workers=2, pin_memory=True)\n"
+    traces = []
+    for more in ({}, {"time_loader": 8}):
+        trial = run_trial(script, device="imaginary", card=CARD, trace=True, worst_batch=True, **more)
+        assert trial.report["steps"] == 4 and trial.failures == []
+        assert rates(trial).keys() == ({"1", "2"} if more else set())
+        traces.append((trial.folder / "trace-0.jsonl").read_text())
+    assert traces[0] == traces[1]
+
+
+def test_a_stream_is_timed_to_its_end_and_a_data_set_on_the_card_is_not(run_trial) -> None:
+    assert rates(run_trial(TRAIN + "train(Stream())\n", time_loader=4)).keys() == {"1"}
+    on_card = TRAIN + "x = torch.ones(40, 8, device='cuda')\ntrain([(row, 1) for row in x], 'cuda')\n"
+    trial = run_trial(on_card, device="imaginary", card=CARD, time_loader=4)
+    assert rates(trial) == {} and trial.report["steps"] == 4 and trial.failures == []
