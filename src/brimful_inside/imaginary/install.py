@@ -22,6 +22,7 @@ from brimful_inside.imaginary.operators.cublas import Workspaces
 from brimful_inside.imaginary.operators.data_dependent import refuse_nested_tensors
 from brimful_inside.imaginary.operators.flops import Classes
 from brimful_inside.imaginary.operators.fused_kernels import register_meta_kernels
+from brimful_inside.imaginary.operators.remembered import Remembered
 from brimful_inside.imaginary.operators.temporaries import Machine
 from brimful_inside.imaginary.state.device import ImaginaryGpu, OpenTrace
 from brimful_inside.wire import Card
@@ -57,6 +58,7 @@ def _equip(gpu: ImaginaryGpu) -> None:
     capability = (gpu.card.capability[0], gpu.card.capability[1])
     gpu.machine, gpu.classes = Machine.of(gpu.card), Classes(capability)
     gpu.workspaces, gpu.plans, gpu.casts = Workspaces(gpu), Plans(gpu), Casts()
+    gpu.remembered = Remembered()
     operations = {**tables.operation_handlers(), **dispatch_mode.handlers()}
     gpu.operation_handlers = autograd_in_place.accumulating_in_place(operations)
     gpu.function_handlers = handlers_under_autocast({**devices.handlers(), **tables.function_handlers()})

@@ -25,6 +25,7 @@ from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, C, TensorBase, is_meta, tensors_in
 
 Tensor = torch.Tensor
+Parameter = Callable[[], Optional[Tensor]]  # a weak reference: none is kept alive
 ALIKE = 3  # calls, before one is not run
 FEW = 16  # elements of a host tensor whose values are compared
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -77,7 +78,7 @@ class Repeats:
         self._stretch = 0
         self._past: Dict[Any, Call] = {}
         self._open: Any = None  # a forward pass with gradients whose backward pass is to come: _MicroBatch or _Again
-        self._trained: Dict[int, Tuple[Any, Sequence[Tensor]]] = {}  # parameters by the module's id
+        self._trained: Dict[int, Tuple[Any, Sequence[Parameter]]] = {}  # by the module's id
 
     def patch(self, patches: Patches) -> None:
         self._calls.repeats, self._gpu.stretch_ends = self, self.forget
@@ -100,7 +101,7 @@ class Repeats:
             return run(module, *args, **kwargs)  # a loss: its backward pass runs anyway
         if signature is None or self._open is not None:
             return self._run_apart(run, module, args, kwargs)
-        had = tuple([_grad_of(parameter) is None for parameter in trained])
+        had = _without_gradient(trained)
         key = (id(module), module.training, torch.is_inference_mode_enabled(), self._line(), signature, had)
         past = self._past.get(key)
         if past is not None and past.alike >= ALIKE and past.alive == len(self._gpu.storages):
@@ -151,11 +152,11 @@ class Repeats:
         hooks = (*_modules._global_forward_pre_hooks.values(), *_modules._global_forward_hooks.values())
         return all(hook.__module__.startswith("brimful_inside.") for hook in hooks)
 
-    def _parameters(self, module: torch.nn.Module) -> Sequence[Tensor]:
+    def _parameters(self, module: torch.nn.Module) -> Sequence[Parameter]:
         """Those of the module that get gradients."""
         known = self._trained.get(id(module))
         if known is None or known[0]() is not module:
-            trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            trained = [weakref.ref(parameter) for parameter in module.parameters() if parameter.requires_grad]
             known = self._trained[id(module)] = (weakref.ref(module), trained)
         return known[1]
 
@@ -227,14 +228,14 @@ class _Watched:
 class _MicroBatch:
     """A forward pass with gradients, and the backward pass that follows."""
 
-    def __init__(self, repeats: Repeats, key: Any, trained: Sequence[Tensor], had: Tuple[bool, ...]) -> None:
+    def __init__(self, repeats: Repeats, key: Any, trained: Sequence[Parameter], had: Tuple[bool, ...]) -> None:
         self._repeats = repeats
         self._gpu = repeats._gpu
         self._key = key
         self._trained = trained
         self._had = had
         self._call: Optional[Call] = None
-        self._spoiled = any(each._backward_hooks or each._post_accumulate_grad_hooks for each in trained)  # somebody waits
+        self._spoiled = any(_is_watched(parameter()) for parameter in trained)
         self._seen: Optional[_Watched] = None
         self._inside: Tuple[int, int] = (0, 0)
         self._outputs: Set[int] = set()
@@ -267,7 +268,7 @@ class _MicroBatch:
 
     def backward_ends(self) -> None:
         shown = self._seen.shown() if self._seen is not None else None
-        same = shown is not None and self._had == tuple([_grad_of(parameter) is None for parameter in self._trained])
+        same = shown is not None and self._had == _without_gradient(self._trained)
         self._repeats.keep(self._key, self._call._replace(backward=shown) if self._call is not None and same else None)
 
 
@@ -311,6 +312,16 @@ class _Repeated(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Tuple[None, None]:
         ctx.again.module_begins()
         return None, None
+
+
+def _without_gradient(trained: Sequence[Parameter]) -> Tuple[bool, ...]:
+    """Of each parameter whether it has none."""
+    return tuple([parameter is None or _grad_of(parameter) is None for parameter in [each() for each in trained]])
+
+
+def _is_watched(parameter: Any) -> bool:
+    """Whether somebody waits for its gradient."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def _play(gpu: ImaginaryGpu, kernels: List[Row], launches: int) -> None:

@@ -14,7 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from brimful_inside.imaginary.operators.cublas import USES_CUBLAS
 from brimful_inside.imaginary.operators.data_dependent import HANDLERS_BY_NAME
 from brimful_inside.imaginary.operators.flops import cost_of, is_free, kernels_of
+from brimful_inside.imaginary.operators.meta_kernels import handlers as shape_handlers
 from brimful_inside.imaginary.operators.meta_kernels import itself
+from brimful_inside.imaginary.operators.remembered import is_remembered
 from brimful_inside.imaginary.operators.tables import TEMPORARIES
 from brimful_inside.imaginary.operators.temporaries import Held, Transient
 from brimful_inside.imaginary.state.device import ImaginaryGpu
@@ -26,6 +28,7 @@ from brimful_inside.simulator.workspaces import bytes_of
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
+SHAPES = shape_handlers()  # that tell the shapes of results and nothing else
 
 # Operations that take tensors of the CPU and of the card together on a real card as well.
 MIXING = frozenset(
@@ -45,7 +48,7 @@ class _Facts:
 
     __slots__ = (
         *("blas", "bounds", "composite", "cost", "follows", "free", "fresh"),
-        *("handler", "in_place", "mixes", "name", "short", "temporaries"),
+        *("handler", "in_place", "mixes", "name", "remembered", "short", "temporaries"),
     )
 
     def __init__(self, func: Any, handlers: Dict[Any, Callable]):
@@ -62,6 +65,7 @@ class _Facts:
         self.temporaries = TEMPORARIES.get(self.short)
         self.blas = self.short in USES_CUBLAS
         self.free, self.cost = is_free(func, self.short), cost_of(self.short)  # starts no kernel; how its cost is found
+        self.remembered = not self.free and self.handler in (None, SHAPES.get(func)) and is_remembered(func)
         # Some have a kernel of their own on CUDA and are composed of others elsewhere (silu_backward): a handler is theirs.
         self.composite = self.handler is None and torch._C._dispatch_has_kernel_for_dispatch_key(
             func.name(), "CompositeImplicitAutograd"
@@ -180,7 +184,10 @@ class Operations(TorchDispatchMode):
             gpu.watch(args, kwargs)
         taken = self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
         try:
-            out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)
+            if facts.remembered:
+                out = gpu.remembered.run(gpu, func, args, kwargs, facts.handler)
+            else:
+                out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)
             self._track(out, facts.name, ledger)
             gpu.known.follow(func, facts.follows, args, kwargs, out)
             if facts.bounds or (gpu.bounds.any and facts.in_place):

@@ -91,6 +91,7 @@ class ImaginaryGpu:
     workspaces: Any  # operators.cublas.Workspaces
     plans: Any  # operators.convolutions.Plans
     casts: Any  # cuda_api.autocast.Casts
+    remembered: Any  # operators.remembered.Remembered
     watch: Optional[Callable[[Tuple, Dict[str, Any]], None]] = None  # gets the arguments of every operation on the card
     stretch_ends: Callable[[], None] = staticmethod(lambda: None)  # a step or a phase is over (attribution.repeats.Repeats)
     annotations: Any = None  # attribution.annotations.Annotations, where a trace says who allocates

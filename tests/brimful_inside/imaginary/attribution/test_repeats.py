@@ -192,3 +192,14 @@ def test_nothing_is_left_out_where_ranks_may_wait(monkeypatch):
         return model.ran
 
     assert on_card(work)[0] == MANY
+
+
+def test_no_module_is_kept_alive():
+    def work():
+        model = Model().cuda()
+        model(next(batches()))["scores"].sum().backward()
+        model(next(batches()))
+        del model
+        return torch.cuda.memory_allocated()
+
+    assert on_card(work)[0] <= on_card(work, repeats=False)[0]
