@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+from pathlib import Path
 from typing import Any
 
 from bench.scripts_table import PROGRAMS, Program
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "programs.md"
 
 _MIB, _GIB = 1 << 20, 1 << 30
 
@@ -25,8 +31,15 @@ with other work can take twice the seconds that they take alone, and rows of dif
 """
 
 
+def write_page() -> None:
+    """Writes docs/programs.md from both results."""
+    strangers = RESULTS / "strangers.json"
+    more = strangers_section(json.loads(strangers.read_text())) if strangers.exists() else ""
+    PAGE.write_text(page(json.loads((RESULTS / "programs.json").read_text())) + more)
+
+
 def page(result: dict[str, Any]) -> str:
-    """The whole page."""
+    """The programs of bench/scripts."""
     rows = {(row["program"], row["build"]): row for row in result["rows"]}
     labels = list(result["builds"])
     head = ["program", "exercises", "card", "batch", "peak (predicted)", "largest (predicted)"]
@@ -102,3 +115,39 @@ def _footer(result: dict[str, Any]) -> list[str]:
             )
             lines.append("")
     return lines
+
+
+_STRANGERS = """
+## Programs of others
+
+Written by `make bench-strangers`. Each is a command line of a package on PyPI, or, where a package has none, what its
+documentation shows ([bench/strangers](../bench/strangers)), with small data that the bench makes, in an environment with the
+versions below.
+None is changed for brimful. *Finding* is what `brimful audit` says first; *seconds* are measured processor time of the whole
+`predict` and `audit`, with all trials and the program's own imports in each; peaks are predicted.
+"""
+
+
+def strangers_section(result: dict[str, Any]) -> str:
+    """The table of `bench.strangers`."""
+    packages = ", ".join(f"{name} {version}" for name, version in sorted(result["packages"].items()))
+    head = ["program", "card", "batch", "peak (predicted)", "largest (predicted)", "finding", "seconds", "date"]
+    rows = ["| " + " | ".join(_cells_of_stranger(row)) + " |" for row in result["rows"]]
+    return "\n".join([_STRANGERS, packages, "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head), *rows, ""])
+
+
+def _cells_of_stranger(row: dict[str, Any]) -> list[str]:
+    predicted, audited = row["predict"], row["audit"]
+    cells = [f"{row['package']}: {row['name']}", row["gpu"], str(row["batch_size"])]
+    if "error" in predicted:
+        cells += [f"does not run: {_one_line(predicted['error'])}", "–"]
+    else:
+        cells += [_peak(predicted), "the batch size is ignored" if predicted["ignores_batch_size"] else _largest(predicted)]
+    findings = [f"no audit: {audited['error']}"] if "error" in audited else audited["findings"]
+    finding = _one_line(findings[0]) if findings else "none"
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return [*cells, finding + more, f"{predicted['seconds']:.0f} + {audited['seconds']:.0f}", row["date"]]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())

@@ -158,7 +158,7 @@ class MemoryEstimate:
     curve: tuple[Point, ...]  # predicted, for the page
     probes: tuple[Point, ...]  # what trials showed
     largest_batch_size: int | None  # under budget and limits, by the rule of fitting; None: see `nothing_fits`
-    limited_by: str | None  # "budget", "dataset", "max_batch_size"
+    limited_by: str | None  # "budget", "dataset", "max_batch_size", "loader", "not_followed" (larger sizes take no more)
     ignores_batch_size: bool = False
     nothing_fits: bool = False  # not even the smallest batch size; False without a largest one: it was not searched for
     loader_cap: int | None = None  # the largest batch that the script's loader makes, where trials showed one

@@ -135,6 +135,7 @@ class Failure:
     step: int
     caught: bool  # True if the script continued
     after_measured: bool = False  # True if the measured steps were complete (brimful's early stop may be the cause)
+    raised_by: str = "script"  # or "worker" (of a loader), "card" (an imaginary one), "sandbox", "brimful" (a defect of ours)
 
 
 @dataclass(frozen=True)

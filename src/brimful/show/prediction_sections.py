@@ -143,9 +143,10 @@ def _epoch_rows(epoch: Epoch) -> list[tuple[str, Cell]]:
 
 
 def _largest(prediction: Prediction) -> Cell:
-    if prediction.largest_batch_size is None:
-        return Cell("none" if prediction.nothing_fits else "not searched")
     limited = limited_text(prediction.limited_by)
+    if prediction.largest_batch_size is None:
+        unfollowed = prediction.limited_by == "not_followed"
+        return Cell(f"none: {limited}" if unfollowed else "none" if prediction.nothing_fits else "not searched")
     return Cell(count_text(prediction.largest_batch_size), Source.PREDICTED, note=limited)
 
 

@@ -28,6 +28,7 @@ _LIMITS = {
     "dataset": "the length of the dataset",
     "max_batch_size": "the given maximum",
     "loader": "the script, whose loader makes no larger batches",
+    "not_followed": "the script, where larger sizes take no more memory",
 }
 
 _METHODS = {

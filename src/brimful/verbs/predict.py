@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from brimful import command as commands
 from brimful.decide.batch_size_place import AUTO
-from brimful.decide.memory.search_traced import MemoryConclusion
+from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.next_command import after_prediction
 from brimful.decide.speed.epoch import epoch_of
 from brimful.decide.speed.kernels import fit_kernels
@@ -94,7 +94,7 @@ def _by_search(tracer: Tracer, asked: int | None) -> Answer:
     if asked is not None:
         return _at(tracer, asked, _played_at(tracer, conclusion, tracer.effective(asked) or asked), conclusion)
     largest = conclusion.estimate.largest_batch_size
-    if conclusion.estimate.ignores_batch_size and largest is None:
+    if largest is None and (conclusion.estimate.ignores_batch_size or conclusion.estimate.limited_by == NOT_FOLLOWED):
         size = min(conclusion.traced)
         return _at(tracer, tracer.in_force(conclusion, size), _replay_of_trial(tracer, size), conclusion)
     if largest is None or conclusion.peak is None:
@@ -179,7 +179,9 @@ def _largest(tracer: Tracer, answer: Answer, fits: bool) -> int | None:
         return None
     largest, most = answer.conclusion.estimate.largest_batch_size, tracer.session.options.max_batch_size
     own = tracer.in_force(answer.conclusion, answer.batch_size)
-    if answer.conclusion.estimate.ignores_batch_size and largest is None:
+    if largest is None and (
+        answer.conclusion.estimate.ignores_batch_size or answer.conclusion.estimate.limited_by == NOT_FOLLOWED
+    ):
         return None
     if fits and own is not None and (most is None or own <= most):
         return max(largest or 0, own)

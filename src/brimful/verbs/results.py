@@ -15,6 +15,23 @@ from brimful.verbs.session import Session
 from brimful_inside.wire import LoaderSeen
 
 PHASES = ("train", "eval")
+#: Whose error it is: who raised it, and what to do, where it is not the script's.
+_RAISED_BY = {
+    "worker": ("a worker of the script's DataLoader raised an error", "its own traceback is in the output of the trial"),
+    "card": (
+        "an operation on the imaginary card raised an error",
+        "on a real card it may run: shapes that depend on values are what they are there, and upper bounds here "
+        "({approximations}); see docs/imaginary.md",
+    ),
+    "sandbox": (
+        "a file call failed in the layer that keeps the writes of a trial out of your folders",
+        "without brimful the call may succeed: this is then a defect of brimful; absolute paths avoid most of them",
+    ),
+    "brimful": ("brimful raised an error of its own", "this is a defect of brimful, not of the script; please report it"),
+}
+#: Of the script's own errors on an imaginary card those that a value read from it may cause.
+_BY_VALUES = ("AssertionError", "IndexError", "ValueError", "ZeroDivisionError")
+_WANTS_A_CARD = re.compile(r"\b(CUDA|GPUs?|NVIDIA)\b", re.IGNORECASE)
 _UNKNOWN_FLAG = re.compile(
     r"unrecognized arguments|no such option|unexpected argument|unknown (?:flag|option)|Could not override"
 )
@@ -155,7 +172,27 @@ def _crashed(trial_result: TrialResult, text: str, logs: str) -> CommandFailed:
         suggestion = "run the command without brimful first: brimful changes nothing in it but the settings"
     caught = trial_result.failure is not None and trial_result.failure.caught
     error = (None if caught else exception_of(trial_result)) or _last_line(text)
-    return CommandFailed(f"the script raised an error{code}{_settings_of(trial_result)}: {error}", logs, suggestion, text)
+    who, device = "the script raised an error", trial_result.trial.device.kind
+    blame = None if caught else _blame(trial_result)
+    if blame is not None:
+        who, suggestion = blame
+    elif device == "cpu" and _WANTS_A_CARD.search(error):
+        suggestion = "no card is here, and the script asks for one: name an imaginary one, --gpu a100-40gb (see `brimful gpus`)"
+    elif device == "imaginary" and not caught and trial_result.failure and trial_result.failure.type in _BY_VALUES:
+        suggestion = (
+            "if it runs on a real card: values read from an imaginary one are 0 where nobody can know them "
+            "(docs/imaginary.md); else run the command without brimful, which changes nothing in it but the settings"
+        )
+    return CommandFailed(f"{who}{code}{_settings_of(trial_result)}: {error}", logs, suggestion, text)
+
+
+def _blame(trial_result: TrialResult) -> tuple[str, str] | None:
+    """Who raised the error, and what to do, where it is not the script's."""
+    failure, used = trial_result.failure, {name for report in trial_result.reports for name in report.approximations}
+    if failure is None or failure.raised_by not in _RAISED_BY or (failure.raised_by == "card" and not used):
+        return None
+    who, suggestion = _RAISED_BY[failure.raised_by]
+    return who, suggestion.replace("{approximations}", ", ".join(sorted(used)))
 
 
 def exception_of(trial_result: TrialResult) -> str | None:

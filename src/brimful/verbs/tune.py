@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from brimful import command as commands
 from brimful.decide.loading import EVAL_TIMES, POLICIES
-from brimful.decide.memory.search_traced import MemoryConclusion
+from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.plan import make_plan
 from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
@@ -113,7 +113,7 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Seq
     """By memory and the predicted speed: the knee (or the requested size, or the largest), traced before it is named."""
     session = tracer.session
     conclusion = imaginary.search(tracer, asked)
-    if conclusion.estimate.ignores_batch_size:
+    if conclusion.estimate.ignores_batch_size or conclusion.estimate.limited_by == NOT_FOLLOWED:
         raise imaginary.ignores_the_batch_size(tracer.command)
     largest, limited_by = conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by
     if largest is None:

@@ -95,7 +95,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
     if context.config.device != "imaginary":  # an imaginary card compiles nothing, so a hook breaks no graph there
         patch_compile()
     watch_exceptions()
-    patch_spawn()
+    patch_spawn(context.config.cut)
     context.probe = probe  # last: an error before this is written to a file, as there is no report to note it in
     atexit.register(_at_exit)
 

@@ -14,13 +14,13 @@ from brimful_inside.probe import report
 from brimful_inside.probe.context import ProcessContext, guarded, note_own_error
 from brimful_inside.probe.hooks.data_loaders import EVAL, KEPT_STEPS, TRAIN, Loaders, Pass
 from brimful_inside.probe.hooks.exceptions import Failures
-from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, trained_in, trains_now
+from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, Repetition, trained_in, trains_now
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
 from brimful_inside.probe.loading_speed import rates_of
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
 from brimful_inside.probe.process import exit
-from brimful_inside.probe.process.early_stop import EarlyStop
+from brimful_inside.probe.process.early_stop import MAX_SAME_PASSES, EarlyStop
 from brimful_inside.probe.timing import RunCounter, StepTimes, clock_for
 from brimful_inside.wire import Progress, RunCounters
 
@@ -52,6 +52,7 @@ class Probe:
         self.leaks = Leaks(device.alive_bytes, config.steps)
         self.forward = ForwardWatch(self.forward_begins)
         self.compilation_begins = self.forward.disarm
+        self._repetition = Repetition(lambda: device.peaks()[0], MAX_SAME_PASSES, self._evaluation_repeats)
         self.failures = Failures(context.emit, self._now)
         self.left_a_thread = self.failures.left_a_thread
         device.on_out_of_memory(self.failures.out_of_memory)
@@ -78,6 +79,7 @@ class Probe:
         """A sign of training."""
         self._set_to_eval = None
         self._set_to_train = False
+        self._repetition.stop()
         self.ending.training_resumes()
         self._leave_if_over()
         self._to_train()
@@ -197,6 +199,8 @@ class Probe:
             if latest is not None and latest.role is None:
                 self.loaders.decide(latest, EVAL)
             self._evaluate(latest)
+        if self.ending.measured and self.config.cut and self.config.device == "imaginary" and not torch.is_grad_enabled():
+            self._repetition.watch(module)
         if self.phases.current == EVAL and not torch.is_grad_enabled() and (module.training or self._set_to_train):
             self.forward.arm(with_gradients=True)  # training may resume without a call of train()
 
@@ -207,6 +211,13 @@ class Probe:
         elif latest is not None and latest.role == EVAL and latest.given == 1 and not latest.ended:
             self._was_training(latest)
         self._train()
+
+    def _evaluation_repeats(self) -> None:
+        self.context.note(
+            "the evaluation was ended after %d forward passes in a row that took no more memory: what follows was not seen"
+            % MAX_SAME_PASSES
+        )
+        exit.leave(self)
 
     def _was_training(self, one: Pass) -> None:
         """What looked like an evaluation was a part of training, and its peak belongs there."""

@@ -169,3 +169,12 @@ def test_a_moment_before_everything_shows_nothing_and_a_phase_begins_at_no_alloc
     replay(program, program.sizes, CachingAllocator(), observe=live)
     assert [live.at(moment) for moment in range(4)] == [{}, {0: MIB}, {0: MIB}, {0: MIB}]
     assert [live.allocation_at(moment) for moment in range(4)] == [None, 0, None, 1]
+
+
+def test_averages_of_the_weights_that_were_copied_to_the_card_are_no_inputs():
+    average = [Malloc(2, MIB, "aten._to_copy.default"), Tag(2, "input")]
+    dataset = [Malloc(3, 7 * MIB, "aten._to_copy.default"), Tag(3, "input")]
+    batch = [Malloc(4, MIB, "aten._to_copy.default"), Tag(4, "input")]  # as large as a weight, and gone after its step
+    steps = [*one_step(1, 10), Free(4), *one_step(2, 20), *one_step(3, 30)]
+    found = categories(traced(*WEIGHT, *average, *dataset, Phase("train"), *batch, *steps))
+    assert found[:4] == ["parameters", "other", "inputs", "inputs"]

@@ -288,3 +288,27 @@ def test_a_size_that_ran_out_of_memory_is_not_followed_by_the_next_smaller_one()
     largest = found.estimate.largest_batch_size
     assert largest >= 60, "the search came back from where the card was full to where there is room"
     assert chosen.fits(chosen.replay(script.trace(largest)))
+
+
+def test_nothing_is_called_the_largest_where_the_traces_stopped_growing():
+    script = with_more(network(3), lambda b: 100_000 * min(b, 40))
+    script = Script([a if a[0] != "malloc" else (*a[:2], lambda b, size=a[2]: size(min(b, 40))) for a in script.actions])
+    found, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert found.estimate.largest_batch_size is None and found.estimate.limited_by == "not_followed"
+    assert not found.estimate.nothing_fits and not found.estimate.ignores_batch_size
+    assert "take exactly as much memory" in found.notes[-1] and len(asked) <= 5
+
+
+def test_a_batch_that_is_split_into_small_ones_ends_the_search_at_two_sizes():
+    """64 asked, batches of 2, and as many of them as make 64: memory says nothing of the size."""
+    script = Script([("malloc", "w", affine(GIB, 0))])
+    shown = lambda size: Traced(Outcome.COMPLETED, (script.trace(size),), 4000, samples_per_step=size // 2 * 2, batch=2)  # noqa: E731
+    found, asked = drive(search_largest(card(20 * GIB), Limits()), shown)
+    assert len(asked) == 2 and found.estimate.largest_batch_size is None and found.estimate.limited_by == "not_followed"
+
+
+def test_the_whole_data_set_is_a_limit_and_no_sign_that_sizes_are_not_followed():
+    script = network(3)
+    shown = lambda size: Traced(Outcome.COMPLETED, (script.trace(min(size, 12)),), 12, samples_per_step=min(size, 12))  # noqa: E731
+    found, _ = drive(search_largest(card(20 * GIB), Limits()), shown)
+    assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (12, "dataset")

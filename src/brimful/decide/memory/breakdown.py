@@ -79,6 +79,7 @@ class _Life:
     """What a trace shows of one allocation."""
 
     op: str
+    nbytes: int
     site: Site
     before_training: bool
     steps: set[int] = field(default_factory=set)  # at whose backward passes it was alive
@@ -95,7 +96,7 @@ def annotate(trace: Trace) -> Annotated:
     site, training, step = _NO_SITE, False, 0
     for row in _in_order(trace):
         if isinstance(row, Malloc):
-            alive[row.id] = life = _Life(row.op, site, not training)
+            alive[row.id] = life = _Life(row.op, row.nbytes, site, not training)
             made.append((row.id, life))
         elif isinstance(row, Free | Retire | Ready):
             if life := alive.pop(row.id, None):
@@ -116,7 +117,9 @@ def annotate(trace: Trace) -> Annotated:
             step = row.number
         elif isinstance(row, Uses):
             uses.add(row.name)
-    return Annotated(tuple(_allocation(life, tags.get(id_)) for id_, life in made), frozenset(uses))
+    of_model = {life.nbytes for id_, life in made if id_ in tags and _OF_TAG.get(tags[id_].category) in (PARAMETERS, BUFFERS)}
+    allocations = (_allocation(life, tags.get(id_), life.nbytes in of_model) for id_, life in made)
+    return Annotated(tuple(allocations), frozenset(uses))
 
 
 def _in_order(trace: Trace) -> Iterator[Row | Note]:
@@ -129,8 +132,12 @@ def _in_order(trace: Trace) -> Iterator[Row | Note]:
     yield from (note for _, note in notes)
 
 
-def _allocation(life: _Life, tag: Tag | None) -> Allocation:
+def _allocation(life: _Life, tag: Tag | None, as_large_as_a_parameter: bool) -> Allocation:
+    """A copy from the host that was made before training, stays, and is as large as a parameter is no input: an average of
+    the weights."""
     site = life.site
+    if tag is not None and tag.category == "input" and as_large_as_a_parameter and life.before_training and _stays(life):
+        tag = None
     if tag is None:
         return Allocation(life.op, _category(life), site.module, site.model, site)
     category = _OF_TAG.get(tag.category, OTHER)
@@ -149,12 +156,16 @@ def _category(life: _Life) -> str:
         return TEMPORARIES
     if life.op.startswith(_LIBRARIES):
         return WORKSPACES
-    kept = life.before_training and not life.freed and not life.site.during
-    if kept or len(life.steps) > (1 if life.before_training else 2):
+    if _stays(life):
         return OTHER
     if life.steps or life.site.during == RECOMPUTATION:
         return ACTIVATIONS
     return TEMPORARIES
+
+
+def _stays(life: _Life) -> bool:
+    kept = life.before_training and not life.freed and not life.site.during
+    return kept or len(life.steps) > (1 if life.before_training else 2)
 
 
 @dataclass

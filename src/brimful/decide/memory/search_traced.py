@@ -31,6 +31,7 @@ from brimful_inside.simulator.trace import Trace
 MAX_TRACES = 6
 GROWTH_STEP = 8  # where peaks alone are known, a size is at most this many times the largest that was traced
 FIRST_SIZE = 5  # not 1 or 2, where scripts and kernels take other ways
+NOT_FOLLOWED = "not_followed"  # what limits a search that names no largest size, since larger ones were the same
 APART = 7  # of the first two: a prime, so that a rounding in the script shows as a broken slope
 
 
@@ -97,6 +98,21 @@ class _Known:
             (bracket.fitting if self.card.fits(played) else bracket.too_large).add(size)
 
     @property
+    def unfollowed(self) -> int | None:
+        """The second largest size that was traced, where the largest takes exactly as much memory, while a smaller one takes
+        less or the loader gave both the same batch: from there on the script follows no size. None where it does."""
+        given = {size: self.bracket.given.get(self.bracket.samples(size)) for size in self.programs}
+        held = {size: sum(program.sizes) for size, program in sorted(self.programs.items())}
+        if len(held) < 2 or self.bracket.ignored or (self.bracket.low is not None and self.bracket.low == self.bracket.upper):
+            return None
+        *smaller, small, large = held
+        one, other = given[small], given[large]
+        alike = one is not None and other is not None and one.batch == other.batch
+        if held[small] != held[large] or (one and other and not alike):
+            return None
+        return small if alike or any(held[size] < held[small] for size in smaller) else None
+
+    @property
     def frontier(self) -> list[int]:
         """The two traced sizes nearest to the edge of what fits."""
         sizes = sorted(self.programs)
@@ -122,7 +138,7 @@ def search_largest(
     known = _Known(card, Bracket(limits, multiple_of))
     bracket = known.bracket
     yield from _first_traces(known, max(1, first_size // multiple_of))
-    while bracket.failed is None and known.programs and not bracket.ignored:
+    while bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed:
         most = MAX_TRACES + (MORE_TRIALS if bracket.script_errors else 0)
         size = _next_size(known) if len(bracket.tried) < most else None
         if size is None:
@@ -144,7 +160,7 @@ def _first_traces(known: _Known, first_size: int) -> Generator[int, Traced, None
     second = _second_size(known, size)
     if second is not None and len(bracket.tried) < MAX_TRACES:
         yield from known.trace(second)
-    if bracket.failed is None and len(known.programs) == 2 and not bracket.ignored:
+    if bracket.failed is None and len(known.programs) == 2 and not bracket.ignored and not known.unfollowed:
         third, upper, largest = third_size(known.programs), bracket.upper, max(known.played)
         if third is None or (upper is not None and third > upper) or known.full:
             return
@@ -249,8 +265,9 @@ def _conclude(known: _Known) -> MemoryConclusion:
     model = trusted.size_model if trusted is not None else None
     in_samples = model and replace(model, per=bracket.multiple_of, fitted_at=tuple(map(bracket.samples, model.fitted_at)))
     constant = model is not None and model.constant and len(known.programs) > 1
-    if bracket.ignored:
+    if bracket.ignored or known.unfollowed:
         largest = None
+    limit = NOT_FOLLOWED if known.unfollowed else None
     played = known.played.get(largest or 0)
     if played is None and largest is not None and model is not None:
         played = known.peaks_of(model).at(largest)
@@ -264,9 +281,9 @@ def _conclude(known: _Known) -> MemoryConclusion:
         curve=_curve(known, largest),
         probes=tuple(card.point(bracket.samples(size), shown) for size, shown in known.played.items()),
         largest_batch_size=None if largest is None else bracket.samples(largest),
-        nothing_fits=largest is None and not bracket.ignored and (verified or 1 in bracket.too_large),
-        limited_by=_limited_by(known, trusted, largest, constant),
-        ignores_batch_size=bracket.ignored or (constant and len(known.steps) == 1),
+        nothing_fits=largest is None and not bracket.ignored and limit is None and (verified or 1 in bracket.too_large),
+        limited_by=limit or _limited_by(known, trusted, largest, constant),
+        ignores_batch_size=bracket.ignored or (constant and limit is None and len(known.steps) == 1),
         loader_cap=bracket.limits.loader_cap,
     )
     return MemoryConclusion(
@@ -315,9 +332,19 @@ def _notes(known: _Known, model: TrustedModel | None, proven: bool) -> list[str]
         notes.append(f"the order of allocations depends on the batch size ({where}), so trials searched for the answer")
     elif model is not None and not model.verified and len(known.programs) > 1 and not proven:
         notes.append(f"no trace confirmed the extrapolated sizes: {_difference(known, model)}")
-    notes += filter(None, [known.bracket.untried_note()])
+    notes += filter(None, [known.bracket.untried_note(), _unfollowed_note(known)])
     notes += [f"batch size {known.bracket.samples(size)} ran out of memory" for size in sorted(known.full)]
     return notes
+
+
+def _unfollowed_note(known: _Known) -> str | None:
+    small, samples = known.unfollowed, known.bracket.samples
+    if small is None:
+        return None
+    return (
+        f"batch sizes {samples(small):,} and {samples(max(known.programs)):,} take exactly as much memory: "
+        "the script does not follow the size there, so that none is called the largest"
+    )
 
 
 def _difference(known: _Known, model: TrustedModel) -> str:

@@ -27,6 +27,7 @@ from brimful_inside.simulator.trace import BACKWARD, FORWARD, OPTIMIZER, RECOMPU
 LONGEST_LINE = 100
 
 _STANDARD = sysconfig.get_paths()["stdlib"]
+_PROGRAMS = os.path.join(sysconfig.get_paths()["scripts"], "")  # entry points of packages
 _HIDDEN, _LIBRARY, _USER = 0, 1, 2
 
 
@@ -160,7 +161,7 @@ def _kind_of(file: str) -> int:
         return _HIDDEN
     if "site-packages" in file or "dist-packages" in file:
         return _LIBRARY
-    return _HIDDEN if file.startswith(_STANDARD) else _USER
+    return _HIDDEN if file.startswith((_STANDARD, _PROGRAMS)) else _USER
 
 
 def _text_of(code: Optional[Any], line: int) -> str:

@@ -59,7 +59,8 @@ class ModuleCalls:
         self.on_outermost: List[Callable[[torch.nn.Module, bool], None]] = []
         self.on_backward: List[Callable[[bool], None]] = []
         self.repeats: Any = None  # attribution.repeats.Repeats, which may answer an outermost call
-        self._known: Dict[int, Tuple[Any, Place]] = {}  # by id: a weak reference to the module, and its place
+        # By id: a weak reference to the module, and its place; None of one that works for its caller.
+        self._known: Dict[int, Tuple[Any, Optional[Place]]] = {}
         self._names: Dict[str, int] = {}
 
     def patch(self, patches: Patches) -> None:
@@ -93,7 +94,7 @@ class ModuleCalls:
             stack = thread.stack
             if stack:
                 found = known.get(id(self))
-                place = found[1] if found is not None and found[0]() is self else calls._place(self)
+                place = (found[1] if found is not None and found[0]() is self else calls._place(self)) or stack[-1]
             else:
                 place = calls._outermost(self)
             stack.append(place)
@@ -162,16 +163,15 @@ class ModuleCalls:
             callback(module, True)
         return self._place_of(module) or NOWHERE
 
-    def _place(self, module: torch.nn.Module) -> Place:
+    def _place(self, module: torch.nn.Module) -> Optional[Place]:
         """Of a module that was not called before: it may have come since its outermost one was registered."""
         thread = self.thread
         if thread.root is not None:
             self._register(thread.root, thread.stack[0].model, thread.stack[0].path)
-        place = self._place_of(module)
-        if place is None:  # no child of any: it works for its caller
-            place = thread.stack[-1]
-            self._known[id(module)] = (weakref.ref(module), place)
-        return place
+        known = self._known.get(id(module))
+        if known is None or known[0]() is not module:  # no child of any
+            known = self._known[id(module)] = (weakref.ref(module), None)
+        return known[1]
 
     def _place_of(self, module: torch.nn.Module) -> Optional[Place]:
         known = self._known.get(id(module))
@@ -179,8 +179,16 @@ class ModuleCalls:
 
     def _register(self, root: torch.nn.Module, name: str, prefix: str = "") -> None:
         dot = prefix + "." if prefix else ""
-        for path, module in root.named_modules():
-            self._known[id(module)] = (weakref.ref(module), Place(name, dot + path if path else prefix))
+        seen = set()
+        for path, module in root.named_modules(remove_duplicate=False):
+            if id(module) not in seen:
+                place: Optional[Place] = Place(name, dot + path if path else prefix)
+            elif next(module.children(), None) is None and next(module.parameters(), None) is None:
+                place = None  # one activation in many places
+            else:
+                continue
+            seen.add(id(module))
+            self._known[id(module)] = (weakref.ref(module), place)
 
     def _name(self, root: torch.nn.Module) -> str:
         """The class name; a second model of the same class gets a number, a loss that is made anew at each step is not."""

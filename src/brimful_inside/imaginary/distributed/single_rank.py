@@ -83,6 +83,12 @@ def patch_alone(gpu: ImaginaryGpu, patches: Patches) -> None:
         for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
             if options.get(name, -1) == -1:
                 options[name] = int(os.environ[variable])
+        if int(options["world_size"]) != int(os.environ["WORLD_SIZE"]):
+            raise ValueError(
+                "one rank of %s was to be started alone (--ranks), and the script makes a process group of %d: where it starts "
+                "a rank for each card that it sees, name as many cards (--gpu NAME:%s)"
+                % (os.environ["WORLD_SIZE"], int(options["world_size"]), os.environ["WORLD_SIZE"])
+            )
         init(backend, **options)
 
     replace_everywhere(patches, "init_process_group", init_process_group)

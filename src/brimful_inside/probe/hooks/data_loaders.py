@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 import weakref
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe.batch_size import places_of_loader
@@ -31,6 +32,7 @@ class Loader:
         self.loader = weakref.ref(loader)
         self.role: Optional[str] = None
         self.passes = 0
+        self.epoch = 0  # of a subclass that has a generator as `__iter__`: how often that was asked for
         self.batches_seen = 0
         self.samples_seen: Optional[int] = 0
         self.wait_s = 0.0
@@ -58,6 +60,7 @@ class Pass:
     def __init__(self, loader: Loader, serial: int):
         self.loader = loader
         self.serial = serial
+        self.epoch = loader.epoch
         self.role: Optional[str] = None
         self.given = 0  # batches
         self.ended = False
@@ -77,22 +80,32 @@ def samples_in(index: Any, batch: Any, iterable: bool) -> Optional[int]:
 
 def _facts(loader: Any) -> Dict[str, Any]:
     """The loader's settings, as in `LoaderSeen`."""
-    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    batches = batch_sampler_of(loader)
+    sampler = batches if batches is not None else getattr(loader, "sampler", loader._index_sampler)
     plain = type(sampler).__name__ == "BatchSampler"
     inner = loader.sampler if plain else sampler
-    iterable = isinstance(loader.dataset, IterableDataset)
-    batch_size = loader.batch_size if loader.batch_size is not None else getattr(sampler, "batch_size", None)
+    iterable = loader._dataset_kind == torch_dataloader._DatasetKind.Iterable
+    batch_size = getattr(loader, "batch_size", None)
+    batch_size = batch_size if batch_size is not None else getattr(sampler, "batch_size", None)
     return {
         "batch_size": batch_size,
         "places": places_of_loader(batch_size),
         "dataset_length": None if iterable else _length(loader.dataset),
         "length": _length_of_iterable(loader) if iterable else _length(sampler),
         "sampler": type(inner).__name__,
-        "sampler_samples": _length(inner) if not iterable and (plain or loader.batch_sampler is None) else None,
+        "sampler_samples": _length(inner) if not iterable and (plain or batches is None) else None,
         "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
         "workers": int(loader.num_workers),
         "pin_memory": bool(loader.pin_memory),
     }
+
+
+def batch_sampler_of(loader: Any) -> Any:
+    """The sampler of batches, inside of one that repeats it for ever (ultralytics, timm). None without one: fastai's loaders
+    have no more than torch's iterators need."""
+    batches = getattr(loader, "batch_sampler", None)
+    inner = getattr(batches, "sampler", None)
+    return inner if isinstance(inner, BatchSampler) else batches
 
 
 def _length(thing: Any) -> Optional[int]:
@@ -105,7 +118,7 @@ def _length(thing: Any) -> Optional[int]:
 def _length_of_iterable(loader: Any) -> Optional[int]:
     """Batches of an iterable data set that knows its length. Not by len(loader), which remembers that it was asked."""
     samples = _length(loader.dataset)
-    if samples is None or loader.batch_size is None:
+    if samples is None or getattr(loader, "batch_size", None) is None:
         return samples
     return samples // loader.batch_size if loader.drop_last else -(-samples // loader.batch_size)
 
@@ -191,8 +204,21 @@ class Loaders:
         return bool(self._all)
 
     def begin(self, loader: Any) -> Pass:
+        return self._pass(self._known(loader))
+
+    def _pass(self, loader: Loader) -> Pass:
         self._serial += 1
-        return Pass(self._known(loader), self._serial)
+        return Pass(loader, self._serial)
+
+    def epoch_begins(self, loader: Any) -> None:
+        self._known(loader).epoch += 1
+
+    def in_epoch(self, one: Pass) -> Pass:
+        """The pass itself, or another one where a later epoch draws from its iterator."""
+        if one.epoch == one.loader.epoch:
+            return one
+        one.ended = True
+        return self._pass(one.loader)
 
     def _known(self, loader: Any) -> Loader:
         """A loader not seen before takes the place of a dead one over the same data set, whose length is among the facts
@@ -263,36 +289,91 @@ class Loaders:
         return [known.read(self._imaginary) for known in self._all[:MAX_LOADERS]]
 
 
+class _Ended(StopIteration):
+    """A pass that brimful ended."""
+
+
 def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
-    """Into the base classes: once a process, whatever number of probes it has. `probe_of_rank()` is the probe."""
-    patch(torch_dataloader.DataLoader, "__iter__", functools.partial(_iter, guarded(probe_of_rank)))
-    patch(torch_dataloader._BaseDataLoaderIter, "__next__", _next)
-    patch(torch_dataloader._BaseDataLoaderIter, "_next_index", _next_index)
-    patch(torch_dataloader._BaseDataLoaderIter, "_reset", _reset)
+    """Into the base classes: once a process, whatever number of probes it has. `probe_of_rank()` is the probe.
+
+    An iterator is where a pass is seen, whoever asked for it: subclasses of DataLoader keep one over several passes
+    (ultralytics), and loaders that are none use torch's iterators (fastai).
+    """
+    base = torch_dataloader._BaseDataLoaderIter
+    rank = guarded(probe_of_rank)
+    patch(torch_dataloader.DataLoader, "_get_iterator", functools.partial(_get_iterator, rank))
+    patch(base, "__init__", functools.partial(_init, rank))
+    patch(base, "__next__", _next)
+    patch(base, "_next_index", _next_index)
+    patch(base, "_reset", functools.partial(_reset, rank))
+    torch_dataloader.DataLoader.__init_subclass__ = classmethod(_init_subclass)
 
 
-def _iter(probe_of_rank: Callable[[], Any], original: Any, loader: Any) -> Any:
+def _get_iterator(probe_of_rank: Callable[[], Any], original: Any, loader: Any) -> Any:
     probe = probe_of_rank()
     own = probe.before_pass(loader) if probe is not None else None
-    iterator = own if own is not None else original(loader)
-    if probe is not None:
-        _attach(probe, loader, iterator)
-    return iterator
+    if own is None:
+        return original(loader)
+    _begin_pass(probe, loader, own)
+    return own
+
+
+def _init(probe_of_rank: Callable[[], Any], original: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+    _begin_pass(probe_of_rank(), loader, iterator)
+    original(iterator, loader, *args, **kwargs)
+
+
+def _reset(probe_of_rank: Callable[[], Any], original: Any, iterator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Of workers that persist: another pass begins. What a pass left before its end had drawn is gone."""
+    iterator.__dict__.pop(INDICES, None)
+    one = iterator.__dict__.get(ATTRIBUTE)
+    if args and one is not None and (one.given or one.ended):
+        _begin_pass(probe_of_rank(), args[0], iterator)
+    return original(iterator, *args, **kwargs)
 
 
 @guarded
-def _attach(probe: Any, loader: Any, iterator: Any) -> None:
-    if hasattr(iterator, "__dict__"):
+def _begin_pass(probe: Any, loader: Any, iterator: Any) -> None:
+    if probe is not None and hasattr(iterator, "__dict__"):
         iterator.__dict__[ATTRIBUTE] = probe.loaders.begin(loader)
+
+
+def _init_subclass(cls: Any, **kwargs: Any) -> None:
+    """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator that it draws from."""
+    super(torch_dataloader.DataLoader, cls).__init_subclass__(**kwargs)
+    own = cls.__dict__.get("__iter__")
+    if inspect.isgeneratorfunction(own):
+        cls.__iter__ = _ending(own)
+
+
+def _ending(generates: Any) -> Any:
+    @functools.wraps(generates)
+    def __iter__(loader: Any) -> Any:
+        _epoch_begins(loader)
+        try:
+            yield from generates(loader)
+        except RuntimeError as error:  # what Python makes of a StopIteration inside of a generator
+            if not isinstance(error.__cause__, _Ended):
+                raise
+
+    return __iter__
+
+
+@guarded
+def _epoch_begins(loader: Any) -> None:
+    probe = current_probe()
+    if probe is not None:
+        probe.loaders.epoch_begins(loader)
 
 
 def _next(original: Any, iterator: Any) -> Any:
     one, probe = iterator.__dict__.get(ATTRIBUTE), current_probe()
     if one is None or probe is None:
         return original(iterator)
+    one = iterator.__dict__[ATTRIBUTE] = probe.loaders.in_epoch(one)
     if probe.stops(one):
         one.ended = True
-        raise StopIteration
+        raise _Ended
     before = time.perf_counter()
     try:
         batch = original(iterator)
@@ -307,8 +388,3 @@ def _next_index(original: Any, iterator: Any) -> Any:
     index = original(iterator)
     iterator.__dict__.setdefault(INDICES, deque()).append(index)
     return index
-
-
-def _reset(original: Any, iterator: Any, *args: Any, **kwargs: Any) -> Any:
-    iterator.__dict__.pop(INDICES, None)  # of a pass that was left before its end, with workers that persist
-    return original(iterator, *args, **kwargs)

@@ -10,10 +10,10 @@ import sys
 import sysconfig
 import threading
 import traceback
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 import brimful_inside
-from brimful_inside.probe.context import call_probe, guarded
+from brimful_inside.probe.context import call_probe, current_context, guarded
 from brimful_inside.simulator.oom_patterns import match_oom
 from brimful_inside.wire import Failure
 
@@ -23,10 +23,17 @@ _INTERRUPTS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 # How PyTorch and others say that a tensor has no data; "meta" is the imaginary card (imaginary/cuda_api/devices.py).
 _NO_DATA = re.compile(r"\bmeta\b|Meta[A-Z]\w*Type|data is not allocated yet|Cannot access data pointer", re.IGNORECASE)
 _DRIVER = re.compile(r"libcuda|libcudart|libnvrtc|NVIDIA driver|cudaGetDeviceCount|CUDA driver|active drivers")
+# How torch hands on what a loader's worker raised (torch/_utils.py: ExceptionWrapper).
+_OF_WORKER = re.compile(
+    r"Caught (?P<type>\S+) in (?P<who>[^\n]*worker process \d+|pin memory thread[^\n]*)\.\nOriginal (?P<trace>.*)", re.DOTALL
+)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+# Of these an imaginary card raises none on purpose: in its own code they are defects.
+_DEFECTS = (AttributeError, TypeError, LookupError, NameError, AssertionError, ArithmeticError)
 _BUILDS = re.compile(r"torch[/\\]utils[/\\]cpp_extension\.py$")
 
 _LIBRARIES = tuple(
-    os.path.normcase(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
+    os.path.normcase(path) + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")) if path
 )
 _OURS = os.path.normcase(os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))) + os.sep
 
@@ -52,7 +59,7 @@ def _message(error: BaseException) -> str:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is neither an installed package's, nor Python's, nor ours."""
+    """Whether a file is neither an installed package's (nor its entry point), nor Python's, nor ours."""
     if path.startswith("<"):
         return path.startswith(("<stdin>", "<string>"))
     normal = os.path.normcase(os.path.abspath(path))
@@ -84,6 +91,33 @@ def needs_real_card(error: BaseException, is_users: Callable[[str], bool] = is_u
     line = linecache.getline(*of_user[-1]).strip()[:120] if of_user else ""
     first_line = text.strip().splitlines()[0][:120] if text.strip() else ""
     return "%s%s (%s: %s)" % (line and "`%s`: " % line, why, type(error).__name__, first_line)
+
+
+def raised_by(error: BaseException) -> str:
+    """Whose error this is, as in `Failure.raised_by`, by the frames that it passed."""
+    if _OF_WORKER.match(_message(error)):
+        return "worker"
+    files = [os.path.normcase(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [file[len(_OURS) :].split(os.sep, 1)[0] for file in files if file.startswith(_OURS)]
+    if ours and files[-1].startswith(_OURS) and isinstance(error, _DEFECTS):
+        return "brimful"
+    if isinstance(error, OSError):
+        overlay = getattr(current_context(), "overlay", None)
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
+        return "sandbox" if overlay is not None and any(overlay.is_why(error, name) for name in names) else "script"
+    return "card" if "imaginary" in ours and not is_users(files[-1]) else "script"
+
+
+def _own_words(error: BaseException) -> Tuple[str, str, Optional[str]]:
+    """(type, message, where) of an error; of one that a loader's worker raised, the worker's own."""
+    found = _OF_WORKER.match(_message(error))
+    if found is None:
+        return qualified_name(type(error)), _message(error), where_in_users_code(error.__traceback__)
+    last = found["trace"].strip().splitlines()[-1]
+    frames = [
+        f"{one['file']}:{one['line']} in {one['name']}" for one in _FRAME.finditer(found["trace"]) if is_users(one["file"])
+    ]
+    return found["type"], last.partition(": ")[2] or last, frames[-1] if frames else None
 
 
 class Failures:
@@ -140,16 +174,18 @@ class Failures:
         kind = kind_of(error)
         imaginary = "brimful_inside.imaginary.state.device" in sys.modules  # where there is an imaginary card, and only there
         needs = needs_real_card(error) if kind == CRASHED and imaginary else None
+        name, message, where = _own_words(error)
         return Failure(
             kind=kind if needs is None else UNSUPPORTED,
-            type=qualified_name(type(error)),
-            message=_message(error) if needs is None else needs,
+            type=name,
+            message=message if needs is None else needs,
             traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
-            where=where_in_users_code(error.__traceback__),
+            where=where,
             phase=phase,
             step=step,
             caught=caught,
             after_measured=after,
+            raised_by=raised_by(error),
         )
 
 

@@ -149,8 +149,19 @@ def watch_end_of_child(at_exit: Callable[[], None]) -> None:
     util.Finalize(None, end, exitpriority=-1000)
 
 
-def patch_spawn() -> None:
-    """torch.multiprocessing.spawn catches what its function raises and sends it to the parent as text."""
+def _start_processes(original: Any, fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **kwargs: Any) -> Any:
+    if nprocs > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise RuntimeError(
+            "torchrun started this process as rank %s of %s, and the script starts %d ranks by itself: they would wait for "
+            "each other for ever. Start it with python in place of torchrun"
+            % (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"), nprocs)
+        )
+    return original(fn, args, nprocs, *more, **kwargs)
+
+
+def patch_spawn(cut: bool) -> None:
+    """torch.multiprocessing.spawn catches what its function raises and sends it to the parent as text. In a trial (`cut`) ranks
+    that start ranks are refused: they would hang until its time limit."""
 
     def _wrap(original: Any, fn: Any, i: int, args: Any, error_file: Any) -> Any:
         def watched(*arguments: Any) -> Any:
@@ -162,4 +173,7 @@ def patch_spawn() -> None:
 
         return original(watched, i, args, error_file)
 
-    patch(sys.modules.get("torch.multiprocessing.spawn"), "_wrap", _wrap)  # as an attribute, that name is a function
+    spawn = sys.modules.get("torch.multiprocessing.spawn")  # as an attribute, that name is a function
+    patch(spawn, "_wrap", _wrap)
+    if cut:
+        patch(spawn, "start_processes", _start_processes)

@@ -207,6 +207,11 @@ class Overlay:
         """Files that the script loads as it found them and writes as well: it resumes from where they were written."""
         return sorted(self._loaded.intersection(self.written))
 
+    def is_why(self, error: OSError, path: str) -> bool:
+        """Whether a call failed because of the layer: `path` is a place in it, or is not found and there all the same."""
+        absolute = os.path.abspath(path)
+        return absolute.startswith(_below(self.root)) or (isinstance(error, FileNotFoundError) and _exists(absolute))
+
 
 def _below(folder: str) -> str:
     return folder.rstrip(os.sep) + os.sep

@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe.context import current_context, current_probe, guarded
-from brimful_inside.probe.hooks.data_loaders import ATTRIBUTE, INDICES, TRAIN
+from brimful_inside.probe.hooks.data_loaders import ATTRIBUTE, INDICES, TRAIN, batch_sampler_of
 from brimful_inside.probe.worst_case.batch_tensors import tensors_of
 from brimful_inside.probe.worst_case.scan import Scan, random_state_kept
 from brimful_inside.probe.worst_case.scan_cache import ScanCache
@@ -130,14 +130,15 @@ def _sentence(scan: Scan) -> str:
 
 
 def _has_custom_batches(loader: Any) -> bool:
-    return loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler
+    batches = batch_sampler_of(loader)
+    return batches is not None and type(batches) is not BatchSampler
 
 
 def _batch_of_custom_sampler(loader: Any, scan: Scan) -> Optional[List[int]]:
     """The largest batch of a batch sampler whose batches differ in length (by a budget of tokens, say); else None."""
     if not _has_custom_batches(loader):
         return None
-    sampler, drawn = loader.batch_sampler, []
+    sampler, drawn = batch_sampler_of(loader), []
     with random_state_kept(sampler, *vars(sampler).values()):
         for index in sampler:
             drawn.append([int(i) for i in index])

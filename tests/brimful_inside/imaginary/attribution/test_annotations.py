@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
+import sysconfig
 
 import pytest
 import torch
@@ -146,3 +148,26 @@ def test_an_exception_leaves_no_module_behind():
     kept = []
     row, site = Read(work).allocations[-1]
     assert "zeros" in row.op and (site.model, site.during) == ("", "")
+
+
+class Shares(nn.Module):
+    def __init__(self):
+        super().__init__()
+        act = nn.GELU()
+        self.first, self.second = (nn.Sequential(nn.Linear(64, 64), act) for _ in range(2))
+        self.own = nn.GELU()
+
+    def forward(self, data):
+        return self.own(self.second(self.first(data)))
+
+
+def test_what_an_activation_in_several_places_takes_belongs_to_each_place():
+    read = Read(lambda: train(Shares(), steps=1))
+    assert read.where("gelu", "forward") == ["first", "second", "own"]
+
+
+def test_an_entry_point_of_a_package_is_no_line_of_the_script(tmp_path):
+    program = os.path.join(sysconfig.get_path("scripts"), "my-train")
+    work = compile("train(net, steps=1)", program, "exec")
+    read = Read(lambda: exec(work, {"train": train, "net": Net()}))
+    assert not any(site.where.startswith("my-train") for _, site in read.allocations)

@@ -111,3 +111,94 @@ def test_the_facts_of_a_loader_are_its_settings():
     assert stream._IterableDataset_len_called is None  # asking is not to be noticed
     own = BatchSampler(SequentialSampler(range(10)), 5, False)
     assert Loader(DataLoader(TensorDataset(torch.zeros(10)), batch_sampler=own)).facts["batch_size"] == 5
+
+
+ENDLESS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Repeated:
+    def __init__(self, sampler):
+        self.sampler = sampler
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+class Endless(DataLoader):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+        self.iterator = None
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+    def __iter__(self):
+        if self.iterator is None:
+            self.iterator = self._get_iterator()
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = TensorDataset(torch.randn(64, 4), torch.zeros(64, dtype=torch.long))
+train, val = Endless(data, batch_size=16, shuffle=True), Endless(data, batch_size=32)
+for epoch in range(5):
+    for x, y in train:
+        optimizer.zero_grad(); torch.nn.functional.cross_entropy(model(x), y).backward(); optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        print("evaluated", len([model(x) for x, _ in val]))
+    model.train()
+"""
+
+
+@pytest.mark.parametrize(("batch_size", "evaluations"), [(16, 1), (64, 3)], ids=["an epoch of 4 steps", "of one step"])
+def test_a_loader_that_keeps_one_endless_iterator_is_seen_cut_and_evaluated(run_trial, batch_size, evaluations):
+    """As ultralytics and timm have it: a subclass whose `__iter__` draws from an iterator of all epochs."""
+    seen = run_trial(ENDLESS.replace("batch_size=16", "batch_size=%d" % batch_size))
+    assert seen.exit_code == 0 and not seen.failures, seen.stderr
+    assert seen.stdout.splitlines() == ["evaluated 2"] * evaluations
+    train, val = seen.report["loaders"]
+    assert (train["role"], train["batch_size"], train["dataset_length"]) == ("train", batch_size, 64)
+    assert train["length"] == 64 // batch_size
+    assert (val["role"], val["iterations"]) == ("eval", evaluations)
+    assert seen.report["steps"] == 4 and "eval" in seen.report["phases"]
+
+
+TORCHS_ITERATOR = """
+import itertools
+import torch
+from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
+
+class Own:
+    _IterableDataset_len_called, _auto_collation, drop_last, in_order = None, False, False, True
+    _index_sampler, generator, prefetch_factor = itertools.count(), None, 2
+    _dataset_kind = _DatasetKind.Iterable
+    pin_memory, num_workers, timeout, persistent_workers, pin_memory_device = False, 0, 0, False, ""
+    worker_init_fn = multiprocessing_context = None
+    collate_fn = staticmethod(lambda batch: batch)
+    def _get_shared_seed(self):
+        return None
+    @property
+    def dataset(self):
+        return self
+    def __iter__(self):
+        return (torch.randn(6, 4) for _ in range(20))
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x in _SingleProcessDataLoaderIter(Own()):
+    optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
+"""
+
+
+def test_a_loader_that_is_none_but_uses_torchs_iterators_is_seen(run_trial):
+    """As fastai has it."""
+    seen = run_trial(TORCHS_ITERATOR)
+    (loader,) = seen.report["loaders"]
+    assert (loader["role"], loader["batches"][0]["samples"], loader["batch_size"]) == ("train", 6, None)
+    assert seen.report["steps"] == 4, "it ended early"
+
+
+def test_a_subclass_that_fails_by_itself_still_fails(run_trial):
+    seen = run_trial(ENDLESS.replace("for _ in range(len(self)):", "for _ in iter([next(iter(()))]):"))
+    assert seen.failures[0]["type"] == "RuntimeError" and "StopIteration" in seen.failures[0]["message"]

@@ -1,12 +1,20 @@
 import json
+import os
 import sys
+import sysconfig
+import types
 
 import pytest
 import torch
 
+import brimful_inside
 from brimful_inside.imaginary.state.errors import Unsupported
-from brimful_inside.probe.hooks.exceptions import Failures, is_users, kind_of, needs_real_card, where_in_users_code
+from brimful_inside.probe.hooks import exceptions
+from brimful_inside.probe.hooks.exceptions import Failures, is_users, kind_of, needs_real_card, raised_by, where_in_users_code
+from brimful_inside.probe.sandbox.overlay import Overlay
 from tests.brimful_inside.helper import CARD
+
+OURS = os.path.dirname(str(brimful_inside.__file__))
 
 
 @pytest.mark.parametrize(
@@ -124,3 +132,58 @@ def test_building_a_cuda_extension_is_named_by_the_line_that_builds_it(tmp_path)
     except OSError as error:
         found = needs_real_card(error, lambda file: file == __file__)
     assert found.startswith('`space["load"]()`: it builds a CUDA extension') and "CUDA_HOME" in found
+
+
+WORKERS = """Caught FileNotFoundError in DataLoader worker process 3.
+Original Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+    data = fetcher.fetch(index)
+  File "/home/me/data.py", line 12, in __getitem__
+    return open(self.paths[index]).read()
+FileNotFoundError: [Errno 2] No such file or directory: '/data/7.jpg'
+"""
+
+
+def test_an_error_of_a_loaders_worker_is_reported_in_the_workers_own_words():
+    reported, failures = failures_at(("train", 0, False))
+    failures.left_the_script(FileNotFoundError(WORKERS))
+    (failure,) = reported
+    assert (failure.raised_by, failure.type) == ("worker", "FileNotFoundError")
+    assert failure.message == "[Errno 2] No such file or directory: '/data/7.jpg'"
+    assert failure.where == "/home/me/data.py:12 in __getitem__"
+
+
+def raised_in(file, error):
+    """`error`, raised by code of `file`, which this test called."""
+    try:
+        exec(compile("raise error", file, "exec"), {"error": error})
+    except Exception as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("file", "error", "who"),
+    [
+        ("/home/me/train.py", ValueError("x"), "script"),
+        ("/home/me/train.py", FileNotFoundError(2, "No such file", "/nowhere"), "script"),
+        (os.path.join(OURS, "imaginary", "dispatch", "dispatch_mode.py"), AttributeError("x"), "brimful"),
+        (os.path.join(OURS, "probe", "sandbox", "overlay.py"), KeyError("x"), "brimful"),
+        (os.path.join(OURS, "imaginary", "dispatch", "dispatch_mode.py"), RuntimeError("shapes differ"), "card"),
+    ],
+)
+def test_the_frames_of_an_error_show_whose_it_is(file, error, who):
+    assert raised_by(raised_in(file, error)) == who
+
+
+def test_a_file_that_is_there_and_was_not_found_is_the_sandboxs_error(tmp_path, monkeypatch):
+    there = tmp_path / "there"
+    there.touch()
+    overlay = Overlay(str(tmp_path / "trial"))
+    monkeypatch.setattr(exceptions, "current_context", lambda: types.SimpleNamespace(overlay=overlay))
+    for path, who in ((there, "sandbox"), (tmp_path / "missing", "script"), (overlay.root + "/work/out", "sandbox")):
+        assert raised_by(FileNotFoundError(2, "No such file", str(path))) == who
+    assert raised_by(PermissionError(13, "Permission denied", str(there))) == "script"
+
+
+def test_an_entry_point_of_a_package_is_no_users_file():
+    assert not is_users(os.path.join(sysconfig.get_path("scripts"), "yolo"))

@@ -109,3 +109,16 @@ def test_a_rank_that_was_started_alone_waits_for_nobody(monkeypatch):
     assert exit.others() == 63
     monkeypatch.setenv(ALONE_VARIABLE, "1")
     assert exit.others() == 0
+
+
+def test_ranks_that_torchrun_started_may_start_no_more(monkeypatch):
+    started = []
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="torchrun started this process as rank 1 of 2, and the script starts 4 ranks"):
+        exit._start_processes(lambda *args: started.append(args), print, (), 4)
+    exit._start_processes(lambda *args: started.append(args), print, (), 1)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    exit._start_processes(lambda *args: started.append(args), print, (), 4)
+    assert [args[2] for args in started] == [1, 4]

@@ -1,0 +1,176 @@
+"""Makes small data for the programs of `bench.strangers`: `python make_data.py KIND FOLDER`, in the environment they run in.
+
+Nothing is downloaded: pictures are noise, texts are words drawn at random, models have random weights.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+WORDS = [
+    "the",
+    "a",
+    "red",
+    "small",
+    "quick",
+    "cat",
+    "dog",
+    "bird",
+    "tree",
+    "house",
+    "river",
+    "runs",
+    "sees",
+    "finds",
+    "likes",
+    "under",
+    "over",
+    "near",
+    "and",
+    "then",
+    "again",
+]
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(5, 24))) for _ in range(count)]
+
+
+def pictures(folder: Path, count: int = 96, side: int = 96) -> None:
+    """train/ and val/ with a folder for each of two classes."""
+    import numpy as np
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for split, number in (("train", count), ("val", count // 3)):
+        for at in range(number):
+            path = folder / split / f"class{at % 2}" / f"{at:04}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(draw.integers(0, 255, (side, side, 3), dtype=np.uint8)).save(path)
+
+
+def boxes(folder: Path) -> None:
+    """A data set as `yolo detect train` reads it."""
+    pictures(folder / "all", 64, 160)
+    lines = {}
+    for split in ("train", "val"):
+        images, labels = folder / "images" / split, folder / "labels" / split
+        images.mkdir(parents=True)
+        labels.mkdir(parents=True)
+        for path in sorted((folder / "all" / split).rglob("*.jpg")):
+            path.rename(images / path.name)
+            (labels / f"{path.stem}.txt").write_text("0 0.5 0.5 0.4 0.3\n1 0.25 0.3 0.2 0.2\n")
+        lines[split] = f"images/{split}"
+    text = f"path: {folder.resolve()}\ntrain: {lines['train']}\nval: {lines['val']}\nnames:\n  0: one\n  1: two\n"
+    (folder / "data.yaml").write_text(text)
+
+
+def captions(folder: Path) -> None:
+    """Pictures, and a table of them with a caption each, as open_clip reads it."""
+    pictures(folder / "all", 256, 64)
+    for split in ("train", "val"):
+        paths = sorted((folder / "all" / split).rglob("*.jpg"))
+        rows = [f"{path.resolve()}\t{text}" for path, text in zip(paths, sentences(len(paths)), strict=True)]
+        (folder / f"{split}.csv").write_text("\n".join(["filepath\ttitle", *rows]) + "\n")
+
+
+def tokenizer(folder: Path) -> None:
+    """A tokenizer of whole words with a chat template, as `AutoTokenizer` reads it."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<unk>", "<s>", "</s>", "<pad>", "user", "assistant", ":"]
+    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate([*special, *WORDS])}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="<pad>", model_max_length=256
+    )
+    made.chat_template = "{% for m in messages %}{{ m['role'] }} : {{ m['content'] }} {% endfor %}"
+    made.save_pretrained(folder)
+
+
+def language_model(folder: Path) -> None:
+    """A small Llama with its tokenizer."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=4096, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=3, **sizes)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer(folder)
+
+
+def encoder_model(folder: Path) -> None:
+    """A small BERT with its tokenizer."""
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+    BertModel(BertConfig(vocab_size=4096, pad_token_id=3, **sizes)).save_pretrained(folder)
+    tokenizer(folder)
+
+
+def _rows(folder: Path, name: str, rows: list[dict[str, str]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def texts(folder: Path) -> None:
+    """Rows of text, with a small language model."""
+    language_model(folder / "model")
+    for split, count in (("train", 400), ("test", 40)):
+        _rows(folder / "rows", f"{split}.jsonl", [{"text": text} for text in sentences(count)])
+
+
+def preferences(folder: Path) -> None:
+    """Prompts with an answer that was chosen and one that was not, with a small language model."""
+    language_model(folder / "model")
+    for split, count in (("train", 400), ("test", 40)):
+        parts = zip(sentences(count, 1), sentences(count, 2), sentences(count, 3), strict=True)
+        _rows(folder / "rows", f"{split}.jsonl", [{"prompt": p, "chosen": c, "rejected": r} for p, c, r in parts])
+
+
+def pairs(folder: Path) -> None:
+    """Pairs of sentences, with a small encoder."""
+    encoder_model(folder / "model")
+    parts = zip(sentences(600, 1), sentences(600, 2), strict=True)
+    _rows(folder, "pairs.jsonl", [{"anchor": a, "positive": b} for a, b in parts])
+
+
+def lightning_checkpoint(folder: Path) -> None:
+    """Rows of instructions, and a checkpoint of litgpt with random weights."""
+    import torch
+    from litgpt import GPT, Config
+    from litgpt.utils import save_config
+
+    tokenizer(folder / "model")
+    config = Config.from_name("pythia-14m")
+    save_config(config, folder / "model")
+    torch.save(GPT(config).state_dict(), folder / "model" / "lit_model.pth")
+    parts = zip(sentences(300, 1), sentences(300, 2), strict=True)
+    rows = [{"instruction": question, "input": "", "output": answer} for question, answer in parts]
+    (folder / "rows.json").write_text(json.dumps(rows))
+
+
+def text_files(folder: Path) -> None:
+    """Plain text, and litgpt's tokenizer."""
+    tokenizer(folder / "model")
+    (folder / "text").mkdir(parents=True)
+    for at in range(4):
+        (folder / "text" / f"{at}.txt").write_text("\n".join(sentences(2000, at)))
+
+
+def nothing(folder: Path) -> None:
+    """The program brings its own data."""
+
+
+KINDS = {
+    made.__name__: made
+    for made in (boxes, captions, lightning_checkpoint, nothing, pairs, pictures, preferences, text_files, texts)
+}
+
+if __name__ == "__main__":
+    kind, where = sys.argv[1:]
+    KINDS[kind](Path(where))
