@@ -154,7 +154,7 @@ for epoch in range(5):
 @pytest.mark.parametrize(("batch_size", "evaluations"), [(16, 1), (64, 3)], ids=["an epoch of 4 steps", "of one step"])
 def test_a_loader_that_keeps_one_endless_iterator_is_seen_cut_and_evaluated(run_trial, batch_size, evaluations):
     """As ultralytics and timm have it: a subclass whose `__iter__` draws from an iterator of all epochs."""
-    seen = run_trial(ENDLESS.replace("batch_size=16", "batch_size=%d" % batch_size))
+    seen = run_trial(ENDLESS.replace("batch_size=16", f"batch_size={batch_size}"))
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.splitlines() == ["evaluated 2"] * evaluations
     train, val = seen.report["loaders"]
