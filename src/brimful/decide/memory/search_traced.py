@@ -100,7 +100,8 @@ class _Known:
     @property
     def unfollowed(self) -> int | None:
         """The second largest size that was traced, where the largest takes exactly as much memory, while a smaller one takes
-        less or the loader gave both the same batch: from there on the script follows no size. None where it does."""
+        less, or where both accumulate the same batches to steps of their size: the script's memory does not follow the size.
+        None where it does, or where `Bracket.ignored` will tell."""
         given = {size: self.bracket.given.get(self.bracket.samples(size)) for size in self.programs}
         held = {size: sum(program.sizes) for size, program in sorted(self.programs.items())}
         if len(held) < 2 or self.bracket.ignored or (self.bracket.low is not None and self.bracket.low == self.bracket.upper):
@@ -108,7 +109,7 @@ class _Known:
         *smaller, small, large = held
         one, other = given[small], given[large]
         alike = one is not None and other is not None and one.batch == other.batch
-        if held[small] != held[large] or (one and other and not alike):
+        if held[small] != held[large] or (one and other and (not alike or one == other)):
             return None
         return small if alike or any(held[size] < held[small] for size in smaller) else None
 
