@@ -306,7 +306,8 @@ def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
     patch(base, "__next__", _next)
     patch(base, "_next_index", _next_index)
     patch(base, "_reset", functools.partial(_reset, rank))
-    torch_dataloader.DataLoader.__init_subclass__ = classmethod(_init_subclass)
+    loaders: Any = torch_dataloader.DataLoader
+    loaders.__init_subclass__ = classmethod(_init_subclass)
 
 
 def _get_iterator(probe_of_rank: Callable[[], Any], original: Any, loader: Any) -> Any:
