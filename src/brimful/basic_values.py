@@ -221,6 +221,8 @@ class TrialResult(Execution):
     trial: Trial
     samples_per_step: int | None = None  # effective batch: over all ranks
     step_s: tuple[float, ...] = ()  # measured steps, slowest rank; () on an imaginary card
+    samples_per_cpu_s: float | None = None  # on a CPU: for each second of the ranks' processor time in the measured steps
+    others_share: float | None = None  # of the cores' time while it ran, taken by other processes; None: not known
 
 
 @dataclass(frozen=True)

@@ -222,6 +222,21 @@ def _is_free(flag: str) -> bool:
     return any(map(_FREE_NAMES.fullmatch, last)) or (len(parts) == 1 and parts[0] in _GENERIC_NAMES)
 
 
+def without(command: Command, names: Sequence[str]) -> Command | None:
+    """The command without the words in which these placeholders stand, and the flags before them, so that the script takes its
+    own defaults. None where one stands in no flag's or key's place."""
+    argv: list[str] = []
+    for word in command.argv:
+        found = [name for name in _PLACEHOLDER.findall(word) if name in names]
+        if not found:
+            argv.append(word)
+        elif word == f"{{{found[0]}}}" and argv and argv[-1].startswith("-") and argv[-1] != "-c":
+            argv.pop()
+        elif not re.fullmatch(r"[\w@/.+-]+=\{" + found[0] + r"\}", word):
+            return None
+    return replace(command, argv=tuple(argv))
+
+
 def signature(command: Command) -> tuple[str, ...]:
     """What two commands have in common that differ in their settings alone: values behind known flags and placeholders are
     ``*``, and what only a run needs (accumulation, ``{resume}``) or what is free (`free_values`) is left out. One Python is

@@ -97,6 +97,10 @@ class TrialFailed(CommandFailed):
     """A trial ended in a way that shows nothing about memory or speed: timed out, killed, no step taken."""
 
 
+class TimeIsUp(TrialFailed):
+    """The time limit of a whole search came before anything could be named."""
+
+
 class ProbeNotLoaded(CommandFailed):
     """No training process of the command reported in, so brimful measured nothing."""
 

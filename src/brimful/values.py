@@ -201,6 +201,8 @@ class Plan:
     peak_bytes: Estimate | None = None
     samples_per_s: Estimate | None = None
     baseline_samples_per_s: Estimate | None = None  # the user's own settings, measured in the same session
+    gain: Estimate | None = None  # how many times as fast as these, both run by turns; None where it is these, or not known
+    partial: str | None = None  # what ended the search before its time; None: it came to its end
     warnings: tuple[Diagnostic, ...] = ()
     sizes: tuple[TriedSize, ...] = ()  # ascending
     places: dict[str, Place] = field(default_factory=dict)  # setting -> where brimful sets it in a script without a flag

@@ -234,6 +234,7 @@ class Report:
     steps: int  # by the optimizer that stepped first, warm-up included
     warmup_steps: int
     step_s: List[float] = field(default_factory=list)  # of each measured step, end to end; [] on an imaginary card
+    cpu_s: List[float] = field(default_factory=list)  # on a CPU: the process's processor time in each of them
     loading_s: List[float] = field(default_factory=list)  # of it spent waiting for data; [] where not known
     micro_batches_per_step: List[int] = field(default_factory=list)  # batches that went into each step
     samples_per_step: List[Optional[int]] = field(default_factory=list)

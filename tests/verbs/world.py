@@ -39,6 +39,8 @@ class World:
     dataset: int | None = 10_000
     cap: int | None = None
     ignores: bool = False
+    own: int = 16  # what the script takes without its flag
+    own_workers: int = 0
     overhead_s: float = 0.01
     sample_s: float = 0.001
     device_bytes: int = 80 * GIB  # what the (real) device or host can hold before it is out of memory
@@ -50,7 +52,7 @@ class World:
 
     def batch(self, trial: Trial) -> int:
         """What the loader gives for what the trial asks."""
-        asked = 16 if self.ignores else int(trial.settings.get("batch_size", 16))
+        asked = self.own if self.ignores else int(trial.settings.get("batch_size", self.own))
         return min(n for n in (asked, self.dataset, self.cap) if n is not None)
 
     def activations(self, size: int) -> int:
@@ -126,8 +128,8 @@ class World:
     def _report(self, trial: Trial, size: int, steps: int, step_s: float | None, peak: PhasePeak | None) -> Report:
         batches = [BatchSeen(size, [[size, 8]], f"{n:x}") for n in range(min(steps, 64))]
         loader = LoaderSeen(
-            "train", self.cap or int(trial.settings.get("batch_size", 16)), self.dataset, None, "RandomSampler", self.dataset,
-            False, 0, False, steps, steps * size, 0.0, batches, places=list(self.places) if trial.find_places else [],
+            "train", self.cap or int(trial.settings.get("batch_size", self.own)), self.dataset, None, "RandomSampler",
+            self.dataset, False, int(trial.settings.get("num_workers", self.own_workers)), False, steps, steps * size, 0.0, batches, places=list(self.places) if trial.find_places else [],
         )  # fmt: skip
         wide = self.width_follows and trial.command.places and trial.command.places["batch_size"].kind == "script"
         optimizer = OptimizerSeen("Adam", steps, size if wide else 10, [1e-3], [1e-3])

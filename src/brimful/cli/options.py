@@ -30,8 +30,9 @@ class Common:
     """Memory that may be used: a share of what is free (90%, the default) or bytes (20GiB)."""
     max_batch_size: Annotated[str | None, Parameter(group=TRIALS)] = None
     """Never name or try a larger batch size."""
-    time_limit: Annotated[str, Parameter(group=TRIALS)] = "10min"
-    """The longest that one trial may take."""
+    time_limit: Annotated[str | None, Parameter(group=TRIALS)] = None
+    """The longest that one trial may take (10min without it); of tune, the longest that the whole search may take: the best so
+    far is the plan then."""
     steps: Annotated[str | None, Parameter(group=TRIALS)] = None
     """Measured optimizer steps of a trial."""
     batch_size_from: Annotated[str, Parameter(group=TRIALS)] = "auto"
@@ -50,7 +51,7 @@ class Common:
             home=self.home,
             budget=self.budget,
             max_batch_size=parse_batch_size(self.max_batch_size) if self.max_batch_size is not None else None,
-            time_limit_s=parse_duration(self.time_limit),
+            time_limit_s=parse_duration(self.time_limit) if self.time_limit is not None else None,
             steps=whole("--steps", self.steps, 1) if self.steps is not None else None,
             batch_size_from=self.batch_size_from,
             watcher=watcher,

@@ -131,15 +131,22 @@ def step_times(reports: Sequence[Report]) -> tuple[float, ...]:
 
 def samples_per_second(reports: Sequence[Report]) -> float | None:
     """Samples per second of all ranks together, over the measured steps; None without a clock or a count."""
-    rates = []
-    for report in reports:
-        samples = _measured(report, report.samples_per_step)
-        pairs = [(s, t) for s, t in zip(samples, report.step_s, strict=False) if s is not None]
-        seconds = sum(t for _, t in pairs)
-        if not pairs or seconds <= 0:
-            return None
-        rates.append(sum(s for s, _ in pairs) / seconds)
-    return sum(rates) if rates else None
+    sums = [_samples_in(report, report.step_s) for report in reports]
+    return sum(samples / seconds for samples, seconds in sums) if sums and all(seconds > 0 for _, seconds in sums) else None
+
+
+def samples_per_processor_second(reports: Sequence[Report]) -> float | None:
+    """The same for a second of processor time that any of the ranks used; None where it is not known."""
+    sums = [_samples_in(report, report.cpu_s) for report in reports]
+    seconds = sum(seconds for _, seconds in sums)
+    return sum(samples for samples, _ in sums) / seconds if sums and all(s > 0 for _, s in sums) else None
+
+
+def _samples_in(report: Report, seconds: Sequence[float]) -> tuple[int, float]:
+    """Samples of the measured steps that are counted, and the sum of `seconds`, one for each step, of those."""
+    pairs = zip(_measured(report, report.samples_per_step), seconds, strict=False)
+    counted = [(samples, time_s) for samples, time_s in pairs if samples is not None]
+    return sum(samples for samples, _ in counted), sum(time_s for _, time_s in counted)
 
 
 def loading_share(reports: Sequence[Report]) -> float | None:

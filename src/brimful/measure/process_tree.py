@@ -24,6 +24,15 @@ class ProcessTree:
         self._root_pid = root_pid
         self._config_path = config_path
         self._known: dict[int, psutil.Process] = {}
+        self._processor_s: dict[int, float] = {}  # by process, as it was last seen
+
+    def processor_s(self) -> float:
+        """Processor time of all members so far, of those that have ended as they were last seen."""
+        for pid, process in self._known.items():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                self._processor_s[pid] = times.user + times.system
+        return sum(self._processor_s.values())
 
     def members(self, thorough: bool = False) -> list[psutil.Process]:
         """Living members. Descendants alone are cheap to find; `thorough` also finds those that were orphaned."""

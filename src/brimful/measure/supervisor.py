@@ -22,6 +22,7 @@ from brimful import codec
 from brimful.errors import DiskFull, NoSuchCommand
 from brimful.measure import host
 from brimful.measure.gather import role_of
+from brimful.measure.other_load import OtherLoad
 from brimful.measure.output import OutputFiles
 from brimful.measure.process_tree import MemorySampler, ProcessTree
 from brimful.measure.signal_forwarding import SignalForwarding, send_to_group
@@ -67,6 +68,7 @@ class Ending:
     peak_host_bytes: int | None
     duration_s: float
     left_behind: int = 0  # processes that brimful ended after the command had ended
+    others_share: float | None = None  # of the cores' time meanwhile, taken by other processes; None: too short to say
 
 
 def require_startable(program: str) -> None:
@@ -154,13 +156,15 @@ class _Supervisor:
         self._poll_s = POLL_S if watch.host_limit_bytes is None else POLL_UNDER_LIMIT_S
         self._began_s = self._next_heartbeat_s = time.monotonic()
         self._heartbeat_stops = False
+        self._load = OtherLoad(self._tree)
 
     def to_the_end(self, kills_before: int) -> Ending:
-        stop, code, left = None, None, 0
+        stop, code, left, others_share = None, None, 0, None
         try:
             self._signals.forward_to(lambda number: send_to_group(self._process.pid, self._folder, number))
             stop = self._wait()
             code = self._process.poll()
+            others_share = self._load.share()
             left = self._wait_for_leftovers() if stop is None and self._watch.waits_for_leftovers else 0
         except KeyboardInterrupt:
             stop = Stop.INTERRUPT
@@ -171,7 +175,9 @@ class _Supervisor:
             self._output.drain()
             self._signals.forward_to(None)
         duration_s = time.monotonic() - self._began_s
-        return Ending(code, stop, host.oom_kills() - kills_before, self._sampler.peak_bytes or None, duration_s, left)
+        return Ending(
+            code, stop, host.oom_kills() - kills_before, self._sampler.peak_bytes or None, duration_s, left, others_share
+        )
 
     def _wait(self) -> Stop | None:
         """Until the command is over (None) or there is a reason to end it."""
@@ -181,6 +187,7 @@ class _Supervisor:
             self._sampler.poll(now_s)
             if now_s >= self._next_heartbeat_s:
                 self._next_heartbeat_s = now_s + self._watch.heartbeat_every_s
+                self._load.poll()
                 self._heartbeat_stops = bool(self._watch.heartbeat(now_s - self._began_s, self._sampler.latest_bytes))
         return stop
 

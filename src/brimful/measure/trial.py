@@ -145,6 +145,8 @@ def _result(trial: Trial, folder: Path, record_folder: Path, ending: Ending) -> 
         samples_per_step=gather.samples_per_step(reports, trial.device.ranks or 1),
         step_s=gather.step_times(reports) if timed else (),
         samples_per_s=gather.samples_per_second(reports) if timed else None,
+        samples_per_cpu_s=gather.samples_per_processor_second(reports) if timed else None,
+        others_share=ending.others_share,
         loading_share=gather.loading_share(reports),
         **outcome.execution_fields(cause, ending, reported, str(folder.resolve().relative_to(record_folder.resolve()))),
     )

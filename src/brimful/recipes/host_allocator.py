@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from brimful.decide.tune.search import ALLOCATOR
+from brimful.decide.tune.problem import ALLOCATOR
 from brimful.errors import UsageError
 from brimful.train.checking import Effective
 

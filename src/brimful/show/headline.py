@@ -78,14 +78,24 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
     unknown = plan.objective is Objective.FASTEST and plan.samples_per_s is None
     objective = Objective.LARGEST if unknown else plan.objective
-    sentence = f"Batch size {setting_text(chosen.effective)} {_RANKS[objective]}{_on(record)}"
+    sentence = _named(plan, setting_text(chosen.effective), objective) + _on(record)
     parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
     if parts:
-        sentence += ": " + ", ".join(parts)
+        sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
     largest = record.memory.largest_batch_size if record and record.memory else None
     if objective is Objective.FASTEST and largest is not None and largest != chosen.effective:
         sentence += f"; the largest that fits is {largest:,}"
-    return Headline("good" if plan.verified else "note", sentence + ("." if plan.verified else ". No trial has confirmed it."))
+    tone = "good" if plan.verified and not plan.partial else "note"
+    return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
+
+
+def _named(plan: Plan, size: str, objective: Objective) -> str:
+    """What is said of the batch size: it stays where nothing is clearly faster than the user's own settings."""
+    same = plan.samples_per_s is not None and plan.samples_per_s == plan.baseline_samples_per_s
+    text = f"Batch size {size} {'is the fastest so far' if plan.partial else _RANKS[objective]}"
+    if same and objective is Objective.FASTEST:
+        text = f"Your own settings stay, batch size {size}: nothing that ran was clearly faster"
+    return f"Partial ({plan.partial}): {text[:1].lower()}{text[1:]}" if plan.partial else text
 
 
 def of_prediction(prediction: Prediction) -> Headline:
@@ -201,7 +211,9 @@ def _speed_part(plan: Plan) -> str:
     if before is None or not before.value:
         return text
     if now == before:
-        return f"{text}, as with your own settings"
+        return text
+    if plan.gain is not None:
+        return f"{text}, {plan.gain.value:.2f} × your own settings ({plan.gain.note})"
     own = f"the {speed_text(before.value)} of your own settings"
     if _overlap(now, before):
         return f"{text}, not clearly different from {own} (their intervals overlap)"

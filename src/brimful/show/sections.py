@@ -44,6 +44,7 @@ from brimful.values import (
     Plan,
     Point,
     Record,
+    Setting,
     Source,
     SpeedEstimate,
     TrialKind,
@@ -160,28 +161,36 @@ def effective_rows(audit: Audit) -> tuple[tuple[str, Cell], ...]:
 
 
 def changes_table(record: Record) -> list[Section]:
-    """The user's own settings and the plan's side by side; [] unless both speeds were measured."""
+    """The user's own settings and the plan's side by side; [] where they are the same, or not both speeds were measured."""
     plan = record.plan
-    if plan is None or plan.samples_per_s is None or plan.baseline_samples_per_s is None:
+    if plan is None or plan.samples_per_s is None or plan.baseline_samples_per_s in (None, plan.samples_per_s):
         return []
     sizes = [s for s in plan.settings if s.name == "batch_size"]
     rows = [(Cell("batch size"), Cell(setting_text(s.requested)), Cell(setting_text(s.effective)), Cell("")) for s in sizes]
     before, after = plan.baseline_samples_per_s, plan.samples_per_s
-    rows.append((Cell("speed"), speed_cell(before), speed_cell(after), _ratio(before.value, after.value)))
-    own = next((s.requested for s in sizes), None)
-    timed = _last(record, own, {}), _last(record, planned_batch_size(record), plan.environment)
-    memory = _last(record, own, {}, TrialKind.MEMORY), _last(record, planned_batch_size(record), None, TrialKind.MEMORY)
+    change = replace(_ratio(1, plan.gain.value), note=plan.gain.note) if plan.gain else _ratio(before.value, after.value)
+    rows.append((Cell("speed"), speed_cell(before), speed_cell(after), change))
+    own = {s.name: s.requested for s in plan.settings if s.requested is not None and s.name not in plan.environment}
+    planned = {s.name: s.effective for s in plan.settings if s.name not in plan.environment}
+    timed = _last(record, own, {}), _last(record, planned, plan.environment)
+    memory = _last(record, own, {}, TrialKind.MEMORY), _last(record, planned, None, TrialKind.MEMORY)
     rows += _step_row(*timed) + _peak_row(memory[0] or timed[0], memory[1], plan.peak_bytes, record)
     columns = (Column(""), Column("your settings"), Column("the plan"), Column("change", whole=True))
     return [Table("Before and after", columns, tuple(rows))]
 
 
 def _last(
-    record: Record, size: object, environment: dict[str, str] | None, kind: TrialKind = TrialKind.SPEED
+    record: Record,
+    settings: dict[str, Setting | None],
+    environment: dict[str, str] | None,
+    kind: TrialKind = TrialKind.SPEED,
 ) -> TrialResult | None:
-    for one in reversed(record.trials):
-        trial, ran = one.trial, one.outcome is Outcome.COMPLETED and one.trial.settings.get("batch_size") == size
-        if ran and trial.kind is kind and environment in (None, trial.environment):
+    """The latest trial of these settings, as far as a trial has them; None where the batch size is not among them."""
+    for one in reversed(record.trials) if "batch_size" in settings else ():
+        has = one.trial.settings
+        same = "batch_size" in has and all(has[name] == value for name, value in settings.items() if name in has)
+        ran = one.outcome is Outcome.COMPLETED and one.trial.kind is kind
+        if same and ran and environment in (None, one.trial.environment):
             return one
     return None
 
@@ -303,7 +312,7 @@ def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
         near = f"within {share_text(speed.tolerance)} of the fastest"
         text.append(f"{speed.knee_batch_size:,} is the smallest batch size {near}.")
     if speed.noise is not None:
-        text.append(f"Repeats differ by {share_text(speed.noise)}.")
+        text.append(f"Runs of the same settings usually differ by {share_text(speed.noise)}.")
     source = speed.points[0].value.source  # all measured, or on an imaginary card all predicted
     interval = ", 95 % interval" if any(p.value.low is not None for p in speed.points) else ""
     legend = [("dot" if source is Source.MEASURED else "dot hollow", source.value + interval)]

@@ -40,7 +40,6 @@ def audit(
         kind=TrialKind.AUDIT,
         steps=began.options.steps or _STEPS,
         warmup_steps=_WARMUP_STEPS,
-        time_limit_s=began.options.time_limit_s,
     )
     with began.session("audit") as session:
         result = require_steps(session, session.run(trial, expected_total=1))

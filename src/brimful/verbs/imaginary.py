@@ -79,7 +79,6 @@ class Tracer:
             kind=TrialKind.TRACE,
             time_loader=None if any(map(trained, self.session.results)) else self.time_loader,
             steps=self.session.options.steps or 3,
-            time_limit_s=self.session.options.time_limit_s,
             capacity_bytes=None if limitless else self._capacity_bytes,
         )
 

@@ -14,10 +14,11 @@ from typing import Protocol
 from brimful import command as commands
 from brimful.codec import SCHEMA, Entry
 from brimful.decide.batch_size_place import AUTO
-from brimful.errors import BrimfulError, DiskFull, Interrupted
+from brimful.errors import BrimfulError, DiskFull, Interrupted, TimeIsUp
 from brimful.measure import carry_over, host, sources
 from brimful.measure.trial import run_trial
 from brimful.record import RecordWriter, new_record_id, record_home, replay
+from brimful.units import counted, format_duration
 from brimful.values import (
     Budget,
     Closed,
@@ -60,7 +61,7 @@ class Options:
     home: Path | None = None  # where records live; None: BRIMFUL_HOME, else .brimful here
     budget: str | None = None  # "90%" of what is free, or bytes: "20GiB"
     max_batch_size: int | None = None
-    time_limit_s: float = 600.0  # of one trial
+    time_limit_s: float | None = None  # of one trial, where nothing is searched for; of all trials of `tune`
     steps: int | None = None  # measured steps of a trial; None: as the verb needs
     batch_size_from: str = AUTO  # `decide.batch_size_place`: "auto", "flag", "script", "loader" or "none"
     watcher: Watcher = field(default_factory=Nobody)
@@ -75,6 +76,7 @@ class Session:
         self.results: list[TrialResult] = []
         self.entries: list[Entry] = [writer.opened]
         self.started = time.monotonic()
+        self.limits_the_whole = False  # --time-limit is of all trials together
         self.exit_code = 0  # of a verb that ends without an error
         self.outlives_a_full_disk = False  # what goes on matters more than its record
 
@@ -85,7 +87,8 @@ class Session:
         named: Callable[[TrialResult], TrialResult] = lambda result: result,
     ) -> TrialResult:
         """One trial, kept in the record; `named` adds what is known at its end alone. Raises Interrupted after the record has
-        it; other outcomes are the caller's."""
+        it, TimeIsUp where the time of all trials is up; other outcomes are the caller's."""
+        trial, was_last = self._in_time(trial)
         number, watcher = len(self.results) + 1, self.options.watcher
         watcher.trial_started(trial, number, expected_total)
         folder = self.writer.trial_folder(number)
@@ -97,7 +100,27 @@ class Session:
         watcher.trial_ended(result)
         if result.outcome is Outcome.INTERRUPTED:
             raise Interrupted("interrupted in the middle of a trial", f"the record is kept in {self.folder}")
+        if result.outcome is Outcome.TIMED_OUT and was_last:
+            raise self._time_is_up()
         return result
+
+    def _in_time(self, trial: Trial) -> tuple[Trial, bool]:
+        """The trial with its time limit, and whether that is what is left of all trials' time."""
+        limit_s = self.options.time_limit_s
+        if limit_s is None or not self.limits_the_whole:
+            return replace(trial, time_limit_s=limit_s or trial.time_limit_s), False
+        left_s = limit_s - (time.monotonic() - self.started)
+        if left_s <= 0:
+            raise self._time_is_up()
+        return replace(trial, time_limit_s=min(trial.time_limit_s, left_s)), left_s <= trial.time_limit_s
+
+    def _time_is_up(self) -> TimeIsUp:
+        limit = format_duration(self.options.time_limit_s or 0.0)
+        return TimeIsUp(
+            f"the time limit of {limit} was up before any settings could be named",
+            f"{counted(len(self.results), 'trial')} ran; the record is kept in {self.folder}",
+            "allow more with --time-limit, or let the script begin to train sooner (a smaller data set, a cache)",
+        )
 
     def keep(self, entry: Entry) -> None:
         """On the disk and in `record`, a plan with the files that it was found with. Raises DiskFull; `record` has the entry

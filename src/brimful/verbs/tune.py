@@ -27,12 +27,12 @@ from brimful.values import (
     SpeedEstimate,
     TriedSize,
 )
-from brimful.verbs import imaginary, tune_measured
+from brimful.verbs import imaginary, tune_measured, tune_task
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.predict import FIXED_TOTAL, speed_of
 from brimful.verbs.session import Options
 from brimful.verbs.start import Start, start, takes_a_batch_size
-from brimful.verbs.tune_measured import rate_advice
+from brimful.verbs.tune_plan import rate_advice
 
 
 def tune(
@@ -64,13 +64,14 @@ def tune(
     goal = _objective(objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None)
     others = began.other_values(num_workers=0)
     with began.session("tune", goal) as session:
+        session.limits_the_whole = True
         if began.device.kind == "imaginary":
             tracer = Tracer(session, began.command, began.device, began.budget, others)
             noted: list[Diagnostic] = []
             asked = began.asked if takes_a_batch_size(began.command) else _without_a_flag(tracer, began, noted)
             session.keep(_on_imaginary(tracer, goal, asked, noted))
         else:
-            tune_measured.run(session, tune_measured.Task(began, goal, others, host_policy, strict))
+            tune_measured.run(session, tune_task.Task(began, goal, others, host_policy, strict))
     return session.record()
 
 

@@ -44,6 +44,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         steps=probe.steps.count,
         warmup_steps=probe.warmup_steps,
         step_s=probe.times.read(wait=waits),
+        cpu_s=list(probe.times.processor_s) if probe.config.device == "cpu" else [],
         loading_s=list(probe.loading_s),
         micro_batches_per_step=batches,
         samples_per_step=samples,

@@ -82,12 +82,14 @@ class StepTimes:
         self._begin: Any = None
         self._open: List[Tuple[Any, Any]] = []
         self._seconds: List[float] = []
+        self._processor_began = 0.0
+        self.processor_s: List[float] = []  # of this process, in each measured step
 
     def restart(self, warmup_steps: int) -> None:
         """The times so far do not count: steps after the first `warmup_steps` do."""
         self._last += warmup_steps + 1 - self._first
         self._first = warmup_steps + 1
-        self._begin, self._open, self._seconds = None, [], []
+        self._begin, self._open, self._seconds, self.processor_s = None, [], [], []
 
     def works_on(self, device: Any) -> None:
         """Where the parameters lie that the steps change, if that is an accelerator."""
@@ -96,16 +98,18 @@ class StepTimes:
 
     def begin(self) -> None:
         """Training starts, or resumes after an evaluation."""
-        self._begin = self._clock.mark()
+        self._begin, self._processor_began = self._clock.mark(), time.process_time()
 
     def end_step(self, number: int) -> bool:
         """The `number`-th step is complete. True if it is one of those that are measured."""
         if number < self._first - 1 or number > self._last:
             return False
         begin, self._begin = self._begin, self._clock.mark()
+        began, self._processor_began = self._processor_began, time.process_time()
         if number < self._first or begin is None:
             return number >= self._first
         self._open.append((begin, self._begin))
+        self.processor_s.append(self._processor_began - began)
         if len(self._open) > KEPT_EVENTS:
             self._collect(wait=False)
         return True

@@ -46,17 +46,3 @@ def test_host_memory_counts_all_processes_of_a_trial():
     assert peak_bytes(dataclasses.replace(one, process_tree_host_bytes=None), "host") == 2 * GIB
     assert peak_bytes(one, "device") is None
     assert not fits_budget(one, dataclasses.replace(device_budget(4 * GIB), memory="host"))
-
-
-NOISY = [(1, 450.0), (1, 530.0), (64, 170.0), (64, 1270.0), (128, 700.0), (128, 200.0)]
-QUIET = [(16, 99.0), (16, 100.0), (64, 100.0), (64, 101.0)]
-
-
-@pytest.mark.parametrize(
-    ("rates", "requested", "size"),
-    [(NOISY, 64, 64), (NOISY, None, 64), (QUIET, 64, 16)],
-    ids=["nothing is clearly faster", "the fastest seen", "the smallest within the tolerance"],
-)
-def test_among_noise_the_requested_size_is_kept_unless_another_is_clearly_faster(rates, requested, size):
-    choice = choose(Objective.FASTEST, runs(rates), requested)
-    assert choice.batch_size == size and ("kept" in choice.why) == (rates is NOISY and requested == 64)

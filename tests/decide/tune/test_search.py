@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -13,15 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.decide.memory.bracket import run_search
-from brimful.decide.tune.objective import UNCLEAR, fits_budget
-from brimful.decide.tune.search import (
-    ALLOCATOR,
-    MAX_TRIALS,
-    SpeedProblem,
-    Top,
-    search_settings,
-    top_sentence,
-)
+from brimful.decide.tune.objective import fits_budget
+from brimful.decide.tune.problem import ALLOCATOR, MAX_TRIALS, SpeedProblem, Top, top_sentence
+from brimful.decide.tune.search import Search, search_settings
 from brimful.values import Budget, Objective, Outcome, Trial, TrialKind
 
 BUDGET = Budget(1_000_000, 1_000_000, 1_000_000, "device", "all")
@@ -47,7 +40,9 @@ class Machine:
 
     def run(self, request):
         size = request.settings["batch_size"]
-        trial = Trial(COMMAND, dict(request.settings), CPU, TrialKind.SPEED, environment=dict(request.environment))
+        trial = Trial(
+            COMMAND, dict(request.settings), CPU, TrialKind.SPEED, dict(request.environment), see_eval=request.see_eval
+        )
         if size in self.failing:
             return self._sample(trial, self.failing[size])
         if size >= self.oom_from or (request.environment and self.allocator_oom):
@@ -155,20 +150,20 @@ def test_only_memory_makes_the_search_go_smaller(machine, a_problem):
 
 @settings(deadline=None, max_examples=400)
 @given(machines, problems)
-def test_the_smallest_size_within_three_per_cent_or_the_noise_of_the_best_wins(machine, a_problem):
+def test_the_users_own_settings_stay_unless_the_choice_is_clearly_faster_and_else_the_smallest_of_the_best_wins(
+    machine, a_problem
+):
     result = search(machine, dataclasses.replace(a_problem, objective=Objective.FASTEST))
     if result.chosen is None:
         return
-    middles = {point.batch_size: point.value.value for point in result.speed.points}
-    assert result.speed.tolerance >= 0.03
-    best = max(middles.values())
-    good = [size for size, rate in middles.items() if rate >= best * (1 - result.speed.tolerance)]
-    if (result.speed.noise or 0.0) <= UNCLEAR:
-        assert result.chosen["batch_size"] == min(good)
-    elif a_problem.requested in good:
-        assert result.chosen["batch_size"] == a_problem.requested
+    size = result.chosen["batch_size"]
+    if result.own_runs and result.chosen_runs[0] is not result.own_runs[0]:
+        assert result.gain.is_clear
+    elif result.own_runs:
+        assert size == a_problem.requested and result.environment == {}
     else:
-        assert middles[result.chosen["batch_size"]] == best
+        middles = {point.batch_size: point.value.value for point in result.speed.points}
+        assert size == min(one for one, rate in middles.items() if rate >= max(middles.values()) * 0.97)
 
 
 @settings(deadline=None, max_examples=200)
@@ -181,13 +176,14 @@ def test_without_noise_the_choice_is_within_a_few_per_cent_of_the_best_size_trie
 
 @pytest.mark.parametrize("half", [1, 4, 10, 50, 200])
 @pytest.mark.parametrize("requested", [None, 1, 64, 2000])
-def test_on_a_curve_that_saturates_the_knee_is_found_to_within_a_third(half, requested):
+def test_on_a_curve_that_saturates_the_knee_is_found_to_within_a_half_or_the_own_size_is_as_fast(half, requested):
     rate = saturating(1000, half)
     result = search(Machine(rate), problem(4096, requested=requested))
     middles = {point.batch_size: point.value.value for point in result.speed.points}
     true_knee = next(size for size in range(1, 4097) if rate(size) >= 0.97 * max(middles.values()))
-    assert true_knee <= result.chosen["batch_size"] <= 1.35 * true_knee + 8
     assert rate(result.chosen["batch_size"]) >= 0.9 * rate(4096)
+    if requested is None or rate(true_knee) > 1.05 * rate(requested):  # else the smallest that is faster may be larger
+        assert true_knee <= result.chosen["batch_size"] <= 1.5 * true_knee + 8
 
 
 def test_sizes_are_not_only_powers_of_two():
@@ -195,10 +191,82 @@ def test_sizes_are_not_only_powers_of_two():
     assert any(size & (size - 1) for size in result.sizes)
 
 
-def test_the_users_own_settings_are_measured_in_the_same_session_before_and_after():
+def test_the_users_own_settings_are_run_first_and_last_by_turns_with_the_choice():
     result = search(Machine(saturating()), problem(requested=16))
-    assert result.sizes[0] == result.sizes[-1] == 16
-    assert len(result.baseline_rates) >= 2
+    chosen = result.chosen["batch_size"]
+    assert chosen != 16 and result.sizes[0] == 16 and result.sizes[-2:] == [16, chosen]
+    assert [one.trial.see_eval for one in result.samples[-2:]] == [True, True], "so that the last one confirms the plan"
+    assert result.gain.turns >= 2 and len(result.own_runs) >= 2
+
+
+class Paced(Machine):
+    """Each run of a size is as fast as its own list says, the last of it from then on."""
+
+    def __init__(self, paces):
+        super().__init__(lambda size: 1.0)
+        self.paces = {size: list(rates) for size, rates in paces.items()}
+
+    def run(self, request):
+        rates = self.paces.setdefault(request.settings["batch_size"], [100.0])
+        pace = rates.pop(0) if len(rates) > 1 else rates[0]
+        self.rate = lambda size: pace
+        return super().run(request)
+
+
+def test_one_bad_repeat_at_another_size_does_not_set_the_noise_for_all():
+    """As it was seen: 2,000 at 4,020, 2,000 and 1,960 samples/s, 512 at 904, 1,090 and 819, and 512 was named."""
+    machine = Paced({512: [904, 1090, 819], 2000: [4020, 2000, 1960], 128: [300, 1500, 300]})
+    result = search(machine, problem(2000, requested=512))
+    assert result.chosen["batch_size"] == 2000 and result.gain.low > 0
+
+
+def test_a_choice_that_is_not_faster_beside_the_users_own_settings_gives_way_to_these_and_it_is_said():
+    """128 looked twice as fast while another process slept."""
+    machine = Paced({64: [100.0], 128: [204.0, 77.0, 77.0, 77.0, 77.0]})
+    result = search(machine, problem(128, requested=64))
+    assert result.chosen["batch_size"] == 64 and result.gain is None
+    assert "your own: batch size 128 was not clearly faster beside it" in result.why["batch_size"]
+    assert [one.size for one, _ in result.refuted] == [128]
+
+
+def test_repeats_are_run_where_a_decision_hangs_on_them_and_none_where_it_does_not():
+    clear = search(Paced({64: [100.0], 128: [200.0]}), problem(128, requested=64))
+    unclear = search(Paced({64: [100.0, 107.0, 99.0], 128: [112.0, 105.0, 112.0]}), problem(128, requested=64))
+    assert clear.sizes.count(128) == clear.sizes.count(64) == 2
+    assert unclear.sizes.count(128) > 2
+
+
+def test_where_others_use_the_machine_a_gain_counts_only_as_far_as_processor_time_shows_it():
+    class Loaded(Machine):
+        def run(self, request):
+            seen, size = super().run(request), request.settings["batch_size"]
+            return dataclasses.replace(seen, others_share=0.4, samples_per_cpu_s=51.0 if size == 128 else 50.0)
+
+    rate = lambda size: 200.0 if size == 128 else 100.0  # noqa: E731
+    assert search(Machine(rate), problem(128, requested=64)).chosen["batch_size"] == 128
+    loaded = search(Loaded(rate), problem(128, requested=64))
+    assert loaded.chosen["batch_size"] == 64
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+def test_at_any_time_the_best_so_far_is_the_users_own_or_clearly_faster(after):
+    found = Search(problem(512, requested=16))
+    steps, machine = found.steps(), Machine(saturating(1000, 40))
+    request = next(steps)
+    for _ in range(after):
+        request = steps.send(machine.run(request))
+    steps.close()
+    result = found.result()
+    assert result.chosen is not None
+    assert result.chosen["batch_size"] == 16 or result.gain.is_clear
+
+
+def test_half_as_many_trials_as_there_were_find_the_choice_of_the_demonstration():
+    """It took 18 trials of speed: the user's own settings, the allocator's in two pairs, sizes, repeats."""
+    machine = Machine(lambda size: 75 + size / 20, allocator_gain=1.4)
+    result = search(machine, problem(128, requested=64, environments=(ALLOCATOR,)))
+    assert result.environment == ALLOCATOR and 64 <= result.chosen["batch_size"] <= 128
+    assert len(result.samples) <= 9
 
 
 def test_the_allocators_settings_are_taken_where_they_help_and_run_side_by_side():
@@ -206,8 +274,8 @@ def test_the_allocators_settings_are_taken_where_they_help_and_run_side_by_side(
     result = search(machine, problem(128, requested=16, environments=(ALLOCATOR,)))
     assert result.environment == ALLOCATOR
     assert "+" in result.why["MALLOC_MMAP_MAX_"]
-    assert [bool(one.trial.environment) for one in result.samples[:4]] == [False, True, False, True]
-    assert statistics.median(result.chosen_rates) > 1.3 * statistics.median(result.baseline_rates)
+    assert [bool(one.trial.environment) for one in result.samples[:2]] == [False, True]
+    assert 0.3 < result.gain.low < 0.5 < result.gain.high < 0.7
 
 
 @pytest.mark.parametrize(
@@ -262,7 +330,7 @@ def test_an_interruption_ends_the_search_at_any_time_and_keeps_what_was_found():
     machine = Machine(lambda size: float(size), failing={64: Outcome.INTERRUPTED})
     result = search(machine, problem(512, requested=16))
     assert result.failure is result.samples[-1] and result.failure.outcome is Outcome.INTERRUPTED
-    assert result.chosen["batch_size"] == 32
+    assert result.chosen["batch_size"] in (16, 32)
 
 
 def test_sizes_that_leave_no_whole_batch_are_left_out():
@@ -324,9 +392,14 @@ def test_a_large_size_that_ran_before_does_not_end_the_way_up():
 
 
 @pytest.mark.parametrize("seed", [3, 8, 9])
-def test_noise_that_was_measured_does_not_end_the_way_up_while_sizes_gain(seed):
+def test_one_slow_run_on_a_loaded_machine_does_not_end_the_way_up_while_sizes_gain(seed):
     """Repeats differ by more than a doubling brings. (With these seeds it ended at 128 to 1,024 when noise was asked.)"""
-    machine = Machine(lambda size: size**0.4, noise=0.3, seed=seed)
+
+    class Loaded(Machine):
+        def run(self, request):
+            return dataclasses.replace(super().run(request), others_share=0.4)
+
+    machine = Loaded(lambda size: size**0.4, noise=0.3, seed=seed)
     result = search(machine, problem(largest=2048, requested=32, worker_counts=(2,), settings={"num_workers": 0}))
     assert max(result.sizes) == 2048
 

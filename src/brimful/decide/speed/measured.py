@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from brimful.values import Estimate, Point, Source, SpeedEstimate, TrialResult
 
@@ -23,53 +23,50 @@ _RANGE_TO_SIGMA = {2: 1.128, 3: 1.693, 4: 2.059, 5: 2.326}
 
 
 def speed_estimate(samples: Sequence[TrialResult]) -> SpeedEstimate:
-    """What the runs say about speed. The knee is the smallest batch size within the tolerance of the best one's median."""
-    rates = _rates_by_batch_size(samples)
-    noise = noise_of(rates, samples)
-    tolerance = max(TOLERANCE, noise or 0.0)
+    """What the runs say about speed. The knee is the smallest batch size within the tolerance of the best one's median.
+
+    Each size's interval is by its own repeats and steps; `noise` is what is usual among them.
+    """
+    runs = _by_batch_size(samples)
+    rates = {size: [run.samples_per_s or 0.0 for run in several] for size, several in runs.items()}
+    spreads = {size: noise_of(several) for size, several in runs.items()}
+    known = [spread for spread in spreads.values() if spread is not None]
+    noise = statistics.median(known) if known else None
     middles = {size: statistics.median(values) for size, values in rates.items()}
-    points = tuple(Point(size, rate_estimate(values, noise)) for size, values in rates.items())
+    points = tuple(Point(size, rate_estimate(values, spreads[size])) for size, values in rates.items())
     if not middles:
-        return SpeedEstimate((), None, None, noise, tolerance)
+        return SpeedEstimate((), None, None, noise, TOLERANCE)
     best = max(middles, key=lambda size: (middles[size], -size))
-    knee = min(size for size, middle in middles.items() if middle >= middles[best] * (1 - tolerance))
-    return SpeedEstimate(points, best, knee, noise, tolerance)
+    knee = min(size for size, middle in middles.items() if middle >= middles[best] * (1 - TOLERANCE))
+    return SpeedEstimate(points, best, knee, noise, TOLERANCE)
 
 
-def _rates_by_batch_size(samples: Iterable[TrialResult]) -> dict[int, tuple[float, ...]]:
-    """Samples per second of every run that has one, by batch size, ascending."""
-    rates: dict[int, tuple[float, ...]] = {}
+def _by_batch_size(samples: Iterable[TrialResult]) -> dict[int, list[TrialResult]]:
+    """The runs that have a speed, by batch size, ascending."""
+    runs: dict[int, list[TrialResult]] = {}
     for sample in samples:
         size = sample.trial.settings.get("batch_size")
         if isinstance(size, int) and sample.samples_per_s:
-            rates[size] = (*rates.get(size, ()), sample.samples_per_s)
-    return dict(sorted(rates.items()))
+            runs.setdefault(size, []).append(sample)
+    return dict(sorted(runs.items()))
 
 
-def noise_of(rates: Mapping[int, Sequence[float]], samples: Iterable[TrialResult] = ()) -> float | None:
-    """Relative spread of one run: from repeats where there are some, else at least what the steps of the runs show."""
-    repeats = pooled_spread(rates.values())
-    within = [spread for sample in samples if (spread := step_spread(sample.step_s)) is not None]
+def noise_of(runs: Sequence[TrialResult]) -> float | None:
+    """Relative spread of one run of several of the same settings: by their repeats, and at least what their steps show."""
+    repeats = relative_spread([run.samples_per_s for run in runs if run.samples_per_s])
+    within = [spread for run in runs if (spread := step_spread(run.step_s)) is not None]
     known = [spread for spread in (repeats, statistics.median(within) if within else None) if spread is not None]
     return max(known, default=None)
 
 
 def relative_spread(values: Sequence[float]) -> float | None:
-    """Standard deviation of one measurement relative to the median, robustly; None where it was measured once."""
+    """Standard deviation of one measurement relative to the median, robustly; None where there is one alone."""
     middle = statistics.median(values) if len(values) > 1 else 0.0
     if middle <= 0:
         return None
     if len(values) in _RANGE_TO_SIGMA:
         return (max(values) - min(values)) / _RANGE_TO_SIGMA[len(values)] / middle
     return _MAD_TO_SIGMA * statistics.median(abs(value - middle) for value in values) / middle
-
-
-def pooled_spread(groups: Iterable[Sequence[float]]) -> float | None:
-    """Relative spread of one measurement over groups of repeats, each about its own median, variances averaged with the groups'
-    degrees of freedom; None without repeats."""
-    spreads = [(len(group) - 1, spread) for group in groups if (spread := relative_spread(group)) is not None]
-    freedom = sum(count for count, _ in spreads)
-    return math.sqrt(sum(count * spread**2 for count, spread in spreads) / freedom) if freedom else None
 
 
 def step_spread(step_s: Sequence[float]) -> float | None:
@@ -80,7 +77,7 @@ def step_spread(step_s: Sequence[float]) -> float | None:
 
 
 def rate_estimate(rates: Sequence[float], spread: float | None) -> Estimate:
-    """The median of repeated rates with its 95 % interval. `spread` is the relative spread of one measurement (pooled)."""
+    """The median of repeated rates with its 95 % interval. `spread` is the relative spread of one measurement."""
     middle = statistics.median(rates)
     repeats = len(rates)
     note = "1 run" if repeats == 1 else f"{repeats} runs"
@@ -89,8 +86,3 @@ def rate_estimate(rates: Sequence[float], spread: float | None) -> Estimate:
     factor = 1.0 if repeats < 3 else _MEDIAN_TO_MEAN  # the median of one or two values is their mean
     half = _Z95 * spread * factor / math.sqrt(repeats)
     return Estimate(middle, Source.MEASURED, middle * max(0.0, 1 - half), middle * (1 + half), note)
-
-
-def clearly_above(one: Sequence[float], other: Sequence[float], tolerance: float) -> bool:
-    """Whether the median of `one` is above that of `other` by more than the tolerance (0.03: by 3 %)."""
-    return bool(one and other) and statistics.median(one) > statistics.median(other) * (1 + tolerance)

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brimful.decide.speed.measured import speed_estimate
-from brimful.values import Budget, Objective, Outcome, SpeedEstimate, TrialResult
-
-#: Repeats that differ by more than this share distinguish nothing: no smaller size is taken on their word.
-UNCLEAR = 0.25
+from brimful.values import Budget, Objective, Outcome, TrialResult
 
 
 @dataclass(frozen=True)
@@ -52,20 +49,7 @@ def choose(objective: Objective, fitting: Sequence[TrialResult], requested: int 
     speed = speed_estimate([run for _, run in runs])
     if objective is not Objective.FASTEST or speed.knee_batch_size is None:
         return Choice(sizes[-1], "the largest size that was run and fits")
-    if speed.noise is not None and speed.noise > UNCLEAR:
-        return _among_noise(speed, requested)
     why = "the fastest of the sizes that were run and fit"
     if speed.knee_batch_size != speed.best_batch_size:
         why = f"the smallest size within {speed.tolerance:.0%} of the fastest one, {speed.best_batch_size:,}"
     return Choice(speed.knee_batch_size, why)
-
-
-def _among_noise(speed: SpeedEstimate, requested: int | None) -> Choice | None:
-    """What to name where repeats differ too much: the requested size, unless it is slower than even that explains."""
-    rates = {point.batch_size: point.value.value for point in speed.points}
-    best = speed.best_batch_size
-    if best is None:
-        return None
-    if requested in rates and rates[requested] >= rates[best] * (1 - speed.tolerance):
-        return Choice(requested, f"kept: repeats differ by {speed.noise:.0%}, and nothing is clearly faster")
-    return Choice(best, f"the fastest that was seen, though repeats differ by {speed.noise:.0%}")

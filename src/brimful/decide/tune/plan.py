@@ -70,6 +70,8 @@ def make_plan(
     peak: Estimate | None = None,
     speed: Estimate | None = None,
     baseline_speed: Estimate | None = None,
+    gain: Estimate | None = None,
+    partial: str | None = None,
     warnings: Sequence[Diagnostic] = (),
     sizes: Sequence[TriedSize] = (),
 ) -> Plan:
@@ -89,6 +91,8 @@ def make_plan(
         peak_bytes=peak,
         samples_per_s=speed,
         baseline_samples_per_s=baseline_speed,
+        gain=gain,
+        partial=partial,
         warnings=tuple(warnings),
         sizes=tuple(sizes),
         places=command.places,

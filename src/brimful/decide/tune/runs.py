@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from brimful.decide.speed.measured import TOLERANCE, noise_of
+from brimful.decide.speed.turns import Gain, gain
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Outcome, Setting, TrialResult
 
@@ -21,57 +21,65 @@ class Context:
     environment: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class Way:
+    """One way to train: all that is chosen."""
+
+    context: Context
+    size: int
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        return {"batch_size": self.size} | dict(self.context.settings)
+
+
 class Runs:
-    """Runs by context and batch size. `ceiling` is the largest size that may still fit."""
+    """Runs by the way that was run. `ceiling` is the largest size that may still fit."""
 
     def __init__(self, ceiling: int, fits: Callable[[TrialResult], bool]) -> None:
         self.ceiling = ceiling
         self.samples: list[TrialResult] = []  # every one, in order
-        self.dead: set[tuple[Context, int]] = set()  # sizes that crash, take too long, or leave no whole batch
+        self.dead: set[Way] = set()  # ways that crash, take too long, or leave no whole batch
         self._fits = fits
-        self._fitting: dict[tuple[Context, int], list[TrialResult]] = {}
+        self._fitting: dict[Way, list[TrialResult]] = {}
 
-    def add(self, sample: TrialResult, context: Context, size: int, lowers: bool) -> None:
+    def add(self, sample: TrialResult, way: Way, lowers: bool) -> None:
         """Files a sample. `lowers`: a size that does not fit lowers the ceiling (not so in a context that is only tried)."""
         self.samples.append(sample)
-        key = (context, size)
         if self._fits(sample):
-            self._fitting.setdefault(key, []).append(sample)
+            self._fitting.setdefault(way, []).append(sample)
         elif sample.outcome in OUT_OF_MEMORY or sample.outcome is Outcome.COMPLETED:  # completed, with its peak over the budget
             if lowers:
-                self._lower(size - 1)
+                self._lower(way.size - 1)
         elif sample.outcome is not Outcome.INTERRUPTED:
-            self.dead.add(key)
-            self._fitting.pop(key, None)
+            self.dead.add(way)
+            self._fitting.pop(way, None)
 
     def _lower(self, ceiling: int) -> None:
         """No larger size is named from now on, whatever earlier runs of it showed."""
         self.ceiling = min(self.ceiling, ceiling)
-        for key in [key for key in self._fitting if key[1] > self.ceiling]:
-            del self._fitting[key]
+        for way in [way for way in self._fitting if way.size > self.ceiling]:
+            del self._fitting[way]
+
+    def usable(self, way: Way) -> bool:
+        return 1 <= way.size <= self.ceiling and way not in self.dead
 
     def fitting(self, context: Context | None = None) -> list[TrialResult]:
         """Runs that ended within the budget, of one context or of all."""
-        return [run for (one, _), runs in self._fitting.items() if context in (None, one) for run in runs]
+        return [run for way, runs in self._fitting.items() if context in (None, way.context) for run in runs]
 
-    def at(self, context: Context, size: int) -> list[TrialResult]:
-        return self._fitting.get((context, size), [])
+    def at(self, way: Way) -> list[TrialResult]:
+        return self._fitting.get(way, [])
 
-    def rates(self, context: Context, size: int) -> tuple[float, ...]:
-        """Samples per second of the runs there that have one."""
-        return tuple(run.samples_per_s for run in self.at(context, size) if run.samples_per_s)
+    def rates(self, way: Way) -> tuple[float, ...]:
+        """Samples per second of the runs that have one."""
+        return tuple(run.samples_per_s for run in self.at(way) if run.samples_per_s)
 
-    def middle(self, context: Context, size: int) -> float | None:
-        rates = self.rates(context, size)
-        return statistics.median(rates) if rates else None
+    def middles(self, context: Context) -> dict[int, float]:
+        """The median rate of each size of a context that has one."""
+        ways = [way for way in self._fitting if way.context == context]
+        return {way.size: statistics.median(rates) for way in ways if (rates := self.rates(way))}
 
-    def best(self, context: Context, below: int | None = None) -> float | None:
-        """The best median rate of a context, of sizes `below` one alone."""
-        sizes = [size for one, size in self._fitting if one == context and (below is None or size < below)]
-        middles = [self.middle(context, size) for size in sizes]
-        return max((middle for middle in middles if middle is not None), default=None)
-
-    def tolerance(self) -> float:
-        """3 %, or the noise of all runs, whichever is more."""
-        groups = {number: rates for number, key in enumerate(self._fitting) if (rates := self.rates(*key))}
-        return max(TOLERANCE, noise_of(groups, self.fitting()) or 0.0)
+    def gain(self, one: Way, other: Way) -> Gain | None:
+        """By how much `one` is faster, by the runs of these two alone."""
+        return gain(self.at(one), self.at(other))

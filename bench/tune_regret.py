@@ -1,0 +1,157 @@
+"""How well `tune` chooses: the search itself against invented machines whose true speeds are known, quiet and loaded.
+
+    python -m bench.tune_regret [--seeds 200]
+
+A machine has a speed for each batch size, a gain of the allocator's environment, and other processes that come and go and take
+cores from it (each one for some half a minute), so that the trials of one minute differ from those of the next. It says for
+each kind of load: trials, machine time, by how much what is named is slower than the best (regret), how often it is more than
+3 % slower than the user's own settings (harm), and how often these were kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+from brimful.decide.memory.bracket import run_search
+from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
+from brimful.decide.tune.search import search_settings
+from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
+
+CORES = 2
+STEPS, WARMUP_STEPS = 8, 2
+START_S = 5.0  # of a process, until it trains
+STAYS_S = 30.0  # how long one of the others works
+LOADS = {"quiet": 0.0, "one other": 1.0, "three others": 3.0}  # how many others work, on average
+KNOWN = {one.name for one in fields(TrialResult)}
+
+
+@dataclass
+class Machine:
+    """`others`: how many other processes work on average; the clock goes on with each trial."""
+
+    rate: Callable[[int], float]
+    allocator_gain: float
+    others: float
+    random: random.Random
+    now_s: float = 0.0
+    _working: int = 0
+    _until_s: float = 0.0
+    trials: int = 0
+    sizes: list[int] = field(default_factory=list)
+
+    def true_rate(self, size: int, allocator: bool) -> float:
+        return self.rate(size) * (self.allocator_gain if allocator else 1.0)
+
+    def run(self, request: Request) -> TrialResult:
+        size, allocator = int(request.settings["batch_size"]), bool(request.environment)
+        self.trials += 1
+        self.sizes.append(size)
+        begun_s, shares = self.now_s, [self._pass(START_S)[1]]
+        own = self.random.gauss(1.0, 0.015)  # where its memory lies
+        quiet_s = size / self.true_rate(size, allocator)
+        taken, shares_of = zip(*(self._pass(quiet_s * own * self._jitter()) for _ in range(WARMUP_STEPS + STEPS)), strict=True)
+        steps_s = taken[WARMUP_STEPS:]
+        processor_s = quiet_s * CORES * own * STEPS * self._contention(statistics.fmean(shares_of))
+        more = {
+            "samples_per_cpu_s": size * STEPS / processor_s,
+            "others_share": statistics.fmean([*shares, *shares_of]) if self.now_s > begun_s else None,
+        }
+        trial = Trial(
+            Command(("train",)), dict(request.settings), Device("cpu", "cpu"), TrialKind.SPEED, dict(request.environment)
+        )
+        return TrialResult(
+            trial=trial, outcome=Outcome.COMPLETED, samples_per_step=size, step_s=tuple(steps_s),
+            samples_per_s=size * STEPS / sum(steps_s), duration_s=self.now_s - begun_s, folder="",
+            **{name: value for name, value in more.items() if name in KNOWN},
+        )  # fmt: skip
+
+    def _contention(self, share: float) -> float:
+        """Caches that are shared cost processor time too."""
+        return (1 + 0.1 * share) * max(0.5, self.random.gauss(1.0, 0.02 + 0.1 * share))
+
+    def _jitter(self) -> float:
+        return max(0.5, self.random.gauss(1.0, 0.03))
+
+    def _pass(self, work_s: float) -> tuple[float, float]:
+        """(seconds until that much work is done beside the others, their share of the cores meanwhile)."""
+        left_s, took_s, taken_s = work_s, 0.0, 0.0
+        while left_s > 1e-9:
+            if self.now_s >= self._until_s:
+                self._working = _poisson(self.others, self.random)
+                self._until_s = self.now_s + self.random.expovariate(1 / STAYS_S)
+            share = self._working / (self._working + CORES)  # the scheduler is fair to threads
+            step_s = min(left_s / (1 - share), self._until_s - self.now_s + 1e-9)
+            left_s -= step_s * (1 - share)
+            took_s, taken_s, self.now_s = took_s + step_s, taken_s + share * step_s, self.now_s + step_s
+        return took_s, taken_s / took_s if took_s else 0.0
+
+
+def _poisson(mean: float, source: random.Random) -> int:
+    count, left = 0, math.exp(-mean)
+    product = source.random()
+    while product > left:
+        count, product = count + 1, product * source.random()
+    return count
+
+
+def curve(source: random.Random) -> Callable[[int], float]:
+    """Speeds that saturate (an accelerator, or a host that dispatches), have a hump (caches), or are flat."""
+    top, half, hump = 10 ** source.uniform(1.5, 3), 2 ** source.uniform(0, 8), 2 ** source.uniform(2, 9)
+    kind = source.choice(["saturates", "saturates", "hump", "flat"])
+    if kind == "saturates":
+        return lambda size: top * size / (size + half)
+    if kind == "hump":
+        return lambda size: top / (1 + 0.12 * abs(math.log2(size / hump)))
+    return lambda size: top
+
+
+@dataclass(frozen=True)
+class Seen:
+    trials: int
+    minutes: float
+    regret: float
+    harmed: bool
+    kept: bool
+
+
+def one(seed: int, others: float) -> Seen:
+    source = random.Random(seed)
+    rate, gain = curve(source), source.choice([0.95, 1.0, 1.0, 1.06, 1.5])
+    largest, asked = 2 ** source.randint(6, 10), 2 ** source.randint(3, 7)
+    machine = Machine(rate, gain, others, random.Random(f"{seed}/{others}"))
+    problem = SpeedProblem(largest, lambda result: True, requested=min(asked, largest), environments=(ALLOCATOR,))
+    found = run_search(search_settings(problem), machine.run)
+    assert found.chosen is not None
+    size, own = int(found.chosen["batch_size"]), min(asked, largest)
+    named, users = machine.true_rate(size, bool(found.environment)), machine.true_rate(own, False)
+    best = max(machine.true_rate(2**power, way) for power in range(largest.bit_length()) for way in (False, True))
+    return Seen(
+        machine.trials,
+        machine.now_s / 60,
+        max(0.0, 1 - named / best),
+        named < 0.97 * users,
+        size == own and not found.environment,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=200)
+    args = parser.parse_args()
+    print(f"{'load':>14}{'trials':>9}{'minutes':>9}{'regret, mean':>14}{'p90':>7}{'harm':>7}{'kept':>7}")
+    for name, others in LOADS.items():
+        seen = [one(seed, others) for seed in range(args.seeds)]
+        regrets = sorted(run.regret for run in seen)
+        counts = f"{statistics.fmean(run.trials for run in seen):>9.1f}{statistics.median(run.minutes for run in seen):>9.1f}"
+        shown = f"{statistics.fmean(regrets):>14.1%}{regrets[int(0.9 * len(regrets))]:>7.1%}"
+        shares = statistics.fmean(run.harmed for run in seen), statistics.fmean(run.kept for run in seen)
+        print(f"{name:>14}{counts}{shown}{shares[0]:>7.1%}{shares[1]:>7.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""How much faster one way to train is than another, by their own runs alone: what other settings showed says nothing of it.
+
+Runs that were made by turns (A B A B) are compared turn by turn, so that a machine that gets slower meanwhile slows both.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brimful.decide.speed.measured import TOLERANCE, step_spread
+from brimful.values import TrialResult
+
+BUSY = 0.1  # other processes that take more than this share of the cores are seen in a trial's times
+# Assumed, and checked by `bench/tune_regret.py`: by how much two trials of the same settings differ where nothing else runs
+# (processes start anew, memory lies elsewhere), and what each share of the cores that others take adds to that.
+_QUIET, _OF_LOAD = 0.02, 0.1
+_EXPECTED_WEIGHT = 3  # so many turns' worth: what is expected of the spread, beside what the turns show
+_Z95 = 1.96
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how much one is faster than the other: 0.1 is 10 %, with its 95 % interval."""
+
+    middle: float
+    low: float
+    high: float
+    turns: int
+    loaded: bool  # others took a part of the machine in one of these runs
+
+    @property
+    def is_clear(self) -> bool:
+        """By more than the tolerance, and by more than its noise."""
+        return self.middle > TOLERANCE and self.low > 0
+
+    @property
+    def is_none(self) -> bool:
+        """Surely not by more than the tolerance."""
+        return self.high <= TOLERANCE
+
+
+def gain(one: Sequence[TrialResult], other: Sequence[TrialResult]) -> Gain | None:
+    """Of the runs of `one` over those of `other`, each in order, the latest side by side; None where one has no speed."""
+    runs = ([run for run in runs if run.samples_per_s] for runs in (one, other))
+    turns = list(zip(*map(reversed, runs), strict=False))
+    if not turns:
+        return None
+    logs = [_log_ratio(*turn) for turn in turns]
+    expected = statistics.fmean(_expected_spread(*turn) ** 2 for turn in turns)
+    seen = sum((log - statistics.fmean(logs)) ** 2 for log in logs)
+    spread = math.sqrt((_EXPECTED_WEIGHT * expected + seen) / (_EXPECTED_WEIGHT + len(turns) - 1))
+    middle, half = statistics.median(logs), _Z95 * spread / math.sqrt(len(turns))
+    low, high = math.expm1(middle - half), math.expm1(middle + half)
+    return Gain(math.expm1(middle), low, high, len(turns), any(_is_loaded(run) for turn in turns for run in turn))
+
+
+def _log_ratio(one: TrialResult, other: TrialResult) -> float:
+    """By wall time; where others took a part of the machine, a difference counts as far as processor time shows it too."""
+    wall = math.log((one.samples_per_s or 1.0) / (other.samples_per_s or 1.0))
+    if not (one.samples_per_cpu_s and other.samples_per_cpu_s and (_is_loaded(one) or _is_loaded(other))):
+        return wall
+    processor = math.log(one.samples_per_cpu_s / other.samples_per_cpu_s)
+    return min(wall, processor, key=abs) if wall * processor > 0 else 0.0
+
+
+def _expected_spread(one: TrialResult, other: TrialResult) -> float:
+    """Of the ratio of two runs, by the steps of each and by what else ran."""
+    each = [math.hypot(_QUIET, step_spread(run.step_s) or 0.0, _OF_LOAD * _load(run)) for run in (one, other)]
+    return math.hypot(*each)
+
+
+def _load(run: TrialResult) -> float:
+    share = run.others_share or 0.0
+    return share if share > BUSY else 0.0
+
+
+def _is_loaded(run: TrialResult) -> bool:
+    return _load(run) > 0

@@ -1,0 +1,123 @@
+"""The problem of the search for settings, its result, and the sentences that say why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from brimful.decide.speed.turns import Gain
+from brimful.decide.tune.runs import Way
+from brimful.units import counted
+from brimful.values import Objective, Setting, SpeedEstimate, TrialResult
+
+# glibc maps every tensor over 32 MiB anew and gives it back when it dies, and the kernel clears each page of it: on a CPU
+# that costs more than the batch size does. With these (mallopt(3)) memory is kept and reused.
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(256 * 1024**2), "MALLOC_TRIM_THRESHOLD_": "100000000000"}
+
+MAX_TRIALS = 24
+FACTOR = 4  # between the sizes of the first round
+
+
+@dataclass(frozen=True)
+class Request:
+    """The next trial to run."""
+
+    settings: dict[str, Setting]
+    environment: dict[str, str]
+    see_eval: bool = False  # it may be the one that confirms the plan
+
+
+@dataclass(frozen=True)
+class SpeedProblem:
+    """What to decide."""
+
+    largest_batch_size: int  # that fits by what the memory trials show, and obeys all other limits
+    fits: Callable[[TrialResult], bool]  # whether a sample ran to its end within the budget
+    settings: Mapping[str, Setting] = field(default_factory=dict)  # besides the batch size, with values that are in force
+    requested: int | None = None  # the user's own batch size
+    environments: tuple[Mapping[str, str], ...] = ()  # to try against none
+    worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
+    objective: Objective = Objective.FASTEST
+    max_trials: int = MAX_TRIALS
+    limited_by: str | None = None  # what set the largest size: "dataset", "max_batch_size" or "budget"
+
+    def __post_init__(self) -> None:
+        if self.largest_batch_size < 1:
+            raise ValueError(f"no batch size from 1 to {self.largest_batch_size}")
+        if self.max_trials < 1:
+            raise ValueError(f"max_trials is 1 or more, not {self.max_trials}")
+
+    @property
+    def expected_trials(self) -> int:
+        """About how many trials the search takes, for the display."""
+        if self.objective is not Objective.FASTEST:
+            return 1
+        sizes = math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2  # of the first round, and between them
+        pairs = len(self.environments) + len(self.worker_counts)
+        return min(self.max_trials, min(6, sizes) + pairs + (3 if self.requested else 1))
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What was found. `chosen` is None where no run ended within the budget; `failure` says which trial stopped the search."""
+
+    chosen: dict[str, Setting] | None
+    environment: dict[str, str]
+    why: dict[str, str]  # by setting
+    speed: SpeedEstimate  # of the chosen context
+    chosen_runs: tuple[TrialResult, ...]  # what was chosen
+    own_runs: tuple[TrialResult, ...]  # the user's own settings; () where they were not given or did not fit
+    gain: Gain | None  # of the choice over the user's own settings; None where it is these, or nothing is known
+    refuted: tuple[tuple[Way, Gain], ...]  # choices that were not clearly faster than the user's own settings
+    ceiling: int  # the largest batch size that may still fit
+    failure: TrialResult | None = None
+
+
+class Top(StrEnum):
+    """What ended the way up."""
+
+    FLAT = "flat"  # larger sizes were run and brought nothing
+    CEILING = "ceiling"  # the largest size that the limits, or the memory trials, allow
+    MEMORY = "memory"  # the next one was run and did not fit
+    FAILED = "failed"  # at the next one the script raised an error
+    TRIALS = "trials"  # no trials were left
+
+
+_LIMITS = {
+    "dataset": "{size:,} samples are all that the training data gives in an epoch",
+    "max_batch_size": "{size:,} is the maximum that you gave (--max-batch-size)",
+    "budget": "by its memory trials, no size above {size:,} is sure to be within the budget",
+}
+
+
+def top_sentence(top: Top | None, size: int, limited_by: str | None, trials: int) -> str | None:
+    """Why the search tried nothing above `size`, the largest that it may name; None where larger ones brought nothing.
+
+    `limited_by`: what set the ceiling ("dataset", "max_batch_size" or "budget").
+    """
+    sentences = {
+        Top.CEILING: _LIMITS.get(limited_by or "budget", _LIMITS["budget"]).format(size=size),
+        Top.MEMORY: f"what is larger than {size:,} was not within the budget",
+        Top.FAILED: f"above {size:,} the script raised an error",
+        Top.TRIALS: f"nothing above {size:,} was tried: {trials} trials are the most that a search makes",
+    }
+    return sentences.get(top) if top is not None else None
+
+
+def gain_text(found: Gain) -> str:
+    """ "+12% samples/s [+4%, +21%], 2 turns side by side"."""
+    return f"{found.middle:+.0%} samples/s [{found.low:+.0%}, {found.high:+.0%}], {turns_text(found)}"
+
+
+def turns_text(found: Gain) -> str:
+    """ "2 turns side by side"."""
+    return f"{counted(found.turns, 'turn')} side by side"
+
+
+def way_text(way: Way) -> str:
+    """ "batch size 128 with MALLOC_MMAP_MAX_"."""
+    names = [f"{name} {value}" for name, value in way.context.settings if name == "num_workers"]
+    more = [*names, *(name for name, _ in way.context.environment)]
+    return f"batch size {way.size:,}" + (f" with {', '.join(more)}" if more else "")

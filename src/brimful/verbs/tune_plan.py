@@ -1,0 +1,150 @@
+"""The plan of `tune` on a device that is here: what its search found, with what each size means and what to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from brimful.decide.loading import EVAL_TIMES, LoaderPlan
+from brimful.decide.run.settings import BATCH_SIZE
+from brimful.decide.speed.measured import noise_of, rate_estimate
+from brimful.decide.speed.turns import BUSY
+from brimful.decide.tune.learning_rate import learning_rate_advice
+from brimful.decide.tune.objective import fits_budget, peak_bytes
+from brimful.decide.tune.plan import make_plan
+from brimful.decide.tune.problem import SearchResult, turns_text
+from brimful.decide.tune.sizes import tried_sizes
+from brimful.outcomes import OUT_OF_MEMORY
+from brimful.values import Diagnostic, Estimate, MemoryEstimate, Outcome, Plan, Source, TrialKind, TrialResult, TriedSize
+from brimful.verbs.session import Session
+from brimful.verbs.start import following
+from brimful.verbs.tune_task import WORKERS, Found, Task
+
+_UNCLEAR = 0.25  # repeats that differ by more show little
+
+
+def plan_of(session: Session, task: Task, found: Found, memory: MemoryEstimate, room: LoaderPlan) -> Plan:
+    """The plan for what the search chose; its peak is of a run that had its evaluation, if there was one."""
+    result, gain = found.result, found.result.gain
+    assert result.chosen is not None
+    asked, budget, size = task.start.asked, task.start.budget, int(result.chosen[BATCH_SIZE])
+    chosen = {**task.settings, **result.chosen} | following(task.start.command, task.settings, size)
+    confirmed = max(reversed(result.chosen_runs), key=lambda run: run.trial.see_eval)
+    peak = peak_bytes(confirmed, budget.memory)
+    turns = gain.turns if gain is not None else len(session.results)
+    stays = bool(result.own_runs) and result.own_runs[0] is result.chosen_runs[0]
+    speed = _speed(result.chosen_runs[-turns:])
+    evaluated = ", evaluation included" if confirmed.trial.see_eval else ""
+    return make_plan(
+        task.objective,
+        task.start.command,
+        chosen,
+        session.results,
+        _why(task, result, room),
+        requested=({BATCH_SIZE: asked} if asked else {}) | dict(task.defaults),
+        environment=result.environment,
+        verified=fits_budget(confirmed, budget),
+        peak=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory{evaluated}") if peak else None,
+        speed=speed,
+        baseline_speed=speed if stays else _speed(result.own_runs[-turns:]),
+        gain=Estimate(1 + gain.middle, Source.MEASURED, 1 + gain.low, 1 + gain.high, turns_text(gain)) if gain else None,
+        partial=found.partial,
+        warnings=[
+            *_partial_advice(found, stays),
+            *task.noted,
+            *_load_advice(session.results),
+            *_noise_advice(result),
+            *room.warnings,
+            *rate_advice(confirmed, asked, size),
+        ],
+        sizes=_sizes(session, task, result, memory),
+    )
+
+
+def _speed(runs: Sequence[TrialResult]) -> Estimate | None:
+    rates = [run.samples_per_s for run in runs if run.samples_per_s]
+    return rate_estimate(rates, noise_of(runs)) if rates else None
+
+
+def _why(task: Task, result: SearchResult, room: LoaderPlan) -> dict[str, str]:
+    """With what holds the workers where there is room for no more, or where those that were given are too many."""
+    why = {"eval_batch_size": f"{EVAL_TIMES} × the batch size: evaluation keeps no activations"} | result.why
+    chosen = (result.chosen or {}).get(WORKERS)
+    if WORKERS in task.defaults and chosen == task.defaults[WORKERS]:
+        why[WORKERS] = "; ".join(filter(None, ["the script's own default", why.get(WORKERS)]))
+    if room.warnings:
+        why[WORKERS] = next(row.why for row in room.rows if row.name == "workers")
+    elif task.chooses_workers and (chosen == room.workers or room.workers == 0):
+        why[WORKERS] = "; ".join(filter(None, [why.get(WORKERS), f"at most {room.workers}: {room.why}"]))
+    return why
+
+
+def _sizes(session: Session, task: Task, result: SearchResult, memory: MemoryEstimate) -> tuple[TriedSize, ...]:
+    """Every size that ran. Its peak is measured where a trial shows a true one, and else lies on the curve through those."""
+    budget, trials = task.start.budget, {}
+    for one in session.results:
+        if BATCH_SIZE in one.trial.settings:
+            trials.setdefault(int(one.trial.settings[BATCH_SIZE]), []).append(one)
+    peaks, fitting = {}, {}
+    for size, several in trials.items():
+        true = [one for one in several if not task.on_cpu or one.trial.kind is TrialKind.MEMORY]
+        seen = [peak for one in true if one.outcome is Outcome.COMPLETED and (peak := peak_bytes(one, budget.memory))]
+        failed = any(one.outcome in OUT_OF_MEMORY for one in several)
+        if seen and not failed:
+            peaks[size] = Estimate(max(seen), Source.MEASURED)
+        elif not true and not failed and memory.fixed_bytes is not None:
+            curve = memory.fixed_bytes + (memory.linear_bytes or 0) * size + (memory.quadratic_bytes or 0) * size**2
+            peaks[size] = Estimate(curve, Source.PREDICTED)
+        fitting[size] = not failed and (size not in peaks or peaks[size].value <= budget.bytes)
+    rates = {point.batch_size: point.value for point in result.speed.points}
+    return tried_sizes(session.results, peaks, rates, fitting)
+
+
+def _partial_advice(found: Found, stays: bool) -> list[Diagnostic]:
+    if found.partial is None:
+        return []
+    compared = "your own settings, as nothing was clearly faster by then" if stays else "the best so far"
+    explanation = f"the plan is {compared}; a whole search may find another"
+    return [Diagnostic("partial-plan", f"{found.partial}: the search did not come to its end", explanation, "tune again")]
+
+
+def _load_advice(results: Sequence[TrialResult]) -> list[Diagnostic]:
+    shares = [run.others_share for run in results if run.trial.kind is TrialKind.SPEED and run.others_share is not None]
+    loaded = [share for share in shares if share > BUSY]
+    if not loaded:
+        return []
+    return [
+        Diagnostic(
+            "loaded-machine",
+            f"other processes took up to {max(loaded):.0%} of the cores while {len(loaded)} of {len(shares)} speed trials ran",
+            "these trials were slower for it; settings were compared by turns, and where the processor time of both is known, "
+            "a gain counts only as far as that shows it too",
+            "tune again when the machine is quiet, if the speeds themselves matter",
+        )
+    ]
+
+
+def _noise_advice(result: SearchResult) -> list[Diagnostic]:
+    noise = noise_of(result.chosen_runs)
+    if noise is None or noise <= _UNCLEAR:
+        return []
+    return [
+        Diagnostic(
+            "noisy-machine",
+            f"repeats of the chosen settings differ by {noise:.0%}",
+            "something else uses this machine, its clock wanders, or the script's steps differ",
+            "tune again when it is quiet, or with more --steps",
+        )
+    ]
+
+
+def rate_advice(trial_result: TrialResult, before: int | None, after: int) -> list[Diagnostic]:
+    """What a changed batch size means for the learning rate of the first optimizer: one warning, or none.
+
+    The rate is the user's own: a schedule starts at a part of it, and keeps it as the maximum or the initial rate.
+    """
+    rate = name = None
+    for one in trial_result.reports[0].optimizers[:1] if trial_result.reports else ():
+        known = (one.max_learning_rates, one.initial_learning_rates, one.first_learning_rates)
+        rate, name = next((rates[0] for rates in known if rates), None), one.name
+    advice = learning_rate_advice(rate, before, after, name)
+    return [advice] if advice is not None else []

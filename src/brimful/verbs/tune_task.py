@@ -1,0 +1,70 @@
+"""What `tune` is to do on a device that is here, and what its search found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from brimful import command as commands
+from brimful.decide.run.settings import BATCH_SIZE
+from brimful.decide.tune.problem import SearchResult
+from brimful.values import Diagnostic, Objective, Setting, Trial, TrialKind, TrialResult
+from brimful.verbs.session import Session
+from brimful.verbs.start import Start, following
+
+WORKERS = "num_workers"
+_MEMORY_STEPS = 2
+_SPEED_STEPS = 8
+_SPEED_WARMUP_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to tune."""
+
+    start: Start
+    objective: Objective
+    settings: Mapping[str, Setting]  # all but the batch size
+    host_policy: str = "measured"
+    strict: bool = False
+    tried: Mapping[int, TrialResult] = field(default_factory=dict)  # trials of the memory that were run already
+    defaults: Mapping[str, Setting] = field(default_factory=dict)  # the script's own, where a placeholder stands open
+    noted: tuple[Diagnostic, ...] = ()
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.start.device.kind == "cpu"
+
+    @property
+    def chooses_workers(self) -> bool:
+        return "num_workers" in commands.placeholders(self.start.command) and "num_workers" not in self.start.given
+
+    @property
+    def searches_largest(self) -> bool:
+        """Else a few memory trials show how far the search for speed may go, and no largest size is named."""
+        return not self.on_cpu or self.objective is not Objective.FASTEST
+
+    def following(self, batch_size: Setting | None) -> dict[str, Setting]:
+        return {} if batch_size is None else following(self.start.command, self.settings, int(batch_size))
+
+    def trial(self, session: Session, kind: TrialKind, settings: Mapping[str, Setting], **others) -> Trial:
+        """On a CPU the budget is host memory, and the trial is ended before the kernel would do it."""
+        if kind is TrialKind.SPEED:
+            others = {"see_eval": False, "warmup_steps": _SPEED_WARMUP_STEPS} | others
+        return Trial(
+            command=self.start.command,
+            settings={**self.settings, **self.following(settings.get(BATCH_SIZE)), **settings},
+            device=self.start.device,
+            kind=kind,
+            steps=session.options.steps or (_MEMORY_STEPS if kind is TrialKind.MEMORY else _SPEED_STEPS),
+            host_limit_bytes=self.start.budget.bytes if self.start.budget.memory == "host" else None,
+            **others,
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the search found. `partial`: what ended it before its time."""
+
+    result: SearchResult
+    partial: str | None = None
