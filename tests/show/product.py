@@ -167,7 +167,7 @@ def tune_out_of_memory() -> Record:
 
 @cache
 def tune_interrupted() -> Record:
-    world = World(outcome_of=lambda trial, size: Outcome.INTERRUPTED if size > 40 else None)
+    world = World(outcome_of=lambda trial, size: Outcome.INTERRUPTED if size > 100 else None)
     return made(tune, world, device="cpu", budget="1GiB")
 
 

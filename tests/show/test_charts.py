@@ -52,11 +52,11 @@ def test_every_colour_of_a_chart_has_a_rule_in_the_style_sheet_for_light_and_dar
 def test_the_memory_chart_shows_probes_budget_total_and_both_sizes() -> None:
     record = product.tune_on_cpu()
     assert record.memory
-    svg = memory_chart(replace(record.memory, largest_batch_size=220), record.opened.budget, 186, 450)
+    svg = memory_chart(replace(record.memory, largest_batch_size=220), record.opened.budget, 64, 450)
     shown = labels(svg)
-    assert "186 chosen" in shown and "220 largest" in shown
+    assert "64 chosen" in shown and "220 largest" in shown
     assert "budget 1.00 GiB" in shown and "the machine has 16.0 GiB" in shown
-    assert "batch size 186: 236 MiB, measured" in titles(svg)
+    assert "batch size 64: 114 MiB, measured" in titles(svg)
 
 
 def test_a_budget_next_to_the_total_is_one_label() -> None:
@@ -73,8 +73,8 @@ def test_the_speed_chart_shows_the_knee_the_fastest_and_the_users_own() -> None:
     assert speed
     svg = speed_chart(speed, (64, Estimate(218.4, Source.MEASURED)), 450)
     shown = labels(svg)
-    assert "256 within 3 %" in shown and "851 fastest" in shown and "64 as it was" in shown
-    assert any(title.startswith("batch size 851: 988.4 samples/s") for title in titles(svg))
+    assert "256 within 3 %" in shown and "947 fastest" in shown and "64 as it was" in shown
+    assert any(title.startswith("batch size 947: 989.6 samples/s") for title in titles(svg))
 
 
 def test_the_predicted_speed_chart_marks_the_knee_the_largest_and_what_was_asked() -> None:

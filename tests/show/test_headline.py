@@ -19,12 +19,12 @@ SENTENCES = {
     "predict-as-given": ("good", "The command fits a card with 20.0 GiB: predicted peak 766 MiB "),
     "audit": ("note", "1 finding: the command trains on 2 samples in each step, and 64 were requested."),
     "audit-clean": ("good", "No issues found: the command does what was requested, 64 samples in each step."),
-    "tune-cpu": ("good", "Batch size 256 trains fastest within memory on this CPU: 962 samples/s, 1.11 × the 865 of your own"),
+    "tune-cpu": ("good", "Batch size 256 trains fastest within memory on this CPU: 962 samples/s, 1.11 × your own settings (2"),
     "tune-card": ("good", "Batch size 16,280 is the largest that fits on NVIDIA GeForce RTX 3080: predicted peak 16.6 GiB "),
-    "tune-interrupted": ("unfinished", "Interrupted after 3 trials, without a result. The largest batch size that ran is"),
-    "tune-fits-nothing": ("bad", "No batch size fits: all 2 trials ran out of memory."),
+    "tune-interrupted": ("unfinished", "Interrupted after 2 trials, without a result. The largest batch size that ran is"),
+    "tune-fits-nothing": ("bad", "No batch size fits: all 3 trials ran out of memory."),
     "script-raised": ("bad", "No result: in trial 1, the script raised an error: RuntimeError: mat1 and mat2 shapes "),
-    "torn": ("unfinished", "Cut off after 13 trials, without a result. The largest batch size that ran is 851."),
+    "torn": ("unfinished", "Cut off after 13 trials, without a result. The largest batch size that ran is 897."),
     "empty": ("unfinished", "This record holds no trial."),
     "run-restarted": ("good", "The command ended well after 12 s and 0 steps, in attempt 3."),
     "run-failed": ("bad", ""),
@@ -115,10 +115,12 @@ def test_a_record_that_only_ended_with_a_message_shows_it() -> None:
 
 def test_a_speed_within_the_noise_of_the_users_own_is_not_called_faster() -> None:
     fast, own = Estimate(308.0, Source.MEASURED, 303.0, 312.0), Estimate(218.0, Source.MEASURED, 214.0, 222.0)
-    assert "1.41 × the 218" in of_plan(plan(samples_per_s=fast, baseline_samples_per_s=own)).sentence
-    near = of_plan(plan(samples_per_s=fast, baseline_samples_per_s=replace(own, high=310.0))).sentence
+    assert "1.41 × the 218" in of_plan(plan(samples_per_s=fast, baseline_samples_per_s=own, gain=None)).sentence
+    near = of_plan(plan(samples_per_s=fast, baseline_samples_per_s=replace(own, high=310.0), gain=None)).sentence
     assert "not clearly different from the 218" in near and "×" not in near
-    assert "as with your own settings" in of_plan(plan(samples_per_s=fast, baseline_samples_per_s=fast)).sentence
+    turns = of_plan(plan(samples_per_s=fast, baseline_samples_per_s=own, gain=Estimate(1.3, Source.MEASURED, note="2 turns")))
+    assert "1.30 × your own settings (2 turns)" in turns.sentence, "by turns, whatever the medians are"
+    assert "Your own settings stay" in of_plan(plan(samples_per_s=fast, baseline_samples_per_s=fast)).sentence
 
 
 def test_a_run_that_trained_nothing_is_no_good_end() -> None:

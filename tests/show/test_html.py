@@ -103,7 +103,7 @@ def test_a_finished_tune_shows_the_command_the_curves_and_what_changed() -> None
     text = words(page_of("tune-cpu"))
     assert "my-train --batch-size 256" in text
     assert "865 samples/s measured" in text and "962 samples/s measured" in text and "1.11 ×" in text
-    assert "A trial ran these settings. 19 trials, none out of memory." in text
+    assert "A trial ran these settings. 13 trials, none out of memory." in text
     assert "budget 1.00 GiB" in text and "256 within 3 %" in text and "64 as it was" in text
     assert "Peak host memory against batch size" in page_of("tune-cpu")
 
@@ -134,7 +134,7 @@ def test_findings_say_what_was_seen_what_it_means_and_what_to_do() -> None:
 def test_a_record_without_an_end_says_so_and_shows_what_is_there() -> None:
     assert 'File "train.py", line 77, in main' in words(page_of("script-raised"))
     text = words(page_of("torn"))
-    assert "cut off in the middle of a line" in text and "batch_size 32" in text
+    assert "cut off in the middle of a line" in text and "batch_size 128" in text
     assert "The record has no end" in words(render_page(replace(product.tune_on_cpu(), closed=None)))
     assert "The record has no end" not in words(page_of("tune-cpu"))
 

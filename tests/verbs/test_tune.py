@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,12 +12,14 @@ from hypothesis import strategies as st
 from world import COMMAND, GIB, MIB, WORLDS, World, chosen, reporting, work
 
 from brimful import tune
-from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
+from brimful.errors import CommandFailed, DoesNotFit, Interrupted, TimeIsUp, TrialFailed, UsageError
 from brimful.measure import accelerators, host
 from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import custom_gpu
 from brimful.record import latest, read_record
+from brimful.show.headline import headline
 from brimful.values import Estimate, Outcome, Plan, Record, Source
+from brimful.verbs import session as session_module
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
@@ -35,7 +39,7 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     assert plan.out_of_memory_trials == sum(s.outcome in MEMORY for s in record.trials)
     assert plan.trials == len(record.trials) == len(world.launched)
     on_card = record.opened.device.kind == "imaginary"
-    own = record.opened.command.given.get("batch_size", None if on_card else world.own)  # what the script takes by itself
+    own = record.opened.command.given.get("batch_size", None if on_card or most else world.own)  # the script's own default
     assert {row.name: row.requested for row in plan.settings}["batch_size"] == own
     assert all(row.why for row in plan.settings)
 
@@ -51,7 +55,7 @@ def test_on_a_cpu_what_is_named_was_run_and_obeys_every_limit(world, budget, mos
         assert world.peak(1) > bytes_
         return
     check(world, record, bytes_, most)
-    largest = max(trial.settings["batch_size"] for trial in world.launched)
+    largest = max(trial.settings.get("batch_size", 0) for trial in world.launched)
     assert most is None or largest <= most, "a larger batch size than the maximum was tried"
 
 
@@ -228,3 +232,91 @@ def test_the_ladder_gives_no_workers_under_8_gib_and_another_policy_is_refused()
     assert settings_of(record)["num_workers"].effective == 0 and "under 8 GiB" in settings_of(record)["num_workers"].why
     with pytest.raises(UsageError, match="--host-policy steps"):
         work(World(), tune, WITH_WORKERS, **where, host_policy="steps")
+
+
+# --- the user's own settings, and searches that do not come to their end ---------------------------------------------------
+
+
+def test_what_stands_open_is_at_first_what_the_script_takes_by_itself():
+    world = World(overhead_s=0.3, own=48, own_workers=2)
+    record = work(world, tune, WITH_WORKERS, device="cpu", budget="1GiB", settings={"eval_batch_size": 4})
+    assert world.launched[0].command.argv == ("my-train", "--eval-batch-size", "{eval_batch_size}")
+    rows = settings_of(record)
+    assert (rows["batch_size"].requested, rows["num_workers"].requested) == (48, 2)
+    assert rows["num_workers"].effective == 2 and "the script's own default" in rows["num_workers"].why
+    assert {one.settings["num_workers"] for one in world.launched[1:]} == {2}, "and not 0"
+    assert record.plan.baseline_samples_per_s is not None
+
+
+def test_a_script_that_divides_its_batch_size_or_needs_it_has_no_default_that_brimful_knows():
+    def halved(seen):
+        def half(loader):
+            return dataclasses.replace(loader, batch_size=loader.batch_size // 2)
+
+        reports = [dataclasses.replace(one, loaders=[half(loader) for loader in one.loaders]) for one in seen.reports]
+        return dataclasses.replace(seen, reports=tuple(reports))
+
+    record = work(reporting(halved, World(overhead_s=0.3)), tune, device="cpu", budget="1GiB")
+    assert settings_of(record)["batch_size"].requested is None and record.plan.baseline_samples_per_s is None
+    needs = World(outcome_of=lambda trial, size: None if "batch_size" in trial.settings else Outcome.CRASHED)
+    record = work(needs, tune, device="cpu", budget="1GiB")
+    assert settings_of(record)["batch_size"].requested is None and record.trials[0].outcome is Outcome.CRASHED
+
+
+def interrupted_at(number: int, outcome: Outcome = Outcome.INTERRUPTED) -> World:
+    world = World(overhead_s=0.3)
+    world.outcome_of = lambda trial, size: outcome if len(world.launched) == number else None
+    return world
+
+
+ASKED = ("my-train", "--batch-size", "24")
+
+
+@pytest.mark.parametrize("number", [6, 7, 8])
+def test_an_interrupted_search_leaves_the_best_so_far_as_a_plan_that_says_so(number):
+    record = work(interrupted_at(number), tune, ASKED, device="cpu", budget="1GiB")
+    plan = record.plan
+    assert plan.partial == f"interrupted after {number} trials" and record.closed.exit_code == 130
+    assert plan.warnings[0].code == "partial-plan"
+    completed = [one for one in record.trials if one.outcome is Outcome.COMPLETED]
+    assert any(one.trial.settings["batch_size"] == chosen(record) for one in completed)
+    assert headline(record).tone == "note" and headline(record).sentence.startswith("Partial (interrupted after")
+
+
+def test_an_interrupt_before_any_speed_is_known_leaves_no_plan(tmp_path):
+    with pytest.raises(Interrupted):
+        work(interrupted_at(2), tune, ASKED, device="cpu", budget="1GiB", home=tmp_path)
+    assert read_record(latest(tmp_path)).plan is None
+
+
+@pytest.fixture
+def minutes(monkeypatch):
+    """A clock by which each trial takes a minute."""
+    world = World(overhead_s=0.3)
+    clock = SimpleNamespace(monotonic=lambda: 60.0 * len(world.launched), time=time.time)
+    monkeypatch.setattr(session_module, "time", clock)
+    return world
+
+
+def test_when_the_time_of_the_whole_search_is_up_the_best_so_far_is_the_plan(minutes):
+    record = work(minutes, tune, ASKED, device="cpu", budget="1GiB", time_limit_s=390.0)
+    assert record.plan.partial == "the time limit was up after 7 trials" and record.closed.exit_code == 0
+    assert [one.time_limit_s for one in minutes.launched] == [390, 330, 270, 210, 150, 90, 30]
+
+
+def test_a_time_limit_that_leaves_no_time_for_a_plan_says_so(minutes):
+    with pytest.raises(TimeIsUp, match="before any settings could be named"):
+        work(minutes, tune, ASKED, device="cpu", budget="1GiB", time_limit_s=130.0)
+
+
+def test_a_whole_search_is_not_partial():
+    record = work(World(overhead_s=0.3), tune, ASKED, device="cpu", budget="1GiB")
+    assert record.plan.partial is None and record.plan.verified
+    assert record.plan.gain.value > 1.03 and record.plan.gain.low > 1
+    assert "your own settings" in headline(record).sentence
+
+
+def test_where_nothing_is_faster_the_users_own_settings_stay_and_the_headline_says_so():
+    record = work(World(overhead_s=0.0), tune, ASKED, device="cpu", budget="1GiB")
+    assert chosen(record) == 24 and record.plan.gain is None and record.plan.environment == {}
+    assert headline(record).sentence.startswith("Your own settings stay, batch size 24: nothing that ran was clearly faster")

@@ -129,7 +129,8 @@ class World:
         batches = [BatchSeen(size, [[size, 8]], f"{n:x}") for n in range(min(steps, 64))]
         loader = LoaderSeen(
             "train", self.cap or int(trial.settings.get("batch_size", self.own)), self.dataset, None, "RandomSampler",
-            self.dataset, False, int(trial.settings.get("num_workers", self.own_workers)), False, steps, steps * size, 0.0, batches, places=list(self.places) if trial.find_places else [],
+            self.dataset, False, int(trial.settings.get("num_workers", self.own_workers)), False,
+            steps, steps * size, 0.0, batches, places=list(self.places) if trial.find_places else [],
         )  # fmt: skip
         wide = self.width_follows and trial.command.places and trial.command.places["batch_size"].kind == "script"
         optimizer = OptimizerSeen("Adam", steps, size if wide else 10, [1e-3], [1e-3])
@@ -170,11 +171,12 @@ def _label(trial: Trial) -> str:
 
 
 def work(world: World, verb: Callable[..., Record], argv=COMMAND, max_batch_size: int | None = None,
-         budget: str | None = None, home: Path | None = None, batch_size_from: str = "auto", **more) -> Record:  # fmt: skip
+         budget: str | None = None, home: Path | None = None, batch_size_from: str = "auto",
+         time_limit_s: float | None = None, **more) -> Record:  # fmt: skip
     """Calls a verb in that world; without a `home` its record is gone afterwards, but for what is answered."""
     with tempfile.TemporaryDirectory(prefix="brimful-world-") as passing, pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_module, "run_trial", world.launch)
-        options = Options(home or Path(passing), budget, max_batch_size, batch_size_from=batch_size_from)
+        options = Options(home or Path(passing), budget, max_batch_size, time_limit_s, batch_size_from=batch_size_from)
         return verb(argv, options=options, **more)
 
 

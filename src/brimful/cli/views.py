@@ -62,7 +62,7 @@ def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int
     _show(record, full, record.plan if json else None, **more)
     if written and not json:
         print(f"Page: {written}", file=sys.stderr)
-    return 0
+    return record.closed.exit_code if record.closed is not None else 0  # 130: what an interrupted search found so far
 
 
 def show_run(record: Record, json: bool) -> int:

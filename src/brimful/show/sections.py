@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from brimful.show.headline import planned_batch_size
@@ -181,7 +181,7 @@ def changes_table(record: Record) -> list[Section]:
 
 def _last(
     record: Record,
-    settings: dict[str, Setting | None],
+    settings: Mapping[str, Setting | None],
     environment: dict[str, str] | None,
     kind: TrialKind = TrialKind.SPEED,
 ) -> TrialResult | None:

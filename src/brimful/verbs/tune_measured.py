@@ -92,12 +92,13 @@ def _without_a_flag(session: Session, task: Task) -> Task:
 def _with_defaults(session: Session, task: Task) -> Task:
     """The task with what the script takes by itself where {batch_size} or {num_workers} stands open: the user's own settings.
 
-    A trial without these words shows it, of the memory at that size. A script that needs them says so, and has none.
+    A trial without these words shows it, of the memory at that size. A script that needs them says so, and has none. With
+    --max-batch-size it is not tried, as it may be larger.
     """
     command = task.start.command
     opened = [name for name in commands.placeholders(command) if name in (BATCH_SIZE, WORKERS, EVAL_BATCH_SIZE)]
     opened = [name for name in opened if name not in task.start.given and name not in command.given]
-    bare = commands.without(command, opened)
+    bare = commands.without(command, opened) if session.options.max_batch_size is None or BATCH_SIZE not in opened else None
     if bare is None or not {BATCH_SIZE, WORKERS}.intersection(opened):
         return task
 

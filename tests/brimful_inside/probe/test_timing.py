@@ -161,6 +161,17 @@ def test_times_of_the_warm_up_are_not_kept():
     assert len(times.read(wait=True)) == 2
 
 
+def test_processor_time_is_kept_for_the_measured_steps_alone():
+    times = StepTimes(HostClock(), 1, 2)
+    times.begin()
+    for number in (1, 2, 3, 4):
+        sum(range(300_000))
+        times.end_step(number)
+    assert len(times.processor_s) == 2 and all(seconds > 0 for seconds in times.processor_s)
+    times.restart(4)
+    assert times.processor_s == []
+
+
 class Event:
     """Time on a device that lags: an event is reached when `reached` says so."""
 
