@@ -23,8 +23,8 @@ PRINTED: dict[str, tuple[Callable[..., int], Callable[[], Record], str]] = {
     "audit": (views.show_audit, product.audit_record, "requested effective findings loading_share step_s peak peak_source "
         "phases cards not_seen notes record found_flags"),
     "tune": (lambda record, json: views.show_plan(record, json, False), product.tune_on_cpu, "objective settings environment "
-        "command_line verified trials out_of_memory_trials peak_bytes samples_per_s baseline_samples_per_s gain partial warnings "
-        "batch_size device budget memory speed notes trial_results page record found_flags"),
+        "command_line verified trials out_of_memory_trials peak_bytes samples_per_s baseline_samples_per_s gain partial "
+        "warnings batch_size device budget memory speed notes trial_results page record found_flags"),
     "run": (views.show_run, product.run_restarted, "started attempts ended notes record found_flags"),
 }  # fmt: skip
 

@@ -30,6 +30,8 @@ def test_without_a_speed_there_is_nothing_to_compare():
 def test_one_turn_is_enough_for_a_large_gain_on_a_quiet_machine_and_not_on_a_loaded_one():
     assert gain(runs_of([115]), runs_of([100])).is_clear
     assert not gain(runs_of([115], others_share=0.5), runs_of([100], others_share=0.5)).is_clear
+    assert not gain(runs_of([300], others_share=0.5), runs_of([100], others_share=0.5)).is_clear
+    assert gain(runs_of([300, 280], others_share=0.5), runs_of([100, 100], others_share=0.5)).is_clear
     assert not gain(runs_of([105]), runs_of([100])).is_clear
 
 

@@ -229,6 +229,14 @@ def test_a_choice_that_is_not_faster_beside_the_users_own_settings_gives_way_to_
     assert [one.size for one, _ in result.refuted] == [128]
 
 
+def test_what_was_clearly_faster_beside_the_users_own_settings_is_named_and_no_other_size_that_looks_better_by_then():
+    """256 looked slower than 128 until that was run again, and was never run beside the user's own settings."""
+    machine = Paced({64: [100.0], 256: [150.0], 128: [165.0, 140.0, 140.0], 16: [10.0]})
+    result = search(machine, problem(256, requested=64))
+    last = result.samples[-1].trial.settings["batch_size"]
+    assert result.chosen["batch_size"] == last != 64
+
+
 def test_repeats_are_run_where_a_decision_hangs_on_them_and_none_where_it_does_not():
     clear = search(Paced({64: [100.0], 128: [200.0]}), problem(128, requested=64))
     unclear = search(Paced({64: [100.0, 107.0, 99.0], 128: [112.0, 105.0, 112.0]}), problem(128, requested=64))

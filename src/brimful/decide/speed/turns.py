@@ -33,8 +33,8 @@ class Gain:
 
     @property
     def is_clear(self) -> bool:
-        """By more than the tolerance, and by more than its noise."""
-        return self.middle > TOLERANCE and self.low > 0
+        """By more than the tolerance, and by more than its noise; where others use the machine, in more than one turn."""
+        return self.middle > TOLERANCE and self.low > 0 and (self.turns > 1 or not self.loaded)
 
     @property
     def is_none(self) -> bool:

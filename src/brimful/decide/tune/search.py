@@ -27,7 +27,7 @@ WORTH = 0.10  # a gain that is no larger than this at best is not worth more tri
 PATIENCE = 3  # sizes at which the script fails before any has run to its end
 CLOSE = 1.3  # neighbouring sizes nearer than this are not worth another one between them
 SHRINK = 0.9  # after a size that did not fit, where nothing between is known
-_FASTER = f"the smallest of the fastest sizes that is more than {TOLERANCE:.0%} faster than your own settings"
+_FASTER = "among the fastest sizes that were run, and clearly faster than your own settings beside it"
 
 
 class _Stop(Exception):
@@ -58,6 +58,7 @@ class Search:
         self._context = self._home
         self._why: dict[str, str] = {}
         self._top: Top | None = None
+        self._settled: Way | None = None  # the choice that was clearly faster beside the user's own settings
         self._refuted: dict[Way, Gain] = {}
         self._failure: TrialResult | None = None
         self._most_trials = max(1, problem.max_trials - (2 * CHOICES if self._own and problem.max_trials > 8 else 0))
@@ -148,6 +149,8 @@ class Search:
         choice = choose(problem.objective, self.runs.fitting(context), problem.requested)
         if choice is None:
             return None, ""
+        if self._settled is not None and self.runs.rates(self._settled):
+            return self._settled, choice.why if self._settled == Way(context, choice.batch_size) else _FASTER
         if problem.objective is not Objective.FASTEST or own is None or not self.runs.rates(own):
             return Way(context, choice.batch_size), choice.why
         middles = {size: rate for size, rate in self.runs.middles(context).items() if Way(context, size) not in self._refuted}
@@ -320,6 +323,7 @@ class Search:
                 return
             found = yield from self._by_turns(way, own, decided, LAST_TURNS, see_eval=True)
             if found is not None and found.is_clear:
+                self._settled = way
                 return
             if found is not None:
                 self._refuted[way] = found
