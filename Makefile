@@ -79,6 +79,15 @@ bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs
 	$(PY) -m bench.run_scripts --python CPU=$(abspath $(PY)) \
 	    $(if $(wildcard $(TIMM_VENV)/bin/python),--python CUDA=$(abspath $(TIMM_VENV)/bin/python)) $(if $(ONLY),--only $(ONLY))
 
+STRANGERS_VENV ?= .venv-strangers
+$(STRANGERS_VENV)/.set-up: bench/strangers/requirements.txt
+	@[ -x $(STRANGERS_VENV)/bin/python ] || "$$(tools/find_python.sh $(PYTHON))" -m venv $(STRANGERS_VENV)
+	$(STRANGERS_VENV)/bin/python -m pip install --quiet -r bench/strangers/requirements.txt
+	@touch $@
+
+bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up ## Predict and audit training programs of 19 packages on PyPI, in an environment of their own (7 GB), and write docs/programs.md (ONLY="names")
+	$(PY) -m bench.strangers --python $(abspath $(STRANGERS_VENV)/bin/python) $(if $(ONLY),--only $(ONLY))
+
 venv-cuda: $(TIMM_VENV)/.set-up ## Put into TIMM_VENV what the programs need beside the CUDA build of torch
 	$(TIMM_VENV)/bin/python -m pip install --quiet transformers accelerate lightning peft tensorboard torch_geometric diffusers
 
@@ -154,6 +163,6 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 	rm -rf examples/captcha/captchas examples/*/out
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: clean-venv venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood-encoders bench-ood recipe-ood
+.PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood-encoders bench-ood recipe-ood
 clean-venv: clean
-	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV)
+	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV) $(STRANGERS_VENV)

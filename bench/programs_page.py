@@ -10,7 +10,7 @@ from typing import Any
 from bench.scripts_table import PROGRAMS, Program
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "bench" / "results"
+PROGRAMS_RESULT, STRANGERS_RESULT = (ROOT / "bench" / "results" / f"{name}.json" for name in ("programs", "strangers"))
 PAGE = ROOT / "docs" / "programs.md"
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -31,11 +31,10 @@ with other work can take twice the seconds that they take alone, and rows of dif
 """
 
 
-def write_page() -> None:
-    """Writes docs/programs.md from both results."""
-    strangers = RESULTS / "strangers.json"
-    more = strangers_section(json.loads(strangers.read_text())) if strangers.exists() else ""
-    PAGE.write_text(page(json.loads((RESULTS / "programs.json").read_text())) + more)
+def whole_page(programs: Path = PROGRAMS_RESULT, strangers: Path = STRANGERS_RESULT) -> str:
+    """docs/programs.md, from both results."""
+    parts = [(programs, page), (strangers, strangers_section)]
+    return "".join(make(json.loads(file.read_text())) for file, make in parts if file.exists())
 
 
 def page(result: dict[str, Any]) -> str:

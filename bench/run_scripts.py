@@ -18,12 +18,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.programs_page import page
+from bench.programs_page import PAGE, PROGRAMS_RESULT, whole_page
 from bench.scripts_table import PROGRAMS, SCRIPTS, Program
 
 ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "bench" / "results" / "programs.json"
-PAGE = ROOT / "docs" / "programs.md"
+RESULT = PROGRAMS_RESULT
 TIME_LIMIT_S = 600
 
 
@@ -177,7 +176,7 @@ def keep(rows: list[dict[str, Any]], builds: dict[str, Any]) -> None:
     before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     result = merged(before, rows, builds)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    PAGE.write_text(page(result))
+    PAGE.write_text(whole_page(RESULT))
 
 
 if __name__ == "__main__":

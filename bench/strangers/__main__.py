@@ -15,11 +15,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.programs_page import write_page
+from bench.programs_page import PAGE, STRANGERS_RESULT, whole_page
 from bench.run_scripts import environment, processor_seconds, versions
 from bench.strangers.table import HERE, STRANGERS, Stranger
 
-RESULT = HERE.parent / "results" / "strangers.json"
+RESULT = STRANGERS_RESULT
 TIME_LIMIT_S = 300  # of a trial
 
 
@@ -86,7 +86,7 @@ def keep(rows: list[dict[str, Any]], packages: dict[str, str]) -> None:
     found = {row["name"]: row for row in [*before, *rows]}
     in_order = [found[one.name] for one in STRANGERS if one.name in found]
     RESULT.write_text(json.dumps({"packages": packages, "rows": in_order}, indent=1) + "\n")
-    write_page()
+    PAGE.write_text(whole_page(strangers=RESULT))
 
 
 def main() -> int:
