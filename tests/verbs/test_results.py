@@ -30,6 +30,7 @@ def error(where, name="RuntimeError", message="shapes differ", approximations=No
     [
         ("script", "the script raised an error", "run the command without brimful first"),
         ("worker", "a worker of the script's DataLoader raised an error", "its own traceback"),
+        ("refused", "the command cannot be tried as it is, and ended", "start it as this says"),
         ("sandbox", "a file call failed in the layer that keeps the writes", "a defect of brimful"),
         ("brimful", "brimful raised an error of its own", "a defect of brimful"),
         ("card", "the script raised an error", "run the command without brimful first"),

@@ -17,6 +17,7 @@ from brimful_inside.wire import LoaderSeen
 PHASES = ("train", "eval")
 #: Whose error it is: who raised it, and what to do, where it is not the script's.
 _RAISED_BY = {
+    "refused": ("the command cannot be tried as it is, and ended", "start it as this says"),
     "worker": ("a worker of the script's DataLoader raised an error", "its own traceback is in the output of the trial"),
     "card": (
         "an operation on the imaginary card raised an error",

@@ -108,10 +108,10 @@ class _Known:
             return None
         *smaller, small, large = held
         one, other = given[small], given[large]
-        alike = one is not None and other is not None and one.batch == other.batch
-        if held[small] != held[large] or (one and other and (not alike or one == other)):
-            return None
-        return small if alike or any(held[size] < held[small] for size in smaller) else None
+        if one is not None and other is not None:
+            peaks = [self.played[size].peak.allocated for size in (small, large)]
+            return small if one.batch == other.batch and one != other and peaks[0] == peaks[1] else None
+        return small if held[small] == held[large] and any(held[size] < held[small] for size in smaller) else None
 
     @property
     def frontier(self) -> list[int]:

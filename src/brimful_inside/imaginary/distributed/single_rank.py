@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from brimful_inside import Refused
 from brimful_inside.imaginary.distributed.collectives import done
 from brimful_inside.imaginary.distributed.nccl import replace_everywhere, replace_plugins, stand_in
 from brimful_inside.imaginary.state.device import ImaginaryGpu
@@ -84,7 +85,7 @@ def patch_alone(gpu: ImaginaryGpu, patches: Patches) -> None:
             if options.get(name, -1) == -1:
                 options[name] = int(os.environ[variable])
         if int(options["world_size"]) != int(os.environ["WORLD_SIZE"]):
-            raise ValueError(
+            raise Refused(
                 "one rank of %s was to be started alone (--ranks), and the script makes a process group of %d: where it starts "
                 "a rank for each card that it sees, name as many cards (--gpu NAME:%s)"
                 % (os.environ["WORLD_SIZE"], int(options["world_size"]), os.environ["WORLD_SIZE"])

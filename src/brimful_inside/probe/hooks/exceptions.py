@@ -13,6 +13,7 @@ import traceback
 from typing import Any, Callable, List, Optional, Tuple
 
 import brimful_inside
+from brimful_inside import Refused
 from brimful_inside.probe.context import call_probe, current_context, guarded
 from brimful_inside.simulator.oom_patterns import match_oom
 from brimful_inside.wire import Failure
@@ -95,6 +96,8 @@ def needs_real_card(error: BaseException, is_users: Callable[[str], bool] = is_u
 
 def raised_by(error: BaseException) -> str:
     """Whose error this is, as in `Failure.raised_by`, by the frames that it passed."""
+    if isinstance(error, Refused):
+        return "refused"
     if _OF_WORKER.match(_message(error)):
         return "worker"
     files = [os.path.normcase(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]

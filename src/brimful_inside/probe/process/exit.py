@@ -12,6 +12,7 @@ import time
 import weakref
 from typing import Any, Callable, Optional, Tuple
 
+from brimful_inside import Refused
 from brimful_inside.probe.context import call_probe, environment_number, guarded, patch
 from brimful_inside.wire import ALONE_VARIABLE
 
@@ -151,7 +152,7 @@ def watch_end_of_child(at_exit: Callable[[], None]) -> None:
 
 def _start_processes(original: Any, fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **kwargs: Any) -> Any:
     if nprocs > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
-        raise RuntimeError(
+        raise Refused(
             "torchrun started this process as rank %s of %s, and the script starts %d ranks by itself: they would wait for "
             "each other for ever. Start it with python in place of torchrun"
             % (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"), nprocs)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import brimful_inside
+from brimful_inside import Refused
 from brimful_inside.imaginary.state.errors import Unsupported
 from brimful_inside.probe.hooks import exceptions
 from brimful_inside.probe.hooks.exceptions import Failures, is_users, kind_of, needs_real_card, raised_by, where_in_users_code
@@ -165,6 +166,7 @@ def raised_in(file, error):
     ("file", "error", "who"),
     [
         ("/home/me/train.py", ValueError("x"), "script"),
+        (os.path.join(OURS, "probe", "process", "exit.py"), Refused("x"), "refused"),
         ("/home/me/train.py", FileNotFoundError(2, "No such file", "/nowhere"), "script"),
         (os.path.join(OURS, "imaginary", "dispatch", "dispatch_mode.py"), AttributeError("x"), "brimful"),
         (os.path.join(OURS, "probe", "sandbox", "overlay.py"), KeyError("x"), "brimful"),

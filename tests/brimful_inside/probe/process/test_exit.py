@@ -4,6 +4,7 @@ import types
 
 import pytest
 
+from brimful_inside import Refused
 from brimful_inside.probe.memory.device_memory import DeviceMeter
 from brimful_inside.probe.process import exit
 from brimful_inside.wire import ALONE_VARIABLE
@@ -116,7 +117,7 @@ def test_ranks_that_torchrun_started_may_start_no_more(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match="torchrun started this process as rank 1 of 2, and the script starts 4 ranks"):
+    with pytest.raises(Refused, match="torchrun started this process as rank 1 of 2, and the script starts 4 ranks"):
         exit._start_processes(lambda *args: started.append(args), print, (), 4)
     exit._start_processes(lambda *args: started.append(args), print, (), 1)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")
