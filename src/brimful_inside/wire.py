@@ -135,8 +135,8 @@ class Failure:
     step: int
     caught: bool  # True if the script continued
     after_measured: bool = False  # True if the measured steps were complete (brimful's early stop may be the cause)
-    # "script", "worker" (of a loader), "refused" (no trial can try the command), "card" (an imaginary one), "sandbox", "brimful"
-    # (a defect of ours)
+    # "script", "worker" (of a loader), "refused" (no trial can try the command), "card" (an imaginary one), "sandbox", or
+    # "brimful" (a defect of ours)
     raised_by: str = "script"
 
 
