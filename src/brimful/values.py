@@ -280,7 +280,7 @@ class NextCommand:
 class Prediction:
     """The answer of `predict`."""
 
-    verdict: str  # "fits" or "out_of_memory"
+    verdict: str  # "fits"; "tight": only if what is uncertain turns out small; "does_not_fit"
     batch_size: int | None
     peak: PeakEstimate | None  # at that batch size
     phases: dict[str, PeakEstimate]
@@ -307,6 +307,7 @@ class Prediction:
     next_command: NextCommand | None = None  # None: nothing fits
     loading: Loading | None = None  # None: the script's loader could not be timed here
     epoch: Epoch | None = None  # None: nobody knows how many samples it has, or how long a step takes
+    retries_per_step: float | None = None  # how often the allocator gives its cached memory back to go on; None: no trace
 
 
 @dataclass(frozen=True)

@@ -105,23 +105,25 @@ def of_prediction(prediction: Prediction) -> Headline:
     if peak is not None and peak.reserved_bytes == 0:
         return Headline("note", f"The command put nothing on {card}: it trains on the host.")
     fits = prediction.verdict == "fits"
-    near = peak is not None and not fits and peak.device_bytes <= budget
+    tight = prediction.verdict == "tight"
     other = _not_in_force(prediction)
     what = "The command" if prediction.batch_size is None else f"Batch size {prediction.batch_size:,}"
     what = f"{other}; that" if other else what
-    sentence = f"{what} {'fits' if fits else 'may not fit' if near else 'does not fit'} {card}"
+    sentence = f"{what} {'fits' if fits else 'is tight on' if tight else 'does not fit'} {card}"
     if peak is not None:
         interval = bytes_interval_text(*peak.device_interval_bytes)
         about = f" ({interval})" if interval else ""
         sentence += f": {peak.source.value} peak {bytes_text(peak.device_bytes)}{about} of {bytes_text(budget)} allowed"
-        if near:
-            sentence += ", and the upper end of that interval is over it"
+        if tight:
+            sentence += ", and it runs only if the lower end of that interval is true"
+        elif fits and peak.device_interval_bytes[1] > budget:
+            sentence += ", within which the allocator gives cached memory back and goes on"
     if other:
         return Headline("note" if fits else "bad", sentence + ".")
     leak = next((one.problem for one in prediction.warnings if one.code == "memory-grows"), None)
     if fits and leak is not None:
         return Headline("bad", f"Memory grows: {leak}. In its first steps {sentence[:1].lower()}{sentence[1:]}.")
-    sentence += _largest_part(prediction, fits or near) + "."
+    sentence += _largest_part(prediction, fits or tight) + "."
     if fits and prediction.loading is not None and prediction.loading.binds:
         return Headline("note", f"{sentence} The card waits for data: {loading_text(prediction.loading)}.")
     return Headline("good" if fits else "bad", sentence)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from brimful.decide.batch_size_place import set_at
 from brimful.decide.memory.bracket import run_search
-from brimful.decide.memory.fit import Card, context_of, slack_of
+from brimful.decide.memory.fit import Card, Play, context_of, slack_of
 from brimful.decide.memory.intervals import interval_for, kind_of
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion, Traced, search_largest
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
@@ -31,7 +31,7 @@ from brimful.verbs.session import Session
 from brimful.verbs.start import following
 from brimful_inside.simulator.allocator_settings import settings_in
 from brimful_inside.simulator.program import NOTHING, Program, program_of
-from brimful_inside.simulator.replay import Replayed, worst_of
+from brimful_inside.simulator.replay import worst_of
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import CardTrace, Trace
 
@@ -127,10 +127,10 @@ class Tracer:
             self._kernels[batch_size] = trace.runs if trace is not None else ()
         return self._kernels[batch_size]
 
-    def played(self, batch_size: int | None, card: Card) -> Replayed | None:
-        """What the traces at a batch size show on such cards, the worst of them. None without a trace."""
-        cards = self.cards(batch_size)
-        return worst_of([card.replay(one.trace) for one in cards]) if cards else None
+    def play(self, batch_size: int | None) -> Play | None:
+        """The replay of the traces at a batch size, the worst of them. None without a trace."""
+        programs = [program_of(card.trace) for card in self.cards(batch_size)]
+        return (lambda room: worst_of([self.card.replay(one, room) for one in programs])) if programs else None
 
     @property
     def _capacity_bytes(self) -> int:
@@ -159,11 +159,6 @@ class Tracer:
             capacity_bytes=self._capacity_bytes,
             calibration=self.gpu.calibration,
         )
-
-    @property
-    def limitless_card(self) -> Card:
-        """The same for what needs more memory than there is."""
-        return replace(self.card, capacity_bytes=None)
 
     @cached_property
     def _first(self) -> Program:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from brimful import command as commands
 from brimful.decide.batch_size_place import AUTO
+from brimful.decide.memory.fit import Play
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.next_command import after_prediction
 from brimful.decide.speed.epoch import epoch_of
@@ -24,7 +26,6 @@ from brimful.verbs.session import Options
 from brimful.verbs.start import Start, start, takes_a_batch_size
 from brimful.verbs.warnings import Answer, warnings_of
 from brimful.verbs.what_if import find, what_would_help
-from brimful_inside.simulator.replay import Replayed
 
 TIMED_BATCH = 256  # samples of a batch by which the loader is timed, where nobody asked for a size (assumed)
 FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
@@ -83,34 +84,35 @@ def _without_a_flag(tracer: Tracer, began: Start, noted: list[Diagnostic]) -> An
             raise why
     as_it_stands = "the prediction is for the command as it stands"
     noted.append(Diagnostic("no-batch-size", why.problem, as_it_stands, why.suggestion))
-    return _at(tracer, None, _replay_of_trial(tracer, None))
+    return _at(tracer, None, _play_of_trial(tracer, None))
 
 
 def _by_search(tracer: Tracer, asked: int | None) -> Answer:
     """The peak at the requested batch size, else at the largest that fits."""
     conclusion = imaginary.search(tracer, asked)
-    if asked is not None and conclusion.estimate.ignores_batch_size and conclusion.estimate.loader_cap is not None:
-        return _at(tracer, asked, _replay_of_trial(tracer, min(conclusion.traced)), conclusion)
-    if asked is not None:
-        return _at(tracer, asked, _played_at(tracer, conclusion, tracer.effective(asked) or asked), conclusion)
-    largest = conclusion.estimate.largest_batch_size
-    if largest is None and (conclusion.estimate.ignores_batch_size or conclusion.estimate.limited_by == NOT_FOLLOWED):
+    estimate, largest = conclusion.estimate, conclusion.estimate.largest_batch_size
+    without_size = estimate.ignores_batch_size or estimate.limited_by == NOT_FOLLOWED
+    capped = estimate.ignores_batch_size and estimate.loader_cap is not None
+    if (largest is None and without_size) if asked is None else capped:
         size = min(conclusion.traced)
-        return _at(tracer, tracer.in_force(conclusion, size), _replay_of_trial(tracer, size), conclusion)
-    if largest is None or conclusion.peak is None:
+        return _at(tracer, asked or tracer.in_force(conclusion, size), _play_of_trial(tracer, size), conclusion)
+    size = asked or largest
+    if size is None:
         raise imaginary.nothing_fits(tracer, conclusion)
-    return Answer(largest, conclusion.peak, conclusion.phases, conclusion)
+    return _at(tracer, size, _play_at(tracer, conclusion, tracer.effective(size) or size), conclusion)
 
 
-def _at(tracer: Tracer, batch_size: int | None, played: Replayed | None, conclusion: MemoryConclusion | None = None) -> Answer:
-    if played is None:
-        return Answer(batch_size, None, {}, conclusion)
+def _at(tracer: Tracer, batch_size: int | None, play: Play | None, conclusion: MemoryConclusion | None = None) -> Answer:
+    if play is None:
+        return Answer(batch_size, "does_not_fit", None, {}, conclusion=conclusion)
     card = tracer.card
+    played = card.shown(play)
     phases = {name: card.estimate(peaks) for name, peaks in played.phases.items()}
-    return Answer(batch_size, card.estimate(played.peak), phases, conclusion)
+    retries = played.retries / max(1, played.steps)
+    return Answer(batch_size, card.verdict(play), card.estimate(played.peak), phases, retries, conclusion)
 
 
-def _played_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) -> Replayed | None:
+def _play_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) -> Play | None:
     """The replay at a batch size: by a verified model, by its own trace, or by one without a limit where the card is full.
 
     A model that was fitted near the edge, beyond a kink, says nothing of smaller sizes on its other side; and none knows where
@@ -120,21 +122,21 @@ def _played_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) ->
     failed = any(one.outcome in SCRIPT_FAILED for one in tracer.results.values())
     model = conclusion.size_model
     if model is not None and batch_size >= min(model.fitted_at) and not (failed and batch_size > max(ran, default=0)):
-        return model.replay_at(batch_size, tracer.card.settings)
-    return _replay_of_trial(tracer, batch_size)
+        return partial(model.replay_at, batch_size, tracer.card.settings)
+    return _play_of_trial(tracer, batch_size)
 
 
-def _replay_of_trial(tracer: Tracer, batch_size: int | None) -> Replayed | None:
-    """The replay of a trial at this size, on a card as large as it needs to be."""
+def _play_of_trial(tracer: Tracer, batch_size: int | None) -> Play | None:
+    """The replay of a trial at this size, traced whole on a card as large as it needs to be."""
     if tracer.result(batch_size).outcome is Outcome.OUT_OF_DEVICE_MEMORY:
         tracer.result(batch_size, limitless=True)
-    return tracer.played(batch_size, tracer.limitless_card)
+    return tracer.play(batch_size)
 
 
 def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, noted: Sequence[Diagnostic]) -> Prediction:
     """The prediction, of all its parts."""
     report, budget = tracer.representative().reports[0], tracer.budget
-    fits, traced = answer.fits(budget.bytes), answer.batch_size in tracer.results
+    fits, traced = answer.verdict == "fits", answer.batch_size in tracer.results
     estimate = answer.conclusion.estimate if answer.conclusion else None
     warnings = [*warnings_of(tracer, answer), *noted]
     largest = _largest(tracer, answer, fits)
@@ -145,7 +147,8 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, note
     found = find(tracer, answer)
     tries_what_if = not fits if wants_what_if is None else wants_what_if
     return Prediction(
-        verdict="fits" if fits else "out_of_memory",
+        verdict=answer.verdict,
+        retries_per_step=answer.retries_per_step,
         batch_size=answer.batch_size,
         peak=answer.peak,
         phases=answer.phases,
@@ -190,10 +193,10 @@ def _largest(tracer: Tracer, answer: Answer, fits: bool) -> int | None:
 
 def _card_peaks(tracer: Tracer, answer: Answer) -> tuple[CardPeak, ...]:
     """The peak of every card of every rank; () where there is but one card."""
-    card = tracer.limitless_card
+    card = tracer.card
     if answer.batch_size in tracer.results:
         labels = tracer.cards(answer.batch_size)
-        played = [card.replay(one.trace) for one in labels] if len(labels) > 1 else []
+        played = [card.shown(partial(card.replay, one.trace)) for one in labels] if len(labels) > 1 else []
     else:
         labels = next((found for size in tracer.results if (found := tracer.cards(size))), ())
         model = answer.conclusion.size_model if answer.conclusion else None

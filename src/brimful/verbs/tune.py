@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from brimful import command as commands
 from brimful.decide.loading import EVAL_TIMES, POLICIES
@@ -137,7 +138,7 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Seq
         requested={"batch_size": asked} if asked else None,
         verified=confirmed is not None,
         source=Source.PREDICTED,
-        peak=_estimate(confirmed or conclusion.peak),
+        peak=_estimate(confirmed),
         speed=choice.samples_per_s,
         warnings=[
             *noted,
@@ -152,7 +153,7 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Seq
 def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked: int | None) -> tuple[TriedSize, ...]:
     """Powers of two around the largest, and what was traced or requested: peaks by the traces, else by the sizes of allocations
     extrapolated from them."""
-    largest, card, model = conclusion.estimate.largest_batch_size or 1, tracer.limitless_card, conclusion.size_model
+    largest, card, model = conclusion.estimate.largest_batch_size or 1, tracer.card, conclusion.size_model
     speed = choice.speed or speed_of(tracer, largest, largest)
     curve = () if isinstance(speed, Diagnostic) else speed.curve
     peaks, fitting = {}, {}
@@ -160,14 +161,15 @@ def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked:
     for size in sizes_to_show(largest, [asked, choice.batch_size, *tracer.results], spills):
         traced = tracer.results.get(size)
         if traced is not None and traced.outcome is Outcome.COMPLETED:
-            played = tracer.played(size, card)
+            play = tracer.play(size)
         else:
-            played = model.replay_at(size, card.settings) if model is not None and size >= min(model.fitted_at) else None
-        if played is None and traced is None:
+            extrapolated = model is not None and size >= min(model.fitted_at)
+            play = partial(model.replay_at, size, card.settings) if model is not None and extrapolated else None
+        if play is None and traced is None:
             continue  # nothing is known of it
-        if played is not None:
-            peaks[size] = _estimate(card.estimate(played.peak))
-        fits = tracer.card.fits(played) if played is not None else False
+        if play is not None:
+            peaks[size] = _estimate(card.estimate(card.shown(play).peak))
+        fits = play is not None and card.verdict(play) == "fits"
         fitting[size] = fits and (traced is None or traced.outcome is Outcome.COMPLETED)
     rates = {point.batch_size: point.value for point in curve}
     return tried_sizes(list(tracer.results.values()), peaks, rates, fitting, fitting)
@@ -176,8 +178,8 @@ def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked:
 def _confirm(tracer: Tracer, size: int) -> PeakEstimate | None:
     """The peak of a trace at the size itself, if it fits."""
     completed = tracer.result(size).outcome is Outcome.COMPLETED
-    played = tracer.played(size, tracer.card)
-    return tracer.card.estimate(played.peak) if completed and played is not None and tracer.card.fits(played) else None
+    card, play = tracer.card, tracer.play(size)
+    return card.estimate(card.shown(play).peak) if completed and play is not None and card.verdict(play) == "fits" else None
 
 
 def _estimate(peak: PeakEstimate | None) -> Estimate | None:

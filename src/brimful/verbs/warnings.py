@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from brimful.decide.audit.findings import findings
+from brimful.decide.memory.fit import Verdict
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.units import format_bytes
@@ -20,12 +21,11 @@ class Answer:
     """The peak of a command at a batch size, and the search it comes from."""
 
     batch_size: int | None  # None: the command as it stands
+    verdict: Verdict
     peak: PeakEstimate | None
     phases: dict[str, PeakEstimate]
+    retries_per_step: float | None = None  # how often cached memory is given back to go on
     conclusion: MemoryConclusion | None = None  # None: nothing was searched
-
-    def fits(self, budget_bytes: int) -> bool:
-        return self.peak is not None and self.peak.device_interval_bytes[1] <= budget_bytes
 
 
 def warnings_of(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
@@ -88,7 +88,7 @@ def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
 
 def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
     peak, budget, asked = answer.peak, tracer.budget, answer.batch_size
-    if peak is None or answer.fits(budget.bytes):
+    if peak is None or answer.verdict == "fits":
         return
     if peak.device_bytes <= budget.total_bytes:
         yield Diagnostic(
@@ -158,7 +158,7 @@ def _growth(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
         result.reports[0].growth,
         result.peak.device_bytes,
         evaluation.allocated_bytes + peak.device_bytes - peak.reserved_bytes if evaluation and peak else None,
-        tracer.budget.bytes if answer.fits(tracer.budget.bytes) else None,
+        tracer.budget.bytes if answer.verdict == "fits" else None,
         max(lengths, default=0) or None,
     )
     other = f" (at a batch size of {size})" if size != answer.batch_size else ""

@@ -113,7 +113,7 @@ def _trial(
 
 
 def _device_bytes(tracer: Tracer, trace: Trace) -> int:
-    return tracer.card.device_bytes(tracer.limitless_card.replay(trace).peak)
+    return tracer.card.device_bytes(tracer.card.replay(trace, None).peak)
 
 
 def _failure(trial_result: TrialResult) -> str:

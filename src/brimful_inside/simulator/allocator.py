@@ -124,7 +124,7 @@ class CachingAllocator:
     def malloc(self, nbytes: int, stream: int = 0, private: int = 0) -> int:
         """The address of a block for `nbytes`; 0 for no bytes at all, to which PyTorch gives no memory. `private` is the number
         of the private pool that serves the request; 0: the general ones do. Raises CardFull: everything is then as before,
-        except that cached segments were given back. Raises AboveLimit where `memory.stop_above` is set."""
+        except that cached segments were given back."""
         if nbytes <= 0:
             if nbytes < 0:
                 raise ValueError("a request of %d bytes" % nbytes)
@@ -274,7 +274,7 @@ class CachingAllocator:
         return at
 
     def _from_card(self, pool: Pool, size: int, stream: int, nbytes: int) -> Tuple[int, int]:
-        """Address and size of new memory, after giving cached memory back if need be. Raises CardFull, AboveLimit."""
+        """Address and size of new memory, after giving cached memory back if need be. Raises CardFull."""
         settings, memory = self.settings, self.memory
         if memory.allowed_bytes is not None and settings.garbage_collection_threshold:
             pools.collect_garbage(memory, self._large, int(settings.garbage_collection_threshold * memory.allowed_bytes))

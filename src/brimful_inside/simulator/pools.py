@@ -21,17 +21,12 @@ ADDRESS = (1 << SIZE_AT) - 1
 ENDLESS = 1 << 50  # addresses of a segment on a card without limit
 
 
-class AboveLimit(Exception):
-    """More is reserved than `DeviceMemory.stop_above`: whoever replays wants to know no more."""
-
-
 class DeviceMemory:
     """What a card has for segments, and how much of it is reserved. Bytes; None and NO_LIMIT are without limit."""
 
     def __init__(self, capacity_bytes: Optional[int], statistics: Optional[Statistics]):
         self.capacity_bytes = capacity_bytes
         self.allowed_bytes: Optional[int] = None  # the share of the card that a memory fraction leaves
-        self.stop_above = NO_LIMIT
         self.oversize = NO_LIMIT  # blocks of so many bytes are counted by themselves
         self.reserved = self.peak_reserved = 0
         self.num_allocs = self.num_frees = 0
@@ -48,13 +43,11 @@ class DeviceMemory:
         return address
 
     def take(self, pool: Pool, nbytes: int, segments: int) -> None:
-        """Memory comes from the card; mapping a part of an expandable segment takes bytes and no segment. Raises AboveLimit."""
+        """Memory comes from the card; mapping a part of an expandable segment takes bytes and no segment."""
         self.num_allocs += 1
         self.reserved += nbytes
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         self._count(pool, nbytes, segments)
-        if self.reserved > self.stop_above:
-            raise AboveLimit
 
     def give_back(self, pool: Pool, nbytes: int, segments: int) -> None:
         self.num_frees += 1

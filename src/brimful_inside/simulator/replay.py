@@ -6,7 +6,6 @@ from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequenc
 
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
-from brimful_inside.simulator.pools import NO_LIMIT, AboveLimit
 from brimful_inside.simulator.program import Event, Program
 
 FIRST_PHASE = "start"  # what comes before the first phase row
@@ -28,25 +27,24 @@ class Replayed(NamedTuple):
     phases: Dict[str, Peaks]  # in the order of their first visit; the worst of a phase's visits
     peak: Peaks  # over all phases
     full: Optional[CardFull] = None  # the card was full, and the replay ended there
-    stopped: bool = False  # more than `stop_above` was reserved, and the replay ended there
+    retries: int = 0  # how often the card was full until cached memory was given back
+    steps: int = 0  # optimizer steps
 
 
 def replay(
     program: Program,
     sizes: Sequence[int],
     allocator: CachingAllocator,
-    stop_above: Optional[int] = None,
     observe: Optional[Observer] = None,
 ) -> Replayed:
-    """Replay the program of one card until it ends, the card is full, or more than `stop_above` bytes are reserved. `sizes` are
-    the bytes that its allocations ask for, by their numbers; `allocator` is a fresh one."""
+    """Replay the program of one card until it ends or the card is full. `sizes` are the bytes that its allocations ask for, by
+    their numbers; `allocator` is a fresh one."""
     malloc, free = allocator.malloc, allocator.free
-    allocator.memory.stop_above = NO_LIMIT if stop_above is None else stop_above
     remaining = iter(sizes)
     addresses: List[int] = []
     visits: List[Tuple[str, Peaks]] = []
     phase, stream, pool = FIRST_PHASE, 0, 0
-    full, stopped = None, False
+    full, steps = None, 0
     try:
         for event in program.events:
             kind = event[0]
@@ -68,18 +66,19 @@ def replay(
                 allocator.change_settings(event[1])
             elif kind in ("empty_cache", "empty_pool", "release_pool"):
                 getattr(allocator, kind)(*event[1:])
-            elif kind != "step":
+            elif kind == "step":
+                steps += 1
+            else:
                 raise ValueError("no event of one card's program: %r" % (event,))
             if observe is not None:
                 observe(event, addresses, allocator)
     except CardFull as error:
         full = error
-    except AboveLimit:
-        stopped = True
-    return _worst([*visits, (phase, Peaks(allocator.peak_allocated, allocator.peak_reserved))], full, stopped)
+    visits.append((phase, Peaks(allocator.peak_allocated, allocator.peak_reserved)))
+    return _worst(visits, full, allocator.num_alloc_retries, steps)
 
 
-def _worst(visits: Iterable[Tuple[str, Peaks]], full: Optional[CardFull], stopped: bool) -> Replayed:
+def _worst(visits: Iterable[Tuple[str, Peaks]], full: Optional[CardFull], retries: int, steps: int) -> Replayed:
     """From the peaks of each stay in a phase, in order."""
     phases: Dict[str, Peaks] = {}
     peak = Peaks(0, 0)
@@ -88,7 +87,7 @@ def _worst(visits: Iterable[Tuple[str, Peaks]], full: Optional[CardFull], stoppe
         peak = Peaks(*map(max, peak, peaks))
     if phases.get(FIRST_PHASE) == Peaks(0, 0):
         del phases[FIRST_PHASE]
-    return Replayed(phases, peak, full, stopped)
+    return Replayed(phases, peak, full, retries, steps)
 
 
 def replay_cards(
@@ -96,10 +95,9 @@ def replay_cards(
     sizes: Sequence[int],
     settings: AllocatorSettings = DEFAULT_SETTINGS,
     capacity_bytes: Optional[int] = None,
-    stop_above: Optional[int] = None,
 ) -> List[Replayed]:
     """The replay of each card's program; `capacity_bytes`: for segments (None: no limit). Cards that do the same are replayed
-    once. As soon as one has more than `stop_above` reserved, the others are left out."""
+    once. As soon as one is full, the others are left out."""
     known: Dict[Tuple[int, Tuple[int, ...]], Replayed] = {}
     replays: List[Replayed] = []
     first = 0
@@ -108,15 +106,15 @@ def replay_cards(
         first += len(own)
         key = (id(card.events), own)
         if key not in known:
-            known[key] = replay(card, own, CachingAllocator(capacity_bytes, settings, detailed=False), stop_above)
+            known[key] = replay(card, own, CachingAllocator(capacity_bytes, settings, detailed=False))
         replays.append(known[key])
-        if replays[-1].stopped:
+        if replays[-1].full is not None:
             break
     return replays
 
 
 def worst_of(replays: Sequence[Replayed]) -> Replayed:
-    """The highest peaks of any card; full or stopped where one is."""
+    """The highest peaks of any card, and the most retries; full where one is."""
     visits = [visit for one in replays for visit in one.phases.items()]
     full = next((one.full for one in replays if one.full is not None), None)
-    return _worst(visits, full, any(one.stopped for one in replays))
+    return _worst(visits, full, max(one.retries for one in replays), max(one.steps for one in replays))

@@ -1,4 +1,5 @@
-"""What fits: the upper end of the predicted interval of the device peak is within the budget; the largest size that does.
+"""What fits: a program whose replay gets through on a card that has no more memory than the budget, and the largest size that
+does. As PyTorch's allocator does, a full card gives its cached memory back and goes on.
 
 Device memory is what nvidia-smi shows: what PyTorch's allocator has reserved, the CUDA context, and NCCL's buffers.
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Literal
 
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.size_model import SizeModel
@@ -60,6 +62,12 @@ def slack_of(context: Estimate) -> tuple[int, int]:
     return max(0, int(below)), max(0, int(above))
 
 
+#: tight: runs only if what is uncertain, the CUDA context above all, turns out small.
+Verdict = Literal["fits", "tight", "does_not_fit"]
+#: The replay of a program on cards with so many bytes for segments (None: without limit).
+Play = Callable[[int | None], Replayed]
+
+
 @dataclass(frozen=True)
 class Card:
     """What predictions of device peaks need to know of a card. All in bytes."""
@@ -86,17 +94,26 @@ class Card:
             return float("inf")
         return self.around(self.device_bytes(played.peak))[1]
 
-    def fits(self, played: Replayed) -> bool:
-        return self.upper(played) <= self.budget_bytes
+    @cached_property
+    def sure_bytes(self) -> int:
+        """For segments within the budget if all that is uncertain turns out large; below 0 where nothing is left."""
+        return self._room(1)
 
     @cached_property
-    def most_reserved_bytes(self) -> int:
-        """The most that an allocator may reserve on this card for a program to fit; below 0 where nothing does."""
+    def hoped_bytes(self) -> int:
+        """For segments within the budget if all that is uncertain turns out small."""
+        return self._room(0)
 
+    def _room(self, end: int) -> int:
         def too_much(reserved: int) -> bool:
-            return self.around(reserved + self.context_bytes)[1] > self.budget_bytes
+            return self.around(reserved + self.context_bytes)[end] > self.budget_bytes
 
         return bisect_left(range(ANY_BYTES), True, key=too_much) - 1
+
+    def verdict(self, play: Play) -> Verdict:
+        if self.sure_bytes >= 0 and play(self.sure_bytes).full is None:
+            return "fits"
+        return "tight" if self.hoped_bytes >= 0 and play(self.hoped_bytes).full is None else "does_not_fit"
 
     def estimate(self, peaks: Peaks) -> PeakEstimate:
         device, basis = self.device_bytes(peaks), self.interval.basis
@@ -112,10 +129,15 @@ class Card:
         low, high = self.around(device, growth)
         return Point(batch_size, Estimate(device, Source.PREDICTED, low, high, self.interval.basis))
 
-    def replay(self, traced: Trace | Program) -> Replayed:
-        """Replay on this card, or on as many as a program is of: the worst of them."""
+    def replay(self, traced: Trace | Program, capacity_bytes: int | None) -> Replayed:
+        """Replay on a card with so many bytes for segments, or on as many cards as a program is of: the worst of them."""
         program = traced if isinstance(traced, Program) else program_of(traced)
-        return worst_of(replay_cards(program, program.sizes, self.settings, self.capacity_bytes))
+        return worst_of(replay_cards(program, program.sizes, self.settings, capacity_bytes))
+
+    def shown(self, play: Play) -> Replayed:
+        """What this card shows; where the program runs out of memory on it, what a card without limit would."""
+        played = play(self.capacity_bytes)
+        return played if played.full is None else play(None)
 
 
 @dataclass
@@ -124,24 +146,17 @@ class ExtrapolatedPeaks:
 
     model: SizeModel
     card: Card
-    _played: dict[int, Replayed] = field(default_factory=dict)
-    _too_large: set[int] = field(default_factory=set)  # do not fit; by how much was not worked out
+    _fits: dict[int, bool] = field(default_factory=dict)
 
     def at(self, batch_size: int) -> Replayed:
-        if batch_size not in self._played:
-            self._played[batch_size] = self.model.replay_at(batch_size, self.card.settings, self.card.capacity_bytes)
-        return self._played[batch_size]
+        return self.card.shown(partial(self.model.replay_at, batch_size, self.card.settings))
 
     def fits(self, batch_size: int) -> bool:
-        if batch_size not in self._played and batch_size not in self._too_large:
-            card = self.card
-            most = card.most_reserved_bytes
-            played = self.model.replay_at(batch_size, card.settings, card.capacity_bytes, stop_above=most)
-            if played.stopped:
-                self._too_large.add(batch_size)
-            else:
-                self._played[batch_size] = played
-        return batch_size in self._played and self.card.fits(self._played[batch_size])
+        if batch_size not in self._fits:
+            room = self.card.sure_bytes
+            may_fit = self.model.least_bytes_at(batch_size) <= room
+            self._fits[batch_size] = may_fit and self.model.replay_at(batch_size, self.card.settings, room).full is None
+        return self._fits[batch_size]
 
     def largest(self, lower: int, upper: int | None) -> int | None:
         """As `largest_that`, with the more tests the shorter the program."""

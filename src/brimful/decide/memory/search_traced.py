@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isqrt
 
 from brimful.decide.memory.bracket import MORE_TRIALS, Bracket, upper_limit
@@ -23,7 +24,7 @@ from brimful.decide.memory.size_model import (
     third_size,
 )
 from brimful.outcomes import SCRIPT_FAILED
-from brimful.values import Limits, MemoryEstimate, Outcome, PeakEstimate, Point
+from brimful.values import Limits, MemoryEstimate, Outcome, Point
 from brimful_inside.simulator.program import Program, joined, program_of
 from brimful_inside.simulator.replay import Replayed
 from brimful_inside.simulator.trace import Trace
@@ -53,8 +54,6 @@ class MemoryConclusion:
 
     estimate: MemoryEstimate
     traced: tuple[int, ...]  # batch sizes, in order
-    peak: PeakEstimate | None  # at the largest batch size
-    phases: dict[str, PeakEstimate]
     size_model: SizeModel | None  # None where no trace verified it
     failed: Outcome | None = None  # a trial failed for a reason other than memory
     notes: tuple[str, ...] = ()
@@ -94,8 +93,9 @@ class _Known:
             self.steps.add(traced.samples_per_step)
             bracket.learn_given(size, traced.batch, traced.samples_per_step)
             program = self.programs[size] = joined([program_of(trace) for trace in traced.traces])
-            played = self.played[size] = self.card.replay(program)
-            (bracket.fitting if self.card.fits(played) else bracket.too_large).add(size)
+            play = partial(self.card.replay, program)
+            self.played[size] = play(self.card.capacity_bytes)
+            (bracket.fitting if self.card.verdict(play) == "fits" else bracket.too_large).add(size)
 
     @property
     def unfollowed(self) -> int | None:
@@ -239,7 +239,10 @@ def _candidate_by_memory(known: _Known, model: TrustedModel | None) -> int | Non
 
 
 def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | None:
-    points = [(size, float(known.card.upper(played))) for size, played in known.played.items() if played.full is None]
+    card, fitting = known.card, known.bracket.fitting
+    needed = {size: float(card.upper(played)) for size, played in known.played.items() if played.full is None}
+    # What gives its cached memory back within the budget may take more where there is more.
+    points = [(size, min(card.budget_bytes, most) if size in fitting else most) for size, most in needed.items()]
     if not points:
         return None
     near = [point for point in points if point[0] in known.frontier] if len(points) > 3 else points
@@ -269,9 +272,6 @@ def _conclude(known: _Known) -> MemoryConclusion:
     if bracket.ignored or known.unfollowed:
         largest = None
     limit = NOT_FOLLOWED if known.unfollowed else None
-    played = known.played.get(largest or 0)
-    if played is None and largest is not None and model is not None:
-        played = known.peaks_of(model).at(largest)
     estimate = MemoryEstimate(
         memory="device",
         method="extrapolated" if verified or proven else "peaks",
@@ -290,8 +290,6 @@ def _conclude(known: _Known) -> MemoryConclusion:
     return MemoryConclusion(
         estimate,
         tuple(map(bracket.samples, bracket.tried)),
-        card.estimate(played.peak) if played is not None else None,
-        {name: card.estimate(peaks) for name, peaks in played.phases.items()} if played is not None else {},
         in_samples if verified else None,
         bracket.failed,
         tuple(_notes(known, trusted, proven or (largest is not None and largest == bracket.upper))),
@@ -319,8 +317,6 @@ def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
     for size in curve_sizes(largest, 1, bracket.upper, rows) if found else []:
         model = min(found, key=lambda m, size=size: min(abs(size - seen) for seen in m.reproduced))
         played = known.played.get(size) or known.peaks_of(model.size_model).at(size)
-        if played.full is not None:
-            played = model.size_model.replay_at(size, known.card.settings)  # what it would take on a card without limit
         widened = 0.0 if model.verified else growth(size, sizes[-1], GROWTH_EXTRAPOLATED)
         points.append(known.card.point(bracket.samples(size), played, widened))
     return tuple(points)

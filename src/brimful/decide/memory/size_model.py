@@ -16,7 +16,7 @@ from math import lcm
 from brimful_inside.simulator import workspaces
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.simulator.program import Program
-from brimful_inside.simulator.replay import Peaks, Replayed, replay_cards, worst_of
+from brimful_inside.simulator.replay import Replayed, replay_cards, worst_of
 
 LARGE = 100  # assumed: at so many times the sizes that were traced, most of what is alive grows with the batch
 
@@ -127,17 +127,14 @@ class SizeModel:
         batch_size: int,
         settings: AllocatorSettings = DEFAULT_SETTINGS,
         capacity_bytes: int | None = None,
-        stop_above: int | None = None,
     ) -> Replayed:
-        """The peaks by phase at a batch size, on a card with `capacity_bytes` for segments (None: without limit).
+        """The peaks by phase at a batch size, on a card with `capacity_bytes` for segments (None: without limit). Of several
+        cards the worst."""
+        return worst_of(replay_cards(self.program, self.sizes_at(batch_size), settings, capacity_bytes))
 
-        Of several cards the worst. As soon as more than `stop_above` bytes are reserved on a card the replay stops; where more
-        than that is alive at one moment no allocator gets by with less, and nothing is replayed.
-        """
-        sizes = self.sizes_at(batch_size)
-        if stop_above is not None and sum(map(sizes.__getitem__, self._largest_live_set)) > stop_above:
-            return Replayed({}, Peaks(0, 0), stopped=True)
-        return worst_of(replay_cards(self.program, sizes, settings, capacity_bytes, stop_above))
+    def least_bytes_at(self, batch_size: int) -> int:
+        """What is alive at one moment on a card: no allocator gets by with less."""
+        return sum(map(self.sizes_at(batch_size).__getitem__, self._largest_live_set))
 
     def replay_cards_at(self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> list[Replayed]:
         """As `replay_at`, each card alone."""
