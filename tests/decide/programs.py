@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Card
@@ -121,3 +122,7 @@ def step_kernels(batch: int, layers: int = 3, extra: bool = False) -> list[Kerne
     if extra:
         kernels.append(Kernel("aten.cat.default", "memory", 0, 100 * batch))
     return [*kernels, Kernel("aten._foreach_add_.List", "memory", 0, 12_000, 2)]
+
+
+def fits(chosen: Card, traced: Trace) -> bool:
+    return chosen.fits(partial(chosen.replay, traced))

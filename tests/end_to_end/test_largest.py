@@ -7,6 +7,7 @@ direct runs at every size between.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,8 @@ class Truth:
         return self._traces[size]
 
     def fits(self, size: int) -> bool:
-        trace = self.trace(size)
-        return self._tracer.card.fits(self._tracer.card.replay(trace))
+        card = self._tracer.card
+        return card.fits(partial(card.replay, self.trace(size)))
 
     def fitting_among(self, sizes: range) -> list[int]:
         """Sizes that fit by extrapolation from the three direct runs, each of which it must give to the byte."""
@@ -54,7 +55,7 @@ class Truth:
         assert model is not None
         assert all(model.difference_from(program, size) is None for size, program in programs.items())
         card = self._tracer.card
-        return [size for size in sizes if card.fits(model.replay_at(size, card.settings, card.capacity_bytes))]
+        return [size for size in sizes if card.fits(partial(model.replay_at, size, card.settings))]
 
 
 @pytest.mark.heavy

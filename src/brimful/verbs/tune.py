@@ -169,7 +169,7 @@ def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked:
             continue  # nothing is known of it
         if play is not None:
             peaks[size] = _estimate(card.estimate(card.shown(play).peak))
-        fits = play is not None and card.verdict(play) == "fits"
+        fits = play is not None and card.fits(play)
         fitting[size] = fits and (traced is None or traced.outcome is Outcome.COMPLETED)
     rates = {point.batch_size: point.value for point in curve}
     return tried_sizes(list(tracer.results.values()), peaks, rates, fitting, fitting)
@@ -179,7 +179,7 @@ def _confirm(tracer: Tracer, size: int) -> PeakEstimate | None:
     """The peak of a trace at the size itself, if it fits."""
     completed = tracer.result(size).outcome is Outcome.COMPLETED
     card, play = tracer.card, tracer.play(size)
-    return card.estimate(card.shown(play).peak) if completed and play is not None and card.verdict(play) == "fits" else None
+    return card.estimate(card.shown(play).peak) if completed and play is not None and card.fits(play) else None
 
 
 def _estimate(peak: PeakEstimate | None) -> Estimate | None:

@@ -97,7 +97,7 @@ def replay_cards(
     capacity_bytes: Optional[int] = None,
 ) -> List[Replayed]:
     """The replay of each card's program; `capacity_bytes`: for segments (None: no limit). Cards that do the same are replayed
-    once. As soon as one is full, the others are left out."""
+    once."""
     known: Dict[Tuple[int, Tuple[int, ...]], Replayed] = {}
     replays: List[Replayed] = []
     first = 0
@@ -108,8 +108,6 @@ def replay_cards(
         if key not in known:
             known[key] = replay(card, own, CachingAllocator(capacity_bytes, settings, detailed=False))
         replays.append(known[key])
-        if replays[-1].full is not None:
-            break
     return replays
 
 

@@ -7,9 +7,8 @@ import pytest
 from brimful.decide.memory.bracket import MORE_TRIALS, Bracket, upper_limit
 from brimful.decide.memory.search_traced import MAX_TRACES, Traced, search_largest
 from brimful.values import Limits, Outcome
-from brimful_inside.simulator.replay import worst_of
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
-from tests.decide.programs import GIB, MIB, Script, affine, card, drive, network
+from tests.decide.programs import GIB, MIB, Script, affine, card, drive, fits, network
 
 
 def searched(script: Script, last: int, search=None):
@@ -128,7 +127,7 @@ def test_only_multiples_are_tried_and_the_largest_of_them_is_named_in_samples():
     estimate, largest = found.estimate, found.estimate.largest_batch_size
     assert estimate.exact and estimate.method == "extrapolated" and found.traced == tuple(asked) and asked[0] == 6
     for size, expected in ((largest, True), (largest + GROUP, False)):
-        assert CARD.fits(worst_of([CARD.replay(trace) for trace in of_each_card(size)])) is expected
+        assert all(fits(CARD, trace) for trace in of_each_card(size)) is expected
     points = [point.batch_size for point in (*estimate.curve, *estimate.probes)]
     assert all(size % GROUP == 0 for size in [largest, *asked, *points, *found.size_model.fitted_at])
 
@@ -137,7 +136,7 @@ def test_the_model_answers_for_uneven_batches_by_the_fuller_cards():
     found, _ = split()
     for size in (30, 31, 32, 33):
         even = -(-size // GROUP) * GROUP
-        expected = [CARD.replay(trace).peak for trace in of_each_card(even)]
+        expected = [CARD.replay(trace, None).peak for trace in of_each_card(even)]
         assert [played.peak for played in found.size_model.replay_cards_at(size)] == expected
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,8 @@ from brimful.values import Estimate, Source
 from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import Peaks, Replayed
-from tests.decide.programs import GIB, MIB, card, network
+from brimful_inside.simulator.trace import Free, Malloc, Trace
+from tests.decide.programs import GIB, MIB, card, fits, network
 
 
 def fitted(script):
@@ -51,9 +53,22 @@ def test_nothing_fits_where_not_even_the_smallest_does_and_no_size_beyond_the_li
 
 
 def test_the_upper_end_of_the_interval_decides_whether_it_fits():
-    played = Replayed({}, Peaks(9 * GIB, 9 * GIB + 524 * MIB))
-    assert card(10 * GIB).fits(played)
-    assert not card(10 * GIB, high=0.05).fits(played)
+    rows = [Malloc(1, 9 * GIB + 524 * MIB, "weights")]
+    assert verdict(card(10 * GIB), rows) == verdict(card(10 * GIB, high=0.05), []) == "fits"
+    assert verdict(card(10 * GIB, high=0.05), rows) == "tight", "the lower end is within the budget"
+    assert verdict(card(9 * GIB, high=0.01), rows) == "does_not_fit"
+
+
+def test_what_gets_through_by_giving_cached_memory_back_fits_and_the_retries_are_counted():
+    rows = [Malloc(1, 600 * MIB, "a"), Free(1), Malloc(2, 700 * MIB, "b"), Free(2), Malloc(3, 600 * MIB, "a")]
+    chosen = card(1000 * MIB, context=0, capacity=2000 * MIB)
+    assert verdict(chosen, rows) == "fits"
+    assert chosen.replay(Trace({}, rows), chosen.sure_bytes).retries == 1
+    assert chosen.shown(partial(chosen.replay, Trace({}, rows))).peak.reserved == 1300 * MIB, "what the whole card shows"
+
+
+def verdict(chosen, rows) -> str:
+    return chosen.verdict(partial(chosen.replay, Trace({}, rows)))
 
 
 def test_an_estimate_has_the_three_names_of_a_peak_and_its_interval():
@@ -78,24 +93,23 @@ def test_a_picture_reaches_beyond_the_largest_size_and_not_beyond_the_limits():
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 @given(seed=st.integers(0, 10**6), budget=st.integers(1, 6000), capacity=st.sampled_from([None, 900, 3000]))
 @settings(max_examples=30, deadline=None)
-def test_a_replay_that_ends_early_says_of_what_fits_what_the_whole_one_says(conf, seed, budget, capacity):
+def test_a_model_says_of_what_fits_what_a_trace_of_that_size_says(conf, seed, budget, capacity):
     script = network(seed, layers=4)
     room = None if capacity is None else capacity * MIB
     chosen = replace(card(budget * MIB, high=0.03, capacity=room), settings=settings_from(conf))
-    model = fitted(script)
-    peaks = ExtrapolatedPeaks(model, chosen)
+    peaks = ExtrapolatedPeaks(fitted(script), chosen)
     for size in (1, 20, 80, 300, 1000, 80):
-        assert peaks.fits(size) == chosen.fits(model.replay_at(size, chosen.settings, room))
+        assert peaks.fits(size) == fits(chosen, script.trace(size))
     for size in (20, 1000):
-        assert peaks.at(size).phases == model.replay_at(size, chosen.settings, room).phases, "too large, and whole all the same"
+        assert peaks.at(size) == chosen.shown(partial(chosen.replay, script.trace(size))), "too large, and whole all the same"
 
 
 @given(budget=st.integers(0, 1 << 45), context=st.integers(0, 1 << 32), high=st.floats(0, 0.5))
 def test_what_may_be_reserved_at_most_fits_and_a_byte_more_does_not(budget, context, high):
     chosen = card(budget, context, high)
-    most = chosen.most_reserved_bytes
-    assert not chosen.fits(Replayed({}, Peaks(0, most + 1)))
-    assert most < 0 or chosen.fits(Replayed({}, Peaks(0, most)))
+    for most, end in ((chosen.sure_bytes, 1), (chosen.hoped_bytes, 0)):
+        assert chosen.around(most + 1 + context)[end] > budget
+        assert most < 0 or chosen.around(most + context)[end] <= budget
 
 
 def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
@@ -103,7 +117,7 @@ def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
     model = fitted(script)
     peaks = ExtrapolatedPeaks(model, chosen)
     largest = peaks.largest(5, None)
-    assert largest is not None and peaks._too_large
+    assert largest is not None and not all(peaks._fits.values())
     monkeypatch.setattr(SizeModel, "replay_at", lambda *args, **kwargs: pytest.fail("replayed"))
     assert peaks.largest(5, None) == largest
 

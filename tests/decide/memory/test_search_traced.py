@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from brimful.decide.memory.search_traced import Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
-from tests.decide.programs import GIB, MIB, Script, affine, card, drive, network
+from tests.decide.programs import GIB, MIB, Script, affine, card, drive, fits, network
 
 
 def true_largest(chosen, trace_of, around, upper=None, window=150):
     """By trying every size nearby, each by a trace of its own."""
     sizes = [b for b in range(max(1, around - window), around + window) if upper is None or b <= upper]
-    return max((b for b in sizes if chosen.fits(chosen.replay(trace_of(b)))), default=None)
+    return max((b for b in sizes if fits(chosen, trace_of(b))), default=None)
 
 
 def with_more(script: Script, *sizes) -> Script:
@@ -30,7 +30,7 @@ def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, bu
     assert largest == true_largest(chosen, script.trace, largest or 1)
     assert found.estimate.exact and found.estimate.method == "extrapolated"
     assert len(asked) <= 4
-    assert not any(chosen.upper(chosen.replay(script.trace(b))) > chosen.budget_bytes for b in asked), "none out of memory"
+    assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
     assert found.estimate.limited_by == "budget"
     assert largest in asked
 
@@ -43,7 +43,7 @@ def test_an_evaluation_set_smaller_than_the_batch_is_a_kink_that_is_found(kink):
     assert largest == true_largest(chosen, script.trace, largest)
     assert found.estimate.exact
     assert len(asked) <= 6
-    assert all(chosen.fits(chosen.replay(script.trace(b))) for b in asked), "none out of memory"
+    assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
 
 
 @pytest.mark.parametrize("weight", [4, 400, 40_000])
@@ -110,7 +110,7 @@ def test_a_limit_that_the_common_prefix_proves_takes_three_traces_however_the_ru
     estimate = found.estimate
     assert (estimate.method, estimate.exact, estimate.limited_by, found.notes) == ("extrapolated", True, "budget", ())
     curve = {point.batch_size: point.value.value for point in found.estimate.curve}
-    assert found.peak is not None and curve[largest] == found.peak.device_bytes
+    assert curve[largest] == chosen.device_bytes(chosen.replay(trace_of(largest), None).peak)
 
 
 def test_where_the_part_that_differs_sets_the_peak_the_limit_is_not_taken_for_proven():
@@ -145,10 +145,11 @@ def test_a_curve_shows_what_was_traced_and_not_what_a_model_predicts_there():
     """A larger evaluation from 40 samples on sets the peak; the largest size is that of the data set."""
     step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
     after = Script([("malloc", "e", lambda b: 9_000_000 * b if b > 40 else 1000), ("free", "e")])
-    found, _ = drive(search_largest(card(20 * GIB), Limits(dataset_length=500)), epochs_of(40, step, after))
+    trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
+    found, _ = drive(search_largest(chosen, Limits(dataset_length=500)), trace_of)
     curve = {point.batch_size: point.value.value for point in found.estimate.curve}
-    assert found.peak is not None and found.estimate.largest_batch_size == 500
-    assert curve[500] == found.peak.device_bytes
+    assert found.estimate.largest_batch_size == 500
+    assert curve[500] == chosen.device_bytes(chosen.replay(trace_of(500), None).peak)
 
 
 def accumulating(effective: int):
@@ -172,7 +173,7 @@ def test_where_the_order_depends_on_the_batch_size_the_answer_is_searched_by_tri
     true = true_largest(chosen, trace_of, largest)
     assert largest is not None and true is not None and 0.98 * true <= largest <= true
     assert len(asked) <= 6
-    assert all(chosen.fits(chosen.replay(trace_of(b))) for b in asked)
+    assert all(fits(chosen, trace_of(b)) for b in asked)
 
 
 def test_rounding_in_the_script_is_noted_and_the_named_size_was_traced():
@@ -180,7 +181,7 @@ def test_rounding_in_the_script_is_noted_and_the_named_size_was_traced():
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
     largest = found.estimate.largest_batch_size
     assert not found.estimate.exact
-    assert largest in asked and chosen.fits(chosen.replay(script.trace(largest)))
+    assert largest in asked and fits(chosen, script.trace(largest))
     assert largest >= 0.98 * true_largest(chosen, script.trace, largest)
     assert any("no trace confirmed" in note for note in found.notes)
 
@@ -219,7 +220,7 @@ def test_nothing_is_named_where_not_even_one_sample_fits():
     script = Script([("malloc", "w", affine(100 * GIB, 0))])
     found, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
     assert found.estimate.largest_batch_size is None and found.estimate.limited_by == "budget"
-    assert found.estimate.nothing_fits and found.peak is None and asked[-1] == 1
+    assert found.estimate.nothing_fits and asked[-1] == 1
 
 
 def test_a_card_that_is_full_at_the_first_size_makes_the_search_go_smaller():
@@ -253,17 +254,12 @@ def test_a_later_failure_keeps_what_was_found(outcome):
     assert found.estimate.limited_by not in ("budget", None)
 
 
-def test_the_conclusion_has_peaks_by_phase_and_a_curve_for_the_page():
+def test_the_conclusion_has_a_curve_for_the_page():
     script, chosen = network(2), card(20 * GIB, high=0.05)
     found, _ = drive(search_largest(chosen, Limits()), script.trace)
     largest = found.estimate.largest_batch_size
-    assert found.peak is not None and found.peak.device_interval_bytes[1] <= 20 * GIB
-    assert {"train", "eval"} <= found.phases.keys()
-    assert max(p.reserved_bytes for p in found.phases.values()) == found.peak.reserved_bytes
-    direct = chosen.replay(script.trace(largest))
-    assert found.peak.reserved_bytes == direct.peak.reserved
     curve = {point.batch_size: point.value for point in found.estimate.curve}
-    assert curve[largest].value == found.peak.device_bytes
+    assert curve[largest].value == chosen.device_bytes(chosen.replay(script.trace(largest), None).peak)
     assert all(p.value.low <= p.value.value <= p.value.high for p in found.estimate.curve)
 
 
@@ -274,20 +270,20 @@ def test_a_small_card_that_its_context_fills_by_half_still_gets_its_third_trace(
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
     largest = found.estimate.largest_batch_size
     assert largest == true_largest(chosen, script.trace, largest)
-    assert all(chosen.fits(chosen.replay(script.trace(b))) for b in asked), "none out of memory"
+    assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
 
 
 def test_a_size_that_ran_out_of_memory_is_not_followed_by_the_next_smaller_one():
     """Beyond 60 the script holds a hundred times as much for each sample, which no small trace can show."""
     script = with_more(network(3), lambda b: 100_000 * b + 40_000_000 * max(0, b - 60))
     chosen = card(20 * GIB, capacity=int(19.5 * GIB))
-    full = lambda b: chosen.replay(script.trace(b)).full is not None  # noqa: E731
+    full = lambda b: chosen.replay(script.trace(b), chosen.capacity_bytes).full is not None  # noqa: E731
     out = Traced(Outcome.OUT_OF_DEVICE_MEMORY)
     found, asked = drive(search_largest(chosen, Limits()), lambda b: out if full(b) else script.trace(b))
     assert sum(map(full, asked)) <= 3
     largest = found.estimate.largest_batch_size
     assert largest >= 60, "the search came back from where the card was full to where there is room"
-    assert chosen.fits(chosen.replay(script.trace(largest)))
+    assert fits(chosen, script.trace(largest))
 
 
 def test_nothing_is_called_the_largest_where_the_traces_stopped_growing():

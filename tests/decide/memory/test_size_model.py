@@ -6,22 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.memory import size_model
 from brimful.decide.memory.size_model import (
     Polynomial,
     SizeModel,
-    common_prefix,
     fit_polynomial,
     fit_size_model,
-    most_trusted,
     third_size,
 )
 from brimful_inside.simulator import workspaces
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import settings_from
-from brimful_inside.simulator.program import joined, program_of
+from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import replay
-from brimful_inside.simulator.trace import Malloc, Phase, Trace
+from brimful_inside.simulator.trace import Malloc, Trace
 from tests.decide.programs import Script, affine, network
 
 MIB = 1 << 20
@@ -125,71 +122,10 @@ def test_a_broken_model_is_caught_by_the_trace_that_was_not_fitted():
     assert broken.difference_from(program_of(script.trace(30)), 30) is not None
 
 
-@given(seed=st.integers(0, 10**6), batch_size=st.integers(1, 300), most=st.integers(0, 1 << 32))
+@given(seed=st.integers(0, 10**6), batch_size=st.integers(1, 300))
 @settings(max_examples=40, deadline=None)
-def test_a_replay_that_may_stop_shows_all_or_nothing(seed, batch_size, most):
+def test_no_card_with_less_than_is_alive_at_one_moment_holds_it(seed, batch_size):
     model = fitted(network(seed, layers=5))
-    whole, stopped = model.replay_at(batch_size), model.replay_at(batch_size, stop_above=most)
-    assert stopped.stopped == (whole.peak.reserved > most)
-    assert stopped.stopped or stopped == whole
-
-
-def test_nothing_is_replayed_where_more_is_alive_than_may_be_reserved(monkeypatch):
-    model = fitted(network(3))
-    monkeypatch.setattr(size_model, "replay_cards", lambda *args: pytest.fail("replayed"))
-    assert model.replay_at(100_000, stop_above=20 << 30).stopped
-
-
-def test_of_several_cards_each_is_replayed_and_the_worst_counts():
-    """The second has the larger weights, the third the larger work: which is the worst depends on the size."""
-    scripts = [Script([("phase", "train"), ("malloc", "w", affine(fixed * MIB, 0)), ("malloc", "a", affine(0, each * MIB))])
-               for fixed, each in ((30, 1), (200, 1), (30, 5))]  # fmt: skip
-    model = fit_size_model({size: joined([program_of(one.trace(size)) for one in scripts]) for size in (5, 12)})
-    assert model is not None
-    for size, worst in ((20, 1), (100, 2)):
-        peaks = [played.peak.reserved for played in model.replay_cards_at(size)]
-        assert model.replay_at(size).peak.reserved == max(peaks) == peaks[worst]
-
-
-def test_the_model_that_gives_the_traces_at_the_frontier_is_trusted_most():
-    kinked = Script([("malloc", "x", lambda b: 100 * b if b < 20 else 4000 + 50 * b)])
-    found = most_trusted(programs(kinked, 5, 12, 40, 60, 80), [60, 80])
-    assert found is not None and set(found.reproduced) == {40, 60, 80} and found.verified
-    assert found.size_model.sizes_at(100) == [9000]
-    straight = most_trusted(programs(network(2), 5, 12, 30), [12, 30])
-    assert straight is not None and straight.reproduced == (5, 12, 30) and straight.size_model.fitted_at == (12, 30)
-    assert most_trusted(programs(kinked, 5), [5]) is None
-
-
-BEFORE = [("malloc", "w", affine(4096, 0)), ("malloc", "a", affine(0, 1000)), ("free", "a")]
-KINKED = ("malloc", "b", lambda b: 2000 * min(b, 50))
-
-
-@pytest.mark.parametrize(
-    ("fitted_on", "seen"),
-    [
-        pytest.param([("malloc", "b", affine(0, 2000))], [("phase", "eval")], id="another event"),
-        pytest.param([KINKED], [KINKED, ("free", "b")], id="other bytes"),
-        pytest.param([("malloc", "b", affine(0, 2000)), ("free", "b")], [], id="an earlier end"),
-    ],
-)
-def test_the_common_prefix_ends_before_the_first_difference(fitted_on, seen):
-    begun = common_prefix(fitted(Script([*BEFORE, *fitted_on])), program_of(Script([*BEFORE, *seen]).trace(100)), 100)
-    assert begun is not None and begun.program.events == program_of(Script(BEFORE).trace(100)).events
-    assert begun.sizes_at(100) == [4096, 100_000]
-
-
-def test_there_is_no_common_prefix_where_the_first_allocation_differs_already():
-    other = program_of(Script([("malloc", "w", affine(8192, 0))]).trace(100))
-    assert common_prefix(fitted(Script(BEFORE)), other, 100) is None
-
-
-def test_a_common_prefix_keeps_its_own_workspaces_alone():
-    def program(b, *more):
-        cublas = Malloc(1, workspaces.bytes_of("cublas", (9, 0, 213)), "mm", "cublas", (9, 0, 213))
-        return program_of(Trace({}, [cublas, *more, cublas._replace(id=9)]))
-
-    model = fit_size_model({b: program(b) for b in (5, 12)})
-    assert model is not None
-    begun = common_prefix(model, program(100, Phase("eval")), 100)
-    assert begun is not None and set(begun.workspace_of) == {0}
+    least = model.least_bytes_at(batch_size)
+    assert 0 < least <= model.replay_at(batch_size).peak.allocated
+    assert model.replay_at(batch_size, capacity_bytes=least - 1).full is not None

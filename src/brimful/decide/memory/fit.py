@@ -110,8 +110,11 @@ class Card:
 
         return bisect_left(range(ANY_BYTES), True, key=too_much) - 1
 
+    def fits(self, play: Play) -> bool:
+        return self.sure_bytes >= 0 and play(self.sure_bytes).full is None
+
     def verdict(self, play: Play) -> Verdict:
-        if self.sure_bytes >= 0 and play(self.sure_bytes).full is None:
+        if self.fits(play):
             return "fits"
         return "tight" if self.hoped_bytes >= 0 and play(self.hoped_bytes).full is None else "does_not_fit"
 

@@ -95,7 +95,7 @@ class _Known:
             program = self.programs[size] = joined([program_of(trace) for trace in traced.traces])
             play = partial(self.card.replay, program)
             self.played[size] = play(self.card.capacity_bytes)
-            (bracket.fitting if self.card.verdict(play) == "fits" else bracket.too_large).add(size)
+            (bracket.fitting if self.card.fits(play) else bracket.too_large).add(size)
 
     @property
     def unfollowed(self) -> int | None:
