@@ -17,7 +17,7 @@ def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp
     found = done.json
     for key in ("schema", "verdict", "batch_size", "peak", "phases", "largest_batch_size", "gpu", "seconds"):
         assert key in found
-    assert (found["verdict"], found["batch_size"]) == ("out_of_memory", 4000)
+    assert (found["verdict"], found["batch_size"]) == ("does_not_fit", 4000)
     peak = found["peak"]
     low, high = peak["device_interval_bytes"]
     assert peak["allocated_bytes"] <= peak["reserved_bytes"] <= peak["device_bytes"]

@@ -86,19 +86,21 @@ def test_a_plan_claims_no_trial_and_no_speed_that_it_lacks() -> None:
 
 def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:
     assert of_prediction(prediction(batch_size=4096)).sentence.endswith("; it is the largest that fits.")
-    unknown = prediction(batch_size=None, largest_batch_size=None, peak=None, verdict="out_of_memory")
+    unknown = prediction(batch_size=None, largest_batch_size=None, peak=None, verdict="does_not_fit")
     assert "fits" not in of_prediction(unknown).sentence
     nothing = replace(unknown, nothing_fits=True)
     fits_none = "No batch size fits NVIDIA A100-SXM4-40GB: not even the smallest stays within 35.5 GiB."
     assert of_prediction(nothing) == Headline("bad", fits_none)
 
 
-def test_a_peak_within_the_budget_whose_interval_is_not_may_not_fit() -> None:
+def test_a_tight_size_runs_only_at_the_lower_end_of_its_interval() -> None:
     value = prediction()
     assert value.peak is not None
     near = replace(value.peak, device_bytes=value.budget.bytes - 1, device_interval_bytes=(1, value.budget.bytes + 2**30))
-    result = of_prediction(replace(value, verdict="out_of_memory", peak=near))
-    assert result.tone == "bad" and "may not fit" in result.sentence and "over it" in result.sentence
+    result = of_prediction(replace(value, verdict="tight", peak=near))
+    assert result.tone == "bad" and "is tight on" in result.sentence and "only if the lower end" in result.sentence
+    gives_back = of_prediction(replace(value, verdict="fits", peak=near))
+    assert gives_back.tone == "good" and "gives cached memory back" in gives_back.sentence
 
 
 def test_a_command_that_puts_nothing_on_the_card_trains_on_the_host() -> None:

@@ -36,15 +36,17 @@ def codes(prediction):
 def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, asked):
     found = predicted(world, str(asked))
     assert found.batch_size == asked, "what was asked is what is answered"
-    assert found.verdict == ("fits" if found.peak.device_interval_bytes[1] <= found.budget.bytes else "out_of_memory")
+    _, high = found.peak.device_interval_bytes
+    assert found.verdict == "fits" or high > found.budget.bytes
     effective = asked if world.dataset is None else min(asked, world.dataset)
+    largest = found.largest_batch_size
     if found.verdict == "fits":
-        assert world.peak(effective) <= found.budget.bytes
-        assert found.largest_batch_size is not None
-        assert found.largest_batch_size >= effective
-    if found.largest_batch_size is not None:
-        assert world.dataset is None or found.largest_batch_size <= world.dataset
-        assert world.peak(found.largest_batch_size) <= found.budget.bytes
+        assert largest is not None and largest >= effective
+    if largest is not None:
+        assert world.dataset is None or largest <= world.dataset
+        at_it, left_open = predicted(world, str(largest)), predicted(world, "{batch_size}")
+        assert (at_it.verdict, at_it.largest_batch_size) == ("fits", largest), "one question, one answer"
+        assert (left_open.verdict, left_open.batch_size) == ("fits", largest)
     if world.dataset is not None and asked > world.dataset:
         assert "batch-exceeds-dataset" in codes(found)
 
@@ -86,7 +88,7 @@ def test_an_open_batch_size_is_answered_with_the_largest_that_obeys_every_limit(
 
 def test_a_batch_size_that_does_not_fit_is_answered_with_how_much_it_would_take():
     found = predicted(World(linear=100 * MIB), "100")
-    assert found.verdict == "out_of_memory"
+    assert found.verdict == "does_not_fit"
     assert found.peak.device_bytes > 4 * GIB, "the peak on a card as large as needed"
 
 
@@ -204,10 +206,10 @@ def test_a_size_that_does_not_fit_below_one_that_does_is_explained():
             return [*rows[:2], *([Malloc(50, nbytes, "aten.cat"), Free(50)] if nbytes else []), *rows[2:]]
 
     found = work(Uneven(linear=10 * MIB), predict, ("my-train", "--batch-size", "39"), 100, gpu_memory="4GiB").prediction
-    assert (found.verdict, found.largest_batch_size) == ("out_of_memory", 100)
+    assert (found.verdict, found.largest_batch_size) == ("does_not_fit", 100)
     assert "a-larger-one-fits" in codes(found)
     found = predicted(World(linear=10 * MIB), "390")
-    assert found.verdict == "out_of_memory" and found.largest_batch_size < 390
+    assert found.verdict == "does_not_fit" and found.largest_batch_size < 390
     assert "a-larger-one-fits" not in codes(found)
 
 

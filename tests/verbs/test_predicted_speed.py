@@ -88,7 +88,7 @@ def test_predict_says_why_there_is_no_speed():
 def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():
     world = Clocked(dataset=None, linear=20 * MIB)
     found = work(world, predict, ("my-train", "--batch-size", "9000"), gpu="a100-40gb").prediction
-    assert found.verdict == "out_of_memory" and found.speed.batch_size == 9000
+    assert found.verdict == "does_not_fit" and found.speed.batch_size == 9000
     assert found.speed.curve[-1].batch_size == found.largest_batch_size < 9000
 
 

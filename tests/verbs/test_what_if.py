@@ -30,7 +30,7 @@ def world(**more):
 def test_what_does_not_fit_shows_what_would_help_the_largest_saving_first():
     there = world()
     found = run(there)
-    assert found.verdict == "out_of_memory" and found.what_if is not None
+    assert found.verdict == "does_not_fit" and found.what_if is not None
     by_code = {saving.code: saving for saving in found.what_if.savings}
     saved = [saving.saved_bytes for saving in found.what_if.savings]
     assert saved == sorted(saved, reverse=True) and min(saved) > 0
@@ -123,7 +123,7 @@ def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
 def test_a_command_as_it_stands_has_what_ifs_too():
     there = world(fixed=6 * GIB)
     found = run(there, ("my-train", "--epochs", "3"))
-    assert found.batch_size is None and found.verdict == "out_of_memory"
+    assert found.batch_size is None and found.verdict == "does_not_fit"
     assert {trial.what_if for trial in there.launched} == {None, "autocast", "checkpointing"}
 
 
@@ -153,7 +153,7 @@ def find_at(scripts, sizes, model, batch_size, device_bytes):
 
     tracer = SimpleNamespace(card=CARD, results=dict.fromkeys(sizes), cards=cards, effective=lambda size: size)
     peak, conclusion = SimpleNamespace(device_bytes=device_bytes), SimpleNamespace(size_model=model)
-    return find(tracer, Answer(batch_size, peak, {}, conclusion))
+    return find(tracer, Answer(batch_size, "fits", peak, {}, conclusion=conclusion))
 
 
 def model_of(scripts):
@@ -161,7 +161,7 @@ def model_of(scripts):
 
 
 def device_peak(script, size):
-    return CARD.device_bytes(CARD.replay(script.trace(size)).peak)
+    return CARD.device_bytes(CARD.replay(script.trace(size), None).peak)
 
 
 @pytest.mark.parametrize("seed", range(5))

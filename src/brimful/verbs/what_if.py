@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from brimful.decide.memory import savings
 from brimful.decide.memory.breakdown import Annotated, Breakdowns, annotate, break_down
@@ -33,10 +34,11 @@ class Found:
 def find(tracer: Tracer, answer: Answer) -> Found | None:
     """The breakdowns whose parts add up to the predicted peak; None where no trace gives it."""
     card, peak = tracer.card, answer.peak
-    for program, sizes, annotated, model in _origins(tracer, answer) if peak is not None else ():
+    origins = list(_origins(tracer, answer)) if peak is not None else []
+    for capacity, (program, sizes, annotated, model) in product((card.capacity_bytes, None), origins):
         if len(annotated.allocations) != len(sizes):
             continue
-        made = break_down(program, sizes, annotated, card.context_bytes, card.settings)
+        made = break_down(program, sizes, annotated, card.context_bytes, card.settings, capacity)
         if made is not None and peak is not None and sum(made.whole.parts.values()) == peak.device_bytes:
             return Found(made, annotated, model)
     return None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from brimful.decide.memory.search_traced import Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
-from tests.decide.programs import GIB, MIB, Script, affine, card, drive, fits, network
+from tests.decide.programs import CONTEXT, GIB, MIB, Script, affine, card, drive, fits, network
 
 
 def true_largest(chosen, trace_of, around, upper=None, window=150):
@@ -33,6 +33,22 @@ def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, bu
     assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
     assert found.estimate.limited_by == "budget"
     assert largest in asked
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    budget=st.integers(2, 40),
+    share=st.sampled_from([1.0, 0.97, 0.9, 0.5]),
+    first=st.integers(1, 64),
+)
+@settings(max_examples=25, deadline=None)
+def test_the_largest_size_is_the_same_wherever_the_search_began(seed, budget, share, first):
+    script, chosen = network(seed, layers=5), card(int(share * budget * GIB), high=0.03, capacity=budget * GIB - CONTEXT)
+    begun, _ = drive(search_largest(chosen, Limits(), first), script.trace)
+    usual, _ = drive(search_largest(chosen, Limits()), script.trace)
+    largest = usual.estimate.largest_batch_size
+    assert begun.estimate.largest_batch_size == largest
+    assert largest is None or fits(chosen, script.trace(largest))
 
 
 @pytest.mark.parametrize("kink", [8, 20, 100, 300, 3000])

@@ -233,15 +233,17 @@ def break_down(
     annotated: Annotated,
     context_bytes: int,
     settings: AllocatorSettings = DEFAULT_SETTINGS,
+    capacity_bytes: int | None = None,
 ) -> Breakdowns | None:
-    """The breakdowns of a program whose allocations have `sizes` (bytes, by their numbers); None where it has none.
+    """The breakdowns of a program whose allocations have `sizes` (bytes, by their numbers), on a card with `capacity_bytes` for
+    segments (None: without limit); None where it has none.
 
     `annotated` may be of the same program at another batch size. Raises ValueError where it is of another program.
     """
     if len(annotated.allocations) != len(sizes):
         raise ValueError(f"{len(annotated.allocations)} allocations are annotated, {len(sizes)} have sizes")
     live = LiveBlocks()
-    replay(program, sizes, CachingAllocator(None, settings, detailed=False), observe=live)
+    replay(program, sizes, CachingAllocator(capacity_bytes, settings, detailed=False), observe=live)
     visits = [visit for visit in live.visits if visit.allocated or visit.reserved]
     if not visits:
         return None
