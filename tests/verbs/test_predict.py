@@ -86,6 +86,16 @@ def test_an_open_batch_size_is_answered_with_the_largest_that_obeys_every_limit(
     assert found.limited_by in ("budget", "dataset", "max_batch_size")
 
 
+def test_a_size_fits_that_goes_on_with_its_cached_memory_given_back_and_the_times_are_named():
+    """Training's memory is cached when the evaluation asks for somewhat more: together they are more than the card has."""
+    world = World(linear=10 * MIB, eval_bytes=1950 * MIB)
+    found = predicted(world, "190")
+    assert found.verdict == "fits" and found.retries_per_step == 0.5
+    (warning,) = [warning for warning in found.warnings if warning.code == "gives-cache-back"]
+    assert "0.5 times a step" in warning.problem
+    assert not predicted(world, "20").retries_per_step
+
+
 def test_a_batch_size_that_does_not_fit_is_answered_with_how_much_it_would_take():
     found = predicted(World(linear=100 * MIB), "100")
     assert found.verdict == "does_not_fit"

@@ -88,6 +88,13 @@ def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
 
 def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
     peak, budget, asked = answer.peak, tracer.budget, answer.batch_size
+    if answer.retries_per_step and answer.verdict != "does_not_fit":
+        yield Diagnostic(
+            "gives-cache-back",
+            f"the allocator runs out of memory and gives its cached memory back {answer.retries_per_step:.2g} times a step",
+            "it goes on, and each time the card waits for some milliseconds (assumed): steps are slower than predicted",
+            "a smaller batch size, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        )
     if peak is None or answer.verdict == "fits":
         return
     if peak.device_bytes <= budget.total_bytes:
