@@ -18,6 +18,7 @@ def main():
     args = parser.parse_args()
 
     torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(2048, 256)
     loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True).sign()), batch_size=args.batch_size, shuffle=True)

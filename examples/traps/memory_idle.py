@@ -14,6 +14,7 @@ def main():
     args = parser.parse_args()
 
     torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     images = torch.randn(256, 3, 32, 32)
     loader = DataLoader(TensorDataset(images, images.mean((1, 2, 3)).unsqueeze(1)), batch_size=args.batch_size, shuffle=True)

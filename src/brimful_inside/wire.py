@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Type
 
 WIRE_VERSION = 2
 TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
+EVAL_BATCHES = 2
 SCANS_FILE = "scans-%s.jsonl"  # in a trial's folder, by process: its scans of the data sets, for later trials
 ALONE_VARIABLE = "BRIMFUL_ALONE"  # set for one rank of many that is started without the others
 
@@ -58,14 +59,14 @@ class TrialConfig:
     cards: int = 1  # imaginary: how many of them each process sees
     steps: int = 3  # measured optimizer steps, after the warm-up
     warmup_steps: int = 1
-    eval_batches: int = 2  # batches that an evaluation loader gives before it ends early
+    eval_batches: int = EVAL_BATCHES  # batches that an evaluation loader gives before it ends early
     see_eval: bool = True  # continue after the measured steps until the script has evaluated
     trace: bool = False  # imaginary: write every allocation to trace-<rank>.jsonl
     what_if: Optional[str] = None  # imaginary: one change to the script (imaginary/attribution/what_if.py)
     measure_host_memory: bool = False  # tune malloc so that the resident high-water mark is true (slower steps)
     worst_batch: bool = True  # scan the samples, and make the batches of the largest ones
     scans: List[str] = field(default_factory=list)  # `SCANS_FILE`s of earlier trials of the same data, newest last
-    checksums: bool = False  # a checksum of each batch (for audit)
+    audits: bool = False  # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...
     keep_out: bool = True  # writes go to the trial's folder, trackers are off, nothing is resumed
     cut: bool = True  # False: a whole run, nothing ends early
     settings: Dict[str, Any] = field(default_factory=dict)  # what brimful.setting(name, default) answers
@@ -181,6 +182,19 @@ class BatchSeen:
 
 
 @dataclass(frozen=True)
+class Draws:
+    """How a loader's samples are drawn, as an audit sees it."""
+
+    dataset: str  # class name
+    drawn: Optional[int]  # indices that the sampler gives in an epoch, in this rank; None: not known
+    distinct: Optional[int]
+    picks_at_random: bool  # the data set ignores the index, and picks one of the samples that it holds
+    random_states: List[List[str]]  # generators that the data set holds: ["dataset.random", "random.Random"]
+    seeds_workers: bool  # the loader has a worker_init_fn
+    checksums: List[str]  # of the first batches of its own workers, where brimful makes those of the trial itself
+
+
+@dataclass(frozen=True)
 class LoaderSeen:
     """One DataLoader that was iterated."""
 
@@ -199,6 +213,8 @@ class LoaderSeen:
     batches: List[BatchSeen]  # at most the first 64
     iterations: int = 1  # how often it was iterated
     rates: Dict[str, float] = field(default_factory=dict)  # number of workers -> samples per second (`TrialConfig.time_loader`)
+    draws: Optional[Draws] = None  # in audits
+    batch_s: Optional[float] = None  # in audits, of an evaluation: from one batch to the next
     places: List[Place] = field(default_factory=list)  # where its batch size can be set; with `TrialConfig.find_places` alone
 
 
@@ -221,6 +237,17 @@ class CardSeen:
     index: int  # as in cuda:1
     peak: PhasePeak  # over the whole process
     trace_file: Optional[str] = None  # name in the trial's folder
+
+
+@dataclass(frozen=True)
+class Precision:
+    """In which format a training computes, as an audit sees it."""
+
+    capability: List[int]  # of the card
+    weights: List[str]  # dtypes of the parameters that are trained
+    autocast: Optional[str]  # dtype; None: it was not used
+    tf32: bool  # for matrix products of float32
+    convolutions: float  # share of the weights' elements that are convolutions', which TF32 is for by default
 
 
 @dataclass(frozen=True)
@@ -254,12 +281,14 @@ class Report:
     wrote: List[str] = field(default_factory=list)  # files that the script wrote, redirected to the trial's folder
     first_step_unix_s: Optional[float] = None  # when the first step began: files written earlier hold nothing trained
     cards: List[CardSeen] = field(default_factory=list)  # where a process has several imaginary cards: those that were used
-    split_over: int = 1  # imaginary: a batch is split over so many cards of this process (nn.DataParallel)
+    split_over: int = 1  # a batch is split over so many cards of this process (nn.DataParallel); real ones: in audits
     communicators: List[int] = field(default_factory=list)  # ranks of each NCCL group that was used on an imaginary card
     # Imaginary: leaks. "train": bytes that each step leaves on the card; "eval": bytes that each batch of an evaluation
     # leaves, which gave "eval_seen" batches of "eval_length" (absent where not known). What does not grow is absent.
     growth: Dict[str, int] = field(default_factory=dict)
     counters: Optional[RunCounters] = None  # of a whole run
+    device_reads: Dict[str, int] = field(default_factory=dict)  # in audits: lines of the script that wait for a value of a card
+    precision: Optional[Precision] = None  # in audits, on a card
 
 
 EVENTS: Dict[str, Type[Any]] = {

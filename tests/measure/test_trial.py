@@ -192,10 +192,10 @@ def test_what_a_trial_is_for_decides_what_the_child_measures(tmp_path):
     memory = config_of(trial("true", kind=TrialKind.MEMORY), tmp_path)
     assert (memory.measure_host_memory, memory.worst_batch, memory.trace, memory.card) == (True, True, False, None)
     speed = config_of(trial("true", kind=TrialKind.SPEED, settings={"batch_size": 8}), tmp_path)
-    assert (speed.measure_host_memory, speed.worst_batch, speed.checksums) == (False, False, False)
+    assert (speed.measure_host_memory, speed.worst_batch, speed.audits) == (False, False, False)
     assert speed.settings == {"batch_size": 8}
     audit = config_of(trial("true", kind=TrialKind.AUDIT), tmp_path)
-    assert (audit.checksums, audit.worst_batch) == (True, False), "an audit looks at the loader's own batches"
+    assert (audit.audits, audit.worst_batch) == (True, False), "an audit looks at the loader's own batches"
 
 
 def test_the_child_gets_the_scans_of_earlier_trials(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from brimful_inside import wire
 _HOST_EVERY_S = 0.2  # reading the PSS of a process tree costs some milliseconds
 _HOST_OF_A_TRACE_EVERY_S = 0.5  # which holds no data, and whose limit is the card's
 _PATIENCE_S = 20.0  # for the first rank to report in, after the probe could not be loaded into some process
+AUDITED_EVAL_BATCHES = 5  # so that a batch of an evaluation has a time
 _NO_ROOM_BYTES = 8192
 _KEPT = "the trials before this one"
 
@@ -65,12 +66,13 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         steps=trial.steps,
         warmup_steps=trial.warmup_steps,
         see_eval=trial.see_eval,
-        trace=imaginary and trial.kind in (TrialKind.TRACE, TrialKind.MEMORY),
+        eval_batches=AUDITED_EVAL_BATCHES if trial.kind is TrialKind.AUDIT and not imaginary else wire.EVAL_BATCHES,
+        trace=imaginary and trial.kind is not TrialKind.SPEED,
         what_if=trial.what_if,
         measure_host_memory=_slowed(trial),
-        worst_batch=trial.kind in (TrialKind.TRACE, TrialKind.MEMORY),
+        worst_batch=trial.kind in (TrialKind.TRACE, TrialKind.MEMORY) or (trial.kind is TrialKind.AUDIT and imaginary),
         scans=[str(path.resolve()) for path in scans],
-        checksums=trial.kind is TrialKind.AUDIT,
+        audits=trial.kind is TrialKind.AUDIT,
         settings=dict(trial.settings),
         time_loader=trial.time_loader,
         find_places=trial.find_places,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from brimful.decide.audit.findings import findings
-from brimful.values import Audit, Effective, Record, Setting, Source, Trial, TrialKind, TrialResult
+from brimful.measure.traces import read_trace
+from brimful.values import Audit, Effective, PhasePeak, Record, Setting, Source, Trial, TrialKind, TrialResult
 from brimful.verbs import devices
+from brimful.verbs.imaginary import with_its_context
 from brimful.verbs.results import PHASES, batches_per_step, loaders, require_steps
 from brimful.verbs.session import Options, Session
 from brimful.verbs.start import start
+from brimful_inside.simulator.program import program_of
 
 _STEPS = 12  # enough batches for remainders and repeats to show, and for a median of step times
 _WARMUP_STEPS = 2
@@ -44,6 +48,7 @@ def audit(
     with began.session("audit") as session:
         result = require_steps(session, session.run(trial, expected_total=1))
         devices.require_that_card(began.device, result)
+        result = _with_context(session, result)
         session.keep(_audit(session, result, {**began.command.given, **trial.settings}))
     return session.record()
 
@@ -63,6 +68,23 @@ def _audit(session: Session, result: TrialResult, requested: dict[str, Setting])
         peak_source=Source.PREDICTED if result.trial.device.kind == "imaginary" else Source.MEASURED,
         notes=result.notes,
     )
+
+
+def _with_context(session: Session, result: TrialResult) -> TrialResult:
+    """On an imaginary card, device peaks as `predict` has them: with the context that this program has there."""
+    gpu, trace = result.trial.device.gpu, read_trace(result, session.folder)
+    if gpu is None or trace is None:
+        return result
+    more = int(with_its_context(gpu, result, program_of(trace)).context_bytes.value - gpu.context_bytes.value)
+
+    def moved(peak: PhasePeak) -> PhasePeak:
+        return peak if peak.device_bytes is None else replace(peak, device_bytes=peak.device_bytes + more)
+
+    reports = tuple(
+        replace(report, cards=[replace(card, peak=moved(card.peak)) for card in report.cards]) for report in result.reports
+    )
+    phases = {name: moved(peak) for name, peak in result.phases.items()}
+    return replace(result, peak=moved(result.peak) if result.peak else None, phases=phases, reports=reports)
 
 
 def _effective(result: TrialResult) -> Effective:

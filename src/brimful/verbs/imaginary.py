@@ -140,11 +140,8 @@ class Tracer:
     @cached_property
     def gpu(self) -> Gpu:
         """The card with the context that this program has on it, by the first trace."""
-        gpu, reports = self.device.gpu, next(iter(self.results.values())).reports
-        assert gpu is not None
-        uses_cudnn = any("conv" in event[1] for event in self._first.allocations)
-        communicators = max((report.communicators for report in reports), key=len, default=[])
-        return replace(gpu, context_bytes=context_of(gpu, uses_cudnn, communicators))
+        assert self.device.gpu is not None
+        return with_its_context(self.device.gpu, next(iter(self.results.values())), self._first)
 
     @cached_property
     def card(self) -> Card:
@@ -185,6 +182,13 @@ class Tracer:
         """The result that stands for all in what it noticed besides memory: the last that completed, else the last."""
         completed = [s for s in self.results.values() if s.outcome is Outcome.COMPLETED]
         return (completed or list(self.results.values()))[-1]
+
+
+def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:
+    """The card with the context that a trial's program has on it: with cuDNN's for convolutions, and NCCL's for its groups."""
+    uses_cudnn = any("conv" in event[1] for event in program.allocations)
+    communicators = max((report.communicators for report in result.reports), key=len, default=[])
+    return replace(gpu, context_bytes=context_of(gpu, uses_cudnn, communicators))
 
 
 def _script_error(session: Session, result: TrialResult, batch_size: int) -> str:

@@ -96,6 +96,10 @@ def _install(context: ProcessContext, torch: Any) -> None:
         patch_compile()
     watch_exceptions()
     patch_spawn(context.config.cut)
+    if context.config.audits:
+        from brimful_inside.probe.hooks.audited import patch_for_audits
+
+        patch_for_audits()
     context.probe = probe  # last: an error before this is written to a file, as there is no report to note it in
     atexit.register(_at_exit)
 

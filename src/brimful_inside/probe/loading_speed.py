@@ -7,14 +7,14 @@ script's sampler and random numbers stay where they are.
 
 from __future__ import annotations
 
-import copy
 import multiprocessing
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from torch.utils.data import dataloader as torch_dataloader
 
-from brimful_inside.probe.hooks.data_loaders import samples_in
+from brimful_inside.probe.draws import private_copy
+from brimful_inside.probe.hooks.passes import samples_in
 from brimful_inside.probe.worst_case.batch_tensors import tensors_of
 from brimful_inside.probe.worst_case.scan import order_of, random_state_kept
 
@@ -70,11 +70,9 @@ def _rate(loader: Any, workers: int, most: int, in_worker: Callable[[], None]) -
         if own_init is not None:
             own_init(number)
 
-    timed = copy.copy(loader)
-    timed.__dict__.update(
-        batch_sampler=batches, num_workers=workers, prefetch_factor=2, persistent_workers=False, pin_memory=False,
-        generator=None, timeout=TIMEOUT_S, worker_init_fn=init, _iterator=None,
-        _DataLoader__multiprocessing_context=multiprocessing.get_context("fork"),
+    timed = private_copy(
+        loader, batch_sampler=batches, num_workers=workers, prefetch_factor=2, generator=None, timeout=TIMEOUT_S,
+        worker_init_fn=init, _DataLoader__multiprocessing_context=multiprocessing.get_context("fork"),
     )  # fmt: skip
     with random_state_kept():
         iterator = torch_dataloader._MultiProcessingDataLoaderIter(timed)

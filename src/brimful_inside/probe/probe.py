@@ -12,6 +12,7 @@ import torch
 
 from brimful_inside.probe import report
 from brimful_inside.probe.context import ProcessContext, guarded, note_own_error
+from brimful_inside.probe.hooks.audited import Audited
 from brimful_inside.probe.hooks.data_loaders import EVAL, KEPT_STEPS, TRAIN, Loaders, Pass
 from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, Repetition, trained_in, trains_now
@@ -45,7 +46,7 @@ class Probe:
         self.times = StepTimes(clock_for(config.device), config.warmup_steps, config.steps if config.cut else None)
         self.losses = Losses(imaginary, config.cut)
         self.counter = None if config.cut else RunCounter(device.held)
-        self.loaders = Loaders(config.checksums, imaginary)
+        self.loaders = Loaders(config.audits, imaginary)
         self.steps = Steps(self.step_begins, self.step_made, self._decide_end)
         self.captured = CapturedSteps(self.steps, self.step_captured, self.loaders.consumption.worked_on)
         self.ending = EarlyStop(config)
@@ -56,6 +57,7 @@ class Probe:
         self.failures = Failures(context.emit, self._now)
         self.left_a_thread = self.failures.left_a_thread
         device.on_out_of_memory(self.failures.out_of_memory)
+        self.audited = Audited()
         self.loading_s: List[float] = []
         self.warmup_steps = config.warmup_steps
         self.first_step_unix_s: Optional[float] = None
@@ -117,6 +119,10 @@ class Probe:
         self._trace_left = error.__traceback__
         self.failures.left_the_script(error)
 
+    @property
+    def trains(self) -> bool:
+        return self.phases.current == TRAIN
+
     # --- loaders ------------------------------------------------------------------------------------------------------
 
     @guarded
@@ -131,6 +137,8 @@ class Probe:
         role, ends = None if self.phases.named else self._role_now(one), False
         if role == EVAL:
             ends = self.ending.stops_evaluation(one.given, self.steps.count)
+            if self.config.audits:
+                one.marks.append(self.times.mark())
         elif role == TRAIN:
             self._train()
             ends = self.ending.stops_training(one.given)
@@ -263,6 +271,7 @@ class Probe:
     def step_made(self, number: int) -> None:
         if number == 1 and self.steps.pace is not None:
             self.times.works_on(self.steps.pace.device)
+            self.audited.steps(self.steps.pace.groups)
         measured = self.times.end_step(number)
         waited_s = self.loaders.take_waited_s()
         if measured and self.config.device != "imaginary":

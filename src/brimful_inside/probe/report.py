@@ -49,7 +49,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         micro_batches_per_step=batches,
         samples_per_step=samples,
         optimizers=probe.steps.read(waits),
-        loaders=probe.loaders.read(),
+        loaders=probe.loaders.read(probe.times.between),
         phases=probe.phases.read(),
         losses=probe.losses.read(waits) if over else [],
         worst_batch=probe.worst.report(probe.loaders.is_trained) if probe.worst is not None else None,
@@ -60,7 +60,9 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         first_step_unix_s=probe.first_step_unix_s,
         growth=probe.leaks.read(),
         counters=probe.counters(),
-        **probe.device.read(),
+        device_reads=probe.audited.reads(),
+        precision=probe.audited.precision(),
+        **{"split_over": probe.audited.split_over, **probe.device.read()},
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.probe.hooks.data_loaders import KEPT_STEPS
+from brimful_inside.probe.hooks.passes import KEPT_STEPS
 from brimful_inside.probe.memory.device_memory import Held, accelerator_type, is_started
 from brimful_inside.wire import RunCounters
 
@@ -99,6 +99,15 @@ class StepTimes:
     def begin(self) -> None:
         """Training starts, or resumes after an evaluation."""
         self._begin, self._processor_began = self._clock.mark(), time.process_time()
+
+    def mark(self) -> Any:
+        """The present, for `between`."""
+        return self._clock.mark()
+
+    def between(self, marks: List[Any]) -> List[float]:
+        """Seconds from each mark to the next, as far as the device has come."""
+        found = [self._clock.seconds(begin, end, False) for begin, end in zip(marks, marks[1:]) if begin is not None]
+        return [seconds for seconds in found if seconds is not None]
 
     def end_step(self, number: int) -> bool:
         """The `number`-th step is complete. True if it is one of those that are measured."""

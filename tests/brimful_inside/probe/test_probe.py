@@ -47,7 +47,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("worst_batch", [False, True], ids=["left alone", "scanned and found equal"])
 def test_losses_are_the_same_bit_for_bit(run_trial, worst_batch):
     plain = run_trial(RANDOM, env=WITHOUT_BRIMFUL)
-    probed = run_trial(RANDOM, cut=False, worst_batch=worst_batch, checksums=True, keep_out=True)
+    probed = run_trial(RANDOM, cut=False, worst_batch=worst_batch, audits=True, keep_out=True)
     assert plain.exit_code == probed.exit_code == 0 and plain.events == {}
     assert len(plain.stdout.splitlines()) == 53
     assert probed.stdout == plain.stdout

@@ -5,122 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-import weakref
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
-from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
-from brimful_inside.probe.batch_size import places_of_loader
 from brimful_inside.probe.context import current_probe, guarded, patch
+from brimful_inside.probe.draws import OWN, draws_of
+from brimful_inside.probe.hooks.passes import EVAL, KEPT_STEPS, TRAIN, Loader, Pass, samples_in
 from brimful_inside.probe.worst_case import batch_tensors
 from brimful_inside.wire import BatchSeen, LoaderSeen
 
 MAX_LOADERS = 64
 KEPT_BATCHES = 64
-KEPT_STEPS = 2000  # of a run without an end
-TRAIN, EVAL = "train", "eval"
 # What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and not returned yet.
 ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
-
-
-class Loader:
-    """One DataLoader, over all passes."""
-
-    def __init__(self, loader: Any):
-        self.loader = weakref.ref(loader)
-        self.role: Optional[str] = None
-        self.passes = 0
-        self.epoch = 0  # of a subclass that has a generator as `__iter__`: how often that was asked for
-        self.batches_seen = 0
-        self.samples_seen: Optional[int] = 0
-        self.wait_s = 0.0
-        self.first: List[BatchSeen] = []
-        self.rates: Dict[int, float] = {}  # number of workers -> samples per second
-        self.facts = _facts(loader)
-        self.dataset_type = type(loader.dataset)
-
-    def read(self, imaginary: bool) -> LoaderSeen:
-        return LoaderSeen(
-            role=self.role or EVAL,
-            batches_seen=self.batches_seen,
-            samples_seen=self.samples_seen,
-            wait_s=None if imaginary else self.wait_s,
-            batches=list(self.first),
-            iterations=self.passes,
-            rates={str(workers): rate for workers, rate in self.rates.items()},
-            **self.facts,
-        )
-
-
-class Pass:
-    """One pass over a loader. Its role is not known before the script works on its first batch; the loader's is likely."""
-
-    def __init__(self, loader: Loader, serial: int):
-        self.loader = loader
-        self.serial = serial
-        self.epoch = loader.epoch
-        self.role: Optional[str] = None
-        self.given = 0  # batches
-        self.ended = False
-        loader.passes += 1
-
-
-def samples_in(index: Any, batch: Any, iterable: bool) -> Optional[int]:
-    """Samples of a batch: by the sampler's indices, else by the first dimension, at most an iterable data set's batch size."""
-    drawn = len(index) if hasattr(index, "__len__") else None
-    if not iterable:
-        return drawn if drawn is not None else 1
-    got = batch_tensors.first_dimension(batch)
-    if drawn is None or got is None:
-        return got if got is not None else drawn
-    return got if 0 < got < drawn else drawn
-
-
-def _facts(loader: Any) -> Dict[str, Any]:
-    """The loader's settings, as in `LoaderSeen`."""
-    batches = batch_sampler_of(loader)
-    sampler = batches if batches is not None else getattr(loader, "sampler", loader._index_sampler)
-    plain = type(sampler).__name__ == "BatchSampler"
-    inner = loader.sampler if plain else sampler
-    iterable = loader._dataset_kind == torch_dataloader._DatasetKind.Iterable
-    batch_size = getattr(loader, "batch_size", None)
-    batch_size = batch_size if batch_size is not None else getattr(sampler, "batch_size", None)
-    return {
-        "batch_size": batch_size,
-        "places": places_of_loader(batch_size),
-        "dataset_length": None if iterable else _length(loader.dataset),
-        "length": _length_of_iterable(loader) if iterable else _length(sampler),
-        "sampler": type(inner).__name__,
-        "sampler_samples": _length(inner) if not iterable and (plain or batches is None) else None,
-        "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
-        "workers": int(loader.num_workers),
-        "pin_memory": bool(loader.pin_memory),
-    }
-
-
-def batch_sampler_of(loader: Any) -> Any:
-    """The sampler of batches, inside of one that repeats it for ever (ultralytics, timm). None without one: fastai's loaders
-    have no more than torch's iterators need."""
-    batches = getattr(loader, "batch_sampler", None)
-    inner = getattr(batches, "sampler", None)
-    return inner if isinstance(inner, BatchSampler) else batches
-
-
-def _length(thing: Any) -> Optional[int]:
-    try:
-        return len(thing)
-    except Exception:
-        return None
-
-
-def _length_of_iterable(loader: Any) -> Optional[int]:
-    """Batches of an iterable data set that knows its length. Not by len(loader), which remembers that it was asked."""
-    samples = _length(loader.dataset)
-    if samples is None or getattr(loader, "batch_size", None) is None:
-        return samples
-    return samples // loader.batch_size if loader.drop_last else -(-samples // loader.batch_size)
 
 
 class Consumption:
@@ -185,8 +84,8 @@ class Consumption:
 class Loaders:
     """All loaders of the process, and the waiting time of the current step."""
 
-    def __init__(self, checksums: bool, imaginary: bool):
-        self._checksums = checksums
+    def __init__(self, audits: bool, imaginary: bool):
+        self._audits = audits
         self._imaginary = imaginary
         self._all: List[Loader] = []
         self._serial = 0
@@ -232,6 +131,8 @@ class Loaders:
                 known.loader = new.loader
                 return known
         self._all.append(new)
+        if self._audits and isinstance(loader, torch_dataloader.DataLoader):
+            new.draws = guarded(draws_of)(loader, self._imaginary)
         return new
 
     def trained_most(self) -> Optional[Loader]:
@@ -254,7 +155,7 @@ class Loaders:
         if (one.role or loader.role) != EVAL:
             self._waited_s += waited_s
         if len(loader.first) < KEPT_BATCHES:
-            checksum = batch_tensors.checksum_of(batch) if self._checksums else None
+            checksum = batch_tensors.checksum_of(batch) if self._audits else None
             loader.first.append(BatchSeen(samples, batch_tensors.shapes_of(batch), checksum))
         self.consumption.given(one, samples)
         self.latest = one
@@ -285,8 +186,8 @@ class Loaders:
         waited, self._waited_s = self._waited_s, 0.0
         return waited
 
-    def read(self) -> List[LoaderSeen]:
-        return [known.read(self._imaginary) for known in self._all[:MAX_LOADERS]]
+    def read(self, seconds: Callable[[List[Any]], List[float]] = lambda marks: []) -> List[LoaderSeen]:
+        return [known.read(self._imaginary, seconds) for known in self._all[:MAX_LOADERS]]
 
 
 class _Ended(StopIteration):
@@ -311,7 +212,7 @@ def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
 
 
 def _get_iterator(probe_of_rank: Callable[[], Any], original: Any, loader: Any) -> Any:
-    probe = probe_of_rank()
+    probe = None if OWN in vars(loader) else probe_of_rank()
     own = probe.before_pass(loader) if probe is not None else None
     if own is None:
         return original(loader)
@@ -335,7 +236,7 @@ def _reset(probe_of_rank: Callable[[], Any], original: Any, iterator: Any, *args
 
 @guarded
 def _begin_pass(probe: Any, loader: Any, iterator: Any) -> None:
-    if probe is not None and hasattr(iterator, "__dict__"):
+    if probe is not None and hasattr(iterator, "__dict__") and OWN not in vars(loader):
         iterator.__dict__[ATTRIBUTE] = probe.loaders.begin(loader)
 
 

@@ -44,6 +44,11 @@ class Seen:
         self.rates: List[Any] = []
         self.scheduled: List[Dict[str, Any]] = []  # what schedulers wrote into the groups
 
+    @property
+    def groups(self) -> List[Any]:
+        """Its groups of parameters; [] once it is gone."""
+        return getattr(self.optimizer(), "param_groups", [])
+
     def begin_step(self, optimizer: Any, uses_closure: bool) -> None:
         self.uses_closure = self.uses_closure or uses_closure
         groups = optimizer.param_groups

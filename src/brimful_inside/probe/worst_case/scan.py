@@ -192,10 +192,10 @@ def random_state_kept(*holders: Any) -> Iterator[None]:
     if numpy is not None:
         keep(numpy.random.get_state, numpy.random.set_state)
     for generator in [one for holder in holders for one in (holder, *getattr(holder, "__dict__", {}).values())]:
-        if isinstance(generator, torch.Generator):
-            keep(generator.get_state, generator.set_state)
-        elif isinstance(generator, random.Random):
+        if isinstance(generator, random.Random):
             keep(generator.getstate, generator.setstate)
+        elif isinstance(generator, torch.Generator) or type(generator).__name__ == "RandomState":
+            keep(generator.get_state, generator.set_state)
         elif hasattr(generator, "bit_generator"):
             bits: Any = generator.bit_generator
             keep(lambda bits=bits: bits.state, lambda state, bits=bits: setattr(bits, "state", state))

@@ -1,0 +1,38 @@
+"""The trap: the loss is read from the card three times a step."""
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    args = parser.parse_args()
+
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    inputs = torch.randn(2048, 256)
+    targets = inputs.sum(1, keepdim=True).sign()
+    loader = DataLoader(TensorDataset(inputs, targets), batch_size=args.batch_size, shuffle=True)
+    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    total, highest = 0.0, 0.0
+    for features, wanted in loader:
+        loss = nn.functional.soft_margin_loss(model(features.to(device)), wanted.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+        highest = max(highest, loss.item())
+        if not loss.item() < 1e6:
+            raise SystemExit("the loss diverged")
+    print(f"loss {total / len(loader):.4f}, at most {highest:.4f}")
+
+
+if __name__ == "__main__":
+    main()

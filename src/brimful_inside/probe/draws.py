@@ -1,0 +1,167 @@
+"""How a loader's samples are drawn: what its sampler gives in an epoch, and what its data set does with an index. For audits.
+
+The script notices nothing: samplers are copied, and random states are as before.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import math
+import random
+import time
+from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
+
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from brimful_inside.probe.worst_case.batch_tensors import checksum_of, tensors_of
+from brimful_inside.probe.worst_case.scan import random_state_kept
+from brimful_inside.wire import Draws
+
+OWN = "_brimful_own"  # an attribute of loaders that the probe makes for itself
+MOST_DRAWN, MOST_DRAWN_S = 2_000_000, 2.0  # indices; beyond, the epoch is not counted
+MOST_READ, MOST_READ_S = 512, 2.0  # samples that are read of a data set that ignores its index
+FEWEST_ELEMENTS = 8  # of a tensor that is compared: labels are alike without being the same sample
+PEEKED, PEEKED_SAMPLES, PEEKED_WORKERS = 4, 8, 2  # batches of the loader's own, samples of each, and who makes them
+MOST_NESTED = 3  # Subset, ConcatDataset and the like
+
+
+def _if_it_can(function: Callable[..., Any]) -> Callable[..., Any]:
+    """None where the script's own sampler or data set raises an error: then it is not known, and the script will say so."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception:
+            return None
+
+    return call
+
+
+def draws_of(loader: Any, peeks: bool) -> Draws:
+    """`peeks`: the trial's batches are made by brimful, so some of the loader's own are made here."""
+    dataset = loader.dataset
+    holders = [holder for holder, _ in _nested(dataset)]
+    is_map = not isinstance(dataset, IterableDataset)
+    drawn, distinct = (_epoch(loader) if is_map else None) or (None, None)
+    return Draws(
+        dataset=type(dataset).__name__,
+        drawn=drawn,
+        distinct=distinct,
+        picks_at_random=bool(is_map and _picks_at_random(dataset, holders)),
+        random_states=_random_states(dataset),
+        seeds_workers=loader.worker_init_fn is not None,
+        checksums=(_peek(loader, holders) or []) if peeks and is_map else [],
+    )
+
+
+def _nested(dataset: Any, path: str = "dataset", depth: int = 0) -> Iterator[Tuple[Any, str]]:
+    """The data set and those that it wraps, with how a worker names them."""
+    yield dataset, path
+    for name, value in vars(dataset).items() if depth < MOST_NESTED and hasattr(dataset, "__dict__") else ():
+        for place, part in enumerate(value[:8]) if isinstance(value, list) else ((None, value),):
+            if isinstance(part, Dataset):
+                yield from _nested(part, "%s.%s%s" % (path, name, "" if place is None else "[%d]" % place), depth + 1)
+
+
+def _random_states(dataset: Any) -> List[List[str]]:
+    found = []
+    for holder, path in _nested(dataset):
+        for name, value in getattr(holder, "__dict__", {}).items():
+            kind = "%s.%s" % (type(value).__module__.lstrip("_").split(".")[0], type(value).__name__)
+            if isinstance(value, (random.Random, torch.Generator)) or kind in ("numpy.Generator", "numpy.RandomState"):
+                found.append(["%s.%s" % (path, name), kind.replace("numpy.", "numpy.random.")])
+    return found
+
+
+def _own_sampler(loader: Any) -> Any:
+    """A copy of what gives the loader its indices, without a copy of the data."""
+    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    memo = {id(loader.dataset): loader.dataset}
+    for holder in (sampler, getattr(sampler, "sampler", None)):
+        memo.update((id(v), v) for v in getattr(holder, "__dict__", {}).values() if isinstance(v, torch.Generator))
+    return copy.deepcopy(sampler, memo)
+
+
+def _kept(loader: Any) -> Any:
+    sampler = loader.batch_sampler
+    return random_state_kept(loader, loader.sampler, sampler, getattr(sampler, "sampler", None))
+
+
+@_if_it_can
+def _epoch(loader: Any) -> Optional[Tuple[int, int]]:
+    """(indices drawn in an epoch, distinct ones). None where it has no end that is near. A last batch that is dropped counts:
+    what drop_last leaves out is another matter."""
+    seen: Set[Any] = set()
+    drawn, began = 0, time.monotonic()
+    with _kept(loader):
+        sampler = _own_sampler(loader)
+        inner = sampler.sampler if type(sampler).__name__ == "BatchSampler" else sampler
+        for index in inner:
+            indices = index if isinstance(index, (list, tuple)) else (index,)
+            seen.update(indices)
+            drawn += len(indices)
+            if drawn > MOST_DRAWN or (drawn % 1024 == 0 and time.monotonic() - began > MOST_DRAWN_S):
+                return None
+    return drawn, len(seen)
+
+
+@_if_it_can
+def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
+    """Under the same random state two indices give the same sample, and in many draws samples come back, though not always
+    the same: they are picked among those that the data set holds, and not made up."""
+    own = copy.copy(dataset)  # a data set that opens its file at first use must open it in its workers, not here
+    length = len(own)
+    if length < 3:
+        return False
+    firsts = []
+    for index in (0, 1, 0, length - 1):
+        with random_state_kept(*holders):
+            firsts.append(checksum_of(own[index]))
+    if len(set(firsts)) != 1 or firsts[0] is None:
+        return False
+    parts: List[List[Optional[str]]] = []
+    began = time.monotonic()
+    with random_state_kept(*holders):
+        for n in range(min(MOST_READ, 4 * math.isqrt(length) + 8)):
+            large = [part for part in tensors_of(own[n % length]) if math.prod(part.shape) >= FEWEST_ELEMENTS]
+            parts.append([checksum_of(part) for part in large])
+            if time.monotonic() - began > MOST_READ_S:
+                break
+    return any(1 < len(set(column)) <= len(column) - 2 for column in zip(*parts))
+
+
+@_if_it_can
+def _peek(loader: Any, holders: List[Any]) -> List[str]:
+    """Checksums of a few small batches by the loader's own workers, two of them where it has more."""
+    which = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    changes: Any = {which: _Short(_own_sampler(loader))}
+    clone = private_copy(loader, num_workers=min(loader.num_workers, PEEKED_WORKERS), **changes)
+    with _kept(loader), random_state_kept(*holders):
+        batches = itertools.islice(clone._get_iterator(), PEEKED)
+        sums = [checksum_of(batch) for batch in batches]
+    return [one for one in sums if one is not None]
+
+
+def private_copy(loader: Any, **changes: Any) -> Any:
+    """A loader for the probe's own use, whose batches no hook sees."""
+    clone = copy.copy(loader)
+    vars(clone).update({OWN: True, "persistent_workers": False, "pin_memory": False, "_iterator": None, **changes})
+    return clone
+
+
+class _Short:
+    """Batches of a sampler, of a few samples each."""
+
+    def __init__(self, sampler: Any):
+        self._sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in self._sampler:
+            yield index[:PEEKED_SAMPLES] if isinstance(index, list) else index
+
+    def __len__(self) -> int:
+        return len(self._sampler)

@@ -1,0 +1,100 @@
+"""What an audit looks for in a training besides: lines that wait for a card, the format that it computes in, split batches."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from typing import Any, Dict, Optional, Set
+
+import torch
+
+from brimful_inside.probe.batch_size.user_code import is_users
+from brimful_inside.probe.context import current_probe, guarded, patch
+from brimful_inside.probe.memory.device_memory import is_started
+from brimful_inside.wire import Precision
+
+MAX_LINES = 16
+_READS = ("item", "tolist", "__float__", "__int__", "__bool__")  # of a value on a card: the host waits for all that came before
+
+
+class Audited:
+    """What was seen. Empty where the trial is no audit."""
+
+    def __init__(self) -> None:
+        self.split_over = 1
+        self._reads: Counter[str] = Counter()
+        self._autocast: Optional[str] = None
+        self._dtypes: Set[str] = set()
+        self._elements: Dict[bool, int] = {True: 0, False: 0}  # of weights of convolutions, and of others
+
+    def read_on_host(self, tensor: Any, frame: Any) -> None:
+        if tensor.device.type != "cpu" and is_users(frame.f_code.co_filename):
+            self._reads["%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)] += 1
+
+    def computes_in(self, dtype: Any) -> None:
+        self._autocast = _name(dtype)
+
+    def steps(self, groups: Any) -> None:
+        """The optimizer's groups, at the first step."""
+        for parameter in (p for group in groups for p in group["params"] if p.is_floating_point()):
+            self._dtypes.add(_name(parameter.dtype))
+            self._elements[parameter.dim() > 2] += parameter.numel()
+
+    def reads(self) -> Dict[str, int]:
+        return dict(self._reads.most_common(MAX_LINES))
+
+    def precision(self) -> Optional[Precision]:
+        """None without a card of CUDA, and before the first step."""
+        if not self._dtypes or not is_started() or not torch.cuda.is_initialized():
+            return None
+        elements = max(1, sum(self._elements.values()))
+        return Precision(
+            capability=list(torch.cuda.get_device_capability()),
+            weights=sorted(self._dtypes),
+            autocast=self._autocast,
+            tf32=bool(torch.backends.cuda.matmul.allow_tf32),
+            convolutions=self._elements[True] / elements,
+        )
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).replace("torch.", "")
+
+
+def patch_for_audits() -> None:
+    for name in _READS:
+        patch(torch.Tensor, name, _read)
+    patch(torch.amp.autocast_mode.autocast, "__enter__", _autocast)
+    patch(torch.nn.DataParallel, "scatter", _scatter)
+
+
+def _read(original: Any, tensor: Any, *args: Any) -> Any:
+    _note_read(tensor, sys._getframe(2))
+    return original(tensor, *args)
+
+
+@guarded
+def _note_read(tensor: Any, frame: Any) -> None:
+    probe = current_probe()
+    if probe is not None and probe.trains:
+        probe.audited.read_on_host(tensor, frame)
+
+
+def _autocast(original: Any, context: Any) -> Any:
+    _note_autocast(context)
+    return original(context)
+
+
+@guarded
+def _note_autocast(context: Any) -> None:
+    probe = current_probe()
+    if probe is not None and context._enabled and context.device != "cpu":
+        probe.audited.computes_in(context.fast_dtype)
+
+
+def _scatter(original: Any, module: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+    probe = current_probe()
+    if probe is not None:
+        probe.audited.split_over = max(probe.audited.split_over, len(device_ids))
+    return original(module, inputs, kwargs, device_ids)

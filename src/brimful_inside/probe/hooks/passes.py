@@ -1,0 +1,124 @@
+"""A DataLoader, and a pass over it, as the probe keeps them; and what a loader's settings are."""
+
+from __future__ import annotations
+
+import statistics
+import weakref
+from typing import Any, Callable, Dict, List, Optional
+
+from torch.utils.data import BatchSampler
+from torch.utils.data import dataloader as torch_dataloader
+
+from brimful_inside.probe.batch_size import places_of_loader
+from brimful_inside.probe.worst_case import batch_tensors
+from brimful_inside.wire import BatchSeen, Draws, LoaderSeen
+
+KEPT_STEPS = 2000  # of a run without an end
+TRAIN, EVAL = "train", "eval"
+
+
+class Loader:
+    """One DataLoader, over all passes."""
+
+    def __init__(self, loader: Any):
+        self.loader = weakref.ref(loader)
+        self.role: Optional[str] = None
+        self.passes = 0
+        self.epoch = 0  # of a subclass that has a generator as `__iter__`: how often that was asked for
+        self.batches_seen = 0
+        self.samples_seen: Optional[int] = 0
+        self.wait_s = 0.0
+        self.first: List[BatchSeen] = []
+        self.rates: Dict[int, float] = {}  # number of workers -> samples per second
+        self.facts = _facts(loader)
+        self.draws: Optional[Draws] = None
+        self.marks: List[List[Any]] = []  # in audits: of each pass of evaluation, when each batch was asked for
+        self.dataset_type = type(loader.dataset)
+
+    def read(self, imaginary: bool, seconds: Callable[[List[Any]], List[float]]) -> LoaderSeen:
+        """`seconds`: from each mark to the next. Of a pass the first batch waits for the workers to start."""
+        times = [one for marks in self.marks for one in seconds(marks)[1:]]
+        return LoaderSeen(
+            role=self.role or EVAL,
+            batches_seen=self.batches_seen,
+            samples_seen=self.samples_seen,
+            wait_s=None if imaginary else self.wait_s,
+            batches=list(self.first),
+            draws=self.draws,
+            batch_s=statistics.median(times) if times else None,
+            iterations=self.passes,
+            rates={str(workers): rate for workers, rate in self.rates.items()},
+            **self.facts,
+        )
+
+
+class Pass:
+    """One pass over a loader. Its role is not known before the script works on its first batch; the loader's is likely."""
+
+    def __init__(self, loader: Loader, serial: int):
+        self.loader = loader
+        self.serial = serial
+        self.epoch = loader.epoch
+        self.role: Optional[str] = None
+        self.given = 0  # batches
+        self.ended = False
+        self.marks: List[Any] = []
+        loader.passes += 1
+        if len(loader.marks) < KEPT_STEPS:
+            loader.marks.append(self.marks)
+
+
+def samples_in(index: Any, batch: Any, iterable: bool) -> Optional[int]:
+    """Samples of a batch: by the sampler's indices, else by the first dimension, at most an iterable data set's batch size."""
+    drawn = len(index) if hasattr(index, "__len__") else None
+    if not iterable:
+        return drawn if drawn is not None else 1
+    got = batch_tensors.first_dimension(batch)
+    if drawn is None or got is None:
+        return got if got is not None else drawn
+    return got if 0 < got < drawn else drawn
+
+
+def _facts(loader: Any) -> Dict[str, Any]:
+    """The loader's settings, as in `LoaderSeen`."""
+    batches = batch_sampler_of(loader)
+    sampler = batches if batches is not None else getattr(loader, "sampler", loader._index_sampler)
+    plain = type(sampler).__name__ == "BatchSampler"
+    inner = loader.sampler if plain else sampler
+    iterable = loader._dataset_kind == torch_dataloader._DatasetKind.Iterable
+    batch_size = getattr(loader, "batch_size", None)
+    batch_size = batch_size if batch_size is not None else getattr(sampler, "batch_size", None)
+    return {
+        "batch_size": batch_size,
+        "places": places_of_loader(batch_size),
+        "dataset_length": None if iterable else _length(loader.dataset),
+        "length": _length_of_iterable(loader) if iterable else _length(sampler),
+        "sampler": type(inner).__name__,
+        "sampler_samples": _length(inner) if not iterable and (plain or batches is None) else None,
+        "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
+        "workers": int(loader.num_workers),
+        "pin_memory": bool(loader.pin_memory),
+    }
+
+
+def batch_sampler_of(loader: Any) -> Any:
+    """The sampler of batches, inside of one that repeats it for ever (ultralytics, timm). None without one: fastai's loaders
+    have no more than torch's iterators need."""
+    batches = getattr(loader, "batch_sampler", None)
+    inner = getattr(batches, "sampler", None)
+    return inner if isinstance(inner, BatchSampler) else batches
+
+
+def _length(thing: Any) -> Optional[int]:
+    try:
+        return len(thing)
+    except Exception:
+        return None
+
+
+def _length_of_iterable(loader: Any) -> Optional[int]:
+    """Batches of an iterable data set that knows its length. Not by len(loader), which remembers that it was asked."""
+    samples = _length(loader.dataset)
+    if samples is None or getattr(loader, "batch_size", None) is None:
+        return samples
+    return samples // loader.batch_size if loader.drop_last else -(-samples // loader.batch_size)
