@@ -1,0 +1,68 @@
+"""What an audit sees of a training on a card: reads, formats, split batches; and the time of an evaluation's batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.brimful_inside.helper import CARD
+
+SCRIPT = """
+import contextlib, sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+how = sys.argv[1:]
+device = "cuda" if torch.cuda.is_available() else "cpu"
+if "tf32" in how:
+    torch.set_float32_matmul_precision("high")
+model = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1), nn.Flatten(), nn.Linear(8, 1)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+module = nn.DataParallel(model) if "split" in how else model
+context = torch.autocast("cuda", torch.bfloat16) if "autocast" in how else contextlib.nullcontext()
+data = TensorDataset(torch.randn(64, 1, 8))
+for (x,) in DataLoader(data, batch_size=8):
+    with context:
+        loss = module(x.to(device)).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if "reads" in how:
+        print(loss.item(), float(loss))
+        x[0, 0, 0].item()  # lies on the host
+model.eval()
+with torch.no_grad():
+    for (x,) in DataLoader(data, batch_size=8):
+        model(x.to(device)).mean().item()
+"""
+
+
+def audited(run_trial, *how, device="imaginary", **config):
+    card = CARD if device == "imaginary" else None
+    return run_trial(SCRIPT, argv=how, device=device, card=card, audits=True, eval_batches=5, **config).report
+
+
+def test_lines_that_read_from_the_card_are_counted_in_training_alone(run_trial):
+    read = audited(run_trial, "reads", "tf32")
+    assert list(read["device_reads"].values()) == [2 * read["steps"]]
+    assert next(iter(read["device_reads"])).startswith("script.py:")
+    assert read["precision"]["tf32"] is True
+
+
+@pytest.mark.parametrize(("how", "autocast"), [((), None), (("autocast",), "bfloat16")])
+def test_the_format_of_a_training_is_seen(run_trial, how, autocast):
+    seen = audited(run_trial, *how)
+    assert seen["precision"] == {
+        "capability": [8, 0], "weights": ["float32"], "autocast": autocast, "tf32": False, "convolutions": pytest.approx(3 / 13),
+    }  # fmt: skip
+    assert seen["device_reads"] == {} and seen["split_over"] == 1
+
+
+def test_cards_that_share_a_batch_are_counted(run_trial):
+    assert audited(run_trial, "split", cards=2)["split_over"] == 2
+
+
+def test_on_a_cpu_a_batch_of_an_evaluation_has_a_time_and_nothing_is_read_from_a_card(run_trial):
+    seen = audited(run_trial, "reads", device="cpu")
+    assert seen["precision"] is None and seen["device_reads"] == {}
+    times = {one["role"]: one["batch_s"] for one in seen["loaders"]}
+    assert times["train"] is None and times["eval"] > 0
