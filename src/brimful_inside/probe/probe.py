@@ -13,10 +13,11 @@ import torch
 from brimful_inside.probe import report
 from brimful_inside.probe.context import ProcessContext, guarded, note_own_error
 from brimful_inside.probe.hooks.audited import Audited
-from brimful_inside.probe.hooks.data_loaders import EVAL, KEPT_STEPS, TRAIN, Loaders, Pass
+from brimful_inside.probe.hooks.data_loaders import Loaders
 from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, Repetition, trained_in, trains_now
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
+from brimful_inside.probe.hooks.passes import EVAL, KEPT_STEPS, TRAIN, Pass
 from brimful_inside.probe.loading_speed import rates_of
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List, NamedTuple, Optional
 
-from brimful_inside.probe.hooks.data_loaders import EVAL, Pass
+from brimful_inside.probe.hooks.passes import EVAL, Pass
 
 KEPT_READINGS = 64  # of one pass over a loader; an evaluation before the first step does not end early
 LEAST = 2  # differences that must all be growth, and steady: two points are no trend

@@ -52,7 +52,8 @@ def test_lines_that_read_from_the_card_are_counted_in_training_alone(run_trial):
 def test_the_format_of_a_training_is_seen(run_trial, how, autocast):
     seen = audited(run_trial, *how)
     assert seen["precision"] == {
-        "capability": [8, 0], "weights": ["float32"], "autocast": autocast, "tf32": False, "convolutions": pytest.approx(3 / 13),
+        "capability": [8, 0], "weights": ["float32"], "autocast": autocast, "tf32": False,
+        "convolutions": pytest.approx(3 / 13),
     }  # fmt: skip
     assert seen["device_reads"] == {} and seen["split_over"] == 1
 

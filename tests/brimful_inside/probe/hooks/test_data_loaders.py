@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
-from brimful_inside.probe.hooks.data_loaders import EVAL, TRAIN, Consumption, Loader, Pass, samples_in
+from brimful_inside.probe.hooks.data_loaders import Consumption
+from brimful_inside.probe.hooks.passes import EVAL, TRAIN, Loader, Pass, samples_in
 
 LOADER = DataLoader(TensorDataset(torch.zeros(10)), batch_size=4)
 
