@@ -31,7 +31,7 @@ for (x,) in DataLoader(data, batch_size=8):
         x[0, 0, 0].item()  # lies on the host
 model.eval()
 with torch.no_grad():
-    for (x,) in DataLoader(data, batch_size=8):
+    for (x,) in DataLoader(data, batch_size=4):
         model(x.to(device)).mean().item()
 """
 
