@@ -1,13 +1,14 @@
 """Thirty trainings of the molecule head (10 seeds × 3 data sets) to their early stop: `make bench-ood`.
 
-The recipe trains all of them as one ensemble; its authors start a process for each, with worker processes that look features
-up in a dict (bench/ood_authors.py). Both have the same features, pairs of each seed, network, loss, optimizer and stop; the
+The recipe trains all of them as one ensemble, by its preset `fast`; its authors start a process for each, with worker processes
+that look features up in a dict (bench/ood_authors.py). Both have the same features, pairs of each seed, network and loss; the
 features are in the cache before either begins. Against two settings of the authors: batch 512 with 4 workers, and batch 8192
-with 8.
+with 8. The ensemble is timed with the authors' settings too, so that one sees what comes of training at once and what of the
+settings.
 
-The wall time counts whole processes, from their start to their result. The AUROC on the test molecules must be equal within one
-standard deviation over seeds, for each data set. `--sample` processes of the authors' are run of each data set and setting, and
-the others counted at their mean (0: all of them are run).
+The wall time counts whole processes, from their start to their result. The AUROC on the test molecules must not be lower by
+more than one standard deviation over seeds, for any data set. `--sample` processes of the authors' are run of each data set and
+setting, and the others counted at their mean (0: all of them are run).
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ def started(words: list[str], threads: int) -> tuple[float, str]:
     return time.perf_counter() - begun, done.stdout
 
 
-def ensemble(options: argparse.Namespace, setting: str, folder: Path) -> dict[str, Any]:
+def ensemble(options: argparse.Namespace, preset: str, folder: Path) -> dict[str, Any]:
     """The sweep's own wall time, and the AUROC of each data set over seeds."""
-    out = folder / f"sweep-{setting}"
+    out = folder / f"sweep-{preset}"
     words = ["-m", "brimful.recipes.ood_dpo", "sweep", "--datasets", *options.datasets, *COMMON, "--seeds", str(options.seeds)]
-    words += ["--preset", setting, "--patience-samples", str(PATIENCE * options.pairs), "--device", options.device]
+    words += ["--preset", preset, "--patience-samples", str(PATIENCE * options.pairs), "--device", options.device]
     seconds, _ = started([*words, "--out", str(out), "--cache", str(folder / "cache")], options.threads)
     metrics = json.loads((out / "dataset_metrics.json").read_text())
     found = {name: next(iter(of.values()))["dpo"][name]["auroc"] for name, of in metrics.items()}
@@ -125,22 +126,23 @@ def one_by_one(options: argparse.Namespace, setting: str, pickles: dict[str, Pat
 
 
 def compared(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """Whether the mean AUROCs are equal within one standard deviation over seeds (the larger of both sides')."""
-    equal = {}
+    """How many times less wall time, and whether no mean AUROC is lower by more than a standard deviation over seeds (the
+    larger of both sides')."""
+    areas = {}
     for name, area in ours["auroc"].items():
         of_theirs = theirs["auroc"][name]
         std = max(area["std"] or 0.0, statistics.stdev(of_theirs) if len(of_theirs) > 1 else 0.0)
         difference = area["mean"] - statistics.mean(of_theirs)
-        equal[name] = {"difference": difference, "std": std, "is_equal": abs(difference) <= std}
-    return {"ratio": theirs["seconds_of_all"] / ours["seconds"], "auroc": equal}
+        areas[name] = {"difference": difference, "std": std, "is_as_good": difference >= -std}
+    return {"ratio": theirs["seconds_of_all"] / ours["seconds"], "auroc": areas}
 
 
 def passed(result: dict[str, Any]) -> dict[str, bool]:
-    """Of each setting: whether its ratio is reached at an equal AUROC."""
+    """Of each setting: whether its ratio is reached at an AUROC as good."""
     limits = LIMITS["cuda" if result["device"].startswith("cuda") else "cpu"]
     found = {name: one["compared"] for name, one in result["settings"].items()}
     return {
-        name: one["ratio"] >= limits[name] and all(each["is_equal"] for each in one["auroc"].values())
+        name: one["ratio"] >= limits[name] and all(each["is_as_good"] for each in one["auroc"].values())
         for name, one in found.items()
     }
 
@@ -161,25 +163,34 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-ood-") as temporary:
         folder = Path(temporary)
         pickles, options.pairs = write_pickles(options, folder)
+        ours = {}
+        for preset in ("fast", *options.settings):
+            ours[preset] = ensemble(options, preset, folder)
+            print(
+                f"  ensemble, {preset}: {ours[preset]['seconds']:.1f} s, {ours[preset]['auroc']}", file=sys.stderr, flush=True
+            )
         for setting in options.settings:
-            ours = ensemble(options, setting, folder)
-            print(f"  ensemble, {setting}: {ours['seconds']:.1f} s", file=sys.stderr, flush=True)
             theirs = one_by_one(options, setting, pickles)
-            found[setting] = {"ensemble": ours, "authors": theirs, "compared": compared(ours, theirs)}
+            found[setting] = {
+                "authors": theirs, "compared": compared(ours["fast"], theirs),
+                "ensemble_of_same_settings": ours[setting], "compared_of_same_settings": compared(ours[setting], theirs),
+            }  # fmt: skip
     result = {
-        "what": "trainings of the molecule head to their early stop: one ensemble against a process each, as its authors do",
+        "what": "trainings of the molecule head to their early stop: an ensemble by preset fast against the authors' process for each",
         "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), "threads": options.threads, "device": options.device,
         "load_average": os.getloadavg(), "python": platform.python_version(), "date": datetime.date.today().isoformat(),
         "versions": {name: version(name) for name in ("brimful", "torch", "scikit-learn", "rdkit")},
-        "datasets": options.datasets, "seeds": options.seeds, "pairs": options.pairs, "settings": found,
+        "datasets": options.datasets, "seeds": options.seeds, "pairs": options.pairs,
+        "ensemble": ours["fast"], "settings": found,
     }  # fmt: skip
     name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
     path = options.out / f"ood_sweep-{name}-{datetime.date.today():%Y-%m}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
     for setting, holds in passed(result).items():
-        one = found[setting]["compared"]
+        one, same = found[setting]["compared"], found[setting]["compared_of_same_settings"]
         print(f"{setting}: {one['ratio']:.1f} x, {'held' if holds else 'MISSED'}; AUROC {one['auroc']}")
+        print(f"  with the authors' settings: {same['ratio']:.1f} x; AUROC {same['auroc']}")
     print(f"kept in {path}")
     return 0 if all(passed(result).values()) else 1
 

@@ -33,7 +33,10 @@ AGGRESSIVE = replace(
 FAST = replace(
     ORIGINAL,
     name="fast",
-    why="Smaller batches and a larger learning rate: more updates out of as many samples.",
-    flags={**ORIGINAL.flags, "batch-size": 256, "lr": 1e-3},
-    assumed={"lr": "assumed", "batch-size": "assumed"},
+    why="Many small updates: from a fifth of the samples a higher AUROC than original's, on 3 targets and 2 encoders (measured).",
+    flags={
+        **{name: value for name, value in ORIGINAL.flags.items() if not name.startswith("decay")},
+        **{"batch-size": 128, "lr": 2e-3, "schedule": "cosine", "epochs": 10},
+    },
+    assumed={},
 )
