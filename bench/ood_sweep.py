@@ -176,7 +176,7 @@ def main(argv: list[str] | None = None) -> int:
                 "ensemble_of_same_settings": ours[setting], "compared_of_same_settings": compared(ours[setting], theirs),
             }  # fmt: skip
     result = {
-        "what": "trainings of the molecule head to their early stop: an ensemble by preset fast against the authors' process for each",
+        "what": "trainings of the molecule head: an ensemble by preset fast against the authors' process for each",
         "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)), "threads": options.threads, "device": options.device,
         "load_average": os.getloadavg(), "python": platform.python_version(), "date": datetime.date.today().isoformat(),
         "versions": {name: version(name) for name in ("brimful", "torch", "scikit-learn", "rdkit")},

@@ -33,7 +33,7 @@ AGGRESSIVE = replace(
 FAST = replace(
     ORIGINAL,
     name="fast",
-    why="Many small updates: from a fifth of the samples a higher AUROC than original's, on 3 targets and 2 encoders (measured).",
+    why="Many small updates: of a fifth of the samples, a higher AUROC than original's on 3 targets and 2 encoders (measured).",
     flags={
         **{name: value for name, value in ORIGINAL.flags.items() if not name.startswith("decay")},
         **{"batch-size": 128, "lr": 2e-3, "schedule": "cosine", "epochs": 10},
