@@ -60,8 +60,8 @@ def test_an_enumeration_is_its_value_and_what_is_absent_or_no_number_is_null() -
 def test_a_plan_has_its_batch_size_and_every_trial_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     _, value = printed(capsys, "tune")
     assert value["batch_size"] == 256 and value["command_line"] == "my-train --batch-size 256"
-    assert value["trials"] == len(value["trial_results"]) == 19
-    assert value["trial_results"][0]["trial"]["settings"] == {"batch_size": 4}
+    assert value["trials"] == len(value["trial_results"]) == 13
+    assert value["trial_results"][0]["trial"]["settings"] == {"batch_size": 64}
     assert value["trial_results"][0]["reports"] == [], "the record has them"
 
 

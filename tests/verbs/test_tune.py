@@ -283,6 +283,13 @@ def test_an_interrupted_search_leaves_the_best_so_far_as_a_plan_that_says_so(num
     assert headline(record).tone == "note" and headline(record).sentence.startswith("Partial (interrupted after")
 
 
+def test_an_interrupted_search_on_an_imaginary_card_leaves_the_largest_that_was_traced():
+    record = work(interrupted_at(3), tune, ("my-train", "--batch-size", "{batch_size}"), gpu_memory="4GiB")
+    sizes = [one.trial.settings["batch_size"] for one in record.trials if one.outcome is Outcome.COMPLETED]
+    assert chosen(record) == max(sizes) and record.plan.partial and record.closed.exit_code == 130
+    assert "is the largest that fits so far" in headline(record).sentence
+
+
 def test_an_interrupt_before_any_speed_is_known_leaves_no_plan(tmp_path):
     with pytest.raises(Interrupted):
         work(interrupted_at(2), tune, ASKED, device="cpu", budget="1GiB", home=tmp_path)

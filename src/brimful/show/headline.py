@@ -92,7 +92,8 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
 def _named(plan: Plan, size: str, objective: Objective) -> str:
     """What is said of the batch size: it stays where nothing is clearly faster than the user's own settings."""
     same = plan.samples_per_s is not None and plan.samples_per_s == plan.baseline_samples_per_s
-    text = f"Batch size {size} {'is the fastest so far' if plan.partial else _RANKS[objective]}"
+    ranks = "is the fastest" if plan.partial and objective is Objective.FASTEST else _RANKS[objective]
+    text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
     if same and objective is Objective.FASTEST:
         text = f"Your own settings stay, batch size {size}: nothing that ran was clearly faster"
     return f"Partial ({plan.partial}): {text[:1].lower()}{text[1:]}" if plan.partial else text

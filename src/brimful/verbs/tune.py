@@ -12,7 +12,7 @@ from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.plan import make_plan
 from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
-from brimful.errors import UsageError
+from brimful.errors import Interrupted, TimeIsUp, UsageError
 from brimful.units import format_share
 from brimful.values import (
     Diagnostic,
@@ -70,7 +70,10 @@ def tune(
             tracer = Tracer(session, began.command, began.device, began.budget, others)
             noted: list[Diagnostic] = []
             asked = began.asked if takes_a_batch_size(began.command) else _without_a_flag(tracer, began, noted)
-            session.keep(_on_imaginary(tracer, goal, asked, noted))
+            try:
+                session.keep(_on_imaginary(tracer, goal, asked, noted))
+            except (Interrupted, KeyboardInterrupt, TimeIsUp) as stop:
+                session.keep(_largest_so_far(tracer, goal, asked, stop))
         else:
             tune_measured.run(session, tune_task.Task(began, goal, others, host_policy, strict))
     return session.record()
@@ -147,6 +150,33 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Seq
             *rate_advice(tracer.representative(), asked, size),
         ],
         sizes=_sizes(tracer, conclusion, choice, asked),
+    )
+
+
+def _largest_so_far(tracer: Tracer, goal: Objective, asked: int | None, stop: BaseException) -> Plan:
+    """A partial plan: the requested size, or the largest, of those that were traced and fit. Raises `stop` where none does."""
+    done = [size for size, one in tracer.results.items() if size is not None and one.outcome is Outcome.COMPLETED]
+    played = {size: tracer.played(size, tracer.card) for size in done}
+    fitting = [size for size, peak in played.items() if peak is not None and tracer.card.fits(peak)]
+    if not fitting:
+        raise stop
+    size = asked if asked in fitting else max(fitting)
+    partial, peak = tune_task.ended_early(tracer.session, stop), played[size]
+    return make_plan(
+        goal,
+        tracer.command,
+        tracer.settings_at(size),
+        tracer.session.results,
+        {
+            "batch_size": "the requested size fits" if size == asked else "the largest traced so far that fits",
+            **_FOLLOWS,
+        },
+        requested={"batch_size": asked} if asked else None,
+        verified=True,
+        source=Source.PREDICTED,
+        peak=_estimate(tracer.card.estimate(peak.peak)) if peak is not None else None,
+        partial=partial,
+        warnings=tune_task.partial_advice(partial, f"batch size {size:,}, which was traced and fits"),
     )
 
 

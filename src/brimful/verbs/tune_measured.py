@@ -29,7 +29,7 @@ from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
 from brimful.decide.tune.search import Search
 from brimful.errors import BrimfulError, DoesNotFit, Interrupted, TimeIsUp, TrialFailed
 from brimful.outcomes import OUT_OF_MEMORY
-from brimful.units import counted, format_bytes
+from brimful.units import format_bytes
 from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.devices import require_that_card
 from brimful.verbs.host_room import loader_plan
@@ -39,7 +39,7 @@ from brimful.verbs.results import dataset_length, error_of, largest_batch, requi
 from brimful.verbs.session import Session
 from brimful.verbs.start import takes_a_batch_size
 from brimful.verbs.tune_plan import plan_of
-from brimful.verbs.tune_task import WORKERS, Found, Task
+from brimful.verbs.tune_task import WORKERS, Found, Task, ended_early
 
 _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
@@ -225,10 +225,7 @@ def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Found:
     except (Interrupted, KeyboardInterrupt, TimeIsUp) as stop:
         if search.result().chosen is None:
             raise
-        if not isinstance(stop, TimeIsUp):
-            session.exit_code = Interrupted.exit_code
-        ended = "the time limit was up" if isinstance(stop, TimeIsUp) else "interrupted"
-        return Found(search.result(), f"{ended} after {counted(len(session.results), 'trial')}")
+        return Found(search.result(), ended_early(session, stop))
 
 
 def _nothing_fits(session: Session, task: Task) -> BrimfulError:

@@ -17,7 +17,7 @@ from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Diagnostic, Estimate, MemoryEstimate, Outcome, Plan, Source, TrialKind, TrialResult, TriedSize
 from brimful.verbs.session import Session
 from brimful.verbs.start import following
-from brimful.verbs.tune_task import WORKERS, Found, Task
+from brimful.verbs.tune_task import WORKERS, Found, Task, partial_advice
 
 _UNCLEAR = 0.25  # repeats that differ by more show little
 
@@ -49,7 +49,7 @@ def plan_of(session: Session, task: Task, found: Found, memory: MemoryEstimate, 
         gain=Estimate(1 + gain.middle, Source.MEASURED, 1 + gain.low, 1 + gain.high, turns_text(gain)) if gain else None,
         partial=found.partial,
         warnings=[
-            *_partial_advice(found, stays),
+            *partial_advice(found.partial, "your own settings" if stays else "the best so far"),
             *task.noted,
             *_load_advice(session.results),
             *_noise_advice(result),
@@ -97,14 +97,6 @@ def _sizes(session: Session, task: Task, result: SearchResult, memory: MemoryEst
         fitting[size] = not failed and (size not in peaks or peaks[size].value <= budget.bytes)
     rates = {point.batch_size: point.value for point in result.speed.points}
     return tried_sizes(session.results, peaks, rates, fitting)
-
-
-def _partial_advice(found: Found, stays: bool) -> list[Diagnostic]:
-    if found.partial is None:
-        return []
-    compared = "your own settings, as nothing was clearly faster by then" if stays else "the best so far"
-    explanation = f"the plan is {compared}; a whole search may find another"
-    return [Diagnostic("partial-plan", f"{found.partial}: the search did not come to its end", explanation, "tune again")]
 
 
 def _load_advice(results: Sequence[TrialResult]) -> list[Diagnostic]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from brimful import command as commands
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.tune.problem import SearchResult
+from brimful.errors import Interrupted, TimeIsUp
+from brimful.units import counted
 from brimful.values import Diagnostic, Objective, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.session import Session
 from brimful.verbs.start import Start, following
@@ -68,3 +70,19 @@ class Found:
 
     result: SearchResult
     partial: str | None = None
+
+
+def ended_early(session: Session, stop: BaseException) -> str:
+    """What ended a search of which something is known; the verb then ends with the exit code of that."""
+    if not isinstance(stop, TimeIsUp):
+        session.exit_code = Interrupted.exit_code
+    ended = "the time limit was up" if isinstance(stop, TimeIsUp) else "interrupted"
+    return f"{ended} after {counted(len(session.results), 'trial')}"
+
+
+def partial_advice(partial: str | None, what: str) -> list[Diagnostic]:
+    """For a plan that is `what`, where the search did not come to its end."""
+    if partial is None:
+        return []
+    explanation = f"the plan is {what}; a whole search may find another"
+    return [Diagnostic("partial-plan", f"{partial}: the search did not come to its end", explanation, "tune again")]
