@@ -173,8 +173,8 @@ def changes_table(record: Record) -> list[Section]:
     own = {s.name: s.requested for s in plan.settings if s.requested is not None and s.name not in plan.environment}
     planned = {s.name: s.effective for s in plan.settings if s.name not in plan.environment}
     timed = _last(record, own, {}), _last(record, planned, plan.environment)
-    memory = _last(record, own, {}, TrialKind.MEMORY), _last(record, planned, None, TrialKind.MEMORY)
-    rows += _step_row(*timed) + _peak_row(memory[0] or timed[0], memory[1], plan.peak_bytes, record)
+    memory = _last(record, own, {}, TrialKind.MEMORY), _last(record, planned, plan.environment, TrialKind.MEMORY)
+    rows += _step_row(*timed) + _peak_row(*(memory if all(memory) else timed), plan.peak_bytes, record)
     columns = (Column(""), Column("your settings"), Column("the plan"), Column("change", whole=True))
     return [Table("Before and after", columns, tuple(rows))]
 
