@@ -156,12 +156,12 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Seq
 def _largest_so_far(tracer: Tracer, goal: Objective, asked: int | None, stop: BaseException) -> Plan:
     """A partial plan: the requested size, or the largest, of those that were traced and fit. Raises `stop` where none does."""
     done = [size for size, one in tracer.results.items() if size is not None and one.outcome is Outcome.COMPLETED]
-    played = {size: tracer.played(size, tracer.card) for size in done}
-    fitting = [size for size, peak in played.items() if peak is not None and tracer.card.fits(peak)]
+    plays = {size: tracer.play(size) for size in done}
+    fitting = [size for size, play in plays.items() if play is not None and tracer.card.fits(play)]
     if not fitting:
         raise stop
     size = asked if asked in fitting else max(fitting)
-    partial, peak = tune_task.ended_early(tracer.session, stop), played[size]
+    partial, play = tune_task.ended_early(tracer.session, stop), plays[size]
     return make_plan(
         goal,
         tracer.command,
@@ -174,7 +174,7 @@ def _largest_so_far(tracer: Tracer, goal: Objective, asked: int | None, stop: Ba
         requested={"batch_size": asked} if asked else None,
         verified=True,
         source=Source.PREDICTED,
-        peak=_estimate(tracer.card.estimate(peak.peak)) if peak is not None else None,
+        peak=_estimate(tracer.card.estimate(tracer.card.shown(play).peak)) if play is not None else None,
         partial=partial,
         warnings=tune_task.partial_advice(partial, f"batch size {size:,}, which was traced and fits"),
     )
