@@ -238,7 +238,8 @@ class PredictedSpeed:
     kernels: tuple[KernelShare, ...]  # the operations that take longest
     exact: bool  # the same kernels ran in all traces
     notes: tuple[str, ...] = ()  # what is not in it: "communication between 4 ranks is not counted"
-    ranks: int = 1  # whose communication is not in it
+    ranks: int = 1
+    exchange: Estimate | None = None  # seconds of it between cards, hidden ones too; the note names the link. None: none seen
 
 
 @dataclass(frozen=True)

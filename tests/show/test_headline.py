@@ -70,6 +70,15 @@ def test_where_the_card_waits_for_data_the_headline_says_so_with_both_rates_and_
     assert enough == of_prediction(prediction()), "nothing waits"
 
 
+def test_a_speed_without_the_ranks_communication_is_said_to_be_one_in_the_headline() -> None:
+    speed = prediction().speed
+    assert speed is not None
+    said = of_prediction(prediction(speed=replace(speed, ranks=4))).sentence
+    assert said.endswith(" Its predicted speed is without communication between 4 ranks.")
+    counted = replace(speed, ranks=4, exchange=Estimate(0.001, Source.PREDICTED, note="NVLink"))
+    assert of_prediction(prediction(speed=counted)) == of_prediction(prediction())
+
+
 def test_the_fastest_size_stands_beside_the_largest_that_fits() -> None:
     record = product.tune_on_cpu()
     assert record.memory is not None

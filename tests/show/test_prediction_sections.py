@@ -19,7 +19,7 @@ from brimful.show.prediction_sections import (
 )
 from brimful.show.section import Facts, Sentences, Table
 from brimful.show.text import CATEGORIES
-from brimful.values import CardPeak, Moment, PredictedSpeed, Prediction, Source, WhatIf
+from brimful.values import CardPeak, Estimate, Moment, PredictedSpeed, Prediction, Source, WhatIf
 from tests.show import product
 
 
@@ -49,6 +49,10 @@ def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
         sentence,
     )
     assert "; without communication between 64 ranks)" in speed_sentence(speed(ranks=64))
+    exchange = Estimate(0.0275, Source.PREDICTED, 0.0214, 0.0641, "PCIe 4.0")
+    counted = speed(ranks=3, exchange=exchange)
+    assert "; exchange between cards 27.5 ms, over PCIe 4.0)" in speed_sentence(counted)
+    assert dict(speed_rows(counted))["between cards"].interval == "21.4 ms to 64.1 ms"
     assert speed_sentence(speed(samples_per_s=None, curve=())).startswith("About 5.03 ms a step at 3,000 (predicted)")
     alone = speed_sentence(speed(batch_size=None, curve=()))
     assert "knee" not in alone and " at " not in alone.split("(")[0]

@@ -12,6 +12,7 @@ from brimful.show.text import (
     count_text,
     limited_text,
     loading_text,
+    not_counted_text,
     reason,
     setting_text,
     speed_text,
@@ -125,6 +126,8 @@ def of_prediction(prediction: Prediction) -> Headline:
     if fits and leak is not None:
         return Headline("bad", f"Memory grows: {leak}. In its first steps {sentence[:1].lower()}{sentence[1:]}.")
     sentence += _largest_part(prediction, fits or tight) + "."
+    if prediction.speed is not None and (not_counted := not_counted_text(prediction.speed)):
+        sentence += f" Its predicted speed is without {not_counted}."
     if fits and prediction.loading is not None and prediction.loading.binds:
         return Headline("note", f"{sentence} The card waits for data: {loading_text(prediction.loading)}.")
     return Headline("good" if fits else "bad", sentence)

@@ -50,6 +50,7 @@ def card_facts(gpu: Gpu) -> tuple[tuple[str, Cell], ...]:
         ("CUDA context", bytes_cell(gpu.context_bytes)),
         ("compute capability", Cell("{}.{}, {} multiprocessors".format(*gpu.capability, gpu.multiprocessors))),
         ("memory bandwidth", _scaled(gpu.bandwidth_bytes_per_s, 1e9, "GB/s")),
+        *([("link to other cards", _scaled(link, 1e9, "GB/s"))] if (link := gpu.peer_bytes_per_s) else []),
         *((f"peak {name}", _scaled(value, 1e12, "TFLOP/s")) for name, value in peaks.items() if value is not None),
     )
 

@@ -55,9 +55,10 @@ def fitted(facts: Facts, fits: Callable[[Facts], bool]) -> Facts:
 def _memory(prediction: Prediction) -> str:
     """ "train 16.3 GiB, eval 16.3 GiB, setup 862 MiB on the device (predicted)", the fullest phase first."""
     phases = sorted(prediction.phases.items(), key=lambda phase: -phase[1].device_bytes)
-    parts = [f"{name} {bytes_text(peak.device_bytes)}" for name, peak in [*phases, *card_groups(prediction.cards)]]
-    parts += [f"{', '.join(prediction.not_seen)} not seen"] if prediction.not_seen else []
-    return f"{', '.join(parts)} on the device (predicted)" if parts else ""
+    peaks = [*phases, *((name.replace("; ", " and "), peak) for name, peak in card_groups(prediction.cards))]
+    parts = [f"{name} {bytes_text(peak.device_bytes)}" for name, peak in peaks]
+    text = [f"{', '.join(parts)} on the device (predicted)"] if parts else []
+    return "; ".join([*text, *(f"{name} not seen" for name in prediction.not_seen)])
 
 
 def _saving(saving: Saving) -> str:

@@ -20,6 +20,7 @@ from brimful.show.text import (
     limited_text,
     loading_text,
     method_text,
+    not_counted_text,
     seconds_text,
     share_text,
     speed_cell,
@@ -44,6 +45,7 @@ BOUNDS = {
     "bandwidth": "memory bandwidth",
     "launches": "launches (the card waits for the host)",
     "transfer": "copies from the host",
+    "links": "exchange between cards",
 }
 _DURING = {
     "backward": "backward",
@@ -133,13 +135,14 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
 
 
 def _epoch_rows(epoch: Epoch) -> list[tuple[str, Cell]]:
-    def cell(seconds: Estimate) -> Cell:
-        low, high = seconds_text(seconds.low), seconds_text(seconds.high)
-        interval = None if ABSENT_TEXT in (low, high) or low == high else f"{low} to {high}"
-        return Cell(seconds_text(seconds.value), seconds.source, interval, seconds.note)
+    rows = [("an epoch", Cell(epoch_text(epoch))), ("time of its training", _seconds_cell(epoch.train_s))]
+    return rows + ([] if epoch.evaluation_s is None else [("time of its evaluation", _seconds_cell(epoch.evaluation_s))])
 
-    rows = [("an epoch", Cell(epoch_text(epoch))), ("time of its training", cell(epoch.train_s))]
-    return rows + ([] if epoch.evaluation_s is None else [("time of its evaluation", cell(epoch.evaluation_s))])
+
+def _seconds_cell(seconds: Estimate) -> Cell:
+    low, high = seconds_text(seconds.low), seconds_text(seconds.high)
+    interval = None if ABSENT_TEXT in (low, high) or low == high else f"{low} to {high}"
+    return Cell(seconds_text(seconds.value), seconds.source, interval, seconds.note)
 
 
 def _largest(prediction: Prediction) -> Cell:
@@ -243,7 +246,10 @@ def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
 def speed_sentence(speed: PredictedSpeed) -> str:
     """ "About 410 samples/s at 1,024 (predicted, 290 to 560); the knee is at 256: 97 % of the best; bound by …"."""
     at = "" if speed.batch_size is None else f" at {speed.batch_size:,}"
-    alone = f"; without communication between {speed.ranks} ranks" if speed.ranks > 1 else ""
+    exchange, not_counted = speed.exchange, not_counted_text(speed)
+    alone = f"; without {not_counted}" if not_counted else ""
+    if exchange is not None:
+        alone = f"; exchange between cards {seconds_text(exchange.value)}, over {exchange.note}"
     if speed.samples_per_s is not None:
         interval = f"{speed_text(speed.samples_per_s.low)} to {speed_text(speed.samples_per_s.high)}"
         parts = [f"About {speed_text(speed.samples_per_s.value)} samples/s{at} (predicted, {interval}{alone})"]
@@ -263,13 +269,13 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
     rows = []
     if speed.samples_per_s is not None:
         rows.append((f"speed{at}", replace(speed_cell(speed.samples_per_s), note=None)))
-    low, high = speed.step_s.low, speed.step_s.high
-    step = None if low is None or high is None else f"{seconds_text(low)} to {seconds_text(high)}"
-    rows.append((f"time of a step{at}", Cell(seconds_text(speed.step_s.value), Source.PREDICTED, step)))
+    rows.append((f"time of a step{at}", replace(_seconds_cell(speed.step_s), note=None)))
     knee, ends = _knee(speed), speed.knee_interval
     if knee:
         interval = "{:,} to {:,}".format(*ends) if ends is not None and ends[0] != ends[1] else None
         rows.append(("knee", Cell(knee, Source.PREDICTED, interval, _KNEE)))
+    if speed.exchange is not None:
+        rows.append(("between cards", _seconds_cell(speed.exchange)))
     bounds = sorted(((share, name) for name, share in speed.bound_by.items() if share >= _LEAST), reverse=True)
     named = ", ".join(f"{BOUNDS.get(name, name)} {share_text(share)}" for share, name in bounds)
     rows.append(("bound by", Cell(named, Source.PREDICTED)))

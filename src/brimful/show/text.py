@@ -16,7 +16,19 @@ from brimful.units import (
     format_rate,
     format_share,
 )
-from brimful.values import Epoch, Estimate, Execution, Failure, Loading, Outcome, PhasePeak, Prediction, Setting, Source
+from brimful.values import (
+    Epoch,
+    Estimate,
+    Execution,
+    Failure,
+    Loading,
+    Outcome,
+    PhasePeak,
+    PredictedSpeed,
+    Prediction,
+    Setting,
+    Source,
+)
 
 ABSENT_TEXT = "–"
 
@@ -203,6 +215,11 @@ def loading_text(loading: Loading) -> str:
         needed = f"{counted(loading.needed or 1, 'worker')} needed"
         text = f"{speed_text(card.value)} samples/s on the card (predicted); {text}: {needed}"
     return text if loading.workers else f"{text}, and the script has none"
+
+
+def not_counted_text(speed: PredictedSpeed) -> str:
+    """ "communication between 3 ranks", where that takes time that is not in the speed; else ""."""
+    return f"communication between {speed.ranks} ranks" if speed.ranks > 1 and speed.exchange is None else ""
 
 
 def epoch_text(epoch: Epoch) -> str:

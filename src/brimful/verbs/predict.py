@@ -15,7 +15,7 @@ from brimful.decide.next_command import after_prediction
 from brimful.decide.speed.epoch import epoch_of
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.loading import loading_of
-from brimful.decide.speed.predicted import is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
+from brimful.decide.speed.predicted import MACHINE_RANKS, is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
 from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import CardPeak, Diagnostic, Outcome, PredictedSpeed, Prediction, Record, Setting, TrialResult
@@ -246,8 +246,8 @@ def _left_out(result: TrialResult) -> list[str]:
     """What happens in a step and is not in its predicted time."""
     report = result.reports[0]
     notes = []
-    if report.world_size > 1:
-        notes.append(f"communication between {report.world_size} ranks takes time that is not counted")
+    if report.world_size > MACHINE_RANKS:
+        notes.append(f"a network between machines: {report.world_size} ranks count as those of one")
     if report.worst_batch is not None and report.worst_batch.varies:
         notes.append("this is for the largest batch there can be; ordinary ones are faster")
     if any("compile" in name for name in report.approximations):

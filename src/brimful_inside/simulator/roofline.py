@@ -3,22 +3,24 @@ is the roofline (Williams, Waterman, Patterson, CACM 2009) with two things added
 product is computed in tiles that go to the multiprocessors in waves, so that a small one leaves most of them idle (NVIDIA,
 "Matrix Multiplication Background User's Guide", sections on tile and wave quantization), and the host needs time to dispatch
 each operation, so that a step of small kernels waits for the host. Times are seconds, rates are per second. Each constant below
-says whether it is fitted, cited or assumed."""
+says whether it is fitted, cited or assumed. Cards that train together exchange bytes over links: in turn with the kernels, or
+beside them (a collective), up to the end of the step."""
 
 from __future__ import annotations
 
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
-# Rate classes of a kernel (`Kernel.kind`): these, "fp64" and "fp32", which have a peak rate of arithmetic, and the next four.
+# Rate classes of a kernel (`Kernel.kind`): these, "fp64" and "fp32", which have a peak rate of arithmetic, and the next six.
 TENSOR_CORES = frozenset(("tf32", "fp16", "bf16", "fp8", "int8"))
 MEMORY = "memory"  # bytes of the card
 LINK, PINNED = "link", "pinned"  # bytes over the bus, of ordinary memory of the host and of pinned
+PEER, COLLECTIVE = "peer", "collective"  # bytes that a card exchanges with others: what follows waits, or only the step's end
 SYNC = "sync"  # the host waits for the card
 
 # What bounds a kernel.
-COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER = "compute", "bandwidth", "launches", "transfer"
+COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS = "compute", "bandwidth", "launches", "transfer", "links"
 BY_GRAPH = 2  # `Kernel.engine` of what a replayed CUDA graph runs: the host dispatches the graph alone
-BOUNDS = (COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER)
+BOUNDS = (COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS)
 
 
 class Kernel(NamedTuple):
@@ -74,6 +76,7 @@ class Efficiency(NamedTuple):
     engine_s: float = 15e-6  # the same of one that the autograd engine calls
     launch_s: float = 4e-6  # host time of each further kernel of an operation
     pinned_bytes_per_s: float = 12e9  # assumed: 16 lanes of PCIe 3.0 carry 12 GB/s, of later ones twice and four times that
+    peer_bytes_per_s: float = 12e9  # between cards, each way (assumed: 16 lanes of PCIe 3.0)
     link_bytes_per_s: float = 6e9  # assumed: memory that is not pinned goes through a buffer at half of that
 
     def with_host(self, factor: float) -> Efficiency:
@@ -110,6 +113,8 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
     if kind in (LINK, PINNED):
         rate = efficiency.link_bytes_per_s if kind == LINK else efficiency.pinned_bytes_per_s
         return Timed(start + kernel.bytes / rate, TRANSFER, start)
+    if kind in (PEER, COLLECTIVE):
+        return Timed(start + kernel.bytes / efficiency.peer_bytes_per_s, LINKS, start)
     memory = kernel.bytes / (rates.bandwidth_bytes_per_s * efficiency.bandwidth)
     compute = 0.0
     if is_grouped(kernel):
@@ -164,20 +169,34 @@ def product_time(shape: Sequence[int], kind: str, rates: Rates, efficiency: Effi
     return best
 
 
+def over_links(collective: str, nbytes: float, ranks: int) -> float:
+    """Bytes that each card sends in NCCL's rings, for `nbytes` of the whole tensor (github.com/NVIDIA/nccl-tests,
+    doc/PERFORMANCE.md): all of it twice, but for its own part, to reduce it for all; once to gather, scatter or exchange it."""
+    name = collective.replace("_", "")
+    if ranks < 2 or "barrier" in name:
+        return 0.0
+    own = (ranks - 1) / ranks
+    if "allreduce" in name:
+        return 2 * own * nbytes
+    return own * nbytes if any(part in name for part in ("allgather", "reducescatter", "alltoall")) else nbytes
+
+
 class Step(NamedTuple):
     """The time of one step, and where it goes. `shares` are seconds by BOUNDS; they add up to `seconds`."""
 
     seconds: float
-    device_s: float  # the card is busy
+    device_s: float  # the card is busy, collectives aside
     shares: Dict[str, float]
+    links_s: float = 0.0  # of exchange between cards, also where other work hides it
 
 
 class Queue:
     """Two queues in simple form: the host dispatches operations one after another, the card runs them in that order. `host` and
-    `device` are the moments, in seconds, at which each is done with all it was given so far."""
+    `device` are the moments, in seconds, at which each is done with all it was given so far; `links` that of the collectives,
+    which run beside the card's kernels."""
 
     def __init__(self) -> None:
-        self.host = self.device = 0.0
+        self.host = self.device = self.links = 0.0
 
     def run(self, kernel: Kernel, seconds: float, efficiency: Efficiency = DEFAULT) -> None:
         if kernel.kind == SYNC:
@@ -186,7 +205,16 @@ class Queue:
         if kernel.engine != BY_GRAPH:
             self.host += efficiency.engine_s if kernel.engine else efficiency.script_s
             self.host += max(0, kernel.launches - 1) * efficiency.launch_s
-        self.device = max(self.device, self.host) + seconds
+        if kernel.kind == COLLECTIVE:
+            self.links = max(self.links, self.device, self.host) + seconds
+        else:
+            self.device = max(self.device, self.host) + seconds
+
+    def end_step(self) -> float:
+        """The optimizer waits for the collectives. Returns the seconds that they were still to take."""
+        done = max(self.device, self.host)
+        self.device = max(self.device, self.links)
+        return max(0.0, self.links - done)
 
     def synchronize(self) -> None:
         """The host waits for the card."""
@@ -198,14 +226,19 @@ def step_time(kernels: Sequence[Kernel], times: Sequence[Timed], efficiency: Eff
     queue = Queue()
     for kernel, timed in zip(kernels, times):
         queue.run(kernel, timed.seconds, efficiency)
+    queue.end_step()
     begun = max(queue.device, queue.host)
     for kernel, timed in zip(kernels, times):
         queue.run(kernel, timed.seconds, efficiency)
+    waited = queue.end_step()
     seconds = max(queue.device, queue.host) - begun
-    device = sum(timed.seconds for timed in times)
+    in_turn = [timed for kernel, timed in zip(kernels, times) if kernel.kind != COLLECTIVE]
+    device = sum(timed.seconds for timed in in_turn)
     shares: Dict[str, float] = dict.fromkeys(BOUNDS, 0.0)
-    for timed in times:
+    for timed in in_turn:
         shares[timed.bound] += timed.seconds - timed.start_s
         shares[LAUNCHES] += timed.start_s
-    shares[LAUNCHES] += max(0.0, seconds - device)
-    return Step(seconds, device, shares)
+    shares[LINKS] += waited
+    shares[LAUNCHES] += max(0.0, seconds - waited - device)
+    links = sum(timed.seconds for timed in times if timed.bound == LINKS)
+    return Step(seconds, device, shares, links)

@@ -14,10 +14,12 @@ from brimful_inside.simulator.roofline import (
     COMPUTE,
     DEFAULT,
     LAUNCHES,
+    LINKS,
     TRANSFER,
     Kernel,
     Rates,
     kernel_time,
+    over_links,
     product_time,
     step_time,
 )  # fmt: skip  # isort: skip
@@ -33,6 +35,10 @@ def elementwise(nbytes: int, launches: int = 1, engine: int = 0) -> Kernel:
 def product(m: int, n: int, k: int, kind: str = "bf16", batch: int = 1, op: str = "aten.mm.default") -> Kernel:
     size = 2 if kind in ("bf16", "fp16") else 4
     return Kernel(op, kind, 2 * batch * m * n * k, size * batch * (m * k + k * n + m * n), 1, 0, (batch, m, n, k))
+
+
+def exchange(kind: str, nbytes: int) -> Kernel:
+    return Kernel("c10d::allreduce_", kind, 0, nbytes)
 
 
 def step_of(kernels: list[Kernel], rates: Rates = A100):
@@ -118,12 +124,36 @@ def test_a_script_that_waits_for_the_card_pays_for_what_it_did_not_dispatch_mean
     assert step_of(waits).seconds > step_of(work).seconds * 1.3
 
 
+def test_exchange_in_turn_takes_its_time_and_a_collective_only_what_the_kernels_after_it_do_not_hide():
+    work = [elementwise(1 << 30)] * 4
+    alone = step_of(work)
+    first, last = (
+        step_of(made) for made in ([exchange("collective", 10_000_000), *work], [*work, exchange("peer", 10_000_000)])
+    )
+    assert first.seconds == pytest.approx(alone.seconds, rel=0.02) and first.shares[LINKS] == 0.0 and first.links_s > 8e-4
+    sent_s = 10_000_000 / DEFAULT.peer_bytes_per_s
+    assert last.seconds == pytest.approx(alone.seconds + sent_s, rel=0.02) and last.shares[LINKS] == pytest.approx(sent_s)
+    longer = step_of([exchange("collective", 1 << 31), *work])
+    assert longer.seconds == pytest.approx(longer.links_s, rel=0.01), "the optimizer waits for the rest"
+    assert alone.links_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "sent"),
+    [("allreduce_", 4, 1500), ("all_gather_into_tensor", 4, 750), ("_reduce_scatter_base_", 2, 500), ("alltoall_base_", 4, 750),
+     ("broadcast_", 4, 1000), ("allreduce_", 1, 0), ("barrier", 4, 0)],
+)  # fmt: skip
+def test_rings_send_each_part_as_often_as_nccl_counts_it(name, ranks, sent):
+    assert over_links(name, 1000, ranks) == sent
+
+
 @given(
     st.lists(
         st.one_of(
             st.builds(elementwise, st.integers(0, 1 << 28), st.integers(1, 3), st.sampled_from([0, 1])),
             st.builds(product, st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000)),
             st.just(Kernel("s", "sync", 0, 0, 0)),
+            st.builds(exchange, st.sampled_from(["peer", "collective"]), st.integers(0, 1 << 28)),
         ),
         min_size=1,
         max_size=20,

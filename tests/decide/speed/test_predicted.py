@@ -81,6 +81,30 @@ def test_everything_is_labelled_predicted_and_lies_within_its_interval():
         assert value.note
 
 
+def exchanging(kind: str, nbytes: int):
+    return fit_kernels({size: [*wide(size), Kernel("c10d::allreduce_", kind, 0, nbytes)] for size in (5, 12)})
+
+
+def test_exchange_between_cards_is_in_the_step_by_the_link_of_the_card_with_an_interval():
+    plain, nvlink = speed(WIDE), speed(exchanging("peer", 10**9))
+    by_pcie = speed(exchanging("peer", 10**9), gpu=replace(find_gpu("a100-80gb-pcie"), name=card().name))
+    assert plain.exchange is None and nvlink.exchange is not None and by_pcie.exchange is not None
+    assert nvlink.exchange.note == "NVLink" and by_pcie.exchange.note == "PCIe 4.0, 16 lanes"
+    assert by_pcie.exchange.value == pytest.approx(nvlink.exchange.value * 300 / 31.5, rel=0.01)
+    assert by_pcie.step_s.value == pytest.approx(plain.step_s.value + by_pcie.exchange.value, rel=0.02)
+    for found in (nvlink, by_pcie):
+        assert found.exchange.source is Source.PREDICTED and found.exchange.low < found.exchange.value < found.exchange.high
+    assert max(by_pcie.bound_by, key=lambda name: by_pcie.bound_by[name]) == "links"
+
+
+def test_a_collective_is_hidden_by_the_work_beside_it_but_for_the_upper_end_of_the_interval():
+    model = fit_kernels({size: [Kernel("c10d::allreduce_", "collective", 0, 10**8), *wide(size)] for size in (5, 12)})
+    plain, hidden = speed(WIDE, 4096), speed(model, 4096)
+    assert hidden.step_s.value == pytest.approx(plain.step_s.value, rel=0.02)
+    assert hidden.exchange.value < plain.step_s.value
+    assert hidden.step_s.high > plain.step_s.high + 0.9 * hidden.exchange.high
+
+
 def test_a_card_of_which_only_the_memory_is_known_has_no_clock():
     gpu = replace(card(), bandwidth_bytes_per_s=Estimate(936e9, Source.ASSUMED))
     assert rates_of(gpu) is None
@@ -196,7 +220,7 @@ def test_rates_that_a_card_reached_take_the_place_of_the_datasheets_and_of_its_s
     assert efficiency.bandwidth == efficiency.cuda_cores == 1.0
     assert (efficiency.kernel_s, efficiency.link_bytes_per_s) == (2e-6, 9e9)
     assert efficiency.script_s == 2 * DEFAULT.script_s, "a host that dispatches half as fast"
-    assert efficiency_of(card()) == DEFAULT
+    assert efficiency_of(card()) == DEFAULT._replace(peer_bytes_per_s=300e9)
 
 
 def test_a_card_that_the_catalogue_lacks_has_a_clock_once_its_rates_were_measured():

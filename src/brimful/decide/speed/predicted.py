@@ -12,7 +12,19 @@ from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, Eviden
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, StepKernels
 from brimful.decide.speed.measured import TOLERANCE
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
-from brimful_inside.simulator.roofline import DEFAULT, SYNC, Efficiency, Rates, Step, Timed, is_grouped, kernel_time, step_time
+from brimful_inside.simulator.roofline import (
+    COLLECTIVE,
+    DEFAULT,
+    PEER,
+    SYNC,
+    Efficiency,
+    Rates,
+    Step,
+    Timed,
+    is_grouped,
+    kernel_time,
+    step_time,
+)
 
 # How far the host that will dispatch may differ from an ordinary one, either way (assumed: processors of servers and of
 # desktops differ by that much in a single thread, and so do scripts in what they do between operations).
@@ -21,6 +33,10 @@ HOSTS = (0.5, 1.0, 2.0)
 # other cards in bench/results/clock-*.json the medians lie within this).
 OTHER_CARD = 0.25
 ASSUMED_ERROR = 0.5  # without evidence
+# What exchange between cards reaches of their links' rate, with each of HOSTS, in their order (assumed: NCCL's rings reach 70
+# to 85 % in large messages; cards that exchange through the host's memory, and small messages, half of that and less).
+LINKS_REACHED = (0.9, 0.7, 0.3)
+MACHINE_RANKS = 8  # more of them are on several machines, whose network nobody knows from here (assumed)
 # Host time of one small operation without modules and gradients, where `Efficiency.script_s` is that of a script's (assumed).
 ORDINARY_DISPATCH_S = 5e-6
 # What a network's products reach of what products of 8192 x 8192 do (assumed: 0.70 of the peak against 0.80 to 0.85).
@@ -60,6 +76,8 @@ def efficiency_of(gpu: Gpu) -> Efficiency:
     if any(f"{kind}_flops" in reached for kind in _tensor_peaks(gpu)):
         found = found._replace(tensor_cores=OF_LARGE_SQUARES, halved=1.0)
     found = found._replace(**{name: reached[name] for name in ("kernel_s", "link_bytes_per_s") if name in reached})
+    if gpu.peer_bytes_per_s is not None:
+        found = found._replace(peer_bytes_per_s=gpu.peer_bytes_per_s.value)
     if "dispatch_s" in reached:
         found = found.with_host(reached["dispatch_s"] / ORDINARY_DISPATCH_S)
     return found
@@ -98,13 +116,25 @@ class _Clock:
 
     def kernels(self, batch_size: int) -> tuple[StepKernels, list[Timed]]:
         step = self.model.at(batch_size)
-        return step, [kernel_time(kernel, self.rates, self.efficiency) for kernel in step.kernels]
+        usual = self._reaching(LINKS_REACHED[1])
+        return step, [kernel_time(kernel, self.rates, usual) for kernel in step.kernels]
 
     def steps(self, batch_size: int) -> list[Step]:
-        """The step with each of `HOSTS`."""
+        """The step with each of `HOSTS`, and with as much of the links' rate; with the slowest nothing hides the exchange."""
         step, times = self.kernels(batch_size)
         kernels, ordered = [step.kernels[i] for i in step.order], [times[i] for i in step.order]
-        return [step_time(kernels, ordered, self.efficiency.with_host(factor)) for factor in HOSTS]
+        exchange = [n for n, kernel in enumerate(kernels) if kernel.kind in (PEER, COLLECTIVE)]
+        found = []
+        for factor, share in zip(HOSTS, LINKS_REACHED, strict=True):
+            if exchange and factor > 1:
+                kernels = [kernel._replace(kind=PEER) if kernel.kind == COLLECTIVE else kernel for kernel in kernels]
+            for n in exchange:
+                ordered[n] = kernel_time(kernels[n], self.rates, self._reaching(share))
+            found.append(step_time(kernels, ordered, self.efficiency.with_host(factor)))
+        return found
+
+    def _reaching(self, share: float) -> Efficiency:
+        return self.efficiency._replace(peer_bytes_per_s=self.efficiency.peer_bytes_per_s * share)
 
 
 def predict_speed(
@@ -150,7 +180,17 @@ def predict_speed(
         exact=model.exact,
         notes=notes,
         ranks=ranks,
+        exchange=_exchange(gpu, steps),
     )
+
+
+def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:
+    """Seconds of a step that its cards exchange bytes, also where other work hides it; None where none do."""
+    fast, middle, slow = (step.links_s for step in steps)
+    if not middle:
+        return None
+    link = (gpu.peer_bytes_per_s.note or "").split(";")[0] if gpu.peer_bytes_per_s else "PCIe 3.0, assumed"
+    return Estimate(middle, Source.PREDICTED, fast, slow, link)
 
 
 @dataclass(frozen=True)
@@ -202,7 +242,7 @@ def _top(clock: _Clock, batch_size: int, step_s: float) -> tuple[KernelShare, ..
     spent: dict[str, dict[str, float]] = {}
     for index in step.order:
         kernel, timed = step.kernels[index], times[index]
-        if kernel.kind != SYNC:
+        if kernel.kind not in (SYNC, COLLECTIVE):
             by_bound = spent.setdefault(_name(kernel.op), {})
             by_bound[timed.bound] = by_bound.get(timed.bound, 0.0) + timed.seconds
     totals = sorted(spent.items(), key=lambda item: -sum(item[1].values()))[:TOP]

@@ -136,7 +136,21 @@ def _card(
         fp16_flops=_teraflops(fp16, sheet),
         bf16_flops=_teraflops(bf16, sheet),
         cudnn_bytes=_cudnn(context_of),
+        peer_bytes_per_s=_link(key, capability, sheet),
     )
+
+
+# GB/s of all NVLinks of a card each way: half of what the datasheets give for both.
+_NVLINK = {"v100-16gb": 150, "v100-32gb": 150, "a100-40gb": 300, "a100-80gb": 300, "h100": 450, "h200": 450, "b200": 900}
+_PCIE = {7: (3, 15.75), 8: (4, 31.5)}  # by compute capability: generation, GB/s of 16 lanes each way (PCI-SIG); else 5.0
+
+
+def _link(key: str, capability: tuple[int, int], sheet: str) -> Estimate:
+    """To other cards of a machine: NVLink on boards that have it built in, else PCIe (a bridge between two is not assumed)."""
+    if key in _NVLINK:
+        return Estimate(_NVLINK[key] * 1e9, Source.DATASHEET, note=f"NVLink; {sheet}")
+    generation, gb_per_s = _PCIE.get(capability[0], (5, 63.0))
+    return Estimate(gb_per_s * 1e9, Source.DATASHEET, note=f"PCIe {generation}.0, 16 lanes; {sheet}")
 
 
 # key, name, usable memory, capability, multiprocessors, GB/s, TFLOPS in fp32, tf32, fp16, bf16, datasheet

@@ -70,6 +70,7 @@ def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
         key=_plain(name) if name else f"custom-{format_bytes(total).replace(' ', '').lower()}",
         name=name or f"a card with {format_bytes(total)}",
         total_bytes=Estimate(total, Source.ASSUMED, note="as given with --gpu-memory"),
+        peer_bytes_per_s=None,
         **{rate: Estimate(getattr(stand_in, rate).value, Source.ASSUMED, note=_UNKNOWN) for rate in _RATES},
     )
 

@@ -5,7 +5,9 @@ The memory that they take follows torch/csrc/cuda/comm.cpp and torch/csrc/utils/
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+import contextlib
+from functools import partial
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import torch
 import torch.cuda.nccl
@@ -13,6 +15,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.simulator.roofline import over_links
 
 Tensor = torch.Tensor
 
@@ -20,7 +23,7 @@ Tensor = torch.Tensor
 def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch._C's functions between cards, and torch.cuda.nccl, which reduces gradients to the first card."""
     for function in (_broadcast, _broadcast_coalesced, _gather):
-        patches.set(torch._C, function.__name__, function)
+        patches.set(torch._C, function.__name__, partial(function, gpu))
     for name in ("_broadcast_out", "_scatter_out", "_gather_out"):  # into tensors that are there already
         patches.set(torch._C, name, lambda source, out, *args: out)
 
@@ -46,22 +49,45 @@ def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     patches.set(nccl, "is_available", is_available)
     for name in ("reduce", "all_reduce", "broadcast", "all_gather", "reduce_scatter"):
-        patches.set(nccl, name, lambda *args, **kwargs: None)  # into tensors that are there already
+        patches.set(nccl, name, partial(_reduced, gpu, name))
 
 
-def _broadcast(tensor: Tensor, devices: Sequence[int]) -> List[Tensor]:
-    return [tensor.to(torch.device("cuda", index)) for index in devices]
+def _reduced(gpu: ImaginaryGpu, name: str, inputs: Sequence[Tensor], *args: Any, **kwargs: Any) -> None:
+    """NCCL works in rings, into tensors that are there already."""
+    cards = [gpu.index_of_tensor(tensor) for tensor in inputs]
+    whole = inputs[0].numel() * inputs[0].element_size() * (len(cards) if name == "all_gather" else 1)
+    sent = over_links(name, whole, len(cards))
+    gpu.exchanged("nccl::" + name, sent, [card for card in cards if card is not None])
 
 
-def _broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int) -> List[List[Tensor]]:
+@contextlib.contextmanager
+def _by_nccl(gpu: ImaginaryGpu, nbytes: int, devices: Sequence[int]) -> Iterator[None]:
+    """Copies to all `devices` are one broadcast."""
+    gpu.exchanged("nccl::broadcast", nbytes if len(devices) > 1 else 0, devices)
+    before, gpu.copies_cross = gpu.copies_cross, False
+    try:
+        yield
+    finally:
+        gpu.copies_cross = before
+
+
+def _broadcast(gpu: ImaginaryGpu, tensor: Tensor, devices: Sequence[int]) -> List[Tensor]:
+    with _by_nccl(gpu, tensor.numel() * tensor.element_size(), devices):
+        return [tensor.to(torch.device("cuda", index)) for index in devices]
+
+
+def _broadcast_coalesced(
+    gpu: ImaginaryGpu, tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
+) -> List[List[Tensor]]:
     """Tensors of one dtype travel in buffers of `buffer_size` bytes, of which the copies are views: a replica's parameters."""
     copies: List[Dict[int, Tensor]] = [{} for _ in devices]
     for places in _chunks(tensors, buffer_size):
         chunk = [tensors[place] for place in places]
         flat = _flatten_dense_tensors(chunk)
-        for copied, index in zip(copies[1:], devices[1:]):
-            views = _unflatten_dense_tensors(flat.to(torch.device("cuda", index)), chunk)
-            copied.update(zip(places, views))
+        with _by_nccl(gpu, flat.numel() * flat.element_size(), devices):
+            for copied, index in zip(copies[1:], devices[1:]):
+                views = _unflatten_dense_tensors(flat.to(torch.device("cuda", index)), chunk)
+                copied.update(zip(places, views))
         del flat
     copies[0] = dict(enumerate(tensors))
     return [[copied[place] for place in range(len(tensors))] for copied in copies]
@@ -81,7 +107,7 @@ def _chunks(tensors: Sequence[Tensor], limit_bytes: int) -> List[List[int]]:
     return done + list(open_chunks.values())
 
 
-def _gather(tensors: Sequence[Tensor], dim: int, out_device: Optional[int]) -> Tensor:
+def _gather(gpu: ImaginaryGpu, tensors: Sequence[Tensor], dim: int, out_device: Optional[int]) -> Tensor:
     """All of them one after another in one new tensor on the card `out_device` (None: the current one; -1: on the host)."""
     first = tensors[0]
     shape = list(first.shape)
@@ -89,5 +115,9 @@ def _gather(tensors: Sequence[Tensor], dim: int, out_device: Optional[int]) -> T
         if [*tensor.shape[:dim], *tensor.shape[dim + 1 :]] != [*shape[:dim], *shape[dim + 1 :]]:
             raise RuntimeError("Gather got an input of invalid size: got %s, but expected %s" % (tensor.shape, first.shape))
     shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
+    for tensor in tensors:
+        card = gpu.index_of_tensor(tensor)
+        if card is not None and out_device != -1 and card != (out_device or 0):
+            gpu.exchanged("gather", tensor.numel() * tensor.element_size(), (card, out_device or 0))
     where = "cuda" if out_device is None else "cpu" if out_device == -1 else torch.device("cuda", out_device)
     return torch.empty(shape, dtype=first.dtype, device=where)

@@ -6,7 +6,7 @@ imaginary card.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -72,6 +72,7 @@ class _Facts:
         )
 
 
+_COPIES = ("_to_copy", "copy_", "copy")
 _fake_mode: Callable[[Any], Any] = C._get_dispatch_mode
 _FAKE = C._TorchDispatchModeKey.FAKE
 _HIGHER_ORDER = torch._ops.HigherOrderOperator
@@ -194,6 +195,8 @@ class Operations(TorchDispatchMode):
                 gpu.bounds.ran(func, facts.in_place, args, out)
             if clock.on and not facts.free:
                 clock.ran(facts.name, kernels_of(facts.cost, args, kwargs, out, gpu.classes))
+                if gpu.count > 1 and gpu.copies_cross and facts.short in _COPIES:
+                    _note_crossing(gpu, facts.name, args, out)
         except NotImplementedError as error:
             if isinstance(error, Unsupported):
                 raise
@@ -281,6 +284,15 @@ def _see(tensor: Tensor, op: str, ledger: Ledger) -> None:
         ledger.add(storage, op)
     elif entry.nbytes != storage.nbytes():
         ledger.resized(entry, storage.nbytes(), op)
+
+
+def _note_crossing(gpu: ImaginaryGpu, name: str, args: Sequence[Any], out: Any) -> None:
+    """A copy from one card to another takes time of both links."""
+    source = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
+    target = args[0] if source is not args[0] else out
+    ends = [gpu.index_of_tensor(tensor) if is_meta(tensor) else None for tensor in (source, target)]
+    if None not in ends and ends[0] != ends[1]:
+        gpu.exchanged(name, target.numel() * source.element_size(), [end for end in ends if end is not None])
 
 
 def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import ProcessGroup, Work, _resolve_process_grou
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, like
+from brimful_inside.simulator.roofline import COLLECTIVE, PEER, over_links
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -85,7 +86,9 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     name = func._schema.name.split("::")[-1]
     for arg in args:
         if isinstance(arg, torch.ScriptObject) and arg._type().name() == "ProcessGroup":  # pyright: ignore
-            _note_group(gpu, ProcessGroup.unbox(arg))
+            group = ProcessGroup.unbox(arg)
+            _note_group(gpu, group)
+            _note_bytes(gpu, name, args[1 if "reduce_scatter" in name else 0], group.size(), COLLECTIVE)
     if name in _FLATTENED:
         flat = sum(tensor.numel() * tensor.element_size() for tensor in _tensors_of(args[_FLATTENED[name]]))
         gpu.ledger.pass_by((flat,), "c10d::%s (flattened)" % name)
@@ -95,6 +98,13 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     if not returns:
         return None
     return work if len(returns) == 1 else (args[0], work)
+
+
+def _note_bytes(gpu: ImaginaryGpu, name: str, tensors: Any, ranks: int, kind: str) -> None:
+    """What a collective sends over the card's link. The reducer of DistributedDataParallel and FSDP's prefetching let c10d's
+    run beside the kernels; a functional one's result is waited for at once."""
+    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors_of(tensors))
+    gpu.exchanged("c10d::" + name, over_links(name, nbytes, ranks), (gpu.streams.target,), kind)
 
 
 def _keep_what_is_known(gpu: ImaginaryGpu, name: str, args: Tuple) -> None:
@@ -150,14 +160,24 @@ def _making(make: Callable[..., Tensor], argument: Optional[int] = None) -> Call
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         _note_named_group(gpu, args)
         sizes = () if argument is None else (args[argument],)
-        return make(args[0], *sizes) if isinstance(args[0], Tensor) else [make(tensor, *sizes) for tensor in args[0]]
+        made = make(args[0], *sizes) if isinstance(args[0], Tensor) else [make(tensor, *sizes) for tensor in args[0]]
+        _note_functional(gpu, func, args, made)
+        return made
 
     return handler
 
 
 def _itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     _note_named_group(gpu, args)
+    _note_functional(gpu, func, args, kwargs.get("out"))
     return kwargs.get("out", args[0])
+
+
+def _note_functional(gpu: ImaginaryGpu, func: Any, args: Tuple, made: Any) -> None:
+    if len(args) < 2 or not isinstance(args[-1], str):
+        return  # waits for another
+    name = func._schema.name.split("::")[-1]
+    _note_bytes(gpu, name, made if "gather" in name else args[0], _resolve_process_group(cast(Any, args[-1])).size(), PEER)
 
 
 def _note_named_group(gpu: ImaginaryGpu, args: Tuple) -> None:
@@ -175,6 +195,7 @@ def _shard_dim_alltoall(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[
     shape[shard_dim] //= ranks
     nbytes = tensor.numel() * tensor.element_size()
     gpu.ledger.pass_by((nbytes, nbytes), "_dtensor::shard_dim_alltoall")
+    _note_bytes(gpu, "alltoall", tensor, ranks, PEER)
     return torch.empty(shape, dtype=tensor.dtype, device=META)
 
 

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, TextIO, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, TextIO, Tuple, Union
 
 import torch
 
@@ -23,6 +23,7 @@ from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
 from brimful_inside.imaginary.state.tensors import CUDA, FROM_DATA, META, Pinned, is_meta, plain_parts, zeros_on_host
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import conf_in, settings_in
+from brimful_inside.simulator.roofline import PEER
 from brimful_inside.simulator.trace import TRACE_VERSION, encode_row
 from brimful_inside.wire import Card
 
@@ -116,6 +117,7 @@ class ImaginaryGpu:
         self.ledgers = [self._new_ledger(index, capacity_bytes, trace) for index in range(count)]
         self.approximations: Dict[str, int] = Counter()
         self.split_over = 1  # so many cards share a batch (nn.DataParallel)
+        self.copies_cross = True  # a copy to another card takes time of the links; not where NCCL's broadcast is made of some
         self.communicators: Dict[str, int] = {}  # NCCL groups that were used: by name, how many ranks
         self.facts: Dict[Any, Any] = {}  # of operations, found out once for each (dispatch/dispatch_mode.py)
         self.operation_handlers: Dict[Any, Callable] = {}
@@ -239,6 +241,11 @@ class ImaginaryGpu:
     @property
     def clock(self) -> Clock:
         return self.clocks[self.streams.target]
+
+    def exchanged(self, op: str, nbytes: float, cards: Iterable[int], kind: str = PEER) -> None:
+        """So many bytes go over the link of each of these cards."""
+        for index in cards if nbytes else ():
+            self.clocks[index].add(op, kind, 0, int(nbytes))
 
     def index_of_tensor(self, tensor: Tensor) -> Optional[int]:
         """The card that a tensor on the meta device is on; None for the script's own meta tensors."""

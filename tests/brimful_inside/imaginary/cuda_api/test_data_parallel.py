@@ -40,6 +40,35 @@ def test_gradients_come_together_on_the_first_card(three, allocated):
     assert first == 2 * WEIGHTS + workspaces
 
 
+def exchanged(gpu) -> list[int]:
+    """Bytes over the link of each card in the last step."""
+    return [sum(kernel.bytes for kernel in clock.last_step() if kernel.kind == "peer") for clock in gpu.clocks]
+
+
+def test_weights_go_out_and_gradients_come_back_over_every_cards_link_in_each_step(three):
+    model = make()
+    data = torch.randn(12, 512, device="cuda")
+    three.step(1)
+    exchanged(three)
+    model(data).sum().backward()
+    three.step(2)
+    sent = exchanged(three)
+    rows = 4 * 512 * 4  # a card's share of the batch, scattered from the first one
+    outputs = 4 * 8 * 4  # of each other card, gathered, and their gradients
+    assert sent[1] == sent[2] == 2 * WEIGHTS + rows + 2 * outputs
+    assert sent[0] == 2 * WEIGHTS + 2 * rows + 4 * outputs
+
+
+def test_a_tensor_that_a_script_moves_itself_goes_over_both_links_and_one_that_stays_over_none(three):
+    tensor = torch.ones(1000, device="cuda:0")
+    three.step(1)
+    exchanged(three)
+    tensor.to("cuda:2")
+    tensor.to(torch.float16)
+    three.step(2)
+    assert exchanged(three) == [4000, 0, 4000]
+
+
 def test_a_buffer_ends_with_the_tensor_that_fills_it():
     tensors = [
         torch.empty(size, dtype=dtype)

@@ -56,6 +56,33 @@ def test_ddp_keeps_weights_buckets_and_gradients_unless_these_are_views_of_the_b
     assert requested() == 2 * PARAMETERS
 
 
+def exchanged(gpu) -> dict[str, int]:
+    """Bytes over the card's link in the last step, by kind."""
+    kernels = gpu.clock.last_step()
+    return {kind: sum(kernel.bytes for kernel in kernels if kernel.kind == kind) for kind in ("collective", "peer")}
+
+
+def test_gradients_are_reduced_over_the_link_beside_the_backward_pass_and_layers_gathered_and_scattered(alone):
+    parallel = DistributedDataParallel(net(), device_ids=[0])
+    optimizer = steps(parallel, 3)
+    alone.step(1)
+    exchanged(alone)
+    step(parallel, optimizer)
+    alone.step(2)
+    own = (RANKS - 1) / RANKS
+    assert exchanged(alone) == {"collective": 2 * own * PARAMETERS, "peer": 0}
+    sharded = net()
+    for layer in sharded:
+        fully_shard(layer, mesh=mesh())
+    optimizer = steps(fully_shard(sharded, mesh=mesh()), 2)
+    alone.step(3)
+    exchanged(alone)
+    step(sharded, optimizer)
+    alone.step(4)
+    gathered_twice_and_scattered = 3 * own * PARAMETERS
+    assert exchanged(alone)["collective"] == pytest.approx(gathered_twice_and_scattered, rel=0.01)
+
+
 def test_buckets_are_rebuilt_by_the_order_of_gradients_and_their_size(alone, requested):
     """By default the first bucket has 1 MiB, one layer here, and the next ones 25 MiB; a size that is given is for all."""
     for options, sizes in (({}, [LAYER, 3 * LAYER]), ({"bucket_cap_mb": 2}, [2 * LAYER, 2 * LAYER])):
