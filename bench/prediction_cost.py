@@ -42,12 +42,13 @@ from bench.scripts_table import PROGRAMS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-BILLION = Path(__file__).parent / "cost" / "billion.py"
-WATCH = Path(__file__).parent / "cost" / "watch"
+OWN = Path(__file__).parent / "cost"
+WATCH = OWN / "watch"
 LIMIT_S, LIMIT_BYTES = 4.0, 1 << 30
-# Two of a billion parameters, and programs of each kind; many of the table's do the same in other words.
+# Two of a billion parameters, two that repeat much, and programs of each kind; many of the table's do the same in other words.
 CHOSEN = (
-    "billion", "billion --empty", "mlp", "lstm_lm", "checkpointed_transformer", "trainer_gpt2", "accelerate_images",
+    "billion", "billion --empty", "accumulating", "answering",
+    "mlp", "lstm_lm", "checkpointed_transformer", "trainer_gpt2", "accelerate_images",
     "lightning_unet", "peft_lora", "dcgan", "contrastive", "vit_ema", "unet_segmentation", "ddpm_unet",
 )  # fmt: skip
 TIME_LIMIT_S = 600
@@ -213,11 +214,13 @@ def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
 
 
 def scripts() -> dict[str, tuple[list[str], str]]:
-    """(script with its arguments, card) by name: the programs of bench/scripts that run here, and the billion parameters."""
+    """(script with its arguments, card) by name: the programs of bench/cost, and those of bench/scripts that run here."""
     found = {
-        f"billion{' '.join(['', *more])}": ([str(BILLION), "--batch-size", "4", *more], "a100-80gb")
-        for more in ([], ["--empty"])
+        " ".join([name, *more]): ([str(OWN / f"{name}.py"), "--batch-size", "4", *more], "a100-80gb")
+        for name, *more in (("billion",), ("billion", "--empty"), ("accumulating",))
     }
+    if importlib.util.find_spec("transformers") is not None:
+        found["answering"] = ([str(OWN / "answering.py"), "--batch-size", "4"], "a100-80gb")
     for program in PROGRAMS:
         words = program.command("python")
         here = all(importlib.util.find_spec(module) is not None for module in program.needs)

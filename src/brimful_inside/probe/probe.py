@@ -137,7 +137,7 @@ class Probe:
         self._end_step_by_hand()
         role, ends = None if self.phases.named else self._role_now(one), False
         if role == EVAL:
-            ends = self.ending.stops_evaluation(one.given, self.steps.count)
+            ends = self.ending.stops_evaluation(one.given, self.steps.count, self.device.operations() - one.operations)
             if self.config.audits:
                 one.marks.append(self.times.mark())
         elif role == TRAIN:
@@ -174,6 +174,8 @@ class Probe:
     @guarded
     def batch_given(self, one: Pass, iterator: Any, batch: Any, waited_s: float) -> None:
         self.failures.script_continues()
+        if not one.given:
+            one.operations = self.device.operations()
         self.loaders.gave(one, iterator, batch, waited_s)
         role = self._role_now(one)
         if role == TRAIN:

@@ -2,7 +2,8 @@
 costs a look-up.
 
 Calls of a model are alike when they get tensors of the same shapes and the same other arguments at the same line of the script,
-start from as many live storages, run the same kernels and read no known value. Then the next one gives tensors like the last
+start from as many live storages, run the same kernels and read no known value; without gradients also ten whose numbers differ
+(a diffusion model's time). Then the next one gives tensors like the last
 one's, the clock gets the same kernels, and nothing else runs. What it would have taken and given back is not in the trace: the
 calls before it took and gave back the same. An optimizer step or another phase ends a stretch, and counting starts anew; so
 does whatever differs. With gradients a call goes with the backward pass that follows, which may only add to gradients that are
@@ -27,6 +28,7 @@ from brimful_inside.imaginary.state.tensors import META, C, TensorBase, is_meta,
 Tensor = torch.Tensor
 Parameter = Callable[[], Optional[Tensor]]  # a weak reference: none is kept alive
 ALIKE = 3  # calls, before one is not run
+ALIKE_OTHERWISE = 10  # of those without gradients that differ in numbers alone: the steps of a diffusion model
 FEW = 16  # elements of a host tensor whose values are compared
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _grad_of = TensorBase.grad.__get__
@@ -64,7 +66,13 @@ class Call(NamedTuple):
     backward: Optional[Shown]
     outputs: List[Any]
     structure: Any
+    numbers: Any  # among the arguments
     alike: int  # calls like this one, one after another, with it
+    same: int  # of them, one after another, with the same numbers
+
+    def tells(self, numbers: Any, without_gradients: bool) -> bool:
+        """Whether it shows what a call with these numbers does."""
+        return (self.same >= ALIKE and self.numbers == numbers) or (without_gradients and self.alike >= ALIKE_OTHERWISE)
 
 
 class Repeats:
@@ -96,7 +104,7 @@ class Repeats:
         if threading.get_ident() != self._thread or self._calls.thread.backward:
             return run(module, *args, **kwargs)
         trained = self._parameters(module) if torch.is_grad_enabled() else ()
-        signature = _signature((args, kwargs)) if self._is_plain(module) else None
+        signature, numbers = _signature((args, kwargs)) if self._is_plain(module) else (None, None)
         if torch.is_grad_enabled() and not trained:
             return run(module, *args, **kwargs)  # a loss: its backward pass runs anyway
         if signature is None or self._open is not None:
@@ -104,7 +112,7 @@ class Repeats:
         had = _without_gradient(trained)
         key = (id(module), module.training, torch.is_inference_mode_enabled(), self._line(), signature, had)
         past = self._past.get(key)
-        if past is not None and past.alike >= ALIKE and past.alive == len(self._gpu.storages):
+        if past is not None and past.alive == len(self._gpu.storages) and past.tells(numbers, not trained):
             stretch = self._stretch
             for hook in tuple(_modules._global_forward_pre_hooks.values()):
                 hook(module, args)  # the probe's, which may see that another phase begins
@@ -112,7 +120,7 @@ class Repeats:
                 return self._again(past)
         if trained:
             self._open = _MicroBatch(self, key, trained, had)
-        return self._first(key, self._open, lambda: run(module, *args, **kwargs))
+        return self._first(key, numbers, self._open, lambda: run(module, *args, **kwargs))
 
     def _run_apart(self, run: Callable[..., Any], module: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         """A call that does not repeat. With gradients, neither does another one of the same backward pass."""
@@ -122,13 +130,13 @@ class Repeats:
             self._open.spoil()
         return run(module, *args, **kwargs)
 
-    def _first(self, key: Any, micro_batch: Optional[_MicroBatch], run: Callable[[], Any]) -> Any:
+    def _first(self, key: Any, numbers: Any, micro_batch: Optional[_MicroBatch], run: Callable[[], Any]) -> Any:
         """Runs a call, and keeps what it showed."""
         seen, stretch = _Watched(self._gpu), self._stretch
         out = run()
         if stretch == self._stretch:
             shown, made = seen.shown(), self._outputs(out, seen)
-            call = None if shown is None or made is None else Call(seen.alive, shown, None, *made, 1)
+            call = None if shown is None or made is None else Call(seen.alive, shown, None, *made, numbers, 1, 1)
             if micro_batch is not None:
                 micro_batch.forward_ends(call, seen.first, _storages(out))
             else:
@@ -138,8 +146,11 @@ class Repeats:
     def keep(self, key: Any, call: Optional[Call]) -> None:
         """A call was this one; None: one that cannot be done again."""
         before = self._past.pop(key, None)
+        if call is not None and before is not None and before[:3] == call[:3]:
+            same = before.same + 1 if before.numbers == call.numbers else 1
+            call = call._replace(alike=before.alike + 1, same=same)
         if call is not None:
-            self._past[key] = call if before is None or before[:3] != call[:3] else call._replace(alike=before.alike + 1)
+            self._past[key] = call
 
     def _is_plain(self, module: Any) -> bool:
         """Whether a call does nothing that others wait for or count."""
@@ -337,35 +348,39 @@ def _storages(out: Any) -> Set[int]:
     }
 
 
-def _signature(value: Any) -> Any:
-    """What decides how a call runs; None where that cannot be told."""
+def _signature(value: Any) -> Tuple[Any, Any]:
+    """What decides how a call runs, and the numbers among it by themselves; None where that cannot be told."""
+    numbers: List[Any] = []
     with torch._C.DisableTorchFunction():
         try:
-            signature = _of(value)
+            signature = _of(value, numbers)
             hash(signature)
         except (_Unknown, TypeError):
-            return None
-    return signature
+            return None, None
+    return signature, numbers
 
 
 class _Unknown(Exception):
     """An argument of a kind whose effect is not known."""
 
 
-def _of(value: Any) -> Any:
+def _of(value: Any, numbers: List[Any]) -> Any:
     kind = type(value)
     if kind is Tensor:
-        if not is_meta(value):
-            if value.numel() > FEW or value.requires_grad or value.layout != torch.strided:
-                raise _Unknown
-            return value.dtype, repr(value.tolist())
         if value.requires_grad or value.layout != torch.strided:
             raise _Unknown  # gradients go on beyond the module
-        return tuple(value.shape), value.stride(), value.dtype
+        if not is_meta(value):
+            if value.numel() > FEW:
+                raise _Unknown
+            numbers.append(repr(value.tolist()))
+        return tuple(value.shape), value.stride(), value.dtype, is_meta(value)
     if kind in (list, tuple):
-        return (kind, *[_of(item) for item in value])
+        return (kind, *[_of(item, numbers) for item in value])
     if isinstance(value, dict):
-        return (kind, *[(name, _of(item)) for name, item in value.items()])
+        return (kind, *[(name, _of(item, numbers)) for name, item in value.items()])
+    if kind in (int, float):
+        numbers.append(repr(value))
+        return kind
     if kind in _PLAIN:
         return value
     raise _Unknown

@@ -61,6 +61,7 @@ class Pass:
         self.epoch = loader.epoch
         self.role: Optional[str] = None
         self.given = 0  # batches
+        self.operations = 0  # on an imaginary card, before the first of them
         self.ended = False
         self.marks: List[Any] = []
         loader.passes += 1

@@ -44,6 +44,10 @@ class DeviceMeter:
         """Of the fullest card, now; None where nobody knows. With `settle` garbage is collected first."""
         return None
 
+    def operations(self) -> int:
+        """On imaginary cards so far; 0 elsewhere."""
+        return 0
+
     def peaks(self) -> Peaks:
         """Of the fullest card, since `start`."""
         return None, None, None
@@ -97,6 +101,9 @@ class ImaginaryMeter(DeviceMeter):
         if settle:
             self._gpu.garbage.poll()
         return max(ledger.allocator.allocated for ledger in self._gpu.ledgers)
+
+    def operations(self) -> int:
+        return sum(ledger.launches for ledger in self._gpu.ledgers)
 
     def peaks(self) -> Peaks:
         allocated, reserved = _fullest([self._peaks.peaks(index) for index in range(self._gpu.count)])

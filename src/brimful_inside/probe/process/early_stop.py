@@ -13,6 +13,7 @@ MAX_EMPTY, MAX_EMPTY_S = 10_000, 10.0  # then passes without a batch, for evalua
 MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no evaluation is seen
 # The same on an imaginary card, where a trace must be as long at every batch size, whatever the clock says.
 MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
+MANY_OPERATIONS = 50_000  # of one batch: generated token by token, or sampled; a second one would show the same peak
 MAX_PASSES_TRACED = 80  # backward passes of such steps: of those that accumulate many there are fewer
 # Forward passes of one module after another that take no more memory than those before, in an evaluation on an imaginary card.
 MAX_SAME_PASSES = 100
@@ -95,6 +96,8 @@ class EarlyStop:
         self.over = self._empty > MAX_EMPTY or time.monotonic() - self._empty_since > MAX_EMPTY_S
         return True
 
-    def stops_evaluation(self, given: int, steps: int) -> bool:
-        """Whether an evaluation's pass ends here. Before the first step it may be an encoding whose results are needed."""
-        return self._config.cut and steps > 0 and given >= self._config.eval_batches
+    def stops_evaluation(self, given: int, steps: int, operations: int = 0) -> bool:
+        """Whether an evaluation's pass ends here, whose batches took so many `operations` on an imaginary card. Before the
+        first step it may be an encoding whose results are needed."""
+        most = 1 if operations >= MANY_OPERATIONS else self._config.eval_batches
+        return self._config.cut and steps > 0 and given >= most

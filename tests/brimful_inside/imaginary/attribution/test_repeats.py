@@ -132,12 +132,42 @@ def test_other_shapes_other_values_of_the_host_and_kept_outputs_run():
         evaluated(model, (torch.zeros(size, 32, device="cuda") for size in range(1, MANY + 1)))
         with torch.no_grad():
             batch = torch.zeros(16, 32, device="cuda")
-            for number in range(MANY):
-                model(batch, torch.tensor([number]))
+            for _ in range(MANY):
                 kept.append(model(batch))
         return model.ran
 
-    assert on_card(work)[0] == 3 * MANY
+    assert on_card(work)[0] == 2 * MANY
+
+
+@pytest.mark.parametrize("scale", [int, float, lambda number: torch.tensor(number)])
+def test_ten_calls_that_differ_in_numbers_alone_show_that_those_decide_nothing(scale):
+    def work():
+        model, batch = Model().cuda().eval(), torch.zeros(16, 32, device="cuda")
+        with torch.no_grad():
+            for number in range(1000):
+                model(batch, scale(number))
+        return model.ran
+
+    assert on_card(work)[0] == 1 + 10
+
+
+def test_numbers_that_decide_shapes_are_seen_to(monkeypatch):
+    def work():
+        model, batch = nn.Linear(32, 8).cuda(), torch.zeros(64, 32, device="cuda")
+        longer = Longer(model).cuda()
+        with torch.no_grad():
+            return [longer(batch, number).shape[0] for number in range(1, MANY)]
+
+    assert on_card(work)[0] == list(range(1, MANY))
+
+
+class Longer(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, batch, number):
+        return self.inner(batch[:number])
 
 
 def _last(self, hidden):

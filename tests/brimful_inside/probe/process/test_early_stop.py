@@ -78,6 +78,8 @@ def test_an_evaluation_is_cut_once_training_has_begun():
     assert not end.stops_evaluation(given=5, steps=0)
     assert not end.stops_evaluation(given=1, steps=1)
     assert end.stops_evaluation(given=2, steps=1)
+    long = early_stop.MANY_OPERATIONS
+    assert [end.stops_evaluation(1, 1, operations) for operations in (long - 1, long)] == [False, True]
 
 
 def test_a_whole_run_is_never_cut():
