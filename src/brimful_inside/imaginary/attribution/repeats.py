@@ -36,11 +36,12 @@ _modules: Any = torch.nn.modules.module
 
 
 class Shown(NamedTuple):
-    """What ran: the card's kernels, operations and allocations."""
+    """What ran: the card's kernels, operations and allocations, and the upper bounds that stood in for shapes, by name."""
 
     kernels: List[Row]
     launches: int
     allocations: int
+    approximations: Dict[str, int]
 
 
 class Made(NamedTuple):
@@ -199,7 +200,7 @@ class Repeats:
     def _again(self, past: Call) -> Any:
         """A call like `past`, which runs nothing."""
         gpu = self._gpu
-        _play(gpu, past.forward.kernels, past.forward.launches)
+        _play(gpu, past.forward)
         if past.backward is None:
             outputs = [each.again() if isinstance(each, Made) else each for each in past.outputs]
         else:
@@ -225,6 +226,7 @@ class _Watched:
     def __init__(self, gpu: ImaginaryGpu) -> None:
         self._gpu = gpu
         self._mark, self._launches, self._reads = gpu.clock.mark(), gpu.ledger.launches, gpu.known.reads
+        self._approximations = dict(gpu.approximations)
         self.first, self.alive = gpu.ledger.allocations, len(gpu.storages)
 
     def shown(self) -> Optional[Shown]:
@@ -232,8 +234,9 @@ class _Watched:
         gpu = self._gpu
         if gpu.known.reads != self._reads:
             return None
-        allocations = gpu.ledger.allocations - self.first
-        return Shown(gpu.clock.since(self._mark), gpu.ledger.launches - self._launches, allocations)
+        counted = {name: n - self._approximations.get(name, 0) for name, n in gpu.approximations.items()}
+        kernels, launches = gpu.clock.since(self._mark), gpu.ledger.launches - self._launches
+        return Shown(kernels, launches, gpu.ledger.allocations - self.first, counted)
 
 
 class _MicroBatch:
@@ -299,7 +302,7 @@ class _Again:
         """What the script computed of the outputs has gone backward, kernel by kernel. The rest was of the module."""
         if self._mark is not None:
             done, self._mark = len(self._gpu.clock.since(self._mark)), None
-            _play(self._gpu, self._shown.kernels[done:], self._shown.launches)
+            _play(self._gpu, self._shown._replace(kernels=self._shown.kernels[done:]))
 
     def backward_ends(self) -> None:
         pass
@@ -335,9 +338,11 @@ def _is_watched(parameter: Any) -> bool:
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
-def _play(gpu: ImaginaryGpu, kernels: List[Row], launches: int) -> None:
-    gpu.ledger.launches += launches
-    gpu.clock.again(kernels)
+def _play(gpu: ImaginaryGpu, shown: Shown) -> None:
+    gpu.ledger.launches += shown.launches
+    gpu.clock.again(shown.kernels)
+    for name, count in shown.approximations.items():
+        gpu.approximations[name] += count
 
 
 def _storages(out: Any) -> Set[int]:

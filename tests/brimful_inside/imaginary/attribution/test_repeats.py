@@ -25,6 +25,7 @@ class Model(nn.Module):
         self.also, self.ran, self.inside = also, 0, None
 
     def forward(self, data, scale=None):
+        torch.nonzero(data[:1])  # whose upper bound is counted
         self.ran += 1
         hidden = F.gelu(self.first(data))
         self.also(self, hidden)
@@ -42,7 +43,7 @@ def on_card(work, repeats=True):
         kernels = gpu.clock.since(0)
     finally:
         gpu.leave()
-    return answer, played(file).peak, kernels
+    return answer, played(file).peak, (kernels, dict(gpu.approximations))
 
 
 def evaluated(model, batches, grad=False):
