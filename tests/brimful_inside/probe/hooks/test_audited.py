@@ -46,6 +46,8 @@ def test_lines_that_read_from_the_card_are_counted_in_training_alone(run_trial):
     assert list(read["device_reads"].values()) == [2 * read["steps"]]
     assert next(iter(read["device_reads"])).startswith("script.py:")
     assert read["precision"]["tf32"] is True
+    assert len(read["loaders"]) == 2, "the loader that looks at some batches of the script's own is none of the script's"
+    assert all(len(set(one["draws"]["checksums"])) == 4 for one in read["loaders"])
 
 
 @pytest.mark.parametrize(("how", "autocast"), [((), None), (("autocast",), "bfloat16")])
