@@ -29,7 +29,7 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     """What it names was run or is called predicted, obeys every limit, and stands beside what was asked, with the reason."""
     plan, size = record.plan, chosen(record)
     assert isinstance(plan, Plan)
-    runs = [s for s in record.trials if s.trial.settings["batch_size"] == size and s.outcome is Outcome.COMPLETED]
+    runs = [s for s in record.trials if s.trial.settings.get("batch_size") == size and s.outcome is Outcome.COMPLETED]
     assert runs, "what was named was never run to its end"
     assert plan.verified or all(row.source is Source.PREDICTED for row in plan.settings)
     assert most is None or size <= most
