@@ -116,7 +116,7 @@ def test_one_data_set_that_cannot_be_read_does_not_stop_the_rest_and_is_tried_ag
 @pytest.mark.heavy
 def test_results_of_other_settings_are_not_mixed_and_the_status_changes_nothing(files: dict[str, Path], whole: Path):
     refused = run_recipe(*words(files, whole, "--seeds", 3, "--cross", "--lr", 0.5), code=2).stderr
-    assert "optimizer lr 0.001 and not 0.5" in refused and "--out" in refused
+    assert "optimizer lr 0.002 and not 0.5" in refused and "--out" in refused
     assert "3 done" in run_recipe(*words(files, whole, "--seeds", 3, "--cross", "--status")).stdout
 
 
