@@ -54,7 +54,14 @@ def cost_of(model: SizeModel, memory_bytes: int, turns: int) -> ReplayCost:
     search_s, largest = _timed(lambda: peaks.largest(min(model.fitted_at), None))
     size = largest or min(model.fitted_at)
     replay_s = min(_timed(lambda: model.replay_at(size, card.settings, capacity))[0] for _ in range(turns))
-    return ReplayCost(len(model.program.events), replay_s, search_s, largest, len(peaks._played), len(peaks._too_large))
+    return ReplayCost(
+        len(model.program.events),
+        replay_s,
+        search_s,
+        largest,
+        sum(peaks._fits.values()),
+        list(peaks._fits.values()).count(False),
+    )
 
 
 def _timed(do: Callable[[], Any]) -> tuple[float, Any]:

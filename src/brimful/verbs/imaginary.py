@@ -226,10 +226,12 @@ def _first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
     the largest power of two below that in the requested size. Raises the first failure where that is not the reason.
     """
     options = tracer.session.options
-    start = _first_size(asked, options.max_batch_size, tracer.device.cards)
+    start = _first_size(None, options.max_batch_size, tracer.device.cards)  # whatever was asked: the answer is then the same
     try:
         result = tracer.result(start)
     except CommandFailed:
+        if asked is not None and asked < start and start in tracer.results and _trains(tracer, asked):
+            return asked, 1
         group = math.gcd(asked or GROUP, GROUP)
         ran = start in tracer.results  # else there is no such command
         if not ran or start % group == 0 or group > (options.max_batch_size or group) or not _trains(tracer, group):

@@ -22,7 +22,7 @@ from brimful_inside.simulator.trace import Trace
 
 WINDOW = 160  # sizes above an edge that are tested one by one, or a tenth of the edge where that is more
 REACH = 1.3  # in random programs on small cards, sizes up to 1.28 times a first edge fitted again
-FEWEST_TESTS, MOST_TESTS = 64, 600
+FEWEST_TESTS, MOST_TESTS = 128, 600
 TESTED_ROWS = 400_000  # all tests together: a second or two
 ANY_BYTES = 1 << 62
 ENDLESS = 1 << 24  # a batch size that nobody has
