@@ -115,11 +115,13 @@ def of_prediction(prediction: Prediction) -> Headline:
     if peak is not None:
         interval = bytes_interval_text(*peak.device_interval_bytes)
         about = f" ({interval})" if interval else ""
-        sentence += f": {peak.source.value} peak {bytes_text(peak.device_bytes)}{about} of {bytes_text(budget)} allowed"
+        shown = f"{peak.source.value} peak {bytes_text(peak.device_bytes)}{about}"
+        if fits and peak.device_interval_bytes[1] > budget:
+            sentence += f" by giving cached memory back: it runs within {bytes_text(budget)}; with all of the card, {shown}"
+        else:
+            sentence += f": {shown} of {bytes_text(budget)} allowed"
         if tight:
             sentence += ", and it runs only if the lower end of that interval is true"
-        elif fits and peak.device_interval_bytes[1] > budget:
-            sentence += ", within which the allocator gives cached memory back and goes on"
     if other:
         return Headline("note" if fits else "bad", sentence + ".")
     leak = next((one.problem for one in prediction.warnings if one.code == "memory-grows"), None)
