@@ -21,7 +21,7 @@ from brimful.recipes.ood_dpo.head import make_head
 from brimful.recipes.ood_dpo.loss import head_loss
 from brimful.recipes.ood_dpo.metrics import metrics
 from brimful.recipes.ood_dpo.pairs import pair_data
-from brimful.recipes.ood_dpo.recipe import Ranking, energies, held_to, train_head, train_seed
+from brimful.recipes.ood_dpo.recipe import Loaded, Ranking, energies, held_to, train_head, train_seed
 from brimful.recipes.ood_dpo.settings import EncoderOptions, HeadOptions
 from brimful.train import BatchingConfig, CheckpointConfig, Config, OptimizerConfig, ScheduleConfig
 from brimful.train.data.epoch_sampler import EpochSampler
@@ -144,7 +144,11 @@ def made() -> tuple[Dataset, Features]:
     splits = {}
     for name, size in SIZES.items():
         numbers = range(size + 1)
-        smiles, domains = tuple(f"{name} {number}" for number in numbers), tuple("abcdef"[number % 6] for number in numbers)
+        tail = "CCCC" if name.startswith("ood") else ""  # those out of distribution have more atoms
+        smiles, domains = (
+            tuple("C" * (number % 7 + 1) + tail for number in numbers),
+            tuple("abcdef"[number % 6] for number in numbers),
+        )
         splits[name] = Molecules(smiles, np.zeros(size + 1, np.float32), domains)
     kept = {name: np.arange(1, n + 1) for name, n in SIZES.items()}  # the first of each could not be encoded
     encoding = EncodingStats("made", False, 260, 260, 5, 1.0, 260.0, 0.5, 0.25)
@@ -153,10 +157,10 @@ def made() -> tuple[Dataset, Features]:
 
 def test_the_files_have_what_their_names_promise(tmp_path):
     data, there = made()
-    trained = train_seed(config(tmp_path), data, there, EncoderOptions(), HeadOptions())
+    trained = train_seed(config(tmp_path), Loaded(data, there), EncoderOptions(), HeadOptions())
     with (tmp_path / "detailed_predictions.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["smiles"] for row in rows[:2]] == ["iid_test 1", "iid_test 2"]
+    assert [row["smiles"] for row in rows[:2]] == ["CC", "CCC"]
     assert {(row["split"], row["true_label"], row["sample_type"]) for row in rows} == {
         ("iid_test", "0", "ID"),
         ("ood_test", "1", "OOD"),
@@ -165,6 +169,11 @@ def test_the_files_have_what_their_names_promise(tmp_path):
     results = json.loads((tmp_path / "ood_evaluation_results.json").read_text())
     assert metrics(scores["0"], scores["1"]) == pytest.approx({name: results[name] for name in files.MEASURES})
     assert results["positive_class"] == "out of distribution" and results["validation"]["id_count"] == 40
+    # The chains of both classes overlap by three lengths of seven: what the number of atoms tells is known by hand.
+    lengths = {
+        split: np.array([len(row["smiles"]) for row in rows if row["split"] == split]) for split in ("iid_test", "ood_test")
+    }
+    assert results["trivial"] == pytest.approx(metrics(lengths["iid_test"], lengths["ood_test"]))
     with (tmp_path / "training_dynamics.csv").open() as file:
         dynamics = list(csv.DictReader(file))
     assert [row["epoch"] for row in dynamics] == ["1", "2", "3", "4", "5", "6"]
@@ -183,7 +192,8 @@ def test_the_files_have_what_their_names_promise(tmp_path):
 def test_a_cached_encoding_has_no_peak_in_the_statistics(tmp_path):
     data, there = made()
     cached = dataclasses.replace(there.encoding, cached=True, peak_gpu_memory_encoding_gb=None)
-    train_seed(config(tmp_path, epochs=1), data, dataclasses.replace(there, encoding=cached), EncoderOptions(), HeadOptions())
+    there = dataclasses.replace(there, encoding=cached)
+    train_seed(config(tmp_path, epochs=1), Loaded(data, there), EncoderOptions(), HeadOptions())
     stats = json.loads((tmp_path / "training_stats.json").read_text())
     assert stats["peak_gpu_memory_encoding_gb"] is None and stats["encoding_cached"] is True
 

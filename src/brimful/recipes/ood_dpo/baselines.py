@@ -70,7 +70,7 @@ class Detectors:
     def fit(self, method: str) -> Score:
         """Raises UsageError where a classifier is needed and the training molecules have one class only."""
         if method == "trivial":
-            return _trivial(self.known)
+            return trivial(self.known.smiles, self.known.ood_smiles)
         if method in OF_CLASSES and not self.has_classes:
             raise UsageError(
                 f"{method}: the training molecules have labels of one class only, or none.",
@@ -192,10 +192,11 @@ def _conformal(known: Detectors) -> Detector:
     return score
 
 
-def _trivial(known: Known) -> Score:
+def trivial(smiles: Sequence[str], ood_smiles: Sequence[str]) -> Score:
+    """Of the molecules alone: a score of theirs does not look at features."""
     model = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced"))
-    rows = np.concatenate([descriptors(known.smiles), descriptors(known.ood_smiles)])
-    model.fit(rows, np.repeat([0, 1], [len(known.smiles), len(known.ood_smiles)]))
+    rows = np.concatenate([descriptors(smiles), descriptors(ood_smiles)])
+    model.fit(rows, np.repeat([0, 1], [len(smiles), len(ood_smiles)]))
     return lambda features, smiles: model.decision_function(descriptors(smiles))
 
 

@@ -2,7 +2,8 @@
 
     training_stats.json            times, and memory by phase (encoding, train, eval): the engine's, gb is GiB
     training_dynamics.csv          at each evaluation: how the pairs of the updates since the last one were ranked
-    ood_evaluation_results.json    the test: auroc, aupr, fpr95, energies of both classes
+    ood_evaluation_results.json    the test: auroc, aupr, fpr95, energies of both classes, and beside them
+                                   what heavy atoms and rings alone reach
     detailed_predictions.csv       each test molecule and its energy
     config.json                    all settings
     head.safetensors               the weights of the best evaluation
@@ -40,9 +41,9 @@ def write_weights(out: Path, weights: Mapping[str, torch.Tensor]) -> None:
     _write(out / "head.safetensors", save({name: value.detach().cpu().contiguous() for name, value in weights.items()}))
 
 
-def write_evaluation(out: Path, test: Mapping[str, Any], validation: Mapping[str, Any]) -> None:
-    """`metrics.summary` of both; the test's stand at the top."""
-    _write_json(out / "ood_evaluation_results.json", {**test, "validation": dict(validation)})
+def write_evaluation(out: Path, test: Mapping[str, Any], validation: Mapping[str, Any], trivial: Mapping[str, float]) -> None:
+    """`metrics.summary` of test and validation, the test's at the top. trivial: `metrics` of heavy atoms and rings alone."""
+    _write_json(out / "ood_evaluation_results.json", {**test, "validation": dict(validation), "trivial": dict(trivial)})
 
 
 def write_predictions(out: Path, splits: Mapping[str, tuple[Sequence[str], np.ndarray]]) -> None:

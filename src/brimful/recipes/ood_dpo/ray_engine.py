@@ -18,7 +18,8 @@ from ray.exceptions import RayError
 from brimful.recipes.common import say
 from brimful.recipes.ood_dpo.experiments import Experiment, Result
 from brimful.recipes.ood_dpo.local_engine import Needs, jobs_of, needed
-from brimful.recipes.ood_dpo.runs import Bench, Loaded, Settings, sentence, work
+from brimful.recipes.ood_dpo.recipe import Loaded
+from brimful.recipes.ood_dpo.runs import Bench, Settings, sentence, work
 from brimful.units import counted, format_bytes
 
 TRIES = 10  # of a task whose node or process died

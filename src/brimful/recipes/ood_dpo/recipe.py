@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from brimful.errors import UsageError
 from brimful.recipes.common import is_first, say
 from brimful.recipes.facts import check_resumable, trained_weights, write_facts
-from brimful.recipes.ood_dpo import files
-from brimful.recipes.ood_dpo.datasets import Dataset, load_dataset
+from brimful.recipes.ood_dpo import baselines, files
+from brimful.recipes.ood_dpo.datasets import Dataset, classes, load_dataset
+from brimful.recipes.ood_dpo.ensemble import Member, member
 from brimful.recipes.ood_dpo.features import EncodingStats, Features, features_of
 from brimful.recipes.ood_dpo.head import EnergyHead, make_head
 from brimful.recipes.ood_dpo.loss import DECOMPOSE, head_loss
@@ -54,15 +56,61 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Loaded:
+    """A data set and its features by one encoder."""
+
+    dataset: Dataset
+    features: Features
+
+    def smiles(self, split: str) -> list[str]:
+        molecules = self.dataset.splits[split].smiles
+        return [molecules[index] for index in self.features.kept[split]]
+
+    def _domains(self) -> list[str]:
+        domains = self.dataset.splits["ood_val"].domains
+        return [domains[index] for index in self.features.kept["ood_val"]]
+
+    def pairs(self, seed: int) -> PairData:
+        return pair_data(self.features.arrays, seed, self._domains())
+
+    def member(self, seed: int) -> Member:
+        return member(self.features.arrays, seed, self._domains())
+
+    def known(self, seed: int) -> baselines.Known:
+        """For a baseline: the same molecules out of distribution as the head of this seed trains on."""
+        arrays, kept = self.features.arrays, self.features.kept
+        try:
+            labels = classes(self.dataset)
+        except UsageError:  # one class only: the baselines that need two say so
+            labels = {name: np.full(len(molecules.smiles), -1) for name, molecules in self.dataset.splits.items()}
+        return baselines.Known(
+            arrays["train"], labels["train"][kept["train"]], self.smiles("train"),
+            arrays["iid_val"], labels["iid_val"][kept["iid_val"]], self._met(seed),
+        )  # fmt: skip
+
+    def trivial(self, seed: int) -> dict[str, float]:
+        """`metrics` on the test molecules of the baseline that knows heavy atoms and rings alone."""
+        score = baselines.trivial(self.smiles("train"), self._met(seed))
+        return metrics(*(score(self.features.arrays[split], self.smiles(split)) for split in ("iid_test", "ood_test")))
+
+    def _met(self, seed: int) -> list[str]:
+        """The molecules out of distribution that the head of this seed trains on."""
+        of_ood = self.smiles("ood_val")
+        return [of_ood[index] for index in np.unique(self.member(seed).rows.train_ood)]
+
+
+@dataclass(frozen=True)
 class Trained:
     """A trained head, with the weights of its best evaluation, and what it says of the validation and test molecules.
 
-    energies: of validation_id, validation_ood, test_id and test_ood.
+    energies: of validation_id, validation_ood, test_id and test_ood. trivial: `metrics` of heavy atoms and rings alone; empty
+    where nothing is written.
     """
 
     head: EnergyHead
     result: Result
     energies: Mapping[str, np.ndarray]
+    trivial: Mapping[str, float] = field(default_factory=dict)
 
     def measures(self, part: str) -> dict[str, Any]:
         """`metrics.summary` of "validation" or "test"."""
@@ -84,33 +132,39 @@ def train(
     every, trained = [config.seed + number for number in range(seeds)], []
     for seed in every:
         out = config.out if seeds == 1 else config.out / f"seed-{seed}"
-        trained.append(train_seed(dataclasses.replace(config, out=out, seed=seed), data, features, encoder, head))
+        trained.append(train_seed(dataclasses.replace(config, out=out, seed=seed), Loaded(data, features), encoder, head))
     if is_first() and not keeps_writes_out():
         tests = [one.measures("test") for one in trained]
         files.write_dataset_metrics(config.out, data.name, every, tests)
         files.write_config(config.out, settings_of(config, dataset=dataset, encoder=encoder, head=head))
-        found = " · ".join(f"{name} {np.mean([test[name] for test in tests]):.4f}" for name in files.MEASURES)
-        say(f"Test, molecules out of distribution being the positive class: {found}. Files in {config.out}.")
+        say(
+            f"Test, molecules out of distribution being the positive class: {_means(tests)}; by heavy atoms and rings alone "
+            f"{_means([one.trivial for one in trained])}. Files in {config.out}."
+        )
     return trained
 
 
-def train_seed(config: Config, data: Dataset, features: Features, encoder: EncoderOptions, head: HeadOptions) -> Trained:
+def _means(measured: Sequence[Mapping[str, Any]]) -> str:
+    return " · ".join(f"{name} {np.mean([one[name] for one in measured]):.4f}" for name in files.MEASURES)
+
+
+def train_seed(config: Config, loaded: Loaded, encoder: EncoderOptions, head: HeadOptions) -> Trained:
     """One training and its files."""
-    domains = data.splits["ood_val"].domains
-    pairs = pair_data(features.arrays, config.seed, [domains[index] for index in features.kept["ood_val"]])
+    data, pairs = loaded.dataset, loaded.pairs(config.seed)
     facts = Facts(
         data.name, data.fingerprint, encoder.encoder, config.seed, pairs.pairs, pairs.halves, head.loss, head.hidden
     )  # fmt: skip
     check_resumable(config, FILE_NAME, facts)
     write_facts(config.out, FILE_NAME, facts)
-    trained = train_head(pairs, head, config, phases(features.encoding, config.device))
+    trained = train_head(pairs, head, config, phases(loaded.features.encoding, config.device))
     if is_first() and not keeps_writes_out():
         out = config.out
         tested = {
-            split: ([data.splits[split].smiles[index] for index in features.kept[split]], trained.energies[name])
+            split: (loaded.smiles(split), trained.energies[name])
             for split, name in (("iid_test", "test_id"), ("ood_test", "test_ood"))
         }
-        files.write_evaluation(out, trained.measures("test"), trained.measures("validation"))
+        trained = dataclasses.replace(trained, trivial=loaded.trivial(config.seed))
+        files.write_evaluation(out, trained.measures("test"), trained.measures("validation"), trained.trivial)
         files.write_predictions(out, tested)
         files.write_dynamics(out)
         files.write_weights(out, trained.head.state_dict())

@@ -9,20 +9,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
 from brimful.errors import BrimfulError, UsageError
 from brimful.recipes.common import say
 from brimful.recipes.ood_dpo import baselines
-from brimful.recipes.ood_dpo.datasets import Dataset, classes, load_dataset
-from brimful.recipes.ood_dpo.ensemble import Member, energies, member
+from brimful.recipes.ood_dpo.datasets import Dataset, load_dataset
+from brimful.recipes.ood_dpo.ensemble import energies
 from brimful.recipes.ood_dpo.experiments import HEADS, Experiment, Result, Results, SweepOptions, experiments
-from brimful.recipes.ood_dpo.features import Features, features_of
+from brimful.recipes.ood_dpo.features import features_of
 from brimful.recipes.ood_dpo.metrics import metrics
-from brimful.recipes.ood_dpo.pairs import PairData, pair_data
-from brimful.recipes.ood_dpo.recipe import train_head
+from brimful.recipes.ood_dpo.recipe import Loaded, train_head
 from brimful.recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
 from brimful.train.config import Config
 from brimful.train.distributed.ranks import device_for
@@ -52,42 +50,6 @@ class Settings:
 
     def head_of(self, method: str) -> HeadOptions:
         return replace(self.head, loss=method)
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A data set and its features by one encoder."""
-
-    dataset: Dataset
-    features: Features
-
-    def smiles(self, split: str) -> list[str]:
-        molecules = self.dataset.splits[split].smiles
-        return [molecules[index] for index in self.features.kept[split]]
-
-    def _domains(self) -> list[str]:
-        domains = self.dataset.splits["ood_val"].domains
-        return [domains[index] for index in self.features.kept["ood_val"]]
-
-    def pairs(self, seed: int) -> PairData:
-        return pair_data(self.features.arrays, seed, self._domains())
-
-    def member(self, seed: int) -> Member:
-        return member(self.features.arrays, seed, self._domains())
-
-    def known(self, seed: int) -> baselines.Known:
-        """For a baseline: the same molecules out of distribution as the head of this seed trains on."""
-        arrays, kept = self.features.arrays, self.features.kept
-        try:
-            labels = classes(self.dataset)
-        except UsageError:  # one class only: the baselines that need two say so
-            labels = {name: np.full(len(molecules.smiles), -1) for name, molecules in self.dataset.splits.items()}
-        trained_on = np.unique(self.member(seed).rows.train_ood)
-        of_ood = self.smiles("ood_val")
-        return baselines.Known(
-            arrays["train"], labels["train"][kept["train"]], self.smiles("train"),
-            arrays["iid_val"], labels["iid_val"][kept["iid_val"]], [of_ood[index] for index in trained_on],
-        )  # fmt: skip
 
 
 class Bench:
