@@ -173,6 +173,8 @@ def _note_program(context: ProcessContext, args: Any) -> None:
 def _note_programs(context: ProcessContext, module: Any) -> None:
     def start(original: Any, process: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
         _note_program(context, args)
+        if kwargs.get("cwd") is not None and context.overlay is not None:
+            kwargs["cwd"] = path_for(context.overlay, kwargs["cwd"], writes=False)  # the system changes to it
         original(process, args, *rest, **kwargs)
 
     patch(module.Popen, "__init__", start)

@@ -18,7 +18,7 @@ from brimful_inside.probe.context import own_argv, script_of
 
 # Python's own functions, kept before `python_files` replaces them in the os module.
 _lstat, _stat, _listdir, _mkdir, _unlink, _rmdir = os.lstat, os.stat, os.listdir, os.mkdir, os.unlink, os.rmdir
-_open, _close, _readlink = os.open, os.close, os.readlink
+_open, _close, _readlink, _getcwd = os.open, os.close, os.readlink, os.getcwd
 
 MAX_COPIED_BYTES = 4 << 30
 POLL_S = 0.05
@@ -40,7 +40,7 @@ class Overlay:
         self._gone = os.path.join(self.root, ".gone")
         self._passing = _passing_folders(self.folder)
         self._temporary = tuple({_below(os.path.realpath(p)) for p in (tempfile.gettempdir(), "/tmp", "/var/tmp")})
-        self._work = tuple({_below(os.path.abspath(p)) for p in (os.getcwd(), *_script_folder())})
+        self._work = tuple({_below(os.path.abspath(p)) for p in (self.working_folder(), *_script_folder())})
         self._made_by_tempfile: Set[str] = set()
         self.written: List[str] = []  # what the script wanted to write, as it named it, in this process
         self._loaded: Set[str] = set()
@@ -48,6 +48,21 @@ class Overlay:
         self._next_poll = 0.0
 
     # --- which paths --------------------------------------------------------------------------------------------------
+
+    def working_folder(self) -> str:
+        """As the script knows it: one that the trial made lies in the layer, and the system knows it by that place."""
+        folder = _getcwd()
+        return folder[len(self.root) :] if self.lies_in_layer(folder) else folder
+
+    def lies_in_layer(self, absolute: str) -> bool:
+        return absolute.startswith(_below(self.root))
+
+    def from_here(self, path: Any) -> Any:
+        """The path; a relative one made absolute where the working folder lies in the layer, below which the user's files do not
+        show."""
+        if not isinstance(path, (str, bytes, os.PathLike)) or os.path.isabs(path) or not self.lies_in_layer(_getcwd()):
+            return path
+        return os.path.abspath(path)
 
     def covered(self, path: Any, dir_fd: Optional[int] = None) -> Optional[str]:
         """The absolute path if the layer covers it; None for open descriptors and for all that passes."""
@@ -210,7 +225,7 @@ class Overlay:
     def is_why(self, error: OSError, path: str) -> bool:
         """Whether a call failed because of the layer: `path` is a place in it, or is not found and there all the same."""
         absolute = os.path.abspath(path)
-        return absolute.startswith(_below(self.root)) or (isinstance(error, FileNotFoundError) and _exists(absolute))
+        return self.lies_in_layer(absolute) or (isinstance(error, FileNotFoundError) and _exists(absolute))
 
 
 def _below(folder: str) -> str:

@@ -87,6 +87,7 @@ def path_for(
     """The path to open in place of `path`; `path` itself where the overlay does not cover it."""
     if not writes and not overlay.is_used:
         return path
+    path = overlay.from_here(path) if dir_fd is None else path
     absolute = overlay.covered(path, dir_fd)
     if absolute is None:
         return path
@@ -138,7 +139,8 @@ def _of_one_path(overlay: Overlay, function: Callable[..., Any], reads: bool, or
             overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
         absolute = None
         if overlay.is_used or not reads:
-            absolute = overlay.covered("." if path is None else path, kwargs.get("dir_fd"))
+            path = path if kwargs.get("dir_fd") is not None else overlay.from_here("." if path is None else path)
+            absolute = overlay.covered(path, kwargs.get("dir_fd"))
         if absolute is None:
             return original(path, *args, **kwargs)
         path = path if kwargs.pop("dir_fd", None) is None else absolute
@@ -204,6 +206,14 @@ def _chdir(overlay: Overlay, original: Any, absolute: str, path: Any) -> None:
     original(path if overlay.lies_below(absolute) else overlay.where(absolute))
 
 
+def _getcwd(overlay: Overlay, original: Any) -> Any:
+    def getcwd() -> Any:
+        folder = overlay.working_folder()
+        return os.fsencode(folder) if original.__name__ == "getcwdb" else folder
+
+    return getcwd
+
+
 def _listdir(overlay: Overlay, original: Any, absolute: str, path: Any) -> Any:
     if not os.path.isdir(overlay.where(absolute)):
         return original(overlay.where(absolute))
@@ -267,6 +277,8 @@ def _rename(overlay: Overlay, original: Any) -> Any:
     """Within the layer this is a copy and a removal: the user's own file stays where it is."""
 
     def rename(src: Any, dst: Any, *, src_dir_fd: Optional[int] = None, dst_dir_fd: Optional[int] = None) -> None:
+        src = src if src_dir_fd is not None else overlay.from_here(src)
+        dst = dst if dst_dir_fd is not None else overlay.from_here(dst)
         source, target = overlay.covered(src, src_dir_fd), overlay.covered(dst, dst_dir_fd)
         if source is None and target is None:
             return original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
@@ -339,6 +351,7 @@ _WRITING: Dict[str, Callable[..., Any]] = {
 }
 _OF_THEIR_OWN: Dict[str, Callable[[Overlay, Any], Any]] = {
     **dict.fromkeys(("rename", "replace"), _rename),
+    **dict.fromkeys(("getcwd", "getcwdb"), _getcwd),
     "open": _os_open,
     "symlink": _symlink,
     "link": _link,

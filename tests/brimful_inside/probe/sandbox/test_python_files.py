@@ -123,6 +123,33 @@ def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, wo
     assert (work / "best.pt").read_text() == "old" and trial.report["wrote"] == [str(work / "best.pt")]
 
 
+IN_A_FOLDER_OF_ITS_OWN = """
+import os, pathlib, subprocess, sys
+home = os.getcwd()
+os.makedirs("out/final"); os.chdir("out/final")
+assert os.getcwd() == os.path.join(home, "out", "final") == os.fsdecode(os.getcwdb()) == str(pathlib.Path.cwd())
+open("model.txt", "w").write("new"); open("../log.txt", "w").write("log"); os.mkdir("inner")
+assert sorted(os.listdir()) == sorted(e.name for e in os.scandir()) == ["inner", "model.txt"] and os.path.exists("../log.txt")
+assert open("../../data.txt").read() == "data" and os.path.getsize("../../data.txt") == 4
+assert sorted(os.listdir("../..")) == sorted([*os.listdir(home)])
+os.rename("../../data.txt", "moved.txt"); assert open("moved.txt").read() == "data" and not os.path.exists("../../data.txt")
+words = [sys.executable, "-c", "import os; print(os.getcwd(), open('model.txt').read(), os.path.exists('../../log.csv'))"]
+assert subprocess.check_output(words, text=True).split() == [os.getcwd(), "new", "True"]
+os.chdir("../.."); assert os.getcwd() == home and open("out/final/model.txt").read() == "new"
+assert subprocess.check_output(words, text=True, cwd="out/final").split() == [home + "/out/final", "new", "True"]
+os.chdir("old"); assert open("a.txt").read() == "a" and os.getcwd() == home + "/old"
+print("done")
+"""
+
+
+def test_a_folder_that_the_trial_made_is_a_working_folder_like_any_other(run_trial, work):
+    (work / "script.py").write_text(IN_A_FOLDER_OF_ITS_OWN)
+    before = contents(work)
+    trial = run_trial(["script.py"], keep_out=True, cut=False)
+    assert trial.stdout == "done\n", trial.stderr
+    assert contents(work) == before
+
+
 TOKENIZERS = """
 import os, torch
 from tokenizers import Tokenizer, models, trainers
