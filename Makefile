@@ -80,12 +80,15 @@ bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs
 	    $(if $(wildcard $(TIMM_VENV)/bin/python),--python CUDA=$(abspath $(TIMM_VENV)/bin/python)) $(if $(ONLY),--only $(ONLY))
 
 STRANGERS_VENV ?= .venv-strangers
-$(STRANGERS_VENV)/.set-up: bench/strangers/requirements.txt
+STRANGERS_PIP := $(STRANGERS_VENV)/bin/python -m pip install --quiet -c bench/strangers/constraints.txt
+# torch and torchvision first, of one index: what follows finds them there. PyPI's are CUDA builds.
+$(STRANGERS_VENV)/.set-up: bench/strangers/requirements.txt bench/strangers/constraints.txt
 	@[ -x $(STRANGERS_VENV)/bin/python ] || "$$(tools/find_python.sh $(PYTHON))" -m venv $(STRANGERS_VENV)
-	$(STRANGERS_VENV)/bin/python -m pip install --quiet -r bench/strangers/requirements.txt
+	$(STRANGERS_PIP) $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $$(grep -E '^torch(vision)?==' bench/strangers/requirements.txt)
+	$(STRANGERS_PIP) -r bench/strangers/requirements.txt
 	@touch $@
 
-bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up ## Predict and audit training programs of 19 packages on PyPI, in an environment of their own (7 GB), and write docs/programs.md (ONLY="names")
+bench-strangers: $(STAMP) $(STRANGERS_VENV)/.set-up ## Predict and audit training programs of 19 packages on PyPI, in an environment of their own (8 GB, of which 5 are CUDA's libraries: TORCH_INDEX_URL=… for a build without), and write docs/programs.md (ONLY="names")
 	$(PY) -m bench.strangers --python $(abspath $(STRANGERS_VENV)/bin/python) $(if $(ONLY),--only $(ONLY))
 
 venv-cuda: $(TIMM_VENV)/.set-up ## Put into TIMM_VENV what the programs need beside the CUDA build of torch

@@ -121,6 +121,8 @@ class Progress:
     unix_s: float
     counters: Optional[RunCounters] = None  # of a whole run
     rank: int = 0
+    batches: int = 0  # of DataLoaders, so far
+    backward_passes: int = 0
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ def test_fifteen_packages_at_least_are_there_each_pinned_with_its_data_and_scrip
     lines = (HERE / "requirements.txt").read_text().splitlines()
     pins = {re.split(r"[\[=]", line)[0].replace("_", "-") for line in lines if re.fullmatch(r"[\w\[\]-]+==[\w.]+", line)}
     assert len(pins) == len([line for line in lines if not line.startswith("#")]), "one is not pinned"
+    others = (HERE / "constraints.txt").read_text().splitlines()[1:]
+    assert len(others) > 100 and all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in others)
     packages = {one.package.replace("_", "-") for one in STRANGERS}
     assert len(packages) >= 15 and packages <= pins
     assert len({one.name for one in STRANGERS}) == len(STRANGERS)

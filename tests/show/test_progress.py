@@ -72,6 +72,36 @@ def test_off_a_terminal_heartbeats_write_a_line_only_every_few_seconds() -> None
     assert lines[1] == "trial 1: speed at batch_size 64 on cpu, train, step 19, 5.00 s"
 
 
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (None, "no batch of a DataLoader and no backward pass: it still imports"),
+        (wire.Progress("setup", 0, 0.0, batches=12), "12 batches of a DataLoader and no backward pass: it works through its data"),
+        (wire.Progress("train", 0, 0.0, batches=1, backward_passes=1200), "1 batch of a DataLoader and 1,200 backward passes"),
+    ],
+)
+def test_a_trial_without_a_step_says_early_and_once_what_is_seen_instead(seen: wire.Progress | None, words: str) -> None:
+    progress, stream, clock = off_terminal()
+    with progress:
+        for number in (1, 2):
+            progress.trial_started(result(64, TrialKind.SPEED).trial, number, None)
+            for _ in range(100):
+                clock.now += 1
+                progress.trial_progress(seen)
+    said = [line for line in stream.getvalue().splitlines() if "no step in" in line]
+    assert len(said) == 1 and said[0].startswith("trial 1: no step in 30.0 s; seen: ") and words in said[0]
+
+
+def test_a_trial_with_a_step_is_not_said_to_have_none() -> None:
+    progress, stream, clock = off_terminal()
+    with progress:
+        progress.trial_started(result(64, TrialKind.SPEED).trial, 1, None)
+        for second in range(100):
+            clock.now += 1
+            progress.trial_progress(None if second < 10 else wire.Progress("train", 1, 0.0))
+    assert "no step in" not in stream.getvalue()
+
+
 def test_off_a_terminal_there_are_no_carriage_returns_and_no_escape_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     progress, stream, clock = off_terminal()

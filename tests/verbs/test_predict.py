@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from world import GIB, MIB, WORLDS, World, reporting, work
 
 from brimful import predict
-from brimful.errors import CommandFailed, DoesNotFit, UsageError
+from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
 from brimful.show.headline import of_prediction
 from brimful.show.text import limited_text
 from brimful.values import Outcome
@@ -174,6 +174,13 @@ def test_a_script_that_takes_pairs_alone_is_searched_among_even_sizes():
     assert upper <= found.budget.bytes < upper + 2 * 8 * world.linear
     assert world.peak(int(found.largest_batch_size)) <= found.budget.bytes
     assert "multiples" in {note.code for note in record.notes}
+
+
+def test_a_trial_without_a_step_that_its_time_limit_ended_is_not_tried_again_at_another_size():
+    world = World(outcome_of=lambda trial, size: Outcome.TIMED_OUT)
+    with pytest.raises(TrialFailed, match="time limit"):
+        work(world, predict, gpu_memory="4GiB")
+    assert len(world.launched) == 1
 
 
 def test_a_script_that_fails_at_every_small_size_raises_its_first_failure():

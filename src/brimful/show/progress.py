@@ -18,11 +18,14 @@ from brimful.outcomes import OUTCOMES
 from brimful.show.console import make_console
 from brimful.show.run_sections import kind_text
 from brimful.show.text import bytes_text, count_text, memory_of, seconds_text, settings_text, share_text, speed_text
+from brimful.units import counted
 from brimful.values import Attempt, Heartbeat, Outcome, PlannedSetting, Trial, TrialResult
 from brimful_inside import wire
 
 #: Off a terminal: a line at most this often (seconds) while one trial runs.
 PLAIN_EVERY_S = 5.0
+#: A trial without a step for so long (assumed: most scripts have imported and begun by then) is said to have none.
+NO_STEP_S = 30.0
 #: Off a terminal, of a run: a line after so many seconds, then after every twentieth of the time passed, or ten minutes.
 FIRST_S, SHARE, LONGEST_S = 5.0, 0.05, 600.0
 REDRAWS_PER_S = 4
@@ -54,6 +57,7 @@ class Progress:
         self._expected: int | None = None
         self._started = self._last_line = clock()
         self._newest: wire.Progress | None = None
+        self._said_no_step = False
         self._durations: list[float] = []
         self._live = _live_line(stream, self.line) if is_terminal else None
 
@@ -77,6 +81,10 @@ class Progress:
     def trial_progress(self, seen: wire.Progress | None) -> None:
         """The trial is alive; `seen` is the newest report of its process, or None."""
         self._newest = seen or self._newest
+        late = self._trial is not None and self._clock() - self._started >= NO_STEP_S
+        if late and not self._said_no_step and (self._newest is None or not self._newest.steps):
+            self._said_no_step = True
+            self.message(no_step_text(self._number, self._clock() - self._started, self._newest))
         due = self._clock() - self._last_line >= PLAIN_EVERY_S
         if self._live is None and self._trial is not None and due:
             self._write(self.line())
@@ -201,6 +209,23 @@ class RunProgress:
             self._gone.add(stream)
             if stream == "stdout":
                 self.message(f"the reader of its standard output has gone ({error}); the run goes on, and the record keeps it")
+
+
+def no_step_text(number: int, seconds: float, seen: wire.Progress | None) -> str:
+    """Of a trial that has had no step for a while: what was seen in place of one, and what that can mean."""
+    batches, backward = (seen.batches, seen.backward_passes) if seen is not None else (0, 0)
+    found = [counted(batches, "batch", "batches") + " of a DataLoader" if batches else "no batch of a DataLoader"]
+    found += [counted(backward, "backward pass", "backward passes") if backward else "no backward pass"]
+    if backward:
+        means = "it accumulates gradients over more than these, or never calls step() of an optimizer"
+    elif batches:
+        means = "it works through its data first, or only evaluates"
+    else:
+        means = "it still imports or prepares its data, or trains by means that brimful does not see"
+    return (
+        f"trial {number}: no step in {seconds_text(float(round(seconds)))}; seen: {' and '.join(found)}: {means}. "
+        "The trial goes on; Ctrl-C ends it, and --time-limit limits it"
+    )
 
 
 def trial_line(number: int, result: TrialResult) -> str:

@@ -230,11 +230,13 @@ def _first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
     try:
         result = tracer.result(start)
     except CommandFailed:
-        if asked is not None and asked < start and start in tracer.results and _trains(tracer, asked):
+        ran = start in tracer.results  # else there is no such command
+        if not ran or tracer.results[start].outcome is Outcome.TIMED_OUT:
+            raise
+        if asked is not None and asked < start and _trains(tracer, asked):
             return asked, 1
         group = math.gcd(asked or GROUP, GROUP)
-        ran = start in tracer.results  # else there is no such command
-        if not ran or start % group == 0 or group > (options.max_batch_size or group) or not _trains(tracer, group):
+        if start % group == 0 or group > (options.max_batch_size or group) or not _trains(tracer, group):
             raise
         problem = f"the script fails at batch size {start} and trains at {group}"
         explanation = f"brimful tries multiples of {group} alone; the largest that fits is one of them"

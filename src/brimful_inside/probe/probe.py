@@ -248,6 +248,7 @@ class Probe:
         self._backwards_in_all += 1
         self.losses.backward(tensors)
         self._sign_of_training()
+        self._report_progress()
         if self.steps.are_by_hand(self._backwards_in_all, _device_of(tensors)):
             self._step_by_hand = True
             self.forward.arm()
@@ -345,8 +346,8 @@ class Probe:
         replaces = not self.config.cut
         if now >= self._next_progress:
             self._next_progress = now + PROGRESS_S
-            rank = exit.world()[0]
-            self.context.emit(Progress(self.phases.current, self.steps.count, time.time(), self.counters(), rank), replaces)
+            seen = self.phases.current, self.steps.count, time.time(), self.counters(), exit.world()[0]
+            self.context.emit(Progress(*seen, self.loaders.batches_seen, self._backwards_in_all), replaces)
         if now >= self._next_report:
             self.context.emit(report.report_of(self, "running"), replaces)
             after = time.monotonic()

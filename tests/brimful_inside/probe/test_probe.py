@@ -229,3 +229,17 @@ def test_the_second_dimension_counts_where_it_is_the_batch_size_that_was_asked_f
     trial = run_trial(RECURRENT, argv=("4",), settings=settings)
     assert set(trial.report["samples_per_step"][1:]) == {counted}, "the first step is over before the hook is there"
     assert any("counted by the model's input" in note for note in trial.report["notes"])
+
+
+def test_progress_counts_batches_and_backward_passes_where_no_step_is_made(run_trial):
+    trial = run_trial(
+        """
+        import time, torch
+        from torch.utils.data import DataLoader
+        weight = torch.nn.Parameter(torch.ones(4)); optimizer = torch.optim.SGD([weight], lr=0.1)
+        for x in DataLoader(torch.ones(8, 4), 2):
+            time.sleep(0.6); (x @ weight).sum().backward()
+        """
+    )
+    last = trial.all("progress")[-1]
+    assert (last["steps"], last["batches"], last["backward_passes"]) == (0, 4, 4)

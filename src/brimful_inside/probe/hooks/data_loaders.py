@@ -102,6 +102,10 @@ class Loaders:
     def any(self) -> bool:
         return bool(self._all)
 
+    @property
+    def batches_seen(self) -> int:
+        return sum(known.batches_seen for known in self._all)
+
     def begin(self, loader: Any) -> Pass:
         return self._pass(self._known(loader))
 
