@@ -76,7 +76,10 @@ def test_off_a_terminal_heartbeats_write_a_line_only_every_few_seconds() -> None
     ("seen", "words"),
     [
         (None, "no batch of a DataLoader and no backward pass: it still imports"),
-        (wire.Progress("setup", 0, 0.0, batches=12), "12 batches of a DataLoader and no backward pass: it works through its data"),
+        (
+            wire.Progress("setup", 0, 0.0, batches=12),
+            "12 batches of a DataLoader and no backward pass: it works through",
+        ),
         (wire.Progress("train", 0, 0.0, batches=1, backward_passes=1200), "1 batch of a DataLoader and 1,200 backward passes"),
     ],
 )

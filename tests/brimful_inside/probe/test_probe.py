@@ -243,3 +243,27 @@ def test_progress_counts_batches_and_backward_passes_where_no_step_is_made(run_t
     )
     last = trial.all("progress")[-1]
     assert (last["steps"], last["batches"], last["backward_passes"]) == (0, 4, 4)
+
+
+SAMPLES = """
+import sys, torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if sys.argv[1] == "not looked up":
+    model.register_forward_hook(lambda module, args, output: None)
+for _ in range(8):
+    model(torch.zeros(64, 256, device="cuda")).sum().backward(); optimizer.step(); optimizer.zero_grad()
+model.eval()
+with torch.no_grad():
+    x = torch.zeros(64, 256, device="cuda")
+    for _ in range(400):
+        x = model(x)
+    model(torch.zeros(64 << 10, 256, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize(("how", "follows"), [("looked up", True), ("not looked up", False)])
+def test_what_follows_a_sampling_loop_is_seen_where_its_passes_are_looked_up(run_trial, how, follows):
+    report = run_trial(SAMPLES, argv=(how,), device="imaginary", card=CARD, trace=True).report
+    assert (report["phases"]["eval"]["allocated_bytes"] > 64 << 20) == follows
+    assert any("what follows was not seen" in note for note in report["notes"]) != follows

@@ -45,7 +45,7 @@ class ForwardWatch:
 
 class Repetition:
     """Calls back when a module has made `most` forward passes one after another in which `peak()` did not rise: a sampling
-    loop, or an evaluation without a loader."""
+    loop, or an evaluation without a loader. Passes that the imaginary card looked up do not count: no hook runs after them."""
 
     def __init__(self, peak: Callable[[], Any], most: int, callback: Callable[[], None]):
         self._peak, self._most, self._callback = peak, most, callback
@@ -58,14 +58,14 @@ class Repetition:
         """From now on, until `stop`: the passes of this module."""
         self.stop()
         self._module, self._highest, self._passes = weakref.ref(module), None, 0
-        self._handle = torch.nn.modules.module.register_module_forward_pre_hook(self._fire)
+        self._handle = torch.nn.modules.module.register_module_forward_hook(self._fire)
 
     def stop(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.remove()
 
-    def _fire(self, module: Any, args: Any) -> None:
+    def _fire(self, module: Any, args: Any, output: Any) -> None:
         if module is not self._module() or torch.is_grad_enabled():
             return
         highest = self._peak()

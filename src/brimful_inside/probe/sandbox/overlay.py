@@ -58,8 +58,8 @@ class Overlay:
         return absolute.startswith(_below(self.root))
 
     def from_here(self, path: Any) -> Any:
-        """The path; a relative one made absolute where the working folder lies in the layer, below which the user's files do not
-        show."""
+        """The path; a relative one made absolute where the working folder lies in the layer, beside which the user's files do
+        not show."""
         if not isinstance(path, (str, bytes, os.PathLike)) or os.path.isabs(path) or not self.lies_in_layer(_getcwd()):
             return path
         return os.path.abspath(path)

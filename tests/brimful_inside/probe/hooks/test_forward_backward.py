@@ -87,4 +87,4 @@ def test_a_sampling_loop_is_noticed_once_its_passes_take_no_more_memory():
         net(torch.zeros(1))  # a new peak
         net(torch.zeros(1))
     repetition.stop()
-    assert len(called) == 1 and not torch.nn.modules.module._global_forward_pre_hooks
+    assert len(called) == 1 and not torch.nn.modules.module._global_forward_hooks
