@@ -79,22 +79,22 @@ class Breakdown:
 
 
 @dataclass(frozen=True)
-class Saving:
-    """A change of the script that would lower the peak at the batch size that was asked about."""
+class Remedy:
+    """A change that lowers the peak, made after those before it, and what the card then shows."""
 
-    code: str  # "mixed-precision", "gradient-checkpointing", "accumulation-2", ...
-    what: str  # "bf16 autocast"
-    how: str  # what to write in the script
-    source: Source  # predicted: the command was run with it on the imaginary card; estimate: arithmetic on what was seen
-    saved_bytes: int  # of the device peak
-    new_peak_bytes: int  # the device peak
-    fits: bool  # its upper bound is within the budget
-    largest_batch_size: int | None = None  # that would fit then; None where it was not worked out
+    code: str  # "expandable-segments", "mixed-precision", "gradient-checkpointing", "accumulation-2", ...
+    what: str  # "mixed precision"
+    how: str  # what to write in the script, or to set
+    source: Source  # predicted: a trial or its replay has it; estimate: arithmetic on what was seen
+    device_bytes: int  # the peak
+    verdict: str  # as a prediction's
+    step_s: Estimate | None = None  # of a step with the same effective batch; None where it is not predicted
+    largest_batch_size: int | None = None  # that fits then; None where it was not worked out
     basis: str = ""  # what an estimate rests on
 
 
 @dataclass(frozen=True)
-class NoSaving:
+class NoRemedy:
     """A change that was tried and does not help, or cannot be tried."""
 
     code: str
@@ -104,10 +104,10 @@ class NoSaving:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What would help most."""
+    """What would make it fit: changes one on top of the other, in the order of what they cost in time, until it does."""
 
-    savings: tuple[Saving, ...] = ()  # the largest first
-    others: tuple[NoSaving, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    others: tuple[NoRemedy, ...] = ()
 
 
 @dataclass(frozen=True)

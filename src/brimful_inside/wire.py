@@ -62,7 +62,7 @@ class TrialConfig:
     eval_batches: int = EVAL_BATCHES  # batches that an evaluation loader gives before it ends early
     see_eval: bool = True  # continue after the measured steps until the script has evaluated
     trace: bool = False  # imaginary: write every allocation to trace-<rank>.jsonl
-    what_if: Optional[str] = None  # imaginary: one change to the script (imaginary/attribution/what_if.py)
+    what_if: List[str] = field(default_factory=list)  # imaginary: changes to the script (imaginary/attribution/what_if.py)
     measure_host_memory: bool = False  # tune malloc so that the resident high-water mark is true (slower steps)
     worst_batch: bool = True  # scan the samples, and make the batches of the largest ones
     scans: List[str] = field(default_factory=list)  # `SCANS_FILE`s of earlier trials of the same data, newest last

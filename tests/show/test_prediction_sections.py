@@ -122,10 +122,12 @@ def test_the_moment_reads_as_a_place() -> None:
 
 
 def test_what_would_help_is_shown_with_how_to_write_it_and_what_does_not_help() -> None:
-    found = table(prediction(), "What would help most at batch size 3,000")
-    assert [row[3].text for row in found.rows] == ["fits", "fits", "does not fit"]
-    assert any(note.startswith("mixed precision: with torch.autocast") for note in found.notes)
-    assert any(note.startswith("gradient checkpointing: ") for note in found.notes)
+    value = prediction()
+    found = table(value, "What would make it fit at batch size 3,000")
+    assert found.rows[0][0].text == "as it is" and found.rows[0][2].text == "does not fit"
+    assert [row[0].text for row in found.rows[1:]] == [f"+ {one.what}" for one in value.what_if.remedies]
+    assert found.rows[-1][2].text == "fits"
+    assert all(any(note.startswith(f"{one.what}: {one.how}") for note in found.notes) for one in value.what_if.remedies)
     nothing = prediction_sections(replace(prediction(), what_if=WhatIf()))
     assert any(isinstance(one, Sentences) and one.sentences[0].startswith("No change that brimful tried") for one in nothing)
 

@@ -27,30 +27,30 @@ def world(**more):
     return World(linear=100 * MIB, helps={"checkpointing": 0.25, "autocast": 0.5}, **more)
 
 
-def test_what_does_not_fit_shows_what_would_help_the_largest_saving_first():
+def test_the_cheapest_changes_come_first_each_on_top_of_the_last_until_it_fits():
     there = world()
     found = run(there)
     assert found.verdict == "does_not_fit" and found.what_if is not None
-    by_code = {saving.code: saving for saving in found.what_if.savings}
-    saved = [saving.saved_bytes for saving in found.what_if.savings]
-    assert saved == sorted(saved, reverse=True) and min(saved) > 0
-    for code, left in (("gradient-checkpointing", 0.25), ("mixed-precision", 0.5)):
-        saving = by_code[code]
-        assert saving.source is Source.PREDICTED
-        assert saving.saved_bytes == pytest.approx(there.activations(100) * (1 - left), rel=0.02)
-        assert saving.new_peak_bytes == found.peak.device_bytes - saving.saved_bytes
-        assert saving.fits == (saving.new_peak_bytes * 1.2 <= found.budget.bytes)
-    assert [trial.what_if for trial in there.launched if trial.what_if] == ["autocast", "checkpointing"]
+    last = found.what_if.remedies[-1]
+    assert last.verdict == "fits" and all(one.verdict != "fits" for one in found.what_if.remedies[:-1])
+    parts = -(-100 // found.largest_batch_size)
+    assert last.code == f"accumulation-{parts}" and last.source is Source.ESTIMATE, "as few parts as fit"
+    size = -(-100 // parts)
+    assert last.device_bytes == pytest.approx(found.peak.device_bytes - (100 - size) * 100 * MIB, rel=0.02)
+    assert f"batches of {size}, optimizer.step() after every {parts}" in last.how
+    assert not any(trial.what_if for trial in there.launched), "no trial where arithmetic on the search's own tells"
+
+
+def test_where_no_micro_batch_is_small_enough_switches_are_tried_together():
+    there = world(fixed=3 * GIB)
+    found = run(there, ("my-train", "--batch-size", "2"), memory="3.6GiB")
+    codes = [one.code for one in found.what_if.remedies]
+    assert codes[:2] == ["mixed-precision", "gradient-checkpointing"]
+    assert [trial.what_if for trial in there.launched if trial.what_if] == [("autocast",), ("autocast", "checkpointing")]
     assert all(trial.capacity_bytes is None for trial in there.launched if trial.what_if)
-
-
-def test_micro_batches_are_an_estimate_that_keeps_the_effective_batch():
-    found = run(world())
-    halves, quarters = (next(s for s in found.what_if.savings if s.code == f"accumulation-{n}") for n in (2, 4))
-    assert halves.source is quarters.source is Source.ESTIMATE
-    assert halves.saved_bytes == pytest.approx(50 * 100 * MIB, rel=0.02)
-    assert quarters.saved_bytes == pytest.approx(75 * 100 * MIB, rel=0.02)
-    assert "batches of 25, optimizer.step() after every 4" in quarters.how
+    peaks = [found.peak.device_bytes, *(one.device_bytes for one in found.what_if.remedies)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert [one.source for one in found.what_if.remedies[:2]] == [Source.PREDICTED] * 2
 
 
 def test_what_fits_is_not_tried_further_unless_you_ask_and_nothing_where_you_forbid_it():
@@ -59,51 +59,56 @@ def test_what_fits_is_not_tried_further_unless_you_ask_and_nothing_where_you_for
     assert run(there, what_if=False).what_if is None
     assert not any(trial.what_if for trial in there.launched)
     asked = run(world(), memory="40GiB", what_if=True).what_if
-    assert asked is not None and all(saving.fits for saving in asked.savings)
+    assert asked is not None and [one.code for one in asked.remedies] == ["mixed-precision", "gradient-checkpointing"]
+    assert all(one.verdict == "fits" for one in asked.remedies)
 
 
-def test_asked_for_the_largest_batch_size_that_would_fit_is_found_and_does_fit():
+def test_asked_for_the_largest_batch_size_that_fits_then_is_found_and_does_fit():
     there = world()
-    found = run(there, what_if=True)
-    saving = next(s for s in found.what_if.savings if s.code == "gradient-checkpointing")
-    assert found.largest_batch_size < saving.largest_batch_size
-    at = there.fixed + 0.25 * there.activations(saving.largest_batch_size)
+    found = run(there, what_if=True, memory="15GiB")
+    remedies = {one.code: one for one in found.what_if.remedies}
+    both = remedies["gradient-checkpointing"]
+    assert found.largest_batch_size < remedies["mixed-precision"].largest_batch_size < both.largest_batch_size
+    at = there.fixed + 0.5 * 0.25 * there.activations(both.largest_batch_size)
     assert at < found.budget.bytes < 2 * at, "the interval keeps a margin"
-    assert next(s for s in run(world()).what_if.savings if s.code == "gradient-checkpointing").largest_batch_size is None
-    limited = run(world(dataset=110), what_if=True).what_if.savings
-    assert all(s.largest_batch_size is None or s.largest_batch_size <= 110 for s in limited)
+    limited = run(world(dataset=110), what_if=True, memory="15GiB").what_if.remedies
+    assert all(one.largest_batch_size is None or one.largest_batch_size <= 110 for one in limited)
 
 
-def test_a_change_that_changes_nothing_says_so_and_saves_nothing():
+def test_a_change_that_changes_nothing_says_so_and_is_not_kept():
     there = World(linear=100 * MIB, helps={"autocast": 1.5})
-    found = run(there, what_if=True)
-    assert [trial.what_if for trial in there.launched].count("autocast") == 1, "no largest batch size is searched"
+    found = run(there, what_if=True, memory="40GiB")
+    assert [trial.what_if for trial in there.launched if trial.what_if] == [("autocast",), ("checkpointing",)]
     others = {other.code: other.why for other in found.what_if.others}
-    assert others["gradient-checkpointing"] == "a trial ran it, and the peak is no lower"
-    assert others["mixed-precision"] == "a trial ran it, and the peak is higher"
-    assert {s.code for s in found.what_if.savings} == {"accumulation-2", "accumulation-4"}
+    assert others["gradient-checkpointing"] == "the predicted peak is no lower"
+    assert others["mixed-precision"] == "the predicted peak is higher"
+    assert not found.what_if.remedies
 
 
-def test_a_change_under_which_the_command_fails_says_so():
-    found = run(world(outcome_of=lambda trial, size: Outcome.CRASHED if trial.what_if == "autocast" else None))
+def test_a_change_under_which_the_command_fails_says_so_and_is_not_kept():
+    def fails(trial, size):
+        return Outcome.CRASHED if "autocast" in trial.what_if else None
+
+    found = run(world(outcome_of=fails), what_if=True, memory="40GiB")
     others = {other.code: other.why for other in found.what_if.others}
     assert others["mixed-precision"] == "the command fails with it: crashed"
-    assert "mixed-precision" not in {s.code for s in found.what_if.savings}
+    assert [one.code for one in found.what_if.remedies] == ["gradient-checkpointing"]
 
 
-def test_where_evaluation_sets_the_peak_its_batch_is_what_helps():
+def test_where_evaluation_sets_the_peak_its_batch_comes_first():
     class Evaluates(World):
         def rows(self, size):
             rows = super().rows(size)
             return [
-                row._replace(nbytes=200 * MIB * size) if getattr(row, "id", 0) == 90 and len(row) > 1 else row for row in rows
+                row._replace(nbytes=40 * MIB * size) if getattr(row, "id", 0) == 90 and len(row) > 1 else row for row in rows
             ]
 
     found = run(Evaluates(linear=10 * MIB))
     assert found.breakdown.phase == "eval"
-    saving = next(s for s in found.what_if.savings if s.code == "eval-batch")
-    assert saving.source is Source.ESTIMATE and saving.saved_bytes == pytest.approx(100 * 100 * MIB, rel=0.05)
-    assert not any(s.code.startswith("accumulation") for s in found.what_if.savings)
+    *before, one = found.what_if.remedies
+    assert {other.code for other in before} <= {"expandable-segments"}
+    assert one.code == "eval-batch" and one.source is Source.ESTIMATE and one.verdict == "fits"
+    assert found.peak.device_bytes - one.device_bytes >= 0.95 * 20 * 100 * MIB, "and what was cached of it"
 
 
 def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
@@ -114,17 +119,18 @@ def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
 
     command = (*COMMAND[:2], "20", "--eval-batch-size", "{eval_batch_size}")
     there = Evaluates(linear=MIB)
-    found = run(there, command, settings={"eval_batch_size": 80})
-    saving = next(s for s in found.what_if.savings if s.code == "eval-batch")
-    assert saving.source is Source.PREDICTED and saving.saved_bytes == pytest.approx(40 * 100 * MIB, rel=0.02)
-    assert there.launched[-1].settings["eval_batch_size"] == 40
+    found = run(there, command, settings={"eval_batch_size": 60})
+    one = next(one for one in found.what_if.remedies if one.code == "eval-batch")
+    assert one.source is Source.PREDICTED
+    assert found.peak.device_bytes - one.device_bytes == pytest.approx(30 * 100 * MIB, rel=0.02)
+    assert there.launched[-1].settings["eval_batch_size"] == 30
 
 
 def test_a_command_as_it_stands_has_what_ifs_too():
     there = world(fixed=6 * GIB)
     found = run(there, ("my-train", "--epochs", "3"))
     assert found.batch_size is None and found.verdict == "does_not_fit"
-    assert {trial.what_if for trial in there.launched} == {None, "autocast", "checkpointing"}
+    assert {trial.what_if for trial in there.launched} >= {(), ("autocast",)}
 
 
 @pytest.mark.parametrize(
@@ -135,9 +141,12 @@ def test_a_command_as_it_stands_has_what_ifs_too():
     ],
 )
 def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
-    monkeypatch.setattr("world._notes", lambda trial: [Uses("what_if: " + note)] if trial.what_if == "checkpointing" else [])
-    saving = next(s for s in run(world()).what_if.savings if s.code == "gradient-checkpointing")
-    assert saving.how.startswith(how)
+    def notes(trial):
+        return [Uses("what_if: " + note)] if "checkpointing" in trial.what_if else []
+
+    monkeypatch.setattr("world._notes", notes)
+    found = run(world(), what_if=True, memory="40GiB")
+    assert next(one for one in found.what_if.remedies if one.code == "gradient-checkpointing").how.startswith(how)
 
 
 # --- where the memory goes --------------------------------------------------------------------------------------------

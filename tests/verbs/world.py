@@ -86,8 +86,8 @@ class World:
 
     def _imaginary(self, trial: Trial, size: int, folder: Path) -> TrialResult:
         rows = [*_notes(trial), *self.rows(size)]
-        if trial.what_if in self.helps:
-            rows = [_shrunk(row, self.helps[trial.what_if]) for row in rows]
+        for name in trial.what_if:
+            rows = [_shrunk(row, self.helps.get(name, 1.0)) for row in rows]
         lines = ['{"trace_version": 1}', *map(encode_row, rows)]
         program = program_of(decode(lines))
         played = replay(program, program.sizes, CachingAllocator(trial.capacity_bytes))
@@ -163,7 +163,7 @@ def _shrunk(row, left: float):
 
 def _notes(trial: Trial) -> list[Uses]:
     """What the child reports of a what-if that it switched."""
-    return [Uses("what_if: 3 blocks of layers")] if trial.what_if == "checkpointing" else []
+    return [Uses("what_if: 3 blocks of layers")] if "checkpointing" in trial.what_if else []
 
 
 def _label(trial: Trial) -> str:

@@ -10,6 +10,7 @@ from brimful.show.text import (
     ABSENT,
     ABSENT_TEXT,
     CATEGORIES,
+    VERDICTS,
     Cell,
     approximation_text,
     bytes_cell,
@@ -35,6 +36,7 @@ from brimful.values import (
     PeakEstimate,
     PredictedSpeed,
     Prediction,
+    Remedy,
     Source,
     WhatIf,
 )
@@ -220,24 +222,30 @@ def moment_text(moment: Moment) -> str:
 
 
 def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
-    """The changes that save something, the largest saving first, and those that do not help."""
+    """The changes one on top of the other, and those that do not help."""
     size = "" if prediction.batch_size is None else f" at batch size {prediction.batch_size:,}"
+    title = f"What would lower the peak{size}" if prediction.verdict == "fits" else f"What would make it fit{size}"
     others = tuple(f"{other.what}: {other.why}" for other in what_if.others)
-    if not what_if.savings:
-        return Sentences("What would help most", (f"No change that brimful tried lowers the peak{size}.", *others))
-    rows = tuple(
+    if not what_if.remedies or prediction.peak is None:
+        return Sentences(title, (f"No change that brimful tried lowers the peak{size}.", *others))
+    step_s = prediction.speed.step_s if prediction.speed is not None else None
+    as_it_is = Remedy("", "", "", prediction.peak.source, prediction.peak.device_bytes, prediction.verdict, step_s)
+    rows = [
         (
-            Cell(saving.what, tone="strong"),
-            Cell(bytes_text(saving.saved_bytes), saving.source),
-            Cell(bytes_text(saving.new_peak_bytes)),
-            Cell("fits", tone="good") if saving.fits else Cell("does not fit", tone="bad"),
-            Cell(count_text(saving.largest_batch_size)),
+            Cell(f"+ {one.what}" if one.what else "as it is", tone="strong"),
+            Cell(bytes_text(one.device_bytes), one.source),
+            Cell(VERDICTS[one.verdict], tone="good" if one.verdict == "fits" else "bad"),
+            ABSENT if one.step_s is None else Cell(seconds_text(one.step_s.value), one.step_s.source),
         )
-        for saving in what_if.savings
-    )
-    hows = tuple(f"{one.what}: {one.how}" + (f" ({one.basis})" if one.basis else "") for one in what_if.savings)
-    columns = tuple(map(Column, ("change", "saves", "new peak", "", "largest that fits")))
-    return Table(f"What would help most{size}, of the device peak", columns, rows, (*hows, *others))
+        for one in (as_it_is, *what_if.remedies)
+    ]
+    columns = ["each on top of those before", "device", "", "a step"]
+    if any(one.largest_batch_size is not None for one in what_if.remedies):
+        columns.append("largest that fits")
+        largest = [prediction.largest_batch_size, *(one.largest_batch_size for one in what_if.remedies)]
+        rows = [(*row, Cell(count_text(number))) for row, number in zip(rows, largest, strict=True)]
+    hows = tuple(f"{one.what}: {one.how}" + (f" ({one.basis})" if one.basis else "") for one in what_if.remedies)
+    return Table(title, tuple(map(Column, columns)), tuple(rows), (*hows, *others))
 
 
 # --- speed ------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,8 @@ def source_of(result: TrialResult) -> Source:
 
 def kind_text(trial: Trial) -> str:
     """ "trace", "trace with gradient checkpointing"."""
-    return trial.kind.value + (f" with {_WHAT_IFS.get(trial.what_if, trial.what_if)}" if trial.what_if else "")
+    changes = " and ".join(_WHAT_IFS.get(one, one) for one in trial.what_if)
+    return trial.kind.value + (f" with {changes}" if changes else "")
 
 
 def warnings_of(record: Record) -> tuple[Diagnostic, ...]:

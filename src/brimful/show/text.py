@@ -105,6 +105,9 @@ def speed_text(value: float | None) -> str:
     return ABSENT_TEXT if value is None else format_rate(value).removesuffix(" samples/s")
 
 
+VERDICTS = {"fits": "fits", "tight": "tight", "does_not_fit": "does not fit"}
+
+
 def seconds_text(value: float | None) -> str:
     return ABSENT_TEXT if value is None else format_duration(value)
 

@@ -146,6 +146,7 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, note
         warnings.append(speed)
     found = find(tracer, answer)
     tries_what_if = not fits if wants_what_if is None else wants_what_if
+    step_s = None if isinstance(speed, Diagnostic) else speed.step_s
     return Prediction(
         verdict=answer.verdict,
         retries_per_step=answer.retries_per_step,
@@ -171,7 +172,7 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, note
         loading=loading_of(tracer.results.values(), None if isinstance(speed, Diagnostic) else speed),
         breakdown=found.breakdowns.whole if found else None,
         phase_breakdowns=found.breakdowns.phases if found else {},
-        what_if=what_would_help(tracer, answer, found, bool(wants_what_if)) if found and tries_what_if else None,
+        what_if=what_would_help(tracer, answer, found, step_s, bool(wants_what_if)) if found and tries_what_if else None,
         seconds=time.monotonic() - tracer.session.started,
     )
 

@@ -1,25 +1,31 @@
-"""Where the memory went at the predicted batch size, and what would help: switched on the imaginary card, or estimated."""
+"""Where the memory went at the predicted batch size, and what would make it fit: changes switched on the imaginary card, or
+estimated, one on top of the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 
-from brimful.decide.memory import savings
-from brimful.decide.memory.breakdown import Annotated, Breakdowns, annotate, break_down
+from brimful.decide.memory import remedies
+from brimful.decide.memory.breakdown import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Annotated, Breakdowns, annotate, break_down
 from brimful.decide.memory.fit import ExtrapolatedPeaks
-from brimful.decide.memory.savings import Change
+from brimful.decide.memory.remedies import Memory, Resize
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
+from brimful.decide.speed.kernels import fit_kernels
+from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict_speed
 from brimful.measure.traces import read_trace
-from brimful.values import NoSaving, Outcome, Saving, Setting, Source, TrialResult, WhatIf
+from brimful.values import Estimate, NoRemedy, Outcome, Remedy, Setting, Source, TrialResult, WhatIf
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.warnings import Answer
+from brimful_inside.simulator.allocator_settings import conf_in
 from brimful_inside.simulator.program import Program, program_of
+from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Trace, Uses
 
 _NOTE = "what_if: "  # how the child's notes of what it switched begin
 _OWN = "own "  # and where that is a switch of the model's own
+_CARDS = (2, 4, 8)  # of one machine
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,8 @@ class Found:
     """The breakdowns at a batch size, and what they were made from."""
 
     breakdowns: Breakdowns
+    program: Program
+    sizes: Sequence[int]
     annotated: Annotated
     model: SizeModel | None  # that holds at that batch size, on a single card; None: it is a trace of it
 
@@ -40,7 +48,7 @@ def find(tracer: Tracer, answer: Answer) -> Found | None:
             continue
         made = break_down(program, sizes, annotated, card.context_bytes, card.settings, capacity)
         if made is not None and peak is not None and sum(made.whole.parts.values()) == peak.device_bytes:
-            return Found(made, annotated, model)
+            return Found(made, program, sizes, annotated, model)
     return None
 
 
@@ -61,61 +69,250 @@ def _origins(tracer: Tracer, answer: Answer) -> Iterator[tuple[Program, Sequence
             yield program, program.sizes, annotate(one.trace), None
 
 
-def what_would_help(tracer: Tracer, answer: Answer, found: Found, searches: bool) -> WhatIf:
-    """What would lower the peak of an answer that has one.
+def what_would_help(tracer: Tracer, answer: Answer, found: Found, step_s: Estimate | None, searches: bool) -> WhatIf:
+    """Changes that lower the peak of an answer that has one, on top of each other, until it fits; where it fits as it is, all
+    that need neither another card nor the host's memory.
 
-    `searches`: the largest batch size that would fit is worked out as well, by one more trace a change.
+    `step_s`: as it is. `searches`: the largest batch size after a change is worked out as well, by one more trace a change.
     """
-    assert answer.peak is not None
-    before, asked = answer.peak.device_bytes, tracer.effective(answer.batch_size)
-    changes, used = savings.changes_to_run(found.annotated, tracer.gpu.capability)
-    results = [
-        *_estimates(tracer, found, asked, before),
-        *used,
-        *(_run(tracer, answer, change, before, searches) for change in changes),
-        *_smaller_evaluation(tracer, found, asked, before),
-    ]
-    helps = sorted((one for one in results if isinstance(one, Saving)), key=lambda saving: -saving.saved_bytes)
-    return WhatIf(tuple(helps), tuple(one for one in results if isinstance(one, NoSaving)))
+    ladder = _Ladder(tracer, answer, found, step_s, searches)
+    free = (ladder.expandable_segments, ladder.smaller_evaluation)
+    of_the_script = (ladder.mixed_precision, ladder.chunked_loss, ladder.gradient_checkpointing, ladder.eight_bit_states)
+    if answer.verdict == "fits":
+        changes = (*free, *of_the_script)
+    else:
+        changes = (*free, ladder.micro_batches, *of_the_script, ladder.offloaded_states, ladder.sharded)
+    for change in changes:
+        change()
+        if answer.verdict != "fits" and ladder.verdict == "fits":
+            break
+    return WhatIf(tuple(ladder.remedies), tuple(ladder.others))
 
 
-def _estimates(tracer: Tracer, found: Found, asked: int | None, before: int) -> list[Saving | NoSaving]:
-    names = [optimizer.name for optimizer in tracer.representative().reports[0].optimizers]
-    states = savings.eight_bit_states(tracer.card, found.breakdowns, names, before)
-    results = [states] if states is not None else []
-    if found.model is not None and asked is not None and found.breakdowns.whole.phase == "train":
-        results += savings.micro_batches(tracer.card, found.model, found.annotated, asked, before)
-    return results
+@dataclass(frozen=True)
+class _State:
+    """What the changes so far lead to. A step has `parts` micro-batches of `batch_size`."""
+
+    memory: Memory
+    batch_size: int | None
+    kernels: Mapping[int, Sequence[Kernel]]  # of a micro-batch, by batch size
+    step_s: Estimate | None
+    parts: int = 1
+    what_ifs: tuple[str, ...] = ()
+    eval_batch_size: int | None = None
+    resizes: tuple[Resize, ...] = ()
 
 
-def _run(tracer: Tracer, answer: Answer, change: Change, before: int, searches: bool) -> Saving | NoSaving:
-    asked = tracer.effective(answer.batch_size)
-    trial_result, trace = _trial(tracer, asked, change.what_if)
-    what = savings.NAMES[change.code]
-    if trial_result.outcome is not Outcome.COMPLETED or trace is None:
-        return NoSaving(change.code, what, f"the command fails with it: {_failure(trial_result)}")
-    how = change.how or _checkpointing(trace)
-    if not how:
-        return NoSaving(change.code, what, "no blocks that repeat were found, and no switch of the model's own")
-    result = savings.judged(tracer.card, change.code, how, before, _device_bytes(tracer, trace), Source.PREDICTED)
-    if not searches or asked is None or not isinstance(result, Saving):
-        return result
-    return replace(result, largest_batch_size=_largest(tracer, answer, change, asked, trace))
+@dataclass
+class _Ladder:
+    """Each method makes one change where it lowers the peak, and says in `others` why where it does not."""
+
+    tracer: Tracer
+    answer: Answer
+    found: Found
+    step_s: Estimate | None
+    searches: bool
+    remedies: list[Remedy] = field(default_factory=list)
+    others: list[NoRemedy] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        asked = self.tracer.effective(self.answer.batch_size)
+        memory = Memory(self.tracer.card, self.found.program, self.found.sizes, self.found.annotated)
+        done = {size: result for size, result in self.tracer.results.items() if result.outcome is Outcome.COMPLETED}
+        kernels = {size or 0: self.tracer.kernels(size) for size in done}
+        self.now = _State(memory, asked, kernels, self.step_s)
+
+    @property
+    def verdict(self) -> str:
+        return self.now.memory.card.verdict(self.now.memory.play)
+
+    def expandable_segments(self) -> None:
+        settings = self.now.memory.card.settings
+        if not settings.native:
+            return
+        if settings.expandable_segments:
+            return self._no("expandable-segments", "expandable segments", "the command uses them already")
+        card = replace(self.now.memory.card, settings=settings._replace(expandable_segments=True))
+        before = conf_in(self.tracer.command.environment)
+        conf = ",".join(filter(None, (before, "expandable_segments:True")))
+        how = f"PYTORCH_CUDA_ALLOC_CONF={conf} before the command"
+        after = replace(self.now, memory=replace(self.now.memory, card=card))
+        self._take("expandable-segments", "expandable segments", how, Source.PREDICTED, after)
+
+    def smaller_evaluation(self) -> None:
+        """Where evaluation sets the peak: half its batch, run where the command has a place for it, else estimated."""
+        if self.now.memory.phase != "eval":
+            return
+        code, what, size = "eval-batch", "a smaller evaluation batch", self.tracer.settings.get("eval_batch_size")
+        if isinstance(size, int) and size > 1:
+            after = replace(self.now, eval_batch_size=size // 2)
+            self._run(code, what, f"an evaluation batch of {size // 2}", after)
+        else:
+            how = "an evaluation loader with a batch size of its own, half of this or less"
+            self._estimate(code, what, how, "what the evaluation makes halved", remedies.halved_evaluation)
+
+    def micro_batches(self) -> None:
+        """The same batch in parts with the gradients summed: as few as make it fit, else the most that sizes are known for."""
+        model, asked = self.found.model, self.now.batch_size
+        if model is None or asked is None or self.now.memory.phase != "train":
+            return
+        largest = self.answer.conclusion.estimate.largest_batch_size if self.answer.conclusion else None
+        parts, after = max(2, -(-asked // largest) if largest else 2), None
+        while (size := -(-asked // parts)) < asked and size >= min(model.fitted_at) and parts <= asked:
+            memory = replace(self.now.memory, program=model.program, sizes=model.sizes_at(size), annotated=self.found.annotated)
+            after = self._with(memory, replace(self.now, batch_size=size, parts=parts))
+            if after.memory.card.verdict(after.memory.play) == "fits":
+                break
+            parts *= 2
+        if after is None:
+            return
+        size, parts = after.batch_size, after.parts
+        each = f"optimizer.step() after every {parts} of them, the loss divided by {parts}"
+        how = f"batches of {size}, {each}: the same effective batch"
+        basis = f"sizes extrapolated to batch size {size}, with all gradients alive"
+        after = replace(after, step_s=self._step_s(after))
+        self._take(f"accumulation-{parts}", f"{parts} micro-batches of {size}", how, Source.ESTIMATE, after, basis)
+
+    def mixed_precision(self) -> None:
+        how = remedies.autocast_line(self.tracer.gpu.capability)
+        self._switch("mixed-precision", "mixed precision", "autocast", how)
+
+    def gradient_checkpointing(self) -> None:
+        self._switch("gradient-checkpointing", "gradient checkpointing", "checkpointing", "")
+
+    def chunked_loss(self) -> None:
+        how = "a part of the tokens after the other under torch.utils.checkpoint, or Liger's fused cross-entropy"
+        resize = remedies.chunked_loss(self.now.memory)
+        if resize is not None:
+            basis = f"allocations of the logits' size in {remedies.CHUNKS} parts"
+            self._estimate("chunked-loss", "the loss in chunks", how, basis, resize)
+
+    def eight_bit_states(self) -> None:
+        names = [optimizer.name for optimizer in self.tracer.representative().reports[0].optimizers]
+        known = [name for name in names if name in remedies.EIGHT_BIT_OPTIMIZERS]
+        if known:
+            how = f"bitsandbytes.optim.{known[0]}8bit in place of {known[0]}"
+            basis = "arithmetic on the bytes of the states, 1 byte an element and 4 for each 2048 (arXiv 2110.02861)"
+            self._estimate("optimizer-8bit", "8-bit optimizer states", how, basis, remedies.eight_bit)
+
+    def offloaded_states(self) -> None:
+        """Gradients go to the host and parameters come back, once a step."""
+        moved = self.now.memory.bytes_of(GRADIENTS) + self.now.memory.bytes_of(PARAMETERS)
+        if not self.now.memory.bytes_of(OPTIMIZER_STATE):
+            return
+        more_s = moved / efficiency_of(self.tracer.gpu).link_bytes_per_s
+        how = "an optimizer that keeps its states on the host (torchao's CPUOffloadOptimizer, DeepSpeed's offload)"
+        basis = "the states' bytes; the time without the host's own arithmetic"
+        self._estimate("offload", "optimizer states on the host", how, basis, remedies.offloaded, more_s)
+
+    def sharded(self) -> None:
+        """As few cards as make it fit, else the most."""
+        if (self.tracer.device.ranks or 1) > 1 or self.tracer.representative().reports[0].world_size > 1:
+            return
+        whole, peer = remedies.gathered_bytes(self.now.memory), efficiency_of(self.tracer.gpu).peer_bytes_per_s
+        for cards in _CARDS:
+            moved = 3 * self.now.memory.bytes_of(PARAMETERS) * (cards - 1) / cards  # gathered twice, and the gradients
+            more_s = moved * self.now.parts / (peer * LINKS_REACHED[1])
+            after = self._resized(self.now, remedies.sharded(cards), more_s)
+            after = replace(after, memory=replace(after.memory, more_bytes=after.memory.more_bytes + whole))
+            if after.memory.card.verdict(after.memory.play) == "fits" or cards == _CARDS[-1]:
+                basis = f"a {cards}th of parameters, gradients and states, and two blocks whole; the exchange hidden by nothing"
+                how = "torch.distributed.fsdp.fully_shard on each block and on the model"
+                self._take("fsdp", f"FSDP over {cards} cards", how, Source.ESTIMATE, after, basis)
+                return
+
+    # --- how a change is made
+
+    def _switch(self, code: str, what: str, name: str, how: str) -> None:
+        if code in remedies.switched_already(self.found.annotated):
+            return self._no(code, what, "the script uses it already")
+        self._run(code, what, how, replace(self.now, what_ifs=(*self.now.what_ifs, name)))
+
+    def _run(self, code: str, what: str, how: str, wanted: _State) -> None:
+        """By a trial with all that was switched so far; what was estimated before is applied to its trace."""
+        trial_result, trace = self._trial(wanted, wanted.batch_size)
+        if trial_result.outcome is not Outcome.COMPLETED or trace is None:
+            return self._no(code, what, f"the command fails with it: {_failure(trial_result)}")
+        how = how or _checkpointing(trace)
+        if not how:
+            return self._no(code, what, "no blocks that repeat were found, and no switch of the model's own")
+        program = program_of(trace)
+        memory = replace(self.now.memory, program=program, sizes=program.sizes, annotated=annotate(trace))
+        after = replace(wanted, memory=memory, kernels={wanted.batch_size or 0: trace.runs})
+        after = replace(self._with(memory, after), step_s=self._step_s(after))
+        taken = self._take(code, what, how, Source.ESTIMATE if after.resizes or after.parts > 1 else Source.PREDICTED, after)
+        if taken and self.searches:
+            self.remedies[-1] = replace(self.remedies[-1], largest_batch_size=self._largest(after, trace))
+
+    def _estimate(self, code: str, what: str, how: str, basis: str, resize: Resize, more_s: float = 0.0) -> None:
+        self._take(code, what, how, Source.ESTIMATE, self._resized(self.now, resize, more_s), basis)
+
+    def _resized(self, state: _State, resize: Resize, more_s: float) -> _State:
+        state = replace(state, resizes=(*state.resizes, resize), step_s=_longer(state.step_s, 1, more_s))
+        return replace(state, memory=state.memory.resized(resize))
+
+    def _with(self, memory: Memory, state: _State) -> _State:
+        """`state` with the memory of another program, and with what was estimated so far."""
+        memory = replace(memory, more_bytes=0)
+        for resize in state.resizes:
+            memory = memory.resized(resize)
+        return replace(state, memory=memory.with_all_gradients() if state.parts > 1 else memory)
+
+    def _take(self, code: str, what: str, how: str, source: Source, after: _State, basis: str = "") -> bool:
+        before_bytes, after_bytes = self.now.memory.device_bytes, after.memory.device_bytes
+        if not remedies.is_worth_it(before_bytes, after_bytes):
+            kind = "predicted" if source is Source.PREDICTED else "estimated"
+            higher = remedies.is_worth_it(after_bytes, before_bytes)
+            self._no(code, what, f"the {kind} peak is {'higher' if higher else 'no lower'}")
+            return False
+        self.now = after
+        self.remedies.append(Remedy(code, what, how, source, after_bytes, self.verdict, after.step_s, basis=basis))
+        return True
+
+    def _no(self, code: str, what: str, why: str) -> None:
+        self.others.append(NoRemedy(code, what, why))
+
+    def _trial(self, state: _State, batch_size: int | None) -> tuple[TrialResult, Trace | None]:
+        """One trial of what was switched, on a card as large as it needs to be."""
+        trial = next(iter(self.tracer.results.values())).trial
+        size: dict[str, Setting] = {} if batch_size is None else {"batch_size": batch_size}
+        if state.eval_batch_size is not None:
+            size["eval_batch_size"] = state.eval_batch_size
+        trial = replace(trial, settings={**trial.settings, **size}, capacity_bytes=None, what_if=state.what_ifs)
+        trial_result = self.tracer.session.run(trial)
+        return trial_result, read_trace(trial_result, self.tracer.session.folder)
+
+    def _step_s(self, state: _State) -> Estimate | None:
+        """Of as many micro-batches as make a step."""
+        kernels = fit_kernels(state.kernels)
+        if kernels is None or self.step_s is None:
+            return None
+        speed = predict_speed(kernels, self.tracer.gpu, state.batch_size, None, None)
+        return _longer(speed.step_s, state.parts, 0.0) if speed is not None else None
+
+    def _largest(self, after: _State, trace: Trace) -> int | None:
+        """The largest batch size that would fit, extrapolated from this trace and one at a smaller size; None if that fails."""
+        conclusion, asked = self.answer.conclusion, after.batch_size
+        if conclusion is None or conclusion.estimate.ignores_batch_size or after.resizes or after.parts > 1 or asked is None:
+            return None
+        small = next((size for size in sorted(conclusion.traced) if size < asked), None)
+        if small is None:
+            return None
+        trial_result, other = self._trial(after, small)
+        if trial_result.outcome is not Outcome.COMPLETED or other is None:
+            return None
+        model = fit_size_model({small: program_of(other), asked: program_of(trace)})
+        if model is None or not model.exact:
+            return None
+        limits = [n for n in (self.tracer.dataset_length(), self.tracer.session.options.max_batch_size) if n is not None]
+        return ExtrapolatedPeaks(model, after.memory.card).largest(small, min(limits, default=None))
 
 
-def _trial(
-    tracer: Tracer, batch_size: int | None, what_if: str | None, **settings: Setting
-) -> tuple[TrialResult, Trace | None]:
-    """One trial of a what-if, on a card as large as it needs to be."""
-    trial = next(iter(tracer.results.values())).trial
-    size = {} if batch_size is None else {"batch_size": batch_size}
-    trial = replace(trial, settings={**trial.settings, **size, **settings}, capacity_bytes=None, what_if=what_if)
-    trial_result = tracer.session.run(trial)
-    return trial_result, read_trace(trial_result, tracer.session.folder)
-
-
-def _device_bytes(tracer: Tracer, trace: Trace) -> int:
-    return tracer.card.device_bytes(tracer.card.replay(trace, None).peak)
+def _longer(step_s: Estimate | None, times: int, more_s: float) -> Estimate | None:
+    if step_s is None:
+        return None
+    low, high = (None if one is None else one * times + more_s for one in (step_s.low, step_s.high))
+    return replace(step_s, value=step_s.value * times + more_s, low=low, high=high)
 
 
 def _failure(trial_result: TrialResult) -> str:
@@ -136,38 +333,3 @@ def _checkpointing(trace: Trace) -> str:
     if not found:
         return ""
     return f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the {', '.join(found)}{costs}"
-
-
-def _largest(tracer: Tracer, answer: Answer, change: Change, asked: int, trace: Trace) -> int | None:
-    """The largest batch size that would fit, extrapolated from this trace and one at a smaller size; None if that fails."""
-    conclusion = answer.conclusion
-    if conclusion is None or conclusion.estimate.ignores_batch_size:
-        return None
-    small = next((size for size in sorted(conclusion.traced) if size < asked), None)
-    if small is None:
-        return None
-    trial_result, other = _trial(tracer, small, change.what_if)
-    if trial_result.outcome is not Outcome.COMPLETED or other is None:
-        return None
-    model = fit_size_model({small: program_of(other), asked: program_of(trace)})
-    if model is None or not model.exact:
-        return None
-    limits = [n for n in (tracer.dataset_length(), tracer.session.options.max_batch_size) if n is not None]
-    return ExtrapolatedPeaks(model, tracer.card).largest(small, min(limits, default=None))
-
-
-def _smaller_evaluation(tracer: Tracer, found: Found, asked: int | None, before: int) -> list[Saving | NoSaving]:
-    """Where evaluation sets the peak: half its batch, run where the command has a place for it, else extrapolated."""
-    if found.breakdowns.whole.phase != "eval":
-        return []
-    size = tracer.settings.get("eval_batch_size")
-    if isinstance(size, int) and size > 1:
-        trial_result, trace = _trial(tracer, asked, None, eval_batch_size=size // 2)
-        if trial_result.outcome is not Outcome.COMPLETED or trace is None:
-            return []
-        how, after = f"an evaluation batch of {size // 2}", _device_bytes(tracer, trace)
-        return [savings.judged(tracer.card, "eval-batch", how, before, after, Source.PREDICTED)]
-    if found.model is None or asked is None:
-        return []
-    saving = savings.smaller_evaluation(tracer.card, found.model, found.breakdowns, asked, before)
-    return [saving] if saving is not None else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from brimful_inside.imaginary.attribution.annotations import Annotations
 from brimful_inside.imaginary.cuda_api import devices
@@ -32,7 +32,7 @@ def enter(
     card: Card,
     capacity_bytes: Optional[int] = None,
     trace: OpenTrace = None,
-    what_if: Optional[str] = None,
+    what_if: Sequence[str] = (),
     count: int = 1,
     annotations: bool = True,
 ) -> ImaginaryGpu:
@@ -41,12 +41,12 @@ def enter(
     `capacity_bytes` is what PyTorch may hold on each card in segments, so the card's memory without the context; beyond it
     torch.OutOfMemoryError is raised in PyTorch's words. None is without limit. `trace` gets the rows of `simulator.trace`: a
     file for one card, or what opens the file of a card, by its number, when the card is first used (one that is not used
-    leaves none). `what_if` does one thing otherwise than the script (`attribution/what_if.py`).
+    leaves none). `what_if` does these things otherwise than the script (`attribution/what_if.py`).
     """
     gpu = ImaginaryGpu(card, count, capacity_bytes, trace)
     if trace is not None and annotations:
         gpu.annotations = Annotations(gpu, what_if)
-    elif what_if is not None:
+    elif what_if:
         raise ValueError("a what-if needs a trace with annotations")
     _equip(gpu)
     _patch(gpu)

@@ -250,7 +250,7 @@ def thread_that_outlives_the_card() -> list[Any]:
 
 
 def on_a_card(action: Any) -> str:
-    what_if = "autocast" if action is try_autocast else None
+    what_if = ["autocast"] if action is try_autocast else []
     gpu = imaginary.enter(CARD, 20 << 30, io.StringIO(), what_if)
     try:
         gpu.phase("train")

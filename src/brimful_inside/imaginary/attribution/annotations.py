@@ -10,7 +10,7 @@ import linecache
 import os
 import sys
 import sysconfig
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -34,9 +34,10 @@ _HIDDEN, _LIBRARY, _USER = 0, 1, 2
 class Annotations:
     """What the traces of `gpu` say of allocations: who makes them (`call_sites`), and what they become (`categories`)."""
 
-    def __init__(self, gpu: ImaginaryGpu, what_if: Optional[str] = None) -> None:
-        if what_if is not None and what_if not in WHAT_IFS:
-            raise ValueError("no what-if is called %r" % what_if)
+    def __init__(self, gpu: ImaginaryGpu, what_if: Sequence[str] = ()) -> None:
+        for name in what_if:
+            if name not in WHAT_IFS:
+                raise ValueError("no what-if is called %r" % name)
         self._gpu = gpu
         self._what_if = what_if
         self._used: set = set()
@@ -52,9 +53,9 @@ class Annotations:
         self.repeats.patch(patches)
         for ledger in self._gpu.ledgers:
             ledger.call_sites = self.call_sites
-        if self._what_if is not None:
-            patch_what_if(self._what_if, self._gpu.card.capability, self.calls, self.uses, patches)
-        else:
+        for name in self._what_if:
+            patch_what_if(name, self._gpu.card.capability, self.calls, self.uses, patches)
+        if "autocast" not in self._what_if:
             self._watch_autocast(patches)
 
     def uses(self, name: str) -> None:

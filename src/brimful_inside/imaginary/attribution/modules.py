@@ -46,6 +46,10 @@ class Thread(threading.local):
         self.last = NOWHERE  # of the backward operation before
 
 
+#: (module, call, args, kwargs) -> what stands in for call(module, *args, **kwargs)
+Around = Callable[[torch.nn.Module, Callable[..., Any], Tuple, Dict[str, Any]], Any]
+
+
 class ModuleCalls:
     """Watches `torch.nn.Module.__call__` and the autograd engine. `around(module, call, args, kwargs)` may stand in for a call;
     `on_outermost(module, begins)` and `on_backward(begins)` are called at the outermost calls and passes."""
@@ -55,13 +59,28 @@ class ModuleCalls:
         self.code: Any = None  # of the function that stands for Module.__call__
         self.roots: List[Tuple[Any, str]] = []  # outermost modules, by weak reference, and their names
         self.roots_seen = 0
-        self.around: Optional[Callable[[torch.nn.Module, Callable[..., Any], Tuple, Dict[str, Any]], Any]] = None
+        self.around: Optional[Around] = None
         self.on_outermost: List[Callable[[torch.nn.Module, bool], None]] = []
         self.on_backward: List[Callable[[bool], None]] = []
         self.repeats: Any = None  # attribution.repeats.Repeats, which may answer an outermost call
         # By id: a weak reference to the module, and its place; None of one that works for its caller.
         self._known: Dict[int, Tuple[Any, Optional[Place]]] = {}
         self._names: Dict[str, int] = {}
+
+    def put_around(self, around: Around) -> None:
+        """`around` stands in for each call from here on; the call that it is given goes through those put there before."""
+        inner = self.around
+        if inner is None:
+            self.around = around
+            return
+
+        def both(module: torch.nn.Module, call: Callable[..., Any], args: Tuple, kwargs: Dict[str, Any]) -> Any:
+            def calls_inner(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+                return inner(module, call, args, kwargs)
+
+            return around(module, calls_inner, args, kwargs)
+
+        self.around = both
 
     def patch(self, patches: Patches) -> None:
         call = self._wrapped(torch.nn.Module.__call__)

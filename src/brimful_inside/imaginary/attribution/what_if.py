@@ -1,4 +1,4 @@
-"""What if the script did one thing otherwise: switched from outside, in a trial on the imaginary card alone.
+"""What if the script did something otherwise: switched from outside, in a trial on the imaginary card alone.
 
 autocast        the forward passes, and what follows up to the backward pass (the loss), run under torch.autocast
 checkpointing   blocks that repeat are run under torch.utils.checkpoint in training
@@ -47,7 +47,7 @@ class Autocast:
         self._open = threading.local()
         calls.on_outermost.append(self._outermost)
         calls.on_backward.append(lambda begins: self._close() if begins else None)
-        calls.around = self._around
+        calls.put_around(self._around)
         patches.undo_by(register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._close()).remove)
         self._end_inside_others(patches)
         patches.undo_by(self._close)
@@ -102,7 +102,7 @@ class Checkpointing:
         self._blocks: Dict[int, Module] = {}
         self._inside = threading.local()
         calls.on_outermost.append(self._outermost)
-        calls.around = self._around
+        calls.put_around(self._around)
 
     def _outermost(self, module: Module, begins: bool) -> None:
         trains = module.training and torch.is_grad_enabled() and not self._calls.thread.backward

@@ -32,13 +32,13 @@ def in_autocast():
 
 def test_autocast_from_outside_is_as_the_script_would_write_it():
     wanted, peak = traced(in_autocast)
-    found, found_peak = traced(plain, "autocast")
+    found, found_peak = traced(plain, ["autocast"])
     assert program(found) == program(wanted) and found_peak == peak
     assert peak < traced(plain)[1]
 
 
 def test_autocast_changes_nothing_where_it_is_on():
-    assert program(traced(in_autocast, "autocast")[0]) == program(traced(in_autocast)[0])
+    assert program(traced(in_autocast, ["autocast"])[0]) == program(traced(in_autocast)[0])
 
 
 def test_what_a_model_answers_in_evaluation_comes_in_float32():
@@ -48,7 +48,7 @@ def test_what_a_model_answers_in_evaluation_comes_in_float32():
         with torch.no_grad():
             answers.extend(Net().cuda().eval()(torch.randn(4, 64).cuda()) for _ in range(2))
 
-    trace, _ = traced(evaluate, "autocast")
+    trace, _ = traced(evaluate, ["autocast"])
     assert [answer.dtype for answer in answers] == [torch.float32] * 2
     assert any(row.nbytes == 4 * 256 * 2 for row in trace.rows if isinstance(row, Malloc)), "the layers ran in two bytes"
 
@@ -59,13 +59,21 @@ def test_older_cards_are_given_float16():
 
 def test_checkpointing_from_outside_is_as_the_script_would_write_it():
     wanted, peak = traced(lambda: train(Net(checkpoints=True), batch=BATCH))
-    found, found_peak = traced(plain, "checkpointing")
+    found, found_peak = traced(plain, ["checkpointing"])
     assert program(found) == program(wanted)
     assert abs(found_peak - peak) <= BATCH * 64 * 4, "the last batch may die a moment sooner"
     assert peak < traced(plain)[1]
     again = {note.module for _, note in found.notes if isinstance(note, Site) and note.during == RECOMPUTATION}
     assert {f"layers.{n}.drop" for n in range(3)} <= again
     assert Uses("what_if: 3 blocks of layers") in [note for _, note in found.notes]
+
+
+def test_both_from_outside_are_as_the_script_would_write_them_whichever_comes_first():
+    wanted, peak = traced(lambda: train(Net(checkpoints=True), autocast=True, batch=BATCH))
+    for order in (["autocast", "checkpointing"], ["checkpointing", "autocast"]):
+        found, found_peak = traced(plain, order)
+        assert program(found) == program(wanted)
+        assert abs(found_peak - peak) <= BATCH * 64 * 4
 
 
 def test_a_models_own_checkpointing_is_taken_where_it_has_one():
@@ -79,7 +87,7 @@ def test_a_models_own_checkpointing_is_taken_where_it_has_one():
     def work():
         Own().cuda()(torch.randn(BATCH, 64).cuda()).sum().backward()
 
-    trace, peak = traced(work, "checkpointing")
+    trace, peak = traced(work, ["checkpointing"])
     assert peak < traced(work)[1]
     assert Uses("what_if: own model.gradient_checkpointing_enable()") in [note for _, note in trace.notes]
 
@@ -91,7 +99,7 @@ def test_timms_switch_is_taken_unless_the_model_refuses_it(has_it):
             assert has_it, "gradient checkpointing not supported"
             self.checkpoints = enable
 
-    trace, _ = traced(lambda: Timm().cuda()(torch.randn(BATCH, 64).cuda()).sum().backward(), "checkpointing")
+    trace, _ = traced(lambda: Timm().cuda()(torch.randn(BATCH, 64).cuda()).sum().backward(), ["checkpointing"])
     used = "own model.set_grad_checkpointing()" if has_it else "3 blocks of layers"
     assert Uses("what_if: " + used) in [note for _, note in trace.notes]
 
@@ -110,12 +118,12 @@ def test_the_blocks_that_repeat_are_those_that_have_parts_the_innermost():
 
 def test_an_unknown_name_and_a_missing_trace_are_refused():
     with pytest.raises(ValueError, match="no what-if is called 'magic'"):
-        enter(card(), None, io.StringIO(), what_if="magic")
+        enter(card(), None, io.StringIO(), what_if=["magic"])
     with pytest.raises(ValueError, match="needs a trace"):
-        enter(card(), None, None, what_if="autocast")
+        enter(card(), None, None, what_if=["autocast"])
 
 
 def test_autocast_is_reported_as_used_where_the_script_uses_it_and_not_where_we_do():
-    for work, what_if in ((in_autocast, None), (plain, "autocast"), (plain, None)):
+    for work, what_if in ((in_autocast, []), (plain, ["autocast"]), (plain, [])):
         notes = [note for _, note in traced(work, what_if)[0].notes]
         assert (Uses("autocast") in notes) is (work is in_autocast)

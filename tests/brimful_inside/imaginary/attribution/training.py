@@ -50,7 +50,7 @@ def train(net, steps=2, autocast=False, batch=32):
     assert not torch.is_autocast_enabled("cuda")
 
 
-def traced(work, what_if=None, annotations=True) -> tuple[Trace, int]:
+def traced(work, what_if=(), annotations=True) -> tuple[Trace, int]:
     """The trace of `work()` and the highest allocated bytes."""
     file = io.StringIO()
     gpu = enter(card(), None, file, what_if, annotations=annotations)

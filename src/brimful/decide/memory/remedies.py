@@ -1,0 +1,193 @@
+"""What would make a program fit: the memory of a program on a card, and what arithmetic says of changes to it.
+
+A change that no trial can switch is an estimate: the replay of the same program with other sizes for the allocations that it
+concerns, so that another moment may become the highest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from brimful.decide.memory.breakdown import (
+    ACTIVATIONS,
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER_STATE,
+    OTHER,
+    PARAMETERS,
+    TEMPORARIES,
+    Allocation,
+    Annotated,
+)
+from brimful.decide.memory.fit import Card
+from brimful_inside.simulator.program import Program
+from brimful_inside.simulator.replay import FIRST_PHASE, Peaks, Replayed
+from brimful_inside.simulator.trace import RECOMPUTATION
+
+WORTH_SHARE = 0.01  # of the peak: less is no remedy
+CHUNKS = 8  # of a loss (assumed: what is left is an eighth, and the products stay large)
+CHUNKED_FROM = 0.02  # of the peak: logits of less are not worth it
+NOTHING = 512  # bytes, the allocator's smallest block
+
+# bitsandbytes quantizes states of 4096 elements and more, in blocks with a scale of 4 bytes each; 2048 elements a block is the
+# paper's (arXiv 2110.02861).
+EIGHT_BIT_FROM = 4096
+EIGHT_BIT_BLOCK = 2048
+EIGHT_BIT_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "LAMB", "Lion")
+
+#: (an allocation, its phase, its bytes) -> its bytes after a change
+Resize = Callable[[Allocation, str, int], int]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A program of one card, and the card with the allocator's settings. `more_bytes` are alive beside it all the time."""
+
+    card: Card
+    program: Program
+    sizes: Sequence[int]
+    annotated: Annotated
+    more_bytes: int = 0
+
+    def play(self, room: int | None) -> Replayed:
+        played = self.card.replay(self._sized, None if room is None else max(0, room - self.more_bytes))
+        more = self.more_bytes
+        phases = {name: Peaks(peak.allocated + more, peak.reserved + more) for name, peak in played.phases.items()}
+        return played._replace(phases=phases, peak=Peaks(played.peak.allocated + more, played.peak.reserved + more))
+
+    @property
+    def _sized(self) -> Program:
+        return replace(self.program, sizes=tuple(self.sizes))
+
+    @property
+    def device_bytes(self) -> int:
+        """The peak that the card shows."""
+        return self.card.device_bytes(self.card.shown(self.play).peak)
+
+    @property
+    def phase(self) -> str:
+        """In which most is allocated."""
+        phases = self.card.shown(self.play).phases
+        return max(phases, key=lambda name: phases[name].allocated, default=FIRST_PHASE)
+
+    def resized(self, resize: Resize) -> Memory:
+        of_each = zip(self.annotated.allocations, phases_of(self.program), self.sizes, strict=True)
+        return replace(self, sizes=[max(NOTHING, resize(*one)) if one[2] > NOTHING else one[2] for one in of_each])
+
+    def with_all_gradients(self) -> Memory:
+        """Where the gradients of several micro-batches are summed, they live on while the next one is computed."""
+        live = self.program.largest_live_set(self.sizes)
+        there = sum(self.sizes[number] for number in live if self.annotated.allocations[number].category == GRADIENTS)
+        return replace(self, more_bytes=max(0, self.bytes_of(GRADIENTS) - there))
+
+    def bytes_of(self, category: str) -> int:
+        """The most that is alive of it at once."""
+        allocations = self.annotated.allocations
+        counted = [size if one.category == category else 0 for one, size in zip(allocations, self.sizes, strict=True)]
+        alive = most = number = 0
+        for event in self.program.events:
+            if event[0] == "malloc":
+                alive += counted[number]
+                most = max(most, alive)
+                number += 1
+            elif event[0] in ("free", "retire"):
+                alive -= counted[event[1]]
+        return most
+
+
+def phases_of(program: Program) -> Iterator[str]:
+    """The phase of each allocation, in their order."""
+    phase = FIRST_PHASE
+    for event in program.events:
+        if event[0] == "phase":
+            phase = event[1]
+        elif event[0] == "malloc":
+            yield phase
+
+
+def is_worth_it(before: int, after: int) -> bool:
+    return before - after >= max(1 << 20, WORTH_SHARE * before)
+
+
+def switched_already(annotated: Annotated) -> set[str]:
+    """Which changes that a trial can switch the script has made itself."""
+    recomputes = any(one.site.during == RECOMPUTATION for one in annotated.allocations)
+    uses = {"mixed-precision": "autocast" in annotated.uses, "gradient-checkpointing": recomputes}
+    return {code for code, is_used in uses.items() if is_used}
+
+
+def autocast_line(capability: tuple[int, int]) -> str:
+    """What to write in the script; cards before capability 8.0 have no bfloat16."""
+    lower, scaler = "torch.bfloat16", ""
+    if capability < (8, 0):
+        lower, scaler = "torch.float16", ", and a torch.amp.GradScaler around the backward pass and the step"
+    return f'with torch.autocast("cuda", dtype={lower}): around the forward pass and the loss{scaler}'
+
+
+def halved_evaluation(allocation: Allocation, phase: str, size: int) -> int:
+    """What an evaluation makes grows with its batch."""
+    made = allocation.category in (ACTIVATIONS, TEMPORARIES, INPUTS, OTHER)
+    return size // 2 if phase == "eval" and made else size
+
+
+def eight_bit(allocation: Allocation, phase: str, size: int) -> int:
+    """A state in one byte an element, with a scale for each block."""
+    if allocation.category != OPTIMIZER_STATE or allocation.itemsize < 2:
+        return size
+    elements = size // allocation.itemsize
+    if elements < EIGHT_BIT_FROM:
+        return size
+    return min(size, elements + 4 * -(-elements // EIGHT_BIT_BLOCK))
+
+
+def offloaded(allocation: Allocation, phase: str, size: int) -> int:
+    """States in the host's memory."""
+    return 0 if allocation.category == OPTIMIZER_STATE else size
+
+
+def sharded(cards: int) -> Resize:
+    """Parameters, gradients and states in as many parts as there are cards."""
+
+    def resize(allocation: Allocation, phase: str, size: int) -> int:
+        return -(-size // cards) if allocation.category in (PARAMETERS, GRADIENTS, OPTIMIZER_STATE) else size
+
+    return resize
+
+
+def gathered_bytes(memory: Memory) -> int:
+    """What FSDP has whole at once: two blocks (the next one is gathered while one computes), and what is in no block.
+
+    A block is what the first number in a module's path stands for: all of `layers.3`.
+    """
+    blocks: Counter[str] = Counter()
+    for allocation, size in zip(memory.annotated.allocations, memory.sizes, strict=True):
+        if allocation.category == PARAMETERS:
+            block = re.match(r"(?:[^.]+\.)*?\d+(?=\.|$)", allocation.module)
+            blocks[block.group() if block else ""] += size
+    outside = blocks.pop("", 0)
+    return outside + sum(sorted(blocks.values())[-2:])
+
+
+def chunked_loss(memory: Memory) -> Resize | None:
+    """Logits and what a cross-entropy makes of them, in parts; None where there is none of weight.
+
+    By their size: that of the log-softmax, in two or in four bytes an element, with or without the last position.
+    """
+    sizes = [
+        size
+        for allocation, size in zip(memory.annotated.allocations, memory.sizes, strict=True)
+        if "log_softmax" in allocation.op
+    ]
+    whole = max(sizes, default=0)
+    if whole < CHUNKED_FROM * memory.device_bytes:
+        return None
+
+    def resize(allocation: Allocation, phase: str, size: int) -> int:
+        made = allocation.category in (ACTIVATIONS, TEMPORARIES)
+        alike = any(abs(size - factor * whole) <= 0.02 * factor * whole for factor in (0.5, 1, 2))
+        return -(-size // CHUNKS) if phase == "train" and made and alike else size
+
+    return resize
