@@ -34,8 +34,7 @@ from bench.gpu.jobs import JOBS, Job, in_order
 from brimful.decide.memory.fit import context_of
 from brimful.decide.speed.predicted import efficiency_of, rates_of
 from brimful.errors import NoSuchDevice
-from brimful.measure.gpus import find_gpu, to_card
-from brimful.measure.gpus.cards import context as assumed_context
+from brimful.measure.gpus import context, find_gpu, to_card
 from brimful.values import Estimate, Gpu
 from brimful_inside.simulator.roofline import Kernel, kernel_time, step_time
 from brimful_inside.simulator.trace import Malloc, decode
@@ -100,7 +99,7 @@ def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> di
     """One run on the imaginary card, in a process of its own."""
     base = folder / f"{job.name}-{batch_size}"
     gpu = catalogued(card)
-    described = {**(asdict(to_card(gpu)) if gpu else {}), **card, "context_bytes": int(context_for(gpu, False).value)}
+    described = {**(asdict(to_card(gpu)) if gpu else {}), **card, "context_bytes": int(context_for(gpu, card, False).value)}
     described["capacity_bytes"] = described["total_bytes"] - described["context_bytes"]
     base.with_suffix(".card").write_text(json.dumps(described), encoding="utf-8")
     words = [str(base.with_suffix(".card")), str(base), str(job.script), *job.arguments(batch_size)]
@@ -109,8 +108,8 @@ def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> di
     if "reserved_bytes" in seen_figures and trace.is_file():
         with gzip.open(trace, "rt", encoding="utf-8") as lines:
             seen = decode(lines)
-        context = context_for(gpu, any("conv" in row.op for row in seen.rows if isinstance(row, Malloc)))
-        seen_figures |= {"context_bytes": int(context.value), "context_source": str(context.source)}
+        outside = context_for(gpu, card, any("conv" in row.op for row in seen.rows if isinstance(row, Malloc)))
+        seen_figures |= {"context_bytes": int(outside.value), "context_source": str(outside.source)}
         seen_figures["device_bytes"] = seen_figures["reserved_bytes"] + seen_figures["context_bytes"]
         seen_figures["step_s"] = step_seconds(gpu, seen.runs) if gpu else None
     for path in (base, trace, base.with_suffix(".card")):
@@ -134,8 +133,11 @@ def catalogued(card: dict[str, Any]) -> Gpu | None:
         return None
 
 
-def context_for(gpu: Gpu | None, uses_cudnn: bool) -> Estimate:
-    return assumed_context() if gpu is None else context_of(gpu, uses_cudnn)
+def context_for(gpu: Gpu | None, card: dict[str, Any], uses_cudnn: bool) -> Estimate:
+    """For the catalogue's card, or one that it lacks by what the driver says of it."""
+    if gpu is None:
+        return context(tuple(card["capability"]), card["multiprocessors"])
+    return context_of(gpu, uses_cudnn)
 
 
 def measure_all(result: Result, runs: Iterable[tuple[Job, int]], until: float, keep: Callable[[], None]) -> None:

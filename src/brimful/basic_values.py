@@ -78,7 +78,8 @@ class Gpu:
     tf32_flops: Estimate | None
     fp16_flops: Estimate | None  # dense, tensor cores where there are some
     bf16_flops: Estimate | None
-    cudnn_bytes: Estimate | None = None  # what cuDNN adds to the context once a convolution has run; None: not known
+    sustained_clock: Estimate | None = None  # share of the clock of these peaks that its power limit lets it hold; None: all
+    cudnn_bytes: Estimate | None = None  # what cuDNN adds to the context once a convolution has run
     peer_bytes_per_s: Estimate | None = None  # its link to others of a machine, each way; the note says which; None: not known
     calibration: str | None = None  # "context measured on 2026-11-20 on this machine (...)"; None: as the catalogue has it
     reached: dict[str, float] = field(default_factory=dict)  # rates measured with it, by the names of Calibration.rates

@@ -16,11 +16,11 @@ from tests.show import product
 SENTENCES = {
     "predict-fits": ("good", "Batch size 64 fits NVIDIA A100-SXM4-40GB: predicted peak 1.51 GiB (1.50 to 1.53 GiB) of 35.5"),
     "predict-out-of-memory": ("bad", "Batch size 3,000 does not fit NVIDIA A100-SXM4-40GB: predicted peak 60.0 GiB "),
-    "predict-as-given": ("good", "The command fits a card with 20.0 GiB: predicted peak 766 MiB "),
+    "predict-as-given": ("good", "The command fits a card with 20.0 GiB: predicted peak 1.29 GiB"),
     "audit": ("note", "1 finding: the command trains on 2 samples in each step, and 64 were requested."),
     "audit-clean": ("good", "No issues found: the command does what was requested, 64 samples in each step."),
     "tune-cpu": ("good", "Batch size 256 trains fastest within memory on this CPU: 962 samples/s, 1.11 × your own settings (2"),
-    "tune-card": ("good", "Batch size 16,280 is the largest that fits on NVIDIA GeForce RTX 3080: predicted peak 16.6 GiB "),
+    "tune-card": ("good", "Batch size 16,034 is the largest that fits on NVIDIA GeForce RTX 3080: predicted peak 16.9 GiB "),
     "tune-interrupted": ("unfinished", "Interrupted after 2 trials, without a result. The largest batch size that ran is"),
     "tune-fits-nothing": ("bad", "No batch size fits: all 3 trials ran out of memory."),
     "script-raised": ("bad", "No result: in trial 1, the script raised an error: RuntimeError: mat1 and mat2 shapes "),

@@ -46,7 +46,7 @@ def test_the_phases_are_of_the_true_memory_trial_nearest_to_the_plan() -> None:
     found = table(record, "Peaks by phase")
     assert found.title.endswith("measured at batch size 64, trial 1"), "256 ran for its speed, where host memory is not true"
     assert column(found, "phase") == ["train", "eval"]
-    assert table(product.tune_on_card(), "Peaks by phase").title.endswith("predicted at batch size 16,280, trial 3")
+    assert table(product.tune_on_card(), "Peaks by phase").title.endswith("predicted at batch size 16,034, trial 3")
 
 
 def test_an_evaluation_that_no_trial_reached_is_not_seen() -> None:

@@ -51,6 +51,11 @@ def card_facts(gpu: Gpu) -> tuple[tuple[str, Cell], ...]:
         ("compute capability", Cell("{}.{}, {} multiprocessors".format(*gpu.capability, gpu.multiprocessors))),
         ("memory bandwidth", _scaled(gpu.bandwidth_bytes_per_s, 1e9, "GB/s")),
         *([("link to other cards", _scaled(link, 1e9, "GB/s"))] if (link := gpu.peer_bytes_per_s) else []),
+        *(
+            [("clock it holds", Cell(f"{held.value:.0%} of the peaks'", held.source, note=held.note))]
+            if (held := gpu.sustained_clock)
+            else []
+        ),
         *((f"peak {name}", _scaled(value, 1e12, "TFLOP/s")) for name, value in peaks.items() if value is not None),
     )
 

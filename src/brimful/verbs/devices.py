@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure import accelerators, host
-from brimful.measure.gpus import custom_gpu
+from brimful.measure.gpus import custom_gpu, loaded_at_once
 from brimful.measure.gpus.calibrations import find_calibrated
 from brimful.units import format_bytes, parse_budget
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, TrialResult
@@ -82,7 +82,8 @@ def choose(command: Command, device: str, asked: Cards | None) -> tuple[Device, 
     CPU), "cpu" or "accelerator". Raises NoSuchDevice where there is no accelerator."""
     if asked is not None:
         _require_a_modelled_allocator(command)
-        gpu, count = asked.gpu, asked.count
+        at_once = {**os.environ, **command.environment}.get("CUDA_MODULE_LOADING", "").upper() == "EAGER"
+        gpu, count = loaded_at_once(asked.gpu) if at_once else asked.gpu, asked.count
         label = f"{gpu.key} (imaginary)" if count == 1 else f"{count} x {gpu.key} (imaginary)"
         return Device("imaginary", label, gpu, count, asked.ranks, asked.as_rank), None
     device = "accelerator" if device in _KINDS else device

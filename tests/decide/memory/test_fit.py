@@ -125,12 +125,18 @@ def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
 # --- the context of a program on a card
 
 
-def test_a_convolution_net_brings_cudnn_into_the_context_of_the_card_where_that_was_measured():
-    gpu = find_gpu("a100-40gb")
-    dense, convolution = context_of(gpu, uses_cudnn=False), context_of(gpu, uses_cudnn=True)
-    assert convolution.value - dense.value == gpu.cudnn_bytes.value
-    assert convolution.source is Source.MEASURED
-    assert slack_of(dense) == slack_of(convolution) == (0, 0)
+def test_a_measured_context_and_a_measured_share_of_cudnn_leave_no_doubt():
+    parts = {"context_bytes": Estimate(600 << 20, Source.MEASURED), "cudnn_bytes": Estimate(300 << 20, Source.MEASURED)}
+    convolution = context_of(replace(find_gpu("a100-40gb"), **parts), uses_cudnn=True)
+    assert convolution.value == 900 << 20 and convolution.source is Source.MEASURED
+    assert slack_of(convolution) == (0, 0)
+
+
+def test_a_measured_context_with_an_assumed_share_of_cudnn_is_assumed():
+    gpu = replace(find_gpu("a100-40gb"), context_bytes=Estimate(600 << 20, Source.MEASURED))
+    convolution = context_of(gpu, uses_cudnn=True)
+    assert convolution.source is Source.ASSUMED
+    assert slack_of(convolution) == slack_of(gpu.cudnn_bytes)
 
 
 def test_an_assumed_context_widens_the_interval_by_what_is_not_known_of_it():

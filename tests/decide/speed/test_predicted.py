@@ -22,7 +22,7 @@ from brimful.decide.speed.predicted import (
     sizes_up_to,
     step_interval,
 )
-from brimful.measure.gpus import find_gpu
+from brimful.measure.gpus import find_gpu, to_card
 from brimful.values import Estimate, Source
 from brimful_inside.simulator.roofline import DEFAULT, Kernel
 from tests.decide.programs import step_kernels
@@ -232,3 +232,18 @@ def test_a_card_that_the_catalogue_lacks_has_a_clock_once_its_rates_were_measure
     assert rates_of(replace(gpu, reached={})) is None
     assert "measured on this card" in step_interval(gpu, STEP_TIME, (EVIDENCE,)).basis
     assert speed(gpu=gpu).step_s.value > 0
+
+
+def test_a_card_that_its_power_limit_slows_computes_at_the_clock_it_holds_and_reads_memory_as_fast_as_ever():
+    t4 = find_gpu("t4")
+    held = t4.sustained_clock.value
+    assert 0.4 < held < 0.7 and t4.sustained_clock.source is Source.MEASURED
+    slowed, rated = rates_of(t4), rates_of(replace(t4, sustained_clock=None))
+    assert (slowed.fp16, slowed.fp32) == (held * rated.fp16, held * rated.fp32)
+    assert slowed.bandwidth_bytes_per_s == rated.bandwidth_bytes_per_s
+    assert to_card(t4).flops == {"fp32": slowed.fp32, "fp16": slowed.fp16}, "a script's own clock runs by the same rates"
+
+
+def test_what_was_measured_on_a_card_is_not_slowed_once_more():
+    assert rates_of(replace(find_gpu("t4"), reached={"fp16_flops": 20e12})).fp16 == 20e12
+    assert rates_of(find_gpu("a100-80gb")).bf16 == find_gpu("a100-80gb").bf16_flops.value, "most cards hold their clock"

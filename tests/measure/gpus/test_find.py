@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from brimful.decide.memory.fit import context_of
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, to_card
 from brimful.values import Estimate, Source
@@ -110,18 +109,3 @@ def test_a_child_gets_whole_bytes():
     assert card.total_bytes == 42298834944
     assert isinstance(card.total_bytes, int) and isinstance(card.context_bytes, int)
     assert card.capability == [8, 0] and card.multiprocessors == 108
-
-
-def test_cudnn_adds_to_the_context_of_the_measured_card():
-    gpu = find_gpu("a100-40gb")
-    assert gpu.context_bytes.value == 1429 * MIB
-    more = context_of(gpu, uses_cudnn=True)
-    assert 1600 * MIB < more.value < 1900 * MIB
-    assert "convolution" in (more.note or "")
-
-
-def test_where_nobody_measured_cudnn_the_interval_of_the_context_has_room_for_it():
-    gpu = find_gpu("t4")
-    assert context_of(gpu, uses_cudnn=True) == gpu.context_bytes
-    added = find_gpu("a100-40gb").cudnn_bytes.value
-    assert gpu.context_bytes.high - gpu.context_bytes.value > added

@@ -40,12 +40,9 @@ _NCCL_SOURCE = "github.com/NVIDIA/nccl/issues/964, four A100"
 def context_of(gpu: Gpu, uses_cudnn: bool, communicators: Sequence[int] = ()) -> Estimate:
     """Bytes that nvidia-smi shows beside PyTorch's memory: the CUDA context, cuDNN's where a convolution runs, and NCCL's
     buffers for `communicators` of so many ranks each. No interval where all was measured on this very card."""
-    base, more = gpu.context_bytes, gpu.cudnn_bytes
-    if uses_cudnn and more is not None:
-        measured = base.source is Source.MEASURED and more.source is Source.MEASURED
-        source = Source.MEASURED if measured else Source.ASSUMED
-        high = None if base.high is None else base.high + more.value
-        base = Estimate(base.value + more.value, source, base.low, high, more.note)
+    base = gpu.context_bytes
+    if uses_cudnn and gpu.cudnn_bytes is not None:
+        base = _together(base, gpu.cudnn_bytes)
     nccl = sum(NCCL_OF_TWO if ranks == 2 else NCCL_OF_MORE for ranks in communicators if ranks > 1)
     if not nccl:
         return base
@@ -53,6 +50,16 @@ def context_of(gpu: Gpu, uses_cudnn: bool, communicators: Sequence[int] = ()) ->
     high = (base.value if base.high is None else base.high) + NCCL_HIGH * nccl
     note = f"{base.note or 'the CUDA context'}; with NCCL's buffers, assumed ({_NCCL_SOURCE})"
     return replace(base, value=base.value + nccl, source=Source.ASSUMED, low=low, high=high, note=note)
+
+
+def _together(base: Estimate, more: Estimate) -> Estimate:
+    """Both parts of a context, with the ends of their intervals added; measured where both are."""
+    source = Source.MEASURED if base.source is more.source is Source.MEASURED else Source.ASSUMED
+    (low, high), (least, most) = (
+        (part.value if part.low is None else part.low, part.value if part.high is None else part.high) for part in (base, more)
+    )
+    ends = (None, None) if source is Source.MEASURED else (low + least, high + most)
+    return Estimate(base.value + more.value, source, *ends, f"{base.note}; cuDNN: {more.note}" if base.note else more.note)
 
 
 def slack_of(context: Estimate) -> tuple[int, int]:

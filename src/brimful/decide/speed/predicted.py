@@ -47,16 +47,20 @@ ROUNDING = 0.01  # of a step's samples: batches at the end of an epoch are small
 
 
 def rates_of(gpu: Gpu) -> Rates | None:
-    """The card's peaks, or what it reached where that was measured; None where nothing is known of it but its memory."""
+    """The card's peaks at the clock that it holds, or what it reached where that was measured; None where only its memory is
+    known."""
     known = gpu.bandwidth_bytes_per_s.source is not Source.ASSUMED
     reached = gpu.reached
     if not known and not ("bandwidth_bytes_per_s" in reached and "fp32_flops" in reached):
         return None
 
-    def rate(name: str, peak: Estimate | None) -> float | None:
-        return reached.get(name) or (peak.value if peak is not None and known else None)
+    clock = gpu.sustained_clock.value if gpu.sustained_clock else 1.0
 
-    bandwidth, fp32 = rate("bandwidth_bytes_per_s", gpu.bandwidth_bytes_per_s), rate("fp32_flops", gpu.fp32_flops)
+    def rate(name: str, peak: Estimate | None) -> float | None:
+        return reached.get(name) or (clock * peak.value if peak is not None and known else None)
+
+    bandwidth = reached.get("bandwidth_bytes_per_s") or gpu.bandwidth_bytes_per_s.value
+    fp32 = rate("fp32_flops", gpu.fp32_flops)
     tf32, fp16, bf16 = (rate(f"{kind}_flops", peak) for kind, peak in _tensor_peaks(gpu).items())
     assert bandwidth and fp32
     return Rates(bandwidth, fp32, tf32, fp16, bf16, gpu.multiprocessors, gpu.capability)

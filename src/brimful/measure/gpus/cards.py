@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from brimful.measure.gpus.contexts import context, cudnn
 from brimful.units import GIB, MIB
 from brimful.values import Estimate, Gpu, Source
+from brimful_inside.simulator.roofline import DEFAULT
 
 _VOLTA = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
 _T4 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf"
@@ -38,17 +40,6 @@ _BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvid
 _MODAL = "https://github.com/modal-labs/modal-client/pull/2797"
 _ACHATBOT = "ai-bot-pro/achatbot/blob/859e21612de769164d8d1802d794ef8f87ace3c8/deploy/modal/src/llm/vllm/vlm/skywork_r1v.py"
 
-# Bare context after the first CUDA call, PyTorch 2.10 with CUDA 13 on an RTX 6000 Ada: 426 MiB
-# (github.com/unslothai/unsloth-zoo/pull/1053). cuBLAS and cuDNN load their kernels on first use on top of that (lazily
-# since CUDA 11.7, github.com/pytorch/pytorch/issues/107667). The most ever seen by us is the A100 row below.
-BARE_CONTEXT_MIB = 426
-ASSUMED_CONTEXT_MIB = 700
-# GPUMemNet's measured peaks on an A100 40 GB (arXiv 2602.17817), less what the allocator model replays for the same jobs:
-# 1429 MiB is left for its MLPs (cuBLAS alone; bench/results/predict-a100-40gb-*.json) and 1707 MiB for its timm models (cuDNN
-# as well; bench/results/timm-a100-40gb-*.json).
-A100_CONTEXT_MIB = 1429
-A100_CONTEXT_WITH_CUDNN_MIB = 1707
-
 
 def _seen(total_bytes: float, thread: str, low: float | None = None, high: float | None = None) -> Estimate:
     """Usable bytes from an error message or a device query in a public thread; `low`, `high`: of other cards or drivers."""
@@ -59,35 +50,6 @@ def _by_rule(total_bytes: float, rule: str, low: float | None = None, high: floa
     """Usable bytes of a card for which we have no report, with the rule that gave them."""
     ends = [None if end is None else round(end) for end in (low, high)]
     return Estimate(round(total_bytes), Source.ASSUMED, ends[0], ends[1], rule)
-
-
-def context(seen_on: str = "") -> Estimate:
-    """Bytes of device memory outside PyTorch's allocator, for a process that has run a few kernels.
-
-    `seen_on` is "a100-40gb" for the card that was measured, "a100" for its sisters, "" for all others.
-    """
-    if seen_on:
-        note = "1429 MiB was left over by MLPs on an A100 40 GB; https://arxiv.org/abs/2602.17817"
-        if seen_on == "a100-40gb":
-            return Estimate(A100_CONTEXT_MIB * MIB, Source.MEASURED, note=note)
-        return Estimate(A100_CONTEXT_MIB * MIB, Source.ASSUMED, BARE_CONTEXT_MIB * MIB, A100_CONTEXT_MIB * MIB, note)
-    return Estimate(
-        ASSUMED_CONTEXT_MIB * MIB,
-        Source.ASSUMED,
-        BARE_CONTEXT_MIB * MIB,
-        A100_CONTEXT_MIB * MIB,
-        "no datasheet has it: 426 MiB bare (https://github.com/unslothai/unsloth-zoo/pull/1053) and room for the "
-        "kernels of cuBLAS and cuDNN; 1429 MiB was seen on an A100",
-    )
-
-
-def _cudnn(seen_on: str = "") -> Estimate | None:
-    """What cuDNN adds to the context, in bytes; None where nobody has measured it (the context's interval has room for it)."""
-    if not seen_on:
-        return None
-    source = Source.MEASURED if seen_on == "a100-40gb" else Source.ASSUMED
-    note = f"{A100_CONTEXT_WITH_CUDNN_MIB} MiB was left over by convolution nets on an A100 40 GB, 1429 MiB by MLPs; https://arxiv.org/abs/2602.17817"
-    return Estimate((A100_CONTEXT_WITH_CUDNN_MIB - A100_CONTEXT_MIB) * MIB, source, note=note)
 
 
 def _teraflops(value: float | None, sheet: str) -> Estimate | None:
@@ -121,13 +83,12 @@ def _card(
     fp16: float | None,
     bf16: float | None,
     sheet: str,
-    context_of: str = "",
 ) -> Gpu:
     return Gpu(
         key=key,
         name=name,
         total_bytes=total,
-        context_bytes=context(context_of),
+        context_bytes=context(capability, multiprocessors),
         capability=capability,
         multiprocessors=multiprocessors,
         bandwidth_bytes_per_s=Estimate(gb_per_s * 1e9, Source.DATASHEET, note=sheet),
@@ -135,9 +96,28 @@ def _card(
         tf32_flops=_teraflops(tf32, sheet),
         fp16_flops=_teraflops(fp16, sheet),
         bf16_flops=_teraflops(bf16, sheet),
-        cudnn_bytes=_cudnn(context_of),
+        sustained_clock=_sustained(key, fp16),
+        cudnn_bytes=cudnn(),
         peer_bytes_per_s=_link(key, capability, sheet),
     )
+
+
+# Cards whose power limit does not let them hold the clock of their datasheet's peaks: TFLOPS of continuous fp16 products, and
+# who measured them. Of a T4 (70 W) NVIDIA names the power limit as the reason; its fp32 products (4.2 to 4.4 of 8.1 TFLOPS,
+# github.com/zzc0721/torch-performance-test-data) are slowed alike, an L4's (11 of 30) more.
+_POWER_LIMITED = {
+    "t4": (24.0, "https://forums.developer.nvidia.com/t/about-gpu-peak-performance/264462"),
+    "l4": (53.8, "https://github.com/zzc0721/torch-performance-test-data/issues/120"),
+}
+
+
+def _sustained(key: str, fp16: float | None) -> Estimate | None:
+    """The share of the clock that is left, by what large products reach of a peak that is held."""
+    if key not in _POWER_LIMITED or fp16 is None:
+        return None
+    teraflops, where = _POWER_LIMITED[key]
+    note = f"{teraflops:g} TFLOPS in long fp16 products, {DEFAULT.tensor_cores * fp16:.1f} at the full clock; {where}"
+    return Estimate(teraflops / (DEFAULT.tensor_cores * fp16), Source.MEASURED, note=note)
 
 
 # GB/s of all NVLinks of a card each way: half of what the datasheets give for both.
@@ -163,11 +143,11 @@ CARDS: tuple[Gpu, ...] = (
           (7, 5), 40, 320, 8.1, None, 65, None, _T4),
     _card("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", _sticker(11), (7, 5), 68, 616, 13.45, None, 53.8, None, _TURING),
     _card("a100-40gb", "NVIDIA A100-SXM4-40GB", _seen(42_298_834_944, "bottlerocket-os/bottlerocket/pull/3873",
-          42_285_268_992, 39.59 * GIB), (8, 0), 108, 1555, 19.5, 156, 312, 312, _A100, "a100-40gb"),
+          42_285_268_992, 39.59 * GIB), (8, 0), 108, 1555, 19.5, 156, 312, 312, _A100),
     _card("a100-80gb", "NVIDIA A100-SXM4-80GB", _seen(79.15 * GIB, "vllm-project/vllm/issues/4408", 79.14 * GIB,
-          79.25 * GIB), (8, 0), 108, 2039, 19.5, 156, 312, 312, _A100, "a100"),
+          79.25 * GIB), (8, 0), 108, 2039, 19.5, 156, 312, 312, _A100),
     _card("a100-80gb-pcie", "NVIDIA A100 80GB PCIe", _seen(81_049 * MIB, "ekondis/mixbench/issues/47"),
-          (8, 0), 108, 1935, 19.5, 156, 312, 312, _A100, "a100"),
+          (8, 0), 108, 1935, 19.5, 156, 312, 312, _A100),
     _card("a30", "NVIDIA A30", _seen(23.53 * GIB, "google/RB-Modulation/issues/5"), (8, 0), 56, 933, 10.3, 82, 165,
           165, _A30),
     _card("a10", "NVIDIA A10", _from_smi(23_028, _MODAL), (8, 6), 72, 600, 31.2, 62.5, 125, 125, _A10),

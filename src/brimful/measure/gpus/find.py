@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from brimful.errors import NoSuchDevice, UsageError
-from brimful.measure.gpus.cards import CARDS, context
+from brimful.measure.gpus.cards import CARDS
 from brimful.units import format_bytes, parse_bytes
 from brimful.values import Card, Estimate, Gpu, Source
 
@@ -59,12 +59,12 @@ def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
     Raises UsageError when `memory` is no size or leaves nothing beside the context.
     """
     total = memory if isinstance(memory, int) else parse_bytes(memory)
-    if total <= (context().low or 0):
+    stand_in = find_gpu(_STAND_IN)
+    if total <= (stand_in.context_bytes.low or 0):
         raise UsageError(
             f"A card with {format_bytes(total)} has no room for a CUDA context.",
             suggestion="Give its memory, as in --gpu-memory 20GiB.",
         )
-    stand_in = find_gpu(_STAND_IN)
     return replace(
         stand_in,
         key=_plain(name) if name else f"custom-{format_bytes(total).replace(' ', '').lower()}",
@@ -94,9 +94,10 @@ def _rates(gpu: Gpu) -> dict[str, Any]:
         reached = {kind: gpu.reached[kind + "_flops"] for kind in peaks if kind + "_flops" in gpu.reached}
         bandwidth = gpu.reached.get("bandwidth_bytes_per_s")
         return {"bandwidth_bytes_per_s": bandwidth, "flops": reached} if bandwidth else {}
+    clock = gpu.sustained_clock.value if gpu.sustained_clock else 1.0
     return {
         "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s.value,
-        "flops": {kind: rate.value for kind, rate in peaks.items() if rate is not None},
+        "flops": {kind: clock * rate.value for kind, rate in peaks.items() if rate is not None},
     }
 
 

@@ -1,0 +1,184 @@
+"""Fine-tune a language model as others did whose measurements are known: one JSON object says which, and how.
+
+    python finetune_llm.py '{"recipe": "adapters", "model": "SmolLM2-135M", "attention": "eager", "batch": 2, "length": 512}'
+
+Models are built from their public configurations alone; no weight is downloaded, drawn or read. The recipes are those of
+public benches: `trainer` (fms-acceleration: Transformers' Trainer on packed tokens, under FSDP where there are more ranks),
+`encoder` (torch-preflight), `adapters` (fitcheck) and `chunked` (litgpt).
+"""
+
+import contextlib
+import json
+import os
+import sys
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Trainer, TrainingArguments
+
+STEPS = 5
+LLAMA = {"model_type": "llama", "rms_norm_eps": 1e-5, "vocab_size": 32000}
+CONFIGS = {
+    "mistralai/Mistral-7B-v0.1": {
+        "model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096,
+        "max_position_embeddings": 32768, "rms_norm_eps": 1e-5,
+    },
+    "meta-llama/Llama-2-7b-hf": {
+        **LLAMA, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "max_position_embeddings": 4096,
+    },
+    "TinyLlama-1.1B": {
+        **LLAMA, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "max_position_embeddings": 2048,
+    },
+    "SmolLM2-135M": {
+        **LLAMA, "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+    },
+    "phi-1.5": {
+        "model_type": "phi", "vocab_size": 51200, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24,
+        "num_attention_heads": 32, "partial_rotary_factor": 0.5, "max_position_embeddings": 2048,
+    },
+    "distilbert-base-uncased": {"model_type": "distilbert"},  # the classes' own defaults
+    "bert-base-uncased": {"model_type": "bert"},
+}  # fmt: skip
+CONFIGS["Llama-2-7b-hf"] = CONFIGS["meta-llama/Llama-2-7b-hf"]
+
+
+def build(of, dtype):
+    """The model on the host, with memory that nobody wrote to: 14 GB of weights cost nothing here."""
+    words = dict(CONFIGS[of["model"]])
+    config = AutoConfig.for_model(words.pop("model_type"), **words, use_cache=False)
+    attention = {"flash": "sdpa", None: None}.get(of.get("attention"), of.get("attention"))
+    kind = AutoModel if config.model_type in ("bert", "distilbert") else AutoModelForCausalLM
+    with torch.device("meta"):
+        model = kind.from_config(config, dtype=dtype, **({"attn_implementation": attention} if attention else {}))
+    model.to_empty(device="cpu").tie_weights()
+    return model
+
+
+def with_adapters(model, rank, alpha, targets, dropout, in_float32):
+    from peft import LoraConfig, get_peft_model
+
+    lora = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
+    return get_peft_model(model, lora, autocast_adapter_dtype=in_float32)
+
+
+def shifted_loss(outputs, labels, num_items_in_batch=None):
+    """As Transformers 4.45 computed it: logits in float32, and a copy of them without the last token."""
+    outputs.logits = outputs.logits.float()
+    shifted = outputs.logits[..., :-1, :].contiguous()
+    return cross_entropy(shifted.view(-1, shifted.shape[-1]), labels[..., 1:].contiguous().view(-1))
+
+
+class Packed(torch.utils.data.Dataset):
+    def __init__(self, length, vocabulary, count):
+        self.length, self.vocabulary, self.count = length, vocabulary, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        tokens = torch.randint(0, self.vocabulary, (self.length,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": tokens, "labels": tokens}  # without a mask, as packed data sets come
+
+
+def trainer(of):
+    """fms-acceleration, scripts/benchmarks: torch 2.4.1, Transformers 4.45.2, PEFT 0.13.2, TRL 0.11.4."""
+    model = build(of, torch.bfloat16)
+    if of["method"] == "lora":
+        model = with_adapters(model, 16, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], 0.1, True)
+        model.enable_input_require_grads()
+    sharded = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    arguments = TrainingArguments(
+        output_dir="out", per_device_train_batch_size=of["batch"], max_steps=20, optim="adamw_torch", adam_epsilon=1e-4,
+        weight_decay=0.01, warmup_steps=10, logging_steps=10, save_strategy="no", report_to="none", bf16=False,
+        gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": True},
+        **({"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_version": 1}} if sharded else {}),
+    )  # fmt: skip
+    data = Packed(of["length"], model.config.vocab_size, 20 * of["batch"])
+    Trainer(model=model, args=arguments, train_dataset=data, compute_loss_func=shifted_loss).train()
+
+
+def loop(of, model, forward, loss_of, around=contextlib.nullcontext):
+    """An ordinary loop over one batch of made-up tokens. What the model gave lives until the step's end."""
+    model.train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+    tokens = torch.randint(0, model.config.vocab_size, (of["batch"], of["length"]), device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with around():
+            out = forward(model, tokens)
+            loss = loss_of(out, tokens)
+        loss.backward()
+        optimizer.step()
+
+    for _ in range(STEPS):
+        step()
+
+
+def encoder(of):
+    """torch-preflight, tests/calibration/measure_cuda.py: the mean square of the last hidden state, fp16 autocast."""
+    model = build(of, torch.float32).cuda()
+    loop(
+        of, model, lambda model, tokens: model(input_ids=tokens), lambda out, _: out.last_hidden_state.float().pow(2).mean(),
+        lambda: torch.autocast("cuda", dtype=torch.float16),
+    )  # fmt: skip
+
+
+def adapters(of):
+    """fitcheck, scripts/measure.py: LoRA of rank 32; with "sdpa" it repeats heads and allows the efficient kernel alone."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    model = build(of, torch.float16).cuda()
+    model = with_adapters(model, 32, 64, ["q_proj", "k_proj", "v_proj", "o_proj"], 0.0, True)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.enable_input_require_grads()
+    within = contextlib.nullcontext()
+    if of["attention"] == "sdpa":
+        torch.nn.functional.scaled_dot_product_attention = _with_repeated_heads(
+            torch.nn.functional.scaled_dot_product_attention
+        )
+        within = sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)
+    with within:
+        loop(of, model, lambda model, tokens: model(input_ids=tokens, labels=tokens), lambda out, _: out.loss)
+
+
+def _with_repeated_heads(attention):
+    def repeated(query, key, value, *args, **kwargs):
+        groups = query.size(-3) // key.size(-3)
+        if groups > 1:
+            key, value = (tensor.repeat_interleave(groups, dim=-3) for tensor in (key, value))
+            kwargs.pop("enable_gqa", None)
+        return attention(query, key, value, *args, **kwargs)
+
+    return repeated
+
+
+def chunked(of):
+    """litgpt, finetune/lora.py: adapters in bfloat16 on query and value, the head and the loss in chunks of 128 tokens."""
+    model = build(of, torch.bfloat16)
+    model = with_adapters(model, 8, 16, ["q_proj", "v_proj"], 0.05, False).cuda()
+    loop(of, model, _logits_in_chunks, _chunked_loss)
+
+
+def _logits_in_chunks(model, tokens, chunk=128):
+    base = model.get_base_model()
+    return [base.lm_head(part) for part in base.model(input_ids=tokens).last_hidden_state.split(chunk, dim=1)]
+
+
+def _chunked_loss(logits, tokens, chunk=128):
+    logits[-1] = logits[-1][:, :-1]
+    labels = tokens[:, 1:].split(chunk, dim=1)
+    losses = [
+        cross_entropy(part.reshape(-1, part.size(-1)), label.reshape(-1), reduction="none")
+        for part, label in zip(logits, labels, strict=True)
+    ]
+    return torch.cat(losses).mean()
+
+
+if __name__ == "__main__":
+    row = json.loads(sys.argv[1])
+    {"trainer": trainer, "encoder": encoder, "adapters": adapters, "chunked": chunked}[row["recipe"]](row)

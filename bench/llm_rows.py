@@ -1,0 +1,198 @@
+"""Predictions against measurements: language models that others fine-tuned on one or two cards and weighed.
+
+    python -m bench.llm_rows <folder with llm_rows.csv> [--only SmolLM2 ...]
+
+Each row becomes one `brimful predict` of bench/finetune_llm.py as it stands: the model from its public configuration,
+the training as its source describes it. Nothing is fitted. No GPU is needed, but transformers, accelerate and peft are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench import accuracy
+from bench.run_scripts import environment
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "finetune_llm.py"
+CSV = "llm_rows.csv"
+MIB = 1 << 20
+TIME_LIMIT_S = 1800
+RECIPES = {"fms-acceleration": "trainer", "torch-preflight": "encoder", "fitcheck": "adapters", "litgpt": "chunked"}
+LIBRARYS_CHOICE = "as the library chooses"
+VERSIONS = ("brimful", "torch", "transformers", "accelerate", "peft")
+FIGURES = ("allocated", "reserved", "device", "step")
+
+
+def read_rows(folder: Path, only: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The measured rows, or those whose source, model or method holds one of the words. Exits with a sentence where none is."""
+    path = folder / CSV
+    if not path.is_file():
+        sys.exit(f"There is no {path}: give the folder that holds the measured rows.")
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    kept = [row for row in rows if not only or any(word in name_of(row) for word in only)]
+    return kept or sys.exit(f"None of the {len(rows)} rows holds one of: {' '.join(only)}")
+
+
+def name_of(row: dict[str, str]) -> str:
+    attention = "" if row["attention"] in ("flash", LIBRARYS_CHOICE) else f" {row['attention']}"
+    cards = f"{row['cards']} x " if row["cards"] != "1" else ""
+    size = f"{row['batch_per_card']} x {row['sequence']}"
+    return f"{row['source']}, {row['model']}, {row['method']}{attention}, {cards}{row['gpu']}, {size}"
+
+
+def measured(row: dict[str, str]) -> dict[str, float | None]:
+    """Bytes and seconds; None where the source has none."""
+    columns = {"allocated": "allocated_bytes", "reserved": "reserved_bytes", "device": "device_mib", "step": "step_s"}
+    found = {name: float(row[column]) if row[column] else None for name, column in columns.items()}
+    return found | {"device": found["device"] and found["device"] * MIB}
+
+
+def command_of(row: dict[str, str]) -> list[str]:
+    """The script as its source ran it. No flag for the batch size: it is predicted as it stands."""
+    attention = None if row["attention"] == LIBRARYS_CHOICE else row["attention"]
+    of = {
+        "recipe": RECIPES[row["source"]], "model": row["model"], "method": row["method"], "attention": attention,
+        "batch": int(row["batch_per_card"]), "length": int(row["sequence"]),
+    }  # fmt: skip
+    return [sys.executable, str(SCRIPT), json.dumps(of)]
+
+
+def predicted(row: dict[str, str]) -> dict[str, Any]:
+    """What `brimful predict` says of a row, in bytes and seconds; `failed`, its last words, where it does not.
+
+    Of several cards one rank is started alone: under FSDP all hold the same.
+    """
+    ranks = ["--ranks", row["cards"]] if row["cards"] != "1" else []
+    with tempfile.TemporaryDirectory() as folder:
+        line = [sys.executable, "-m", "brimful", "predict", "--json", "--no-what-if", "--gpu", row["gpu"], *ranks]
+        done = subprocess.run(
+            [*line, "--", *command_of(row)], cwd=folder, env=environment(folder + "/records"), capture_output=True,
+            text=True, timeout=TIME_LIMIT_S,
+        )  # fmt: skip
+    try:
+        answer = json.loads(done.stdout)
+        return figures_of(answer)
+    except (ValueError, KeyError, TypeError):  # no answer, or one without a peak
+        return {"failed": (done.stderr or done.stdout).strip().splitlines()[-5:]}
+
+
+def figures_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """The numbers that are compared, of a prediction as `--json` prints it."""
+    peak, speed = answer["peak"], answer["speed"]
+    return {
+        "verdict": answer["verdict"],
+        **{name: peak[f"{name}_bytes"] for name in ("allocated", "reserved", "device")},
+        "device_interval": peak["device_interval_bytes"],
+        "step": speed and speed["step_s"]["value"],
+        "step_interval": speed and [speed["step_s"]["low"], speed["step_s"]["high"]],
+        "context_bytes": answer["gpu"]["context_bytes"]["value"],
+    }
+
+
+def errors(lines: Iterable[dict[str, Any]], name: str) -> list[float]:
+    """(predicted - measured) / measured of one figure, of the rows that have it."""
+    pairs = [(line["predicted"].get(name), line["measured"][name]) for line in lines]
+    return [found / seen - 1 for found, seen in pairs if found and seen]
+
+
+def held(lines: Iterable[dict[str, Any]], name: str) -> list[bool]:
+    """Whether the predicted interval of the device peak or of the step's time holds what was measured."""
+    ends = [(line["predicted"].get(f"{name}_interval"), line["measured"][name]) for line in lines]
+    return [end[0] <= seen <= end[1] for end, seen in ends if end and seen]
+
+
+def summary(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of each figure, over all its rows: the median and 95th percentile of the absolute errors, and the share held."""
+    found = {}
+    for name in FIGURES:
+        absolute = [abs(error) for error in errors(lines, name)]
+        if absolute:
+            inside = held(lines, name)
+            found[name] = {
+                "rows": len(absolute), "median": statistics.median(absolute), "p95": accuracy.quantile(absolute, 0.95),
+                "inside_interval": sum(inside) / len(inside) if inside else None,
+            }  # fmt: skip
+    return found
+
+
+def table(lines: list[dict[str, Any]]) -> list[str]:
+    """One Markdown line a row: what was measured, and how far the prediction is from it."""
+    head = "| row | allocated, GiB | reserved, GiB | device, GiB | step, s |"
+    rows = [head, "|---|---|---|---|---|"]
+    for line in lines:
+        cells = [cell(line, name) for name in FIGURES]
+        failed = line["predicted"].get("failed")
+        rows.append(f"| {line['name']} | " + (" | ".join(cells) if not failed else f"failed: {failed[-1]} | | |") + " |")
+    return rows
+
+
+def cell(line: dict[str, Any], name: str) -> str:
+    seen, found = line["measured"][name], line["predicted"].get(name)
+    if seen is None:
+        return ""
+    text = f"{seen:.2f}" if name == "step" else f"{seen / (1 << 30):.2f}"
+    return f"{text} {found / seen - 1:+.1%}" if found else text
+
+
+def print_summary(found: dict[str, dict[str, Any]]) -> None:
+    for name, of in found.items():
+        inside = "" if of["inside_interval"] is None else f", {of['inside_interval']:.0%} inside the interval"
+        print(f"{name:10}{of['rows']:>3} rows: median error {of['median']:.1%}, 95th percentile {of['p95']:.1%}{inside}")
+
+
+def line_of(row: dict[str, str]) -> dict[str, Any]:
+    """A measured row beside its prediction."""
+    return {"name": name_of(row), "measured": measured(row), "predicted": predicted(row), "note": row["note"]}
+
+
+def write(lines: list[dict[str, Any]], out: Path) -> Path:
+    """The result of all rows, as bench/results has it."""
+    today = datetime.date.today()
+    result = {
+        "bench": "llm_rows",
+        "what": "memory and step time of fine-tuning language models, predicted on imaginary cards, against measured rows",
+        "date": today.isoformat(),
+        "versions": {name: version(name) for name in VERSIONS} | {"python": platform.python_version()},
+        "summary": summary(lines),
+        "rows": lines,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"llm-{today:%Y-%m}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help=f"the folder with {CSV}")
+    parser.add_argument("--only", nargs="+", default=(), metavar="WORD", help="the rows whose name holds one of the words")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    lines = []
+    for row in read_rows(args.data, args.only):
+        lines.append(line_of(row))
+        print(table(lines[-1:])[-1], flush=True)
+    print_summary(summary(lines))
+    if not args.only:
+        print(f"written to {write(lines, args.out)}")
+
+
+if __name__ == "__main__":
+    main()

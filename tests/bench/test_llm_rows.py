@@ -1,0 +1,90 @@
+"""The bench of fine-tuned language models: how rows become commands, and predictions figures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bench import llm_rows
+
+COLUMNS = (
+    "source,gpu,cards,model,method,precision,batch_per_card,sequence,attention,checkpointing",
+    "allocated_bytes,reserved_bytes,device_mib,step_s,note",
+)
+ROWS = (
+    'fms-acceleration,a100-80gb,2,mistralai/Mistral-7B-v0.1,lora,bf16 weights,2,4096,flash,yes,1073741824,,2048,2.5,"a, b"',
+    "torch-preflight,t4,1,bert-base-uncased,full,fp16 autocast,8,256,as the library chooses,no,2000,4000,,,",
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / llm_rows.CSV).write_text("\n".join((",".join(COLUMNS), *ROWS)) + "\n")
+    return tmp_path
+
+
+def line(measured: dict, predicted: dict) -> dict:
+    whole = dict.fromkeys(llm_rows.FIGURES) | measured
+    return {"name": "a row", "measured": whole, "predicted": predicted, "note": ""}
+
+
+def test_a_row_becomes_the_command_of_its_source_without_a_flag_for_the_batch_size(folder):
+    first, second = llm_rows.read_rows(folder)
+    of = json.loads(llm_rows.command_of(first)[-1])
+    assert of == {
+        "recipe": "trainer", "model": "mistralai/Mistral-7B-v0.1", "method": "lora", "attention": "flash", "batch": 2,
+        "length": 4096,
+    }  # fmt: skip
+    assert json.loads(llm_rows.command_of(second)[-1])["attention"] is None
+    assert llm_rows.name_of(first).endswith("2 x a100-80gb, 2 x 4096")
+
+
+def test_what_a_source_does_not_say_is_none_and_bytes_are_bytes(folder):
+    first, second = map(llm_rows.measured, llm_rows.read_rows(folder))
+    assert first == {"allocated": 1 << 30, "reserved": None, "device": 2 << 30, "step": 2.5}
+    assert second == {"allocated": 2000, "reserved": 4000, "device": None, "step": None}
+
+
+def test_rows_are_chosen_by_words_of_their_names_and_none_at_all_is_said(folder):
+    assert [row["gpu"] for row in llm_rows.read_rows(folder, ["bert"])] == ["t4"]
+    with pytest.raises(SystemExit, match="None of the 2 rows"):
+        llm_rows.read_rows(folder, ["gpt"])
+    with pytest.raises(SystemExit, match="give the folder"):
+        llm_rows.read_rows(folder / "elsewhere")
+
+
+def test_errors_are_of_the_rows_that_have_both_numbers_and_an_interval_that_misses_is_counted():
+    lines = [
+        line({"device": 100.0, "allocated": 50.0}, {"device": 110.0, "allocated": 50.0, "device_interval": [90, 120]}),
+        line({"device": 200.0}, {"device": 190.0, "allocated": 80.0, "device_interval": [180, 195]}),
+        line({"allocated": 10.0}, {"failed": ["no such model"]}),
+    ]
+    assert llm_rows.errors(lines, "device") == pytest.approx([0.1, -0.05])
+    found = llm_rows.summary(lines)
+    assert found["allocated"] == {"rows": 1, "median": 0.0, "p95": 0.0, "inside_interval": None}
+    assert found["device"]["rows"] == 2 and found["device"]["inside_interval"] == 0.5
+    assert "step" not in found
+
+
+def test_a_row_that_failed_stands_in_the_table_with_its_last_words():
+    head, _, shown = llm_rows.table([line({"step": 2.0}, {"failed": ["a", "no such model"]})])
+    assert "no such model" in shown and shown.count("|") == head.count("|")
+    (shown,) = llm_rows.table([line({"step": 2.0, "device": float(3 << 30)}, {"step": 2.5, "device": 3 << 30})])[2:]
+    assert shown == "| a row |  |  | 3.00 +0.0% | 2.00 +25.0% |"
+
+
+def test_every_source_has_a_recipe():
+    text = llm_rows.SCRIPT.read_text()
+    assert all(f"def {recipe}(of)" in text for recipe in llm_rows.RECIPES.values())
+
+
+@pytest.mark.heavy
+def test_a_row_is_predicted_without_a_weight_being_downloaded(folder):
+    pytest.importorskip("peft")
+    row = {"source": "fitcheck", "gpu": "t4", "cards": "1", "model": "SmolLM2-135M", "method": "lora", "attention": "eager"}
+    found = llm_rows.predicted(row | {"batch_per_card": "1", "sequence": "64"})
+    assert found["verdict"] == "fits"
+    assert found["allocated"] > 2 * 134_000_000, "the base model's weights in fp16 at least"
+    assert found["device"] - found["reserved"] == found["context_bytes"]
+    assert found["step_interval"][0] < found["step"] < found["step_interval"][1]
