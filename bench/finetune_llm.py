@@ -39,6 +39,7 @@ CONFIGS = {
     "phi-1.5": {
         "model_type": "phi", "vocab_size": 51200, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24,
         "num_attention_heads": 32, "partial_rotary_factor": 0.5, "max_position_embeddings": 2048,
+        "hidden_act": "gelu",  # as litgpt computes it, in one kernel
     },
     "distilbert-base-uncased": {"model_type": "distilbert"},  # the classes' own defaults
     "bert-base-uncased": {"model_type": "bert"},
