@@ -79,7 +79,19 @@ def predicted(row: dict[str, str]) -> dict[str, Any]:
     """
     ranks = ["--ranks", row["cards"]] if row["cards"] != "1" else []
     with tempfile.TemporaryDirectory() as folder:
-        line = [sys.executable, "-m", "brimful", "predict", "--json", "--no-what-if", "--gpu", row["gpu"], *ranks]
+        line = [
+            sys.executable,
+            "-m",
+            "brimful",
+            "predict",
+            "--json",
+            "--no-what-if",
+            "--batch-size-from",
+            "none",
+            "--gpu",
+            row["gpu"],
+            *ranks,
+        ]
         done = subprocess.run(
             [*line, "--", *command_of(row)], cwd=folder, env=environment(folder + "/records"), capture_output=True,
             text=True, timeout=TIME_LIMIT_S,
