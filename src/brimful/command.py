@@ -104,6 +104,16 @@ def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> C
     return Command(tuple(parts), found_flags=found, given=given)
 
 
+def opened(command: Command, name: str) -> Command:
+    """The command with a placeholder where a known flag has a whole number for `name`, if one has."""
+    parts = list(command.argv)
+    spot = _find(parts, name)
+    if spot is None or not spot[2].isdecimal():
+        return command
+    parts[spot[0]] = f"{spot[1]}{{{name}}}"
+    return replace(command, argv=tuple(parts))
+
+
 def _refuse_overridden(parts: list[str]) -> None:
     """Raises UsageError where a flag that has a placeholder stands once more behind it: scripts take the last of two."""
     for name, flags in _FLAGS.items():
@@ -288,11 +298,15 @@ def with_settings(command: Command, settings: Mapping[str, Setting]) -> Command:
                 explanation="the setting would reach nothing",
                 suggestion=f"write {{{name}}} where the value goes, for instance --{name.replace('_', '-')} {{{name}}}",
             )
-    filled = tuple(
+    return replace(command, argv=filled(command, settings), given={**command.given, **settings})
+
+
+def filled(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
+    """The argv, still a template, with these placeholders filled."""
+    return tuple(
         _PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]) if hit.group(1) in settings else hit.group(0), word)
         for word in command.argv
     )
-    return replace(command, argv=filled, given={**command.given, **settings})
 
 
 def says_its_batch_size_inside(text: str) -> bool:

@@ -72,7 +72,7 @@ class TrialConfig:
     settings: Dict[str, Any] = field(default_factory=dict)  # what brimful.setting(name, default) answers
     time_loader: Optional[int] = None  # imaginary: time the training loader, in batches of up to so many samples
     find_places: Optional[str] = (
-        None  # find where loaders' numbers come from: "script" (text and loaders) or "loader" (those alone)
+        None  # find where loaders' numbers come from: "script" (text and loaders), "loader" (those alone) or "workers"
     )
     places: Dict[str, Place] = field(default_factory=dict)  # setting -> where its value is set in a script without a flag
     parent_pid: Optional[int] = None  # the trial's first process ends when this one does
@@ -218,6 +218,7 @@ class LoaderSeen:
     draws: Optional[Draws] = None  # in audits
     batch_s: Optional[float] = None  # in audits, of an evaluation: from one batch to the next
     places: List[Place] = field(default_factory=list)  # where its batch size can be set; with `TrialConfig.find_places` alone
+    workers_place: Optional[Place] = None  # where its number of workers can be, without harm; likewise
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import custom_gpu
 from brimful.record import latest, read_record
 from brimful.show.headline import headline
-from brimful.values import Estimate, Outcome, Plan, Record, Source
+from brimful.values import Estimate, Outcome, Place, Plan, Record, Source
 from brimful.verbs import session as session_module
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,7 +39,8 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     assert plan.out_of_memory_trials == sum(s.outcome in MEMORY for s in record.trials)
     assert plan.trials == len(record.trials) == len(world.launched)
     on_card = record.opened.device.kind == "imaginary"
-    own = record.opened.command.given.get("batch_size", None if on_card or most else world.own)  # the script's own default
+    default = None if on_card or most or world.peak(world.own) > budget else world.own  # the script's own, if it is seen to run
+    own = record.opened.command.given.get("batch_size", default)
     assert {row.name: row.requested for row in plan.settings}["batch_size"] == own
     assert all(row.why for row in plan.settings)
 
@@ -188,6 +189,7 @@ def test_on_an_imaginary_card_the_table_reaches_beyond_what_fits():
     assert all(row.peak_bytes is None or row.peak_bytes.source is Source.PREDICTED for row in rows)
 
 
+ASKED = ("my-train", "--batch-size", "24")
 WITH_WORKERS = (*COMMAND, "--num-workers", "{num_workers}", "--eval-batch-size", "{eval_batch_size}")
 
 
@@ -234,6 +236,52 @@ def test_the_ladder_gives_no_workers_under_8_gib_and_another_policy_is_refused()
         work(World(), tune, WITH_WORKERS, **where, host_policy="steps")
 
 
+AT = Place("loader", "/work/data.py", 51, 0, 0, "return DataLoader(", "data.py:51", ["/work/data.py:51"])
+LOADS = {"overhead_s": 0.3, "read_s": 0.02, "workers_place": AT}
+FLAGGED = ("my-train", "--batch-size", "24", "--workers", "0")
+
+
+@pytest.mark.usefixtures("small_host")
+def test_where_the_training_waits_for_data_workers_are_set_unasked_and_the_plan_says_where():
+    record = work(World(**LOADS), tune, ASKED, device="cpu", budget="1GiB")
+    row = settings_of(record)["num_workers"]
+    assert row.requested == 0 and row.effective > 0 and record.plan.places == {"num_workers": AT}
+    assert record.plan.command_line == f"brimful run -- my-train --batch-size {chosen(record)}"
+    (said,) = [one for one in record.plan.warnings if one.code == "num-workers-place"]
+    assert f"set to {row.effective} where data.py:51 makes the training DataLoader with 0" in said.problem
+    assert "--set num_workers=0" in said.suggestion
+
+
+@pytest.mark.usefixtures("small_host")
+@pytest.mark.parametrize("world", [World(**LOADS | {"read_s": 0.0}), World(**LOADS | {"workers_place": None})])
+def test_workers_stay_as_they_are_where_nothing_waits_or_they_cannot_be_set(world):
+    record = work(world, tune, ASKED, device="cpu", budget="1GiB")
+    assert record.plan.places == {} and record.plan.command_line.startswith("my-train ")
+    assert {one.settings.get("num_workers", 0) for one in world.launched} == {0}
+
+
+@pytest.mark.usefixtures("small_host")
+def test_the_user_can_say_how_many_workers_or_that_brimful_sets_nothing_in_a_script():
+    for number in (0, 2):
+        record = work(World(**LOADS), tune, ASKED, device="cpu", budget="1GiB", settings={"num_workers": number})
+        assert settings_of(record)["num_workers"].effective == number
+        assert bool(record.plan.places) == (number != 0)
+    record = work(World(**LOADS), tune, ASKED, device="cpu", budget="1GiB", batch_size_from="flag")
+    assert "num_workers" not in settings_of(record)
+
+
+@pytest.mark.usefixtures("small_host")
+def test_a_flag_for_workers_is_what_is_tuned_where_the_loader_has_its_number():
+    record = work(World(**LOADS), tune, FLAGGED, device="cpu", budget="1GiB")
+    row = settings_of(record)["num_workers"]
+    assert row.requested == 0 and row.effective > 0 and record.plan.places == {}
+    assert record.plan.command_line.split()[-2:] == ["--workers", str(row.effective)]
+    other = work(
+        World(**LOADS | {"workers_place": dataclasses.replace(AT, number=3)}), tune, FLAGGED, device="cpu", budget="1GiB"
+    )
+    assert settings_of(other)["num_workers"].effective == 0, "the loader has another number than the flag"
+
+
 # --- the user's own settings, and searches that do not come to their end ---------------------------------------------------
 
 
@@ -267,9 +315,6 @@ def interrupted_at(number: int, outcome: Outcome = Outcome.INTERRUPTED) -> World
     world = World(overhead_s=0.3)
     world.outcome_of = lambda trial, size: outcome if len(world.launched) == number else None
     return world
-
-
-ASKED = ("my-train", "--batch-size", "24")
 
 
 @pytest.mark.parametrize("number", [6, 7, 8])

@@ -46,6 +46,8 @@ class World:
     device_bytes: int = 80 * GIB  # what the (real) device or host can hold before it is out of memory
     helps: dict[str, float] = field(default_factory=dict)  # what-if -> what is left of a batch's memory
     places: tuple[Place, ...] = ()  # where the loader's number stands in the script
+    workers_place: Place | None = None  # where its number of workers does
+    read_s: float = 0.0  # to read a sample: a worker does it beside the training
     width_follows: bool = False  # the model is as wide as the number in the script's text
     outcome_of: Callable[[Trial, int], Outcome | None] = lambda trial, size: None  # None: as memory says
     launched: list[Trial] = field(default_factory=list)
@@ -54,6 +56,9 @@ class World:
         """What the loader gives for what the trial asks."""
         asked = self.own if self.ignores else int(trial.settings.get("batch_size", self.own))
         return min(n for n in (asked, self.dataset, self.cap) if n is not None)
+
+    def workers(self, trial: Trial) -> int:
+        return int(trial.settings.get("num_workers", self.own_workers))
 
     def activations(self, size: int) -> int:
         extra = self.kink_bytes * max(0, size - self.kink_at) if self.kink_at is not None else 0
@@ -108,7 +113,8 @@ class World:
     def _sample(self, trial: Trial, size: int, folder: Path, outcome: Outcome, peak: PhasePeak | None) -> TrialResult:
         completed = outcome is Outcome.COMPLETED
         clock = completed and trial.device.kind != "imaginary"
-        seconds = self.overhead_s + size * self.sample_s
+        reading = 0.0 if self.workers(trial) else size * self.read_s
+        seconds = self.overhead_s + size * self.sample_s + reading
         steps = trial.warmup_steps + trial.steps if completed else 0
         return TrialResult(
             trial=trial,
@@ -119,7 +125,7 @@ class World:
             samples_per_step=size if completed else None,
             step_s=(seconds,) * trial.steps if clock else (),
             samples_per_s=size / seconds if clock else None,
-            loading_share=0.01 if clock else None,
+            loading_share=max(0.01, reading / seconds) if clock else None,
             duration_s=1.0,
             folder=folder.name,
             exit_code=0 if completed else 1,
@@ -129,10 +135,12 @@ class World:
         batches = [BatchSeen(size, [[size, 8]], f"{n:x}") for n in range(min(steps, 64))]
         loader = LoaderSeen(
             "train", self.cap or int(trial.settings.get("batch_size", self.own)), self.dataset, None, "RandomSampler",
-            self.dataset, False, int(trial.settings.get("num_workers", self.own_workers)), False,
+            self.dataset, False, self.workers(trial), False,
             steps, steps * size, 0.0, batches, places=list(self.places) if trial.find_places else [],
+            workers_place=self.workers_place if trial.find_places else None,
         )  # fmt: skip
-        wide = self.width_follows and trial.command.places and trial.command.places["batch_size"].kind == "script"
+        place = trial.command.places.get("batch_size")
+        wide = self.width_follows and place is not None and place.kind == "script"
         optimizer = OptimizerSeen("Adam", steps, size if wide else 10, [1e-3], [1e-3])
         return Report(
             rank=0, world_size=1, device=_label(trial), device_name=None,

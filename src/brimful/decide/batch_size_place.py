@@ -1,8 +1,9 @@
 """Where the batch size of a script without a flag is set, from what trials showed: the literal of its text that the training
-loader's number comes from, or the loader."""
+loader's number comes from, or the loader. And where its loader workers are: at the loader."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from brimful.errors import UsageError
@@ -12,6 +13,7 @@ from brimful_inside.wire import LoaderSeen
 
 FLAG, SCRIPT, LOADER, NONE, AUTO = "flag", "script", "loader", "none", "auto"
 CHOICES = (AUTO, FLAG, SCRIPT, LOADER, NONE)
+WORKERS_ALONE = "workers"  # of the places that a trial can find
 _NAMED = 3  # other places of the same number
 
 
@@ -35,6 +37,12 @@ def places_in(result: TrialResult, wants: str = AUTO) -> tuple[Place, ...]:
     others = [one for report in result.reports[:1] for one in report.loaders if one is not train and one.role != "train"]
     places = [] if train is None else [_alone(place, others) for place in train.places]
     return tuple(place for place in places if wants in (AUTO, place.kind))
+
+
+def workers_place_in(results: Sequence[TrialResult]) -> Place | None:
+    """Where the training loader's number of workers can be set, as the first of these trials that saw it shows."""
+    loaders = map(main_loader, results)
+    return next((one.workers_place for one in loaders if one is not None and one.workers_place is not None), None)
 
 
 def eval_place_in(result: TrialResult, training: Place) -> Place | None:
@@ -134,6 +142,16 @@ def found(place: Place, why_not: str | None = None) -> Diagnostic:
         f"batch_size: no flag; set where {here} has {place.number:,} (`{place.text}`), with which {makes}",
         f"what the script computes from it follows{stays}",
         "--batch-size-from loader sets it at the loader alone, none leaves the script as it is",
+    )
+
+
+def found_workers(place: Place, workers: int) -> Diagnostic:
+    """What a plan sets, though the command has no flag for it."""
+    return Diagnostic(
+        "num-workers-place",
+        f"num_workers: no flag; set to {workers} where {place.loader} makes the training DataLoader with {place.number}",
+        "random numbers that the data set draws come from each worker's own generator then",
+        f"--set num_workers={place.number} leaves it; with num_workers={workers} written there the command needs no brimful",
     )
 
 

@@ -227,9 +227,9 @@ def not_counted_text(speed: PredictedSpeed) -> str:
 
 def epoch_text(epoch: Epoch) -> str:
     """ "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted), and 0.4 s to evaluate 5,003 (assumed)"."""
-    told = "each once" if epoch.distinct is not None else "how many distinct ones is not known"
-    told = "by --samples" if epoch.samples_given else told
-    steps = f"{counted(epoch.steps, 'step')} of {epoch.samples_per_step:,}: {epoch.samples:,} samples, {told}"
+    drawn = "each once" if epoch.distinct is not None else "how many distinct ones is not known"
+    drawn = "by --samples" if epoch.samples_given else drawn
+    steps = f"{counted(epoch.steps, 'step')} of {epoch.samples_per_step:,}: {epoch.samples:,} samples, {drawn}"
     loaded = ", with loading as it is here" if epoch.waits_for_data else ""
     time = f"{seconds_text(epoch.train_s.value)} ({epoch.train_s.source.value}{loaded})"
     if epoch.evaluation_s is None:

@@ -1,4 +1,4 @@
-"""Where `run` sets the batch size of a script without a flag: as the plan has it, as an earlier plan has it, or found anew."""
+"""Where `run` sets batch size and workers of a script without flags: as its plan has them; a size given with --set, anew."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from brimful import command as commands
 from brimful.decide.batch_size_place import AUTO, LOADER, SCRIPT
-from brimful.decide.run.settings import BATCH_SIZE
+from brimful.decide.run.settings import BATCH_SIZE, WORKERS
 from brimful.values import Command, Setting, Trial, TrialKind
 from brimful.verbs.locate import locate
 from brimful.verbs.results import require_steps
@@ -16,11 +16,16 @@ from brimful.verbs.session import Options, Session
 
 
 def of_plan(command: Command, chosen: Chosen, options: Options) -> Command:
-    """The command with the places of its plan, whose files are as they were (`run_plan`)."""
-    places = chosen.plan.places if chosen.plan is not None else {}
-    if not places or BATCH_SIZE in commands.placeholders(command) or options.batch_size_from not in (AUTO, SCRIPT, LOADER):
+    """The command with the places of its plan, whose files are as they were (`run_plan`). A flag for workers stands open where
+    the plan changed their number."""
+    if chosen.plan is None:
         return command
-    return replace(command, places=dict(places))
+    if any(row.name == WORKERS and row.requested != row.effective for row in chosen.plan.settings):
+        command = commands.opened(command, WORKERS)
+    opened = commands.placeholders(command)
+    if options.batch_size_from not in (AUTO, SCRIPT, LOADER):
+        return command
+    return replace(command, places={name: place for name, place in chosen.plan.places.items() if name not in opened})
 
 
 def found(session: Session, command: Command, chosen: Chosen, given: Mapping[str, Setting]) -> Command:

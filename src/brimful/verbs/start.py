@@ -56,10 +56,12 @@ class Start:
         commands.fill(self.command, values)
         return values
 
-    def other_values(self, **defaults: Setting) -> dict[str, Setting]:
+    def other_values(
+        self, set_elsewhere: tuple[str, ...] = (BATCH_SIZE, EVAL_BATCH_SIZE), **defaults: Setting
+    ) -> dict[str, Setting]:
         """As `values`, for a search that sets the batch size, which an open evaluation batch follows (`following`)."""
         defaults = {BATCH_SIZE: 1, EVAL_BATCH_SIZE: 1, ACCUMULATION: 1} | defaults  # a run starts with an accumulation of 1
-        elsewhere = (BATCH_SIZE, EVAL_BATCH_SIZE) if self.finds_places else ()
+        elsewhere = set_elsewhere if self.finds_places else ()
         values, is_open = self.values(elsewhere, **defaults), EVAL_BATCH_SIZE not in self.given
         return {
             name: value for name, value in values.items() if name != BATCH_SIZE and not (is_open and name == EVAL_BATCH_SIZE)

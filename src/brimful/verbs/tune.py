@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from brimful import command as commands
 from brimful.decide.loading import EVAL_TIMES, POLICIES
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
+from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.plan import make_plan
 from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
@@ -63,10 +64,15 @@ def tune(
     if host_policy not in POLICIES:
         raise UsageError(f"--host-policy {host_policy}", "there is no such policy", f"name one of {', '.join(POLICIES)}")
     goal = _objective(objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None)
-    others = began.other_values(num_workers=0)
+    on_imaginary = began.device.kind == "imaginary"
+    if on_imaginary:
+        others = began.other_values(num_workers=0)
+    else:
+        began = replace(began, command=commands.opened(began.command, WORKERS))
+        others = began.other_values((BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS), num_workers=0)
     with began.session("tune", goal) as session:
         session.limits_the_whole = True
-        if began.device.kind == "imaginary":
+        if on_imaginary:
             tracer = Tracer(session, began.command, began.device, began.budget, others)
             noted: list[Diagnostic] = []
             asked = began.asked if takes_a_batch_size(began.command) else _without_a_flag(tracer, began, noted)

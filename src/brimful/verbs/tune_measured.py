@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from brimful import command as commands
-from brimful.decide.batch_size_place import main_loader
+from brimful.decide.batch_size_place import main_loader, with_place, workers_place_in
 from brimful.decide.loading import LoaderPlan, refuse, workers_to_try
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
@@ -23,7 +23,7 @@ from brimful.decide.memory.search_measured import (
     predicted_ceiling,
     search_largest_measured,
 )
-from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE
+from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.tune.objective import fits_budget, peak_bytes
 from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
 from brimful.decide.tune.search import Search
@@ -37,9 +37,9 @@ from brimful.verbs.imaginary import ignores_the_batch_size
 from brimful.verbs.locate import locate
 from brimful.verbs.results import dataset_length, error_of, largest_batch, require_steps, require_steps_or_memory, trained
 from brimful.verbs.session import Session
-from brimful.verbs.start import takes_a_batch_size
+from brimful.verbs.start import refuse_unreachable, takes_a_batch_size
 from brimful.verbs.tune_plan import plan_of
-from brimful.verbs.tune_task import WORKERS, Found, Task, ended_early
+from brimful.verbs.tune_task import Found, Task, ended_early
 
 _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
@@ -58,6 +58,7 @@ def run(session: Session, task: Task) -> Plan:
         raise ignores_the_batch_size(task.start.command)
     if memory.largest is None:
         raise _nothing_fits(session, task)
+    task = _with_workers(session, task)
     room = _room(session, task, memory.largest)
     if task.strict:
         refuse(room.warnings)
@@ -140,6 +141,22 @@ def _takes_them(results: Sequence[TrialResult], defaults: Mapping[str, Setting])
     return True
 
 
+def _with_workers(session: Session, task: Task) -> Task:
+    """The task with the workers set where the training loader is made, where nothing in the command names them.
+
+    Raises UsageError where a number was given that reaches nothing.
+    """
+    command, given = task.start.command, task.start.given.get(WORKERS)
+    if WORKERS in (*commands.placeholders(command), *command.given):
+        return task
+    place = workers_place_in(session.results)
+    if place is None:
+        refuse_unreachable(command, {} if given is None else {WORKERS: given})
+        return task
+    settings = {**task.settings, WORKERS: place.number if given is None else given}
+    return replace(task, start=replace(task.start, command=with_place(command, WORKERS, place)), settings=settings)
+
+
 def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Limits]:
     """Peaks at few batch sizes, and the limits with the length of the data set in them."""
     limits, budget = Limits(max_batch_size=session.options.max_batch_size), task.start.budget
@@ -161,10 +178,13 @@ def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Li
 
 
 def _room(session: Session, task: Task, batch_size: int) -> LoaderPlan:
-    """What the host has room for, at the largest batch size."""
+    """What the host has room for, at the largest batch size; the warnings are of what is asked."""
     size = max(batch_size, task.start.asked or 0) if task.searches_largest else task.start.asked or batch_size
-    given = task.start.given.get("num_workers", task.start.command.given.get("num_workers"))
-    return loader_plan(next(filter(trained, session.results)), size, given, task.host_policy)
+    first, asked = next(filter(trained, session.results)), task.asked_workers
+    plan = loader_plan(first, size, asked, task.host_policy)
+    if asked is None or not task.chooses_workers:
+        return plan
+    return replace(loader_plan(first, size, None, task.host_policy), rows=plan.rows, warnings=plan.warnings)
 
 
 def _same_samples(samples: list[TrialResult]) -> bool:
@@ -187,18 +207,21 @@ def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: L
         settings=task.settings,
         requested=task.start.asked,
         environments=(ALLOCATOR,) if task.on_cpu and _may_set_malloc(task.start.command) else (),
-        worker_counts=_worker_counts(task, room, machine.cores if machine else 1),
+        worker_counts=_worker_counts(session, task, room, machine.cores if machine else 1),
         objective=task.objective,
         limited_by=name if upper is not None and upper <= largest else "budget",
     )
 
 
-def _worker_counts(task: Task, room: LoaderPlan, cores: int) -> tuple[int, ...]:
-    if not task.chooses_workers:
+def _worker_counts(session: Session, task: Task, room: LoaderPlan, cores: int) -> tuple[int, ...]:
+    """Those of a flag are tried only where a trial showed that the training loader has its number, and may have another."""
+    own = task.settings.get(WORKERS)
+    by_flag = WORKERS not in task.start.command.places and WORKERS in task.start.command.given
+    place = workers_place_in(session.results) if by_flag else None
+    if not task.chooses_workers or (by_flag and (place is None or place.number != own)):
         return ()
-    if task.host_policy == "ladder":
-        return (room.workers,) if room.workers else ()
-    return tuple(count for count in workers_to_try(cores, room.workers) if count != task.settings.get(WORKERS))
+    counts = (room.workers,) if task.host_policy == "ladder" else workers_to_try(cores, room.workers)
+    return tuple(count for count in counts if count not in (0, own))
 
 
 def _may_set_malloc(command: Command) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from brimful.decide.batch_size_place import found_workers
 from brimful.decide.loading import EVAL_TIMES, LoaderPlan
-from brimful.decide.run.settings import BATCH_SIZE
+from brimful.decide.run.settings import BATCH_SIZE, WORKERS
 from brimful.decide.speed.measured import noise_of, rate_estimate
 from brimful.decide.speed.turns import BUSY
 from brimful.decide.tune.learning_rate import learning_rate_advice
@@ -14,10 +16,22 @@ from brimful.decide.tune.plan import make_plan
 from brimful.decide.tune.problem import SearchResult, turns_text
 from brimful.decide.tune.sizes import tried_sizes
 from brimful.outcomes import OUT_OF_MEMORY
-from brimful.values import Diagnostic, Estimate, MemoryEstimate, Outcome, Plan, Source, TrialKind, TrialResult, TriedSize
+from brimful.values import (
+    Command,
+    Diagnostic,
+    Estimate,
+    MemoryEstimate,
+    Outcome,
+    Plan,
+    Setting,
+    Source,
+    TrialKind,
+    TrialResult,
+    TriedSize,
+)
 from brimful.verbs.session import Session
 from brimful.verbs.start import following
-from brimful.verbs.tune_task import WORKERS, Found, Task, partial_advice
+from brimful.verbs.tune_task import Found, Task, partial_advice
 
 _UNCLEAR = 0.25  # repeats that differ by more show little
 
@@ -27,6 +41,8 @@ def plan_of(session: Session, task: Task, found: Found, memory: MemoryEstimate, 
     result, gain = found.result, found.result.gain
     assert result.chosen is not None
     asked, budget, size = task.start.asked, task.start.budget, int(result.chosen[BATCH_SIZE])
+    command, placed = _as_left(task.start.command, result.chosen)
+    warnings = room.warnings if result.chosen.get(WORKERS) in (None, task.asked_workers) else ()
     chosen = {**task.settings, **result.chosen} | following(task.start.command, task.settings, size)
     confirmed = max(reversed(result.chosen_runs), key=lambda run: run.trial.see_eval)
     peak = peak_bytes(confirmed, budget.memory)
@@ -36,10 +52,10 @@ def plan_of(session: Session, task: Task, found: Found, memory: MemoryEstimate, 
     evaluated = ", evaluation included" if confirmed.trial.see_eval else ""
     return make_plan(
         task.objective,
-        task.start.command,
+        command,
         chosen,
         session.results,
-        _why(task, result, room),
+        _why(task, result, replace(room, warnings=warnings)),
         requested=({BATCH_SIZE: asked} if asked else {}) | dict(task.defaults),
         environment=result.environment,
         verified=fits_budget(confirmed, budget),
@@ -51,13 +67,22 @@ def plan_of(session: Session, task: Task, found: Found, memory: MemoryEstimate, 
         warnings=[
             *partial_advice(found.partial, "your own settings" if stays else "the best so far"),
             *task.noted,
+            *placed,
             *_load_advice(session.results),
             *_noise_advice(result),
-            *room.warnings,
+            *warnings,
             *rate_advice(confirmed, asked, size),
         ],
         sizes=_sizes(session, task, result, memory),
     )
+
+
+def _as_left(command: Command, chosen: Mapping[str, Setting]) -> tuple[Command, list[Diagnostic]]:
+    """The command, without a place for workers that stay as they are; and what is said of others."""
+    place = command.places.get(WORKERS)
+    if place is None or chosen[WORKERS] != place.number:
+        return command, [found_workers(place, int(chosen[WORKERS]))] if place is not None else []
+    return replace(command, places={name: one for name, one in command.places.items() if name != WORKERS}), []
 
 
 def _speed(runs: Sequence[TrialResult]) -> Estimate | None:

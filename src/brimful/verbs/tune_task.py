@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from brimful import command as commands
-from brimful.decide.run.settings import BATCH_SIZE
+from brimful.decide.batch_size_place import WORKERS_ALONE
+from brimful.decide.run.settings import BATCH_SIZE, WORKERS
 from brimful.decide.tune.problem import SearchResult
 from brimful.errors import Interrupted, TimeIsUp
 from brimful.units import counted
@@ -14,7 +15,6 @@ from brimful.values import Diagnostic, Objective, Setting, Trial, TrialKind, Tri
 from brimful.verbs.session import Session
 from brimful.verbs.start import Start, following
 
-WORKERS = "num_workers"
 _MEMORY_STEPS = 2
 _SPEED_STEPS = 8
 _SPEED_WARMUP_STEPS = 2
@@ -39,7 +39,14 @@ class Task:
 
     @property
     def chooses_workers(self) -> bool:
-        return "num_workers" in commands.placeholders(self.start.command) and "num_workers" not in self.start.given
+        command = self.start.command
+        return WORKERS not in self.start.given and (WORKERS in command.places or WORKERS in commands.placeholders(command))
+
+    @property
+    def asked_workers(self) -> Setting | None:
+        """By --set, or by a flag of the command."""
+        command = self.start.command
+        return self.start.given.get(WORKERS, None if WORKERS in command.places else command.given.get(WORKERS))
 
     @property
     def searches_largest(self) -> bool:
@@ -51,15 +58,19 @@ class Task:
 
     def trial(self, session: Session, kind: TrialKind, settings: Mapping[str, Setting], **others) -> Trial:
         """On a CPU the budget is host memory, and the trial is ended before the kernel would do it."""
+        steps, find = session.options.steps, None
         if kind is TrialKind.SPEED:
             others = {"see_eval": False, "warmup_steps": _SPEED_WARMUP_STEPS} | others
+        elif self.start.finds_places:
+            find = WORKERS_ALONE
         return Trial(
             command=self.start.command,
             settings={**self.settings, **self.following(settings.get(BATCH_SIZE)), **settings},
             device=self.start.device,
             kind=kind,
-            steps=session.options.steps or (_MEMORY_STEPS if kind is TrialKind.MEMORY else _SPEED_STEPS),
+            steps=steps or _SPEED_STEPS if kind is not TrialKind.MEMORY else min(steps or _MEMORY_STEPS, _MEMORY_STEPS),
             host_limit_bytes=self.start.budget.bytes if self.start.budget.memory == "host" else None,
+            find_places=find,
             **others,
         )
 

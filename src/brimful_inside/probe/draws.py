@@ -52,7 +52,7 @@ def draws_of(loader: Any, peeks: bool) -> Draws:
         drawn=drawn,
         distinct=distinct,
         picks_at_random=bool(is_map and _picks_at_random(dataset, holders)),
-        random_states=_random_states(dataset),
+        random_states=random_states(dataset),
         seeds_workers=loader.worker_init_fn is not None,
         checksums=(_peek(loader, holders) or []) if peeks and is_map else [],
     )
@@ -67,7 +67,8 @@ def _nested(dataset: Any, path: str = "dataset", depth: int = 0) -> Iterator[Tup
                 yield from _nested(part, "%s.%s%s" % (path, name, "" if place is None else "[%d]" % place), depth + 1)
 
 
-def _random_states(dataset: Any) -> List[List[str]]:
+def random_states(dataset: Any) -> List[List[str]]:
+    """Generators that the data set holds, as in `Draws`."""
     found = []
     for holder, path in _nested(dataset):
         for name, value in getattr(holder, "__dict__", {}).items():

@@ -1,12 +1,14 @@
 """The settings of a run: none is dropped, and each says what was asked, what is in force, and why."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.command import parse
 from brimful.decide.run.settings import environment_of, lever_of, settings_of, values_in_force, with_size
 from brimful.decide.run.smaller_batch_size import Size
-from brimful.values import Objective, Plan, PlannedSetting, Source
+from brimful.values import Objective, Place, Plan, PlannedSetting, Source
 
 names = st.sampled_from(["batch_size", "lr", "num_workers", "accumulation", "eval_batch_size"])
 values = st.dictionaries(names, st.integers(1, 999), max_size=4)
@@ -39,6 +41,16 @@ def test_a_batch_size_behind_a_flag_is_replaced_by_the_plans_and_both_are_shown(
     (row,) = settings_of(parse(("train", "--batch-size", "64")), plan_of({"batch_size": 512}), "p7", {})
     assert (row.requested, row.effective) == (64, 512)
     assert "p7" in row.why
+
+
+def test_workers_that_a_plan_sets_at_the_loader_stand_with_file_and_line_and_those_it_left_do_not():
+    place = Place("loader", "/work/data.py", 51, 0, 0, "return DataLoader(", "data.py:51")
+    command = replace(parse(("train",)), places={"num_workers": place})
+    changed = replace(plan_of({}), settings=(PlannedSetting("num_workers", 0, 2, "faster", Source.MEASURED),))
+    (row,) = settings_of(command, changed, "p", {})
+    assert (row.requested, row.effective) == (0, 2) and row.why == "by the plan p: faster; set at data.py:51"
+    left = replace(plan_of({}), settings=(PlannedSetting("num_workers", 0, 0, "not worth it", Source.MEASURED),))
+    assert settings_of(parse(("train",)), left, "p", {}) == ()
 
 
 def test_an_accumulation_that_nobody_sets_is_one():

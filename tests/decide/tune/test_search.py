@@ -309,6 +309,8 @@ def test_workers_are_tried_where_loading_takes_time_and_not_elsewhere():
     settings_ = {"settings": {"num_workers": 0}, "worker_counts": (1, 3)}
     helped = search(Machine(lambda size: 100.0, worker_gain={1: 1.3, 3: 1.5}), problem(64, requested=16, **settings_))
     assert helped.chosen["num_workers"] == 3
+    slower = search(Machine(lambda size: 100.0, worker_gain={1: 0.9, 3: 0.8}), problem(64, requested=16, **settings_))
+    assert slower.chosen["num_workers"] == 0 and slower.why["num_workers"].startswith("1 brought -10% samples/s")
     idle = search(Machine(lambda size: 100.0, worker_gain={3: 1.5}, loading_share=0.0), problem(64, requested=16, **settings_))
     assert idle.chosen["num_workers"] == 0
     assert {one.trial.settings["num_workers"] for one in idle.samples} == {0}

@@ -9,7 +9,7 @@ from brimful.command import placeholders
 from brimful.decide.run.smaller_batch_size import Size
 from brimful.values import Command, Plan, PlannedSetting, Setting, Source
 
-BATCH_SIZE, EVAL_BATCH_SIZE, ACCUMULATION = "batch_size", "eval_batch_size", "accumulation"
+BATCH_SIZE, EVAL_BATCH_SIZE, ACCUMULATION, WORKERS = "batch_size", "eval_batch_size", "accumulation", "num_workers"
 
 
 def settings_of(
@@ -45,12 +45,13 @@ def _row(
     if name not in opened and asked is not None and name not in command.places:
         passed = f"; the plan's {planned.effective} has no place in it" if planned and planned.effective != asked else ""
         return PlannedSetting(name, asked, asked, f"as in the command{passed}", Source.MEASURED)
+    reaches = name in opened or name in command.places
+    if planned is not None and not reaches and planned.effective == planned.requested:
+        return None  # the plan left it as the script has it
     if planned is not None and planned.effective is not None:
-        reach = (
-            ""
-            if name in opened or name in command.places
-            else f"; the command has no {{{name}}}, so that only brimful.setting({name!r}) meets it"
-        )
+        reach = "" if reaches else f"; the command has no {{{name}}}, so that only brimful.setting({name!r}) meets it"
+        if name in command.places:
+            reach = f"; set at {command.places[name].file.rpartition('/')[2]}:{command.places[name].line}"
         return PlannedSetting(name, asked, planned.effective, f"by the plan {plan_name}: {planned.why}{reach}", planned.source)
     if asked is not None:
         return PlannedSetting(name, asked, asked, "as in the command", Source.MEASURED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from brimful.command import fill
+from brimful.command import fill, filled
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import (
     Command,
@@ -24,11 +24,11 @@ from brimful.values import (
 def command_line(command: Command, settings: Mapping[str, Setting], environment: Mapping[str, str] | None = None) -> str:
     """A line for the shell: the environment in front, every word quoted where it has to be.
 
-    A script whose batch size brimful sets itself is run by brimful, with the plan. Raises UsageError for a placeholder that
+    A script in which brimful sets a number itself is run by brimful, with the plan. Raises UsageError for a placeholder that
     `settings` leaves open.
     """
     if command.places:
-        return f"brimful run -- {shlex.join(command.argv)}"
+        return f"brimful run -- {shlex.join(filled(command, settings))}"
     variables = sorted((command.environment | dict(environment or {})).items())
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables), shlex.join(fill(command, settings))])
 

@@ -138,6 +138,7 @@ class Search:
                 self._refuted.setdefault(way, found)
                 way, why = own, self._kept()
         largest = max(self.runs.middles(way.context), default=self.runs.ceiling) if way else 0
+        largest = self.runs.ceiling if self._top is Top.CEILING else largest  # an epoch of few steps shows no speed
         top = top_sentence(self._top, largest, problem.limited_by, problem.max_trials)
         return way, f"{why}; {top}" if top else why
 
@@ -192,11 +193,14 @@ class Search:
                 self._why.setdefault("num_workers", "loading takes no time worth saving")
                 return
             settings = dict(self._context.settings) | {"num_workers": count}
-            yield from self._adopt(replace(self._context, settings=tuple(settings.items())), start, ["num_workers"])
+            own, other = self._at(start), Way(replace(self._context, settings=tuple(settings.items())), start)
+            if not (yield from self._adopt(other.context, start, ["num_workers"])):
+                found = self.runs.gain(other, own)
+                self._why.setdefault("num_workers", f"{count} brought {gain_text(found)}" if found else f"{count} did not run")
 
     def _loading_matters(self, size: int) -> bool:
         shares = [run.loading_share for run in self.runs.at(self._at(size)) if run.loading_share is not None]
-        return not shares or max(shares) >= TOLERANCE
+        return not shares or max(shares) >= WORTH
 
     def _adopt(self, other: Context, size: int, names: Iterable[str]) -> Generator[Request, TrialResult, bool]:
         """Goes on in the other context if it is clearly faster; `names` are what it changes."""

@@ -1,4 +1,4 @@
-"""The batch size of a script without a flag: a finding trial shows where the number stands, later ones set it there."""
+"""Batch size and workers of a script without flags: a finding trial shows where a number stands, later ones set it there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Dict, List, Optional, Tuple
 
 from brimful_inside.probe.batch_size import literals, loader_arguments, user_code
-from brimful_inside.probe.batch_size.loader_arguments import LOADER, SCRIPT
+from brimful_inside.probe.batch_size.loader_arguments import BATCH_SIZE, LOADER, NUM_WORKERS, SCRIPT, WORKERS
 from brimful_inside.probe.batch_size.numbers import Number
 from brimful_inside.wire import Place, TrialConfig
 
@@ -41,10 +41,12 @@ def _replaced(source: bytes, path: str, by_file: Dict[str, Dict[Tuple[int, int],
 def enter_loaders(config: TrialConfig) -> None:
     """Once torch is imported."""
     if config.find_places is not None:
-        loader_arguments.find_in_loaders()
-    places = [
-        (p, int(config.settings[name])) for name, p in config.places.items() if p.kind == LOADER and name in config.settings
-    ]
+        loader_arguments.find_in_loaders([NUM_WORKERS] if config.find_places == WORKERS else [BATCH_SIZE, NUM_WORKERS])
+    places: Dict[str, List[Tuple[Place, int]]] = {}
+    for name, place in config.places.items():
+        if place.kind == LOADER and name in config.settings:
+            argument = NUM_WORKERS if name == NUM_WORKERS else BATCH_SIZE
+            places.setdefault(argument, []).append((place, int(config.settings[name])))
     if places:
         loader_arguments.set_in_loaders(places)
 

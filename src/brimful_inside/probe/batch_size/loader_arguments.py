@@ -1,11 +1,13 @@
-"""The batch size with which loaders are made: its place is found, or it is set, in DataLoader and PyTorch's BatchSampler."""
+"""The numbers with which loaders are made, batch size and workers: their places are found, or they are set, in DataLoader and
+PyTorch's BatchSampler."""
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from brimful_inside.probe.batch_size.literals import Literals
 from brimful_inside.probe.batch_size.numbers import Number, places_of
@@ -14,7 +16,10 @@ from brimful_inside.probe.context import guarded, patch
 from brimful_inside.wire import Place
 
 MAX_CALLS = 30
-SCRIPT, LOADER = "script", "loader"
+SCRIPT, LOADER, WORKERS = "script", "loader", "workers"
+BATCH_SIZE, NUM_WORKERS = "batch_size", "num_workers"
+# Arguments of a DataLoader: which one it is behind the data set, and what PyTorch takes without it.
+_ARGUMENTS = ((BATCH_SIZE, 0, 1), (NUM_WORKERS, 4, 0))
 # Frames of these are no calls of the script, or differ from process to process.
 _NO_CALLS = (
     *("<frozen", "runpy.py", "multiprocessing" + os.sep, "brimful_inside" + os.sep),
@@ -50,8 +55,8 @@ def _users(calls: Sequence[str]) -> str:
     return local[-1] if local else "?:0"
 
 
-def find_in_loaders() -> None:
-    """From here on each loader's number knows the calls that made it. One that is made after another keeps those."""
+def find_in_loaders(names: Sequence[str]) -> None:
+    """From here on these numbers of each loader know the calls that made it. One that is made after another keeps those."""
 
     def found(value: Any, frame: Any) -> Any:
         if not isinstance(value, int) or isinstance(value, bool) or (isinstance(value, Number) and value.calls is not None):
@@ -59,24 +64,30 @@ def find_in_loaders() -> None:
         literal, _ = places_of(value)
         return Number(value, literal, calls_of(frame))
 
-    _patch_loaders(found)
+    _patch_loaders(dict.fromkeys(names, found))
 
 
-def set_in_loaders(places: Sequence[Tuple[Place, int]]) -> None:
-    """From here on loaders that are made at these places get these numbers."""
+def set_in_loaders(places: Mapping[str, Sequence[Tuple[Place, int]]]) -> None:
+    """From here on loaders that are made at these places, by argument, get these numbers."""
 
-    def set_there(value: Any, frame: Any) -> Any:
+    def set_there(name: str, value: Any, frame: Any) -> Any:
         if not isinstance(value, int) or isinstance(value, bool):
             return value
         calls = calls_of(frame)
-        return next((number for place, number in places if _is_made_at(place, calls)), value)
+        is_there = _is_made_by if name == NUM_WORKERS else _is_made_at
+        return next((number for place, number in places[name] if is_there(place, calls)), value)
 
-    _patch_loaders(set_there)
+    _patch_loaders({name: functools.partial(set_there, name) for name in places})
+
+
+def _is_made_by(place: Place, calls: Tuple[str, ...]) -> bool:
+    """By the very calls: brimful sets workers unasked, and another loader's data set may not take them."""
+    return list(calls) == place.calls
 
 
 def _is_made_at(place: Place, calls: Tuple[str, ...]) -> bool:
     """By all calls where the place or its opposite has them; else (a script calls from another line later) by the nearest."""
-    if list(calls) == place.calls:
+    if _is_made_by(place, calls):
         return True
     if list(calls) in place.not_calls:
         return False
@@ -84,35 +95,39 @@ def _is_made_at(place: Place, calls: Tuple[str, ...]) -> bool:
     return local == _local(place.calls) and all(local != _local(other) for other in place.not_calls)
 
 
-def _patch_loaders(changed: Any) -> None:
+def _patch_loaders(changed: Dict[str, Callable[[Any, Any], Any]]) -> None:
+    """`changed`: by argument, what becomes of its value, given the frame that makes the loader."""
     from torch.utils.data import BatchSampler, DataLoader
 
-    changed = guarded(changed)
+    def new(name: str, value: Any, frame: Any) -> Any:
+        """None is a value of a batch size, and what the call returns after an error of ours."""
+        other = _guarded(changed[name], value, frame) if value is not None and name in changed else None
+        return value if other is None else other
 
     def loader(original: Any, self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(2)  # around `patch`'s own
-        if args:
-            args = (_kept(changed, args[0], frame), *args[1:])
-        elif "batch_size" in kwargs or kwargs.get("batch_sampler") is None:
-            kwargs["batch_size"] = _kept(changed, kwargs.get("batch_size", 1), frame)
-        return original(self, dataset, *args, **kwargs)
+        frame, values = sys._getframe(2), list(args)  # around `patch`'s own
+        for name, at, default in _ARGUMENTS:
+            if len(values) > at:
+                values[at] = new(name, values[at], frame)
+            elif name in kwargs or (name in changed and (name != BATCH_SIZE or kwargs.get("batch_sampler") is None)):
+                kwargs[name] = new(name, kwargs.get(name, default), frame)
+        return original(self, dataset, *values, **kwargs)
 
     def sampler(original: Any, self: Any, sampler: Any, *args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(2)
         if args:
-            args = (_kept(changed, args[0], frame), *args[1:])
-        elif "batch_size" in kwargs:
-            kwargs["batch_size"] = _kept(changed, kwargs["batch_size"], frame)
+            args = (new(BATCH_SIZE, args[0], frame), *args[1:])
+        elif BATCH_SIZE in kwargs:
+            kwargs[BATCH_SIZE] = new(BATCH_SIZE, kwargs[BATCH_SIZE], frame)
         return original(self, sampler, *args, **kwargs)
 
     patch(DataLoader, "__init__", loader)
     patch(BatchSampler, "__init__", sampler)
 
 
-def _kept(changed: Any, value: Any, frame: Any) -> Any:
-    """None is a value of a batch size, and what a guarded function returns after an error of ours."""
-    new = changed(value, frame) if value is not None else None
-    return value if new is None else new
+@guarded
+def _guarded(function: Callable[[Any, Any], Any], value: Any, frame: Any) -> Any:
+    return function(value, frame)
 
 
 def places_of_loader(number: Any, literals: Optional[Literals]) -> List[Place]:

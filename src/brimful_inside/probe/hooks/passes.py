@@ -10,8 +10,10 @@ from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe.batch_size import places_of_loader
+from brimful_inside.probe.context import guarded
+from brimful_inside.probe.draws import random_states
 from brimful_inside.probe.worst_case import batch_tensors
-from brimful_inside.wire import BatchSeen, Draws, LoaderSeen
+from brimful_inside.wire import BatchSeen, Draws, LoaderSeen, Place
 
 KEPT_STEPS = 2000  # of a run without an end
 TRAIN, EVAL = "train", "eval"
@@ -31,6 +33,7 @@ class Loader:
         self.first: List[BatchSeen] = []
         self.rates: Dict[int, float] = {}  # number of workers -> samples per second
         self.facts = _facts(loader)
+        self.workers_place = guarded(_workers_place)(loader)
         self.draws: Optional[Draws] = None
         self.marks: List[List[Any]] = []  # in audits: of each pass of evaluation, when each batch was asked for
         self.dataset_type = type(loader.dataset)
@@ -48,6 +51,7 @@ class Loader:
             batch_s=statistics.median(times) if times else None,
             iterations=self.passes,
             rates={str(workers): rate for workers, rate in self.rates.items()},
+            workers_place=self.workers_place,
             **self.facts,
         )
 
@@ -100,6 +104,15 @@ def _facts(loader: Any) -> Dict[str, Any]:
         "workers": int(loader.num_workers),
         "pin_memory": bool(loader.pin_memory),
     }
+
+
+def _workers_place(loader: Any) -> Optional[Place]:
+    """Where its number of workers can be set; None where not known, and where that may change what is trained on: each worker
+    gives a stream from its beginning, and has a copy of a random state that the data set holds."""
+    places = places_of_loader(getattr(loader, "num_workers", None))
+    if not places or loader._dataset_kind == torch_dataloader._DatasetKind.Iterable:
+        return None
+    return None if random_states(loader.dataset) and loader.worker_init_fn is None else places[-1]
 
 
 def batch_sampler_of(loader: Any) -> Any:

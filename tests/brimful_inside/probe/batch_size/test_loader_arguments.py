@@ -122,6 +122,46 @@ def test_a_place_is_found_and_the_number_set_there(run_trial, tmp_path, name):
     assert contents(work) == before
 
 
+KINDS = {
+    "map": "DataLoader(data, 40)",
+    "positional": "DataLoader(data, 40, False, None, None, 0)",
+    "BatchSampler": "DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 40, True))",
+    "stream": "DataLoader(Stream(), 40)",
+    "random": "DataLoader(Random(), 40)",
+}
+LOADERS = """
+from common import *
+import random
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self): return iter(data)
+class Random(torch.utils.data.Dataset):
+    def __init__(self): self.held = random.Random(0)
+    def __len__(self): return 400
+    def __getitem__(self, index): return data[self.held.randrange(400)]
+evaluation = DataLoader(test, batch_size=50)
+train(KIND,
+      evaluation)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_are_set_where_the_training_loader_is_made_and_nowhere_else(run_trial, tmp_path, kind):
+    """Each worker would give a whole stream, and have a copy of a random state that the data set holds."""
+    folder_with(tmp_path, LOADERS.replace("KIND", KINDS[kind]))
+    found = run_trial(["script.py"], find_places="workers", steps=2)
+    train = next(one for one in found.report["loaders"] if one["role"] == "train")
+    assert train["places"] == [], "a batch size stays a plain number"
+    if kind in ("stream", "random"):
+        assert train["workers_place"] is None
+        return
+    place = Place(**train["workers_place"])
+    assert (place.kind, place.loader, place.number) == ("loader", "script.py:10", 0)
+    for path in tmp_path.glob("trial/wire-*"):
+        path.unlink()
+    done = run_trial(["script.py"], settings={"num_workers": 1}, places={"num_workers": place}, steps=2)
+    assert {one["role"]: one["workers"] for one in done.report["loaders"]} == {"train": 1, "eval": 0}, done.stderr
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("framework", ["transformers", "lightning"])
 def test_a_framework_that_makes_its_own_loaders_gets_the_number_too(run_trial, tmp_path, framework):
